@@ -1,0 +1,188 @@
+//! Memory for I/O and sorting: aligned, on huge pages where it is large, counted in a budget.
+//!
+//! O_DIRECT wants addresses that are multiples of the drive's block. Beyond that, huge pages are what makes
+//! direct reads fast on virtual drives: a request over ordinary pages has a segment for each 4 KiB and a drive
+//! may take only 254 of them (measured: 1.1 to 1.5 GB/s, against 3 to 4.1 GB/s from 2 MiB pages). So buffers of
+//! a job are cut from one large region where possible: see [`Buffer::split`].
+
+use std::{
+    ops::{Deref, DerefMut},
+    ptr::NonNull,
+    sync::Arc,
+};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::{Budget, Reservation, Result};
+
+const HUGE_BYTES: usize = 2 << 20;
+const SMALL_BYTES: usize = 4 << 10;
+
+/// One anonymous mapping.
+#[derive(Debug)]
+struct Region {
+    address: NonNull<u8>,
+    len: usize,
+    _reservation: Reservation,
+}
+
+// SAFETY: a Region is plain memory; access to it goes through Buffers, whose ranges never overlap.
+unsafe impl Send for Region {}
+// SAFETY: as above; the Region itself offers no access to its bytes.
+unsafe impl Sync for Region {}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: address and len are those of a mapping made in `Buffer::zeroed`, and every Buffer that
+        // pointed into it held an Arc to this Region, so none is left.
+        unsafe { munmap(self.address.as_ptr().cast(), self.len) }.expect("unmapping memory of our own");
+    }
+}
+
+/// Zeroed bytes at an address aligned to 4 KiB (2 MiB and on huge pages where 2 MiB or larger).
+///
+/// Pages that were never touched take no physical memory, but count in full against the budget.
+#[derive(Debug)]
+pub struct Buffer {
+    region: Arc<Region>,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a Buffer is the only owner of its range of the Region.
+unsafe impl Send for Buffer {}
+// SAFETY: shared access gives only shared slices.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// A zeroed buffer of `len` bytes. The reservation is `len` rounded up to 4 KiB, or to 2 MiB from 2 MiB on.
+    ///
+    /// # Errors
+    /// [`crate::Error::OverBudget`] with `what` in it; [`crate::Error::Io`] where the system has no memory.
+    pub fn zeroed(budget: &Budget, len: usize, what: &'static str) -> Result<Buffer> {
+        let huge = len >= HUGE_BYTES;
+        let align = if huge { HUGE_BYTES } else { SMALL_BYTES };
+        let mapped_len = len.max(1).next_multiple_of(align);
+        let reservation = budget.reserve(mapped_len as u64, what)?;
+        let address = map_aligned(mapped_len, align)
+            .map_err(|error| crate::Error::io("map memory", "anonymous memory", error.into()))?;
+        if huge {
+            // SAFETY: the range was mapped just now and belongs to nobody else. A kernel without huge pages
+            // refuses the advice, which costs speed and nothing else.
+            let _ = unsafe { madvise(address.as_ptr().cast(), mapped_len, Advice::LinuxHugepage) };
+        }
+        let region = Arc::new(Region { address, len: mapped_len, _reservation: reservation });
+        Ok(Buffer { region, start: address, len })
+    }
+
+    /// Cuts the buffer into parts of `part_len` bytes, which share the region (and its huge pages).
+    /// The region is unmapped when the last part is dropped; a remainder is lost until then.
+    ///
+    /// # Panics
+    /// Where `part_len` is 0 or not a multiple of 4096.
+    pub fn split(self, part_len: usize) -> Vec<Buffer> {
+        assert!(part_len > 0 && part_len.is_multiple_of(SMALL_BYTES), "part of {part_len} bytes");
+        (0..self.len / part_len)
+            .map(|part| Buffer {
+                region: self.region.clone(),
+                // SAFETY: part * part_len + part_len <= self.len, so this stays inside the region.
+                start: unsafe { self.start.add(part * part_len) },
+                len: part_len,
+            })
+            .collect()
+    }
+
+    /// The bytes as a slice of `T`; a remainder shorter than `T` is left out.
+    pub fn typed<T: FromBytes + Immutable + KnownLayout>(&self) -> &[T] {
+        let whole = self.len - self.len % size_of::<T>();
+        <[T]>::ref_from_bytes(&self[..whole]).expect("4 KiB alignment and whole elements")
+    }
+
+    /// The bytes as a mutable slice of `T`; a remainder shorter than `T` is left out.
+    pub fn typed_mut<T: FromBytes + IntoBytes + KnownLayout>(&mut self) -> &mut [T] {
+        let whole = self.len - self.len % size_of::<T>();
+        <[T]>::mut_from_bytes(&mut self[..whole]).expect("4 KiB alignment and whole elements")
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: start..start+len lies in the mapped, zero-initialised region and only this Buffer uses it.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in deref, and &mut self is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+/// Maps `len` bytes at a multiple of `align`: maps more and cuts off both ends.
+fn map_aligned(len: usize, align: usize) -> rustix::io::Result<NonNull<u8>> {
+    let slack = if align > SMALL_BYTES { align } else { 0 };
+    // SAFETY: a new private anonymous mapping at an address of the system's choice touches nothing existing.
+    let base = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            len + slack,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )?
+    } as usize;
+    let start = base.next_multiple_of(align);
+    for (from, to) in [(base, start), (start + len, base + len + slack)] {
+        if to > from {
+            // SAFETY: from..to is a page-aligned part of the mapping above that nothing uses.
+            unsafe { munmap(from as *mut _, to - from)? };
+        }
+    }
+    Ok(NonNull::new(start as *mut u8).expect("mappings never start at 0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_zeroed_aligned_and_handed_back() {
+        let budget = Budget::new(16 << 20, 1);
+        for len in [1, 4096, 5000, 2 << 20, 3 << 20] {
+            let mut buffer = Buffer::zeroed(&budget, len, "test").unwrap();
+            let align = if len >= HUGE_BYTES { HUGE_BYTES } else { SMALL_BYTES };
+            assert_eq!(buffer.as_ptr() as usize % align, 0);
+            assert!(buffer.len() == len && buffer.iter().all(|&byte| byte == 0));
+            buffer.fill(7);
+            assert_eq!(budget.reserved_bytes(), len.next_multiple_of(align) as u64);
+        }
+        assert_eq!(budget.reserved_bytes(), 0);
+    }
+
+    #[test]
+    fn parts_share_a_region_that_lives_as_long_as_the_last() {
+        let budget = Budget::new(16 << 20, 1);
+        let mut parts = Buffer::zeroed(&budget, 4 << 20, "test").unwrap().split(1 << 20);
+        assert_eq!(parts.len(), 4);
+        for (number, part) in parts.iter_mut().enumerate() {
+            part.fill(number as u8);
+        }
+        assert!(parts.iter().enumerate().all(|(number, part)| part.iter().all(|&b| b == number as u8)));
+        let last = parts.pop();
+        drop(parts);
+        assert_eq!(budget.reserved_bytes(), 4 << 20);
+        drop(last);
+        assert_eq!(budget.reserved_bytes(), 0);
+    }
+
+    #[test]
+    fn typed_views_leave_out_a_remainder() {
+        let budget = Budget::new(1 << 20, 1);
+        let mut buffer = Buffer::zeroed(&budget, 4100, "test").unwrap();
+        buffer.typed_mut::<u64>()[1] = 5;
+        assert_eq!(buffer.typed::<u64>().len(), 512);
+        assert_eq!(buffer.typed::<u32>()[2], 5);
+    }
+}

@@ -1,0 +1,120 @@
+//! What can go wrong with bytes on flash.
+
+use std::{io, path::PathBuf};
+
+/// The result of a store operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors of the store. A message says what failed, where, what was found and what was expected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused an operation on a file or folder (no permission, disk full, I/O error).
+    #[error("{}: cannot {what}: {source}", path.display())]
+    Io {
+        /// What was tried, as a verb phrase ("write 1048576 bytes at 0").
+        what: String,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Bytes read back from flash are not the bytes that were written.
+    #[error("{file}: damaged at offset {offset}: checksum is {found:08x}, expected {expected:08x}")]
+    Damaged {
+        /// The dataset and file, or the scratch file.
+        file: String,
+        /// Byte offset of the damaged block in that file.
+        offset: u64,
+        /// The checksum of what was read.
+        found: u32,
+        /// The checksum that was recorded when it was written.
+        expected: u32,
+    },
+    /// A file of the store has bytes that no version of Inshore writes.
+    #[error("{}: {what}: found {found}, expected {expected}", path.display())]
+    BadFormat {
+        /// The file.
+        path: PathBuf,
+        /// The part that is wrong ("magic", "version", "length").
+        what: &'static str,
+        /// What stands there.
+        found: String,
+        /// What should.
+        expected: String,
+    },
+    /// A reservation would exceed the budget.
+    #[error(
+        "{what} needs {} but only {} of the budget of {} is free",
+        crate::format_bytes(*wanted), crate::format_bytes(*free), crate::format_bytes(*total)
+    )]
+    OverBudget {
+        /// What the memory was for.
+        what: &'static str,
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes of the budget not reserved at that moment.
+        free: u64,
+        /// The whole budget.
+        total: u64,
+    },
+    /// The budget is below the smallest with which the job can work at all.
+    #[error(
+        "{what} cannot work in {}: the smallest budget that works is {}",
+        crate::format_bytes(*given), crate::format_bytes(*smallest)
+    )]
+    BudgetTooSmall {
+        /// The job.
+        what: String,
+        /// The budget that was named, in bytes.
+        given: u64,
+        /// The smallest that works, in bytes.
+        smallest: u64,
+    },
+    /// A dataset of this name exists already.
+    #[error("{name:?} exists already in {}: remove it first or choose another name", store.display())]
+    NameExists {
+        /// The name.
+        name: String,
+        /// The store.
+        store: PathBuf,
+    },
+    /// There is no dataset of this name.
+    #[error("there is no {name:?} in {}", store.display())]
+    NotFound {
+        /// The name.
+        name: String,
+        /// The store.
+        store: PathBuf,
+    },
+    /// A name that cannot be used for a dataset.
+    #[error(
+        "bad name {name:?}: expected 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+    )]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// A size that cannot be read.
+    #[error("bad size {text:?}: expected a number of bytes such as 64MiB, 1.5GiB or 200MB")]
+    BadSize {
+        /// The text.
+        text: String,
+    },
+    /// The folder holds something that is not a store.
+    #[error("{} is not an Inshore store: it has files but no store header", path.display())]
+    NotAStore {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The job was asked to stop.
+    #[error("stopped before it was done; the store is as it was")]
+    Cancelled,
+}
+
+impl Error {
+    /// An [`Error::Io`] for `what` on `path`.
+    pub fn io(what: impl Into<String>, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        Error::Io { what: what.into(), path: path.into(), source }
+    }
+}

@@ -1,0 +1,351 @@
+//! One run of one command: its budget, scratch folder, counters, progress and stop flag.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use serde::Serialize;
+
+use crate::{
+    Budget, Buffer, Device, DeviceFile, Error, Io, Result, Scratch,
+    io::{Direction, Pending},
+};
+
+/// One run of one command. Clones share it; dropping the last one removes the scratch folder.
+#[derive(Clone, Debug)]
+pub struct Job(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    // Dropped in this order: the I/O threads end before the scratch folder goes.
+    io: Io,
+    scratch: Scratch,
+    device: Arc<dyn Device>,
+    budget: Budget,
+    cancel: Cancel,
+    counters: Counters,
+    progress: Progress,
+    started: Instant,
+    names: AtomicU64,
+}
+
+/// A flag that asks a job to stop; clones share it. A job that sees it set ends with [`Error::Cancelled`].
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Asks to stop.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether someone asked to stop.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a job did so far. Plain numbers, added to by the whole job.
+#[derive(Debug, Default)]
+pub struct Counters {
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+    levels: Mutex<BTreeMap<u32, (u64, u64)>>,
+    phases: Mutex<Vec<PhaseReport>>,
+}
+
+impl Counters {
+    /// Bytes read from devices.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// Bytes written to devices.
+    pub fn bytes_written(&self) -> u64 {
+        self.bytes_written.load(Ordering::Relaxed)
+    }
+
+    /// Adds records that entered and left a level of sort-reduce: level 0 forms runs (or updates a dense
+    /// array), level n is the n-th merge.
+    pub fn add_level(&self, level: u32, records_in: u64, records_out: u64) {
+        let mut levels = self.levels.lock().expect("no panic under this lock");
+        let sums = levels.entry(level).or_default();
+        sums.0 += records_in;
+        sums.1 += records_out;
+    }
+}
+
+/// How far a job is; read by whoever draws it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    state: Mutex<(String, &'static str, Option<Instant>)>,
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+/// A moment of a job's [`Progress`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgressState {
+    /// What the job is doing ("parsing", "superstep 3"); empty before the first phase.
+    pub phase: String,
+    /// What is counted ("bytes", "edges").
+    pub unit: &'static str,
+    /// Units done in this phase.
+    pub done: u64,
+    /// Units in this phase; 0 where nobody knows.
+    pub total: u64,
+}
+
+impl Progress {
+    /// Adds to the units done in the current phase.
+    pub fn add(&self, units: u64) {
+        self.done.fetch_add(units, Ordering::Relaxed);
+    }
+
+    /// Where the job is now.
+    pub fn state(&self) -> ProgressState {
+        let state = self.state.lock().expect("no panic under this lock");
+        ProgressState {
+            phase: state.0.clone(),
+            unit: state.1,
+            done: self.done.load(Ordering::Relaxed),
+            total: self.total.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Counters of a finished job, as `--json` prints them.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Time from the start of the job.
+    pub seconds: f64,
+    /// CPU time of the whole process, user and system.
+    pub cpu_seconds: f64,
+    /// The budget in bytes.
+    pub memory_budget_bytes: u64,
+    /// The most that was reserved of it at one moment.
+    pub memory_reserved_bytes_max: u64,
+    /// The most memory that was resident in this process since it started.
+    pub memory_resident_bytes_max: u64,
+    /// Worker threads.
+    pub threads: usize,
+    /// Bytes read from devices.
+    pub bytes_read: u64,
+    /// Bytes written to devices.
+    pub bytes_written: u64,
+    /// Whether all I/O went past the page cache.
+    pub direct_io: bool,
+    /// Time for each phase, in order; phases of the same name are added up.
+    pub phases: Vec<PhaseReport>,
+    /// Records in and out of each level of sort-reduce.
+    pub levels: Vec<LevelReport>,
+}
+
+/// The time that one phase took.
+#[derive(Clone, Debug, Serialize)]
+pub struct PhaseReport {
+    /// The phase.
+    pub phase: String,
+    /// Seconds spent in it.
+    pub seconds: f64,
+}
+
+/// What one level of sort-reduce did.
+#[derive(Clone, Debug, Serialize)]
+pub struct LevelReport {
+    /// 0 where runs are formed, n for the n-th merge.
+    pub level: u32,
+    /// Records that entered.
+    pub records_in: u64,
+    /// Records that left.
+    pub records_out: u64,
+}
+
+impl Job {
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        scratch: Scratch,
+        budget: Budget,
+        cancel: Cancel,
+    ) -> Result<Job> {
+        let io = Io::new().map_err(|error| Error::io("start I/O threads", scratch.path(), error))?;
+        Ok(Job(Arc::new(Inner {
+            io,
+            scratch,
+            device,
+            budget,
+            cancel,
+            counters: Counters::default(),
+            progress: Progress::default(),
+            started: Instant::now(),
+            names: AtomicU64::new(0),
+        })))
+    }
+
+    /// The memory and threads of this job.
+    pub fn budget(&self) -> &Budget {
+        &self.0.budget
+    }
+
+    /// What it did so far.
+    pub fn counters(&self) -> &Counters {
+        &self.0.counters
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> &Progress {
+        &self.0.progress
+    }
+
+    /// The device of its scratch files and datasets.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.0.device
+    }
+
+    /// The path of a scratch file called `name`.
+    pub fn scratch_path(&self, name: &str) -> PathBuf {
+        self.0.scratch.path().join(name)
+    }
+
+    /// A name that no other scratch file of this job has, beginning with `prefix`.
+    pub fn scratch_name(&self, prefix: &str) -> String {
+        format!("{prefix}-{}", self.0.names.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Removes a scratch file. Open readers keep it until they end.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn remove_scratch(&self, name: &str) -> Result<()> {
+        let path = self.scratch_path(name);
+        std::fs::remove_file(&path).map_err(|error| Error::io("remove", path, error))
+    }
+
+    /// The stop flag.
+    pub fn cancel(&self) -> &Cancel {
+        &self.0.cancel
+    }
+
+    /// To be called every few milliseconds of work.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] once someone asked to stop.
+    pub fn check_cancelled(&self) -> Result<()> {
+        if self.0.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
+    /// Starts a phase of `total` units (0 where nobody knows); the phase before ends.
+    pub fn start_phase(&self, phase: impl Into<String>, unit: &'static str, total: u64) {
+        let progress = &self.0.progress;
+        let mut state = progress.state.lock().expect("no panic under this lock");
+        let before = std::mem::replace(&mut *state, (phase.into(), unit, Some(Instant::now())));
+        progress.done.store(0, Ordering::Relaxed);
+        progress.total.store(total, Ordering::Relaxed);
+        drop(state);
+        if let (phase, _, Some(started)) = before {
+            let seconds = started.elapsed().as_secs_f64();
+            let mut phases = self.0.counters.phases.lock().expect("no panic under this lock");
+            match phases.iter_mut().find(|known| known.phase == phase) {
+                Some(known) => known.seconds += seconds,
+                None => phases.push(PhaseReport { phase, seconds }),
+            }
+        }
+    }
+
+    /// Ends the last phase and gives the counters.
+    pub fn report(&self) -> Report {
+        self.start_phase("", "", 0);
+        self.0.progress.state.lock().expect("no panic under this lock").2 = None;
+        let counters = &self.0.counters;
+        let levels = counters.levels.lock().expect("no panic under this lock");
+        Report {
+            seconds: self.0.started.elapsed().as_secs_f64(),
+            cpu_seconds: cpu_seconds(),
+            memory_budget_bytes: self.0.budget.memory_bytes(),
+            memory_reserved_bytes_max: self.0.budget.reserved_bytes_max(),
+            memory_resident_bytes_max: resident_bytes_max(),
+            threads: self.0.budget.threads(),
+            bytes_read: counters.bytes_read(),
+            bytes_written: counters.bytes_written(),
+            direct_io: self.0.device.is_direct(),
+            phases: counters.phases.lock().expect("no panic under this lock").clone(),
+            levels: levels
+                .iter()
+                .map(|(&level, &(records_in, records_out))| LevelReport { level, records_in, records_out })
+                .collect(),
+        }
+    }
+
+    pub(crate) fn submit(
+        &self,
+        direction: Direction,
+        file: Arc<dyn DeviceFile>,
+        offset: u64,
+        len: usize,
+        buffer: Buffer,
+    ) -> Pending {
+        let counter = match direction {
+            Direction::Read => &self.0.counters.bytes_read,
+            Direction::Write => &self.0.counters.bytes_written,
+        };
+        counter.fetch_add(len as u64, Ordering::Relaxed);
+        self.0.io.submit(direction, file, offset, len, buffer)
+    }
+}
+
+/// The highest resident size of this process (VmHWM), or 0 where the system does not tell.
+fn resident_bytes_max() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// User and system time of this process: fields 14 and 15 of /proc/self/stat, in ticks.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The second field is the program's name in parentheses and may hold anything.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+#[cfg(test)]
+pub(crate) fn test_job(memory_bytes: u64, faults: &[crate::Fault]) -> (tempfile::TempDir, Job) {
+    let folder = tempfile::tempdir().unwrap();
+    let device = crate::Faulty::new(Arc::new(crate::Directory::new()), faults);
+    let store = crate::Store::open_on(folder.path(), Arc::new(device)).unwrap();
+    let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
+    (folder, job)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_of_one_name_are_added_up_in_order() {
+        let (_folder, job) = test_job(1 << 20, &[]);
+        for phase in ["edges", "apply", "edges"] {
+            job.start_phase(phase, "units", 10);
+            job.progress().add(3);
+            assert_eq!(job.progress().state().done, 3);
+        }
+        let names: Vec<_> = job.report().phases.into_iter().map(|phase| phase.phase).collect();
+        assert_eq!(names, ["edges", "apply"]);
+    }
+
+    #[test]
+    fn a_report_knows_this_process() {
+        let (_folder, job) = test_job(1 << 20, &[]);
+        let report = job.report();
+        assert!(report.memory_resident_bytes_max > 1 << 20);
+        assert!(report.cpu_seconds >= 0.0 && report.cpu_seconds < 1e6);
+    }
+}
