@@ -45,8 +45,11 @@ struct Inner {
 #[derive(Debug)]
 enum Sums {
     Memory { sums: Vec<u32>, _reservation: Reservation },
-    Paged { roots: Vec<u32>, cache: Mutex<[Option<(u64, Box<[u32]>)>; CACHED_PAGES]> },
+    Paged { roots: Vec<u32>, cache: Mutex<[Option<SumsPage>; CACHED_PAGES]> },
 }
+
+/// The number of a checksum page and its checksums.
+type SumsPage = (u64, Box<[u32]>);
 
 impl CheckedFile {
     /// Opens a dataset's file as its manifest describes it.
@@ -151,6 +154,8 @@ impl CheckedFile {
 }
 
 fn read_error(path: &Path, len: usize, offset: u64, error: std::io::Error) -> Error {
+    let short = error.kind() == std::io::ErrorKind::UnexpectedEof;
+    let error = if short { std::io::Error::other("the file ends before that") } else { error };
     Error::io(format!("read {len} bytes at {offset}"), path, error)
 }
 
@@ -503,8 +508,8 @@ mod tests {
             let told = match fault {
                 Fault::FlipRead(_) | Fault::TearWrite(_) => "damaged at offset",
                 Fault::NoSpaceFromWrite(_) => "No space left on device",
-                // A dropped last write leaves the file short, any other leaves a hole.
-                Fault::DropWrite(12) => "failed to fill whole buffer",
+                // The last write is one page: without it the file is short, where any other leaves a hole.
+                Fault::DropWrite(12) | Fault::TearWrite(12) => "the file ends before that",
                 Fault::DropWrite(_) => "damaged at offset",
                 _ => "Input/output error",
             };
