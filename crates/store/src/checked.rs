@@ -506,11 +506,10 @@ mod tests {
             let result = write(&job, &bytes, 5000).and_then(|file| read(&job, &file, 0..100_000));
             let error = result.expect_err(&format!("{fault:?}")).to_string();
             let told = match fault {
-                Fault::FlipRead(_) | Fault::TearWrite(_) => "damaged at offset",
                 Fault::NoSpaceFromWrite(_) => "No space left on device",
                 // The last write is one page: without it the file is short, where any other leaves a hole.
                 Fault::DropWrite(12) | Fault::TearWrite(12) => "the file ends before that",
-                Fault::DropWrite(_) => "damaged at offset",
+                Fault::FlipRead(_) | Fault::TearWrite(_) | Fault::DropWrite(_) => "damaged at offset",
                 _ => "Input/output error",
             };
             assert!(error.contains(told), "{fault:?}: {error}");
