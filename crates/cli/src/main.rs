@@ -1,1 +1,65 @@
-fn main() {}
+//! The `inshore` command.
+//!
+//! `main` is the table of contents: each arm of its `match` is one command, in one function. The words are read
+//! by [`words`]; a [`session::Session`] is what all commands have in common (store, budget, stop flag); a
+//! [`outcome::Outcome`] is what a job has to say at its end, to a person or as JSON.
+//!
+//! ```text
+//!   words ─► Session ─► Run (a job and its progress bar) ─► Outcome ─► standard output, standard error, exit code
+//! ```
+//!
+//! Exit codes: 0 done, 1 a "no", 2 an error, 130 stopped by a signal.
+
+mod answers;
+mod failure;
+mod graphs;
+mod manual;
+mod outcome;
+mod progress;
+mod session;
+mod signals;
+mod sizes;
+mod table;
+mod top;
+mod words;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use session::Session;
+use words::{Command, Generator, GraphCommand, Words};
+
+fn main() -> ExitCode {
+    match run(Words::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => failure::tell(&error),
+    }
+}
+
+/// Runs one command. `false` is a "no", which is not an error.
+fn run(words: Words) -> anyhow::Result<bool> {
+    let command = match words.command {
+        Command::Graph { command } => command,
+        Command::Completions { shell } => return manual::completions(shell).map(|()| true),
+        Command::Man { out } => return manual::man(out.as_deref()).map(|()| true),
+    };
+    let session = Session::open(words.everywhere)?;
+    match command {
+        GraphCommand::Import(words) => graphs::import(&session, &words)?,
+        GraphCommand::Generate { generator: Generator::Kronecker(words) } => {
+            graphs::generate_kronecker(&session, &words)?
+        }
+        GraphCommand::Ls => graphs::ls(&session)?,
+        GraphCommand::Info { graph } => graphs::info(&session, &graph)?,
+        GraphCommand::Rm { graphs } => graphs::rm(&session, &graphs)?,
+        GraphCommand::Export { graph, output } => graphs::export(&session, &graph, &output)?,
+        GraphCommand::Pagerank(words) => answers::pagerank(&session, &words)?,
+        GraphCommand::Bfs(words) => answers::bfs(&session, &words)?,
+        GraphCommand::Components(words) => answers::components(&session, &words)?,
+        GraphCommand::Betweenness(words) => answers::betweenness(&session, &words)?,
+        GraphCommand::Check(words) => return graphs::check(&session, &words),
+    }
+    Ok(true)
+}

@@ -1,1 +1,46 @@
-//! stub
+//! Graphs larger than memory and the algorithms on them.
+//!
+//! The nouns:
+//!
+//! - [`Graph`]: a graph on flash, opened from a store: compressed sparse rows of its out-edges (and in-edges
+//!   where asked), degrees, weights, and the user's own vertex ids. Layout: `docs/format.md`.
+//! - [`import()`], [`generate`] and [`export`] make graphs and give them back.
+//! - A *vertex program* says what an algorithm does at a vertex; the superstep engine runs it over edges that are
+//!   streamed from flash and updates that are sorted and reduced (2018 thesis, section 9.4, algorithm 3).
+//! - [`Answer`]: what an algorithm found: rows that are streamed to a file or a reader, and a summary.
+//!
+//! ```text
+//!   user's edges ─ import ─► Graph ─ superstep ─► Answer ─ rows ─► Parquet, Arrow, CSV
+//!                   │                  │  ▲
+//!                   └── sort-reduce ◄──┘  └── vertex state: in memory or on flash
+//! ```
+//!
+//! Start with [`algorithms`]: each is one short file. The engine under them is in `engine`.
+#![warn(missing_docs)]
+
+pub mod algorithms;
+mod answer;
+pub mod check;
+mod csr;
+mod engine;
+mod error;
+mod export;
+mod generate;
+mod graph;
+mod ids;
+mod import;
+#[cfg(test)]
+mod testing;
+
+pub use algorithms::{
+    betweenness::{BetweennessOptions, betweenness},
+    bfs::{BfsOptions, bfs},
+    components::{ComponentsOptions, components},
+    pagerank::{PageRankOptions, pagerank},
+};
+pub use answer::{Answer, Rows, Summary, Tuning};
+pub use error::{Error, Result};
+pub use export::export;
+pub use generate::{Kronecker, generate};
+pub use graph::{Graph, GraphInfo, SMALLEST_BUDGET_BYTES, VERTICES_MAX, list};
+pub use import::{EdgeFormat, ImportOptions, import};

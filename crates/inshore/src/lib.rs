@@ -1,1 +1,53 @@
-//! stub
+//! One door to the libraries of Inshore: analytics on flash, in exactly the memory that was given.
+//!
+//! - [`graph`]: graphs larger than memory and the algorithms on them. Start here.
+//! - [`tables`]: files of records in and out: Parquet, CSV, Arrow, text, compressed.
+//! - [`sortreduce`]: sorts and combines streams of records larger than memory.
+//! - [`store`]: bytes on flash, memory budgets and jobs, which everything above is made of.
+//!
+//! ```text
+//!   inshore ── graph ── tables ── sortreduce ── store        each uses those to its right
+//! ```
+//!
+//! A graph from an edge list to a ranked table, in 16 MiB:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use inshore::{
+//!     graph::{Graph, ImportOptions, PageRankOptions, import, pagerank},
+//!     store::{Budget, Cancel, Store},
+//!     tables::{Input, TableWriter},
+//! };
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let (edges, ranks) = (folder.path().join("edges.txt"), folder.path().join("ranks.csv"));
+//! std::fs::write(&edges, "10 20\n20 30\n30 10\n40 10\n")?;
+//! let store = Store::open(folder.path().join("store"))?;
+//! let budget = || Budget::new(16 << 20, 2);
+//!
+//! let job = store.job(budget(), Cancel::default())?;
+//! import(&store, &job, "links", &[Input::new(&edges)], &ImportOptions::default())?;
+//!
+//! let job = store.job(budget(), Cancel::default())?;
+//! let graph = Graph::open(&store, "links")?;
+//! let mut rows = pagerank(&graph, &job, &PageRankOptions::default())?.rows;
+//! let mut writer = TableWriter::create(&ranks, rows.schema().clone(), job.budget())?;
+//! while let Some(batch) = rows.next_batch()? {
+//!     writer.write(&batch)?;
+//! }
+//! writer.finish()?;
+//! let text = std::fs::read_to_string(&ranks)?;
+//! assert!(text.starts_with("vertex,rank\n10,0."));
+//! # Ok(())
+//! # }
+//! ```
+#![warn(missing_docs)]
+
+#[doc(inline)]
+pub use inshore_graph as graph;
+#[doc(inline)]
+pub use inshore_sortreduce as sortreduce;
+#[doc(inline)]
+pub use inshore_store as store;
+#[doc(inline)]
+pub use inshore_tables as tables;

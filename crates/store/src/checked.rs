@@ -69,6 +69,11 @@ impl CheckedFile {
         }))
     }
 
+    /// What errors call it: the name in the scratch folder, or `dataset/file`.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
     /// Bytes of data.
     pub fn len(&self) -> u64 {
         self.0.len
@@ -326,6 +331,8 @@ impl FileWriter {
     /// [`Error::Io`] of a write that was still on its way.
     pub fn finish(mut self) -> Result<CheckedFile> {
         self.complete()?;
+        // Many small scratch files may be open at once: none keeps a whole step.
+        self.reservation.resize(self.sums.len() as u64 * 4)?;
         Ok(CheckedFile(Arc::new(Inner {
             file: self.file,
             name: self.name,

@@ -33,7 +33,7 @@ mod manifest;
 mod scratch;
 mod store;
 
-pub use blocks::BlockFile;
+pub use blocks::{BlockFile, PendingBlock};
 pub use budget::{Budget, Reservation, default_memory_bytes, format_bytes, parse_bytes};
 pub use buffer::Buffer;
 pub use checked::{CheckedFile, FileReader, FileWriter, PAGE_BYTES, PendingRead};

@@ -292,6 +292,11 @@ impl DatasetBuilder {
         Ok(checked)
     }
 
+    /// Bytes of data in the files that were added.
+    pub fn bytes(&self) -> u64 {
+        self.manifest.files.iter().map(|file| file.len).sum()
+    }
+
     /// Publishes the dataset. When this returns, it survives a power loss.
     ///
     /// # Errors

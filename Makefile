@@ -1,0 +1,110 @@
+# The commands of daily work. What they need is taken from crates.io and PyPI and kept in target/, .venv/
+# and .tools/; what has to be there already (Rust, Python, a C compiler) is named in one line if it is not.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# `make LOCKED=--locked` refuses a Cargo.lock that does not match (.ci/run does); without it cargo updates it.
+LOCKED ?=
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+LOGS := target/test-logs
+
+VENV := .venv
+VENV_READY := $(VENV)/ready
+IN_VENV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+
+# Built from source, since the wheel on PyPI (0.14.2) cannot read what today's cargo says of a workspace.
+# Unoptimised: that takes one minute on two cores, once, and it still checks in a second.
+DENY_VERSION := 0.20.2
+DENY := .tools/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
+
+.PHONY: help
+help: ## list these targets
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+		while IFS='|' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
+
+.PHONY: build
+build: need-rust ## release build of the `inshore` command
+	cargo build $(LOCKED) --release -p inshore-cli
+
+.PHONY: install
+install: need-rust ## build `inshore` and put it into cargo's bin folder
+	cargo install --locked --path crates/cli
+
+.PHONY: demo
+demo: build ## a first look: import, analyse, compare
+	scripts/demo.sh
+
+.PHONY: bench
+bench: build ## measure against the peers
+	bench/run.sh
+
+.PHONY: test
+test: lint-rust deny test-rust lint-python test-python ## everything that .ci/run checks
+
+.PHONY: lint-rust
+lint-rust: need-rust ## rustfmt, clippy and the docs, with warnings as errors
+	@scripts/need.sh rustfmt clippy python
+	cargo fmt --all --check
+	PYO3_PYTHON="$$(scripts/find-python.sh)" cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc $(LOCKED) --workspace --no-deps
+
+# --show-output: a test that skips itself says so on a line that cargo hides otherwise, and it is counted.
+.PHONY: test-rust
+test-rust: need-rust ## the tests and doc tests of the workspace
+	@mkdir -p $(LOGS)
+	cargo test $(LOCKED) --workspace --no-fail-fast -- --show-output 2>&1 | tee $(LOGS)/cargo.log
+
+.PHONY: deny
+deny: $(DENY) ## licences, bans and sources of the dependencies
+	$(DENY) $(LOCKED) check licenses bans sources
+
+.PHONY: lint-python
+lint-python: extension ## ruff, and mypy in strict mode
+	@$(VENV)/bin/python -m doctest scripts/count_tests.py
+	$(VENV)/bin/ruff check --config python/pyproject.toml python scripts
+	$(VENV)/bin/ruff format --config python/pyproject.toml --check python scripts
+	cd python && ../$(VENV)/bin/mypy --strict
+
+.PHONY: test-python
+test-python: extension ## the tests and doc tests of the Python package
+	@mkdir -p $(LOGS)
+	cd python && $(IN_VENV) python -m pytest 2>&1 | tee ../$(LOGS)/pytest.log
+
+# The development profile: optimised, with the checks kept, like the Rust tests.
+.PHONY: extension
+extension: need-rust $(VENV_READY) ## build the Python extension into .venv
+	cd python && $(IN_VENV) maturin develop $(LOCKED)
+
+.PHONY: fmt
+fmt: $(VENV_READY) ## format Rust and Python
+	@scripts/need.sh cargo rustfmt
+	cargo fmt --all
+	$(VENV)/bin/ruff format --config python/pyproject.toml python scripts
+
+.PHONY: clean
+clean: ## remove everything that these targets made
+	rm -rf $(TARGET) target $(VENV) .tools .ruff_cache python/inshore/*.so
+	rm -rf $(addprefix python/,.mypy_cache .pytest_cache .ruff_cache)
+	find python scripts -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: need-rust
+need-rust:
+	@scripts/need.sh cargo cc
+
+$(VENV_READY): python/requirements-dev.txt
+	@python=$$(scripts/find-python.sh) && rm -rf $(VENV) && "$$python" -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(DENY): export CARGO_PROFILE_RELEASE_OPT_LEVEL = 0
+$(DENY): export CARGO_PROFILE_RELEASE_LTO = off
+$(DENY): export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 64
+$(DENY):
+	@scripts/need.sh cargo cc
+	cargo install cargo-deny --quiet --version $(DENY_VERSION) --locked --root .tools/cargo-deny-$(DENY_VERSION) \
+		--target-dir .tools/build
+	@rm -rf .tools/build

@@ -1,0 +1,174 @@
+//! The algorithms. Each has its options and its sentence; running, streaming the rows and telling are the same.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use inshore::{
+    graph::{
+        self, Answer, BetweennessOptions, BfsOptions, ComponentsOptions, Graph, PageRankOptions, Rows,
+        Summary, Tuning,
+    },
+    store::Job,
+    tables::TableWriter,
+};
+
+use crate::{
+    outcome::Outcome,
+    session::Session,
+    sizes::Sizes,
+    top::{Best, Order, Top},
+    words::{self, Asked},
+};
+
+pub fn pagerank(session: &Session, words: &words::Pagerank) -> Result<()> {
+    let options = PageRankOptions {
+        iterations: words.how.iterations,
+        damping: words.how.damping,
+        tolerance: words.tolerance,
+        tuning: tuning(&words.asked),
+    };
+    let run = |graph: &Graph, job: &Job| graph::pagerank(graph, job, &options);
+    let sentence = |vertices: u64, summary: &Summary| {
+        let change =
+            summary.last_change.map(|change| format!(", the last of which changed them by {change:.1e}"));
+        let supersteps = summary.supersteps;
+        format!("ranks of {vertices} vertices after {supersteps} iterations{}", change.unwrap_or_default())
+    };
+    let shown = Shown::Rows(Order::Descending(1));
+    answer(session, "graph pagerank", &words.asked, shown, run, sentence)
+}
+
+pub fn bfs(session: &Session, words: &words::Bfs) -> Result<()> {
+    let options = BfsOptions { tuning: tuning(&words.asked), ..BfsOptions::new(words.source) };
+    let run = |graph: &Graph, job: &Job| graph::bfs(graph, job, &options);
+    let sentence = |vertices: u64, summary: &Summary| {
+        let (reached, levels) = (summary.reached.unwrap_or(0), summary.levels.unwrap_or(0));
+        format!("reached {reached} of {vertices} vertices in {levels} levels")
+    };
+    answer(session, "graph bfs", &words.asked, Shown::Rows(Order::Ascending(2)), run, sentence)
+}
+
+pub fn components(session: &Session, words: &words::Components) -> Result<()> {
+    let options = ComponentsOptions { tuning: tuning(&words.asked) };
+    let run = |graph: &Graph, job: &Job| graph::components(graph, job, &options);
+    let sentence = |vertices: u64, summary: &Summary| {
+        format!("{} components of {vertices} vertices", summary.components.unwrap_or(0))
+    };
+    answer(session, "graph components", &words.asked, Shown::Sizes, run, sentence)
+}
+
+pub fn betweenness(session: &Session, words: &words::Betweenness) -> Result<()> {
+    let (sources, seed) = (words.sample.sources, words.sample.seed);
+    let options = BetweennessOptions { sources, seed, tuning: tuning(&words.asked) };
+    let run = |graph: &Graph, job: &Job| graph::betweenness(graph, job, &options);
+    let sentence = |vertices: u64, summary: &Summary| {
+        format!("centrality of {vertices} vertices from {} sources", summary.sources.len())
+    };
+    let shown = Shown::Rows(Order::Descending(1));
+    answer(session, "graph betweenness", &words.asked, shown, run, sentence)
+}
+
+fn tuning(asked: &Asked) -> Tuning {
+    Tuning { strategy: asked.strategy.map(Into::into), ..Tuning::default() }
+}
+
+/// What `--top` shows.
+#[derive(Clone, Copy)]
+enum Shown {
+    /// The best rows in this order.
+    Rows(Order),
+    /// The values of the second column that most rows have, and how many.
+    Sizes,
+}
+
+fn answer(
+    session: &Session,
+    command: &'static str,
+    asked: &Asked,
+    shown: Shown,
+    run_algorithm: impl FnOnce(&Graph, &Job) -> graph::Result<Answer>,
+    sentence: impl FnOnce(u64, &Summary) -> String,
+) -> Result<()> {
+    check_output(session, asked)?;
+    let graph = Graph::open(&session.store, &asked.graph)?;
+    let mut run = session.start()?;
+    let Answer { summary, rows } = run_algorithm(&graph, &run.job)?;
+    let top = stream(rows, graph.vertices(), asked, shown)?;
+
+    let mut sentence = sentence(graph.vertices(), &summary);
+    match &asked.output {
+        Some(output) if output != Path::new("-") => {
+            sentence.push_str(&format!("; all rows are in {}", output.display()));
+        }
+        None if asked.top.is_none() => sentence.push_str("; use -o FILE or --top N to see them"),
+        _ => {}
+    }
+    let how = how(&summary);
+    let notice = summary.notice.clone();
+    let outcome = Outcome::new(command, run.finish(), summary, sentence);
+    let sentence_aside = asked.output.is_some();
+    Ok(Outcome { rows: top, sentence_aside, notice, how, ..outcome }.tell(&session.options)?)
+}
+
+/// Finds fault with the output before hours of work and not after.
+fn check_output(session: &Session, asked: &Asked) -> Result<()> {
+    let Some(path) = &asked.output else { return Ok(()) };
+    if path == Path::new("-") && asked.top.is_some() {
+        bail!("-o - and --top both want standard output: give one of them");
+    }
+    session.check_stdout_is_free(path)?;
+    Ok(TableWriter::check_path(path)?)
+}
+
+/// Reads the rows once, into the file and into what `--top` shows. Reads nothing where nobody asked.
+fn stream(mut rows: Rows, vertices: u64, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
+    if asked.output.is_none() && asked.top.is_none() {
+        return Ok(None);
+    }
+    let job = rows.job().clone();
+    let columns: Vec<String> = rows.schema().fields().iter().map(|field| field.name().clone()).collect();
+    let writer = |path: &PathBuf| TableWriter::create(path, rows.schema().clone(), job.budget());
+    let mut writer = asked.output.as_ref().map(writer).transpose()?;
+    let mut best = match (asked.top, shown) {
+        (Some(limit), Shown::Rows(order)) => Some(Best::new(limit as usize, order)),
+        _ => None,
+    };
+    let mut sizes = match (asked.top, shown) {
+        (Some(_), Shown::Sizes) => Some(Sizes::new(&job)?),
+        _ => None,
+    };
+    job.start_phase("rows", "rows", vertices);
+    while let Some(batch) = rows.next_batch()? {
+        job.check_cancelled()?;
+        if let Some(writer) = &mut writer {
+            writer.write(&batch)?;
+        }
+        if let Some(best) = &mut best {
+            best.offer_batch(&batch);
+        }
+        if let Some(sizes) = &mut sizes {
+            sizes.count(&batch)?;
+        }
+        job.progress().add(batch.num_rows() as u64);
+    }
+    if let Some(writer) = writer {
+        writer.finish()?;
+    }
+    match (best, sizes) {
+        (Some(best), _) => Ok(Some(best.into_top(columns))),
+        (_, Some(sizes)) => Ok(Some(sizes.largest(asked.top.unwrap_or(0) as usize)?)),
+        _ => Ok(None),
+    }
+}
+
+/// What `--explain` tells of an algorithm beside what it tells of every job.
+fn how(summary: &Summary) -> Vec<(&'static str, String)> {
+    let mut how = vec![
+        ("vertex state", format!("in {}", summary.state)),
+        ("updates", format!("combined by the {} strategy", summary.strategy)),
+        ("supersteps", summary.supersteps.to_string()),
+        ("edges walked", summary.edges_traversed.to_string()),
+    ];
+    how.extend(summary.notice.clone().map(|notice| ("in-edges", notice)));
+    how
+}

@@ -1,0 +1,155 @@
+//! Graphs come and go: import, generate, ls, info, rm, export, and check.
+
+use std::{io::BufWriter, path::Path};
+
+use anyhow::{Result, bail};
+use inshore::{
+    graph::{self, Graph, GraphInfo, ImportOptions, check::CheckOptions},
+    store::format_bytes,
+    tables::Input,
+};
+use serde_json::json;
+
+use crate::{
+    outcome::{Outcome, print_json, print_line, say},
+    session::Session,
+    table::{self, Align},
+    words,
+};
+
+pub fn import(session: &Session, words: &words::Import) -> Result<()> {
+    let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
+    let options = ImportOptions {
+        undirected: words.undirected,
+        drop_loops: words.drop_loops,
+        weighted: words.weighted || words.weight_column.is_some(),
+        reverse: words.reverse,
+        format: words.format,
+        source_column: words.source_column.clone(),
+        target_column: words.target_column.clone(),
+        weight_column: words.weight_column.clone(),
+    };
+    let mut run = session.start()?;
+    let info = graph::import(&session.store, &run.job, &words.name, &inputs, &options)?;
+    made(session, Outcome::new("graph import", run.finish(), &info, sentence(&info)))
+}
+
+pub fn generate_kronecker(session: &Session, words: &words::Kronecker) -> Result<()> {
+    let kronecker = graph::Kronecker { scale: words.scale, edge_factor: words.edge_factor, seed: words.seed };
+    let mut run = session.start()?;
+    let info = graph::generate(&session.store, &run.job, &words.name, &kronecker, words.reverse)?;
+    made(session, Outcome::new("graph generate", run.finish(), &info, sentence(&info)))
+}
+
+fn made(session: &Session, outcome: Outcome<&GraphInfo>) -> Result<()> {
+    Ok(outcome.tell(&session.options)?)
+}
+
+fn sentence(info: &GraphInfo) -> String {
+    let (vertices, edges, bytes) = (info.vertices, info.edges, format_bytes(info.bytes));
+    format!("{}: {vertices} vertices and {edges} edges, {}, {bytes} on flash", info.name, kind(info))
+}
+
+/// What sort of graph it is, in words.
+fn kind(info: &GraphInfo) -> String {
+    let mut kind = if info.directed { "directed" } else { "undirected" }.to_string();
+    if info.weighted {
+        kind.push_str(", weighted");
+    }
+    if info.reverse {
+        kind.push_str(", with in-edges");
+    }
+    kind
+}
+
+pub fn ls(session: &Session) -> Result<()> {
+    let graphs = graph::list(&session.store)?;
+    if session.options.json {
+        return Ok(print_json(&graphs)?);
+    }
+    if graphs.is_empty() {
+        if !session.options.quiet {
+            say(&format!("no graphs in {}", session.store.path().display()));
+        }
+        return Ok(());
+    }
+    let header = [
+        ("name", Align::Left),
+        ("vertices", Align::Right),
+        ("edges", Align::Right),
+        ("kind", Align::Left),
+        ("on flash", Align::Right),
+    ];
+    let rows = graphs.iter().map(|info| {
+        let (vertices, edges) = (info.vertices.to_string(), info.edges.to_string());
+        vec![info.name.clone(), vertices, edges, kind(info), format_bytes(info.bytes)]
+    });
+    let rows: Vec<_> = rows.collect();
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    table::print(&mut out, &header, &rows)?;
+    Ok(std::io::Write::flush(&mut out)?)
+}
+
+pub fn info(session: &Session, name: &str) -> Result<()> {
+    let graph = Graph::open(&session.store, name)?;
+    let info = graph.info();
+    if session.options.json {
+        return Ok(print_json(&json!({ "command": "graph info", "summary": info }))?);
+    }
+    Ok(print_line(&info.to_string())?)
+}
+
+/// Removes each graph; tells of those that could not be removed and fails at the end if there were any.
+pub fn rm(session: &Session, names: &[String]) -> Result<()> {
+    let (mut removed, mut failures) = (Vec::new(), Vec::new());
+    for name in names {
+        match remove(session, name) {
+            Ok(()) => removed.push(name),
+            Err(error) => failures.push(error.to_string()),
+        }
+    }
+    if session.options.json {
+        print_json(&json!({ "command": "graph rm", "summary": { "removed": removed } }))?;
+    }
+    if !failures.is_empty() {
+        bail!(failures.join("\ninshore: "));
+    }
+    Ok(())
+}
+
+fn remove(session: &Session, name: &str) -> Result<(), graph::Error> {
+    match Graph::open(&session.store, name) {
+        // A dataset of another kind is not ours to remove; a damaged graph is.
+        Err(error @ graph::Error::BadGraph { what: "kind", .. }) => Err(error),
+        _ => Ok(session.store.remove(name)?),
+    }
+}
+
+pub fn export(session: &Session, name: &str, output: &Path) -> Result<()> {
+    session.check_stdout_is_free(output)?;
+    let graph = Graph::open(&session.store, name)?;
+    let mut run = session.start()?;
+    let edges = graph::export(&graph, &run.job, output)?;
+    let sentence = format!("{edges} edges of {name} written to {}", output.display());
+    let summary = json!({ "edges": edges });
+    let outcome = Outcome::new("graph export", run.finish(), summary, sentence);
+    Ok(Outcome { sentence_aside: true, ..outcome }.tell(&session.options)?)
+}
+
+/// Whether the answer is right.
+pub fn check(session: &Session, words: &words::Check) -> Result<bool> {
+    let graph = Graph::open(&session.store, &words.graph)?;
+    let options = CheckOptions {
+        iterations: words.how.iterations,
+        damping: words.how.damping,
+        source: words.source,
+        sources: words.sample.sources,
+        seed: words.sample.seed,
+    };
+    let mut run = session.start()?;
+    let verdict = graph::check::check(&graph, &run.job, &Input::new(&words.answer), &options)?;
+    let summary = json!({ "good": verdict.good, "facts": verdict.facts });
+    let sentence = verdict.facts.join("\n");
+    Outcome::new("graph check", run.finish(), summary, sentence).tell(&session.options)?;
+    Ok(verdict.good)
+}

@@ -1,0 +1,193 @@
+//! What a command has to say at its end: to a person, or with `--json` to a program.
+//!
+//! ```text
+//!                       standard output                 standard error
+//!   --json              one JSON value                  (--explain)
+//!   --top N             the table                       sentence, notices, cost, (--explain)
+//!   -o FILE             nothing, or CSV with -o -       sentence, notices, cost, (--explain)
+//!   neither             sentence                        notices, cost, (--explain)
+//! ```
+
+use std::io::{self, BufWriter, Write};
+
+use inshore::store::{Report, format_bytes};
+use serde::Serialize;
+
+use crate::{
+    table::{self, Align},
+    top::Top,
+    words::Everywhere,
+};
+
+/// The end of a job. As JSON it has the fields that are not for people.
+#[derive(Serialize)]
+pub struct Outcome<S> {
+    /// The words that started it ("graph pagerank").
+    pub command: &'static str,
+    /// What it cost.
+    pub report: Report,
+    /// What came out, as the library tells it.
+    pub summary: S,
+    /// The rows that `--top` asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<Top>,
+    /// What came out, for people.
+    #[serde(skip)]
+    pub sentence: String,
+    /// Whether standard output is taken, or there is a file to look at.
+    #[serde(skip)]
+    pub sentence_aside: bool,
+    /// What a person should know although nothing failed.
+    #[serde(skip)]
+    pub notice: Option<String>,
+    /// How it was done, for `--explain`: names and values.
+    #[serde(skip)]
+    pub how: Vec<(&'static str, String)>,
+}
+
+impl<S: Serialize> Outcome<S> {
+    /// An outcome with nothing but a sentence.
+    pub fn new(command: &'static str, report: Report, summary: S, sentence: String) -> Outcome<S> {
+        let (rows, notice, how) = (None, None, Vec::new());
+        Outcome { command, report, summary, rows, sentence, sentence_aside: false, notice, how }
+    }
+
+    /// Says it.
+    pub fn tell(&self, options: &Everywhere) -> io::Result<()> {
+        if options.json {
+            print_json(self)?;
+        } else {
+            match &self.rows {
+                Some(rows) => rows.print(&mut BufWriter::new(io::stdout().lock()))?,
+                None if self.sentence_aside => {}
+                None => print_line(&self.sentence)?,
+            }
+        }
+        if !options.json && !options.quiet {
+            if self.sentence_aside || self.rows.is_some() {
+                say(&self.sentence);
+            }
+            if let Some(notice) = &self.notice {
+                say(&format!("note: {notice}"));
+            }
+            say(&cost(&self.report));
+        }
+        if options.explain {
+            say(explain(&self.report, &self.how).trim_end());
+        }
+        Ok(())
+    }
+}
+
+/// Prints a value as one line of JSON.
+pub fn print_json(value: &impl Serialize) -> io::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    serde_json::to_writer(&mut out, value)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Prints a line on standard output.
+pub fn print_line(line: &str) -> io::Result<()> {
+    writeln!(io::stdout(), "{line}")
+}
+
+/// Prints a line on standard error; what cannot be said there cannot be said at all.
+pub fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+fn cost(report: &Report) -> String {
+    format!(
+        "{:.1} s, read {}, wrote {}, peak memory {} with a budget of {}",
+        report.seconds,
+        format_bytes(report.bytes_read),
+        format_bytes(report.bytes_written),
+        format_bytes(report.memory_resident_bytes_max),
+        format_bytes(report.memory_budget_bytes),
+    )
+}
+
+fn explain(report: &Report, how: &[(&'static str, String)]) -> String {
+    let seconds = report.seconds.max(1e-9);
+    let moved =
+        |bytes: u64| format!("{} ({}/s)", format_bytes(bytes), format_bytes((bytes as f64 / seconds) as u64));
+    let mut facts = how.to_vec();
+    facts.push(("read", moved(report.bytes_read)));
+    facts.push(("written", moved(report.bytes_written)));
+    facts.push(("page cache", if report.direct_io { "not used" } else { "used" }.to_string()));
+    facts.push(("cores busy", format!("{:.1} of {}", report.cpu_seconds / seconds, report.threads)));
+    let reserved = format_bytes(report.memory_reserved_bytes_max);
+    facts.push(("reserved", format!("{reserved} of {}", format_bytes(report.memory_budget_bytes))));
+    facts.push(("peak memory", format_bytes(report.memory_resident_bytes_max)));
+
+    let mut text = Vec::new();
+    for (name, value) in facts {
+        let _ = writeln!(text, "{name:<16}{value}");
+    }
+    let phases = report.phases.iter().map(|phase| {
+        let share = 100.0 * phase.seconds / seconds;
+        vec![phase.phase.clone(), format!("{:.2}", phase.seconds), format!("{share:.0} %")]
+    });
+    let header = [("phase", Align::Left), ("seconds", Align::Right), ("share", Align::Right)];
+    section(&mut text, &header, &phases.collect::<Vec<_>>());
+    let levels = report.levels.iter().map(|level| {
+        let kept = 100.0 * level.records_out as f64 / (level.records_in as f64).max(1.0);
+        let counts = [level.level as u64, level.records_in, level.records_out].map(|count| count.to_string());
+        counts.into_iter().chain([format!("{kept:.0} %")]).collect()
+    });
+    let header = ["level of sort-reduce", "records in", "records out", "kept"];
+    section(&mut text, &header.map(|name| (name, Align::Right)), &levels.collect::<Vec<_>>());
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Adds a table after an empty line, unless it has no rows.
+fn section(text: &mut Vec<u8>, header: &[(&str, Align)], rows: &[Vec<String>]) {
+    if !rows.is_empty() {
+        text.push(b'\n');
+        let _ = table::print(text, header, rows);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use inshore::store::{LevelReport, PhaseReport};
+
+    use super::*;
+
+    fn report() -> Report {
+        Report {
+            seconds: 4.0,
+            cpu_seconds: 6.0,
+            memory_budget_bytes: 64 << 20,
+            memory_reserved_bytes_max: 60 << 20,
+            memory_resident_bytes_max: 96 << 20,
+            threads: 2,
+            bytes_read: 8 << 30,
+            bytes_written: 0,
+            direct_io: true,
+            phases: vec![PhaseReport { phase: "superstep 1".into(), seconds: 3.0 }],
+            levels: vec![LevelReport { level: 0, records_in: 1000, records_out: 250 }],
+        }
+    }
+
+    #[test]
+    fn the_cost_is_one_line() {
+        let line = "4.0 s, read 8 GiB, wrote 0 bytes, peak memory 96 MiB with a budget of 64 MiB";
+        assert_eq!(cost(&report()), line);
+    }
+
+    #[test]
+    fn an_explanation_has_rates_phases_and_levels() {
+        let text = explain(&report(), &[("vertex state", "memory".into())]);
+        for line in [
+            "vertex state    memory",
+            "read            8 GiB (2 GiB/s)",
+            "cores busy      1.5 of 2",
+            "superstep 1     3.00   75 %",
+            "                   0        1000          250  25 %",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line:?} in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,470 @@
+//! The words of the command line, as clap reads them: `inshore NOUN VERB`, and the options that go everywhere.
+//!
+//! A flat table. Defaults that the library has are taken from the library, so that there is one place for each.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use inshore::{
+    graph::{BetweennessOptions, EdgeFormat, PageRankOptions},
+    sortreduce,
+    store::parse_bytes,
+};
+
+/// The most rows that `--top` shows: they are held in memory, in the part that no budget counts.
+const TOP_MAX: u64 = 100_000;
+
+/// Analytics on flash: data several times larger than memory, in exactly the memory that was given.
+///
+/// Graphs are imported into a store, a folder on a drive, and stay there. Each job gets a budget of memory
+/// (--memory) and keeps it, however large the graph is; what does not fit streams from the drive.
+#[derive(Parser)]
+#[command(name = "inshore", version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(after_help = "\
+Examples:
+  inshore graph import web.txt.gz --name web
+  inshore graph pagerank web --memory 64MiB --top 20 -o ranks.parquet
+  inshore graph pagerank --help
+
+Exit codes: 0 done, 1 a \"no\" (graph check), 2 an error, 130 stopped by a signal.")]
+pub struct Words {
+    #[command(flatten)]
+    pub everywhere: Everywhere,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options that go with every command.
+#[derive(Args)]
+#[command(next_help_heading = "Everywhere")]
+pub struct Everywhere {
+    /// Memory that the job may use, such as 64MiB [default: a quarter of the machine's or cgroup's]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory: Option<u64>,
+    /// Worker threads [default: one for each core that this process may use]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Folder of the store, made on first use [default: $INSHORE_STORE, else one in the user's data directory]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub store: Option<PathBuf>,
+    /// Print counters and facts as one JSON value, and nothing else, on standard output
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print no progress, no costs and no notices on standard error
+    #[arg(long, global = true)]
+    pub quiet: bool,
+    /// Tell on standard error, after the run, how it was done and where the time went
+    #[arg(long, global = true)]
+    pub explain: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Graphs larger than memory: import them, ask them, give them back
+    ///
+    /// A graph is imported once, from an edge list of any of the usual formats, and asked as often as you like.
+    /// Vertex ids are any numbers of 64 bits; results carry the same ids.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore graph import web.txt.gz --name web
+  inshore graph bfs web --source 42 -o tree.parquet
+  inshore graph ls"
+    )]
+    Graph {
+        #[command(subcommand)]
+        command: GraphCommand,
+    },
+    /// Print the completions of a shell
+    ///
+    /// The script goes to standard output. Your shell's manual says where it wants it.
+    #[command(after_help = "\
+Examples:
+  inshore completions bash > ~/.local/share/bash-completion/completions/inshore
+  inshore completions zsh > ~/.zfunc/_inshore
+  inshore completions fish > ~/.config/fish/completions/inshore.fish")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the manual pages
+    ///
+    /// With --out, one page for each command into a folder; without, the first page to standard output.
+    #[command(after_help = "\
+Examples:
+  inshore man | man -l -
+  inshore man --out ~/.local/share/man/man1")]
+    Man {
+        /// Folder for the pages of all commands, made if it is not there
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum GraphCommand {
+    Import(Import),
+    /// Make a graph out of nothing
+    ///
+    /// For measurements and demonstrations. The same arguments give the same graph on every machine.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore graph generate kronecker --scale 20 --name kron20
+  inshore graph generate kronecker --scale 24 --edge-factor 16 --seed 1 --name kron24 --memory 64MiB"
+    )]
+    Generate {
+        #[command(subcommand)]
+        generator: Generator,
+    },
+    /// List the graphs of the store
+    ///
+    /// One line for each graph: its name, vertices, edges, kind and size on flash. With --json, an array.
+    #[command(after_help = "\
+Examples:
+  inshore graph ls
+  inshore graph ls --store /mnt/nvme/inshore
+  inshore graph ls --json | jq '.[].name'")]
+    Ls,
+    /// Tell what is known of a graph
+    ///
+    /// Vertices, edges, degrees, size on flash and the smallest budget with which every job on it works. Reads
+    /// no edges.
+    #[command(after_help = "\
+Examples:
+  inshore graph info web
+  inshore graph info web --json | jq .summary.vertices")]
+    Info {
+        /// Name of the graph
+        #[arg(value_name = "NAME")]
+        graph: String,
+    },
+    /// Remove graphs from the store
+    ///
+    /// Jobs that have one of them open go on undisturbed. Names that are not there are errors; the others are
+    /// removed all the same.
+    #[command(after_help = "\
+Examples:
+  inshore graph rm web
+  inshore graph rm kron20 kron24")]
+    Rm {
+        /// Names of the graphs
+        #[arg(value_name = "NAME", required = true)]
+        graphs: Vec<String>,
+    },
+    /// Write a graph's edges to a file
+    ///
+    /// One row for each edge, with columns source, target and (in a weighted graph) weight, in the order of the
+    /// sources. The file's ending chooses the format: .parquet, .arrow, .csv, or .bin for raw pairs of
+    /// little-endian u32.
+    #[command(after_help = "\
+Examples:
+  inshore graph export web -o edges.parquet
+  inshore graph export web -o edges.csv --memory 64MiB")]
+    Export {
+        /// Name of the graph
+        #[arg(value_name = "NAME")]
+        graph: String,
+        /// The file to write
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
+    Pagerank(Pagerank),
+    Bfs(Bfs),
+    Components(Components),
+    Betweenness(Betweenness),
+    Check(Check),
+}
+
+/// Import an edge list from files or standard input
+///
+/// Reads SNAP text (two ids in a line, tabs, spaces or commas, comments with #), CSV, Parquet, Arrow, Matrix
+/// Market, LDBC .v and .e, and raw pairs of little-endian u32; gzip and zstd are unpacked on the way. Duplicate
+/// edges merge; self-loops stay unless --drop-loops. The import works within --memory and either makes the whole
+/// graph or leaves the store as it was.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph import web.txt.gz --name web
+  inshore graph import part-*.csv --name calls --source-column caller --target-column callee
+  inshore graph import g.v g.e --name g --undirected
+  zcat edges.gz | inshore graph import - --name piped --memory 64MiB")]
+pub struct Import {
+    /// Files of edges; - is standard input. LDBC graphs are given as g.v g.e
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// Name of the new graph
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    /// Format of the inputs [default: by the file's ending, else text]
+    #[arg(long, value_name = "FORMAT", value_parser = edge_format())]
+    pub format: Option<EdgeFormat>,
+    /// Take every edge in both directions
+    #[arg(long)]
+    pub undirected: bool,
+    /// Leave out edges from a vertex to itself
+    #[arg(long)]
+    pub drop_loops: bool,
+    /// Keep weights: a third column of text, or the weight column; of duplicate edges the smallest stays
+    #[arg(long)]
+    pub weighted: bool,
+    /// Keep in-edges too, so that no job has to make them; costs the same space again
+    #[arg(long)]
+    pub reverse: bool,
+    /// Column of the edges' sources (CSV, Parquet, Arrow) [default: the first column]
+    #[arg(long, value_name = "COLUMN")]
+    pub source_column: Option<String>,
+    /// Column of the edges' targets (CSV, Parquet, Arrow) [default: the second column]
+    #[arg(long, value_name = "COLUMN")]
+    pub target_column: Option<String>,
+    /// Column of the edges' weights (CSV, Parquet, Arrow); implies --weighted
+    #[arg(long, value_name = "COLUMN")]
+    pub weight_column: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub enum Generator {
+    Kronecker(Kronecker),
+}
+
+/// Make a Graph500 Kronecker graph
+///
+/// A directed graph of 2^scale vertices with a few very large degrees and many small ones. Duplicate edges merge,
+/// so that it has somewhat fewer than edge-factor edges for each vertex.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph generate kronecker --scale 16 --name small
+  inshore graph generate kronecker --scale 24 --edge-factor 16 --seed 1 --name kron24 --memory 64MiB")]
+pub struct Kronecker {
+    /// The graph has 2^scale vertices
+    #[arg(long, value_name = "N")]
+    pub scale: u32,
+    /// Edges drawn for each vertex
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub edge_factor: u64,
+    /// Beginning of the random numbers
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Name of the new graph
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    /// Keep in-edges too
+    #[arg(long)]
+    pub reverse: bool,
+}
+
+/// What every algorithm is asked for.
+#[derive(Args)]
+pub struct Asked {
+    /// Name of the graph
+    #[arg(value_name = "NAME")]
+    pub graph: String,
+    /// Write all rows to a file; .parquet, .arrow or .csv chooses the format, - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Print the first N rows of the result, best first
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=TOP_MAX))]
+    pub top: Option<u64>,
+    /// Force how updates are combined [default: dense where it fits the budget]
+    #[arg(long, value_name = "STRATEGY")]
+    pub strategy: Option<Strategy>,
+}
+
+/// Rank vertices by the links that point to them
+///
+/// PageRank as LDBC defines it: ranks sum to 1, and what vertices without out-edges hold is spread evenly. The
+/// result has columns vertex and rank.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph pagerank web --memory 64MiB --top 20
+  inshore graph pagerank web --iterations 30 --tolerance 1e-9 -o ranks.parquet
+  inshore graph pagerank web -o - | sort -t, -k2 -gr | head")]
+pub struct Pagerank {
+    #[command(flatten)]
+    pub asked: Asked,
+    #[command(flatten)]
+    pub how: PagerankHow,
+    /// Stop earlier, once all ranks together change by at most this much
+    #[arg(long, value_name = "T", default_value_t = PageRankOptions::default().tolerance)]
+    pub tolerance: f64,
+}
+
+/// The two numbers that ranks depend on.
+#[derive(Args)]
+pub struct PagerankHow {
+    /// Iterations (PageRank)
+    #[arg(long, value_name = "N", default_value_t = PageRankOptions::default().iterations)]
+    pub iterations: u32,
+    /// Chance of going on along a link (PageRank)
+    #[arg(long, value_name = "D", default_value_t = PageRankOptions::default().damping)]
+    pub damping: f64,
+}
+
+/// Search breadth first from a vertex
+///
+/// The result has columns vertex, parent and level. The source is its own parent at level 0; of the possible
+/// parents it is the smallest, so that the tree is the same at every budget; unreached vertices have null.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph bfs web --source 42
+  inshore graph bfs web --source 42 --memory 64MiB -o tree.parquet
+  inshore graph bfs web --source 42 --top 10")]
+pub struct Bfs {
+    #[command(flatten)]
+    pub asked: Asked,
+    /// Vertex to begin from
+    #[arg(long, value_name = "ID")]
+    pub source: u64,
+}
+
+/// Find the connected components
+///
+/// Weakly connected: directions do not count. The result has columns vertex and component, where a component is
+/// called by the smallest id in it. --top prints the largest components and how many vertices they have.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph components web
+  inshore graph components web --memory 64MiB --top 10 -o components.parquet")]
+pub struct Components {
+    #[command(flatten)]
+    pub asked: Asked,
+}
+
+/// Find the vertices that shortest paths pass through
+///
+/// Betweenness centrality by Brandes' algorithm over sampled sources, without weights and not scaled. The result
+/// has columns vertex and centrality.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph betweenness web --top 20
+  inshore graph betweenness web --sources 16 --seed 7 --memory 128MiB -o centrality.parquet")]
+pub struct Betweenness {
+    #[command(flatten)]
+    pub asked: Asked,
+    #[command(flatten)]
+    pub sample: Sample,
+}
+
+/// Which sources betweenness is summed over.
+#[derive(Args)]
+pub struct Sample {
+    /// Sources to sample (betweenness)
+    #[arg(long, value_name = "N", default_value_t = BetweennessOptions::default().sources)]
+    pub sources: u64,
+    /// Beginning of the random numbers that sample them (betweenness)
+    #[arg(long, value_name = "N", default_value_t = BetweennessOptions::default().seed)]
+    pub seed: u64,
+}
+
+/// Check a result against an independent, plain computation
+///
+/// Takes a file that pagerank, bfs, components or betweenness wrote; its columns say which. Give the same options
+/// as the job had. Exit code 1 means that the result is wrong. The check loads the whole graph into memory and
+/// keeps no budget.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph check web ranks.parquet --iterations 10
+  inshore graph check web tree.parquet --source 42
+  inshore graph check web centrality.csv --sources 16 --seed 7")]
+pub struct Check {
+    /// Name of the graph
+    #[arg(value_name = "NAME")]
+    pub graph: String,
+    /// The result: .parquet, .arrow or .csv
+    #[arg(value_name = "FILE")]
+    pub answer: PathBuf,
+    #[command(flatten)]
+    pub how: PagerankHow,
+    /// Vertex that the search began from (BFS) [default: the one at level 0]
+    #[arg(long, value_name = "ID")]
+    pub source: Option<u64>,
+    #[command(flatten)]
+    pub sample: Sample,
+}
+
+/// How updates are combined in each superstep.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Strategy {
+    /// In an array with a place for every vertex
+    Dense,
+    /// By sorting and merging
+    Merge,
+}
+
+impl From<Strategy> for sortreduce::Strategy {
+    fn from(strategy: Strategy) -> Self {
+        match strategy {
+            Strategy::Dense => sortreduce::Strategy::Dense,
+            Strategy::Merge => sortreduce::Strategy::Merge,
+        }
+    }
+}
+
+/// Reads a format by the library's own names, and lets help and completions list them.
+fn edge_format() -> impl clap::builder::TypedValueParser<Value = EdgeFormat> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    let all = [
+        EdgeFormat::Text,
+        EdgeFormat::Csv,
+        EdgeFormat::Parquet,
+        EdgeFormat::Arrow,
+        EdgeFormat::MatrixMarket,
+        EdgeFormat::Ldbc,
+        EdgeFormat::Binary,
+    ];
+    PossibleValuesParser::new(all.map(|format| format.to_string())).try_map(|name| name.parse::<EdgeFormat>())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory};
+
+    fn leaves(command: &Command, path: String, visit: &mut impl FnMut(&str, &Command)) {
+        visit(&path, command);
+        for sub in command.get_subcommands() {
+            leaves(sub, format!("{path} {}", sub.get_name()), visit);
+        }
+    }
+
+    #[test]
+    fn the_table_is_sound() {
+        super::Words::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_a_paragraph_and_examples_of_itself() {
+        leaves(&super::Words::command(), "inshore".into(), &mut |path, command| {
+            assert!(command.get_long_about().is_some(), "{path}: no description");
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples = help.lines().filter(|line| line.starts_with("  ") && line.contains(path)).count();
+            assert!((2..=4).contains(&examples), "{path}: {examples} examples");
+        });
+    }
+
+    #[test]
+    fn every_example_is_understood() {
+        leaves(&super::Words::command(), "inshore".into(), &mut |_, command| {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in help.lines().filter(|line| line.starts_with("  ")) {
+                let from_here = &line[line.find("inshore").unwrap()..];
+                let until_there = from_here.split(['|', '>']).next().unwrap();
+                let words = until_there.split_whitespace();
+                match super::Words::command().try_get_matches_from(words) {
+                    Ok(_) => {}
+                    Err(error) => {
+                        assert_eq!(error.kind(), clap::error::ErrorKind::DisplayHelp, "{line}: {error}")
+                    }
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,159 @@
+//! What goes wrong is told, with the right exit code, before more work is done than needed.
+
+use std::{fs, io::Read, process::Command};
+
+use crate::util::{EDGES, Folder, Run};
+
+/// Runs a command that must fail with one line on standard error and nothing on standard output.
+fn refused(run: Run) -> String {
+    let said = run.exits(2);
+    assert_eq!(said.stdout, "");
+    let line = said.stderr.strip_prefix("inshore: ").unwrap_or_else(|| panic!("{said:?}"));
+    assert_eq!(line.lines().count(), 1, "{said:?}");
+    line.trim_end().to_string()
+}
+
+#[test]
+fn a_bad_line_is_named_by_file_and_number() {
+    let folder = Folder::new();
+    folder.write("edges.txt", "1 2\n2 3\nfoo 4\n");
+    let line = refused(folder.run("graph import edges.txt --name g"));
+    assert!(line.starts_with("edges.txt:3: expected ") && line.contains("foo"), "{line}");
+    let line = refused(folder.run("graph import - --name g").stdin("1 2\n3\n"));
+    assert!(line.starts_with("standard input:2: expected "), "{line}");
+    assert_eq!(folder.graphs(), [""; 0]);
+    assert!(folder.scratch().is_empty());
+}
+
+#[test]
+fn a_name_that_exists_is_refused_and_the_old_graph_stays() {
+    let folder = Folder::with_graph("g", EDGES);
+    let line = refused(folder.run("graph import - --name g").stdin("1 2\n"));
+    assert!(line.contains("\"g\" exists already"), "{line}");
+    let line = refused(folder.run("graph generate kronecker --scale 8 --name g"));
+    assert!(line.contains("\"g\" exists already"), "{line}");
+    assert!(folder.run("graph info g").ok().stdout.contains("8 (1 self-loops)"));
+}
+
+#[test]
+fn inputs_that_are_no_graph_are_refused_by_name() {
+    let folder = Folder::new();
+    folder.write("empty.txt", "# nothing\n");
+    let line = refused(folder.run("graph import empty.txt --name g"));
+    assert!(line.starts_with("empty.txt: no edges"), "{line}");
+    let line = refused(folder.run("graph import missing.txt --name g"));
+    assert!(line.starts_with("missing.txt: cannot ") && line.contains("No such file"), "{line}");
+    folder.write("short.txt.gz", &[0x1f, 0x8b, 8, 0, 0]);
+    let line = refused(folder.run("graph import short.txt.gz --name g"));
+    assert!(line.starts_with("short.txt.gz: "), "{line}");
+    let line = refused(folder.run("graph import - --name bad/name").stdin(EDGES));
+    assert!(line.starts_with("bad name \"bad/name\""), "{line}");
+}
+
+#[test]
+fn a_graph_or_vertex_that_is_not_there_is_named() {
+    let folder = Folder::with_graph("g", EDGES);
+    for words in ["pagerank web", "bfs web --source 1", "info web", "export web -o a.csv", "check web a.csv"]
+    {
+        let line = refused(folder.run(&format!("graph {words}")));
+        assert!(line.starts_with("there is no \"web\" in "), "{line}");
+    }
+    assert_eq!(refused(folder.run("graph bfs g --source 11")), "g has no vertex 11");
+}
+
+#[test]
+fn a_budget_too_small_is_refused_with_the_smallest_that_works() {
+    let folder = Folder::with_graph("g", EDGES);
+    for words in ["pagerank g", "bfs g --source 10", "components g", "generate kronecker --scale 4 --name k"]
+    {
+        let line = refused(folder.run(&format!("graph {words} --memory 1MiB")));
+        assert!(line.contains("smallest budget that works is 8 MiB"), "{line}");
+    }
+    let line = refused(folder.run("graph import - --name h --memory 1MiB").stdin(EDGES));
+    assert!(line.contains("smallest budget that works is 8 MiB"), "{line}");
+    for words in ["pagerank g", "bfs g --source 10", "components g", "betweenness g"] {
+        folder.run(&format!("graph {words} --memory 8MiB --top 5 -o out.parquet")).ok();
+    }
+}
+
+#[test]
+fn words_that_are_not_understood_are_usage_errors() {
+    let folder = Folder::with_graph("g", EDGES);
+    for (words, hint) in [
+        ("graph pagerank g --memory lots", "bad size"),
+        ("graph pagerank g --threads 0", "--threads"),
+        ("graph pagerank g --top 0", "--top"),
+        ("graph pagerank", "NAME"),
+        ("graph rank g", "rank"),
+        ("graph bfs g", "--source"),
+        ("graph import a.txt", "--name"),
+        ("graph import a.txt --name a --format pdf", "possible values"),
+        ("completions tcl", "possible values"),
+    ] {
+        let said = folder.run(words).exits(2);
+        assert!(said.stderr.starts_with("error: ") && said.stderr.contains(hint), "{words}: {said:?}");
+        assert_eq!(said.stdout, "");
+    }
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_refused_before_the_work() {
+    let folder = Folder::with_graph("g", EDGES);
+    let line = refused(folder.run("graph pagerank g -o ranks.pdf"));
+    assert!(line.contains("ranks.pdf") && line.contains("pdf"), "{line}");
+    let line = refused(folder.run("graph pagerank g -o nowhere/ranks.csv"));
+    assert!(line.starts_with("nowhere/ranks.csv: cannot find the folder"), "{line}");
+    let line = refused(folder.run("graph pagerank g -o - --top 3"));
+    assert!(line.contains("standard output"), "{line}");
+    let line = refused(folder.run("graph pagerank g -o - --json"));
+    assert!(line.contains("standard output"), "{line}");
+}
+
+#[test]
+fn a_folder_of_other_things_is_no_store() {
+    let folder = Folder::new();
+    folder.write("thesis.tex", "");
+    let line = refused(folder.run("graph ls --store ."));
+    assert!(line.contains("is not an Inshore store"), "{line}");
+}
+
+#[test]
+fn without_a_place_for_the_store_the_ways_to_name_one_are_told() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_inshore")).args(["graph", "ls"]).env_clear().output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr.contains("--store") && stderr.contains("INSHORE_STORE"), "{stderr}");
+}
+
+#[test]
+fn damage_on_flash_is_an_error_that_names_the_graph_and_not_an_answer() {
+    let folder = Folder::new();
+    folder.run("graph generate kronecker --scale 10 --name k").ok();
+    let path = folder.path("store/datasets/k/out.edges");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let line = refused(folder.run("graph pagerank k --top 3"));
+    assert!(line.starts_with("k/out.edges: damaged at offset 0"), "{line}");
+    folder.run("graph rm k").ok();
+    assert_eq!(folder.graphs(), [""; 0]);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_the_command_quietly() {
+    let folder = Folder::new();
+    folder.run("graph generate kronecker --scale 15 --name k").ok();
+    for words in ["graph pagerank k --iterations 1 -o -", "graph pagerank k --iterations 1 --top 30000"] {
+        let mut child = folder.run(words).spawn();
+        let mut first = [0; 6];
+        let mut stdout = child.stdout.take().unwrap();
+        stdout.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"vertex");
+        drop(stdout);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(!stderr.contains("inshore:") && !stderr.contains("panicked"), "{words}: {stderr}");
+    }
+}

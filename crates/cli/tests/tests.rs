@@ -1,0 +1,11 @@
+//! The command as a user has it: its binary, run in a folder and a store of its own.
+//!
+//! What the algorithms compute is tested where they are written; here it is that words do what they say, that
+//! what goes wrong is told, and that nothing is lost whatever happens.
+
+mod answers;
+mod failures;
+mod graphs;
+mod manual;
+mod stopping;
+mod util;

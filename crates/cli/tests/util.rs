@@ -1,0 +1,153 @@
+//! A folder with a store, and commands that run in it.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// A temporary folder. Commands run in it, with the store in `store` below it.
+pub struct Folder(tempfile::TempDir);
+
+impl Folder {
+    pub fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    /// With the graph `name` of some edges in it.
+    pub fn with_graph(name: &str, edges: &str) -> Folder {
+        let folder = Folder::new();
+        folder.run(&format!("graph import - --name {name}")).stdin(edges).ok();
+        folder
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        fs::write(self.path(name), bytes).unwrap();
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// `inshore` with these words, cut at spaces.
+    pub fn run(&self, words: &str) -> Run {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_inshore"));
+        command.args(words.split_whitespace());
+        command.current_dir(self.0.path()).env_clear();
+        command.env("HOME", self.0.path()).env("INSHORE_STORE", self.path("store"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Run { command, words: words.to_string(), stdin: None }
+    }
+
+    /// The names of the graphs in the store.
+    pub fn graphs(&self) -> Vec<String> {
+        let all: serde_json::Value = serde_json::from_str(&self.run("graph ls --json").ok().stdout).unwrap();
+        all.as_array().unwrap().iter().map(|graph| graph["name"].as_str().unwrap().to_string()).collect()
+    }
+
+    /// The scratch folders of jobs.
+    pub fn scratch(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(self.path("store/scratch")) else { return Vec::new() };
+        entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect()
+    }
+
+    /// Waits until some job has at least `bytes` bytes in scratch files.
+    pub fn wait_for_scratch(&self, bytes: u64, child: &mut Child) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.scratch().iter().map(|path| bytes_below(path)).sum::<u64>() < bytes {
+            assert!(child.try_wait().unwrap().is_none(), "the job ended before it wrote {bytes} bytes");
+            assert!(Instant::now() < deadline, "nothing in scratch after 30 s");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Bytes in all files of a folder that someone else may be changing.
+fn bytes_below(path: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(path) else { return 0 };
+    let entries = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(data) if data.is_dir() => bytes_below(&entry.path()),
+        Ok(data) => data.len(),
+        Err(_) => 0,
+    });
+    entries.sum()
+}
+
+/// A command that is not yet started.
+pub struct Run {
+    command: Command,
+    words: String,
+    stdin: Option<Vec<u8>>,
+}
+
+/// What a command printed.
+#[derive(Debug)]
+pub struct Said {
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Said {
+    /// Standard output, which must be one JSON value in one line.
+    pub fn json(&self) -> serde_json::Value {
+        assert_eq!(self.stdout.lines().count(), 1, "{}", self.stdout);
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+}
+
+impl Run {
+    pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Run {
+        self.stdin = Some(bytes.into());
+        self
+    }
+
+    /// Runs it; it must succeed.
+    pub fn ok(self) -> Said {
+        self.exits(0)
+    }
+
+    /// Runs it; it must end with this exit code.
+    pub fn exits(mut self, code: i32) -> Said {
+        if self.stdin.is_some() {
+            self.command.stdin(Stdio::piped());
+        }
+        let mut child = self.command.spawn().unwrap();
+        let feeder = self.stdin.map(|bytes| {
+            let mut pipe = child.stdin.take().unwrap();
+            // A command that refuses its input early closes the pipe.
+            std::thread::spawn(move || drop(pipe.write_all(&bytes)))
+        });
+        let output = child.wait_with_output().unwrap();
+        if let Some(feeder) = feeder {
+            feeder.join().unwrap();
+        }
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let said = Said { stdout: text(output.stdout), stderr: text(output.stderr) };
+        assert_eq!(output.status.code(), Some(code), "inshore {}: {said:#?}", self.words);
+        said
+    }
+
+    /// Starts it, with a pipe to its standard input.
+    pub fn spawn(mut self) -> Child {
+        self.command.stdin(Stdio::piped()).spawn().unwrap()
+    }
+}
+
+/// Two triangles that share vertex 30, a pair apart from them, and a vertex that only points at itself.
+pub const EDGES: &str = "\
+# source target
+10 20
+20 30
+30 10
+30 40
+40 50
+50 30
+70 60
+80 80
+";

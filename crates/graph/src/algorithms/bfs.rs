@@ -1,0 +1,164 @@
+//! Breadth-first search: for each vertex its level (edges from the source) and its parent.
+//!
+//! The program is the thesis' (section 9.7.1): an edge carries the id of its source. Of the possible parents, which
+//! all lie one level before, the smallest stays, so that there is one right answer whatever the order of messages.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use arrow::{
+    array::{UInt32Array, UInt64Builder},
+    datatypes::{DataType, Field, Schema},
+};
+use inshore_store::Job;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::NONE;
+use crate::{
+    Answer, Graph, Result, Tuning,
+    answer::VertexRows,
+    check::Plain,
+    engine::{Engine, Frontier, VertexProgram},
+    graph::check_budget,
+    ids::Translation,
+};
+
+/// What BFS is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct BfsOptions {
+    /// The user's id of the vertex to start from.
+    pub source: u64,
+    /// For tests and comparisons.
+    pub tuning: Tuning,
+}
+
+impl BfsOptions {
+    /// A search from `source`.
+    pub fn new(source: u64) -> Self {
+        BfsOptions { source, tuning: Tuning::default() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Visit {
+    parent: u32,
+    level: u32,
+}
+
+const UNREACHED: Visit = Visit { parent: NONE, level: NONE };
+
+#[derive(Clone)]
+struct Bfs {
+    level: u32,
+}
+
+impl VertexProgram for Bfs {
+    type State = Visit;
+    type Message = u32;
+
+    fn edge_program(&self, vertex: u32, _visit: &Visit, _degree: u32) -> Option<u32> {
+        Some(vertex)
+    }
+
+    fn reduce(&self, a: u32, b: u32) -> u32 {
+        a.min(b)
+    }
+
+    fn finalize(&self, _vertex: u32, parent: u32, visit: &Visit) -> Visit {
+        if *visit == UNREACHED { Visit { parent, level: self.level } } else { *visit }
+    }
+
+    fn is_active(&self, new: &Visit, old: &Visit) -> bool {
+        new != old
+    }
+}
+
+/// Parent and level of all vertices: columns `vertex`, `parent`, `level`. The source is its own parent, at level
+/// 0; unreached vertices have null. Edges are followed in their direction.
+///
+/// Cost: each edge is read at most once, with the blocks of the edge file that frontiers touch.
+///
+/// # Errors
+/// [`crate::Error::NoSuchVertex`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
+    check_budget(job, "BFS")?;
+    let source = graph.number_of(job, options.source)?;
+    let mut engine = Engine::new::<Bfs>(job, graph.vertices(), &options.tuning, 0, |vertex| {
+        if vertex == source { Visit { parent: source, level: 0 } } else { UNREACHED }
+    })?;
+    let mut active = Frontier::one(source);
+    let mut levels = 0;
+    while !active.is_empty() {
+        levels += 1;
+        active = engine.superstep(&mut Bfs { level: levels }, &[graph.out()], &active, true, None)?.active;
+    }
+    let mut summary = engine.summary();
+    let mut states = engine.into_stream()?;
+    let mut reached = 0;
+    let mut translation = {
+        let visits = |each: &mut dyn FnMut(u32, u32) -> Result<()>| {
+            states.for_each(|vertex, visit| if *visit == UNREACHED { Ok(()) } else { each(vertex, visit.parent) })
+        };
+        Translation::new(graph, job, visits)?
+    };
+    states.for_each(|_, visit| {
+        reached += (*visit != UNREACHED) as u64;
+        Ok(())
+    })?;
+    (summary.reached, summary.levels) = (Some(reached), Some(levels));
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("vertex", DataType::UInt64, false),
+        Field::new("parent", DataType::UInt64, true),
+        Field::new("level", DataType::UInt32, true),
+    ]));
+    let columns = move |first: u32, visits: &[Visit]| {
+        let mut parents = UInt64Builder::with_capacity(visits.len());
+        for (vertex, visit) in (first..).zip(visits) {
+            match *visit == UNREACHED {
+                true => parents.append_null(),
+                false => parents.append_value(translation.id(vertex, visit.parent)?),
+            }
+        }
+        let levels = visits.iter().map(|visit| (*visit != UNREACHED).then_some(visit.level));
+        Ok(vec![Arc::new(parents.finish()) as _, Arc::new(UInt32Array::from_iter(levels)) as _])
+    };
+    Ok(Answer { summary, rows: VertexRows::new(graph, job, schema, states, columns)? })
+}
+
+/// Compares parents and levels (by vertex number) with a search by a queue.
+///
+/// # Errors
+/// What is wrong, in words, with vertex numbers.
+pub fn verify(
+    graph: &Plain,
+    source: usize,
+    answer: &[Option<(u32, u32)>],
+) -> std::result::Result<String, String> {
+    let mut levels = vec![NONE; graph.vertices()];
+    let mut parents = vec![NONE; graph.vertices()];
+    (levels[source], parents[source]) = (0, source as u32);
+    let mut queue = VecDeque::from([source]);
+    let mut reached = 0;
+    while let Some(vertex) = queue.pop_front() {
+        reached += 1;
+        for &to in graph.out(vertex) {
+            let to = to as usize;
+            if levels[to] == NONE {
+                levels[to] = levels[vertex] + 1;
+                queue.push_back(to);
+            }
+            if levels[to] == levels[vertex] + 1 {
+                parents[to] = parents[to].min(vertex as u32);
+            }
+        }
+    }
+    for (vertex, &found) in answer.iter().enumerate() {
+        let expected = (levels[vertex] != NONE).then_some((parents[vertex], levels[vertex]));
+        if found != expected {
+            return Err(format!(
+                "vertex number {vertex}: (parent, level) is {found:?}, expected {expected:?}"
+            ));
+        }
+    }
+    Ok(format!("{reached} vertices reached, parents and levels as a search in memory finds them"))
+}

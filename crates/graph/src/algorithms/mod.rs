@@ -1,0 +1,10 @@
+//! The algorithms, each in one file: its vertex program, its source, and an independent verifier that knows nothing
+//! of supersteps.
+
+pub mod betweenness;
+pub mod bfs;
+pub mod components;
+pub mod pagerank;
+
+/// In place of a vertex number or a level: none.
+pub(crate) const NONE: u32 = u32::MAX;

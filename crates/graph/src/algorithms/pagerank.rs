@@ -1,0 +1,166 @@
+//! PageRank (Page, Brin, Motwani and Winograd 1999), as LDBC Graphalytics defines it: damping, dangling mass spread
+//! evenly over all vertices, a fixed number of iterations; ranks sum to 1.
+//!
+//! Ranks are 64-bit fixed-point numbers with 62 bits behind the point. Integer sums do not depend on their
+//! order, so the ranks are the same bit for bit at every budget, strategy and number of threads, which floating
+//! point cannot give. The price is an absolute error of 2^-62 for each edge into a vertex: for a graph of a billion
+//! vertices about 10^-6 of a small rank, far below the tolerance of 10^-4 that LDBC sets.
+
+use std::sync::Arc;
+
+use arrow::{
+    array::Float64Array,
+    datatypes::{DataType, Field, Schema},
+};
+use inshore_store::Job;
+
+use crate::{
+    Answer, Error, Graph, Result, Tuning,
+    answer::VertexRows,
+    check::Plain,
+    engine::{Engine, Frontier, VertexProgram},
+    graph::check_budget,
+};
+
+/// What PageRank is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct PageRankOptions {
+    /// Iterations; 10 by default.
+    pub iterations: u32,
+    /// The share of rank that follows edges, 0 to 1; 0.85 by default.
+    pub damping: f64,
+    /// Stops before the last iteration when all ranks together change by no more than this; 0 by default.
+    pub tolerance: f64,
+    /// For tests and comparisons.
+    pub tuning: Tuning,
+}
+
+impl Default for PageRankOptions {
+    fn default() -> Self {
+        PageRankOptions { iterations: 10, damping: 0.85, tolerance: 0.0, tuning: Tuning::default() }
+    }
+}
+
+/// 1.0 in fixed point.
+const ONE: u64 = 1 << 62;
+
+fn times(a: u64, b: u64) -> u64 {
+    ((a as u128 * b as u128 + (ONE / 2) as u128) >> 62) as u64
+}
+
+#[derive(Clone)]
+struct PageRank {
+    vertices: u64,
+    damping: u64,
+    /// What each vertex gets whatever its edges are: from random jumps and from vertices without out-edges.
+    base: u64,
+}
+
+impl VertexProgram for PageRank {
+    type State = u64;
+    type Message = u64;
+    const EVERY_VERTEX: bool = true;
+
+    fn edge_program(&self, _vertex: u32, rank: &u64, degree: u32) -> Option<u64> {
+        Some((rank + degree as u64 / 2) / degree as u64)
+    }
+
+    fn reduce(&self, a: u64, b: u64) -> u64 {
+        a + b
+    }
+
+    fn finalize(&self, _vertex: u32, sum: u64, _rank: &u64) -> u64 {
+        self.base + times(self.damping, sum)
+    }
+
+    fn is_active(&self, _new: &u64, _old: &u64) -> bool {
+        true
+    }
+
+    fn gather(&self, rank: &u64, degree: u32) -> u64 {
+        if degree == 0 { *rank } else { 0 }
+    }
+
+    fn gathered(&mut self, dangling: u64) {
+        self.base = (ONE - self.damping + times(self.damping, dangling)) / self.vertices;
+    }
+
+    fn change(&self, new: &u64, old: &u64) -> u64 {
+        new.abs_diff(*old)
+    }
+}
+
+/// Ranks of all vertices: columns `vertex`, `rank`.
+///
+/// Cost: every iteration reads the out-edges once (4 bytes an edge, 4 a vertex); see the engine for the rest.
+///
+/// # Errors
+/// [`Error::BadOption`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<Answer> {
+    check_budget(job, "PageRank")?;
+    if !(0.0..=1.0).contains(&options.damping) {
+        let (found, expected) = (options.damping.to_string(), "0 to 1".to_string());
+        return Err(Error::BadOption { option: "damping", found, expected });
+    }
+    let vertices = graph.vertices();
+    let damping = (options.damping * ONE as f64) as u64;
+    let mut program = PageRank { vertices, damping, base: 0 };
+    let mut engine = Engine::new::<PageRank>(job, vertices, &options.tuning, 0, |_| ONE / vertices)?;
+    let mut last_change = None;
+    for _ in 0..options.iterations {
+        let step = engine.superstep(&mut program, &[graph.out()], &Frontier::All, false, None)?;
+        let change = step.change as f64 / ONE as f64;
+        last_change = Some(change);
+        if change <= options.tolerance {
+            break;
+        }
+    }
+    let summary = crate::Summary { last_change, ..engine.summary() };
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("vertex", DataType::UInt64, false),
+        Field::new("rank", DataType::Float64, false),
+    ]));
+    let column = |ranks: &[u64]| {
+        let ranks = ranks.iter().map(|&rank| rank as f64 / ONE as f64);
+        Ok(vec![Arc::new(Float64Array::from_iter_values(ranks)) as _])
+    };
+    let rows = VertexRows::new(graph, job, schema, engine.into_stream()?, move |_, ranks| column(ranks))?;
+    Ok(Answer { summary, rows })
+}
+
+/// Compares `ranks` with a plain power iteration in floating point: each within 10^-6 of the expected rank, relative
+/// to it, and all together 1.
+///
+/// # Errors
+/// What is wrong, in words, with vertex numbers.
+pub fn verify(
+    graph: &Plain,
+    options: &PageRankOptions,
+    ranks: &[f64],
+) -> std::result::Result<String, String> {
+    let count = graph.vertices() as f64;
+    let mut expected = vec![1.0 / count; graph.vertices()];
+    for _ in 0..options.iterations {
+        let dangling: f64 = (0..graph.vertices()).filter(|&v| graph.out(v).is_empty()).map(|v| expected[v]).sum();
+        let base = (1.0 - options.damping + options.damping * dangling) / count;
+        let mut next = vec![base; graph.vertices()];
+        for (vertex, rank) in expected.iter().enumerate() {
+            let share = options.damping * rank / graph.out(vertex).len() as f64;
+            graph.out(vertex).iter().for_each(|&to| next[to as usize] += share);
+        }
+        expected = next;
+    }
+    let sum: f64 = ranks.iter().sum();
+    if (sum - 1.0).abs() > 1e-6 {
+        return Err(format!("ranks sum to {sum}"));
+    }
+    let mut worst: f64 = 0.0;
+    for (vertex, (&rank, &expected)) in ranks.iter().zip(&expected).enumerate() {
+        let error = (rank - expected).abs() / expected;
+        if error.is_nan() || error > 1e-6 {
+            return Err(format!("vertex number {vertex}: rank {rank}, expected {expected}"));
+        }
+        worst = worst.max(error);
+    }
+    Ok(format!("{} ranks within {worst:.1e} of a power iteration in memory", ranks.len()))
+}

@@ -1,0 +1,158 @@
+//! What an algorithm found: rows that are streamed, and a summary.
+
+use std::sync::Arc;
+
+use arrow::{
+    array::{ArrayRef, RecordBatch, UInt64Array},
+    datatypes::SchemaRef,
+};
+use inshore_sortreduce::Strategy;
+use inshore_store::Job;
+use serde::Serialize;
+
+use crate::{
+    Graph, Result,
+    engine::{State, StateStream},
+    ids::IdStream,
+};
+
+/// What an algorithm found.
+#[derive(Debug)]
+pub struct Answer {
+    /// Facts about the run and the result as a whole.
+    pub summary: Summary,
+    /// One row for each vertex, in the order of the user's ids.
+    pub rows: Rows,
+}
+
+/// Facts about a run and its result.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// Supersteps that were run.
+    pub supersteps: u32,
+    /// Edges that were walked along, over all supersteps.
+    pub edges_traversed: u64,
+    /// Where vertex state was kept: "memory" or "flash".
+    pub state: &'static str,
+    /// How updates were combined in each superstep: "dense" or "merge".
+    pub strategy: &'static str,
+    /// Vertices that were reached (BFS), with the source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reached: Option<u64>,
+    /// Levels of the search, counting the source's (BFS).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub levels: Option<u32>,
+    /// Connected components.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub components: Option<u64>,
+    /// By how much all ranks together changed in the last iteration (PageRank).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_change: Option<f64>,
+    /// The user's ids of the sampled sources (betweenness).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<u64>,
+    /// Why in-edges had to be made for this job, if they had to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
+}
+
+/// How a job is forced to work, for tests and comparisons; the default lets the engine choose.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tuning {
+    /// How updates are combined.
+    pub strategy: Option<Strategy>,
+    /// The size in bytes of the buffers that updates are sorted in.
+    pub chunk_bytes: Option<usize>,
+}
+
+/// Makes the next rows of a table: at most some thousands.
+pub(crate) trait RowSource: Send {
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>>;
+}
+
+/// The rows of an answer, streamed once. They hold the job's memory and scratch until dropped.
+pub struct Rows {
+    schema: SchemaRef,
+    job: Job,
+    source: Box<dyn RowSource>,
+}
+
+impl std::fmt::Debug for Rows {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Rows({:?})", self.schema)
+    }
+}
+
+impl Rows {
+    /// Names and types of the columns.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// The job that made them.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// The next rows (some thousands at most), or `None` at the end.
+    ///
+    /// # Errors
+    /// I/O and damage on flash; cancellation.
+    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        self.source.next_batch()
+    }
+}
+
+/// Rows in a batch: small enough for the smallest budget, large enough for the cost of a batch not to matter.
+const BATCH_ROWS: usize = 8 << 10;
+
+/// Rows of all vertices: their ids, and columns made of their states.
+pub(crate) struct VertexRows<S: State, C> {
+    schema: SchemaRef,
+    job: Job,
+    ids: IdStream,
+    states: StateStream<S>,
+    columns: C,
+}
+
+impl<S, C> VertexRows<S, C>
+where
+    S: State,
+    C: FnMut(u32, &[S]) -> Result<Vec<ArrayRef>> + Send + 'static,
+{
+    /// `columns` makes all columns but the first (the vertices' ids) from the number of the first of some
+    /// vertices and their states.
+    pub fn new(
+        graph: &Graph,
+        job: &Job,
+        schema: SchemaRef,
+        states: StateStream<S>,
+        columns: C,
+    ) -> Result<Rows> {
+        job.start_phase("writing rows", "vertices", graph.vertices());
+        let ids = IdStream::new(job, graph)?;
+        let source = VertexRows { schema: schema.clone(), job: job.clone(), ids, states, columns };
+        Ok(Rows { schema, job: job.clone(), source: Box::new(source) })
+    }
+}
+
+impl<S, C> RowSource for VertexRows<S, C>
+where
+    S: State,
+    C: FnMut(u32, &[S]) -> Result<Vec<ArrayRef>> + Send,
+{
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        self.job.check_cancelled()?;
+        let first = self.states.position();
+        let states = self.states.take(BATCH_ROWS)?;
+        if states.is_empty() {
+            return Ok(None);
+        }
+        let ids = self.ids.take(states.len())?;
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(UInt64Array::from(ids))];
+        columns.extend((self.columns)(first, &states)?);
+        self.job.progress().add(states.len() as u64);
+        let batch = RecordBatch::try_new(self.schema.clone(), columns);
+        Ok(Some(batch.expect("columns of the schema's types and of one length")))
+    }
+}

@@ -1,0 +1,238 @@
+//! Checks an answer with the textbook's algorithm, in memory.
+//!
+//! This is what a user runs who does not want to believe the engine. It shares nothing with it but the files of the
+//! graph: each algorithm's file has a `verify` that works on plain vectors. It needs memory for the whole graph,
+//! about 4 bytes an edge and 50 a vertex, and knows no budget.
+
+use std::collections::HashMap;
+
+use arrow::{
+    array::{Array, AsArray, RecordBatch},
+    datatypes::{DataType, Float64Type, UInt32Type, UInt64Type},
+};
+use inshore_store::{Budget, Job};
+use inshore_tables::{Input, TableReader, column_names};
+
+use crate::{
+    BetweennessOptions, Error, Graph, PageRankOptions, Result,
+    algorithms::{betweenness, bfs, components, pagerank},
+    csr::scan,
+    ids::IdStream,
+};
+
+/// What the job that wrote the answer was asked.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckOptions {
+    /// PageRank: iterations.
+    pub iterations: u32,
+    /// PageRank: damping.
+    pub damping: f64,
+    /// BFS: the user's id of the source; by default the vertex at level 0.
+    pub source: Option<u64>,
+    /// Betweenness: how many sources were drawn.
+    pub sources: u64,
+    /// Betweenness: the seed of the draw.
+    pub seed: u64,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        let (ranks, centrality) = (PageRankOptions::default(), BetweennessOptions::default());
+        CheckOptions {
+            iterations: ranks.iterations,
+            damping: ranks.damping,
+            source: None,
+            sources: centrality.sources,
+            seed: centrality.seed,
+        }
+    }
+}
+
+/// What the check found.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// Whether the answer is right.
+    pub good: bool,
+    /// What was compared, or what is wrong, in words.
+    pub facts: Vec<String>,
+}
+
+/// A graph in plain vectors.
+#[derive(Debug, Default)]
+pub struct Plain {
+    starts: Vec<usize>,
+    destinations: Vec<u32>,
+}
+
+impl Plain {
+    /// From `(source, destination)` pairs in any order; duplicates stay.
+    pub fn new(vertices: usize, edges: &[(u32, u32)]) -> Plain {
+        let mut edges = edges.to_vec();
+        edges.sort_unstable();
+        let mut starts = vec![0; vertices + 1];
+        edges.iter().for_each(|&(source, _)| starts[source as usize + 1] += 1);
+        (0..vertices).for_each(|vertex| starts[vertex + 1] += starts[vertex]);
+        Plain { starts, destinations: edges.into_iter().map(|(_, destination)| destination).collect() }
+    }
+
+    fn load(graph: &Graph, job: &Job) -> Result<Plain> {
+        let vertices = graph.vertices() as usize;
+        let mut plain = Plain { starts: vec![0; vertices + 1], destinations: Vec::new() };
+        plain.destinations.reserve_exact(graph.out().entries as usize);
+        scan(job, graph.out(), 0..graph.vertices(), |source, row, _| {
+            plain.destinations.extend_from_slice(row);
+            plain.starts[source as usize + 1] = plain.destinations.len();
+            Ok(())
+        })?;
+        for vertex in 0..vertices {
+            // A vertex without edges did not come.
+            plain.starts[vertex + 1] = plain.starts[vertex + 1].max(plain.starts[vertex]);
+        }
+        Ok(plain)
+    }
+
+    /// The number of vertices.
+    pub fn vertices(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Where the out-edges of a vertex lead.
+    pub fn out(&self, vertex: usize) -> &[u32] {
+        &self.destinations[self.starts[vertex]..self.starts[vertex + 1]]
+    }
+}
+
+/// Checks the table that a job wrote: its columns say which algorithm it was.
+///
+/// # Errors
+/// Where the table is not one of ours, or cannot be read. A wrong answer is no error: see [`Verdict::good`].
+pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -> Result<Verdict> {
+    job.start_phase("loading the graph", "edges", graph.out().entries);
+    let plain = Plain::load(graph, job)?;
+    let ids = IdStream::new(job, graph)?.take(plain.vertices())?;
+    let names = column_names(answer, job.budget())?;
+    job.start_phase("checking", "vertices", 0);
+    let table = Table { answer, ids: &ids, budget: job.budget() };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let verdict = match names[..] {
+        ["vertex", "rank"] => {
+            let (iterations, damping) = (options.iterations, options.damping);
+            let options = PageRankOptions { iterations, damping, ..PageRankOptions::default() };
+            table.floats("rank")?.and_then(|ranks| pagerank::verify(&plain, &options, &ranks))
+        }
+        ["vertex", "centrality"] => {
+            let (sources, seed) = (options.sources, options.seed);
+            let options = BetweennessOptions { sources, seed, ..BetweennessOptions::default() };
+            table.floats("centrality")?.and_then(|values| betweenness::verify(&plain, &options, &values))
+        }
+        ["vertex", "component"] => table.labels()?.and_then(|labels| components::verify(&plain, &labels)),
+        ["vertex", "parent", "level"] => table.visits()?.and_then(|visits| {
+            let source = match options.source {
+                Some(id) => ids.binary_search(&id).map_err(|_| format!("there is no vertex {id}"))?,
+                None => visits
+                    .iter()
+                    .position(|visit| visit.is_some_and(|(_, level)| level == 0))
+                    .ok_or("no vertex is at level 0")?,
+            };
+            bfs::verify(&plain, source, &visits)
+        }),
+        _ => {
+            return Err(Error::BadInput {
+                place: answer.name().to_string(),
+                found: format!("columns {}", names.join(", ")),
+                expected: "the columns of PageRank, BFS, components or betweenness".to_string(),
+            });
+        }
+    };
+    Ok(match verdict {
+        Ok(fact) => Verdict { good: true, facts: vec![fact] },
+        Err(fault) => Verdict { good: false, facts: vec![fault] },
+    })
+}
+
+/// What a table holds, or what is wrong with it as an answer.
+type Found<T> = std::result::Result<T, String>;
+
+struct Table<'a> {
+    answer: &'a Input,
+    ids: &'a [u64],
+    budget: &'a Budget,
+}
+
+impl Table<'_> {
+    /// Calls `each` for the batches; the vertex column must be the graph's ids in order.
+    fn read(
+        &self,
+        columns: &[(&str, DataType)],
+        mut each: impl FnMut(&RecordBatch) -> Found<()>,
+    ) -> Result<Found<()>> {
+        let mut all = vec![("vertex", DataType::UInt64)];
+        all.extend_from_slice(columns);
+        let mut reader = TableReader::open(self.answer, &all, 8192, self.budget)?;
+        let mut row = 0;
+        while let Some(batch) = reader.next_batch()? {
+            for &id in batch.column(0).as_primitive::<UInt64Type>().values() {
+                match self.ids.get(row) {
+                    Some(&expected) if expected == id => row += 1,
+                    Some(expected) => return Ok(Err(format!("row {row} is vertex {id}, expected {expected}"))),
+                    None => return Ok(Err(format!("row {row}: the graph has only {row} vertices"))),
+                }
+            }
+            if let Err(fault) = each(&batch) {
+                return Ok(Err(fault));
+            }
+        }
+        if row < self.ids.len() {
+            return Ok(Err(format!("{row} rows, but the graph has {} vertices", self.ids.len())));
+        }
+        Ok(Ok(()))
+    }
+
+    fn floats(&self, column: &str) -> Result<Found<Vec<f64>>> {
+        let mut values = Vec::with_capacity(self.ids.len());
+        let read = self.read(&[(column, DataType::Float64)], |batch| {
+            values.extend_from_slice(batch.column(1).as_primitive::<Float64Type>().values());
+            Ok(())
+        })?;
+        Ok(read.map(|()| values))
+    }
+
+    fn numbers(&self) -> HashMap<u64, u32> {
+        self.ids.iter().enumerate().map(|(number, &id)| (id, number as u32)).collect()
+    }
+
+    fn labels(&self) -> Result<Found<Vec<u32>>> {
+        let numbers = self.numbers();
+        let mut labels = Vec::with_capacity(self.ids.len());
+        let read = self.read(&[("component", DataType::UInt64)], |batch| {
+            for id in batch.column(1).as_primitive::<UInt64Type>().values() {
+                labels.push(*numbers.get(id).ok_or_else(|| format!("component {id} is no vertex"))?);
+            }
+            Ok(())
+        })?;
+        Ok(read.map(|()| labels))
+    }
+
+    fn visits(&self) -> Result<Found<Vec<Option<(u32, u32)>>>> {
+        let numbers = self.numbers();
+        let mut visits = Vec::with_capacity(self.ids.len());
+        let columns = [("parent", DataType::UInt64), ("level", DataType::UInt32)];
+        let read = self.read(&columns, |batch| {
+            let (parents, levels) =
+                (batch.column(1).as_primitive::<UInt64Type>(), batch.column(2).as_primitive::<UInt32Type>());
+            for row in 0..batch.num_rows() {
+                visits.push(match (parents.is_null(row), levels.is_null(row)) {
+                    (true, true) => None,
+                    (false, false) => {
+                        let id = parents.value(row);
+                        let parent = numbers.get(&id).ok_or_else(|| format!("parent {id} is no vertex"))?;
+                        Some((*parent, levels.value(row)))
+                    }
+                    _ => return Err(format!("vertex {}: one of parent and level is null", self.ids[visits.len()])),
+                });
+            }
+            Ok(())
+        })?;
+        Ok(read.map(|()| visits))
+    }
+}

@@ -1,0 +1,469 @@
+//! Compressed sparse rows on flash: writing, scanning and looking up. Layout: `docs/format.md`, "Graph".
+//!
+//! ```text
+//!   index page (4 KiB):  u64 entry   number of the first edge of the page's first vertex
+//!                        u32 degree  x 1022
+//! ```
+//!
+//! A degree for each vertex and an edge number for each page take 4 bytes a vertex where an array of edge numbers
+//! takes 8; the number of a vertex's first edge is the page's plus the degrees before it, which is at most
+//! 1021 additions in cache and one when vertices are looked up in order.
+
+use inshore_sortreduce::{Config, Operation, SortReduce, Sorted};
+use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, PendingRead};
+
+use crate::Result;
+
+/// Vertices in an index page.
+pub(crate) const PAGE_VERTICES: u64 = 1022;
+const PAGE_BYTES: u64 = 4096;
+/// The unit of checking of index and edge files: small, since sparse supersteps read them at random.
+pub(crate) const BLOCK_BYTES: usize = 16 << 10;
+const WRITE_BYTES: usize = 256 << 10;
+/// Window of a scan, and the largest that a cursor grows to.
+const WINDOW_BYTES: usize = 256 << 10;
+const BLOCK_PAGES: u64 = BLOCK_BYTES as u64 / PAGE_BYTES;
+const WINDOW_PAGES: u64 = WINDOW_BYTES as u64 / PAGE_BYTES;
+
+/// Memory that a [`CsrWriter`] takes.
+pub(crate) const WRITER_BYTES: u64 = 3 * 2 * WRITE_BYTES as u64 + 64 * 1024;
+
+/// Bytes of the index of `vertices` vertices.
+pub(crate) fn index_bytes(vertices: u64) -> u64 {
+    vertices.div_ceil(PAGE_VERTICES) * PAGE_BYTES
+}
+
+/// The edges of a graph in one direction.
+#[derive(Clone, Debug)]
+pub(crate) struct Csr {
+    pub vertices: u64,
+    pub entries: u64,
+    pub index: CheckedFile,
+    pub edges: CheckedFile,
+    pub weights: Option<CheckedFile>,
+}
+
+/// Edges as records: the key is source and destination, the value a weight or nothing. Duplicates merge: the
+/// smallest weight stays, so that the result does not depend on the order of the input.
+pub(crate) trait EdgeOperation: Operation<Key = u64> + Default {
+    const WEIGHTED: bool;
+    fn value(weight: f64) -> Self::Value;
+    fn weight(value: Self::Value) -> f64;
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Unweighted;
+
+impl Operation for Unweighted {
+    type Key = u64;
+    type Value = ();
+    fn combine(&self, _: (), _: ()) {}
+}
+
+impl EdgeOperation for Unweighted {
+    const WEIGHTED: bool = false;
+    fn value(_: f64) {}
+    fn weight(_: ()) -> f64 {
+        1.0
+    }
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct SmallestWeight;
+
+impl Operation for SmallestWeight {
+    type Key = u64;
+    type Value = f64;
+    fn combine(&self, a: f64, b: f64) -> f64 {
+        a.min(b)
+    }
+}
+
+impl EdgeOperation for SmallestWeight {
+    const WEIGHTED: bool = true;
+    fn value(weight: f64) -> f64 {
+        weight
+    }
+    fn weight(value: f64) -> f64 {
+        value
+    }
+}
+
+/// The key of an edge.
+pub(crate) fn edge_key(source: u32, destination: u32) -> u64 {
+    (source as u64) << 32 | destination as u64
+}
+
+/// What a [`CsrWriter`] saw.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CsrStats {
+    pub entries: u64,
+    pub self_loops: u64,
+    /// Entries whose source is not above their destination: the edges of an undirected graph.
+    pub upward: u64,
+    pub sinks: u64,
+    pub degree_max: u64,
+}
+
+/// Writes rows in order.
+pub(crate) struct CsrWriter {
+    index: FileWriter,
+    edges: FileWriter,
+    weights: Option<FileWriter>,
+    vertices: u64,
+    /// Whether a self-loop is entered twice, as in the rows of an undirected graph.
+    double_loops: bool,
+    page: Vec<u32>,
+    page_entry: u64,
+    /// The vertex whose row is open.
+    source: u64,
+    degree: u64,
+    destinations: Vec<u32>,
+    row_weights: Vec<f64>,
+    stats: CsrStats,
+}
+
+/// The files that a [`CsrWriter`] wrote, ready to be sealed or finished.
+pub(crate) struct CsrFiles {
+    pub index: FileWriter,
+    pub edges: FileWriter,
+    pub weights: Option<FileWriter>,
+    pub stats: CsrStats,
+}
+
+const STAGED: usize = 8 << 10;
+
+impl CsrWriter {
+    /// `create(name, block_bytes, buffer_bytes)` begins each file.
+    pub fn new(
+        mut create: impl FnMut(&str, usize, usize) -> Result<FileWriter>,
+        vertices: u64,
+        weighted: bool,
+        double_loops: bool,
+    ) -> Result<CsrWriter> {
+        Ok(CsrWriter {
+            index: create("index", BLOCK_BYTES, WRITE_BYTES)?,
+            edges: create("edges", BLOCK_BYTES, WRITE_BYTES)?,
+            weights: if weighted { Some(create("weights", BLOCK_BYTES, WRITE_BYTES)?) } else { None },
+            vertices,
+            double_loops,
+            page: Vec::with_capacity(PAGE_VERTICES as usize),
+            page_entry: 0,
+            source: 0,
+            degree: 0,
+            destinations: Vec::with_capacity(STAGED + 1),
+            row_weights: Vec::with_capacity(if weighted { STAGED + 1 } else { 0 }),
+            stats: CsrStats::default(),
+        })
+    }
+
+    /// Appends edges; sorted by key over all calls.
+    pub fn push<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value]) -> Result<()> {
+        for (&key, &value) in keys.iter().zip(values) {
+            let (source, destination) = (key >> 32, key as u32);
+            while self.source < source {
+                self.close_row()?;
+            }
+            self.enter::<E>(destination, value);
+            if source == destination as u64 {
+                self.stats.self_loops += 1;
+                if self.double_loops {
+                    self.enter::<E>(destination, value);
+                }
+            }
+            self.stats.upward += (source <= destination as u64) as u64;
+            if self.destinations.len() >= STAGED {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn enter<E: EdgeOperation>(&mut self, destination: u32, value: E::Value) {
+        self.destinations.push(destination);
+        if E::WEIGHTED {
+            self.row_weights.push(E::weight(value));
+        }
+        self.degree += 1;
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.edges.write(zerocopy::IntoBytes::as_bytes(&self.destinations[..]))?;
+        self.destinations.clear();
+        if let Some(weights) = &mut self.weights {
+            weights.write(zerocopy::IntoBytes::as_bytes(&self.row_weights[..]))?;
+            self.row_weights.clear();
+        }
+        Ok(())
+    }
+
+    fn close_row(&mut self) -> Result<()> {
+        self.stats.degree_max = self.stats.degree_max.max(self.degree);
+        self.stats.sinks += (self.degree == 0) as u64;
+        self.stats.entries += self.degree;
+        self.page.push(self.degree as u32);
+        self.degree = 0;
+        self.source += 1;
+        if self.page.len() as u64 == PAGE_VERTICES {
+            self.close_page()?;
+        }
+        Ok(())
+    }
+
+    fn close_page(&mut self) -> Result<()> {
+        self.page.resize(PAGE_VERTICES as usize, 0);
+        self.index.write(&self.page_entry.to_le_bytes())?;
+        self.index.write(zerocopy::IntoBytes::as_bytes(&self.page[..]))?;
+        self.page.clear();
+        self.page_entry = self.stats.entries;
+        Ok(())
+    }
+
+    /// Closes the rows of all vertices.
+    pub fn finish(mut self) -> Result<CsrFiles> {
+        while self.source < self.vertices {
+            self.close_row()?;
+        }
+        if !self.page.is_empty() {
+            self.close_page()?;
+        }
+        self.flush()?;
+        Ok(CsrFiles { index: self.index, edges: self.edges, weights: self.weights, stats: self.stats })
+    }
+}
+
+/// Writes a sorted stream of edges as rows.
+pub(crate) fn write_rows<E: EdgeOperation>(
+    job: &Job,
+    mut edges: Sorted<E>,
+    mut writer: CsrWriter,
+) -> Result<CsrFiles> {
+    while let Some(block) = edges.next_block()? {
+        job.progress().add(block.keys.len() as u64);
+        writer.push::<E>(block.keys, block.values)?;
+    }
+    writer.finish()
+}
+
+/// Sorts the edges of `csr` by their destination.
+pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr) -> Result<Sorted<E>> {
+    job.start_phase("turning edges around", "edges", csr.entries);
+    let threads = scan_threads(job);
+    let scans = threads as u64 * SCAN_BYTES * if E::WEIGHTED { 2 } else { 1 };
+    let memory_bytes = job.budget().free_bytes().saturating_sub(scans + WRITER_BYTES + 64 * 1024);
+    let config = Config { memory_bytes, sinks: threads, name: "transpose", ..Config::default() };
+    let sorter = SortReduce::new(job, E::default(), &config)?;
+    let mut sinks = Vec::with_capacity(threads);
+    for _ in 0..threads {
+        sinks.push(sorter.sink()?);
+    }
+    let sinks = scan_parallel(job, csr, sinks, |sink, source, destinations, weights| {
+        for (place, &destination) in destinations.iter().enumerate() {
+            let weight = weights.map_or(1.0, |weights| weights[place]);
+            sink.push(edge_key(destination, source), E::value(weight))?;
+        }
+        job.progress().add(destinations.len() as u64);
+        Ok(())
+    })?;
+    for sink in sinks {
+        sink.finish()?;
+    }
+    job.start_phase("writing in-edges", "edges", csr.entries);
+    Ok(sorter.finish()?)
+}
+
+/// The same edges seen from their destinations, in the job's scratch.
+pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr) -> Result<Csr> {
+    let sorted = transposed::<Unweighted>(job, csr)?;
+    let create = |name: &str, block_bytes, buffer_bytes| {
+        let name = job.scratch_name(&format!("in.{name}"));
+        Ok(FileWriter::create(job, job.scratch_path(&name), name, block_bytes, buffer_bytes)?)
+    };
+    let writer = CsrWriter::new(create, csr.vertices, false, false)?;
+    let files = write_rows(job, sorted, writer)?;
+    let (index, edges) = (files.index.finish()?, files.edges.finish()?);
+    Ok(Csr { vertices: csr.vertices, entries: csr.entries, index, edges, weights: None })
+}
+
+/// Looks up rows in ascending order of vertices, reading ahead where they lie close together.
+pub(crate) struct IndexCursor {
+    job: Job,
+    csr: Csr,
+    /// The pages in memory: number of the first, how many, and where in the buffer.
+    window: Option<(u64, u64, Buffer, usize)>,
+    ahead: Option<(u64, u64, PendingRead)>,
+    spare: Vec<Buffer>,
+    /// Pages in the next window: doubled where windows follow each other.
+    grown: u64,
+    page: u64,
+    slot: usize,
+    entry: u64,
+}
+
+/// Memory that an [`IndexCursor`] takes.
+pub(crate) const CURSOR_BYTES: u64 = 2 * WINDOW_BYTES as u64;
+
+impl IndexCursor {
+    pub fn new(job: &Job, csr: &Csr) -> Result<IndexCursor> {
+        let buffers = Buffer::zeroed(job.budget(), 2 * WINDOW_BYTES, "an index cursor")?;
+        Ok(IndexCursor {
+            job: job.clone(),
+            csr: csr.clone(),
+            window: None,
+            ahead: None,
+            spare: buffers.split(WINDOW_BYTES),
+            grown: BLOCK_PAGES,
+            page: u64::MAX,
+            slot: 0,
+            entry: 0,
+        })
+    }
+
+    /// The number of the first edge of `vertex`, and its degree.
+    pub fn find(&mut self, vertex: u32) -> Result<(u64, u32)> {
+        let (page, slot) = (vertex as u64 / PAGE_VERTICES, (vertex as u64 % PAGE_VERTICES) as usize);
+        if page != self.page {
+            self.load(page)?;
+        } else if slot < self.slot {
+            self.rewind();
+        }
+        let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
+        let at = start + ((page - first) * PAGE_BYTES) as usize;
+        let degrees = <[u32] as zerocopy::FromBytes>::ref_from_bytes(&buffer[at + 8..at + PAGE_BYTES as usize])
+            .expect("1022 aligned degrees");
+        self.entry += degrees[self.slot..slot].iter().map(|&degree| degree as u64).sum::<u64>();
+        self.slot = slot;
+        Ok((self.entry, degrees[slot]))
+    }
+
+    fn rewind(&mut self) {
+        let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
+        let at = start + ((self.page - first) * PAGE_BYTES) as usize;
+        self.entry = u64::from_le_bytes(buffer[at..at + 8].try_into().expect("8 bytes"));
+        self.slot = 0;
+    }
+
+    fn load(&mut self, page: u64) -> Result<()> {
+        let inside = |first: u64, pages: u64| (first..first + pages).contains(&page);
+        if !self.window.as_ref().is_some_and(|&(first, pages, ..)| inside(first, pages)) {
+            let before = self.window.take().map(|(first, pages, buffer, _)| {
+                self.spare.push(buffer);
+                first + pages
+            });
+            let follows = before.is_some_and(|end| (end..end + self.grown).contains(&page));
+            self.grown = if follows { (self.grown * 2).min(WINDOW_PAGES) } else { BLOCK_PAGES };
+            if !self.ahead.as_ref().is_some_and(|&(first, pages, _)| inside(first, pages)) {
+                if let Some((_, _, pending)) = self.ahead.take() {
+                    self.spare.push(pending.wait()?.0);
+                }
+                self.ahead = self.submit(page / BLOCK_PAGES * BLOCK_PAGES)?;
+            }
+            let (first, pages, pending) = self.ahead.take().expect("pages of the index");
+            let (buffer, range) = pending.wait()?;
+            self.window = Some((first, pages, buffer, range.start));
+            if follows {
+                self.ahead = self.submit(first + pages)?;
+            }
+        }
+        self.page = page;
+        self.rewind();
+        Ok(())
+    }
+
+    /// Starts to read the window that begins at `first`; `None` after the last page.
+    fn submit(&mut self, first: u64) -> Result<Option<(u64, u64, PendingRead)>> {
+        let total = self.csr.index.len() / PAGE_BYTES;
+        let pages = self.grown.min(total.saturating_sub(first));
+        if pages == 0 {
+            return Ok(None);
+        }
+        let buffer = self.spare.pop().expect("two buffers: the window's and the one ahead");
+        let range = first * PAGE_BYTES..(first + pages) * PAGE_BYTES;
+        Ok(Some((first, pages, self.csr.index.submit_read(&self.job, range, buffer)?)))
+    }
+}
+
+/// Memory that a scan without weights takes.
+pub(crate) const SCAN_BYTES: u64 = CURSOR_BYTES + 2 * WINDOW_BYTES as u64;
+
+/// How many scans at once a budget allows: one for each thread, in at most a quarter of what is free.
+pub(crate) fn scan_threads(job: &Job) -> usize {
+    let fit = (job.budget().free_bytes() / 4 / SCAN_BYTES) as usize;
+    job.budget().threads().min(fit).max(1)
+}
+
+/// Calls `each(source, destinations, weights)` for the rows of `vertices`, in order. A long row comes in parts;
+/// a vertex without edges does not come.
+pub(crate) fn scan(
+    job: &Job,
+    csr: &Csr,
+    vertices: std::ops::Range<u64>,
+    mut each: impl FnMut(u32, &[u32], Option<&[f64]>) -> Result<()>,
+) -> Result<()> {
+    if vertices.is_empty() {
+        return Ok(());
+    }
+    let mut cursor = IndexCursor::new(job, csr)?;
+    let (first, _) = cursor.find(vertices.start as u32)?;
+    let (last, degree) = cursor.find((vertices.end - 1) as u32)?;
+    let end = last + degree as u64;
+    let mut edges = FileReader::new(job, &csr.edges, first * 4..end * 4, WINDOW_BYTES)?;
+    // Weights are twice as wide, so that both readers' pieces end at the same edges.
+    let mut weights = match &csr.weights {
+        Some(file) => Some(FileReader::new(job, file, first * 8..end * 8, 2 * WINDOW_BYTES)?),
+        None => None,
+    };
+    let mut vertex = vertices.start as u32;
+    let (_, mut left) = cursor.find(vertex)?;
+    while let Some(piece) = edges.next_piece()? {
+        let mut piece = typed::<u32>(piece);
+        let mut piece_weights = match &mut weights {
+            Some(reader) => Some(typed::<f64>(reader.next_piece()?.expect("a weight for each edge"))),
+            None => None,
+        };
+        while !piece.is_empty() {
+            while left == 0 {
+                vertex += 1;
+                left = cursor.find(vertex)?.1;
+            }
+            let (row, rest) = piece.split_at(piece.len().min(left as usize));
+            let row_weights = piece_weights.map(|weights| weights.split_at(row.len()));
+            each(vertex, row, row_weights.map(|parts| parts.0))?;
+            piece_weights = row_weights.map(|parts| parts.1);
+            left -= row.len() as u32;
+            piece = rest;
+        }
+    }
+    Ok(())
+}
+
+fn typed<T: zerocopy::FromBytes + zerocopy::Immutable + zerocopy::KnownLayout>(bytes: &[u8]) -> &[T] {
+    <[T] as zerocopy::FromBytes>::ref_from_bytes(bytes).expect("pieces are aligned and hold whole entries")
+}
+
+/// As [`scan`] over all vertices, by as many threads as there are `states`; each thread has one of them. The
+/// order of rows is not defined.
+pub(crate) fn scan_parallel<S: Send>(
+    job: &Job,
+    csr: &Csr,
+    states: Vec<S>,
+    each: impl Fn(&mut S, u32, &[u32], Option<&[f64]>) -> Result<()> + Sync,
+) -> Result<Vec<S>> {
+    // Index windows are handed out one by one, so that a few long rows do not keep one thread busy alone.
+    let step = WINDOW_PAGES * PAGE_VERTICES;
+    let next = std::sync::atomic::AtomicU64::new(0);
+    let work = |mut state: S| -> Result<S> {
+        loop {
+            let start = next.fetch_add(step, std::sync::atomic::Ordering::Relaxed);
+            if start >= csr.vertices {
+                return Ok(state);
+            }
+            let vertices = start..(start + step).min(csr.vertices);
+            scan(job, csr, vertices, |source, row, weights| each(&mut state, source, row, weights))?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = states.into_iter().map(|state| scope.spawn(|| work(state))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a scan does not panic")).collect()
+    })
+}

@@ -1,0 +1,214 @@
+//! Sorted lists of vertices: in memory while they are short, on flash beyond.
+
+use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
+use zerocopy::IntoBytes;
+
+use crate::Result;
+
+/// Keys that a list keeps in memory before it goes to flash.
+const MEMORY_KEYS: usize = 32 << 10;
+const BLOCK_BYTES: usize = 64 << 10;
+const BLOCK_KEYS: usize = BLOCK_BYTES / 4;
+
+/// Memory for the list that is read, the one that is written, and a log.
+pub(crate) const MEMORY_BYTES: u64 = (2 * MEMORY_KEYS * 4 + 7 * BLOCK_BYTES) as u64;
+
+/// The active vertices of a superstep.
+pub(crate) enum Frontier {
+    /// All of them.
+    All,
+    /// Some, in ascending order.
+    List { memory: Vec<u32>, file: Option<(CheckedFile, std::ops::Range<u64>)> },
+}
+
+impl Frontier {
+    /// Just one vertex.
+    pub fn one(vertex: u32) -> Frontier {
+        Frontier::List { memory: vec![vertex], file: None }
+    }
+
+    pub fn is_all(&self) -> bool {
+        matches!(self, Frontier::All)
+    }
+
+    /// Whether nobody is active. (All vertices of a graph are never none.)
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Frontier::All => false,
+            Frontier::List { memory, file } => memory.is_empty() && file.is_none(),
+        }
+    }
+
+    /// Streams the vertices, of which there are `vertices` in the graph.
+    pub fn reader(&self, job: &Job, vertices: u64) -> Result<FrontierReader> {
+        let (memory, file) = match self {
+            Frontier::All => return Ok(FrontierReader::All { next: 0, end: vertices }),
+            Frontier::List { memory, file } => (memory, file),
+        };
+        let reader = match file {
+            Some((file, range)) => Some(FileReader::new(job, file, range.clone(), BLOCK_BYTES)?),
+            None => None,
+        };
+        Ok(FrontierReader::List { keys: memory.clone(), used: 0, reader })
+    }
+}
+
+/// A stream of vertices.
+pub(crate) enum FrontierReader {
+    All { next: u64, end: u64 },
+    List { keys: Vec<u32>, used: usize, reader: Option<FileReader> },
+}
+
+impl FrontierReader {
+    #[inline]
+    pub fn next(&mut self) -> Result<Option<u32>> {
+        match self {
+            FrontierReader::All { next, end } => {
+                if next == end {
+                    return Ok(None);
+                }
+                *next += 1;
+                Ok(Some((*next - 1) as u32))
+            }
+            FrontierReader::List { keys, used, reader } => {
+                if *used == keys.len() {
+                    let Some(reader) = reader else { return Ok(None) };
+                    let Some(piece) = reader.next_piece()? else { return Ok(None) };
+                    keys.clear();
+                    keys.extend(piece.chunks_exact(4).map(|key| u32::from_le_bytes(key.try_into().expect("4"))));
+                    *used = 0;
+                }
+                *used += 1;
+                Ok(Some(keys[*used - 1]))
+            }
+        }
+    }
+}
+
+/// Collects vertices in ascending order.
+pub(crate) struct FrontierBuilder {
+    job: Job,
+    memory: Vec<u32>,
+    file: Option<FileWriter>,
+}
+
+impl FrontierBuilder {
+    pub fn new(job: &Job) -> Result<FrontierBuilder> {
+        Ok(FrontierBuilder { job: job.clone(), memory: Vec::new(), file: None })
+    }
+
+    #[inline]
+    pub fn push(&mut self, vertex: u32) -> Result<()> {
+        self.memory.push(vertex);
+        if self.memory.len() == MEMORY_KEYS { self.spill() } else { Ok(()) }
+    }
+
+    fn spill(&mut self) -> Result<()> {
+        if self.file.is_none() {
+            let name = self.job.scratch_name("active");
+            let path = self.job.scratch_path(&name);
+            self.file = Some(FileWriter::create(&self.job, path, name, BLOCK_BYTES, BLOCK_BYTES)?);
+        }
+        self.file.as_mut().expect("created above").write(self.memory.as_bytes())?;
+        self.memory.clear();
+        Ok(())
+    }
+
+    pub fn finish(mut self) -> Result<Frontier> {
+        if self.file.is_none() {
+            return Ok(Frontier::List { memory: self.memory, file: None });
+        }
+        self.spill()?;
+        let file = self.file.expect("spilled").finish()?;
+        let range = 0..file.len();
+        // The open file outlives its name, so that no list has to be removed later.
+        self.job.remove_scratch(file.name())?;
+        Ok(Frontier::List { memory: Vec::new(), file: Some((file, range)) })
+    }
+}
+
+/// The active vertices of all supersteps, one after the other, to be walked through backwards.
+pub(crate) struct KeyLog {
+    job: Job,
+    file: FileWriter,
+    staged: Vec<u32>,
+    ends: Vec<u64>,
+}
+
+impl KeyLog {
+    pub fn new(job: &Job) -> Result<KeyLog> {
+        let name = job.scratch_name("levels");
+        let file = FileWriter::create(job, job.scratch_path(&name), name, BLOCK_BYTES, BLOCK_BYTES)?;
+        Ok(KeyLog { job: job.clone(), file, staged: Vec::with_capacity(BLOCK_KEYS), ends: Vec::new() })
+    }
+
+    #[inline]
+    pub fn push(&mut self, vertex: u32) -> Result<()> {
+        self.staged.push(vertex);
+        if self.staged.len() == BLOCK_KEYS { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.file.write(self.staged.as_bytes())?;
+        self.staged.clear();
+        Ok(())
+    }
+
+    /// Ends the list of one superstep.
+    pub fn end_level(&mut self) {
+        self.ends.push(self.file.len() + self.staged.len() as u64 * 4);
+    }
+
+    /// The lists of all supersteps, last first.
+    pub fn into_levels(mut self) -> Result<impl Iterator<Item = Frontier>> {
+        self.flush()?;
+        let file = self.file.finish()?;
+        self.job.remove_scratch(file.name())?;
+        let ends = self.ends;
+        Ok((0..ends.len()).rev().map(move |level| {
+            let start = if level == 0 { 0 } else { ends[level - 1] };
+            let file = (ends[level] > start).then(|| (file.clone(), start..ends[level]));
+            Frontier::List { memory: Vec::new(), file }
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::test_job;
+
+    fn read(job: &Job, frontier: &Frontier) -> Vec<u32> {
+        let mut reader = frontier.reader(job, 7).unwrap();
+        std::iter::from_fn(|| reader.next().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_list_of_any_length_gives_what_was_pushed() {
+        let (_folder, job) = test_job(8 << 20);
+        for count in [0, 1, MEMORY_KEYS - 1, MEMORY_KEYS, MEMORY_KEYS + 1, 3 * MEMORY_KEYS + 17] {
+            let mut builder = FrontierBuilder::new(&job).unwrap();
+            for key in 0..count as u32 {
+                builder.push(key * 3).unwrap();
+            }
+            let frontier = builder.finish().unwrap();
+            assert_eq!(frontier.is_empty(), count == 0);
+            assert!(read(&job, &frontier).iter().copied().eq((0..count as u32).map(|key| key * 3)));
+        }
+        assert_eq!(read(&job, &Frontier::All), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(job.budget().reserved_bytes(), 0);
+    }
+
+    #[test]
+    fn a_log_gives_its_levels_backwards() {
+        let (_folder, job) = test_job(8 << 20);
+        let mut log = KeyLog::new(&job).unwrap();
+        let levels: Vec<Vec<u32>> = vec![vec![5], (0..100_000).collect(), vec![], vec![7, 9]];
+        for level in &levels {
+            level.iter().for_each(|&key| log.push(key).unwrap());
+            log.end_level();
+        }
+        let back: Vec<_> = log.into_levels().unwrap().map(|frontier| read(&job, &frontier)).collect();
+        assert!(back.iter().eq(levels.iter().rev()));
+    }
+}

@@ -1,0 +1,260 @@
+//! What is kept of each vertex: an array in memory, or blocks on flash that are read and written in order.
+
+use std::{collections::VecDeque, marker::PhantomData};
+
+use inshore_store::{BlockFile, Buffer, Job, PendingBlock};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::Result;
+
+/// Plain bytes with a size that is a power of two, so that none straddles two blocks.
+pub(crate) trait State:
+    FromBytes + IntoBytes + Immutable + KnownLayout + Copy + Default + Send + Sync + 'static
+{
+}
+
+impl<T> State for T where
+    T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + Default + Send + Sync + 'static
+{
+}
+
+/// Reads of 64 KiB at a depth of four keep a drive busy, and a sparse superstep does not read much in vain.
+const BLOCK_BYTES: usize = 64 << 10;
+const BUFFERS: usize = 8;
+const AHEAD: usize = 4;
+
+fn per_block<S>() -> u32 {
+    assert!(size_of::<S>().is_power_of_two(), "states are powers of two");
+    (BLOCK_BYTES / size_of::<S>()) as u32
+}
+
+/// Memory that an array in memory takes.
+pub(crate) fn memory_bytes<S>(vertices: u64) -> u64 {
+    (vertices * size_of::<S>() as u64).next_multiple_of(2 << 20)
+}
+
+/// Memory that an array on flash takes.
+pub(crate) fn flash_memory_bytes<S>(vertices: u64) -> u64 {
+    (BUFFERS * BLOCK_BYTES) as u64 + vertices.div_ceil(per_block::<S>() as u64) * 4
+}
+
+/// One state for each vertex.
+pub(crate) enum VertexArray<S: State> {
+    Memory(Buffer, PhantomData<S>),
+    Flash { file: BlockFile, buffers: Vec<Buffer> },
+}
+
+impl<S: State> VertexArray<S> {
+    pub fn new(job: &Job, vertices: u64, in_memory: bool, initial: impl Fn(u32) -> S) -> Result<Self> {
+        if in_memory {
+            let bytes = vertices as usize * size_of::<S>();
+            let mut buffer = Buffer::zeroed(job.budget(), bytes, "vertex state")?;
+            for (vertex, state) in buffer.typed_mut::<S>().iter_mut().enumerate() {
+                *state = initial(vertex as u32);
+            }
+            return Ok(VertexArray::Memory(buffer, PhantomData));
+        }
+        let blocks = vertices.div_ceil(per_block::<S>() as u64) as usize;
+        let mut file = BlockFile::create(job, &job.scratch_name("state"), blocks, BLOCK_BYTES)?;
+        let whole = Buffer::zeroed(job.budget(), BUFFERS * BLOCK_BYTES, "blocks of vertex state")?;
+        let mut buffers = whole.split(BLOCK_BYTES);
+        let mut flying: VecDeque<PendingBlock> = VecDeque::new();
+        for block in 0..blocks {
+            job.check_cancelled()?;
+            let mut buffer = match buffers.pop() {
+                Some(buffer) => buffer,
+                None => flying.pop_front().expect("all buffers are flying").wait()?,
+            };
+            let first = block as u32 * per_block::<S>();
+            for (place, state) in buffer.typed_mut::<S>().iter_mut().enumerate() {
+                // The last block may reach beyond the last vertex, and beyond 32 bits.
+                *state = initial(first.wrapping_add(place as u32));
+            }
+            flying.push_back(file.submit_write(block, buffer));
+        }
+        for pending in flying {
+            buffers.push(pending.wait()?);
+        }
+        Ok(VertexArray::Flash { file, buffers })
+    }
+
+    /// A cursor at no vertex yet.
+    pub fn cursor(&mut self) -> Result<StateCursor<'_, S>> {
+        Ok(match self {
+            VertexArray::Memory(buffer, _) => StateCursor::Memory(buffer.typed_mut::<S>()),
+            VertexArray::Flash { file, buffers } => {
+                StateCursor::Flash { blocks: Blocks::new(std::mem::take(buffers)), file, back: buffers }
+            }
+        })
+    }
+
+    pub fn into_reader(self) -> Result<StateReader<S>> {
+        Ok(match self {
+            VertexArray::Memory(buffer, _) => StateReader::Memory(buffer, PhantomData),
+            VertexArray::Flash { file, buffers } => {
+                StateReader::Flash { file, blocks: Blocks::new(buffers), _state: PhantomData }
+            }
+        })
+    }
+}
+
+/// Walks forwards over states that may be changed.
+pub(crate) enum StateCursor<'a, S: State> {
+    Memory(&'a mut [S]),
+    Flash { file: &'a mut BlockFile, blocks: Blocks, back: &'a mut Vec<Buffer> },
+}
+
+impl<S: State> StateCursor<'_, S> {
+    /// The state of `vertex`, to be read.
+    #[inline]
+    pub fn get(&mut self, vertex: u32) -> Result<&S> {
+        match self {
+            StateCursor::Memory(states) => Ok(&states[vertex as usize]),
+            StateCursor::Flash { file, blocks, .. } => {
+                let place = blocks.load(file, vertex, per_block::<S>())?;
+                Ok(&blocks.current().typed::<S>()[place])
+            }
+        }
+    }
+
+    /// The state of `vertex`, to be changed.
+    #[inline]
+    pub fn get_mut(&mut self, vertex: u32) -> Result<&mut S> {
+        match self {
+            StateCursor::Memory(states) => Ok(&mut states[vertex as usize]),
+            StateCursor::Flash { file, blocks, .. } => {
+                let place = blocks.load(file, vertex, per_block::<S>())?;
+                Ok(&mut blocks.current_mut().typed_mut::<S>()[place])
+            }
+        }
+    }
+
+    /// Writes what was changed. A cursor that is dropped instead may leave changes out, as on an error.
+    pub fn finish(self) -> Result<()> {
+        if let StateCursor::Flash { file, blocks, back } = self {
+            *back = blocks.finish(file)?;
+        }
+        Ok(())
+    }
+}
+
+/// Walks forwards over states that no longer change.
+pub(crate) enum StateReader<S: State> {
+    Memory(Buffer, PhantomData<S>),
+    Flash { file: BlockFile, blocks: Blocks, _state: PhantomData<S> },
+}
+
+impl<S: State> StateReader<S> {
+    /// The state of `vertex`.
+    #[inline]
+    pub fn get(&mut self, vertex: u32) -> Result<&S> {
+        match self {
+            StateReader::Memory(buffer, _) => Ok(&buffer.typed::<S>()[vertex as usize]),
+            StateReader::Flash { file, blocks, .. } => {
+                let place = blocks.load(file, vertex, per_block::<S>())?;
+                Ok(&blocks.current().typed::<S>()[place])
+            }
+        }
+    }
+}
+
+/// The blocks in memory: the current one, some that are read ahead, some that are being written.
+pub(crate) struct Blocks {
+    number: u32,
+    current: Option<Buffer>,
+    dirty: bool,
+    ahead: VecDeque<(u32, PendingBlock)>,
+    behind: VecDeque<PendingBlock>,
+    spare: Vec<Buffer>,
+}
+
+impl Blocks {
+    fn new(spare: Vec<Buffer>) -> Blocks {
+        Blocks {
+            number: u32::MAX,
+            current: None,
+            dirty: false,
+            ahead: VecDeque::new(),
+            behind: VecDeque::new(),
+            spare,
+        }
+    }
+
+    fn current(&self) -> &Buffer {
+        self.current.as_ref().expect("loaded")
+    }
+
+    fn current_mut(&mut self) -> &mut Buffer {
+        self.dirty = true;
+        self.current.as_mut().expect("loaded")
+    }
+
+    /// Makes the block of `vertex` the current one and gives the place in it.
+    #[inline]
+    fn load(&mut self, file: &mut BlockFile, vertex: u32, per_block: u32) -> Result<usize> {
+        let number = vertex / per_block;
+        if number != self.number {
+            self.turn_to(file, number)?;
+        }
+        Ok((vertex % per_block) as usize)
+    }
+
+    fn turn_to(&mut self, file: &mut BlockFile, number: u32) -> Result<()> {
+        let follows = number == self.number.wrapping_add(1);
+        self.put_back(file);
+        while let Some((ahead, pending)) = self.ahead.pop_front() {
+            let buffer = pending.wait()?;
+            if ahead == number {
+                self.current = Some(buffer);
+                break;
+            }
+            self.spare.push(buffer);
+        }
+        if self.current.is_none() {
+            let buffer = self.take_spare()?;
+            self.current = Some(file.submit_read(number as usize, buffer).wait()?);
+        }
+        self.number = number;
+        if follows {
+            self.read_ahead(file)?;
+        }
+        Ok(())
+    }
+
+    fn put_back(&mut self, file: &mut BlockFile) {
+        let Some(buffer) = self.current.take() else { return };
+        if std::mem::take(&mut self.dirty) {
+            self.behind.push_back(file.submit_write(self.number as usize, buffer));
+        } else {
+            self.spare.push(buffer);
+        }
+    }
+
+    fn read_ahead(&mut self, file: &mut BlockFile) -> Result<()> {
+        let mut next = self.ahead.back().map_or(self.number, |(number, _)| *number) + 1;
+        while self.ahead.len() < AHEAD && (next as usize) < file.blocks() {
+            let buffer = self.take_spare()?;
+            self.ahead.push_back((next, file.submit_read(next as usize, buffer)));
+            next += 1;
+        }
+        Ok(())
+    }
+
+    fn take_spare(&mut self) -> Result<Buffer> {
+        match self.spare.pop() {
+            Some(buffer) => Ok(buffer),
+            None => Ok(self.behind.pop_front().expect("more buffers than current and ahead").wait()?),
+        }
+    }
+
+    fn finish(mut self, file: &mut BlockFile) -> Result<Vec<Buffer>> {
+        self.put_back(file);
+        for (_, pending) in self.ahead.drain(..) {
+            self.spare.push(pending.wait()?);
+        }
+        for pending in self.behind.drain(..) {
+            self.spare.push(pending.wait()?);
+        }
+        Ok(self.spare)
+    }
+}

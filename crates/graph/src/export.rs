@@ -1,0 +1,155 @@
+//! A graph's edges as a file again, in the user's ids.
+
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    path::Path,
+    sync::Arc,
+};
+
+use arrow::{
+    array::{ArrayRef, Float64Array, RecordBatch, UInt64Array},
+    datatypes::{DataType, Field, Schema},
+};
+use inshore_store::Job;
+use inshore_tables::TableWriter;
+
+use crate::{
+    Error, Graph, Result,
+    csr::scan,
+    graph::check_budget,
+    ids::{IdStream, Translation},
+};
+
+const BATCH_EDGES: usize = 8 << 10;
+
+/// Writes the edges to `path`, sorted by source and destination: columns `source`, `target` and perhaps `weight`
+/// (`.parquet`, `.arrow`, `.csv`), or pairs of little-endian 32-bit numbers (`.bin`). An undirected edge is written
+/// once, from its smaller id. Returns the number of edges. Vertices without edges are not in the file.
+///
+/// # Errors
+/// An ending that is no format; ids that do not fit in 32 bits (`.bin`); I/O and damage; cancellation.
+pub fn export(graph: &Graph, job: &Job, path: &Path) -> Result<u64> {
+    check_budget(job, "export")?;
+    if path.extension().is_some_and(|extension| extension == "bin") {
+        return export_pairs(graph, job, path);
+    }
+    let weighted = graph.info().weighted;
+    let mut fields =
+        vec![Field::new("source", DataType::UInt64, false), Field::new("target", DataType::UInt64, false)];
+    if weighted {
+        fields.push(Field::new("weight", DataType::Float64, false));
+    }
+    let schema = Arc::new(Schema::new(fields));
+    let mut writer = TableWriter::create(path, schema.clone(), job.budget())?;
+    let (mut sources, mut targets, mut weights) = (Vec::new(), Vec::new(), Vec::new());
+    let mut flush = |sources: &mut Vec<u64>, targets: &mut Vec<u64>, weights: &mut Vec<f64>| -> Result<()> {
+        let mut columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt64Array::from(std::mem::take(sources))),
+            Arc::new(UInt64Array::from(std::mem::take(targets))),
+        ];
+        if weighted {
+            columns.push(Arc::new(Float64Array::from(std::mem::take(weights))));
+        }
+        let batch = RecordBatch::try_new(schema.clone(), columns).expect("columns of the schema's types");
+        Ok(writer.write(&batch)?)
+    };
+    each_edge(graph, job, |source, target, weight| {
+        sources.push(source);
+        targets.push(target);
+        weights.extend(weight);
+        if sources.len() == BATCH_EDGES {
+            flush(&mut sources, &mut targets, &mut weights)?;
+        }
+        Ok(())
+    })?;
+    flush(&mut sources, &mut targets, &mut weights)?;
+    Ok(writer.finish()?)
+}
+
+fn export_pairs(graph: &Graph, job: &Job, path: &Path) -> Result<u64> {
+    if graph.info().id_max > u32::MAX as u64 {
+        let (found, expected) = (graph.info().id_max.to_string(), "ids below 2^32 for .bin".to_string());
+        return Err(Error::BadOption { option: "the largest id", found, expected });
+    }
+    let io = |what: &'static str| move |error| inshore_store::Error::io(what, path, error);
+    let part = path.with_extension(format!("bin.{}.part", std::process::id()));
+    let result = (|| {
+        let mut file = BufWriter::with_capacity(256 << 10, File::create(&part).map_err(io("create"))?);
+        let mut count = 0;
+        each_edge(graph, job, |source, target, _| {
+            let pair = (target << 32 | source).to_le_bytes();
+            file.write_all(&pair).map_err(io("write"))?;
+            count += 1;
+            Ok(())
+        })?;
+        file.flush().map_err(io("write"))?;
+        file.get_ref().sync_all().map_err(io("sync"))?;
+        std::fs::rename(&part, path).map_err(io("rename"))?;
+        Ok(count)
+    })();
+    if result.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    result
+}
+
+/// Calls `each(source, target, weight)` for every edge, in order.
+fn each_edge(
+    graph: &Graph,
+    job: &Job,
+    mut each: impl FnMut(u64, u64, Option<f64>) -> Result<()>,
+) -> Result<()> {
+    let mut sources = Sources { ids: IdStream::new(job, graph)?, current: None, taken: 0 };
+    let mut targets = Translation::new(graph, job, |each| {
+        each_number(graph, job, |source, target, _| each(source, target))
+    })?;
+    job.start_phase("writing edges", "edges", graph.out().entries);
+    each_number(graph, job, |source, target, weight| {
+        job.progress().add(1);
+        each(sources.id(source)?, targets.id(source, target)?, weight)
+    })
+}
+
+/// The same in vertex numbers. An undirected edge comes once, from its smaller end.
+fn each_number(
+    graph: &Graph,
+    job: &Job,
+    mut each: impl FnMut(u32, u32, Option<f64>) -> Result<()>,
+) -> Result<()> {
+    let directed = graph.info().directed;
+    let mut loop_seen = None;
+    scan(job, graph.out(), 0..graph.vertices(), |source, targets, weights| {
+        job.check_cancelled()?;
+        for (place, &target) in targets.iter().enumerate() {
+            // In an undirected graph a loop is entered twice.
+            let again = source == target && loop_seen.replace(source) == Some(source);
+            if directed || target > source || (target == source && !again) {
+                each(source, target, weights.map(|weights| weights[place]))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The ids of sources, which come in order.
+struct Sources {
+    ids: IdStream,
+    current: Option<(u32, u64)>,
+    taken: u64,
+}
+
+impl Sources {
+    fn id(&mut self, source: u32) -> Result<u64> {
+        if let Some((known, id)) = self.current
+            && known == source
+        {
+            return Ok(id);
+        }
+        let skipped = (source as u64 + 1 - self.taken) as usize;
+        self.taken = source as u64 + 1;
+        let id = *self.ids.take(skipped)?.last().expect("at least one id");
+        self.current = Some((source, id));
+        Ok(id)
+    }
+}

@@ -1,0 +1,318 @@
+//! A graph on flash: compressed sparse rows (2018 thesis, section 9.5.1). Layout: `docs/format.md`, "Graph".
+//!
+//! ```text
+//!   out.index    for each vertex its out-degree; every 1022 vertices the number of their first edge
+//!   out.edges    u32 destinations, sorted within a source, sources in order
+//!   out.weights  f64 beside each edge                                        weighted graphs only
+//!   in.*         the same for in-edges                                       --reverse only
+//!   ids          u64 user's id of each vertex, ascending                     where they are not 0, 1, 2, ...
+//! ```
+//!
+//! Vertices are numbered densely in the order of the user's ids. So the smallest vertex number is the smallest
+//! user's id, and every tie that an algorithm breaks by number is broken by the user's id.
+
+use inshore_store::{CheckedFile, Dataset, Job, Store, format_bytes};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U32, U64},
+};
+
+use crate::{Error, Result, csr};
+
+/// The dataset kind of graphs.
+pub(crate) const KIND: &str = "graph";
+const MAGIC: [u8; 8] = *b"INSHGRPH";
+const VERSION: u32 = 1;
+
+/// The most vertices that a graph can have: numbers are 32 bits wide and the last one means "none".
+pub const VERTICES_MAX: u64 = u32::MAX as u64;
+
+/// The smallest budget with which every job on every graph works.
+pub const SMALLEST_BUDGET_BYTES: u64 = 8 << 20;
+
+/// Refuses a budget below [`SMALLEST_BUDGET_BYTES`].
+pub(crate) fn check_budget(job: &Job, what: &str) -> Result<()> {
+    let given = job.budget().memory_bytes();
+    if given < SMALLEST_BUDGET_BYTES {
+        let what = what.to_string();
+        return Err(
+            inshore_store::Error::BudgetTooSmall { what, given, smallest: SMALLEST_BUDGET_BYTES }.into()
+        );
+    }
+    Ok(())
+}
+
+const DIRECTED: u32 = 1;
+const WEIGHTED: u32 = 2;
+const DENSE_IDS: u32 = 4;
+const REVERSE: u32 = 8;
+
+/// The attributes of a graph's manifest.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    version: U32,
+    flags: U32,
+    vertices: U64,
+    edges: U64,
+    entries: U64,
+    self_loops: U64,
+    sinks: U64,
+    out_degree_max: U64,
+    in_degree_max: U64,
+    id_min: U64,
+    id_max: U64,
+}
+
+const _: () = assert!(size_of::<Header>() == 88);
+
+/// What is known of a graph without reading its edges.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct GraphInfo {
+    /// Its name in the store.
+    pub name: String,
+    /// Vertices, with or without edges.
+    pub vertices: u64,
+    /// Distinct edges; in an undirected graph each counts once.
+    pub edges: u64,
+    /// Whether edges have a direction.
+    pub directed: bool,
+    /// Whether edges have weights.
+    pub weighted: bool,
+    /// Whether in-edges are kept too. (An undirected graph needs none: its out-edges are both.)
+    pub reverse: bool,
+    /// Whether the user's ids are 0, 1, 2, ... without a gap.
+    pub dense_ids: bool,
+    /// Edges from a vertex to itself.
+    pub self_loops: u64,
+    /// Vertices without out-edges.
+    pub sinks: u64,
+    /// The largest out-degree.
+    pub out_degree_max: u64,
+    /// The largest in-degree; unknown for a directed graph without in-edges.
+    pub in_degree_max: Option<u64>,
+    /// The smallest of the user's ids.
+    pub id_min: u64,
+    /// The largest of the user's ids.
+    pub id_max: u64,
+    /// Entries of the out-edge file: `edges`, or about twice as many in an undirected graph.
+    pub entries: u64,
+    /// Bytes on flash.
+    pub bytes: u64,
+    /// The smallest budget with which every job on it works.
+    pub smallest_budget_bytes: u64,
+}
+
+impl GraphInfo {
+    pub(crate) fn to_attributes(&self) -> Vec<u8> {
+        let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+        let flags = flag(self.directed, DIRECTED)
+            | flag(self.weighted, WEIGHTED)
+            | flag(self.dense_ids, DENSE_IDS)
+            | flag(self.reverse, REVERSE);
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION.into(),
+            flags: flags.into(),
+            vertices: self.vertices.into(),
+            edges: self.edges.into(),
+            entries: self.entries.into(),
+            self_loops: self.self_loops.into(),
+            sinks: self.sinks.into(),
+            out_degree_max: self.out_degree_max.into(),
+            in_degree_max: self.in_degree_max.unwrap_or(u64::MAX).into(),
+            id_min: self.id_min.into(),
+            id_max: self.id_max.into(),
+        };
+        header.as_bytes().to_vec()
+    }
+
+    fn from_attributes(name: &str, bytes: u64, attributes: &[u8]) -> Result<GraphInfo> {
+        let bad = |what, found: String, expected: String| Error::BadGraph {
+            name: name.to_string(),
+            what,
+            found,
+            expected,
+        };
+        let Ok(header) = Header::read_from_bytes(attributes) else {
+            let (found, expected) = (attributes.len(), size_of::<Header>());
+            return Err(bad("header", format!("{found} bytes"), format!("{expected} bytes")));
+        };
+        if header.magic != MAGIC {
+            let show = |magic: &[u8]| magic.escape_ascii().to_string();
+            return Err(bad("magic", show(&header.magic), show(&MAGIC)));
+        }
+        if header.version != VERSION {
+            return Err(bad("version", header.version.to_string(), VERSION.to_string()));
+        }
+        let vertices = header.vertices.get();
+        if vertices == 0 || vertices > VERTICES_MAX {
+            return Err(bad("vertices", vertices.to_string(), format!("1 to {VERTICES_MAX}")));
+        }
+        let flags = header.flags.get();
+        let in_degree_max = header.in_degree_max.get();
+        Ok(GraphInfo {
+            name: name.to_string(),
+            vertices,
+            edges: header.edges.get(),
+            directed: flags & DIRECTED != 0,
+            weighted: flags & WEIGHTED != 0,
+            reverse: flags & REVERSE != 0,
+            dense_ids: flags & DENSE_IDS != 0,
+            self_loops: header.self_loops.get(),
+            sinks: header.sinks.get(),
+            out_degree_max: header.out_degree_max.get(),
+            in_degree_max: (in_degree_max != u64::MAX).then_some(in_degree_max),
+            id_min: header.id_min.get(),
+            id_max: header.id_max.get(),
+            entries: header.entries.get(),
+            bytes,
+            smallest_budget_bytes: SMALLEST_BUDGET_BYTES,
+        })
+    }
+}
+
+impl std::fmt::Display for GraphInfo {
+    /// Some lines for people.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.directed { "directed" } else { "undirected" };
+        let weights = if self.weighted { ", weighted" } else { "" };
+        let average = self.entries as f64 / self.vertices as f64;
+        writeln!(out, "{}: {kind}{weights}", self.name)?;
+        writeln!(out, "  vertices         {}", self.vertices)?;
+        writeln!(out, "  ids              {} to {}", self.id_min, self.id_max)?;
+        writeln!(out, "  edges            {} ({} self-loops)", self.edges, self.self_loops)?;
+        writeln!(out, "  out-degree       {average:.1} on average, {} at most", self.out_degree_max)?;
+        writeln!(out, "                   {} vertices have none", self.sinks)?;
+        match self.in_degree_max {
+            Some(degree) => writeln!(out, "  in-degree        {degree} at most")?,
+            None => writeln!(out, "  in-degree        not known (import with --reverse to keep in-edges)")?,
+        }
+        writeln!(out, "  on flash         {}", format_bytes(self.bytes))?;
+        write!(out, "  smallest budget  {}", format_bytes(self.smallest_budget_bytes))
+    }
+}
+
+/// A graph with its files open: later changes of the store do not touch it.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    info: GraphInfo,
+    out: csr::Csr,
+    reverse: Option<csr::Csr>,
+    ids: Option<CheckedFile>,
+}
+
+impl Graph {
+    /// Opens the graph `name`.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::NotFound`]; [`Error::BadGraph`] where the dataset is no graph or damaged.
+    pub fn open(store: &Store, name: &str) -> Result<Graph> {
+        let dataset = store.dataset(name)?;
+        if dataset.kind() != KIND {
+            let (found, expected) = (dataset.kind().to_string(), KIND.to_string());
+            return Err(Error::BadGraph { name: name.to_string(), what: "kind", found, expected });
+        }
+        let info = GraphInfo::from_attributes(name, dataset.bytes(), dataset.attributes())?;
+        let out = csr_of(&dataset, &info, "out")?;
+        let reverse = if info.reverse { Some(csr_of(&dataset, &info, "in")?) } else { None };
+        let ids = if info.dense_ids { None } else { Some(file_of(&dataset, "ids", info.vertices * 8)?) };
+        Ok(Graph { info, out, reverse, ids })
+    }
+
+    /// What is known of it.
+    pub fn info(&self) -> &GraphInfo {
+        &self.info
+    }
+
+    /// The number of vertices.
+    pub fn vertices(&self) -> u64 {
+        self.info.vertices
+    }
+
+    /// Out-edges.
+    pub(crate) fn out(&self) -> &csr::Csr {
+        &self.out
+    }
+
+    /// In-edges: those of the dataset, or (for a directed graph that was imported without) made now in the
+    /// job's scratch, at the price of sorting all edges once.
+    pub(crate) fn in_edges(&self, job: &Job) -> Result<csr::Csr> {
+        match &self.reverse {
+            _ if !self.info.directed => Ok(self.out.clone()),
+            Some(csr) => Ok(csr.clone()),
+            None => csr::transpose_to_scratch(job, &self.out),
+        }
+    }
+
+    /// What to tell the user where [`Self::in_edges`] had to make them.
+    pub(crate) fn reverse_notice(&self) -> Option<String> {
+        (self.info.directed && self.reverse.is_none()).then(|| {
+            let name = &self.info.name;
+            format!("{name} was imported without in-edges: they were made for this job (--reverse keeps them)")
+        })
+    }
+
+    /// The user's id of a vertex number.
+    pub(crate) fn id_of(&self, job: &Job, number: u32) -> Result<u64> {
+        match &self.ids {
+            None => Ok(number as u64),
+            Some(file) => crate::ids::get(job, file, number),
+        }
+    }
+
+    /// The file of the user's ids, unless they are 0, 1, 2, ...
+    pub(crate) fn ids(&self) -> Option<&CheckedFile> {
+        self.ids.as_ref()
+    }
+
+    /// The vertex number of a user's id: a binary search on flash.
+    pub(crate) fn number_of(&self, job: &Job, id: u64) -> Result<u32> {
+        let missing = || Error::NoSuchVertex { graph: self.info.name.clone(), vertex: id };
+        match &self.ids {
+            None if id < self.info.vertices => Ok(id as u32),
+            None => Err(missing()),
+            Some(file) => crate::ids::search(job, file, id)?.ok_or_else(missing),
+        }
+    }
+}
+
+/// The graphs of a store, by name.
+///
+/// # Errors
+/// As [`Graph::open`].
+pub fn list(store: &Store) -> Result<Vec<GraphInfo>> {
+    let mut graphs = Vec::new();
+    for summary in store.list()?.into_iter().filter(|summary| summary.kind == KIND) {
+        let dataset = match store.dataset(&summary.name) {
+            Ok(dataset) => dataset,
+            // Removed by another process meanwhile.
+            Err(inshore_store::Error::NotFound { .. }) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        graphs.push(GraphInfo::from_attributes(&summary.name, summary.bytes, dataset.attributes())?);
+    }
+    Ok(graphs)
+}
+
+fn file_of(dataset: &Dataset, name: &str, len: u64) -> Result<CheckedFile> {
+    let bad = |found: String| Error::BadGraph {
+        name: format!("{}/{name}", dataset.name()),
+        what: "length",
+        found,
+        expected: format!("{len} bytes"),
+    };
+    let file = dataset.file(name).ok_or_else(|| bad("no such file".into()))?;
+    if file.len() != len { Err(bad(format!("{} bytes", file.len()))) } else { Ok(file) }
+}
+
+fn csr_of(dataset: &Dataset, info: &GraphInfo, direction: &str) -> Result<csr::Csr> {
+    let index = file_of(dataset, &format!("{direction}.index"), csr::index_bytes(info.vertices))?;
+    let edges = file_of(dataset, &format!("{direction}.edges"), info.entries * 4)?;
+    let weights = match info.weighted {
+        true => Some(file_of(dataset, &format!("{direction}.weights"), info.entries * 8)?),
+        false => None,
+    };
+    Ok(csr::Csr { vertices: info.vertices, entries: info.entries, index, edges, weights })
+}

@@ -1,0 +1,201 @@
+//! The user's ids: from a vertex number to its id and back.
+
+use inshore_sortreduce::{Config, Operation, SortReduce, Sorted};
+use inshore_store::{Buffer, CheckedFile, FileReader, Job};
+
+use crate::{Graph, Result};
+
+/// The unit of checking of the ids file, which is read in order but for single look-ups.
+pub(crate) const BLOCK_BYTES: usize = 64 << 10;
+const BLOCK_IDS: u64 = BLOCK_BYTES as u64 / 8;
+
+/// The vertex number of `id` in the ascending ids of `file`: a binary search over blocks, then within one.
+pub(crate) fn search(job: &Job, file: &CheckedFile, id: u64) -> Result<Option<u32>> {
+    let mut buffer = Buffer::zeroed(job.budget(), BLOCK_BYTES, "a look-up of an id")?;
+    let (mut low, mut high) = (0, file.len().div_ceil(BLOCK_BYTES as u64));
+    while low < high {
+        let middle = (low + high) / 2;
+        let start = middle * BLOCK_BYTES as u64;
+        let range = start..(start + BLOCK_BYTES as u64).min(file.len());
+        let (read, place) = file.submit_read(job, range, buffer)?.wait()?;
+        let ids = &read.typed::<u64>()[place.start / 8..place.end / 8];
+        match (ids[0] <= id, id <= ids[ids.len() - 1]) {
+            (true, true) => {
+                let place = ids.binary_search(&id).ok();
+                return Ok(place.map(|place| (middle * BLOCK_IDS + place as u64) as u32));
+            }
+            (true, false) => low = middle + 1,
+            (false, _) => high = middle,
+        }
+        buffer = read;
+    }
+    Ok(None)
+}
+
+/// The id of vertex `number`.
+pub(crate) fn get(job: &Job, file: &CheckedFile, number: u32) -> Result<u64> {
+    let buffer = Buffer::zeroed(job.budget(), BLOCK_BYTES, "a look-up of an id")?;
+    let start = number as u64 * 8;
+    let (buffer, place) = file.submit_read(job, start..start + 8, buffer)?.wait()?;
+    Ok(buffer.typed::<u64>()[place.start / 8])
+}
+
+/// The ids of vertices 0, 1, 2, ... in order.
+pub(crate) enum IdStream {
+    Dense(u64),
+    File { reader: FileReader, piece: Vec<u64>, used: usize },
+}
+
+/// Memory that an [`IdStream`] takes.
+pub(crate) const STREAM_BYTES: u64 = 3 * BLOCK_BYTES as u64;
+
+impl IdStream {
+    pub fn new(job: &Job, graph: &Graph) -> Result<IdStream> {
+        Ok(match graph.ids() {
+            None => IdStream::Dense(0),
+            Some(file) => {
+                let reader = FileReader::new(job, file, 0..file.len(), BLOCK_BYTES)?;
+                IdStream::File { reader, piece: Vec::new(), used: 0 }
+            }
+        })
+    }
+
+    /// The next `count` ids, which must be there.
+    pub fn take(&mut self, count: usize) -> Result<Vec<u64>> {
+        let mut ids = Vec::with_capacity(count);
+        match self {
+            IdStream::Dense(next) => {
+                ids.extend(*next..*next + count as u64);
+                *next += count as u64;
+            }
+            IdStream::File { reader, piece, used } => {
+                while ids.len() < count {
+                    if *used == piece.len() {
+                        let bytes = reader.next_piece()?.expect("an id for each vertex");
+                        piece.clear();
+                        piece.extend(bytes.chunks_exact(8).map(|id| u64::from_le_bytes(id.try_into().expect("8"))));
+                        *used = 0;
+                    }
+                    let part = (count - ids.len()).min(piece.len() - *used);
+                    ids.extend_from_slice(&piece[*used..*used + part]);
+                    *used += part;
+                }
+            }
+        }
+        Ok(ids)
+    }
+}
+
+/// The ids of numbers that belong to vertices (parents, labels, ends of edges), asked for in the order of vertices.
+pub(crate) enum Translation {
+    /// Numbers are ids.
+    Dense,
+    /// All ids in memory.
+    Memory(Buffer),
+    /// `(vertex, number)` and the number's id, in the order of vertices, after two sorts on flash.
+    Sorted { stream: Box<Sorted<Only>>, keys: Vec<u64>, values: Vec<u64>, used: usize },
+}
+
+/// Keeps the one value that a key has.
+#[derive(Clone)]
+pub(crate) struct Only;
+
+impl Operation for Only {
+    type Key = u64;
+    type Value = u64;
+    fn combine(&self, a: u64, _: u64) -> u64 {
+        a
+    }
+}
+
+/// Pairs of two numbers as one key.
+#[derive(Clone)]
+struct Pairs;
+
+impl Operation for Pairs {
+    type Key = u64;
+    type Value = ();
+    fn combine(&self, _: (), _: ()) {}
+}
+
+impl Translation {
+    /// Prepares to translate: `pairs` calls back with every `(vertex, number)` that will be asked for, in any order.
+    /// It is called only where the ids do not fit in half of the free budget. Then the pairs are sorted by number,
+    /// joined with the ids, and sorted by vertex: two sorts of as many records as there are pairs.
+    pub fn new(
+        graph: &Graph,
+        job: &Job,
+        pairs: impl FnOnce(&mut dyn FnMut(u32, u32) -> Result<()>) -> Result<()>,
+    ) -> Result<Translation> {
+        let Some(file) = graph.ids() else { return Ok(Translation::Dense) };
+        // Rounded up to huge pages.
+        if file.len() + (2 << 20) <= job.budget().free_bytes() / 2 {
+            return Ok(Translation::Memory(read_all(job, file)?));
+        }
+        job.start_phase("translating ids", "vertices", graph.vertices());
+        let memory_bytes = (job.budget().free_bytes().saturating_sub(STREAM_BYTES + 128 * 1024)) / 2;
+        let by_number = Config { memory_bytes, sinks: 1, name: "by-number", ..Config::default() };
+        let sorter = SortReduce::new(job, Pairs, &by_number)?;
+        let mut sink = sorter.sink()?;
+        pairs(&mut |vertex, number| Ok(sink.push((number as u64) << 32 | vertex as u64, ())?))?;
+        sink.finish()?;
+        let mut sorted = sorter.finish()?;
+        let by_vertex = Config { name: "by-vertex", ..by_number };
+        let sorter = SortReduce::new(job, Only, &by_vertex)?;
+        let mut sink = sorter.sink()?;
+        let mut ids = IdStream::new(job, graph)?;
+        let (mut taken, mut id) = (0u64, 0);
+        while let Some(block) = sorted.next_block()? {
+            for &key in block.keys {
+                let number = key >> 32;
+                while taken <= number {
+                    // One by one is slow only where few numbers occur, and then there is little to do.
+                    id = ids.take(1)?[0];
+                    taken += 1;
+                }
+                sink.push(key << 32 | number, id)?;
+            }
+            job.progress().add(block.keys.len() as u64);
+        }
+        drop((sorted, ids));
+        sink.finish()?;
+        let stream = Box::new(sorter.finish()?);
+        Ok(Translation::Sorted { stream, keys: Vec::new(), values: Vec::new(), used: 0 })
+    }
+
+    /// The id of `number`, which belongs to `vertex`: a pair that `pairs` gave, in ascending order over all calls. A
+    /// pair may be asked for again at once.
+    pub fn id(&mut self, vertex: u32, number: u32) -> Result<u64> {
+        match self {
+            Translation::Dense => Ok(number as u64),
+            Translation::Memory(ids) => Ok(ids.typed::<u64>()[number as usize]),
+            Translation::Sorted { stream, keys, values, used } => {
+                let key = (vertex as u64) << 32 | number as u64;
+                while keys.get(*used).is_none_or(|&known| known < key) {
+                    *used += 1;
+                    if *used >= keys.len() {
+                        let block = stream.next_block()?.expect("every pair that is asked for was given");
+                        keys.clear();
+                        keys.extend_from_slice(block.keys);
+                        values.clear();
+                        values.extend_from_slice(block.values);
+                        *used = 0;
+                    }
+                }
+                assert_eq!(keys[*used], key, "pairs are asked for in order");
+                Ok(values[*used])
+            }
+        }
+    }
+}
+
+fn read_all(job: &Job, file: &CheckedFile) -> Result<Buffer> {
+    let mut ids = Buffer::zeroed(job.budget(), file.len() as usize, "the ids of all vertices")?;
+    let mut reader = FileReader::new(job, file, 0..file.len(), BLOCK_BYTES)?;
+    let mut at = 0;
+    while let Some(piece) = reader.next_piece()? {
+        ids[at..at + piece.len()].copy_from_slice(piece);
+        at += piece.len();
+    }
+    Ok(ids)
+}

@@ -1,0 +1,119 @@
+//! Numbering where the ids do not fit in memory.
+//!
+//! The ids are cut into ranges that fit. The log is split into one bin for each range by its source's id; then
+//! the ids of one range after the other are loaded, and each edge gets the number of its source and goes to a bin
+//! by its destination's id; then the same again for destinations. Every edge is written and read twice.
+
+use inshore_store::{CheckedFile, Job};
+
+use super::{
+    idset::{load, place},
+    log::{EdgeLog, EdgeLogWriter, WRITE_BYTES},
+};
+use crate::{Result, ids};
+
+/// Ranges of ids that fit in memory one at a time.
+struct Ranges {
+    ids: CheckedFile,
+    /// Ids in a range, but for the last.
+    len: u64,
+    /// The first id of each range but the first.
+    bounds: Vec<u64>,
+}
+
+impl Ranges {
+    fn new(job: &Job, ids: &CheckedFile) -> Result<Ranges> {
+        let free = job.budget().free_bytes();
+        let block_ids = ids::BLOCK_BYTES as u64 / 8;
+        // A quarter for the ids of a range, rounded to blocks so that loading one wastes nothing.
+        let len = (free / 4 / 8 / block_ids).max(1) * block_ids;
+        let count = (ids.len() / 8).div_ceil(len);
+        let fit = free / 2 / WRITE_BYTES;
+        if count > fit {
+            // count = 32 n / free must be at most free / (2 WRITE_BYTES).
+            let smallest = ((64 * ids.len() / 8 * WRITE_BYTES) as f64).sqrt() as u64;
+            return Err(inshore_store::Error::BudgetTooSmall {
+                what: format!("import of {} vertices", ids.len() / 8),
+                given: job.budget().memory_bytes(),
+                smallest: (smallest + smallest / 4).next_multiple_of(1 << 20),
+            }
+            .into());
+        }
+        let mut bounds = Vec::with_capacity(count as usize);
+        for range in 1..count {
+            bounds.push(ids::get(job, ids, (range * len) as u32)?);
+        }
+        Ok(Ranges { ids: ids.clone(), len, bounds })
+    }
+
+    fn of(&self, id: u64) -> usize {
+        self.bounds.partition_point(|&bound| bound <= id)
+    }
+
+    fn count(&self) -> usize {
+        self.bounds.len() + 1
+    }
+
+    /// The ids of a range, and the number of the first.
+    fn load(&self, job: &Job, range: usize) -> Result<(inshore_store::Buffer, u32)> {
+        let first = range as u64 * self.len;
+        let end = (first + self.len).min(self.ids.len() / 8);
+        Ok((load(job, &self.ids, first * 8..end * 8)?, first as u32))
+    }
+}
+
+/// Turns logs of ids into as many logs of vertex numbers.
+pub(super) fn number(job: &Job, ids: &CheckedFile, logs: Vec<EdgeLog>) -> Result<Vec<EdgeLog>> {
+    let ranges = Ranges::new(job, ids)?;
+    let lanes = logs.len();
+    let weighted = logs[0].is_weighted();
+    let edges = logs.iter().map(EdgeLog::len).sum();
+    job.start_phase("numbering edges (split)", "edges", edges);
+    let by_source = split(job, logs, weighted, ranges.count(), |source, _| ranges.of(source))?;
+    job.start_phase("numbering edges (sources)", "edges", edges);
+    let mut writers = create(job, weighted, ranges.count())?;
+    for (range, log) in by_source.into_iter().enumerate() {
+        let (known, first) = ranges.load(job, range)?;
+        log.for_each(job, |source, destination, weight| {
+            let number = first + place(known.typed::<u64>(), source);
+            writers[ranges.of(destination)].push(number as u64, destination, weight)
+        })?;
+    }
+    let by_destination = finish(job, writers)?;
+    job.start_phase("numbering edges (destinations)", "edges", edges);
+    let mut writers = create(job, weighted, lanes)?;
+    for (range, log) in by_destination.into_iter().enumerate() {
+        let (known, first) = ranges.load(job, range)?;
+        let mut turn = 0;
+        log.for_each(job, |source, destination, weight| {
+            let number = first + place(known.typed::<u64>(), destination);
+            turn = (turn + 1) % lanes;
+            writers[turn].push(source, number as u64, weight)
+        })?;
+    }
+    finish(job, writers)
+}
+
+fn create(job: &Job, weighted: bool, count: usize) -> Result<Vec<EdgeLogWriter>> {
+    (0..count).map(|_| EdgeLogWriter::new(job, weighted)).collect()
+}
+
+fn finish(job: &Job, writers: Vec<EdgeLogWriter>) -> Result<Vec<EdgeLog>> {
+    writers.into_iter().map(|writer| writer.finish(job)).collect()
+}
+
+fn split(
+    job: &Job,
+    logs: Vec<EdgeLog>,
+    weighted: bool,
+    count: usize,
+    bin: impl Fn(u64, u64) -> usize,
+) -> Result<Vec<EdgeLog>> {
+    let mut writers = create(job, weighted, count)?;
+    for log in logs {
+        log.for_each(job, |source, destination, weight| {
+            writers[bin(source, destination)].push(source, destination, weight)
+        })?;
+    }
+    finish(job, writers)
+}

@@ -1,0 +1,238 @@
+//! The set of all ids, and the number of each: its place in ascending order.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+use inshore_sortreduce::{Config, Operation, Sink, SortReduce};
+use inshore_store::{Buffer, CheckedFile, DatasetBuilder, FileReader, FileWriter, Job};
+
+use crate::{Result, ids};
+
+/// Ids above the bitmap, as keys without a value.
+#[derive(Clone)]
+pub(super) struct Distinct;
+
+impl Operation for Distinct {
+    type Key = u64;
+    type Value = ();
+    fn combine(&self, _: (), _: ()) {}
+}
+
+/// The ids seen so far: a bit each below a limit that the budget sets, sort-reduce above it.
+pub(super) struct IdSet {
+    bitmap: Buffer,
+    high: SortReduce<Distinct>,
+    high_sinks: Mutex<Vec<Sink<Distinct>>>,
+}
+
+impl IdSet {
+    /// Half of `memory_bytes` go to the bitmap, half to the sorting of higher ids.
+    pub fn new(job: &Job, memory_bytes: u64) -> Result<IdSet> {
+        let bitmap_bytes = (memory_bytes / 2).next_power_of_two() / 2;
+        let sinks = super::lane::count(job);
+        let config =
+            Config { memory_bytes: memory_bytes / 2, sinks, name: "ids", ..Config::default() };
+        let high = SortReduce::new(job, Distinct, &config)?;
+        let mut high_sinks = Vec::with_capacity(sinks);
+        for _ in 0..sinks {
+            high_sinks.push(high.sink()?);
+        }
+        let bitmap = Buffer::zeroed(job.budget(), bitmap_bytes as usize, "the set of ids")?;
+        Ok(IdSet { bitmap, high, high_sinks: Mutex::new(high_sinks) })
+    }
+
+    /// A view for one thread.
+    pub fn inserter(&self) -> IdInserter<'_> {
+        let words = self.words();
+        let high = self.high_sinks.lock().expect("no panic under this lock").pop();
+        IdInserter { words, high: high.expect("a sink for each lane") }
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        let words = self.bitmap.typed::<u64>();
+        // SAFETY: AtomicU64 has the layout of u64, the bytes are only accessed through this view while inserters
+        // exist (they borrow the set), and the buffer is writable memory of our own.
+        unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<AtomicU64>(), words.len()) }
+    }
+
+    /// Writes the ids, ascending, into the dataset (unless they are 0, 1, 2, ...) and prepares to number them.
+    pub fn seal(self, job: &Job, builder: &mut DatasetBuilder) -> Result<Sealed> {
+        job.start_phase("numbering vertices", "vertices", 0);
+        drop(self.high_sinks);
+        let mut high = self.high.finish()?;
+        let words = self.bitmap.typed::<u64>();
+        let low_count: u64 = words.iter().map(|word| word.count_ones() as u64).sum();
+        let low_min = words.iter().position(|word| *word != 0);
+        let low_min = low_min.map(|at| at as u64 * 64 + words[at].trailing_zeros() as u64);
+        let low_max = words.iter().rposition(|word| *word != 0);
+        let low_max = low_max.map(|at| at as u64 * 64 + 63 - words[at].leading_zeros() as u64);
+        let mut first_high = high.next_block()?.map(|block| block.keys.to_vec());
+        if first_high.is_none() && low_max.is_none_or(|max| max + 1 == low_count) {
+            let max = low_max.unwrap_or(0);
+            return Ok(Sealed { count: low_count, dense: true, min: 0, max, numbers: Numbers::Dense });
+        }
+        let mut file = builder.file("ids", ids::BLOCK_BYTES, ids::BLOCK_BYTES)?;
+        write_bits(words, &mut file)?;
+        let mut count = low_count;
+        let mut max = low_max.unwrap_or(0);
+        let min = low_min.or_else(|| first_high.as_ref().map(|keys| keys[0])).unwrap_or(0);
+        let all_low = first_high.is_none();
+        while let Some(keys) = first_high {
+            count += keys.len() as u64;
+            max = keys[keys.len() - 1];
+            file.write(zerocopy::IntoBytes::as_bytes(&keys[..]))?;
+            first_high = high.next_block()?.map(|block| block.keys.to_vec());
+        }
+        let file = builder.add_and_open(file)?;
+        drop(high);
+        let numbers = if all_low {
+            Numbers::Bits(Ranks::new(job, self.bitmap)?)
+        } else {
+            drop(self.bitmap);
+            Numbers::of_file(job, file)?
+        };
+        Ok(Sealed { count, dense: false, min, max, numbers })
+    }
+}
+
+/// Adds ids to the set from one thread.
+pub(super) struct IdInserter<'a> {
+    words: &'a [AtomicU64],
+    high: Sink<Distinct>,
+}
+
+impl IdInserter<'_> {
+    #[inline]
+    pub fn insert(&mut self, id: u64) -> Result<()> {
+        match self.words.get((id / 64) as usize) {
+            Some(word) => {
+                let bit = 1 << (id % 64);
+                // Most ids were seen before, and a load is cheaper than a locked operation.
+                if word.load(Ordering::Relaxed) & bit == 0 {
+                    word.fetch_or(bit, Ordering::Relaxed);
+                }
+            }
+            None => self.high.push(id, ())?,
+        }
+        Ok(())
+    }
+
+    pub fn finish(self) -> Result<()> {
+        Ok(self.high.finish()?)
+    }
+}
+
+/// Writes the numbers of the set bits.
+fn write_bits(words: &[u64], file: &mut FileWriter) -> Result<()> {
+    let mut staged: Vec<u64> = Vec::with_capacity(4096 + 64);
+    for (at, &word) in words.iter().enumerate() {
+        let mut left = word;
+        while left != 0 {
+            staged.push(at as u64 * 64 + left.trailing_zeros() as u64);
+            left &= left - 1;
+        }
+        if staged.len() >= 4096 {
+            file.write(zerocopy::IntoBytes::as_bytes(&staged[..]))?;
+            staged.clear();
+        }
+    }
+    Ok(file.write(zerocopy::IntoBytes::as_bytes(&staged[..]))?)
+}
+
+/// A finished set.
+pub(super) struct Sealed {
+    pub count: u64,
+    /// Whether the ids are 0, 1, 2, ...
+    pub dense: bool,
+    pub min: u64,
+    pub max: u64,
+    pub numbers: Numbers,
+}
+
+/// Gives the number of an id.
+pub(super) enum Numbers {
+    /// The id itself; also for logs that hold numbers already.
+    Dense,
+    /// The bits before it.
+    Bits(Ranks),
+    /// Its place among all ids in memory.
+    Array(Buffer),
+    /// Too many for memory: the logs must be numbered in bins first.
+    OnFlash(CheckedFile),
+}
+
+impl Numbers {
+    fn of_file(job: &Job, file: CheckedFile) -> Result<Numbers> {
+        // What remains has to sort the edges.
+        let wanted = file.len().next_multiple_of(2 << 20);
+        if wanted > job.budget().free_bytes() / 2 {
+            return Ok(Numbers::OnFlash(file));
+        }
+        Ok(Numbers::Array(load(job, &file, 0..file.len())?))
+    }
+
+    /// The number of `id`, which must be in the set.
+    #[inline]
+    pub fn number(&self, id: u64) -> u32 {
+        match self {
+            Numbers::Dense | Numbers::OnFlash(_) => id as u32,
+            Numbers::Bits(ranks) => ranks.number(id),
+            Numbers::Array(ids) => place(ids.typed::<u64>(), id),
+        }
+    }
+}
+
+/// The place of `id` among ascending `ids`.
+#[inline]
+pub(super) fn place(ids: &[u64], id: u64) -> u32 {
+    ids.partition_point(|&known| known < id) as u32
+}
+
+/// Reads a byte range of an ids file.
+pub(super) fn load(job: &Job, file: &CheckedFile, range: std::ops::Range<u64>) -> Result<Buffer> {
+    let len = (range.end - range.start) as usize;
+    let mut ids = Buffer::zeroed(job.budget(), len, "ids of vertices")?;
+    let mut reader = FileReader::new(job, file, range, ids::BLOCK_BYTES)?;
+    let mut at = 0;
+    while let Some(piece) = reader.next_piece()? {
+        ids[at..at + piece.len()].copy_from_slice(piece);
+        at += piece.len();
+    }
+    Ok(ids)
+}
+
+/// Words of the bitmap between two counts.
+const STRIDE: usize = 8;
+
+/// A bitmap with the number of bits before every eighth word.
+pub(super) struct Ranks {
+    bitmap: Buffer,
+    counts: Buffer,
+}
+
+impl Ranks {
+    fn new(job: &Job, bitmap: Buffer) -> Result<Ranks> {
+        let words = bitmap.typed::<u64>();
+        let bytes = words.len().div_ceil(STRIDE) * 4;
+        let mut counts = Buffer::zeroed(job.budget(), bytes, "counts of ids")?;
+        let mut total = 0;
+        for (count, stride) in counts.typed_mut::<u32>().iter_mut().zip(words.chunks(STRIDE)) {
+            *count = total;
+            total += stride.iter().map(|word| word.count_ones()).sum::<u32>();
+        }
+        Ok(Ranks { bitmap, counts })
+    }
+
+    #[inline]
+    fn number(&self, id: u64) -> u32 {
+        let words = self.bitmap.typed::<u64>();
+        let at = (id / 64) as usize;
+        let before = &words[at / STRIDE * STRIDE..at];
+        let below = words[at] & ((1 << (id % 64)) - 1);
+        self.counts.typed::<u32>()[at / STRIDE]
+            + before.iter().map(|word| word.count_ones()).sum::<u32>()
+            + below.count_ones()
+    }
+}

@@ -1,0 +1,359 @@
+//! From the user's edges to a graph on flash, within the budget.
+//!
+//! ```text
+//!   1  files ─ parse ─► log of (id, id, weight)      in parallel, a log for each lane
+//!                  └──► set of ids                   a bitmap for low ids, sort-reduce for the others
+//!   2  set of ids ─► ids, ascending: the place of an id is its vertex number
+//!   3  log ─ id to number ─► sort-reduce by (source, destination) ─► rows
+//! ```
+//!
+//! Step 3 finds numbers in the bitmap (by counting bits) where all ids are low, in an array of all ids where that
+//! fits, and otherwise bin by bin: the log is split by the range that its source's id falls in, then by its
+//! destination's, such that the ids of one range fit in memory. So nothing is looked up on flash at random.
+//!
+//! Cost in bytes for E edges: 16 E written and read for the log, twice more with bins; then what sort-reduce
+//! moves (8 E written and read where it spills), and 4 E written for the rows.
+
+mod bins;
+mod idset;
+mod lane;
+mod log;
+mod parse;
+mod rows;
+
+use std::str::FromStr;
+
+use inshore_sortreduce::{Config, SortReduce, Sorted};
+use inshore_store::{DatasetBuilder, Job, Store};
+use inshore_tables::Input;
+
+use self::{
+    idset::{IdSet, Numbers},
+    lane::Lanes,
+};
+use crate::{
+    Error, GraphInfo, Result, SMALLEST_BUDGET_BYTES,
+    csr::{self, Csr, CsrFiles, CsrWriter, EdgeOperation, SmallestWeight, Unweighted, WRITER_BYTES, edge_key},
+    graph::{self, VERTICES_MAX, check_budget},
+};
+
+/// How the inputs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EdgeFormat {
+    /// Two ids on a line, and perhaps a weight, between tabs, spaces or commas; lines that begin with `#` or `%` are
+    /// comments (SNAP, WebGraph, KONECT).
+    Text,
+    /// Comma-separated values with a header.
+    Csv,
+    /// Parquet.
+    Parquet,
+    /// Arrow IPC, file or stream.
+    Arrow,
+    /// Matrix Market coordinates; a symmetric matrix is an undirected graph.
+    MatrixMarket,
+    /// LDBC Graphalytics: a `.v` file of vertices and an `.e` file of edges, with weights if it has three columns.
+    Ldbc,
+    /// Pairs of little-endian 32-bit numbers.
+    Binary,
+}
+
+const FORMATS: [(&str, EdgeFormat); 7] = [
+    ("text", EdgeFormat::Text),
+    ("csv", EdgeFormat::Csv),
+    ("parquet", EdgeFormat::Parquet),
+    ("arrow", EdgeFormat::Arrow),
+    ("mtx", EdgeFormat::MatrixMarket),
+    ("ldbc", EdgeFormat::Ldbc),
+    ("binary", EdgeFormat::Binary),
+];
+
+impl FromStr for EdgeFormat {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let known = FORMATS.iter().find(|(name, _)| *name == text);
+        known.map(|(_, format)| *format).ok_or_else(|| Error::BadOption {
+            option: "format",
+            found: text.to_string(),
+            expected: FORMATS.map(|(name, _)| name).join(", "),
+        })
+    }
+}
+
+impl std::fmt::Display for EdgeFormat {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (name, _) = FORMATS.iter().find(|(_, format)| format == self).expect("every format has a name");
+        out.write_str(name)
+    }
+}
+
+impl EdgeFormat {
+    /// The format that a file's ending stands for; text for an ending that stands for none.
+    pub fn of(input: &Input) -> EdgeFormat {
+        match input.extension().as_str() {
+            "csv" => EdgeFormat::Csv,
+            "parquet" | "pq" => EdgeFormat::Parquet,
+            "arrow" | "arrows" | "ipc" | "feather" => EdgeFormat::Arrow,
+            "mtx" => EdgeFormat::MatrixMarket,
+            "e" | "v" => EdgeFormat::Ldbc,
+            "bin" | "u32" => EdgeFormat::Binary,
+            _ => EdgeFormat::Text,
+        }
+    }
+}
+
+/// What import is to do.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// Every edge goes both ways.
+    pub undirected: bool,
+    /// Leaves out edges from a vertex to itself.
+    pub drop_loops: bool,
+    /// Keeps the third column of text as weights. (Where the format says what is a weight, it is kept anyway: a
+    /// column called `weight`, a third LDBC column, the values of a Matrix Market file.)
+    pub weighted: bool,
+    /// Keeps in-edges too, which components and betweenness want in a directed graph.
+    pub reverse: bool,
+    /// The format; by default what each input's ending stands for.
+    pub format: Option<EdgeFormat>,
+    /// The column of sources in CSV, Parquet and Arrow; by default `source`, `src` or `from`, else the first.
+    pub source_column: Option<String>,
+    /// The column of destinations; by default `target`, `dst`, `destination` or `to`, else the second.
+    pub target_column: Option<String>,
+    /// The column of weights; by default `weight` where there is one.
+    pub weight_column: Option<String>,
+}
+
+/// Imports the edges of `inputs` as the graph `name`.
+///
+/// Any `u64` is an id. Duplicate edges merge (the smallest weight stays). Nothing is visible before all of it is
+/// durable.
+///
+/// # Errors
+/// [`Error::BadInput`] with file and line for what is no edge; [`Error::Empty`]; [`inshore_store::Error::NameExists`];
+/// [`inshore_store::Error::BudgetTooSmall`]; I/O (a full disk); cancellation.
+pub fn import(
+    store: &Store,
+    job: &Job,
+    name: &str,
+    inputs: &[Input],
+    options: &ImportOptions,
+) -> Result<GraphInfo> {
+    check_budget(job, "import")?;
+    let builder = store.create_dataset(job, name, graph::KIND)?;
+    let traits = Traits::look(job, inputs, options)?;
+    let free = job.budget().free_bytes();
+    let set = IdSet::new(job, free / 4)?;
+    let mut lanes = Lanes::new(job, &set, free, traits.weighted, options.drop_loops)?;
+    let bytes = inputs.iter().map(|input| input.compressed_bytes()).sum::<Option<u64>>();
+    job.start_phase("reading edges", "bytes", bytes.unwrap_or(0));
+    for (input, format) in inputs.iter().zip(&traits.formats) {
+        match format {
+            EdgeFormat::Text => parse::text(job, input, &mut lanes, traits.weighted)?,
+            EdgeFormat::MatrixMarket => parse::matrix_market(job, input, &mut lanes)?,
+            EdgeFormat::Ldbc if input.extension() == "v" => parse::vertices(job, input, &mut lanes)?,
+            EdgeFormat::Ldbc => parse::text(job, input, &mut lanes, traits.weighted)?,
+            EdgeFormat::Binary => rows::binary(job, input, &mut lanes)?,
+            EdgeFormat::Csv | EdgeFormat::Parquet | EdgeFormat::Arrow => {
+                rows::table(job, input, *format, options, traits.weighted, &mut lanes)?
+            }
+        }
+    }
+    let logs = lanes.finish()?;
+    let plan = Plan { undirected: traits.undirected, reverse: options.reverse, inputs };
+    match traits.weighted {
+        true => finish::<SmallestWeight>(job, builder, name, set, logs, &plan),
+        false => finish::<Unweighted>(job, builder, name, set, logs, &plan),
+    }
+}
+
+/// What the inputs together are.
+struct Traits {
+    formats: Vec<EdgeFormat>,
+    weighted: bool,
+    undirected: bool,
+}
+
+impl Traits {
+    /// Looks at names and headers. Inputs that disagree on weights are refused.
+    fn look(job: &Job, inputs: &[Input], options: &ImportOptions) -> Result<Traits> {
+        let formats: Vec<_> =
+            inputs.iter().map(|input| options.format.unwrap_or_else(|| EdgeFormat::of(input))).collect();
+        let mut undirected = options.undirected;
+        let mut weighted: Option<(bool, &Input)> = None;
+        for (input, format) in inputs.iter().zip(&formats) {
+            let has = match format {
+                EdgeFormat::Text => options.weighted,
+                EdgeFormat::Binary => false,
+                EdgeFormat::Ldbc if input.extension() == "v" => continue,
+                EdgeFormat::Ldbc => options.weighted || parse::has_third_column(job, input)?,
+                EdgeFormat::MatrixMarket => {
+                    let header = parse::matrix_header(job, input)?;
+                    undirected |= header.symmetric;
+                    header.weighted
+                }
+                _ => rows::weight_column(job, input, *format, options)?.is_some(),
+            };
+            match weighted {
+                Some((known, first)) if known != has => {
+                    let with = |has| if has { "with weights" } else { "without weights" };
+                    return Err(Error::BadInput {
+                        place: input.name().to_string(),
+                        found: format!("edges {}", with(has)),
+                        expected: format!("edges {}, as in {}", with(known), first.name()),
+                    });
+                }
+                _ => weighted = Some((has, input)),
+            }
+        }
+        Ok(Traits { formats, undirected, weighted: weighted.is_some_and(|(has, _)| has) })
+    }
+}
+
+struct Plan<'a> {
+    undirected: bool,
+    reverse: bool,
+    inputs: &'a [Input],
+}
+
+/// Steps 2 and 3.
+fn finish<E: EdgeOperation>(
+    job: &Job,
+    mut builder: DatasetBuilder,
+    name: &str,
+    set: IdSet,
+    logs: Vec<log::EdgeLog>,
+    plan: &Plan,
+) -> Result<GraphInfo> {
+    let sealed = set.seal(job, &mut builder)?;
+    if sealed.count == 0 {
+        let inputs = plan.inputs.iter().map(Input::name).collect::<Vec<_>>().join(", ");
+        return Err(Error::Empty { inputs });
+    }
+    if sealed.count > VERTICES_MAX {
+        return Err(Error::TooManyVertices { found: sealed.count, limit: VERTICES_MAX });
+    }
+    let logs = match &sealed.numbers {
+        Numbers::OnFlash(ids) => bins::number(job, ids, logs)?,
+        _ => logs,
+    };
+    let draft = Draft {
+        vertices: sealed.count,
+        directed: !plan.undirected,
+        dense_ids: sealed.dense,
+        id_min: sealed.min,
+        id_max: sealed.max,
+        reverse: plan.reverse && !plan.undirected,
+    };
+    let sorted = sort::<E>(job, &sealed.numbers, logs, plan.undirected)?;
+    drop(sealed);
+    write_graph::<E>(job, builder, name, sorted, draft)
+}
+
+/// Numbers the edges of the logs and sorts them.
+fn sort<E: EdgeOperation>(
+    job: &Job,
+    numbers: &Numbers,
+    logs: Vec<log::EdgeLog>,
+    undirected: bool,
+) -> Result<Sorted<E>> {
+    job.start_phase("sorting edges", "edges", logs.iter().map(log::EdgeLog::len).sum());
+    let lanes = logs.len();
+    let reading = lanes as u64 * log::READ_BYTES;
+    let memory_bytes = job.budget().free_bytes().saturating_sub(reading + WRITER_BYTES + 128 * 1024);
+    let config = Config { memory_bytes, sinks: lanes, name: "edges", ..Config::default() };
+    let sorter = SortReduce::new(job, E::default(), &config)?;
+    std::thread::scope(|scope| -> Result<()> {
+        let mut workers = Vec::with_capacity(lanes);
+        for log in logs {
+            let mut sink = sorter.sink()?;
+            workers.push(scope.spawn(move || -> Result<()> {
+                log.for_each(job, |source, destination, weight| {
+                    let (source, destination) = (numbers.number(source), numbers.number(destination));
+                    sink.push(edge_key(source, destination), E::value(weight))?;
+                    if undirected && source != destination {
+                        sink.push(edge_key(destination, source), E::value(weight))?;
+                    }
+                    Ok(())
+                })?;
+                Ok(sink.finish()?)
+            }));
+        }
+        workers.into_iter().try_for_each(|worker| worker.join().expect("a sorter does not panic"))
+    })?;
+    job.start_phase("writing rows", "edges", 0);
+    Ok(sorter.finish()?)
+}
+
+/// What is known of a graph before its rows are written.
+pub(crate) struct Draft {
+    pub vertices: u64,
+    pub directed: bool,
+    pub dense_ids: bool,
+    pub id_min: u64,
+    pub id_max: u64,
+    pub reverse: bool,
+}
+
+/// Writes sorted edges as rows, turns them around if wanted, and publishes the graph.
+pub(crate) fn write_graph<E: EdgeOperation>(
+    job: &Job,
+    mut builder: DatasetBuilder,
+    name: &str,
+    sorted: Sorted<E>,
+    draft: Draft,
+) -> Result<GraphInfo> {
+    job.start_phase("writing edges", "edges", 0);
+    let (out, stats) = write_direction::<E>(job, &mut builder, "out", sorted, &draft)?;
+    let mut in_degree_max = (!draft.directed).then_some(stats.degree_max);
+    if draft.reverse {
+        let sorted = csr::transposed::<E>(job, &out)?;
+        let (_, stats) = write_direction::<E>(job, &mut builder, "in", sorted, &draft)?;
+        in_degree_max = Some(stats.degree_max);
+    }
+    let mut info = GraphInfo {
+        name: name.to_string(),
+        vertices: draft.vertices,
+        edges: if draft.directed { stats.entries } else { stats.upward },
+        directed: draft.directed,
+        weighted: E::WEIGHTED,
+        reverse: draft.reverse,
+        dense_ids: draft.dense_ids,
+        self_loops: stats.self_loops,
+        sinks: stats.sinks,
+        out_degree_max: stats.degree_max,
+        in_degree_max,
+        id_min: draft.id_min,
+        id_max: draft.id_max,
+        entries: stats.entries,
+        bytes: 0,
+        smallest_budget_bytes: SMALLEST_BUDGET_BYTES,
+    };
+    job.start_phase("publishing", "bytes", 0);
+    info.bytes = builder.bytes();
+    builder.commit(&info.to_attributes())?;
+    Ok(info)
+}
+
+fn write_direction<E: EdgeOperation>(
+    job: &Job,
+    builder: &mut DatasetBuilder,
+    direction: &str,
+    sorted: Sorted<E>,
+    draft: &Draft,
+) -> Result<(Csr, csr::CsrStats)> {
+    let create =
+        |name: &str, block, buffer| Ok(builder.file(&format!("{direction}.{name}"), block, buffer)?);
+    let writer = CsrWriter::new(create, draft.vertices, E::WEIGHTED, !draft.directed)?;
+    let CsrFiles { index, edges, weights, stats } = csr::write_rows(job, sorted, writer)?;
+    let csr = Csr {
+        vertices: draft.vertices,
+        entries: stats.entries,
+        index: builder.add_and_open(index)?,
+        edges: builder.add_and_open(edges)?,
+        weights: match weights {
+            Some(weights) => Some(builder.add_and_open(weights)?),
+            None => None,
+        },
+    };
+    Ok((csr, stats))
+}

@@ -1,0 +1,344 @@
+//! Lines of text: SNAP and LDBC edge lists, LDBC vertices, Matrix Market.
+//!
+//! The calling thread reads and cuts the input into blocks of whole lines; each lane's thread parses one block
+//! after the other into its lane. Blocks go back to be filled again, so memory is two blocks a lane and one more.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_channel::bounded;
+use inshore_store::Job;
+use inshore_tables::{Input, LineBlock, LineBlocks};
+
+use super::lane::{Lane, Lanes};
+use crate::{Error, Result};
+
+const TWO_IDS: &str = "two vertex ids";
+const WITH_WEIGHT: &str = "two vertex ids and a weight";
+const ID_RANGE: &str = "an id from 0 to 18446744073709551615";
+
+/// An edge list: `source destination [weight]`.
+pub(super) fn text(job: &Job, input: &Input, lanes: &mut Lanes, weighted: bool) -> Result<()> {
+    each_line(job, input, lanes, |lane, _, line| {
+        let mut fields = Fields(line);
+        let expected = if weighted { WITH_WEIGHT } else { TWO_IDS };
+        let (source, destination) = (fields.id(expected)?, fields.id(expected)?);
+        let weight = if weighted { fields.weight(expected)? } else { 1.0 };
+        Ok(lane.edge(source, destination, weight)?)
+    })
+}
+
+/// LDBC vertices: an id, and perhaps properties, on each line.
+pub(super) fn vertices(job: &Job, input: &Input, lanes: &mut Lanes) -> Result<()> {
+    each_line(job, input, lanes, |lane, _, line| Ok(lane.vertex(Fields(line).id("a vertex id")?)?))
+}
+
+/// Whether the first edge of an input has a third column.
+pub(super) fn has_third_column(job: &Job, input: &Input) -> Result<bool> {
+    let mut blocks = LineBlocks::new(input.open(job.budget())?, 64 << 10);
+    while let Some(block) = blocks.next_block(Vec::new())? {
+        if let Some((_, line)) = block.lines().find(|(_, line)| !is_comment(line)) {
+            return Ok(line.split(|&byte| is_separator(byte)).filter(|field| !field.is_empty()).count() > 2);
+        }
+    }
+    Ok(false)
+}
+
+/// The first lines of a Matrix Market file.
+#[derive(Debug, PartialEq)]
+pub(super) struct MatrixHeader {
+    pub symmetric: bool,
+    pub weighted: bool,
+    /// Rows or columns, whichever are more: the ids are 1 to this.
+    vertices: u64,
+    entries: u64,
+    /// The line with these numbers.
+    line: u64,
+}
+
+/// Reads the header of a Matrix Market file: coordinates, of a general or symmetric matrix of numbers or of no
+/// values.
+pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
+    let mut blocks = LineBlocks::new(input.open(job.budget())?, 64 << 10);
+    let bad = |line: u64, found: &[u8], expected: &str| {
+        bad_line(input, line, Bad { expected: expected.into(), found: Some(shown(found)) })
+    };
+    let mut banner: Option<(bool, bool)> = None;
+    while let Some(block) = blocks.next_block(Vec::new())? {
+        for (number, line) in block.lines() {
+            let Some((symmetric, weighted)) = banner else {
+                banner = Some(parse_banner(line).ok_or_else(|| {
+                    bad(number, line, "'%%MatrixMarket matrix coordinate real|integer|pattern general|symmetric'")
+                })?);
+                continue;
+            };
+            if is_comment(line) {
+                continue;
+            }
+            let mut fields = Fields(line);
+            let expected = "rows, columns and entries";
+            let mut next = || fields.id(expected).map_err(|_| bad(number, line, expected));
+            let (rows, columns, entries) = (next()?, next()?, next()?);
+            return Ok(MatrixHeader {
+                symmetric,
+                weighted,
+                vertices: rows.max(columns),
+                entries,
+                line: number,
+            });
+        }
+    }
+    Err(bad(1, b"", "a Matrix Market header"))
+}
+
+fn parse_banner(line: &[u8]) -> Option<(bool, bool)> {
+    let line = std::str::from_utf8(line).ok()?.to_ascii_lowercase();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let ["%%matrixmarket", "matrix", "coordinate", values, symmetry] = words[..] else { return None };
+    let weighted = match values {
+        "real" | "integer" | "double" => true,
+        "pattern" => false,
+        _ => return None,
+    };
+    match symmetry {
+        "general" => Some((false, weighted)),
+        "symmetric" => Some((true, weighted)),
+        _ => None,
+    }
+}
+
+/// A Matrix Market file: all rows and columns are vertices, entries are edges.
+pub(super) fn matrix_market(job: &Job, input: &Input, lanes: &mut Lanes) -> Result<()> {
+    let header = matrix_header(job, input)?;
+    for vertex in 1..=header.vertices {
+        lanes.lanes[0].vertex(vertex)?;
+    }
+    let seen = AtomicU64::new(0);
+    each_line(job, input, lanes, |lane, number, line| {
+        if number <= header.line {
+            return Ok(());
+        }
+        let mut fields = Fields(line);
+        let expected = if header.weighted { "row, column and value" } else { "row and column" };
+        let (row, column) = (fields.id(expected)?, fields.id(expected)?);
+        let weight = if header.weighted { fields.weight(expected)? } else { 1.0 };
+        let inside = 1..=header.vertices;
+        if !inside.contains(&row) || !inside.contains(&column) {
+            return Err(Bad { expected: format!("row and column from 1 to {}", header.vertices), found: None }.into());
+        }
+        seen.fetch_add(1, Ordering::Relaxed);
+        Ok(lane.edge(row, column, weight)?)
+    })?;
+    let seen = seen.into_inner();
+    if seen != header.entries {
+        let (found, expected) = (format!("{seen} entries"), format!("{} entries", header.entries));
+        return Err(Error::BadInput { place: input.name().to_string(), found, expected });
+    }
+    Ok(())
+}
+
+/// What is wrong with a line; `found` is the whole line where it is not said.
+struct Bad {
+    expected: String,
+    found: Option<String>,
+}
+
+enum LineError {
+    Bad(Bad),
+    Other(Error),
+}
+
+impl From<Bad> for LineError {
+    fn from(bad: Bad) -> Self {
+        LineError::Bad(bad)
+    }
+}
+
+impl From<Error> for LineError {
+    fn from(error: Error) -> Self {
+        LineError::Other(error)
+    }
+}
+
+fn bad_line(input: &Input, line: u64, bad: Bad) -> Error {
+    Error::BadInput {
+        place: format!("{}:{line}", input.name()),
+        found: bad.found.unwrap_or_default(),
+        expected: bad.expected,
+    }
+}
+
+/// The beginning of what stands there, in quotes.
+fn shown(bytes: &[u8]) -> String {
+    const LEN: usize = 60;
+    let more = if bytes.len() > LEN { "..." } else { "" };
+    format!("'{}{more}'", String::from_utf8_lossy(&bytes[..bytes.len().min(LEN)]).escape_debug())
+}
+
+/// Calls `parse(lane, line number, line)` for all lines but comments and empty ones, in parallel.
+fn each_line(
+    job: &Job,
+    input: &Input,
+    lanes: &mut Lanes,
+    parse: impl Fn(&mut Lane, u64, &[u8]) -> std::result::Result<(), LineError> + Sync,
+) -> Result<()> {
+    let block_bytes = lanes.block_bytes;
+    let count = lanes.lanes.len();
+    let _memory = job.budget().reserve((block_bytes * (2 * count + 2)) as u64, "blocks of lines")?;
+    let (full, blocks) = bounded::<LineBlock>(count);
+    let (empty, recycled) = bounded::<Vec<u8>>(2 * count + 1);
+    std::thread::scope(|scope| {
+        let mut workers = Vec::with_capacity(count);
+        for lane in &mut lanes.lanes {
+            let (blocks, empty, parse) = (blocks.clone(), empty.clone(), &parse);
+            workers.push(scope.spawn(move || -> Result<()> {
+                for block in blocks {
+                    for (number, line) in block.lines() {
+                        if is_comment(line) {
+                            continue;
+                        }
+                        parse(lane, number, line).map_err(|error| match error {
+                            LineError::Other(error) => error,
+                            LineError::Bad(Bad { expected, found }) => {
+                                let found = found.or_else(|| Some(shown(line)));
+                                bad_line(input, number, Bad { expected, found })
+                            }
+                        })?;
+                    }
+                    let _ = empty.try_send(block.bytes);
+                }
+                Ok(())
+            }));
+        }
+        drop(blocks);
+        let read = read_blocks(job, input, block_bytes, &full, &recycled);
+        drop(full);
+        let parsed: Vec<Result<()>> =
+            workers.into_iter().map(|worker| worker.join().expect("a parser does not panic")).collect();
+        // A parser that failed is why reading stopped; the first line that is wrong is what the user wants to know,
+        // and of several lanes that failed any is as good.
+        parsed.into_iter().collect::<Result<()>>()?;
+        read
+    })
+}
+
+fn read_blocks(
+    job: &Job,
+    input: &Input,
+    block_bytes: usize,
+    full: &crossbeam_channel::Sender<LineBlock>,
+    recycled: &crossbeam_channel::Receiver<Vec<u8>>,
+) -> Result<()> {
+    let mut lines = LineBlocks::new(input.open(job.budget())?, block_bytes);
+    let mut position = 0;
+    while let Some(block) = lines.next_block(recycled.try_recv().unwrap_or_default())? {
+        job.check_cancelled()?;
+        job.progress().add(lines.position() - position);
+        position = lines.position();
+        // All parsers gone means that one failed.
+        if full.send(block).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn is_separator(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b',' | b';' | b'\r')
+}
+
+/// Comments, and lines of nothing but separators.
+fn is_comment(line: &[u8]) -> bool {
+    match line.first() {
+        Some(b'0'..=b'9') => false,
+        Some(b'#' | b'%') => true,
+        _ => line.iter().all(|&byte| is_separator(byte)),
+    }
+}
+
+/// Takes fields from the front of a line.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn skip_separators(&mut self) {
+        while let [first, rest @ ..] = self.0
+            && is_separator(*first)
+        {
+            self.0 = rest;
+        }
+    }
+
+    /// The next field as an id.
+    #[inline]
+    fn id(&mut self, expected: &str) -> std::result::Result<u64, Bad> {
+        self.skip_separators();
+        let mut value = 0u64;
+        let mut len = 0;
+        let mut overflow = false;
+        while let Some(digit) = self.0.get(len).map(|byte| byte.wrapping_sub(b'0')).filter(|&digit| digit < 10) {
+            let (tens, over) = value.overflowing_mul(10);
+            let (sum, carry) = tens.overflowing_add(digit as u64);
+            (value, overflow) = (sum, overflow | over | carry);
+            len += 1;
+        }
+        let ends = self.0.get(len).is_none_or(|&byte| is_separator(byte));
+        if len == 0 || !ends {
+            return Err(Bad { expected: expected.to_string(), found: None });
+        }
+        if overflow {
+            return Err(Bad { expected: ID_RANGE.to_string(), found: Some(shown(&self.0[..len])) });
+        }
+        self.0 = &self.0[len..];
+        Ok(value)
+    }
+
+    /// The next field as a finite number.
+    fn weight(&mut self, expected: &str) -> std::result::Result<f64, Bad> {
+        self.skip_separators();
+        let len = self.0.iter().position(|&byte| is_separator(byte)).unwrap_or(self.0.len());
+        let text = std::str::from_utf8(&self.0[..len]).ok();
+        let weight = text.and_then(|text| text.parse::<f64>().ok()).filter(|weight| weight.is_finite());
+        self.0 = &self.0[len..];
+        weight.ok_or_else(|| Bad { expected: expected.to_string(), found: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(line: &str) -> Option<(u64, u64)> {
+        let mut fields = Fields(line.as_bytes());
+        Some((fields.id(TWO_IDS).ok()?, fields.id(TWO_IDS).ok()?))
+    }
+
+    #[test]
+    fn ids_are_read_between_any_separators() {
+        for line in ["1 2", "1\t2", " 1  2 ", "1,2", "1;2\r", "1, 2, 0.5", "01 2"] {
+            assert_eq!(ids(line), Some((1, 2)), "{line:?}");
+        }
+        for line in ["", "1", "1 ", "a b", "1 b", "-1 2", "1.5 2", "1x 2", "1 18446744073709551616"] {
+            assert_eq!(ids(line), None, "{line:?}");
+        }
+        assert_eq!(ids("18446744073709551615 0"), Some((u64::MAX, 0)));
+    }
+
+    #[test]
+    fn comments_and_empty_lines_are_no_edges() {
+        for line in ["# a", "% a", "", " ", "\t"] {
+            assert!(is_comment(line.as_bytes()), "{line:?}");
+        }
+        for line in ["1 2", " 1 2", "a"] {
+            assert!(!is_comment(line.as_bytes()), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn banners_of_dense_complex_or_skew_matrices_are_refused() {
+        let banner = |rest: &str| parse_banner(format!("%%MatrixMarket matrix {rest}").as_bytes());
+        assert_eq!(banner("coordinate real general"), Some((false, true)));
+        assert_eq!(banner("coordinate pattern symmetric"), Some((true, false)));
+        for rest in ["array real general", "coordinate complex general", "coordinate real skew-symmetric"] {
+            assert_eq!(banner(rest), None, "{rest}");
+        }
+    }
+}

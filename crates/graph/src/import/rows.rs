@@ -1,0 +1,156 @@
+//! Tables of edges (CSV, Parquet, Arrow) and raw pairs of 32-bit numbers.
+
+use std::io::Read;
+
+use arrow::{
+    array::{Array, AsArray, RecordBatch},
+    datatypes::{DataType, Float64Type, UInt64Type},
+};
+use inshore_store::Job;
+use inshore_tables::{Input, TableReader, column_names};
+
+use super::{EdgeFormat, ImportOptions, lane::Lanes};
+use crate::{Error, Result};
+
+const BATCH_ROWS: usize = 8 << 10;
+
+/// Pairs of little-endian 32-bit numbers.
+pub(super) fn binary(job: &Job, input: &Input, lanes: &mut Lanes) -> Result<()> {
+    let mut bytes = input.open(job.budget())?;
+    let _memory = job.budget().reserve(lanes.block_bytes as u64, "a block of pairs")?;
+    let mut block = vec![0; lanes.block_bytes / 8 * 8];
+    let (mut offset, mut position) = (0, 0);
+    loop {
+        job.check_cancelled()?;
+        let filled = fill(&mut bytes, &mut block)
+            .map_err(|error| inshore_store::Error::io("read", input.name(), error))?;
+        let word = |pair: &[u8], at: usize| u32::from_le_bytes(pair[at..at + 4].try_into().expect("4 bytes"));
+        for pair in block[..filled].chunks_exact(8) {
+            lanes.lanes[0].edge(word(pair, 0) as u64, word(pair, 4) as u64, 1.0)?;
+        }
+        if filled % 8 != 0 {
+            return Err(Error::BadInput {
+                place: format!("{}: byte {}", input.name(), offset + filled as u64 / 8 * 8),
+                found: format!("the end of the file after {} bytes", filled % 8),
+                expected: "a pair of 4-byte ids".to_string(),
+            });
+        }
+        job.progress().add(bytes.position() - position);
+        position = bytes.position();
+        offset += filled as u64;
+        if filled < block.len() {
+            return Ok(());
+        }
+    }
+}
+
+fn fill(bytes: &mut impl Read, block: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < block.len() {
+        match bytes.read(&mut block[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// The columns of a table of edges.
+struct Columns {
+    source: String,
+    target: String,
+    weight: Option<String>,
+}
+
+const SOURCE_NAMES: [&str; 4] = ["source", "src", "from", "vertex1"];
+const TARGET_NAMES: [&str; 6] = ["target", "dst", "destination", "dest", "to", "vertex2"];
+const WEIGHT_NAMES: [&str; 1] = ["weight"];
+
+impl Columns {
+    fn choose(job: &Job, input: &Input, options: &ImportOptions) -> Result<Columns> {
+        let names = column_names(input, job.budget())?;
+        let missing = |wanted: &str| Error::BadInput {
+            place: input.name().to_string(),
+            found: format!("columns {}", names.join(", ")),
+            expected: format!("a column {wanted}"),
+        };
+        let pick = |wanted: &Option<String>, usual: &[&str], place: Option<usize>| match wanted {
+            Some(name) => names.iter().find(|known| *known == name).map(Some).ok_or_else(|| missing(name)),
+            None => Ok(names
+                .iter()
+                .find(|name| usual.contains(&name.to_ascii_lowercase().as_str()))
+                .or_else(|| names.get(place?))),
+        };
+        let need = |name: Option<&String>, what: &str| name.cloned().ok_or_else(|| missing(what));
+        Ok(Columns {
+            source: need(pick(&options.source_column, &SOURCE_NAMES, Some(0))?, "of sources")?,
+            target: need(pick(&options.target_column, &TARGET_NAMES, Some(1))?, "of targets")?,
+            weight: pick(&options.weight_column, &WEIGHT_NAMES, None)?.cloned(),
+        })
+    }
+}
+
+/// The column of weights, if the table has one.
+pub(super) fn weight_column(
+    job: &Job,
+    input: &Input,
+    _format: EdgeFormat,
+    options: &ImportOptions,
+) -> Result<Option<String>> {
+    Ok(Columns::choose(job, input, options)?.weight)
+}
+
+/// A table with a column of sources, one of targets and perhaps one of weights.
+pub(super) fn table(
+    job: &Job,
+    input: &Input,
+    _format: EdgeFormat,
+    options: &ImportOptions,
+    weighted: bool,
+    lanes: &mut Lanes,
+) -> Result<()> {
+    let names = Columns::choose(job, input, options)?;
+    let mut columns =
+        vec![(names.source.as_str(), DataType::UInt64), (names.target.as_str(), DataType::UInt64)];
+    if let Some(weight) = &names.weight {
+        columns.push((weight, DataType::Float64));
+    }
+    let mut reader = TableReader::open(input, &columns, BATCH_ROWS, job.budget())?;
+    let mut position = 0;
+    while let Some(batch) = reader.next_batch()? {
+        job.check_cancelled()?;
+        refuse_nulls(input, &batch, reader.place())?;
+        let (sources, targets) =
+            (batch.column(0).as_primitive::<UInt64Type>(), batch.column(1).as_primitive::<UInt64Type>());
+        let weights = weighted.then(|| batch.column(2).as_primitive::<Float64Type>());
+        for row in 0..batch.num_rows() {
+            let weight = weights.map_or(1.0, |weights| weights.value(row));
+            if !weight.is_finite() {
+                return Err(Error::BadInput {
+                    place: format!("{}: row {}", input.name(), reader.place() + row as u64),
+                    found: weight.to_string(),
+                    expected: "a finite weight".to_string(),
+                });
+            }
+            lanes.lanes[0].edge(sources.value(row), targets.value(row), weight)?;
+        }
+        job.progress().add(reader.position() - position);
+        position = reader.position();
+    }
+    Ok(())
+}
+
+fn refuse_nulls(input: &Input, batch: &RecordBatch, first: u64) -> Result<()> {
+    for (column, field) in batch.columns().iter().zip(batch.schema().fields()) {
+        if let Some(row) = (0..batch.num_rows()).find(|&row| column.is_null(row)) {
+            return Err(Error::BadInput {
+                place: format!("{}: row {}", input.name(), first + row as u64),
+                found: format!("null in column {}", field.name()),
+                expected: "a value".to_string(),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! What the tests of this crate share.
+
+use inshore_store::{Budget, Cancel, Job, Store};
+
+/// A job of two threads in a store of its own.
+pub(crate) fn test_job(memory_bytes: u64) -> (tempfile::TempDir, Job) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
+    (folder, job)
+}

@@ -1,0 +1,171 @@
+//! What the integration tests share.
+#![allow(dead_code)]
+
+use std::{
+    io::{Read, Write},
+    path::{Path, PathBuf},
+};
+
+use arrow::{
+    array::{Array, AsArray},
+    datatypes::{Float64Type, UInt32Type, UInt64Type},
+};
+use inshore_graph::{Answer, Graph, GraphInfo, ImportOptions, Kronecker, Result, Tuning, import};
+use inshore_sortreduce::Strategy;
+use inshore_store::{Budget, Cancel, Job, Store};
+use inshore_tables::Input;
+
+pub const MIB: u64 = 1 << 20;
+
+/// A store in a folder of its own, removed on drop.
+pub struct World {
+    pub folder: tempfile::TempDir,
+    pub store: Store,
+}
+
+impl World {
+    pub fn new() -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("store")).unwrap();
+        World { folder, store }
+    }
+
+    pub fn job(&self, memory_bytes: u64, threads: usize) -> Job {
+        self.store.job(Budget::new(memory_bytes, threads), Cancel::default()).unwrap()
+    }
+
+    /// Writes a file for import.
+    pub fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::File::create(&path).unwrap().write_all(bytes.as_ref()).unwrap();
+        path
+    }
+
+    pub fn import(&self, name: &str, paths: &[PathBuf], options: &ImportOptions) -> Result<GraphInfo> {
+        self.import_in(name, paths, options, 64 * MIB)
+    }
+
+    pub fn import_in(
+        &self,
+        name: &str,
+        paths: &[PathBuf],
+        options: &ImportOptions,
+        memory_bytes: u64,
+    ) -> Result<GraphInfo> {
+        let job = self.job(memory_bytes, 2);
+        let inputs: Vec<Input> = paths.iter().map(Input::new).collect();
+        let info = import(&self.store, &job, name, &inputs, options)?;
+        assert_eq!(job.budget().reserved_bytes(), 0, "import handed its memory back");
+        Ok(info)
+    }
+
+    pub fn kronecker(&self, name: &str, scale: u32, memory_bytes: u64) -> Graph {
+        let kronecker = Kronecker { scale, edge_factor: 16, seed: 1 };
+        let job = self.job(memory_bytes, 2);
+        inshore_graph::generate(&self.store, &job, name, &kronecker, false).unwrap();
+        self.graph(name)
+    }
+
+    pub fn graph(&self, name: &str) -> Graph {
+        Graph::open(&self.store, name).unwrap()
+    }
+}
+
+/// The ways to run a job that must all give the same answer.
+pub struct Way {
+    pub name: &'static str,
+    pub memory_bytes: u64,
+    pub threads: usize,
+    pub tuning: Tuning,
+}
+
+/// A tiny and a huge budget, and sorted runs that spill because their buffers are tiny.
+pub fn ways() -> Vec<Way> {
+    let way = |name, memory_bytes, threads, tuning| Way { name, memory_bytes, threads, tuning };
+    let spill = Tuning { strategy: Some(Strategy::Merge), chunk_bytes: Some(16 << 10) };
+    vec![
+        way("16 MiB", 16 * MIB, 2, Tuning::default()),
+        way("4 GiB", 4096 * MIB, 2, Tuning::default()),
+        way("4 GiB, one thread", 4096 * MIB, 1, Tuning::default()),
+        way("spilling", 16 * MIB, 2, spill),
+    ]
+}
+
+/// All rows of an answer: the id of each vertex and its other columns as numbers (`None` for null).
+pub fn rows(mut answer: Answer) -> Vec<(u64, Vec<Option<f64>>)> {
+    let mut all = Vec::new();
+    while let Some(batch) = answer.rows.next_batch().unwrap() {
+        let ids = batch.column(0).as_primitive::<UInt64Type>().values().to_vec();
+        for (row, id) in ids.into_iter().enumerate() {
+            let values = batch.columns()[1..].iter().map(|column| {
+                if column.is_null(row) {
+                    return None;
+                }
+                Some(if let Some(column) = column.as_primitive_opt::<Float64Type>() {
+                    column.value(row)
+                } else if let Some(column) = column.as_primitive_opt::<UInt32Type>() {
+                    column.value(row) as f64
+                } else {
+                    column.as_primitive::<UInt64Type>().value(row) as f64
+                })
+            });
+            all.push((id, values.collect()));
+        }
+    }
+    all
+}
+
+/// The folder of real data, or a line that says that the test was skipped.
+pub fn data(name: &str) -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let root = std::env::var_os("INSHORE_TEST_DATA").map_or(beside, PathBuf::from);
+    let path = root.join("graphs").join(name);
+    if !path.exists() {
+        println!("skipped: no {} (INSHORE_TEST_DATA names the folder of test data)", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+/// The bytes of a file, decompressed where it ends in `.gz`.
+pub fn read(path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).unwrap();
+    match path.extension().is_some_and(|extension| extension == "gz") {
+        true => flate2::read::MultiGzDecoder::new(file).read_to_end(&mut bytes).unwrap(),
+        false => std::io::BufReader::new(file).read_to_end(&mut bytes).unwrap(),
+    };
+    bytes
+}
+
+/// Lines of `id value`, with LDBC's words for "unreached" as `None`.
+pub fn answers(path: &Path) -> Vec<(u64, Option<f64>)> {
+    let text = String::from_utf8(read(path)).unwrap();
+    let parse = |line: &str| {
+        let (id, value) = line.split_once(' ').unwrap();
+        let value = match value.trim() {
+            "9223372036854775807" | "infinity" => None,
+            number => Some(number.parse().unwrap()),
+        };
+        (id.parse().unwrap(), value)
+    };
+    let mut all: Vec<_> = text.lines().map(parse).collect();
+    all.sort_by_key(|(id, _)| *id);
+    all
+}
+
+/// Asserts that two labelings part the vertices the same way, and that each of ours is the smallest id.
+pub fn assert_same_partition(ours: &[(u64, Vec<Option<f64>>)], theirs: &[(u64, Option<f64>)]) {
+    use std::collections::HashMap;
+    assert_eq!(ours.len(), theirs.len());
+    let mut label_of = HashMap::new();
+    let mut smallest: HashMap<u64, u64> = HashMap::new();
+    for ((id, ours), (their_id, theirs)) in ours.iter().zip(theirs) {
+        let (label, theirs) = (ours[0].unwrap() as u64, theirs.unwrap().to_bits());
+        assert_eq!(id, their_id);
+        assert_eq!(*label_of.entry(theirs).or_insert(label), label, "vertex {id}");
+        smallest.entry(label).and_modify(|least| *least = (*least).min(*id)).or_insert(*id);
+    }
+    assert_eq!(label_of.len(), smallest.len(), "components of one label");
+    assert!(smallest.iter().all(|(label, least)| label == least), "labels are the smallest ids");
+}

@@ -1,0 +1,473 @@
+//! A chunk: the memory in which one thread forms runs.
+//!
+//! ```text
+//!   keys    [ block 0 | block 1 | block 2 | ... ]     a block is 4 to 512 records
+//!   values  [ block 0 | block 1 | block 2 | ... ]
+//!   bucket 0: block 7 -> block 2 -> open block 9
+//!   bucket 1: open block 4
+//!   ...       buckets are ascending ranges of keys
+//!   free: 5, 6, 8, ...
+//! ```
+//!
+//! A pushed record goes at once to the block that its bucket is filling: what would be the first pass of a radix
+//! sort costs no pass and no second copy of the chunk. When the blocks are used up, the chunk is sorted in place,
+//! bucket by bucket: a bucket is copied to the [`Sorter`] (its blocks are free then), sorted, reduced, and
+//! written back to fewer blocks. A bucket larger than a slab is first scattered over smaller buckets through the
+//! free blocks, so that any distribution of keys is sorted in the memory of the chunk. If that made the chunk
+//! half empty, pushing goes on; otherwise the owner writes it as a run. So few distinct keys never leave memory.
+//!
+//! The obvious other way, two arrays and a radix pass between them, halves the chunk: twice the runs, and fewer
+//! equal keys meet before they are written.
+
+use inshore_store::{Budget, Job, Reservation, Result};
+
+use crate::{
+    Key, Operation, Value,
+    array::{Array, taken_bytes},
+    record::record_bytes,
+    scatter::{Blocks, BucketMap, scatter},
+    sort::{Sorter, min_max},
+};
+
+const NONE: u32 = u32::MAX;
+/// Bytes of book-keeping for a block: its successor, its fill, its place in the list of free ones, and its
+/// place in the order of a finished chunk.
+const BLOCK_EXTRA_BYTES: usize = 16;
+/// More buckets than this push the lines that are being written out of the cache.
+const BUCKET_BITS_MAX: u32 = 10;
+
+/// Sizes of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkSizes {
+    pub blocks: usize,
+    pub block_records: usize,
+    pub bucket_bits: u32,
+    /// Blocks that only sorting may use.
+    pub reserve_blocks: usize,
+}
+
+impl ChunkSizes {
+    /// The largest chunk that takes at most `bytes` and has at most `records`, for slabs of `slab_records`.
+    pub fn within<K: Key, V: Value>(bytes: usize, records: usize, slab_records: usize) -> ChunkSizes {
+        // Cursors are 32 bits wide.
+        let mut records = (bytes / record_bytes::<K, V>()).min(records).min(1 << 31);
+        loop {
+            let sizes = Self::of::<K>(records, slab_records);
+            if sizes.bytes::<K, V>() <= bytes || sizes.blocks == SMALLEST_BLOCKS {
+                return sizes;
+            }
+            records -= (records / 64).max(1);
+        }
+    }
+
+    fn of<K: Key>(records: usize, slab_records: usize) -> ChunkSizes {
+        let block_records = prev_power_of_two(records / 4096).clamp(4, 512);
+        let blocks = (records / block_records).max(SMALLEST_BLOCKS);
+        // Half a slab in a bucket on average; and 32 blocks, or half-full ones would waste too much.
+        let wanted = (2 * records / slab_records).next_power_of_two().ilog2();
+        let most = prev_power_of_two(blocks / 32).ilog2();
+        let bucket_bits = wanted.min(most).clamp(1, BUCKET_BITS_MAX);
+        let reserve_blocks =
+            if blocks * block_records > slab_records { 64 + spare_blocks::<K>() } else { 0 };
+        ChunkSizes { blocks, block_records, bucket_bits, reserve_blocks }
+    }
+
+    /// What a chunk of these sizes takes from the budget.
+    pub fn bytes<K: Key, V: Value>(&self) -> usize {
+        let records = self.blocks * self.block_records;
+        taken_bytes(records * size_of::<K>())
+            + taken_bytes(records * size_of::<V>())
+            + self.blocks * BLOCK_EXTRA_BYTES
+    }
+}
+
+/// Enough for two open blocks in each of a chunk's fewest buckets.
+const SMALLEST_BLOCKS: usize = 8;
+
+/// Each level of scattering a large bucket at least halves its range, so there are at most as many levels as
+/// bits in a key; and each may open two blocks.
+fn spare_blocks<K: Key>() -> usize {
+    2 * K::BITS as usize + 2
+}
+
+fn prev_power_of_two(number: usize) -> usize {
+    1 << number.max(1).ilog2()
+}
+
+/// A list of blocks.
+#[derive(Clone, Copy, Debug)]
+struct Chain {
+    head: u32,
+    last: u32,
+    records: usize,
+}
+
+const EMPTY: Chain = Chain { head: NONE, last: NONE, records: 0 };
+
+/// The records of one key range: full blocks, and one that is being filled where the cursor stands.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    closed: Chain,
+    open: u32,
+}
+
+/// Blocks of records in buckets.
+#[derive(Debug)]
+pub(crate) struct Chunk<K, V> {
+    keys: Array<K>,
+    values: Array<V>,
+    sizes: ChunkSizes,
+    next: Vec<u32>,
+    fill: Vec<u32>,
+    free: Vec<u32>,
+    map: BucketMap,
+    buckets: Vec<Bucket>,
+    cursors: Vec<u32>,
+    /// A block's records on their way to another bucket.
+    moving: (Vec<K>, Vec<V>),
+    _extra: Reservation,
+}
+
+impl<K: Key, V: Value> Chunk<K, V> {
+    pub fn new(sizes: ChunkSizes, map: BucketMap, budget: &Budget) -> Result<Self> {
+        let records = sizes.blocks * sizes.block_records;
+        let what = "the chunk that runs are formed in";
+        let extra = budget.reserve((sizes.blocks * BLOCK_EXTRA_BYTES) as u64, what)?;
+        let mut chunk = Chunk {
+            keys: Array::zeroed(budget, records, what)?,
+            values: Array::zeroed(budget, records, what)?,
+            sizes,
+            next: vec![NONE; sizes.blocks],
+            fill: vec![0; sizes.blocks],
+            // Popped from the end: blocks are used in ascending order, so that few records touch few pages.
+            free: (0..sizes.blocks as u32).rev().collect(),
+            map,
+            buckets: Vec::new(),
+            cursors: Vec::new(),
+            moving: (vec![K::default(); sizes.block_records], vec![V::default(); sizes.block_records]),
+            _extra: extra,
+        };
+        chunk.clear(map);
+        Ok(chunk)
+    }
+
+    /// Forgets all records and starts again with other buckets.
+    pub fn clear(&mut self, map: BucketMap) {
+        for bucket in std::mem::take(&mut self.buckets) {
+            self.release(bucket.closed);
+            self.free.extend(Some(bucket.open).filter(|&block| block != NONE));
+        }
+        debug_assert_eq!(self.free.len(), self.sizes.blocks);
+        self.map = map;
+        self.buckets = vec![Bucket { closed: EMPTY, open: NONE }; map.buckets()];
+        self.cursors = vec![0; map.buckets()];
+        self.open();
+    }
+
+    /// The present buckets.
+    pub fn map(&self) -> BucketMap {
+        self.map
+    }
+
+    /// Bits of the number of buckets.
+    pub fn bucket_bits(&self) -> u32 {
+        self.sizes.bucket_bits
+    }
+
+    /// Gives each bucket an open block, as [`Chunk::push`] needs it after [`Chunk::sort`].
+    pub fn open(&mut self) {
+        for bucket in 0..self.buckets.len() {
+            if self.buckets[bucket].open == NONE {
+                let block = self.free.pop().expect("more blocks than buckets");
+                self.buckets[bucket].open = block;
+                self.cursors[bucket] = self.start(block);
+            }
+        }
+    }
+
+    /// Takes records until the chunk is full; gives how many it took, and whether it is full now: then it must
+    /// be sorted before the next push, even if it took all.
+    #[inline]
+    pub fn push(&mut self, keys: &[K], value_at: impl Fn(usize) -> V) -> (usize, bool) {
+        let mut taken = 0;
+        while taken < keys.len() {
+            let into = Blocks {
+                keys: &mut self.keys,
+                values: &mut self.values,
+                block_records: self.sizes.block_records,
+            };
+            let done = taken;
+            taken +=
+                scatter(self.map, &keys[done..], |i| value_at(done + i), into, &mut self.cursors);
+            let bucket = self.map.bucket(keys[taken - 1].to_u64());
+            if self.is_block_full(self.cursors[bucket], self.buckets[bucket].open)
+                && !self.open_next(bucket)
+            {
+                return (taken, true);
+            }
+        }
+        (taken, false)
+    }
+
+    fn is_block_full(&self, cursor: u32, open: u32) -> bool {
+        cursor == self.start(open) + self.sizes.block_records as u32
+    }
+
+    /// Closes a bucket's full block and opens another, if there is one outside the reserve.
+    fn open_next(&mut self, bucket: usize) -> bool {
+        self.close(bucket);
+        if self.free.len() <= self.sizes.reserve_blocks {
+            return false;
+        }
+        self.open_bucket(bucket);
+        true
+    }
+
+    fn open_bucket(&mut self, bucket: usize) {
+        let block = self.free.pop().expect("checked by the caller");
+        self.buckets[bucket].open = block;
+        self.cursors[bucket] = self.start(block);
+    }
+
+    /// Adds a bucket's open block to its full ones; an empty one is free again.
+    fn close(&mut self, number: usize) {
+        let block = std::mem::replace(&mut self.buckets[number].open, NONE);
+        if block == NONE {
+            return;
+        }
+        let fill = self.cursors[number] - self.start(block);
+        if fill == 0 {
+            self.free.push(block);
+        } else {
+            self.fill[block as usize] = fill;
+            link(&mut self.buckets[number].closed, block, fill, &mut self.next);
+        }
+    }
+
+    fn start(&self, block: u32) -> u32 {
+        block * self.sizes.block_records as u32
+    }
+
+    fn block(&self, block: u32) -> (&[K], &[V]) {
+        let start = self.start(block) as usize;
+        let range = start..start + self.fill[block as usize] as usize;
+        (&self.keys[range.clone()], &self.values[range])
+    }
+
+    /// Sorts and reduces all records. Afterwards no block is open.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::Cancelled`].
+    pub fn sort<O>(&mut self, sorter: &mut Sorter<O>, job: &Job) -> Result<()>
+    where
+        O: Operation<Key = K, Value = V>,
+    {
+        for bucket in 0..self.buckets.len() {
+            self.close(bucket);
+        }
+        for bucket in 0..self.buckets.len() {
+            job.check_cancelled()?;
+            let chain = std::mem::replace(&mut self.buckets[bucket].closed, EMPTY);
+            self.buckets[bucket].closed = self.sort_chain(chain, sorter, job)?;
+        }
+        Ok(())
+    }
+
+    fn sort_chain<O>(&mut self, chain: Chain, sorter: &mut Sorter<O>, job: &Job) -> Result<Chain>
+    where
+        O: Operation<Key = K, Value = V>,
+    {
+        let mut sorted = EMPTY;
+        let mut left = vec![chain];
+        while let Some(chain) = left.pop() {
+            if chain.records == 0 {
+                continue;
+            }
+            if chain.records <= sorter.slab_records() {
+                let count = self.gather(chain, sorter.inputs());
+                let count = sorter.sort_reduce(count);
+                self.append(&mut sorted, sorter.outputs(count));
+                continue;
+            }
+            job.check_cancelled()?;
+            let (min, max) = self.min_max(chain);
+            if sorter.has_table_for(min, max) {
+                self.accumulate(chain, min, sorter);
+                let count = sorter.take_table(min, max);
+                self.append(&mut sorted, sorter.outputs(count));
+            } else {
+                left.extend(self.scatter_chain(chain, min, max, sorter.slab_records()).into_iter().rev());
+            }
+        }
+        Ok(sorted)
+    }
+
+    /// Copies a chain's records out and frees its blocks.
+    fn gather(&mut self, chain: Chain, (keys, values): (&mut [K], &mut [V])) -> usize {
+        let mut count = 0;
+        let mut block = chain.head;
+        while block != NONE {
+            let (from_keys, from_values) = self.block(block);
+            let end = count + from_keys.len();
+            keys[count..end].copy_from_slice(from_keys);
+            values[count..end].copy_from_slice(from_values);
+            count = end;
+            block = self.next[block as usize];
+        }
+        self.release(chain);
+        count
+    }
+
+    fn min_max(&self, chain: Chain) -> (u64, u64) {
+        let (mut min, mut max) = (u64::MAX, 0);
+        let mut block = chain.head;
+        while block != NONE {
+            let (low, high) = min_max(self.block(block).0);
+            (min, max) = (min.min(low), max.max(high));
+            block = self.next[block as usize];
+        }
+        (min, max)
+    }
+
+    fn accumulate<O>(&mut self, chain: Chain, min: u64, sorter: &mut Sorter<O>)
+    where
+        O: Operation<Key = K, Value = V>,
+    {
+        let mut block = chain.head;
+        while block != NONE {
+            let (keys, values) = self.block(block);
+            sorter.accumulate(min, keys, values);
+            block = self.next[block as usize];
+        }
+        self.release(chain);
+    }
+
+    fn release(&mut self, chain: Chain) {
+        let mut block = chain.head;
+        while block != NONE {
+            self.free.push(block);
+            block = self.next[block as usize];
+        }
+    }
+
+    /// Adds sorted records to a chain whose blocks are full but for the last.
+    fn append(&mut self, chain: &mut Chain, (keys, values): (&[K], &[V])) {
+        let mut done = 0;
+        while done < keys.len() {
+            let room = |fill: u32| self.sizes.block_records - fill as usize;
+            if chain.last == NONE || room(self.fill[chain.last as usize]) == 0 {
+                let block = self.free.pop().expect("reduced records need no more blocks than before");
+                self.fill[block as usize] = 0;
+                link(chain, block, 0, &mut self.next);
+            }
+            let fill = self.fill[chain.last as usize];
+            let part = room(fill).min(keys.len() - done);
+            let start = (self.start(chain.last) + fill) as usize;
+            self.keys[start..start + part].copy_from_slice(&keys[done..done + part]);
+            self.values[start..start + part].copy_from_slice(&values[done..done + part]);
+            self.fill[chain.last as usize] += part as u32;
+            chain.records += part;
+            done += part;
+        }
+    }
+
+    /// Scatters a chain that is larger than a slab over chains of smaller ranges, in ascending order. Needs no
+    /// more blocks than are free: every block that is taken was given back before, but for one open block in
+    /// each new chain.
+    fn scatter_chain(&mut self, chain: Chain, min: u64, max: u64, slab_records: usize) -> Vec<Chain> {
+        let wanted = (2 * chain.records / slab_records).next_power_of_two().ilog2();
+        let most = self.free.len().saturating_sub(spare_blocks::<K>()).max(2).ilog2();
+        let map = BucketMap::over(min, max, wanted.min(most).clamp(1, BUCKET_BITS_MAX));
+        let mut outer = Scattering {
+            map,
+            buckets: vec![Bucket { closed: EMPTY, open: NONE }; map.buckets()],
+            cursors: vec![0; map.buckets()],
+        };
+        outer.swap(self);
+        self.open();
+        let mut block = chain.head;
+        while block != NONE {
+            let next = self.next[block as usize];
+            self.move_block(block);
+            block = next;
+        }
+        for bucket in 0..self.buckets.len() {
+            self.close(bucket);
+        }
+        outer.swap(self);
+        outer.buckets.into_iter().map(|bucket| bucket.closed).collect()
+    }
+
+    /// Scatters the records of one block over the buckets and frees it.
+    fn move_block(&mut self, block: u32) {
+        let (mut keys, mut values) = std::mem::take(&mut self.moving);
+        let (from_keys, from_values) = self.block(block);
+        let count = from_keys.len();
+        keys[..count].copy_from_slice(from_keys);
+        values[..count].copy_from_slice(from_values);
+        self.free.push(block);
+        let reserve = std::mem::replace(&mut self.sizes.reserve_blocks, 0);
+        let pushed = self.push(&keys[..count], |i| values[i]);
+        assert_eq!(pushed, (count, false), "a block that was freed makes room for its records");
+        self.sizes.reserve_blocks = reserve;
+        self.moving = (keys, values);
+    }
+
+    /// Whether enough blocks are free to go on instead of writing a run.
+    pub fn is_roomy(&self) -> bool {
+        self.free.len() >= self.sizes.blocks / 2
+    }
+
+    /// Records in full and sorted blocks: all of them after [`Chunk::sort`].
+    pub fn sorted_records(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.closed.records as u64).sum()
+    }
+
+    /// The blocks of a sorted chunk in order.
+    pub fn sorted_blocks(&self) -> impl Iterator<Item = (&[K], &[V])> {
+        let heads = self.buckets.iter().map(|bucket| bucket.closed.head).filter(|&head| head != NONE);
+        heads.flat_map(move |head| {
+            let next = |&block: &u32| Some(self.next[block as usize]).filter(|&next| next != NONE);
+            std::iter::successors(Some(head), next).map(|block| self.block(block))
+        })
+    }
+
+    /// The numbers of the blocks of a sorted chunk in order, for [`Chunk::numbered_block`].
+    pub fn sorted_block_numbers(&self) -> Vec<u32> {
+        let heads = self.buckets.iter().map(|bucket| bucket.closed.head).filter(|&head| head != NONE);
+        let next = |&block: &u32| Some(self.next[block as usize]).filter(|&next| next != NONE);
+        heads.flat_map(|head| std::iter::successors(Some(head), next)).collect()
+    }
+
+    /// One block.
+    pub fn numbered_block(&self, block: u32) -> (&[K], &[V]) {
+        self.block(block)
+    }
+}
+
+/// The buckets that records are scattered over while a chunk's own buckets wait.
+struct Scattering {
+    map: BucketMap,
+    buckets: Vec<Bucket>,
+    cursors: Vec<u32>,
+}
+
+impl Scattering {
+    fn swap<K, V>(&mut self, chunk: &mut Chunk<K, V>) {
+        std::mem::swap(&mut self.map, &mut chunk.map);
+        std::mem::swap(&mut self.buckets, &mut chunk.buckets);
+        std::mem::swap(&mut self.cursors, &mut chunk.cursors);
+    }
+}
+
+/// Hangs a block with `fill` records to the end of a chain.
+fn link(chain: &mut Chain, block: u32, fill: u32, next: &mut [u32]) {
+    next[block as usize] = NONE;
+    if chain.last == NONE {
+        chain.head = block;
+    } else {
+        next[chain.last as usize] = block;
+    }
+    chain.last = block;
+    chain.records += fill as usize;
+}

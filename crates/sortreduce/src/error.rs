@@ -1,0 +1,42 @@
+//! What can go wrong while records are sorted and combined.
+
+/// The result of a sort-reduce operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors of sort-reduce. A message says what failed, where, what was found and what was expected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store failed: I/O, damage, budget, cancellation.
+    #[error(transparent)]
+    Store(#[from] inshore_store::Error),
+    /// The dense strategy was forced without a range of keys.
+    #[error("{name}: the dense strategy needs a range of keys, and none was given")]
+    NoKeyRange {
+        /// The name of the sort-reduce.
+        name: &'static str,
+    },
+    /// Keys reach beyond the range that was promised.
+    #[error("{name}: key {key} is outside the range: expected keys below {range}")]
+    KeyOutOfRange {
+        /// The name of the sort-reduce.
+        name: &'static str,
+        /// The largest such key of those seen together.
+        key: u64,
+        /// The range.
+        range: u64,
+    },
+    /// More runs were written than a budget of this size can keep the checksums of.
+    #[error(
+        "{name}: {} of runs are too much for a budget of {}: give it more memory",
+        inshore_store::format_bytes(*spilled), inshore_store::format_bytes(*memory)
+    )]
+    TooManyRuns {
+        /// The name of the sort-reduce.
+        name: &'static str,
+        /// Bytes of all runs.
+        spilled: u64,
+        /// The budget in bytes.
+        memory: u64,
+    },
+}

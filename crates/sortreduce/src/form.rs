@@ -1,0 +1,185 @@
+//! Forming runs: the part of merging that belongs to one pushing thread.
+
+use inshore_store::Job;
+
+use crate::{
+    Key, Operation, Result,
+    chunk::Chunk,
+    config::MergePlan,
+    run::{Run, RunWriter},
+    scatter::BucketMap,
+    sort::Sorter,
+};
+
+/// Keys that are looked at to guess how keys are spread, where no range is known.
+const SAMPLE_KEYS: usize = 256;
+
+/// A chunk, what is needed to sort it, and the file that its runs go to. It outlives the sink that uses it, so
+/// that many sinks after another share one.
+pub(crate) struct Formation<O: Operation> {
+    job: Job,
+    key_range: Option<u64>,
+    chunk: Chunk<O::Key, O::Value>,
+    sorter: Sorter<O>,
+    writer: RunWriter<O::Key, O::Value>,
+    state: ChunkState,
+    /// Whether the buckets suit the keys that came so far.
+    map_suits: bool,
+    /// What happened since it was last asked.
+    pub done: Formed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChunkState {
+    /// Nothing was pushed since it was made or written: its buckets may change.
+    Empty,
+    Filling,
+    Sorted,
+}
+
+/// What forming runs did.
+#[derive(Debug, Default)]
+pub(crate) struct Formed {
+    pub records_pushed: u64,
+    pub records_in_runs: u64,
+    pub runs: Vec<Run>,
+    pub runs_count: u64,
+}
+
+impl<O: Operation> Formation<O> {
+    pub fn new(job: &Job, name: &'static str, operation: O, plan: &MergePlan, range: Option<u64>) -> Result<Self> {
+        let key_max = u64::MAX >> (u64::BITS - O::Key::BITS);
+        let max = range.map_or(key_max, |range| range.saturating_sub(1).min(key_max));
+        let map = BucketMap::over(0, max, plan.chunk.bucket_bits);
+        Ok(Formation {
+            job: job.clone(),
+            key_range: range,
+            chunk: Chunk::new(plan.chunk, map, job.budget())?,
+            sorter: Sorter::new(operation, plan.slab_records, job.budget())?,
+            writer: RunWriter::new(job, name, plan.block_bytes, plan.write_bytes)?,
+            state: ChunkState::Empty,
+            map_suits: range.is_some(),
+            done: Formed::default(),
+        })
+    }
+
+    /// Takes records; where the chunk is full, sorts it, and writes a run if that makes too little room.
+    ///
+    /// # Errors
+    /// Those of writing a run; [`inshore_store::Error::Cancelled`].
+    #[inline]
+    pub fn push(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
+        let mut done = 0;
+        while done < keys.len() {
+            if self.state != ChunkState::Filling {
+                self.start_filling(keys)?;
+            }
+            let (taken, full) = self.chunk.push(&keys[done..], |i| value_at(done + i));
+            done += taken;
+            if full {
+                self.make_room()?;
+            }
+        }
+        self.done.records_pushed += keys.len() as u64;
+        Ok(())
+    }
+
+    fn start_filling(&mut self, keys: &[O::Key]) -> Result<()> {
+        match self.state {
+            ChunkState::Empty if !self.map_suits => {
+                self.chunk.clear(self.sampled_map(keys));
+                self.map_suits = true;
+            }
+            ChunkState::Sorted if self.chunk.is_roomy() => self.chunk.open(),
+            ChunkState::Sorted => self.write_run()?,
+            _ => {}
+        }
+        self.state = ChunkState::Filling;
+        Ok(())
+    }
+
+    fn make_room(&mut self) -> Result<()> {
+        self.chunk.sort(&mut self.sorter, &self.job)?;
+        if self.chunk.is_roomy() {
+            self.chunk.open();
+            return Ok(());
+        }
+        self.write_run()
+    }
+
+    /// Sorts and reduces what is in the chunk.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::Cancelled`].
+    pub fn sort(&mut self) -> Result<()> {
+        if self.state == ChunkState::Filling {
+            self.chunk.sort(&mut self.sorter, &self.job)?;
+            self.state = ChunkState::Sorted;
+        }
+        Ok(())
+    }
+
+    /// Writes a sorted chunk as a run.
+    fn write_run(&mut self) -> Result<()> {
+        self.job.check_cancelled()?;
+        let records = self.chunk.sorted_records();
+        let _span = tracing::debug_span!("run", records).entered();
+        self.writer.begin(0)?;
+        for (keys, values) in self.chunk.sorted_blocks() {
+            self.writer.append(keys, values)?;
+        }
+        self.done.records_in_runs += records;
+        self.done.runs_count += 1;
+        self.done.runs.extend(self.writer.end()?);
+        let map = if self.key_range.is_some() { self.chunk.map() } else { self.learned_map() };
+        self.chunk.clear(map);
+        self.state = ChunkState::Empty;
+        Ok(())
+    }
+
+    /// Records of a sorted chunk that never left memory.
+    pub fn records_in_chunk(&self) -> u64 {
+        self.chunk.sorted_records()
+    }
+
+    /// Writes what is left in the sorted chunk and gives the runs that were not given before; hands the memory
+    /// back.
+    ///
+    /// # Errors
+    /// Those of writing a run.
+    pub fn finish(mut self) -> Result<Formed> {
+        if self.state == ChunkState::Sorted {
+            self.write_run()?;
+        }
+        self.done.runs.extend(self.writer.finish()?);
+        Ok(self.done)
+    }
+
+    /// The sorted chunk and the sorter, where all fits in memory.
+    pub fn into_memory(self) -> (Chunk<O::Key, O::Value>, Sorter<O>) {
+        (self.chunk, self.sorter)
+    }
+
+    /// Buckets for keys like these first ones. A bad guess costs speed only.
+    fn sampled_map(&self, keys: &[O::Key]) -> BucketMap {
+        let mut sample: Vec<u64> = keys.iter().take(SAMPLE_KEYS).map(|key| key.to_u64()).collect();
+        sample.sort_unstable();
+        let eighth = sample.len() / 8;
+        spread::<O::Key>(sample[eighth], sample[sample.len() - 1 - eighth], self.chunk.bucket_bits())
+    }
+
+    /// Buckets for keys like those in the sorted chunk, without the outer 64ths.
+    fn learned_map(&self) -> BucketMap {
+        let blocks = self.chunk.sorted_block_numbers();
+        let first_key = |number: usize| self.chunk.numbered_block(blocks[number]).0[0].to_u64();
+        let outer = blocks.len() / 64;
+        spread::<O::Key>(first_key(outer), first_key(blocks.len() - 1 - outer), self.chunk.bucket_bits())
+    }
+}
+
+/// Buckets for keys that mostly lie in `low..=high`, with a margin.
+fn spread<K: Key>(low: u64, high: u64, bits: u32) -> BucketMap {
+    let margin = (high - low) / 4;
+    let key_max = u64::MAX >> (u64::BITS - K::BITS);
+    BucketMap::over(low.saturating_sub(margin), high.saturating_add(margin).min(key_max), bits)
+}

@@ -1,0 +1,223 @@
+//! Merging sorted sources and combining equal keys, a slab at a time.
+//!
+//! A round looks a little way (a window) ahead into every source, takes the smallest of the keys at the windows'
+//! ends as its limit, and copies all records up to that limit from all sources to the slab. Rounds go on until
+//! the slab is full; then it is sorted and reduced like any slab (see [`crate::sort`]). So the cost of a record
+//! hardly grows with the number of sources, where a loser tree's grows with its logarithm and with the cache
+//! lines it loses: hundreds of runs are merged in one pass. Dense keys are not even sorted but accumulated.
+//!
+//! A window doubles where its end is the limit, and shrinks where little of it is taken, so that runs of
+//! disjoint or very different keys cost few rounds too.
+
+use inshore_store::{Buffer, Job};
+
+use crate::{Block, Key, Operation, Result, Value, chunk::Chunk, run::RunReader, sort::Sorter};
+
+/// A sorted source of records without equal keys.
+pub(crate) enum Source<K, V> {
+    /// A run on flash.
+    Run(RunReader<K, V>),
+    /// A sorted chunk that never left memory.
+    Chunk(ChunkReader<K, V>),
+}
+
+/// Streams a sorted chunk.
+pub(crate) struct ChunkReader<K, V> {
+    chunk: Chunk<K, V>,
+    blocks: std::vec::IntoIter<u32>,
+    current: Option<u32>,
+    position: usize,
+}
+
+impl<K: Key, V: Value> ChunkReader<K, V> {
+    pub fn new(chunk: Chunk<K, V>) -> Self {
+        let mut blocks = chunk.sorted_block_numbers().into_iter();
+        let current = blocks.next();
+        ChunkReader { chunk, blocks, current, position: 0 }
+    }
+
+    fn records(&self) -> (&[K], &[V]) {
+        match self.current {
+            Some(block) => {
+                let (keys, values) = self.chunk.numbered_block(block);
+                (&keys[self.position..], &values[self.position..])
+            }
+            None => (&[], &[]),
+        }
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.position += count;
+        if self.records().0.is_empty() {
+            self.current = self.blocks.next();
+            self.position = 0;
+        }
+    }
+}
+
+impl<K: Key, V: Value> Source<K, V> {
+    /// The next records, as far as they lie together; none at the end only.
+    #[inline]
+    fn records(&self) -> (&[K], &[V]) {
+        match self {
+            Source::Run(reader) => (reader.keys(), reader.values()),
+            Source::Chunk(reader) => reader.records(),
+        }
+    }
+
+    #[inline]
+    fn keys(&self) -> &[K] {
+        match self {
+            Source::Run(reader) => reader.keys(),
+            Source::Chunk(reader) => reader.records().0,
+        }
+    }
+
+    fn advance(&mut self, count: usize) -> Result<()> {
+        match self {
+            Source::Run(reader) => reader.advance(count),
+            Source::Chunk(reader) => {
+                reader.advance(count);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A merge in progress.
+pub(crate) struct Merge<O: Operation> {
+    job: Job,
+    sources: Vec<Source<O::Key, O::Value>>,
+    /// How far a round looks ahead into each source, in records.
+    windows: Vec<usize>,
+    windows_sum: usize,
+    window_min: usize,
+    sorter: Sorter<O>,
+    /// Records of the only source that the caller has seen.
+    shown: usize,
+    pub records_in: u64,
+}
+
+impl<O: Operation> Merge<O> {
+    /// Merges `sources`, at most as many as a slab of `sorter` has records.
+    pub fn new(job: &Job, mut sources: Vec<Source<O::Key, O::Value>>, sorter: Sorter<O>) -> Self {
+        sources.retain(|source| !source.keys().is_empty());
+        let window_min = (sorter.slab_records() / (4 * sources.len().max(1))).max(1);
+        let windows = vec![window_min; sources.len()];
+        let windows_sum = window_min * sources.len();
+        assert!(windows_sum <= sorter.slab_records(), "more sources than records in a slab");
+        Merge { job: job.clone(), sources, windows, windows_sum, window_min, sorter, shown: 0, records_in: 0 }
+    }
+
+    /// The next records; none at the end.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
+    pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
+        self.job.check_cancelled()?;
+        if self.sources.len() == 1 {
+            return self.next_of_one();
+        }
+        let count = self.fill_slab()?;
+        self.records_in += count as u64;
+        let count = self.sorter.sort_reduce(count);
+        let (keys, values) = self.sorter.outputs(count);
+        Ok((count > 0).then_some(Block { keys, values }))
+    }
+
+    /// A single source is sorted and reduced already: its blocks are handed on where they lie.
+    fn next_of_one(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
+        let shown = std::mem::take(&mut self.shown);
+        if shown > 0 {
+            self.sources[0].advance(shown)?;
+        }
+        let (keys, values) = self.sources[0].records();
+        self.shown = keys.len();
+        self.records_in += keys.len() as u64;
+        Ok((!keys.is_empty()).then_some(Block { keys, values }))
+    }
+
+    fn fill_slab(&mut self) -> Result<usize> {
+        let mut filled = 0;
+        while !self.sources.is_empty() && filled + self.windows_sum <= self.sorter.slab_records() {
+            filled = self.round(filled)?;
+            if self.sources.len() == 1 && filled > 0 {
+                break;
+            }
+        }
+        Ok(filled)
+    }
+
+    /// Copies all records up to the limit to the slab, behind the `filled` records there.
+    fn round(&mut self, mut filled: usize) -> Result<usize> {
+        let (limiting, limit) = limit(&self.sources, &self.windows);
+        let (slab_keys, slab_values) = self.sorter.inputs();
+        let mut some_ended = false;
+        for (source, window) in self.sources.iter_mut().zip(&mut self.windows) {
+            let (keys, values) = source.records();
+            let count = count_up_to(&keys[..keys.len().min(*window)], limit);
+            slab_keys[filled..filled + count].copy_from_slice(&keys[..count]);
+            slab_values[filled..filled + count].copy_from_slice(&values[..count]);
+            filled += count;
+            if count < *window / 4 && *window > self.window_min {
+                self.windows_sum -= *window / 2;
+                *window -= *window / 2;
+            }
+            if count > 0 {
+                source.advance(count)?;
+                some_ended |= source.keys().is_empty();
+            }
+        }
+        let grown = self.windows[limiting];
+        if self.windows_sum + grown <= self.sorter.slab_records() / 2 {
+            self.windows[limiting] += grown;
+            self.windows_sum += grown;
+        }
+        if some_ended {
+            self.remove_ended();
+        }
+        Ok(filled)
+    }
+
+    fn remove_ended(&mut self) {
+        let mut number = 0;
+        while number < self.sources.len() {
+            if self.sources[number].keys().is_empty() {
+                self.sources.remove(number);
+                self.windows_sum -= self.windows.remove(number);
+            } else {
+                number += 1;
+            }
+        }
+    }
+
+    /// The memory of the merge's slab, for the next one.
+    pub fn into_sorter(self) -> Sorter<O> {
+        self.sorter
+    }
+}
+
+/// The smallest of the keys at the windows' ends, and whose it is.
+fn limit<K: Key, V: Value>(sources: &[Source<K, V>], windows: &[usize]) -> (usize, K) {
+    let ends = sources.iter().zip(windows).enumerate().map(|(number, (source, &window))| {
+        let keys = source.keys();
+        (keys[keys.len().min(window) - 1], number)
+    });
+    let (key, number) = ends.min().expect("called with sources only");
+    (number, key)
+}
+
+/// How many of some sorted keys are not above `limit`.
+fn count_up_to<K: Key>(keys: &[K], limit: K) -> usize {
+    match keys.last() {
+        Some(&last) if last <= limit => keys.len(),
+        _ => keys.partition_point(|&key| key <= limit),
+    }
+}
+
+/// Two equal buffers for each of `count` readers, cut from one region so that they lie on huge pages.
+pub(crate) fn read_buffers(job: &Job, count: usize, unit_bytes: usize) -> Result<Vec<[Buffer; 2]>> {
+    let all = Buffer::zeroed(job.budget(), 2 * count * unit_bytes, "the read buffers of a merge")?;
+    let mut parts = all.split(unit_bytes).into_iter();
+    Ok(std::iter::from_fn(|| Some([parts.next()?, parts.next()?])).collect())
+}

@@ -1,0 +1,299 @@
+//! Runs on flash: sorted, reduced sequences of records.
+//!
+//! ```text
+//!   run file   [ run 0 | run 1 | ... ]              up to 256 runs of one thread; removed with its last run
+//!   run        [ block | block | ... | block ]      all blocks equal, only the last one partly filled
+//!   block      [ key * n | zeros | value * n | zeros ]   n = block_bytes / (key bytes + value bytes), less in
+//!                                                        the last; values start where n whole keys end,
+//!                                                        rounded up to their alignment
+//! ```
+//!
+//! Numbers are little endian (the machine's order: scratch is never read by another). A block is also the unit
+//! of checking (see `CheckedFile` of the store), so that no record straddles a check. Where a run begins and how
+//! many records it has is kept in memory. Several runs share a file because open files are scarce: a budget of
+//! 64 MiB makes thousands of runs of a terabyte.
+
+use std::{marker::PhantomData, ops::Range, sync::Arc};
+
+use inshore_store::{Buffer, CheckedFile, FileWriter, Job, PendingRead};
+
+use crate::{
+    Key, Result, Value,
+    array::{typed, typed_mut},
+    record::record_bytes,
+};
+
+/// Runs in a file: more would hold back scratch space while runs are merged in several passes.
+const RUNS_PER_FILE: usize = 256;
+
+/// A scratch file, removed when the last run in it is dropped. Declared first where it is written, so that the
+/// file goes even if writing fails.
+#[derive(Debug)]
+struct Scratch {
+    job: Job,
+    name: String,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed now goes with the job's folder.
+        let _ = self.job.remove_scratch(&self.name);
+    }
+}
+
+#[derive(Debug)]
+struct RunFile {
+    file: CheckedFile,
+    _scratch: Scratch,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    file: Arc<RunFile>,
+    start: u64,
+    blocks: u64,
+    pub records: u64,
+    /// How many merges it went through.
+    pub level: u32,
+}
+
+/// Where things are in a block.
+#[derive(Clone, Copy, Debug)]
+struct Layout<K, V> {
+    block_bytes: usize,
+    block_records: usize,
+    values_offset: usize,
+    of: PhantomData<(K, V)>,
+}
+
+impl<K: Key, V: Value> Layout<K, V> {
+    fn new(block_bytes: usize) -> Self {
+        let mut block_records = block_bytes / record_bytes::<K, V>();
+        let offset = |records: usize| (records * size_of::<K>()).next_multiple_of(align_of::<V>());
+        while offset(block_records) + block_records * size_of::<V>() > block_bytes {
+            block_records -= 1;
+        }
+        assert!(block_records > 0, "a block of {block_bytes} bytes holds no record");
+        Layout { block_bytes, block_records, values_offset: offset(block_records), of: PhantomData }
+    }
+
+    fn keys<'a>(&self, block: &'a [u8], count: usize) -> &'a [K] {
+        typed(block, count)
+    }
+
+    fn values<'a>(&self, block: &'a [u8], count: usize) -> &'a [V] {
+        typed(&block[self.values_offset..], count)
+    }
+}
+
+/// Writes runs, one after the other.
+#[derive(Debug)]
+pub(crate) struct RunWriter<K, V> {
+    job: Job,
+    prefix: &'static str,
+    write_bytes: usize,
+    layout: Layout<K, V>,
+    staging: Buffer,
+    staged: usize,
+    current: Option<OpenFile>,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    writer: FileWriter,
+    scratch: Scratch,
+    /// Start, blocks, records and level of the runs in it.
+    runs: Vec<(u64, u64, u64, u32)>,
+}
+
+impl<K: Key, V: Value> RunWriter<K, V> {
+    /// Nothing is created before the first run.
+    pub fn new(job: &Job, prefix: &'static str, block_bytes: usize, write_bytes: usize) -> Result<Self> {
+        Ok(RunWriter {
+            job: job.clone(),
+            prefix,
+            write_bytes,
+            layout: Layout::new(block_bytes),
+            staging: Buffer::zeroed(job.budget(), block_bytes, "a run's block")?,
+            staged: 0,
+            current: None,
+        })
+    }
+
+    /// Begins a run.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::Io`] where the file cannot be created; no memory for its buffers.
+    pub fn begin(&mut self, level: u32) -> Result<()> {
+        let file = match &mut self.current {
+            Some(file) => file,
+            None => self.current.insert(self.create()?),
+        };
+        file.runs.push((file.writer.len(), 0, 0, level));
+        Ok(())
+    }
+
+    fn create(&self) -> Result<OpenFile> {
+        let name = self.job.scratch_name(self.prefix);
+        let path = self.job.scratch_path(&name);
+        let scratch = Scratch { job: self.job.clone(), name: name.clone() };
+        let writer =
+            FileWriter::create(&self.job, path, name, self.layout.block_bytes, self.write_bytes)?;
+        Ok(OpenFile { writer, scratch, runs: Vec::with_capacity(RUNS_PER_FILE) })
+    }
+
+    /// Appends records to the run.
+    ///
+    /// # Errors
+    /// Those of [`FileWriter::write`].
+    pub fn append(&mut self, mut keys: &[K], mut values: &[V]) -> Result<()> {
+        while !keys.is_empty() {
+            let part = keys.len().min(self.layout.block_records - self.staged);
+            let range = self.staged..self.staged + part;
+            typed_mut::<K>(&mut self.staging, range.end)[range.clone()].copy_from_slice(&keys[..part]);
+            let values_bytes = &mut self.staging[self.layout.values_offset..];
+            typed_mut::<V>(values_bytes, range.end)[range].copy_from_slice(&values[..part]);
+            self.staged += part;
+            (keys, values) = (&keys[part..], &values[part..]);
+            if self.staged == self.layout.block_records {
+                self.write_block()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_block(&mut self) -> Result<()> {
+        let file = self.current.as_mut().expect("a run was begun");
+        file.writer.write(&self.staging)?;
+        let (_, blocks, records, _) = file.runs.last_mut().expect("a run was begun");
+        *blocks += 1;
+        *records += self.staged as u64;
+        self.staging.fill(0);
+        self.staged = 0;
+        Ok(())
+    }
+
+    /// Ends the run; gives the file's runs if it has enough of them now.
+    pub fn end(&mut self) -> Result<Vec<Run>> {
+        if self.staged > 0 {
+            self.write_block()?;
+        }
+        match &self.current {
+            Some(file) if file.runs.len() == RUNS_PER_FILE => self.finish(),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Ends the file and gives its runs.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::Io`] of a write that was still on its way.
+    pub fn finish(&mut self) -> Result<Vec<Run>> {
+        let Some(OpenFile { writer, scratch, runs }) = self.current.take() else { return Ok(Vec::new()) };
+        let file = Arc::new(RunFile { file: writer.finish()?, _scratch: scratch });
+        let run = |(start, blocks, records, level)| Run { file: file.clone(), start, blocks, records, level };
+        Ok(runs.into_iter().map(run).collect())
+    }
+}
+
+/// Bytes on flash of a run of so many records.
+pub(crate) fn run_bytes<K: Key, V: Value>(records: u64, block_bytes: usize) -> u64 {
+    records.div_ceil(Layout::<K, V>::new(block_bytes).block_records as u64) * block_bytes as u64
+}
+
+/// Streams a run, a block at a time, through two buffers: one is used while the other is being filled.
+#[derive(Debug)]
+pub(crate) struct RunReader<K, V> {
+    job: Job,
+    run: Run,
+    layout: Layout<K, V>,
+    /// Bytes of the file that were not yet asked for.
+    unread: Range<u64>,
+    ahead: Option<PendingRead>,
+    current: Buffer,
+    /// The current block in `current`, and what is left behind it.
+    left: Range<usize>,
+    position: usize,
+    block_len: usize,
+    /// Records of the run in blocks after the current one.
+    records_left: u64,
+}
+
+impl<K: Key, V: Value> RunReader<K, V> {
+    /// Starts to read. Both buffers are of one size, a multiple of the run's block.
+    pub fn new(job: &Job, run: Run, buffers: [Buffer; 2]) -> Result<Self> {
+        let layout = Layout::new(run.file.file.block_bytes());
+        assert!(buffers[0].len() >= layout.block_bytes, "a buffer smaller than a block");
+        let [current, spare] = buffers;
+        let mut reader = RunReader {
+            job: job.clone(),
+            layout,
+            unread: run.start..run.start + run.blocks * layout.block_bytes as u64,
+            ahead: None,
+            current,
+            left: 0..0,
+            position: 0,
+            block_len: 0,
+            records_left: run.records,
+            run,
+        };
+        reader.read_ahead(spare)?;
+        reader.next_block()?;
+        Ok(reader)
+    }
+
+    fn read_ahead(&mut self, buffer: Buffer) -> Result<()> {
+        if self.unread.is_empty() {
+            return Ok(());
+        }
+        let end = self.unread.end.min(self.unread.start + buffer.len() as u64);
+        let range = self.unread.start..end;
+        self.unread.start = end;
+        self.ahead = Some(self.run.file.file.submit_read(&self.job, range, buffer)?);
+        Ok(())
+    }
+
+    /// Goes to the next block; at the end of the run it has no records.
+    fn next_block(&mut self) -> Result<()> {
+        self.left.start += self.layout.block_bytes;
+        if self.left.start >= self.left.end {
+            self.left = 0..0;
+            if let Some(pending) = self.ahead.take() {
+                let (buffer, wanted) = pending.wait()?;
+                let used = std::mem::replace(&mut self.current, buffer);
+                self.left = wanted;
+                self.read_ahead(used)?;
+            }
+        }
+        self.position = 0;
+        self.block_len = self.records_left.min(self.layout.block_records as u64) as usize;
+        self.records_left -= self.block_len as u64;
+        Ok(())
+    }
+
+    /// The records of the current block that were not taken yet; none at the end of the run only.
+    #[inline]
+    pub fn keys(&self) -> &[K] {
+        &self.layout.keys(&self.current[self.left.start..], self.block_len)[self.position..]
+    }
+
+    /// Their values.
+    #[inline]
+    pub fn values(&self) -> &[V] {
+        &self.layout.values(&self.current[self.left.start..], self.block_len)[self.position..]
+    }
+
+    /// Takes `count` records of those that [`RunReader::keys`] shows.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::Io`] and [`inshore_store::Error::Damaged`] of the next block.
+    pub fn advance(&mut self, count: usize) -> Result<()> {
+        self.position += count;
+        debug_assert!(self.position <= self.block_len);
+        if self.position == self.block_len {
+            self.next_block()?;
+        }
+        Ok(())
+    }
+}

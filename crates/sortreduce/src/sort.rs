@@ -1,0 +1,305 @@
+//! Sorting and reducing a slab: as many records as fit the second-level cache.
+//!
+//! Everything above (chunks, merges) cuts its work into slabs. A slab is done in one of three ways:
+//!
+//! - **accumulate**: where the slab's keys span few numbers, each value is combined into a table that is indexed
+//!   by key, and a bitmap says which keys were there. No sorting at all: about 2 ns a record.
+//! - **keys alone**, where values have no bytes: the keys are sorted as they are.
+//! - **packed**: the key's distance from the smallest and the record's number go into one 64-bit word, the words
+//!   are sorted, and the records are gathered and combined in that order. Keys that need more bits than there are
+//!   lose their lowest ones, and what is equal then is sorted again by the whole key.
+//!
+//! Words are sorted by one scatter on their highest bits, which leaves about a word in each bin of evenly spread
+//! keys, and an insertion sort over the whole. Where a bin has many words, it is sorted by comparison.
+
+use inshore_store::{Budget, Result};
+
+use crate::{
+    Key, Operation, Value,
+    array::Array,
+    record::record_bytes,
+    table::{accumulate, scan},
+};
+
+/// Bins of [`sort_words`] as a power of two: their counts (32 KiB) just fit the first-level cache.
+const BIN_BITS: u32 = 13;
+/// Words in a bin from which on insertion sort loses against sorting by comparison.
+const INSERTION_WORDS: u32 = 24;
+/// A table may have so many keys for each record: reading its bitmap costs about one record for 64 keys.
+const TABLE_KEYS_PER_RECORD: u64 = 16;
+
+/// The memory for slabs of one thread.
+pub(crate) struct Sorter<O: Operation> {
+    operation: O,
+    keys: Array<O::Key>,
+    values: Array<O::Value>,
+    words: Array<u64>,
+    sorted: Array<u64>,
+    bins: Array<u32>,
+    table: Array<O::Value>,
+    present: Array<u64>,
+    out_keys: Array<O::Key>,
+    out_values: Array<O::Value>,
+}
+
+/// Keys of the table of a sorter for slabs of `slab_records`.
+fn table_keys(slab_records: usize) -> usize {
+    (2 * slab_records).next_multiple_of(64)
+}
+
+/// Bytes that a [`Sorter`] for slabs of `slab_records` takes from the budget, at most.
+pub(crate) fn sorter_bytes(slab_records: usize, key_bytes: usize, value_bytes: usize) -> usize {
+    use crate::array::taken_bytes;
+    let table = table_keys(slab_records);
+    taken_bytes(slab_records * key_bytes)
+        + taken_bytes(slab_records * value_bytes)
+        + 2 * taken_bytes(slab_records * 8)
+        + taken_bytes(bins(slab_records) * 4)
+        + 2 * taken_bytes(table * value_bytes)
+        + taken_bytes(table / 8)
+        + taken_bytes(table * key_bytes)
+}
+
+fn bins(slab_records: usize) -> usize {
+    1 << bin_bits(slab_records)
+}
+
+fn bin_bits(words: usize) -> u32 {
+    words.ilog2().clamp(1, BIN_BITS)
+}
+
+impl<O: Operation> Sorter<O> {
+    /// A sorter for slabs of `slab_records` (1 or more).
+    pub fn new(operation: O, slab_records: usize, budget: &Budget) -> Result<Self> {
+        let what = "the memory that records are sorted in";
+        let table = table_keys(slab_records);
+        Ok(Sorter {
+            operation,
+            keys: Array::zeroed(budget, slab_records, what)?,
+            values: Array::zeroed(budget, slab_records, what)?,
+            words: Array::zeroed(budget, slab_records, what)?,
+            sorted: Array::zeroed(budget, slab_records, what)?,
+            bins: Array::zeroed(budget, bins(slab_records), what)?,
+            table: Array::zeroed(budget, table, what)?,
+            present: Array::zeroed(budget, table / 64, what)?,
+            out_keys: Array::zeroed(budget, table, what)?,
+            out_values: Array::zeroed(budget, table, what)?,
+        })
+    }
+
+    /// Records in a slab.
+    pub fn slab_records(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Where the caller puts a slab's records before [`Sorter::sort_reduce`].
+    pub fn inputs(&mut self) -> (&mut [O::Key], &mut [O::Value]) {
+        (&mut self.keys, &mut self.values)
+    }
+
+    /// The first `count` records of the last result.
+    pub fn outputs(&self, count: usize) -> (&[O::Key], &[O::Value]) {
+        (&self.out_keys[..count], &self.out_values[..count])
+    }
+
+    /// Sorts and reduces the first `count` inputs and gives the number of outputs.
+    pub fn sort_reduce(&mut self, count: usize) -> usize {
+        if count == 0 {
+            return 0;
+        }
+        let (min, max) = min_max(&self.keys[..count]);
+        if self.has_table_for(min, max) && max - min < TABLE_KEYS_PER_RECORD.saturating_mul(count as u64) {
+            let operation = &self.operation;
+            let combine = |a, b| operation.combine(a, b);
+            let (keys, values) = (&self.keys[..count], &self.values[..count]);
+            accumulate(min, keys, values, &mut self.table, &mut self.present, combine);
+            self.take_table(min, max)
+        } else if size_of::<O::Value>() == 0 {
+            self.sort_keys(count, min, max)
+        } else {
+            self.sort_packed(count, min, max)
+        }
+    }
+
+    /// Whether [`Sorter::accumulate`] can take the keys `min..=max`.
+    pub fn has_table_for(&self, min: u64, max: u64) -> bool {
+        max - min < self.table.len() as u64
+    }
+
+    /// Combines records with keys not below `min` into the table.
+    pub fn accumulate(&mut self, min: u64, keys: &[O::Key], values: &[O::Value]) {
+        let operation = &self.operation;
+        accumulate(min, keys, values, &mut self.table, &mut self.present, |a, b| operation.combine(a, b));
+    }
+
+    /// Moves what was accumulated to the outputs, gives its number and leaves the table empty.
+    pub fn take_table(&mut self, min: u64, max: u64) -> usize {
+        let words = (max - min) as usize / 64 + 1;
+        let present = &mut self.present[..words];
+        let (_, count) = scan(min, present, &self.table, &mut self.out_keys, &mut self.out_values);
+        present.fill(0);
+        count
+    }
+
+    fn sort_keys(&mut self, count: usize, min: u64, max: u64) -> usize {
+        let (words, sorted) = (&mut self.words[..count], &mut self.sorted[..count]);
+        for (word, key) in words.iter_mut().zip(&self.keys[..count]) {
+            *word = key.to_u64() - min;
+        }
+        sort_words(words, sorted, &mut self.bins, bits_of(max - min));
+        gather_keys(min, sorted, &mut self.out_keys)
+    }
+
+    fn sort_packed(&mut self, count: usize, min: u64, max: u64) -> usize {
+        let index_bits = bits_of(count as u64 - 1);
+        let lost_bits = (bits_of(max - min) + index_bits).saturating_sub(u64::BITS);
+        let (words, sorted) = (&mut self.words[..count], &mut self.sorted[..count]);
+        let (keys, values) = (&self.keys[..count], &self.values[..count]);
+        for (index, (word, key)) in words.iter_mut().zip(keys).enumerate() {
+            *word = (key.to_u64() - min) >> lost_bits << index_bits | index as u64;
+        }
+        sort_words(words, sorted, &mut self.bins, bits_of(max - min) - lost_bits + index_bits);
+        if lost_bits > 0 {
+            sort_groups(sorted, index_bits, keys);
+        }
+        let operation = &self.operation;
+        let combine = |a, b| operation.combine(a, b);
+        let mask = (1 << index_bits) - 1;
+        gather(sorted, mask, keys, values, &mut self.out_keys, &mut self.out_values, combine)
+    }
+}
+
+/// Records of a slab so that a sorter for it takes at most `bytes`.
+pub(crate) fn slab_records_in<K, V>(bytes: usize) -> usize {
+    let each = 3 * record_bytes::<K, V>() + 2 * size_of::<V>() + 21;
+    let mut records = (bytes / each).max(1);
+    while records > 1 && sorter_bytes(records, size_of::<K>(), size_of::<V>()) > bytes {
+        records -= records.div_ceil(16);
+    }
+    records
+}
+
+fn bits_of(number: u64) -> u32 {
+    u64::BITS - number.leading_zeros()
+}
+
+/// The smallest and largest of at least one key.
+pub(crate) fn min_max<K: Key>(keys: &[K]) -> (u64, u64) {
+    let first = keys[0];
+    let (min, max) = keys.iter().fold((first, first), |(min, max), &key| (min.min(key), max.max(key)));
+    (min.to_u64(), max.to_u64())
+}
+
+/// Sorts `words`, all below `2^bits`, into `sorted`. `bins` is work space of a power of two of at least 2.
+fn sort_words(words: &[u64], sorted: &mut [u64], bins: &mut [u32], bits: u32) {
+    if words.len() < 64 {
+        sorted.copy_from_slice(words);
+        return sorted.sort_unstable();
+    }
+    let bin_bits = bin_bits(words.len()).min(bits).min(bins.len().ilog2());
+    let shift = bits - bin_bits;
+    let bins = &mut bins[..1 << bin_bits];
+    let fullest = count_bins(words, shift, bins);
+    start_bins(bins);
+    for &word in words {
+        let place = &mut bins[(word >> shift) as usize];
+        sorted[*place as usize] = word;
+        *place += 1;
+    }
+    if fullest > INSERTION_WORDS {
+        sort_full_bins(sorted, bins);
+    }
+    insertion_sort(sorted);
+}
+
+/// Counts the words of each bin and gives the highest count.
+fn count_bins(words: &[u64], shift: u32, bins: &mut [u32]) -> u32 {
+    bins.fill(0);
+    for &word in words {
+        bins[(word >> shift) as usize] += 1;
+    }
+    bins.iter().copied().max().unwrap_or(0)
+}
+
+/// Turns counts into the places where bins start.
+fn start_bins(bins: &mut [u32]) {
+    let mut start = 0;
+    for bin in bins {
+        start += std::mem::replace(bin, start);
+    }
+}
+
+/// Sorts those bins by comparison that are too full for insertion. `ends` are the places after them.
+fn sort_full_bins(sorted: &mut [u64], ends: &[u32]) {
+    let mut start = 0;
+    for &end in ends {
+        if end - start > INSERTION_WORDS {
+            sorted[start as usize..end as usize].sort_unstable();
+        }
+        start = end;
+    }
+}
+
+/// Fast where every word is close to its place.
+fn insertion_sort(words: &mut [u64]) {
+    for end in 1..words.len() {
+        let word = words[end];
+        let mut place = end;
+        while place > 0 && words[place - 1] > word {
+            words[place] = words[place - 1];
+            place -= 1;
+        }
+        words[place] = word;
+    }
+}
+
+/// Sorts neighbours whose packed bits of the key are equal by the whole key, and those by their number.
+fn sort_groups<K: Key>(words: &mut [u64], index_bits: u32, keys: &[K]) {
+    let mask = (1 << index_bits) - 1;
+    for group in words.chunk_by_mut(|a, b| a >> index_bits == b >> index_bits) {
+        if group.len() > 1 {
+            group.sort_unstable_by_key(|word| (keys[(word & mask) as usize], *word));
+        }
+    }
+}
+
+/// Writes each distinct word once, as a key, and gives their number.
+fn gather_keys<K: Key>(min: u64, sorted: &[u64], out: &mut [K]) -> usize {
+    let mut last = 0;
+    let mut current = sorted[0];
+    out[0] = K::from_u64(min + current);
+    for &word in sorted {
+        last += usize::from(word != current);
+        out[last] = K::from_u64(min + word);
+        current = word;
+    }
+    last + 1
+}
+
+/// Gathers records in the order of the packed words and combines equal keys; gives the number of outputs.
+/// Written so that the compiler needs no branch on equality where `combine` is cheap: nothing predicts it.
+/// (Combining first and choosing afterwards is no way: a sum of two keys' values may overflow.)
+fn gather<K: Key, V: Value>(
+    sorted: &[u64],
+    mask: u64,
+    keys: &[K],
+    values: &[V],
+    out_keys: &mut [K],
+    out_values: &mut [V],
+    combine: impl Fn(V, V) -> V,
+) -> usize {
+    let first = (sorted[0] & mask) as usize;
+    let (mut last, mut key, mut value) = (0, keys[first], values[first]);
+    out_keys[0] = key;
+    out_values[0] = value;
+    for word in &sorted[1..] {
+        let index = (word & mask) as usize;
+        let same = keys[index] == key;
+        key = keys[index];
+        value = if same { combine(value, values[index]) } else { values[index] };
+        last += usize::from(!same);
+        out_keys[last] = key;
+        out_values[last] = value;
+    }
+    last + 1
+}

@@ -1,0 +1,93 @@
+//! Tables: a place for every key of a range, and a bitmap of the places that hold a value.
+//!
+//! The bitmap is what lets any operation do without a neutral element, and any value mean something. Both loops
+//! are used for slabs of few distinct keys and for the shards of the dense strategy.
+
+use std::hint::select_unpredictable;
+
+use crate::{Key, Value};
+
+/// Records that are accumulated together.
+const GROUP_RECORDS: usize = 256;
+
+/// Combines each value into `table[key - min]`; `present` has a bit for each place that holds a value.
+///
+/// Whether a place is taken is a coin's throw where keys are spread, and a wrong guess costs more than all the
+/// rest. So a group of records goes through two loops without a branch on it: the first one fills empty places
+/// and lists the other records (and waits for many cache misses at once), the second one combines those.
+pub(crate) fn accumulate<K: Key, V: Value>(
+    min: u64,
+    keys: &[K],
+    values: &[V],
+    table: &mut [V],
+    present: &mut [u64],
+    combine: impl Fn(V, V) -> V,
+) {
+    let mut left = [(0u32, 0u32); GROUP_RECORDS];
+    for (keys, values) in keys.chunks(GROUP_RECORDS).zip(values.chunks(GROUP_RECORDS)) {
+        let count = fill_empty(min, keys, values, table, present, &mut left);
+        for &(place, number) in &left[..count] {
+            let old = &mut table[place as usize];
+            *old = combine(*old, values[number as usize]);
+        }
+    }
+}
+
+/// Puts values where there is none; lists place and number of the other records and gives how many they are.
+fn fill_empty<K: Key, V: Value>(
+    min: u64,
+    keys: &[K],
+    values: &[V],
+    table: &mut [V],
+    present: &mut [u64],
+    left: &mut [(u32, u32); GROUP_RECORDS],
+) -> usize {
+    let mut count = 0;
+    let mut nowhere = V::default();
+    for (number, (key, &value)) in keys.iter().zip(values).enumerate() {
+        let place = (key.to_u64() - min) as usize;
+        let word = &mut present[place / 64];
+        let taken = *word >> (place % 64) & 1;
+        *word |= 1 << (place % 64);
+        // Choosing where to store compiles to no branch; choosing what to store does.
+        *select_unpredictable(taken == 0, &mut table[place], &mut nowhere) = value;
+        left[count % GROUP_RECORDS] = (place as u32, number as u32);
+        count += taken as usize;
+    }
+    count
+}
+
+/// Writes the records of a table in order until less than a word's keys have room; gives how many words it
+/// scanned and how many records it wrote.
+pub(crate) fn scan<K: Key, V: Value>(
+    min: u64,
+    present: &[u64],
+    table: &[V],
+    keys: &mut [K],
+    values: &mut [V],
+) -> (usize, usize) {
+    let mut count = 0;
+    for (number, &word) in present.iter().enumerate() {
+        if count + 64 > keys.len() {
+            return (number, count);
+        }
+        let (start, first) = (number * 64, min + number as u64 * 64);
+        if word == u64::MAX {
+            for (i, key) in keys[count..count + 64].iter_mut().enumerate() {
+                *key = K::from_u64(first + i as u64);
+            }
+            values[count..count + 64].copy_from_slice(&table[start..start + 64]);
+            count += 64;
+            continue;
+        }
+        let mut left = word;
+        while left != 0 {
+            let place = left.trailing_zeros() as usize;
+            keys[count] = K::from_u64(first + place as u64);
+            values[count] = table[start + place];
+            count += 1;
+            left &= left - 1;
+        }
+    }
+    (present.len(), count)
+}

@@ -1,0 +1,131 @@
+//! What the tests share: operations, a job on a throw-away store, and the naive model.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::{collections::BTreeMap, fmt::Debug, marker::PhantomData, sync::Arc};
+
+use inshore_sortreduce::{Config, Key, Operation, Result, SortReduce, Stats, Value};
+use inshore_store::{Budget, Cancel, Directory, Fault, Faulty, Job, Store};
+
+/// An operation given by a function.
+#[derive(Clone)]
+pub struct By<K, V>(pub fn(V, V) -> V, pub PhantomData<K>);
+
+impl<K: Key, V: Value> Operation for By<K, V> {
+    type Key = K;
+    type Value = V;
+    fn combine(&self, a: V, b: V) -> V {
+        (self.0)(a, b)
+    }
+}
+
+pub fn by<K: Key, V: Value>(combine: fn(V, V) -> V) -> By<K, V> {
+    By(combine, PhantomData)
+}
+
+pub struct TestJob {
+    pub job: Job,
+    pub device: Faulty,
+    pub folder: tempfile::TempDir,
+}
+
+/// A job with a budget of `memory_bytes` on a device with `faults`.
+pub fn job(memory_bytes: u64, faults: &[Fault]) -> TestJob {
+    let folder = tempfile::tempdir().unwrap();
+    let device = Faulty::new(Arc::new(Directory::new()), faults);
+    let store = Store::open_on(folder.path(), Arc::new(device.clone())).unwrap();
+    let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
+    TestJob { job, device, folder }
+}
+
+impl TestJob {
+    /// Scratch files of the job, without its lock.
+    pub fn scratch_files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.job.scratch_path("")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name != "lock").collect()
+    }
+}
+
+/// Pushes `records` from `config.sinks` threads, alternately one by one and in groups of one value.
+pub fn push_all<O: Operation>(
+    sort: &SortReduce<O>,
+    sinks: usize,
+    records: &[(O::Key, O::Value)],
+) -> Result<()> {
+    let part = records.len().div_ceil(sinks).max(1);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..sinks)
+            .map(|number| {
+                let part = records.chunks(part).nth(number).unwrap_or(&[]);
+                scope.spawn(move || {
+                    let mut sink = sort.sink()?;
+                    for &(key, value) in part {
+                        sink.push(key, value)?;
+                    }
+                    sink.finish()
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })
+}
+
+/// Sorts and reduces; checks order, uniqueness and that nothing is left behind.
+pub fn sort_reduce<O: Operation>(
+    job: &TestJob,
+    operation: &O,
+    config: &Config,
+    records: &[(O::Key, O::Value)],
+) -> Result<(Vec<(O::Key, O::Value)>, Stats)> {
+    let sort = SortReduce::new(&job.job, operation.clone(), config)?;
+    push_all(&sort, config.sinks, records)?;
+    let mut sorted = sort.finish()?;
+    let mut out: Vec<(O::Key, O::Value)> = Vec::new();
+    while let Some(block) = sorted.next_block()? {
+        assert!(!block.keys.is_empty() && block.keys.len() == block.values.len());
+        out.extend(block.keys.iter().copied().zip(block.values.iter().copied()));
+    }
+    assert!(sorted.next_block()?.is_none(), "the end stays the end");
+    assert!(out.windows(2).all(|pair| pair[0].0 < pair[1].0), "sorted and unique");
+    let stats = sorted.stats();
+    assert_eq!(stats.records_in, records.len() as u64);
+    assert_eq!(stats.records_out, out.len() as u64);
+    drop(sorted);
+    assert_eq!(job.scratch_files(), Vec::<String>::new());
+    assert_eq!(job.job.budget().reserved_bytes(), 0);
+    Ok((out, stats))
+}
+
+/// The naive model.
+pub fn model<O: Operation>(operation: &O, records: &[(O::Key, O::Value)]) -> Vec<(O::Key, O::Value)> {
+    let mut map = BTreeMap::<O::Key, O::Value>::new();
+    for &(key, value) in records {
+        map.entry(key).and_modify(|old| *old = operation.combine(*old, value)).or_insert(value);
+    }
+    map.into_iter().collect()
+}
+
+/// Compares without printing megabytes.
+pub fn assert_same<K: Key + Debug, V: Value + PartialEq + Debug>(got: &[(K, V)], expected: &[(K, V)], what: &str) {
+    if let Some(place) = got.iter().zip(expected).position(|(a, b)| a != b) {
+        panic!("{what}: record {place} is {:?}, expected {:?}", got[place], expected[place]);
+    }
+    assert_eq!(got.len(), expected.len(), "{what}: number of records");
+}
+
+/// Numbers that look random (SplitMix64), from a printed seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+}

@@ -1,0 +1,157 @@
+//! Drives that fail, fill up or lie, and jobs that are stopped, in every phase: an error, never a wrong answer.
+
+mod common;
+
+use common::{Random, TestJob, assert_same, by, job, model, push_all};
+use inshore_sortreduce::{Config, Error, Result, SortReduce, Strategy};
+use inshore_store::Fault;
+
+const MEMORY_BYTES: u64 = 1 << 20;
+
+fn config(sinks: usize) -> Config {
+    Config {
+        memory_bytes: MEMORY_BYTES,
+        sinks,
+        strategy: Some(Strategy::Merge),
+        chunk_bytes: Some(8 << 10),
+        name: "test",
+        ..Config::default()
+    }
+}
+
+fn records(count: u64) -> Vec<(u64, u64)> {
+    let mut random = Random(count);
+    (0..count).map(|n| (random.below(count * 4), n)).collect()
+}
+
+/// As `common::sort_reduce`, without its checks of what is left.
+fn sort(job: &TestJob, records: &[(u64, u64)]) -> Result<Vec<(u64, u64)>> {
+    let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config(1))?;
+    push_all(&sort, 1, records)?;
+    let mut sorted = sort.finish()?;
+    let mut out = Vec::new();
+    while let Some(block) = sorted.next_block()? {
+        out.extend(block.keys.iter().copied().zip(block.values.iter().copied()));
+    }
+    Ok(out)
+}
+
+/// Ends the job, so that its last reads and writes have ended, and looks for what is left.
+fn check_nothing_left(job: TestJob, what: &str) {
+    assert_eq!(job.scratch_files(), Vec::<String>::new(), "{what}");
+    let budget = job.job.budget().clone();
+    assert!(budget.reserved_bytes_max() <= MEMORY_BYTES, "{what}");
+    drop(job);
+    assert_eq!(budget.reserved_bytes(), 0, "{what}");
+}
+
+#[test]
+fn every_fault_in_every_phase_is_an_error() {
+    let records = records(100_000);
+    let expected = model(&by(|a: u64, b| a + b), &records);
+    let healthy = job(MEMORY_BYTES, &[]);
+    assert_same(&sort(&healthy, &records).unwrap(), &expected, "healthy");
+    let levels = healthy.job.report().levels.len();
+    assert!(levels >= 3, "forms runs, merges some, streams the last merge: {levels}");
+    let (reads, writes, _) = healthy.device.counts();
+    println!("{reads} reads, {writes} writes");
+    assert!(reads > 100 && writes > 50, "{reads} reads, {writes} writes");
+
+    // First, last and some in between; a prime step meets every phase.
+    let numbers = |count: u64| (0..count).step_by(7).chain([count - 1]);
+    let read_faults = numbers(reads).flat_map(|n| [Fault::FailRead(n), Fault::FlipRead(n)]);
+    let write_faults = numbers(writes).flat_map(|n| {
+        [Fault::FailWrite(n), Fault::NoSpaceFromWrite(n), Fault::DropWrite(n), Fault::TearWrite(n)]
+    });
+    for fault in read_faults.chain(write_faults) {
+        let job = job(MEMORY_BYTES, &[fault]);
+        let what = format!("{fault:?}");
+        match sort(&job, &records) {
+            Err(Error::Store(error)) => println!("{what}: {error}"),
+            Err(error) => panic!("{what}: {error}"),
+            // A write whose second half is padding may be torn without harm.
+            Ok(out) => {
+                assert!(matches!(fault, Fault::TearWrite(_)), "{what} was not noticed");
+                assert_same(&out, &expected, &what);
+            }
+        }
+        check_nothing_left(job, &what);
+    }
+}
+
+#[test]
+fn a_full_drive_is_named() {
+    let job = job(MEMORY_BYTES, &[Fault::NoSpaceFromWrite(5)]);
+    let error = sort(&job, &records(100_000)).unwrap_err().to_string();
+    assert!(error.contains("No space left on device") && error.contains("test-0"), "{error}");
+    check_nothing_left(job, "full drive");
+}
+
+#[test]
+fn one_failing_sink_of_several_fails_the_whole() {
+    let job = job(MEMORY_BYTES, &[Fault::FailWrite(9)]);
+    let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config(2)).unwrap();
+    let failed = push_all(&sort, 2, &records(100_000)).err();
+    // The write may have been the last of its sink and its failure be seen at the end only.
+    let failed = match failed {
+        Some(error) => {
+            drop(sort);
+            error
+        }
+        None => sort.finish().err().expect("a failed write"),
+    };
+    assert!(failed.to_string().contains("Input/output error"), "{failed}");
+    check_nothing_left(job, "two sinks");
+}
+
+#[test]
+fn a_stopped_job_stops_in_every_phase() {
+    let records = records(100_000);
+    let is_cancelled = |error: Error| matches!(error, Error::Store(inshore_store::Error::Cancelled));
+    // While records are pushed.
+    let first = job(MEMORY_BYTES, &[]);
+    let sorting = SortReduce::new(&first.job, by(|a: u64, b| a + b), &config(1)).unwrap();
+    let mut sink = sorting.sink().unwrap();
+    sink.push(1, 1).unwrap();
+    first.job.cancel().cancel();
+    let stopped = records.iter().position(|&(key, value)| sink.push(key, value).is_err());
+    assert!(stopped.is_some_and(|place| place < 10_000), "{stopped:?}");
+    drop((sink, sorting));
+    check_nothing_left(first, "pushing");
+    // While a sink ends; while runs are merged; while the result is read.
+    for phase in ["sink", "passes", "reading"] {
+        let job = job(MEMORY_BYTES, &[]);
+        let sorting = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config(1)).unwrap();
+        let mut sink = sorting.sink().unwrap();
+        records.iter().try_for_each(|&(key, value)| sink.push(key, value)).unwrap();
+        let stop = |now: &str| {
+            if now == phase {
+                job.job.cancel().cancel();
+            }
+        };
+        stop("sink");
+        let result = sink.finish().and_then(|()| {
+            stop("passes");
+            let mut sorted = sorting.finish()?;
+            sorted.next_block()?;
+            stop("reading");
+            while sorted.next_block()?.is_some() {}
+            Ok(())
+        });
+        assert!(is_cancelled(result.unwrap_err()), "{phase}");
+        check_nothing_left(job, phase);
+    }
+}
+
+#[test]
+fn a_dense_sort_reduce_does_no_io() {
+    let memory_bytes = 16 << 20;
+    let job = job(memory_bytes, &[Fault::NoSpaceFromWrite(0)]);
+    let config = Config { key_range: Some(1 << 17), memory_bytes, ..Config::default() };
+    let records: Vec<(u32, u64)> = (0..100_000).map(|n| (n * 7 % (1 << 17), 1)).collect();
+    let operation = by(|a: u64, b| a + b);
+    let (got, stats) = common::sort_reduce(&job, &operation, &config, &records).unwrap();
+    assert_same(&got, &model(&operation, &records), "dense");
+    assert_eq!((stats.strategy, stats.bytes_spilled), (Strategy::Dense, 0));
+    assert_eq!(job.device.counts(), (0, 0, 0));
+}

@@ -1,0 +1,340 @@
+//! Sort-reduce against a `BTreeMap`: every strategy, budget and key shape gives the same answer.
+
+mod common;
+
+use common::{Random, TestJob, assert_same, by, job, model, sort_reduce};
+use inshore_sortreduce::{
+    Block, Config, Error, Key, Operation, SortReduce, Strategy, choose, smallest_memory_bytes,
+};
+use proptest::prelude::*;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const MIB: u64 = 1 << 20;
+
+fn config(memory_bytes: u64, sinks: usize) -> Config {
+    Config { memory_bytes, sinks, name: "test", ..Config::default() }
+}
+
+/// Every way to sort `records`, whose keys are below `range` if that is given.
+fn configs(range: Option<u64>, record_bytes: usize) -> Vec<Config> {
+    let mut all = Vec::new();
+    for sinks in [1, 3] {
+        let tiny = smallest_memory_bytes(sinks, record_bytes);
+        for (memory_bytes, chunk_bytes) in
+            [(64 * MIB, None), (tiny, None), (tiny.max(sinks as u64 * MIB), Some(4 << 10)), (16 * MIB, Some(64 << 10))]
+        {
+            let merge =
+                Config { chunk_bytes, strategy: Some(Strategy::Merge), ..config(memory_bytes, sinks) };
+            if range.is_some() {
+                all.push(Config { key_range: range, ..merge.clone() });
+            }
+            all.push(merge);
+        }
+        if range.is_some() {
+            let strategy = Some(Strategy::Dense);
+            all.push(Config { key_range: range, strategy, ..config(256 * MIB, sinks) });
+        }
+    }
+    all
+}
+
+fn check<O: Operation>(operation: &O, range: Option<u64>, records: &[(O::Key, O::Value)])
+where
+    O::Key: std::fmt::Debug,
+    O::Value: PartialEq + std::fmt::Debug,
+{
+    let expected = model(operation, records);
+    for config in configs(range, size_of::<O::Key>() + size_of::<O::Value>()) {
+        let job = job(config.memory_bytes, &[]);
+        let (got, _) = sort_reduce(&job, operation, &config, records).unwrap();
+        assert_same(&got, &expected, &format!("{} records, {config:?}", records.len()));
+        assert!(job.job.budget().reserved_bytes_max() <= config.memory_bytes);
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Extent {
+    low: u32,
+    high: u32,
+    count: u64,
+}
+
+fn join(a: Extent, b: Extent) -> Extent {
+    Extent { low: a.low.min(b.low), high: a.high.max(b.high), count: a.count + b.count }
+}
+
+/// Ways in which keys are spread, as functions of position and a random number.
+const SHAPES: [(&str, fn(u64, u64, u64) -> u64); 8] = [
+    ("uniform", |_, _, random| random),
+    ("sorted", |i, _, _| i * 3),
+    ("reversed", |i, n, _| (n - i) * 3),
+    ("all equal", |_, _, _| 77),
+    ("few distinct", |_, _, random| random % 5 * 1_000_003),
+    ("one heavy bucket", |i, _, random| if i % 50 == 0 { random } else { 5_000_000 + random % 100_000 }),
+    ("largest keys", |i, _, random| u64::MAX - (random % 1000) * (i % 3)),
+    ("nested prefixes", |_, _, random| random >> (random % 61)),
+];
+
+fn keys<K: Key>(shape: fn(u64, u64, u64) -> u64, count: u64, range: Option<u64>) -> Vec<K> {
+    let mut random = Random(count);
+    let key = |i| shape(i, count, random.next());
+    (0..count).map(key).map(|key| K::from_u64(range.map_or(key, |range| key % range))).collect()
+}
+
+#[test]
+fn small_sizes_and_all_shapes_agree_with_the_model() {
+    for count in [0, 1, 2, 3, 255, 256, 257, 8191, 8192, 8193] {
+        for (name, shape) in SHAPES {
+            println!("{count} {name}");
+            let records: Vec<(u64, u64)> =
+                keys(shape, count, None).into_iter().zip(1..).collect();
+            check(&by(|a: u64, b| a.wrapping_add(b)), None, &records);
+            let range = Some(100_000);
+            let records: Vec<(u32, u32)> = keys(shape, count, range).into_iter().zip(1..).collect();
+            check(&by(|a: u32, b| a.min(b)), range, &records);
+        }
+    }
+}
+
+#[test]
+fn large_inputs_of_all_shapes_agree_with_the_model() {
+    for (name, shape) in SHAPES {
+        println!("{name}");
+        let records: Vec<(u64, u64)> = keys(shape, 150_000, None).into_iter().zip(1..).collect();
+        check(&by(|a: u64, b| a.wrapping_add(b)), None, &records);
+        let records: Vec<(u64, ())> = keys(shape, 200_000, None).into_iter().map(|key| (key, ())).collect();
+        check(&by(|(), ()| ()), None, &records);
+        let range = Some(3_000_000);
+        let records: Vec<(u32, ())> = keys(shape, 150_000, range).into_iter().map(|key| (key, ())).collect();
+        check(&by(|(), ()| ()), range, &records);
+        let extent = |key| Extent { low: key, high: key, count: 1 };
+        let records: Vec<(u32, Extent)> =
+            keys(shape, 100_000, range).into_iter().zip((0..).map(extent)).collect();
+        check(&by(join), range, &records);
+    }
+}
+
+#[test]
+fn wide_values_are_sorted_too() {
+    let mut random = Random(1);
+    let value = |n: u64| [n; 32];
+    let records: Vec<(u64, [u64; 32])> = (0..20_000).map(|n| (random.below(15_000), value(n))).collect();
+    check(&by(|a: [u64; 32], b| if a[0] < b[0] { a } else { b }), Some(15_000), &records);
+}
+
+#[test]
+fn sums_of_floats_agree_within_their_tolerance() {
+    let mut random = Random(2);
+    let mut value = || random.below(1 << 40) as f64 * 1e-7;
+    let records: Vec<(u32, f64)> = (0..200_000).map(|n| (n * 7 % 999, value())).collect();
+    let operation = by(|a: f64, b| a + b);
+    let expected = model(&operation, &records);
+    for config in configs(Some(1000), 12) {
+        let (got, _) = sort_reduce(&job(config.memory_bytes, &[]), &operation, &config, &records).unwrap();
+        assert_eq!(got.len(), expected.len());
+        for (got, expected) in got.iter().zip(&expected) {
+            assert_eq!(got.0, expected.0);
+            let tolerance = 201.0 * f64::EPSILON * expected.1;
+            assert!((got.1 - expected.1).abs() <= tolerance, "{got:?} {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn one_value_for_many_keys_is_the_same_as_many_records() {
+    let mut random = Random(3);
+    let operation = by(|a: u64, b| a + b);
+    for strategy in [Strategy::Dense, Strategy::Merge] {
+        let config = Config {
+            key_range: Some(50_000),
+            strategy: Some(strategy),
+            chunk_bytes: Some(16 << 10),
+            ..config(16 * MIB, 1)
+        };
+        let job = job(16 * MIB, &[]);
+        let sort = SortReduce::new(&job.job, operation.clone(), &config).unwrap();
+        let mut sink = sort.sink().unwrap();
+        let mut records = Vec::new();
+        for vertex in 0..2000 {
+            let degree = random.below([3, 70, 700][vertex as usize % 3]);
+            let keys: Vec<u32> = (0..degree).map(|_| random.below(50_000) as u32).collect();
+            sink.push_all(&keys, vertex).unwrap();
+            records.extend(keys.into_iter().map(|key| (key, vertex)));
+            sink.push(7, 1).unwrap();
+            records.push((7, 1));
+        }
+        sink.finish().unwrap();
+        let mut sorted = sort.finish().unwrap();
+        let mut got = Vec::new();
+        while let Some(Block { keys, values }) = sorted.next_block().unwrap() {
+            got.extend(keys.iter().copied().zip(values.iter().copied()));
+        }
+        assert_same(&got, &model(&operation, &records), "push_all");
+    }
+}
+
+/// Many runs under a small budget: the case that everything else is built for.
+fn spill(count: u64, sinks: usize) -> (TestJob, Config, Vec<(u64, u64)>) {
+    let config = Config {
+        strategy: Some(Strategy::Merge),
+        chunk_bytes: Some(8 << 10),
+        ..config(sinks as u64 * 512 << 10, sinks)
+    };
+    let mut random = Random(count);
+    let records = (0..count).map(|n| (random.below(count * 10), n)).collect();
+    (job(config.memory_bytes, &[]), config, records)
+}
+
+#[test]
+fn more_runs_than_the_fan_in_are_merged_in_several_passes() {
+    for sinks in [1, 2] {
+        let (job, config, records) = spill(150_000, sinks);
+        let operation = by(|a: u64, b| a + b);
+        let (got, stats) = sort_reduce(&job, &operation, &config, &records).unwrap();
+        assert_same(&got, &model(&operation, &records), "spilled");
+        assert!(stats.runs > stats.fan_in as u64 && stats.merge_passes >= 2, "{stats:?}");
+        assert!(stats.bytes_spilled > 150_000 * 16, "{stats:?}");
+        assert!(job.job.counters().bytes_read() >= stats.bytes_spilled);
+        assert!(job.job.budget().reserved_bytes_max() <= config.memory_bytes);
+        let levels = job.job.report().levels;
+        assert_eq!(levels.len(), stats.merge_passes as usize + 1, "{levels:?}");
+        assert_eq!(levels[0].records_in, 150_000);
+        assert_eq!(levels.last().unwrap().records_out, got.len() as u64);
+        assert!(levels.iter().all(|level| level.records_in >= level.records_out), "{levels:?}");
+    }
+}
+
+#[test]
+fn few_distinct_keys_never_leave_memory() {
+    let config = Config { strategy: Some(Strategy::Merge), ..config(MIB, 1) };
+    let records: Vec<(u64, u64)> = (0..1_000_000).map(|n| (n % 1000 * 0x1234_5678_9abc, 1)).collect();
+    let operation = by(|a: u64, b| a + b);
+    let (got, stats) = sort_reduce(&job(MIB, &[]), &operation, &config, &records).unwrap();
+    assert!(got.len() == 1000 && got.iter().all(|&(_, count)| count == 1000));
+    assert_eq!((stats.runs, stats.merge_passes, stats.bytes_spilled), (0, 0, 0));
+}
+
+#[test]
+fn sinks_one_after_the_other_share_a_chunk() {
+    for (strategy, chunk_bytes) in
+        [(Strategy::Dense, None), (Strategy::Merge, None), (Strategy::Merge, Some(4096))]
+    {
+        let config = Config {
+            key_range: Some(1 << 20),
+            strategy: Some(strategy),
+            chunk_bytes,
+            ..config(64 * MIB, 1)
+        };
+        let job = job(64 * MIB, &[]);
+        let operation = by(|a: u64, b| a + b);
+        let sort = SortReduce::new(&job.job, operation.clone(), &config).unwrap();
+        assert_eq!(sort.strategy(), strategy);
+        let mut random = Random(5);
+        let mut records: Vec<(u32, u64)> = Vec::new();
+        for count in [0, 1, 300, 5, 2000, 1, 255, 256] {
+            let part: Vec<_> = (0..count).map(|n| (random.below(1 << 20) as u32, n)).collect();
+            common::push_all(&sort, 1, &part).unwrap();
+            records.extend(part);
+        }
+        let mut sorted = sort.finish().unwrap();
+        let mut got = Vec::new();
+        while let Some(Block { keys, values }) = sorted.next_block().unwrap() {
+            got.extend(keys.iter().copied().zip(values.iter().copied()));
+        }
+        assert_same(&got, &model(&operation, &records), "sinks in turn");
+    }
+}
+
+#[test]
+fn a_result_that_is_dropped_half_read_leaves_nothing_behind() {
+    let (job, config, records) = spill(50_000, 2);
+    let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config).unwrap();
+    common::push_all(&sort, 2, &records).unwrap();
+    let mut sorted = sort.finish().unwrap();
+    assert!(sorted.next_block().unwrap().is_some());
+    assert_ne!(job.scratch_files(), Vec::<String>::new());
+    drop(sorted);
+    assert_eq!(job.scratch_files(), Vec::<String>::new());
+}
+
+#[test]
+fn dense_is_chosen_where_it_fits() {
+    let with = |key_range, memory_bytes| Config { key_range, ..config(memory_bytes, 2) };
+    assert_eq!(choose(&with(Some(1 << 20), 64 * MIB), 8), Strategy::Dense);
+    assert_eq!(choose(&with(Some(1 << 20), 8 * MIB), 8), Strategy::Merge);
+    assert_eq!(choose(&with(Some(1 << 28), 64 * MIB), 0), Strategy::Dense);
+    assert_eq!(choose(&with(Some(u64::MAX), 64 * MIB), 0), Strategy::Merge);
+    assert_eq!(choose(&with(None, 64 * MIB), 8), Strategy::Merge);
+}
+
+#[test]
+fn a_key_outside_the_range_of_a_dense_array_is_an_error() {
+    for key in [1000, 1023, 1 << 20, u32::MAX] {
+        let config = Config { key_range: Some(1000), ..config(16 * MIB, 1) };
+        let records = [(5u32, 1u64), (key, 1)];
+        let error = sort_reduce(&job(16 * MIB, &[]), &by(|a: u64, b| a + b), &config, &records).unwrap_err();
+        assert!(error.to_string().contains(&format!("key {key} is outside")), "{error}");
+    }
+    // Merging takes it as it is.
+    let strategy = Some(Strategy::Merge);
+    let config = Config { key_range: Some(1000), strategy, ..config(16 * MIB, 1) };
+    let records = [(u32::MAX, 1u64), (5, 1), (1000, 1)];
+    let (got, _) = sort_reduce(&job(16 * MIB, &[]), &by(|a: u64, b| a + b), &config, &records).unwrap();
+    assert_eq!(got, [(5, 1), (1000, 1), (u32::MAX, 1)]);
+}
+
+#[test]
+fn a_budget_too_small_is_refused_by_size() {
+    let job = job(1 << 40, &[]);
+    let small = config(smallest_memory_bytes(3, 16) - 1, 3);
+    let error = SortReduce::new(&job.job, by::<u64, u64>(|a, b| a + b), &small).err().unwrap();
+    assert!(error.to_string().contains("the smallest budget that works is 1.5 MiB"), "{error}");
+    let strategy = Some(Strategy::Dense);
+    let dense = Config { key_range: Some(1 << 30), strategy, ..config(MIB, 1) };
+    let error = SortReduce::new(&job.job, by::<u64, u64>(|a, b| a + b), &dense).err().unwrap();
+    assert!(error.to_string().contains("the smallest budget that works is 16 GiB"), "{error}");
+    let dense = Config { strategy, ..config(MIB, 1) };
+    let error = SortReduce::new(&job.job, by::<u64, u64>(|a, b| a + b), &dense).err().unwrap();
+    assert!(matches!(error, Error::NoKeyRange { .. }), "{error}");
+}
+
+#[test]
+#[should_panic(expected = "1 sinks were not finished")]
+fn a_forgotten_sink_is_not_forgotten() {
+    let job = job(MIB, &[]);
+    let sort = SortReduce::new(&job.job, by::<u64, u64>(|a, b| a + b), &config(MIB, 1)).unwrap();
+    let _sink = sort.sink().unwrap();
+    let _ = sort.finish();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn any_records_under_any_budget(
+        seed in any::<u64>(),
+        count in 0u64..60_000,
+        range_bits in 0u32..=64,
+        skew in 0u32..3,
+        sinks in 1usize..=4,
+        memory_kib in 512u64..8192,
+        chunk_bits in 10u32..20,
+        with_range in any::<bool>(),
+    ) {
+        let mut random = Random(seed);
+        let mask = u64::MAX.checked_shr(64 - range_bits).unwrap_or(0);
+        let records: Vec<(u64, u64)> = (0..count)
+            .map(|_| ((0..=skew).map(|_| random.next() & mask).min().unwrap(), random.below(1 << 40)))
+            .collect();
+        let config = Config {
+            key_range: with_range.then_some(mask.saturating_add(1)),
+            chunk_bytes: Some(1 << chunk_bits),
+            ..config(memory_kib * 1024 * sinks as u64, sinks)
+        };
+        let job = job(config.memory_bytes, &[]);
+        let operation = by(|a: u64, b| a + b);
+        let (got, _) = sort_reduce(&job, &operation, &config, &records).unwrap();
+        assert_same(&got, &model(&operation, &records), "any");
+        prop_assert!(job.job.budget().reserved_bytes_max() <= config.memory_bytes);
+    }
+}

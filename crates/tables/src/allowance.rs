@@ -1,0 +1,55 @@
+//! What a decoder holds beyond its callers' knowledge, and when it is counted.
+//!
+//! The state of the Parquet and zstd libraries is covered by the fixed 64 MiB beyond the budget, as long as it
+//! is small. A file that makes it large (a zstd window of 128 MiB, Parquet pages of 100 MiB) makes the rest come
+//! out of the budget, reserved before it is allocated, and is refused where the budget has not that much left.
+
+use inshore_store::{Budget, Reservation};
+
+use crate::Result;
+
+/// Bytes of decoder state of one input that are not counted: half a dozen Parquet columns with pages and
+/// dictionaries of the usual 1 MiB, or the window of `zstd -19`. A few inputs at once stay below 64 MiB.
+const UNCOUNTED_BYTES: u64 = 8 << 20;
+
+/// The largest indivisible piece of a file that is accepted: a quarter of the budget.
+pub(crate) fn piece_limit(budget: &Budget) -> u64 {
+    budget.memory_bytes() / 4
+}
+
+/// Bytes held by one decoder, of which all above [`UNCOUNTED_BYTES`] are reserved.
+#[derive(Debug)]
+pub(crate) struct Allowance(Reservation);
+
+impl Allowance {
+    pub fn new(budget: &Budget, what: &'static str) -> Result<Self> {
+        Ok(Allowance(budget.reserve(0, what)?))
+    }
+
+    /// The decoder is about to hold `bytes` in all.
+    pub fn hold(&mut self, bytes: u64) -> Result<()> {
+        let counted = bytes.saturating_sub(UNCOUNTED_BYTES);
+        if counted != self.0.bytes() {
+            self.0.resize(counted)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_large_comes_out_of_the_budget() {
+        let budget = Budget::new(10 << 20, 1);
+        let mut held = Allowance::new(&budget, "pages").unwrap();
+        held.hold(UNCOUNTED_BYTES).unwrap();
+        assert_eq!(budget.reserved_bytes(), 0);
+        held.hold(UNCOUNTED_BYTES + 5).unwrap();
+        assert_eq!(budget.reserved_bytes(), 5);
+        assert!(held.hold(100 << 20).is_err());
+        held.hold(0).unwrap();
+        assert_eq!(budget.reserved_bytes(), 0);
+    }
+}

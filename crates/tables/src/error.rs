@@ -1,0 +1,141 @@
+//! What can go wrong with files of records.
+
+use std::io;
+
+use inshore_store::format_bytes;
+
+/// The result of reading or writing a table.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors of files of records. A message says which file, where in it, what was found and what was expected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The budget or the store refused.
+    #[error(transparent)]
+    Store(#[from] inshore_store::Error),
+    /// The operating system refused an operation on a file (no permission, disk full, I/O error).
+    #[error("{file}: cannot {what}: {source}")]
+    Io {
+        /// The file, or "standard input" or "standard output".
+        file: String,
+        /// What was tried, as a verb phrase ("open it").
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A line, row or field that does not say what it should.
+    #[error("{place}: expected {expected}, got {found}")]
+    BadValue {
+        /// File and place in it: "edges.txt:1042", or "edges.parquet: row 17, column 'src'" (rows from 0).
+        place: String,
+        /// What should stand there.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+    /// The bytes of the file are truncated, corrupt or not what its name says.
+    #[error("{file}: {what}")]
+    Damaged {
+        /// The file.
+        file: String,
+        /// What is wrong, and where as far as it is known.
+        what: String,
+    },
+    /// A piece of the file that cannot be divided is larger than the budget allows.
+    #[error(
+        "{place}: {what} of {} exceeds the {} that may be held at once (a larger --memory helps)",
+        format_bytes(*bytes), format_bytes(*limit)
+    )]
+    TooLarge {
+        /// File and place in it.
+        place: String,
+        /// The piece ("a Parquet page", "a zstd window", "a line").
+        what: &'static str,
+        /// Its size as far as it is known: for lines and CSV records the size at which reading stopped.
+        bytes: u64,
+        /// The most that is accepted.
+        limit: u64,
+    },
+    /// The ending of a file name is not one that can be read or written.
+    #[error("{file}: the ending {ending:?} is none that can be {what}: expected {expected}")]
+    UnknownEnding {
+        /// The file.
+        file: String,
+        /// Its ending, without compression.
+        ending: String,
+        /// "read" or "written".
+        what: &'static str,
+        /// The endings that work.
+        expected: &'static str,
+    },
+    /// A column that was asked for is not in the file, or is there twice.
+    #[error("{file}: found {found} columns named '{column}', expected one; the columns are {}", columns.join(", "))]
+    NoColumn {
+        /// The file.
+        file: String,
+        /// The column that was asked for.
+        column: String,
+        /// How many columns have that name.
+        found: usize,
+        /// The columns of the file.
+        columns: Vec<String>,
+    },
+    /// The file is sound but uses something that is not read or written here.
+    #[error("{file}: {what}")]
+    Unsupported {
+        /// The file.
+        file: String,
+        /// What it uses, and what to do instead.
+        what: String,
+    },
+}
+
+impl Error {
+    /// An [`Error::BadValue`] in a line of text: "edges.txt:1042: expected two vertex ids, got 'foo'". `found` is
+    /// the text itself; it is quoted, and cut after 60 characters.
+    pub fn bad_line(file: &str, line: u64, expected: impl Into<String>, found: &[u8]) -> Self {
+        Error::BadValue { place: format!("{file}:{line}"), expected: expected.into(), found: quote(found) }
+    }
+
+    pub(crate) fn io(file: impl Into<String>, what: &'static str, source: io::Error) -> Self {
+        Error::Io { file: file.into(), what, source }
+    }
+
+    pub(crate) fn damaged(file: impl Into<String>, what: impl Into<String>) -> Self {
+        Error::Damaged { file: file.into(), what: what.into() }
+    }
+
+    pub(crate) fn unsupported(file: impl Into<String>, what: impl Into<String>) -> Self {
+        Error::Unsupported { file: file.into(), what: what.into() }
+    }
+
+    /// Takes our own error back out of an [`io::Error`] that carried it through a library.
+    pub(crate) fn from_read(file: &str, source: io::Error) -> Self {
+        match source.downcast::<Error>() {
+            Ok(error) => error,
+            Err(source) => Error::io(file, "read it", source),
+        }
+    }
+}
+
+/// A piece of somebody else's text, fit for one line of a message.
+pub(crate) fn quote(text: &[u8]) -> String {
+    const SHOWN: usize = 60;
+    let text = String::from_utf8_lossy(&text[..text.len().min(4 * SHOWN)]);
+    let short: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() { format!("'{short}...'") } else { format!("'{short}'") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_line_is_quoted_short_and_on_one_line() {
+        let error = Error::bad_line("edges.txt", 1042, "two vertex ids", b"foo");
+        assert_eq!(error.to_string(), "edges.txt:1042: expected two vertex ids, got 'foo'");
+        let long = Error::bad_line("e", 1, "a number", &[b'\n'; 1000]).to_string();
+        assert!(!long.contains('\n') && long.len() < 200 && long.ends_with("...'"), "{long}");
+    }
+}

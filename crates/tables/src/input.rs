@@ -1,0 +1,322 @@
+//! Where records come from: a path or standard input, compressed or not.
+//!
+//! Whether the bytes are compressed is read from the bytes themselves, never from the name: a download that was
+//! renamed, or unpacked on the way by a browser, still reads. The name alone chooses the format below.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Cursor, Read},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use flate2::bufread::MultiGzDecoder;
+use inshore_store::Budget;
+
+use crate::{
+    Error, Result,
+    zstd_frames::{ZstdFrames, is_zstd},
+};
+
+const BUFFER_BYTES: usize = 128 << 10;
+/// Bytes that suffice to know gzip from zstd.
+const MAGIC_BYTES: usize = 4;
+
+/// Where records come from: a path, or standard input.
+#[derive(Clone, Debug)]
+pub struct Input {
+    path: Option<PathBuf>,
+    name: String,
+}
+
+impl Input {
+    /// The file at `path`, or standard input for `-`. Nothing is opened yet.
+    pub fn new(path: impl AsRef<Path>) -> Input {
+        let path = path.as_ref();
+        if path == Path::new("-") {
+            return Input { path: None, name: "standard input".to_string() };
+        }
+        Input { path: Some(path.to_path_buf()), name: path.display().to_string() }
+    }
+
+    /// What errors call it: the path, or "standard input".
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The path; `None` for standard input.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Bytes of the file as it lies on disk, for progress; `None` for standard input, pipes and files that
+    /// cannot be looked at.
+    pub fn compressed_bytes(&self) -> Option<u64> {
+        let metadata = std::fs::metadata(self.path.as_ref()?).ok()?;
+        metadata.is_file().then(|| metadata.len())
+    }
+
+    /// The ending of the name in lower case, looking below a compression ending: `web.TXT.gz` has `txt`. Empty
+    /// for standard input and for names without one.
+    ///
+    /// ```
+    /// use inshore_tables::Input;
+    /// assert_eq!(Input::new("data/web.TXT.gz").extension(), "txt");
+    /// assert_eq!(Input::new("edges.parquet").extension(), "parquet");
+    /// assert_eq!(Input::new("-").extension(), "");
+    /// ```
+    pub fn extension(&self) -> String {
+        let Some(path) = &self.path else { return String::new() };
+        let lower =
+            |path: &Path| path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
+        match lower(path) {
+            Some(ending) if ["gz", "zst", "zstd"].contains(&&*ending) => lower(&path.with_extension("")),
+            other => other,
+        }
+        .unwrap_or_default()
+    }
+
+    /// Opens it, and decompresses gzip (with any number of members) and zstd (with any number of frames), known
+    /// by their first bytes. Two buffers of 128 KiB and the decompressor's window are held.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be opened or read; [`Error::TooLarge`] if it is zstd with a window above a
+    /// quarter of the budget; [`Error::Store`] if such a window (what exceeds 8 MiB of it) is no longer free in
+    /// the budget. Damage further inside comes out of [`Bytes::read`].
+    pub fn open(&self, budget: &Budget) -> Result<Bytes> {
+        let source = self.open_file()?;
+        let position = Arc::new(AtomicU64::new(0));
+        let mut counted = Counted { inner: source, position: position.clone() };
+        let head = read_head(&mut counted).map_err(|source| Error::io(&self.name, "read it", source))?;
+        let (is_gzip, is_zstd) = (head.starts_with(&[0x1f, 0x8b]), is_zstd(&head));
+        let whole = Cursor::new(head).chain(counted);
+        let source = if is_gzip {
+            Source::Gzip(Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, whole))))
+        } else if is_zstd {
+            Source::Zstd(Box::new(ZstdFrames::new(whole, &self.name, budget)?))
+        } else {
+            Source::Plain(whole)
+        };
+        Ok(Bytes { name: self.name.clone(), source, position })
+    }
+
+    /// The bare file, or standard input without the small buffer that the standard library puts before it.
+    pub(crate) fn open_file(&self) -> Result<File> {
+        match &self.path {
+            Some(path) => File::open(path),
+            None => io::stdin().as_fd().try_clone_to_owned().map(File::from),
+        }
+        .map_err(|source| Error::io(&self.name, "open it", source))
+    }
+}
+
+fn read_head(source: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::with_capacity(MAGIC_BYTES);
+    source.take(MAGIC_BYTES as u64).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// The decompressed bytes of an [`Input`].
+///
+/// Errors of its [`Read`] carry an [`Error`] that names the file; damage and truncation of compressed data are
+/// among them. A gzip or zstd file that was cut exactly between two members or frames cannot be told from a
+/// whole one.
+pub struct Bytes {
+    name: String,
+    source: Source,
+    position: Arc<AtomicU64>,
+}
+
+type Whole = io::Chain<Cursor<Vec<u8>>, Counted>;
+
+enum Source {
+    Plain(Whole),
+    Gzip(Box<MultiGzDecoder<BufReader<Whole>>>),
+    Zstd(Box<ZstdFrames<Whole>>),
+}
+
+impl Bytes {
+    /// Compressed bytes taken from the file so far, to be compared with [`Input::compressed_bytes`].
+    pub fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
+    }
+
+    /// What errors call it: the path, or "standard input".
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Read for Bytes {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        match &mut self.source {
+            Source::Plain(source) => source.read(out),
+            Source::Gzip(source) => source.read(out).map_err(|error| gzip_error(&self.name, error)),
+            Source::Zstd(source) => source.read(out),
+        }
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::Interrupted => error,
+            _ => io::Error::other(Error::from_read(&self.name, error)),
+        })
+    }
+}
+
+/// An error of the system keeps its meaning; what the decompressor says itself is damage.
+fn gzip_error(name: &str, error: io::Error) -> io::Error {
+    if error.raw_os_error().is_some() || error.kind() == io::ErrorKind::Interrupted {
+        return error;
+    }
+    let what = match error.kind() {
+        io::ErrorKind::UnexpectedEof => "truncated: the gzip data ends in the middle".to_string(),
+        _ => format!("damaged gzip data: {error}"),
+    };
+    io::Error::other(Error::damaged(name, what))
+}
+
+struct Counted {
+    inner: File,
+    position: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(out)?;
+        self.position.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Write};
+
+    use proptest::prelude::*;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn file(bytes: &[u8]) -> (TempDir, Input) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.txt.gz");
+        fs::write(&path, bytes).unwrap();
+        (folder, Input::new(path))
+    }
+
+    fn read(bytes: &[u8], budget_bytes: u64) -> Result<Vec<u8>> {
+        let (_folder, input) = file(bytes);
+        let budget = Budget::new(budget_bytes, 1);
+        let mut opened = input.open(&budget)?;
+        let mut out = Vec::new();
+        opened.read_to_end(&mut out).map_err(|error| Error::from_read("lost its name", error))?;
+        assert_eq!(opened.position(), bytes.len() as u64);
+        drop(opened);
+        assert_eq!(budget.reserved_bytes(), 0);
+        Ok(out)
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn zstd(bytes: &[u8]) -> Vec<u8> {
+        zstd::stream::encode_all(bytes, 1).unwrap()
+    }
+
+    #[test]
+    fn plain_and_short_files_come_back_as_they_are() {
+        for text in [&b""[..], b"a", b"abc", b"abcd", b"\x1f", b"\x28\xb5\x2f", &[7; 300_000]] {
+            assert_eq!(read(text, 64 << 20).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn compressed_files_of_several_parts_are_read_to_the_end() {
+        for pack in [gzip, zstd] {
+            let packed = [pack(b"one\n"), pack(b""), pack(&[b'x'; 500_000]), pack(b"end")].concat();
+            let expected = [&b"one\n"[..], &[b'x'; 500_000], b"end"].concat();
+            assert!(read(&packed, 64 << 20).unwrap() == expected);
+        }
+    }
+
+    #[test]
+    fn compressed_files_cut_anywhere_are_refused_by_name() {
+        let text: Vec<u8> = (0..300u32).flat_map(|n| n.to_string().into_bytes()).collect();
+        for pack in [gzip, zstd] {
+            let (first, second) = (pack(&text), pack(b"more"));
+            let packed = [&first[..], &second].concat();
+            // Below 4 bytes the format cannot be known, and between the parts nothing is missing.
+            for length in (4..packed.len()).filter(|&length| length != first.len()) {
+                let error = read(&packed[..length], 64 << 20).unwrap_err().to_string();
+                assert!(error.contains("data.txt.gz: "), "{length}: {error}");
+                assert!(error.contains("truncated") || error.contains("damaged"), "{length}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn garbage_after_the_last_part_is_an_error() {
+        for pack in [gzip, zstd] {
+            let packed = [&pack(b"text")[..], b"garbage that is no header of any kind"].concat();
+            assert!(matches!(read(&packed, 64 << 20), Err(Error::Damaged { .. })));
+        }
+    }
+
+    #[test]
+    fn a_zstd_window_above_a_quarter_of_the_budget_is_refused_by_size_in_any_frame() {
+        let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).unwrap();
+        encoder.window_log(24).unwrap();
+        encoder.write_all(&[1; 100]).unwrap();
+        let wide = encoder.finish().unwrap();
+        for packed in [wide.clone(), [zstd(b"narrow"), wide].concat()] {
+            assert!(read(&packed, 64 << 20).is_ok());
+            let error = read(&packed, 63 << 20).unwrap_err().to_string();
+            assert!(error.contains("a zstd window of 16 MiB exceeds the 15.8 MiB"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_large_zstd_window_needs_room_in_the_budget() {
+        let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).unwrap();
+        encoder.window_log(24).unwrap();
+        encoder.write_all(&[1; 100]).unwrap();
+        let (_folder, input) = file(&encoder.finish().unwrap());
+        let budget = Budget::new(64 << 20, 1);
+        let _rest = budget.reserve(60 << 20, "the rest").unwrap();
+        assert!(matches!(input.open(&budget), Err(Error::Store(_))));
+    }
+
+    #[test]
+    fn a_missing_file_and_a_folder_are_errors_with_their_names() {
+        let budget = Budget::new(1 << 20, 1);
+        let folder = tempfile::tempdir().unwrap();
+        for path in [folder.path().join("none.txt"), folder.path().to_path_buf()] {
+            let error = Input::new(&path).open(&budget).err().unwrap().to_string();
+            assert!(error.starts_with(&path.display().to_string()), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_compressed_bytes_never_panic(
+            text in proptest::collection::vec(any::<u8>(), 0..2000),
+            flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+            as_zstd: bool,
+        ) {
+            let mut packed = if as_zstd { zstd(&text) } else { gzip(&text) };
+            for (place, value) in flips {
+                let place = place.index(packed.len());
+                packed[place] = value;
+            }
+            let (_folder, input) = file(&packed);
+            if let Ok(mut bytes) = input.open(&Budget::new(1 << 20, 1)) {
+                let _ = bytes.read_to_end(&mut Vec::new());
+            }
+        }
+    }
+}

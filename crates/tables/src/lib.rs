@@ -1,0 +1,55 @@
+//! Files of records in and out within a budget: Parquet, CSV, Arrow, text, compressed.
+//!
+//! The nouns:
+//!
+//! - [`Input`]: where records come from, a path or standard input. Opened, it gives [`Bytes`], decompressed on
+//!   the way if they are gzip or zstd.
+//! - [`LineBlocks`]: cuts [`Bytes`] into blocks of whole lines, to be parsed by many threads.
+//! - [`TableReader`]: reads chosen columns of a table (Parquet, CSV, TSV, Arrow) as Arrow record batches.
+//! - [`TableWriter`]: writes record batches as Parquet, Arrow or CSV; the file appears whole or not at all.
+//!
+//! ```text
+//!   Input ── Bytes ──┬── LineBlocks ── blocks of lines
+//!                    ├── CSV, Arrow ──┐
+//!     └── Parquet (seeks) ────────────┴── TableReader ── RecordBatch ── TableWriter
+//! ```
+//!
+//! Memory is bounded by what the file *says before* it is believed: the size of a Parquet page, an Arrow
+//! record batch, a CSV record, a line or a zstd window is read from its header and compared with a quarter of
+//! the budget before one byte is allocated for it, and a larger one is refused by name and size. The libraries
+//! that decode (`parquet`, `arrow`, `csv`, `zstd`, `flate2`) allocate first and check later, so each of them
+//! stands behind a small guard here.
+//!
+//! ```
+//! # fn main() -> inshore_tables::Result<()> {
+//! use inshore_store::Budget;
+//! use inshore_tables::{Input, TableReader};
+//! use arrow::datatypes::DataType;
+//!
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("edges.csv");
+//! std::fs::write(&path, "src,dst,weight\n1,2,0.5\n2,3,0.25\n").unwrap();
+//! let budget = Budget::new(64 << 20, 1);
+//! let columns = [("src", DataType::UInt64), ("dst", DataType::UInt64)];
+//! let mut table = TableReader::open(&Input::new(&path), &columns, 4096, &budget)?;
+//! let batch = table.next_batch()?.unwrap();
+//! assert_eq!((batch.num_rows(), batch.num_columns()), (2, 2));
+//! assert!(table.next_batch()?.is_none());
+//! # Ok(())
+//! # }
+//! ```
+#![warn(missing_docs)]
+
+mod allowance;
+mod error;
+mod input;
+mod lines;
+mod reader;
+mod writer;
+mod zstd_frames;
+
+pub use error::{Error, Result};
+pub use input::{Bytes, Input};
+pub use lines::{LineBlock, LineBlocks};
+pub use reader::{TableReader, column_names};
+pub use writer::TableWriter;

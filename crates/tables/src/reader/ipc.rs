@@ -1,0 +1,290 @@
+//! An Arrow IPC file or stream as a source of batches.
+//!
+//! Both are read as a stream: the file format is the stream between two magics, followed by a footer for those
+//! who want to seek. So it also reads from a pipe and below gzip.
+//!
+//! ```text
+//! ["ARROW1" padding] message ... end of stream [footer, its length, "ARROW1"]
+//! message: ffffffff | length | header (flatbuffer), says how long the body is | body
+//! ```
+//!
+//! The lengths are read and compared with the budget before anything is allocated for them. Dictionaries are not
+//! read, since columns coded by one are refused.
+
+use std::{
+    collections::HashMap,
+    io::{ErrorKind, Read},
+    sync::Arc,
+};
+
+use arrow::{
+    buffer::{Buffer, MutableBuffer},
+    datatypes::{Schema, SchemaRef},
+    ipc::{Message, MessageHeader, convert::try_fb_to_schema, reader::RecordBatchDecoder, root_as_message},
+    record_batch::RecordBatch,
+};
+use inshore_store::Budget;
+
+use crate::{
+    Bytes, Error, Input, Result,
+    allowance::{Allowance, piece_limit},
+};
+
+const FILE_MAGIC: &[u8; 8] = b"ARROW1\0\0";
+const CONTINUATION: [u8; 4] = [0xff; 4];
+/// Before a compressed buffer stands its unpacked length, -1 if it is not compressed after all.
+const LENGTH_BYTES: u64 = 8;
+
+pub(super) struct IpcSource {
+    input: Bytes,
+    is_file: bool,
+    schema: SchemaRef,
+    /// Chosen columns in the order of the file.
+    projection: Vec<usize>,
+    /// Where each chosen column stands among those.
+    order: Vec<usize>,
+    piece_limit: u64,
+    allowance: Allowance,
+    batches: u64,
+    ended: bool,
+}
+
+impl IpcSource {
+    pub fn open(input: &Input, budget: &Budget) -> Result<Self> {
+        let mut source = IpcSource {
+            input: input.open(budget)?,
+            is_file: false,
+            schema: Arc::new(Schema::empty()),
+            projection: Vec::new(),
+            order: Vec::new(),
+            piece_limit: piece_limit(budget),
+            allowance: Allowance::new(budget, "an Arrow record batch")?,
+            batches: 0,
+            ended: false,
+        };
+        source.read_schema()?;
+        Ok(source)
+    }
+
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    pub fn position(&self) -> u64 {
+        self.input.position()
+    }
+
+    pub fn choose(&mut self, columns: &[usize]) {
+        self.projection = columns.to_vec();
+        self.projection.sort_unstable();
+        self.projection.dedup();
+        self.order =
+            columns.iter().map(|column| self.projection.partition_point(|other| other < column)).collect();
+    }
+
+    fn read_schema(&mut self) -> Result<()> {
+        let mut start = [0; 8];
+        self.read_exact(&mut start)?;
+        let header = if &start == FILE_MAGIC {
+            self.is_file = true;
+            self.header_after_magic()?
+        } else if start[..4] == CONTINUATION {
+            self.header_of(start[4..].try_into().expect("4 bytes"))?
+        } else {
+            return Err(self.damaged("expected an Arrow file (\"ARROW1\") or an Arrow stream".to_string()));
+        };
+        let header = header.ok_or_else(|| self.damaged("expected a schema, got the end".to_string()))?;
+        let message = self.parse(&header)?;
+        let schema = message
+            .header_as_schema()
+            .ok_or_else(|| self.damaged(format!("expected a schema, got {:?}", message.header_type())))?;
+        if !schema.endianness().equals_to_target_endianness() {
+            return Err(Error::unsupported(self.input.name(), "Arrow of the other byte order is not read"));
+        }
+        let body_bytes = self.body_bytes(&message)?;
+        self.schema = Arc::new(try_fb_to_schema(schema).map_err(|error| self.damaged(error.to_string()))?);
+        self.skip(body_bytes)
+    }
+
+    /// The magic is padded to the alignment of the writer, up to 64 bytes.
+    fn header_after_magic(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut word = [0; 4];
+        for _ in 0..64 / 4 {
+            self.read_exact(&mut word)?;
+            if word == CONTINUATION {
+                self.read_exact(&mut word)?;
+                break;
+            }
+            // Files of versions before 0.15 have no continuation mark.
+            if word != [0; 4] {
+                break;
+            }
+        }
+        self.header_of(word)
+    }
+
+    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        while !self.ended {
+            let Some(header) = self.next_header()? else {
+                self.ended = true;
+                self.check_footer()?;
+                break;
+            };
+            let message = self.parse(&header)?;
+            let body_bytes = self.body_bytes(&message)?;
+            match message.header_type() {
+                MessageHeader::RecordBatch => return self.read_batch(&message, body_bytes).map(Some),
+                MessageHeader::DictionaryBatch | MessageHeader::NONE => self.skip(body_bytes)?,
+                other => return Err(self.damaged(format!("expected a record batch, got {other:?}"))),
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_batch(&mut self, message: &Message, body_bytes: u64) -> Result<RecordBatch> {
+        self.check_size("an Arrow record batch", body_bytes)?;
+        self.allowance.hold(body_bytes)?;
+        let mut body = MutableBuffer::from_len_zeroed(body_bytes as usize);
+        self.read_exact(&mut body)?;
+        let body = Buffer::from(body);
+        let header =
+            message.header_as_record_batch().ok_or_else(|| self.damaged("no record batch".to_string()))?;
+        let unpacked_bytes = match header.compression() {
+            Some(_) => self.unpacked_bytes(&header, &body)?,
+            None => 0,
+        };
+        self.check_size("an unpacked Arrow record batch", unpacked_bytes)?;
+        self.allowance.hold(body_bytes + unpacked_bytes)?;
+        let batch = RecordBatchDecoder::try_new(
+            &body,
+            header,
+            self.schema.clone(),
+            &HashMap::new(),
+            &message.version(),
+        )
+        .and_then(|decoder| decoder.with_projection(Some(&self.projection)).read_record_batch())
+        .and_then(|batch| batch.project(&self.order))
+        .map_err(|error| self.damaged(error.to_string()))?;
+        self.batches += 1;
+        Ok(batch)
+    }
+
+    /// What the buffers of a compressed batch say that they unpack to.
+    fn unpacked_bytes(&self, header: &arrow::ipc::RecordBatch, body: &[u8]) -> Result<u64> {
+        let mut sum = 0u64;
+        for buffer in header.buffers().iter().flatten() {
+            if buffer.length() == 0 {
+                continue;
+            }
+            let unpacked = usize::try_from(buffer.offset())
+                .ok()
+                .and_then(|offset| body.get(offset..)?.first_chunk())
+                .map(|length| i64::from_le_bytes(*length))
+                .ok_or_else(|| self.damaged("a compressed buffer outside of its batch".to_string()))?;
+            let own = u64::try_from(buffer.length()).unwrap_or(0).saturating_sub(LENGTH_BYTES);
+            sum = sum.saturating_add(u64::try_from(unpacked).unwrap_or(own));
+        }
+        Ok(sum)
+    }
+
+    /// The header of the next message, or `None` at the end of the stream.
+    fn next_header(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut start = [0; 4];
+        if !self.read_exact_or_end(&mut start)? {
+            // A stream may simply stop; a file has an end mark and a footer.
+            let end = if self.is_file { Err(self.truncated()) } else { Ok(None) };
+            return end;
+        }
+        if start == CONTINUATION {
+            self.read_exact(&mut start)?;
+        }
+        self.header_of(start)
+    }
+
+    fn header_of(&mut self, length: [u8; 4]) -> Result<Option<Vec<u8>>> {
+        let length = u32::from_le_bytes(length);
+        if length == 0 {
+            return Ok(None);
+        }
+        self.check_size("the header of an Arrow message", length.into())?;
+        let mut header = vec![0; length as usize];
+        self.read_exact(&mut header)?;
+        Ok(Some(header))
+    }
+
+    fn parse<'a>(&self, header: &'a [u8]) -> Result<Message<'a>> {
+        root_as_message(header).map_err(|error| self.damaged(format!("a message that is none: {error}")))
+    }
+
+    fn body_bytes(&self, message: &Message) -> Result<u64> {
+        u64::try_from(message.bodyLength()).map_err(|_| self.damaged("a body of negative length".to_string()))
+    }
+
+    /// Reads a file to its end, which must be that of an Arrow file.
+    fn check_footer(&mut self) -> Result<()> {
+        if !self.is_file {
+            return Ok(());
+        }
+        let mut buffer = [0; 4096];
+        let mut tail = Vec::new();
+        loop {
+            let read = self.read(&mut buffer)?;
+            tail.extend_from_slice(&buffer[..read]);
+            tail.drain(..tail.len().saturating_sub(6));
+            if read == 0 {
+                return if tail == FILE_MAGIC[..6] { Ok(()) } else { Err(self.truncated()) };
+            }
+        }
+    }
+
+    fn skip(&mut self, bytes: u64) -> Result<()> {
+        let skipped = std::io::copy(&mut self.input.by_ref().take(bytes), &mut std::io::sink())
+            .map_err(|error| Error::from_read(self.input.name(), error))?;
+        if skipped < bytes { Err(self.truncated()) } else { Ok(()) }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        loop {
+            match self.input.read(buffer) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                other => return other.map_err(|error| Error::from_read(self.input.name(), error)),
+            }
+        }
+    }
+
+    fn read_exact(&mut self, buffer: &mut [u8]) -> Result<()> {
+        if buffer.is_empty() || self.read_exact_or_end(buffer)? { Ok(()) } else { Err(self.truncated()) }
+    }
+
+    /// Fills `buffer`, or returns false if the input has ended before its first byte.
+    fn read_exact_or_end(&mut self, buffer: &mut [u8]) -> Result<bool> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.read(&mut buffer[filled..])? {
+                0 if filled == 0 => return Ok(false),
+                0 => return Err(self.truncated()),
+                read => filled += read,
+            }
+        }
+        Ok(true)
+    }
+
+    fn check_size(&self, what: &'static str, bytes: u64) -> Result<()> {
+        if bytes <= self.piece_limit {
+            return Ok(());
+        }
+        let place = format!("{}: batch {}", self.input.name(), self.batches);
+        Err(Error::TooLarge { place, what, bytes, limit: self.piece_limit })
+    }
+
+    fn truncated(&self) -> Error {
+        Error::damaged(
+            self.input.name(),
+            format!("truncated: the Arrow data ends after {} batches", self.batches),
+        )
+    }
+
+    fn damaged(&self, what: String) -> Error {
+        Error::damaged(self.input.name(), format!("damaged Arrow at batch {}: {what}", self.batches))
+    }
+}

@@ -1,0 +1,203 @@
+//! A Parquet file as a source of batches.
+//!
+//! The library's batch reader is used with pages of our own ([`super::parquet_pages`]), so that every page passes
+//! a guard. Strings are read as views into their pages: a short dictionary can then not become a batch of
+//! gigabytes.
+
+use std::sync::Arc;
+
+use arrow::{
+    datatypes::{DataType, Field, Fields, Schema},
+    record_batch::RecordBatch,
+};
+use inshore_store::Budget;
+use parquet::{
+    arrow::{
+        ProjectionMask,
+        arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowGroups},
+        parquet_to_arrow_field_levels,
+    },
+    column::page::{PageIterator, PageReader},
+    errors::Result as ParquetResult,
+    file::metadata::{ParquetMetaData, ParquetStatisticsPolicy, RowGroupMetaData},
+};
+
+use super::parquet_pages::{Footer, Pages, ParquetFile};
+use crate::{
+    Error, Input, Result,
+    allowance::{Allowance, piece_limit},
+};
+
+pub(super) struct ParquetSource {
+    file: Arc<ParquetFile>,
+    metadata: Arc<ParquetMetaData>,
+    schema: Schema,
+    reader: Option<ParquetRecordBatchReader>,
+    /// Where each chosen column stands among those that are read, which come in the order of the file.
+    order: Vec<usize>,
+    rows_left: u64,
+}
+
+impl ParquetSource {
+    pub fn open(input: &Input, budget: &Budget) -> Result<Self> {
+        let seekable = "Parquet is read from its end, so it must be a plain file, not standard input, a pipe or \
+            compressed as a whole";
+        let Some(bytes) = input.compressed_bytes() else {
+            // A path that is not there should say so.
+            input.open_file()?;
+            return Err(Error::unsupported(input.name(), seekable));
+        };
+        let allowance = Allowance::new(budget, "Parquet pages")?;
+        let file = ParquetFile::new(input.open_file()?, bytes, input.name(), piece_limit(budget), allowance);
+        let options = ArrowReaderOptions::new()
+            .with_skip_arrow_metadata(true)
+            .with_column_stats_policy(ParquetStatisticsPolicy::SkipAll)
+            .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll)
+            .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll);
+        let found = ArrowReaderMetadata::load(&Footer(&file), options).map_err(|reported| {
+            let packed = input.path().is_some_and(|path| {
+                path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz") || ending == "zst")
+            });
+            if packed { Error::unsupported(input.name(), seekable) } else { file.error(reported) }
+        })?;
+        let mut rows_left = 0u64;
+        for group in found.metadata().row_groups() {
+            let rows =
+                u64::try_from(group.num_rows()).map_err(|_| file.error("a row group of negative length"))?;
+            rows_left = rows_left.saturating_add(rows);
+        }
+        Ok(ParquetSource {
+            file: Arc::new(file),
+            metadata: found.metadata().clone(),
+            schema: found.schema().as_ref().clone(),
+            reader: None,
+            order: Vec::new(),
+            rows_left,
+        })
+    }
+
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    pub fn position(&self) -> u64 {
+        self.file.position()
+    }
+
+    pub fn choose(&mut self, columns: &[usize], batch_rows: usize) -> Result<()> {
+        let mut in_file_order = columns.to_vec();
+        in_file_order.sort_unstable();
+        in_file_order.dedup();
+        self.order =
+            columns.iter().map(|column| in_file_order.partition_point(|other| other < column)).collect();
+
+        let descriptor = self.metadata.file_metadata().schema_descr();
+        let mask = ProjectionMask::roots(descriptor, in_file_order.iter().copied());
+        let fields = text_as_views(self.schema.fields());
+        let levels = parquet_to_arrow_field_levels(descriptor, mask.clone(), Some(&fields))
+            .map_err(|reported| self.file.error(reported))?;
+        let is_text = |leaf: usize| {
+            descriptor.column(leaf).physical_type() == parquet::basic::Type::BYTE_ARRAY
+                && mask.leaf_included(leaf)
+        };
+        let leaves = descriptor.num_columns();
+        self.file.set_columns((0..leaves).map(is_text));
+        let text_leaves: Vec<usize> = (0..leaves).filter(|&leaf| is_text(leaf)).collect();
+        let batch_rows = batch_rows.min(self.text_rows(&text_leaves));
+        let groups = Groups { file: self.file.clone(), metadata: self.metadata.clone() };
+        let reader = ParquetRecordBatchReader::try_new_with_row_groups(&levels, &groups, batch_rows, None)
+            .map_err(|reported| self.file.error(reported))?;
+        self.reader = Some(reader);
+        Ok(())
+    }
+
+    /// Rows whose strings of average length take half of the largest piece.
+    fn text_rows(&self, leaves: &[usize]) -> usize {
+        let groups = || self.metadata.row_groups().iter();
+        let bytes = |group: &RowGroupMetaData| {
+            leaves.iter().map(|&leaf| group.column(leaf).uncompressed_size().max(0) as u64).sum::<u64>()
+        };
+        let row_bytes =
+            groups().map(|group| bytes(group) / (group.num_rows().max(1) as u64)).max().unwrap_or(0);
+        (self.file.piece_limit / 2 / row_bytes.max(1)).max(1) as usize
+    }
+
+    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        self.file.next_batch();
+        let reader = self.reader.as_mut().expect("columns are chosen before batches are read");
+        let Some(batch) = reader.next() else {
+            if self.rows_left > 0 {
+                return Err(self.file.error(format!("{} rows are missing at the end", self.rows_left)));
+            }
+            return Ok(None);
+        };
+        let batch = batch.map_err(|reported| self.file.error(reported))?;
+        self.rows_left = self
+            .rows_left
+            .checked_sub(batch.num_rows() as u64)
+            .ok_or_else(|| self.file.error("more rows than the footer says"))?;
+        batch.project(&self.order).map(Some).map_err(|reported| self.file.error(reported))
+    }
+}
+
+fn text_as_views(fields: &Fields) -> Fields {
+    let as_view = |field: &Arc<Field>| match field.data_type() {
+        DataType::Utf8 | DataType::LargeUtf8 => {
+            Arc::new(Field::clone(field).with_data_type(DataType::Utf8View))
+        }
+        _ => field.clone(),
+    };
+    fields.iter().map(as_view).collect()
+}
+
+/// All row groups of a file, whose columns are read through [`Pages`].
+struct Groups {
+    file: Arc<ParquetFile>,
+    metadata: Arc<ParquetMetaData>,
+}
+
+impl RowGroups for Groups {
+    fn num_rows(&self) -> usize {
+        self.metadata
+            .row_groups()
+            .iter()
+            .map(|group| group.num_rows().max(0) as usize)
+            .fold(0, usize::saturating_add)
+    }
+
+    fn column_chunks(&self, column: usize) -> ParquetResult<Box<dyn PageIterator>> {
+        let (file, metadata) = (self.file.clone(), self.metadata.clone());
+        Ok(Box::new(Chunks { file, metadata, column, next_group: 0 }))
+    }
+
+    fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
+        Box::new(self.metadata.row_groups().iter())
+    }
+
+    fn metadata(&self) -> &ParquetMetaData {
+        &self.metadata
+    }
+}
+
+struct Chunks {
+    file: Arc<ParquetFile>,
+    metadata: Arc<ParquetMetaData>,
+    column: usize,
+    next_group: usize,
+}
+
+impl Iterator for Chunks {
+    type Item = ParquetResult<Box<dyn PageReader>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let group = self.metadata.row_groups().get(self.next_group)?;
+        self.next_group += 1;
+        let descriptor = self.metadata.file_metadata().schema_descr().column(self.column);
+        let chunk = group.column(self.column);
+        let rows = group.num_rows().max(0) as usize;
+        let pages = Pages::new(&self.file, self.column, &descriptor, chunk, rows);
+        Some(pages.map(|pages| Box::new(pages) as Box<dyn PageReader>))
+    }
+}
+
+impl PageIterator for Chunks {}

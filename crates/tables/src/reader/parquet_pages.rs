@@ -1,0 +1,394 @@
+//! Reads the pages of a Parquet file, each only after its size is known to fit.
+//!
+//! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, believes the
+//! sizes in it, and allocates. [`ColumnChunk`] parses that header first and refuses there. [`Pages`] looks at each
+//! decoded page for the rest of what a decoder would believe: the number of values of a dictionary, and string
+//! encodings whose length has no bound in the page.
+
+use std::{
+    fs::File,
+    io::{Cursor, Read},
+    os::unix::fs::FileExt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use parquet::{
+    basic::{Compression, Encoding, Type},
+    column::page::{Page, PageMetadata, PageReader},
+    errors::{ParquetError, Result},
+    file::{
+        metadata::ColumnChunkMetaData,
+        reader::{ChunkReader, Length},
+        serialized_reader::SerializedPageReader,
+    },
+    schema::types::ColumnDescriptor,
+};
+
+use super::thrift::{PageHeader, page_header};
+use crate::{Error, allowance::Allowance};
+
+/// A page header is some 30 bytes and the statistics of the page; strings make them long.
+const HEADER_BYTES_MAX: usize = 1 << 20;
+const HEADER_BYTES_FIRST: usize = 4 << 10;
+/// Bytes of parsed metadata for a byte of the footer, a guess from above for flat schemas without statistics.
+const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
+
+/// One open Parquet file, and what is shared by the readers of its columns.
+pub(super) struct ParquetFile {
+    pub name: String,
+    pub bytes: u64,
+    pub piece_limit: u64,
+    file: File,
+    position: AtomicU64,
+    /// Our own error, kept because the library turns errors into text on the way back.
+    refusal: Mutex<Option<Error>>,
+    held: Mutex<Held>,
+}
+
+struct Held {
+    allowance: Allowance,
+    metadata_bytes: u64,
+    columns: Vec<HeldColumn>,
+}
+
+#[derive(Clone, Default)]
+struct HeldColumn {
+    dictionary_bytes: u64,
+    page_bytes: u64,
+    /// Strings of a batch point into their pages, which therefore live as long as the batch.
+    is_text: bool,
+}
+
+impl ParquetFile {
+    pub fn new(file: File, bytes: u64, name: &str, piece_limit: u64, allowance: Allowance) -> Self {
+        ParquetFile {
+            name: name.to_string(),
+            bytes,
+            piece_limit,
+            file,
+            position: AtomicU64::new(0),
+            refusal: Mutex::new(None),
+            held: Mutex::new(Held { allowance, metadata_bytes: 0, columns: Vec::new() }),
+        }
+    }
+
+    /// The end of the last read, which follows the row groups through the file.
+    pub fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
+    }
+
+    /// The error behind what the library reports: ours if there was one, damage otherwise.
+    pub fn error(&self, reported: impl ToString) -> Error {
+        let refusal = lock(&self.refusal).take();
+        refusal.unwrap_or_else(|| {
+            Error::damaged(&self.name, format!("damaged Parquet: {}", reported.to_string()))
+        })
+    }
+
+    pub fn set_columns(&self, is_text: impl Iterator<Item = bool>) {
+        lock(&self.held).columns =
+            is_text.map(|is_text| HeldColumn { is_text, ..Default::default() }).collect();
+    }
+
+    /// The batch before is gone, and with it the pages that its strings pointed into.
+    pub fn next_batch(&self) {
+        let mut held = lock(&self.held);
+        for column in held.columns.iter_mut().filter(|column| column.is_text) {
+            column.page_bytes = 0;
+        }
+    }
+
+    fn refuse(&self, error: Error) -> ParquetError {
+        let text = error.to_string();
+        *lock(&self.refusal) = Some(error);
+        ParquetError::General(text)
+    }
+
+    fn too_large(&self, place: String, what: &'static str, bytes: u64) -> ParquetError {
+        self.refuse(Error::TooLarge { place, what, bytes, limit: self.piece_limit })
+    }
+
+    fn damaged(&self, what: String) -> ParquetError {
+        self.refuse(Error::damaged(&self.name, what))
+    }
+
+    fn read_at(&self, start: u64, length: usize) -> Result<Bytes> {
+        let end = start.checked_add(length as u64).filter(|&end| end <= self.bytes).ok_or_else(|| {
+            let bytes = self.bytes;
+            self.damaged(format!(
+                "truncated: expected {length} bytes at offset {start}, the file has {bytes} bytes"
+            ))
+        })?;
+        let mut buffer = vec![0; length];
+        self.file
+            .read_exact_at(&mut buffer, start)
+            .map_err(|source| self.refuse(Error::io(&self.name, "read it", source)))?;
+        self.position.fetch_max(end, Ordering::Relaxed);
+        Ok(buffer.into())
+    }
+
+    fn hold(&self, change: impl FnOnce(&mut Held)) -> Result<()> {
+        let mut held = lock(&self.held);
+        change(&mut held);
+        let columns =
+            held.columns.iter().map(|column| column.dictionary_bytes + column.page_bytes).sum::<u64>();
+        let bytes = held.metadata_bytes + columns;
+        held.allowance.hold(bytes).map_err(|error| self.refuse(error))
+    }
+
+    fn hold_page(&self, column: usize, header: &PageHeader) -> Result<()> {
+        let (packed, unpacked) = (header.compressed_bytes as u64, header.uncompressed_bytes as u64);
+        self.hold(|held| {
+            let column = &mut held.columns[column];
+            match (header.is_dictionary, column.is_text) {
+                // The page and what is decoded from it; strings may still point into the one before.
+                (true, is_text) => {
+                    column.page_bytes = if is_text { column.page_bytes + column.dictionary_bytes } else { 0 };
+                    column.dictionary_bytes = 2 * unpacked;
+                }
+                (false, true) => column.page_bytes += packed + unpacked,
+                (false, false) => column.page_bytes = packed + unpacked,
+            }
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The file as the library reads its footer.
+pub(super) struct Footer<'a>(pub &'a ParquetFile);
+
+impl Length for Footer<'_> {
+    fn len(&self) -> u64 {
+        self.0.bytes
+    }
+}
+
+impl ChunkReader for Footer<'_> {
+    type T = Cursor<Bytes>;
+
+    /// Asked for only to read the last 8 bytes.
+    fn get_read(&self, start: u64) -> Result<Self::T> {
+        let length = self.0.bytes.saturating_sub(start).min(64);
+        Ok(Cursor::new(self.0.read_at(start, length as usize)?))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        let file = self.0;
+        if length as u64 > file.piece_limit {
+            return Err(file.too_large(file.name.clone(), "a Parquet footer", length as u64));
+        }
+        file.hold(|held| held.metadata_bytes = METADATA_BYTES_PER_FOOTER_BYTE * length as u64)?;
+        let footer = file.read_at(start, length)?;
+        match super::thrift::schema_depth(&footer) {
+            Some(0..=64) => Ok(footer),
+            Some(depth) => {
+                Err(file.damaged(format!("the schema is nested {depth} deep, expected at most 64")))
+            }
+            None => Err(file.damaged("damaged Parquet: the footer cannot be read".to_string())),
+        }
+    }
+}
+
+/// One column of one row group, as the library reads its pages.
+pub(super) struct ColumnChunk {
+    file: Arc<ParquetFile>,
+    /// The leaf column, counted over the whole file.
+    column: usize,
+    column_name: String,
+    /// The library gives gzip no bound, so it is told that the chunk is not compressed and given it unpacked.
+    is_gzip: bool,
+    /// The header that was read last; the library asks for a page's body right after its header.
+    header: Mutex<PageHeader>,
+}
+
+impl ColumnChunk {
+    fn place(&self, offset: u64) -> String {
+        format!("{}: column '{}', offset {offset}", self.file.name, self.column_name)
+    }
+
+    /// The bytes of the page header at `start`, and what they say.
+    fn read_header(&self, start: u64) -> Result<(Bytes, PageHeader)> {
+        let available = self.file.bytes.saturating_sub(start).min(HEADER_BYTES_MAX as u64) as usize;
+        let mut length = HEADER_BYTES_FIRST.min(available);
+        loop {
+            let bytes = self.file.read_at(start, length)?;
+            if let Some(header) = page_header(&bytes) {
+                return Ok((bytes.slice(..header.header_bytes), header));
+            }
+            if length == available {
+                let place = self.place(start);
+                return Err(self
+                    .file
+                    .refuse(Error::damaged(place, "damaged Parquet: expected a page header")));
+            }
+            length = (8 * length).min(available);
+        }
+    }
+
+    fn check_size(&self, start: u64, header: &PageHeader) -> Result<()> {
+        let bytes = header.compressed_bytes.max(header.uncompressed_bytes);
+        if header.compressed_bytes < 0 || header.uncompressed_bytes < 0 {
+            let what = "damaged Parquet: a page of negative size";
+            return Err(self.file.refuse(Error::damaged(self.place(start), what)));
+        }
+        if bytes as u64 > self.file.piece_limit {
+            return Err(self.file.too_large(self.place(start), "a Parquet page", bytes as u64));
+        }
+        Ok(())
+    }
+
+    fn gunzip(&self, packed: Bytes) -> Result<Bytes> {
+        let header = lock(&self.header).clone();
+        let levels = header.levels_bytes as usize;
+        if !header.values_are_compressed {
+            return Ok(packed);
+        }
+        let unpacked_bytes = header.uncompressed_bytes as usize;
+        if levels > packed.len() || levels > unpacked_bytes {
+            return Err(self.file.damaged("damaged Parquet: levels longer than their page".to_string()));
+        }
+        let mut unpacked = Vec::with_capacity(unpacked_bytes);
+        unpacked.extend_from_slice(&packed[..levels]);
+        if unpacked_bytes > levels {
+            let decoder = flate2::read::MultiGzDecoder::new(&packed[levels..]);
+            decoder.take((unpacked_bytes - levels + 1) as u64).read_to_end(&mut unpacked)?;
+        }
+        if unpacked.len() != unpacked_bytes {
+            return Err(self
+                .file
+                .damaged(format!("damaged Parquet: expected a page of {unpacked_bytes} bytes")));
+        }
+        Ok(unpacked.into())
+    }
+}
+
+impl Length for ColumnChunk {
+    fn len(&self) -> u64 {
+        self.file.bytes
+    }
+}
+
+impl ChunkReader for ColumnChunk {
+    type T = Cursor<Bytes>;
+
+    /// Asked for only where a page header stands.
+    fn get_read(&self, start: u64) -> Result<Self::T> {
+        let (bytes, header) = self.read_header(start)?;
+        self.check_size(start, &header)?;
+        self.file.hold_page(self.column, &header)?;
+        *lock(&self.header) = header;
+        Ok(Cursor::new(bytes))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        if length as u64 > self.file.piece_limit {
+            return Err(self.file.too_large(self.place(start), "a Parquet page", length as u64));
+        }
+        let bytes = self.file.read_at(start, length)?;
+        if self.is_gzip { self.gunzip(bytes) } else { Ok(bytes) }
+    }
+}
+
+/// The pages of one column of one row group.
+pub(super) struct Pages {
+    file: Arc<ParquetFile>,
+    column_name: String,
+    /// The least bytes that a value of a dictionary takes; 0 if the type has no dictionaries.
+    value_bytes_min: usize,
+    inner: SerializedPageReader<ColumnChunk>,
+}
+
+impl Pages {
+    pub fn new(
+        file: &Arc<ParquetFile>,
+        column: usize,
+        descriptor: &ColumnDescriptor,
+        chunk: &ColumnChunkMetaData,
+        rows: usize,
+    ) -> Result<Self> {
+        let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+        if start < 0 || chunk.compressed_size() < 0 {
+            return Err(file.damaged("damaged Parquet: a column chunk at a negative place".to_string()));
+        }
+        let column_name = descriptor.path().string();
+        let mut chunk = chunk.clone();
+        let is_gzip = matches!(chunk.compression(), Compression::GZIP(_));
+        match chunk.compression() {
+            Compression::GZIP(_) => {
+                chunk = chunk.into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
+            }
+            Compression::LZ4 => {
+                let what = format!(
+                    "column '{column_name}' is packed with Hadoop's old LZ4; write it as LZ4_RAW or zstd"
+                );
+                return Err(file.refuse(Error::unsupported(&file.name, what)));
+            }
+            _ => {}
+        }
+        let value_bytes_min = match descriptor.physical_type() {
+            Type::BOOLEAN => 0,
+            Type::INT32 | Type::FLOAT | Type::BYTE_ARRAY => 4,
+            Type::INT64 | Type::DOUBLE => 8,
+            Type::INT96 => 12,
+            Type::FIXED_LEN_BYTE_ARRAY => descriptor.type_length().max(0) as usize,
+        };
+        let reader = ColumnChunk {
+            file: file.clone(),
+            column,
+            column_name: column_name.clone(),
+            is_gzip,
+            header: Mutex::default(),
+        };
+        let inner = SerializedPageReader::new(Arc::new(reader), &chunk, rows, None)?;
+        Ok(Pages { file: file.clone(), column_name, value_bytes_min, inner })
+    }
+
+    fn check(&self, page: &Page) -> Result<()> {
+        let place = || format!("{}: column '{}'", self.file.name, self.column_name);
+        if let Page::DictionaryPage { buf, num_values, .. } = page {
+            let bytes = u64::from(*num_values) * self.value_bytes_min as u64;
+            if bytes > buf.len() as u64 || self.value_bytes_min == 0 {
+                let what =
+                    format!("damaged Parquet: a dictionary of {num_values} values in {} bytes", buf.len());
+                return Err(self.file.refuse(Error::damaged(place(), what)));
+            }
+        }
+        // A few bytes of these can say that millions of strings follow, or long ones.
+        if let Encoding::DELTA_BYTE_ARRAY | Encoding::DELTA_LENGTH_BYTE_ARRAY = page.encoding() {
+            let what = format!("strings coded {} have no bound in memory; write them plain", page.encoding());
+            return Err(self.file.refuse(Error::unsupported(place(), what)));
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Pages {
+    type Item = Result<Page>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl PageReader for Pages {
+    fn get_next_page(&mut self) -> Result<Option<Page>> {
+        let page = self.inner.get_next_page()?;
+        page.iter().try_for_each(|page| self.check(page))?;
+        Ok(page)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
+        self.inner.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<()> {
+        self.inner.skip_next_page()
+    }
+}

@@ -1,0 +1,205 @@
+//! Writes record batches as Parquet, Arrow or CSV.
+//!
+//! The ending of the name chooses the format. The same rows give the same bytes, however they were cut into
+//! batches and whatever the budget: rows are regrouped into batches of [`BATCH_ROWS`] and row groups of
+//! [`ROW_GROUP_ROWS`], and only where finished pages wait depends on memory (see [`pages`]).
+
+mod pages;
+mod target;
+#[cfg(test)]
+mod tests;
+
+use std::{path::Path, sync::Arc};
+
+use arrow::{
+    compute::BatchCoalescer,
+    csv::WriterBuilder,
+    datatypes::{Schema, SchemaRef},
+    ipc::writer::FileWriter,
+    record_batch::RecordBatch,
+};
+use inshore_store::{Budget, Reservation};
+use parquet::{
+    arrow::{ArrowWriter, arrow_writer::ArrowWriterOptions},
+    basic::{Compression, Encoding},
+    file::properties::{EnabledStatistics, WriterProperties},
+    schema::types::ColumnPath,
+};
+
+use self::{
+    pages::WaitingPages,
+    target::{Out, Target},
+};
+use crate::{Error, Result};
+
+const WRITABLE: &str = ".parquet, .arrow or .csv, or - for CSV on standard output";
+
+/// Rows handed to a format at once: large enough to amortise its calls, small enough for a budget of 8 MiB
+/// (384 KiB for three columns of 8 bytes).
+const BATCH_ROWS: usize = 16 << 10;
+/// Rows of a Parquet row group. The writer keeps about 0.5 KB of metadata for each column of each, so a table of
+/// 10^10 rows costs 5 MB a column at the end, and readers keep as much.
+const ROW_GROUP_ROWS: usize = 1 << 20;
+
+/// Writes record batches to a file that appears whole, or not at all.
+pub struct TableWriter {
+    // The order matters on drop: a format may still write, and then the temporary file is removed.
+    format: Format,
+    batches: BatchCoalescer,
+    target: Target,
+    rows: u64,
+    _memory: Option<Reservation>,
+}
+
+enum Format {
+    Csv(arrow::csv::Writer<Out>),
+    Ipc(Box<FileWriter<Out>>),
+    Parquet(Box<ArrowWriter<Out>>),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Csv,
+    Ipc,
+    Parquet,
+}
+
+impl TableWriter {
+    /// Begins a table at `path`: `.parquet`, `.arrow` (IPC file) or `.csv`; `-` writes CSV to standard output.
+    ///
+    /// The file is written as `.NAME.RANDOM.part` in the same folder and renamed by [`TableWriter::finish`]; until
+    /// then an existing file stays as it is. Takes a sixteenth of `budget` if that is free; beyond it about
+    /// 2 MiB for three numeric columns, and for Parquet scratch space in the folder for one row group.
+    ///
+    /// # Errors
+    /// As [`TableWriter::check_path`]; [`Error::Io`] if the file cannot be created; [`Error::Unsupported`] if
+    /// `path` is a device, pipe or folder, or the format cannot hold the schema.
+    pub fn create(path: impl AsRef<Path>, schema: SchemaRef, budget: &Budget) -> Result<TableWriter> {
+        let path = path.as_ref();
+        let kind = kind_of(path)?;
+        let target = if path == Path::new("-") { Target::stdout()? } else { Target::part_of(path)? };
+        TableWriter::to_target(target, kind, &schema, budget)
+    }
+
+    fn to_target(target: Target, kind: Kind, schema: &Schema, budget: &Budget) -> Result<TableWriter> {
+        // Metadata of a schema has no order, so it would make the bytes differ from run to run.
+        let schema = Arc::new(Schema::new(schema.fields().clone()));
+        let wanted = if kind == Kind::Parquet { budget.memory_bytes() / 16 } else { 0 };
+        let memory = budget.reserve(wanted, "Parquet pages that wait to be written").ok();
+        let out = target.out()?;
+        let format = match kind {
+            Kind::Csv => {
+                let mut writer = WriterBuilder::new().with_header(true).build(out);
+                // The header comes with the first batch, and an empty table has one too.
+                let empty = RecordBatch::new_empty(schema.clone());
+                writer.write(&empty).map_err(|error| target.error(error))?;
+                Format::Csv(writer)
+            }
+            Kind::Ipc => {
+                let writer = FileWriter::try_new(out, &schema).map_err(|error| target.error(error))?;
+                Format::Ipc(Box::new(writer))
+            }
+            Kind::Parquet => {
+                let held = memory.as_ref().map_or(0, Reservation::bytes);
+                let pages = WaitingPages::new(held, target.folder());
+                let options = ArrowWriterOptions::new()
+                    .with_properties(parquet_properties(&schema))
+                    .with_skip_arrow_metadata(true)
+                    .with_page_store_factory(Arc::new(pages));
+                let writer = ArrowWriter::try_new_with_options(out, schema.clone(), options);
+                Format::Parquet(Box::new(writer.map_err(|error| target.error(error))?))
+            }
+        };
+        let batches = BatchCoalescer::new(schema, BATCH_ROWS);
+        Ok(TableWriter { format, batches, target, rows: 0, _memory: memory })
+    }
+
+    /// Adds rows. They are copied, so the memory of `batch` is not kept.
+    ///
+    /// # Errors
+    /// [`Error::Io`] (a full disk); [`Error::Unsupported`] if the columns are not those of the schema. The table
+    /// can then not be finished in a useful way; drop it.
+    pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let batch = RecordBatch::try_new(self.batches.schema(), batch.columns().to_vec())
+            .map_err(|error| self.target.error(error))?;
+        let rows = batch.num_rows() as u64;
+        self.batches.push_batch(batch).map_err(|error| self.target.error(error))?;
+        self.rows += rows;
+        self.write_completed()
+    }
+
+    fn write_completed(&mut self) -> Result<()> {
+        while let Some(batch) = self.batches.next_completed_batch() {
+            match &mut self.format {
+                Format::Csv(writer) => writer.write(&batch).map_err(|error| self.target.error(error))?,
+                Format::Ipc(writer) => writer.write(&batch).map_err(|error| self.target.error(error))?,
+                Format::Parquet(writer) => writer.write(&batch).map_err(|error| self.target.error(error))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is left, makes the file durable and gives it its name. Returns the number of rows.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the temporary file is then removed, and what was at the path before is still there, except
+    /// where the very last step, making the new name durable, is the one that failed.
+    pub fn finish(mut self) -> Result<u64> {
+        self.batches.finish_buffered_batch().map_err(|error| self.target.error(error))?;
+        self.write_completed()?;
+        match self.format {
+            Format::Csv(writer) => _ = writer.into_inner(),
+            Format::Ipc(mut writer) => writer.finish().map_err(|error| self.target.error(error))?,
+            Format::Parquet(writer) => _ = writer.into_inner().map_err(|error| self.target.error(error))?,
+        }
+        self.target.publish()?;
+        Ok(self.rows)
+    }
+
+    /// Whether a table can be written to `path`: its ending, and that its folder exists. To be called before hours
+    /// of work.
+    ///
+    /// # Errors
+    /// [`Error::UnknownEnding`] lists the endings that work; [`Error::Io`] if there is no such folder.
+    pub fn check_path(path: &Path) -> Result<()> {
+        kind_of(path)?;
+        if path == Path::new("-") {
+            return Ok(());
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let found = std::fs::read_dir(folder).map(drop);
+        found.map_err(|source| Error::io(path.display().to_string(), "find the folder of it", source))
+    }
+}
+
+fn kind_of(path: &Path) -> Result<Kind> {
+    if path == Path::new("-") {
+        return Ok(Kind::Csv);
+    }
+    let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    match &*ending {
+        "csv" => Ok(Kind::Csv),
+        "arrow" => Ok(Kind::Ipc),
+        "parquet" => Ok(Kind::Parquet),
+        _ => {
+            let file = path.display().to_string();
+            Err(Error::UnknownEnding { file, ending, what: "written", expected: WRITABLE })
+        }
+    }
+}
+
+fn parquet_properties(schema: &Schema) -> WriterProperties {
+    let mut properties = WriterProperties::builder()
+        .set_created_by(concat!("inshore ", env!("CARGO_PKG_VERSION")).to_string())
+        .set_compression(Compression::SNAPPY)
+        .set_dictionary_enabled(false)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_offset_index_disabled(true)
+        .set_data_page_row_count_limit(BATCH_ROWS)
+        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS));
+    for field in schema.fields().iter().filter(|field| field.data_type().is_integer()) {
+        let column = ColumnPath::new(vec![field.name().clone()]);
+        properties = properties.set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
+    }
+    properties.build()
+}

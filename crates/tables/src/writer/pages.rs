@@ -1,0 +1,121 @@
+//! Finished Parquet pages that wait for their row group to end.
+//!
+//! In a row group all pages of a column lie together, but rows come with all columns at once, so every page waits
+//! until its row group is complete. Row groups do not depend on the budget (a file has the same bytes under every
+//! budget), so the waiting does: pages wait in memory as far as the writer could reserve some, and beyond that in
+//! a file without a name beside the table. They are written there and read back once, mostly out of the page
+//! cache, since a row group is some 10 MB.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use parquet::{
+    arrow::arrow_writer::{PageKey, PageStore, PageStoreArgs, PageStoreFactory},
+    errors::{ParquetError, Result},
+};
+
+/// Where the pages of all columns of one writer wait.
+#[derive(Debug)]
+pub(super) struct WaitingPages(Arc<Mutex<Waiting>>);
+
+#[derive(Debug)]
+struct Waiting {
+    memory_bytes_left: u64,
+    folder: PathBuf,
+    file: Option<File>,
+    file_end: u64,
+    /// Pages in the file; when the last one leaves, its space is used again from the start.
+    pages_in_file: u64,
+}
+
+impl WaitingPages {
+    /// At most `memory_bytes` wait in memory, the rest in an unnamed file in `folder`, made when it is needed.
+    pub fn new(memory_bytes: u64, folder: PathBuf) -> Self {
+        let waiting =
+            Waiting { memory_bytes_left: memory_bytes, folder, file: None, file_end: 0, pages_in_file: 0 };
+        WaitingPages(Arc::new(Mutex::new(waiting)))
+    }
+}
+
+impl PageStoreFactory for WaitingPages {
+    fn create(&self, _: &PageStoreArgs<'_>) -> Result<Box<dyn PageStore>> {
+        Ok(Box::new(ColumnPages { shared: self.0.clone(), pages: Vec::new() }))
+    }
+}
+
+/// The waiting pages of one column.
+struct ColumnPages {
+    shared: Arc<Mutex<Waiting>>,
+    pages: Vec<Page>,
+}
+
+enum Page {
+    InMemory(Bytes),
+    InFile { offset: u64, bytes: usize },
+    Taken,
+}
+
+impl PageStore for ColumnPages {
+    fn put(&mut self, page: Bytes) -> Result<PageKey> {
+        let page = lock(&self.shared).put(page)?;
+        self.pages.push(page);
+        Ok(PageKey::new(self.pages.len() as u64 - 1))
+    }
+
+    fn take(&mut self, key: PageKey) -> Result<Bytes> {
+        let page = self.pages.get_mut(key.get() as usize).map(|page| std::mem::replace(page, Page::Taken));
+        Ok(lock(&self.shared).take(page.unwrap_or(Page::Taken))?)
+    }
+
+    fn memory_size(&self) -> usize {
+        let in_memory = |page: &Page| if let Page::InMemory(page) = page { page.len() } else { 0 };
+        self.pages.iter().map(in_memory).sum()
+    }
+}
+
+impl Waiting {
+    fn put(&mut self, page: Bytes) -> io::Result<Page> {
+        let bytes = page.len();
+        if let Some(left) = self.memory_bytes_left.checked_sub(bytes as u64) {
+            self.memory_bytes_left = left;
+            return Ok(Page::InMemory(page));
+        }
+        if self.file.is_none() {
+            self.file = Some(tempfile::tempfile_in(&self.folder)?);
+        }
+        let offset = self.file_end;
+        self.file.as_ref().expect("made above").write_all_at(&page, offset)?;
+        self.file_end += bytes as u64;
+        self.pages_in_file += 1;
+        Ok(Page::InFile { offset, bytes })
+    }
+
+    fn take(&mut self, page: Page) -> io::Result<Bytes> {
+        match page {
+            Page::InMemory(page) => {
+                self.memory_bytes_left += page.len() as u64;
+                Ok(page)
+            }
+            Page::InFile { offset, bytes } => {
+                let mut page = vec![0; bytes];
+                self.file.as_ref().expect("the page was written to it").read_exact_at(&mut page, offset)?;
+                self.pages_in_file -= 1;
+                if self.pages_in_file == 0 {
+                    self.file_end = 0;
+                }
+                Ok(page.into())
+            }
+            Page::Taken => Err(io::Error::other(ParquetError::General("a page was taken twice".to_string()))),
+        }
+    }
+}
+
+fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}

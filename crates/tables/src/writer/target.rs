@@ -1,0 +1,126 @@
+//! Where a table is written: a file that appears whole or not at all, or standard output.
+
+use std::{
+    fs::{self, File, Permissions},
+    io::{self, Write},
+    os::{fd::AsFd, unix::fs::PermissionsExt},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tempfile::NamedTempFile;
+
+use crate::{Error, Result};
+
+/// The file being written, under its temporary name `.NAME.RANDOM.part` until [`Target::publish`]. Dropped before,
+/// it is removed.
+pub(super) struct Target {
+    name: String,
+    /// The temporary file and its final path; `None` for standard output.
+    part: Option<(NamedTempFile, PathBuf)>,
+    out: Out,
+}
+
+impl Target {
+    pub fn stdout() -> Result<Self> {
+        let name = "standard output";
+        let file = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+        Ok(Self::of_file(name, file.map_err(|source| Error::io(name, "open it", source))?))
+    }
+
+    /// An open file that is written in place and never renamed.
+    pub fn of_file(name: &str, file: File) -> Self {
+        Target { name: name.to_string(), part: None, out: Out::new(file) }
+    }
+
+    pub fn part_of(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        // Through a link the table behind it is replaced, not the link.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        let old = fs::metadata(&path).ok();
+        if old.as_ref().is_some_and(|old| !old.is_file()) {
+            return Err(Error::unsupported(
+                name,
+                "it exists and is not a plain file, so it cannot be replaced",
+            ));
+        }
+        let mode = old.map_or(0o666, |old| old.permissions().mode());
+        let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let make = || -> io::Result<(NamedTempFile, Out)> {
+            let part = tempfile::Builder::new()
+                .prefix(&format!(".{file_name}."))
+                .suffix(".part")
+                .permissions(Permissions::from_mode(mode))
+                .tempfile_in(folder_of(&path))?;
+            let out = Out::new(part.as_file().try_clone()?);
+            Ok((part, out))
+        };
+        let (part, out) = make().map_err(|source| Error::io(&name, "create it", source))?;
+        Ok(Target { name, part: Some((part, path)), out })
+    }
+
+    /// A writer to the end of the file, for one of the format libraries.
+    pub fn out(&self) -> Result<Out> {
+        self.out.clone_handle().map_err(|source| Error::io(&self.name, "open it", source))
+    }
+
+    /// The folder where the file will be, for scratch beside it.
+    pub fn folder(&self) -> PathBuf {
+        self.part.as_ref().map_or_else(std::env::temp_dir, |(_, path)| folder_of(path).to_path_buf())
+    }
+
+    /// What went wrong: the system's error if there was one, what the library reported otherwise.
+    pub fn error(&self, reported: impl ToString) -> Error {
+        match self.out.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(source) => Error::io(&self.name, "write it", source),
+            None => Error::unsupported(&self.name, format!("cannot be written: {}", reported.to_string())),
+        }
+    }
+
+    /// Makes the file durable, then visible under its name, then the name durable.
+    pub fn publish(self) -> Result<()> {
+        let Target { name, part, .. } = self;
+        let Some((part, path)) = part else { return Ok(()) };
+        let failed = |what, source| Error::io(&name, what, source);
+        part.as_file().sync_all().map_err(|source| failed("sync it", source))?;
+        let folder = folder_of(&path).to_path_buf();
+        part.persist(&path).map_err(|error| failed("rename it", error.error))?;
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|source| failed("sync the folder of it", source))
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Writes, and remembers how it failed, since some libraries keep only the text of an error.
+pub(super) struct Out {
+    file: File,
+    failure: Arc<Mutex<Option<io::Error>>>,
+}
+
+impl Out {
+    fn new(file: File) -> Self {
+        Out { file, failure: Arc::default() }
+    }
+
+    fn clone_handle(&self) -> io::Result<Self> {
+        Ok(Out { file: self.file.try_clone()?, failure: self.failure.clone() })
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).inspect_err(|error| {
+            if error.kind() != io::ErrorKind::Interrupted {
+                let copy = error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error);
+                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(copy);
+            }
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

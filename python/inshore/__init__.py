@@ -1,0 +1,51 @@
+"""Analytics on flash: graphs larger than memory, in exactly the memory that was given.
+
+A `Store` is a folder of named graphs. A `Graph` answers questions as tables:
+
+>>> import inshore
+>>> store = inshore.Store()
+>>> edges = pa.table({"source": [1, 2, 3], "target": [2, 3, 1]})
+>>> graph = store.import_edges(edges, name="ring")
+>>> graph.bfs(1, memory="16MiB").to_pydict()
+{'vertex': [1, 2, 3], 'parent': [1, 1, 2], 'level': [0, 1, 2]}
+>>> store.remove("ring")
+
+Every job takes a budget (``memory="64MiB"``, ``threads=4``) and keeps it. Long work releases the GIL, and
+Ctrl-C stops it and leaves the store as it was. The words are those of the command line.
+"""
+
+from inshore._native import __version__
+from inshore.errors import (
+    BudgetError,
+    DamagedError,
+    ExistsError,
+    FileError,
+    InputError,
+    InshoreError,
+    NotFoundError,
+)
+from inshore.graph import Graph, GraphInfo
+from inshore.results import LevelReport, PhaseReport, Report, Result, Summary, report, summary
+from inshore.store import ArrowStream, Store
+
+__all__ = [
+    "ArrowStream",
+    "BudgetError",
+    "DamagedError",
+    "ExistsError",
+    "FileError",
+    "Graph",
+    "GraphInfo",
+    "InputError",
+    "InshoreError",
+    "LevelReport",
+    "NotFoundError",
+    "PhaseReport",
+    "Report",
+    "Result",
+    "Store",
+    "Summary",
+    "__version__",
+    "report",
+    "summary",
+]

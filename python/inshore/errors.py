@@ -1,0 +1,48 @@
+"""What can go wrong. A message says what, where, what was found and what was expected.
+
+::
+
+    InshoreError
+    ├── NotFoundError   also a LookupError
+    ├── ExistsError
+    ├── InputError      also a ValueError
+    ├── BudgetError
+    ├── DamagedError
+    └── FileError       also an OSError
+
+Ctrl-C raises `KeyboardInterrupt`, as everywhere.
+"""
+
+
+class InshoreError(Exception):
+    """Any failure of Inshore."""
+
+
+class NotFoundError(InshoreError, LookupError):
+    """There is no graph of that name, or no such vertex in the graph."""
+
+
+class ExistsError(InshoreError):
+    """There is a graph of that name already."""
+
+
+class InputError(InshoreError, ValueError):
+    """An input or an option cannot be used: a malformed line, a number out of range, a bad name."""
+
+
+class BudgetError(InshoreError):
+    """The job cannot work in the memory that it was given; the message names how much it needs."""
+
+
+class DamagedError(InshoreError):
+    """Bytes of the store are not what was written; the message names the file and the offset."""
+
+
+class FileError(InshoreError, OSError):
+    """The system refused an operation on a file (no such file, no permission, disk full).
+
+    Attributes
+    ----------
+    errno : int or None
+        The system's number, as in `errno.ENOSPC`.
+    """

@@ -1,0 +1,417 @@
+"""Graphs and the algorithms on them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, overload
+
+import pyarrow as pa
+
+from inshore import _native
+from inshore.results import Report, Result, StrPath, deliver
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """What is known of a graph without reading its edges.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the store.
+    vertices, edges : int
+        Vertices, with or without edges; distinct edges (in an undirected graph each counts once).
+    directed, weighted : bool
+        Whether edges have a direction, and weights.
+    reverse : bool
+        Whether in-edges are kept too. (An undirected graph needs none.)
+    dense_ids : bool
+        Whether the ids are 0, 1, 2, ... without a gap.
+    self_loops, sinks : int
+        Edges from a vertex to itself; vertices without out-edges.
+    out_degree_max : int
+        The largest out-degree.
+    in_degree_max : int or None
+        The largest in-degree; not known for a directed graph without in-edges.
+    id_min, id_max : int
+        The smallest and the largest id.
+    entries : int
+        Entries of the out-edge file: `edges`, or about twice as many in an undirected graph.
+    bytes : int
+        Size on flash.
+    smallest_budget_bytes : int
+        The smallest budget with which every job on it works.
+    """
+
+    name: str
+    vertices: int
+    edges: int
+    directed: bool
+    weighted: bool
+    reverse: bool
+    dense_ids: bool
+    self_loops: int
+    sinks: int
+    out_degree_max: int
+    in_degree_max: int | None
+    id_min: int
+    id_max: int
+    entries: int
+    bytes: int
+    smallest_budget_bytes: int
+
+
+class Graph:
+    """A graph on flash, from `Store.graph`, `Store.import_edges` or `Store.generate_kronecker`.
+
+    It has its files open: what happens to the store later does not touch it. Any number of threads may run
+    jobs on it at once.
+
+    All algorithms take the same four keywords:
+
+    memory : str or int, optional
+        The budget: a size such as ``"64MiB"`` or a number of bytes. The process grows by at most this and
+        64 MiB, not counting a table that is returned. By default a quarter of what the machine or its cgroup
+        allows.
+    threads : int, optional
+        Worker threads; by default one for each core.
+    output : path, optional
+        Write the rows to this file and return a `Result`. The ending chooses the format: ``.parquet``,
+        ``.arrow`` or ``.csv``.
+    stream : bool, default False
+        Return a `pyarrow.RecordBatchReader`, whose rows stream from flash while they are read. It holds the
+        budget and the job's scratch files until it is read to its end or dropped.
+
+    Without `output` and `stream` they return a `pyarrow.Table`. Rows are in ascending order of the vertices'
+    ids; `inshore.summary` and `inshore.report` give a table's facts.
+
+    All of them raise `InputError` for options out of range, `BudgetError` where the budget is too small,
+    `DamagedError` where bytes on flash are not what was written, `FileError` where the system refuses an
+    operation, and `KeyboardInterrupt`.
+    """
+
+    def __init__(self, store: _native.Store, native: _native.Graph, report: Report | None = None) -> None:
+        self._store = store
+        self._native = native
+        self._info = GraphInfo(**json.loads(native.info))
+        self._report = report
+
+    def __repr__(self) -> str:
+        """Name and size."""
+        return f"<inshore.Graph {self.name!r}: {self.info.vertices} vertices, {self.info.edges} edges>"
+
+    @property
+    def name(self) -> str:
+        """Its name in the store."""
+        return self._info.name
+
+    @property
+    def info(self) -> GraphInfo:
+        """What is known of it without reading its edges."""
+        return self._info
+
+    @property
+    def report(self) -> Report | None:
+        """What it cost to import or generate it; None for a graph that was there."""
+        return self._report
+
+    @overload
+    def pagerank(
+        self,
+        *,
+        iterations: int = 10,
+        damping: float = 0.85,
+        tolerance: float = 0.0,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[False] = False,
+    ) -> pa.Table: ...
+    @overload
+    def pagerank(
+        self,
+        *,
+        iterations: int = 10,
+        damping: float = 0.85,
+        tolerance: float = 0.0,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[True],
+    ) -> pa.RecordBatchReader: ...
+    @overload
+    def pagerank(
+        self,
+        *,
+        iterations: int = 10,
+        damping: float = 0.85,
+        tolerance: float = 0.0,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath,
+        stream: Literal[False] = False,
+    ) -> Result: ...
+    def pagerank(
+        self,
+        *,
+        iterations: int = 10,
+        damping: float = 0.85,
+        tolerance: float = 0.0,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath | None = None,
+        stream: bool = False,
+    ) -> pa.Table | pa.RecordBatchReader | Result:
+        """Rank vertices by the edges that lead to them, as LDBC Graphalytics defines it.
+
+        The rank of vertices without out-edges is spread evenly; all ranks sum to 1.
+
+        Parameters
+        ----------
+        iterations : int, default 10
+            Supersteps.
+        damping : float, default 0.85
+            The probability to follow an edge.
+        tolerance : float, default 0.0
+            Stop earlier when all ranks together change by at most this in an iteration.
+        memory, threads, output, stream
+            See `Graph`.
+
+        Returns
+        -------
+        pyarrow.Table, pyarrow.RecordBatchReader or Result
+            Columns ``vertex`` (uint64) and ``rank`` (float64).
+
+        Examples
+        --------
+        >>> ranks = path_of_three.pagerank(iterations=30, memory="16MiB")
+        >>> ranks.sort_by([("rank", "descending")]).slice(0, 1).column("vertex").to_pylist()
+        [7]
+        >>> round(sum(ranks["rank"].to_numpy()), 9)
+        1.0
+
+        Straight to a file, in bounded memory however large the graph:
+
+        >>> result = path_of_three.pagerank(memory="16MiB", output="ranks.parquet")
+        >>> result.rows, result.summary["supersteps"]
+        (3, 10)
+        """
+        with self._store.job(memory, threads) as job:
+            run = partial(self._native.pagerank, job, iterations, damping, tolerance)
+            return deliver(job, run, output, stream)
+
+    @overload
+    def bfs(
+        self,
+        source: int,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[False] = False,
+    ) -> pa.Table: ...
+    @overload
+    def bfs(
+        self,
+        source: int,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[True],
+    ) -> pa.RecordBatchReader: ...
+    @overload
+    def bfs(
+        self,
+        source: int,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath,
+        stream: Literal[False] = False,
+    ) -> Result: ...
+    def bfs(
+        self,
+        source: int,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath | None = None,
+        stream: bool = False,
+    ) -> pa.Table | pa.RecordBatchReader | Result:
+        """Search breadth first from one vertex.
+
+        Parameters
+        ----------
+        source : int
+            The id of the vertex to start at; `NotFoundError` if the graph has none such.
+        memory, threads, output, stream
+            See `Graph`.
+
+        Returns
+        -------
+        pyarrow.Table, pyarrow.RecordBatchReader or Result
+            Columns ``vertex`` (uint64), ``parent`` (uint64) and ``level`` (uint32). Of the possible parents
+            it is the smallest id; the source is its own, at level 0. Both are null where the search did not
+            come.
+
+        Examples
+        --------
+        >>> path_of_three.bfs(5).to_pylist()[0]
+        {'vertex': 3, 'parent': None, 'level': None}
+        >>> path_of_three.bfs(3, memory="16MiB").column("level").to_pylist()
+        [0, 1, 2]
+        """
+        with self._store.job(memory, threads) as job:
+            return deliver(job, partial(self._native.bfs, job, source), output, stream)
+
+    @overload
+    def components(
+        self,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[False] = False,
+    ) -> pa.Table: ...
+    @overload
+    def components(
+        self,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[True],
+    ) -> pa.RecordBatchReader: ...
+    @overload
+    def components(
+        self,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath,
+        stream: Literal[False] = False,
+    ) -> Result: ...
+    def components(
+        self,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath | None = None,
+        stream: bool = False,
+    ) -> pa.Table | pa.RecordBatchReader | Result:
+        """Find weakly connected components: whatever hangs together, whichever way the edges point.
+
+        Parameters
+        ----------
+        memory, threads, output, stream
+            See `Graph`.
+
+        Returns
+        -------
+        pyarrow.Table, pyarrow.RecordBatchReader or Result
+            Columns ``vertex`` (uint64) and ``component`` (uint64), the smallest id in it.
+
+        Examples
+        --------
+        >>> path_of_three.components(memory="16MiB").to_pydict()
+        {'vertex': [3, 5, 7], 'component': [3, 3, 3]}
+        """
+        with self._store.job(memory, threads) as job:
+            return deliver(job, partial(self._native.components, job), output, stream)
+
+    @overload
+    def betweenness(
+        self,
+        *,
+        sources: int = 16,
+        seed: int = 1,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[False] = False,
+    ) -> pa.Table: ...
+    @overload
+    def betweenness(
+        self,
+        *,
+        sources: int = 16,
+        seed: int = 1,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[True],
+    ) -> pa.RecordBatchReader: ...
+    @overload
+    def betweenness(
+        self,
+        *,
+        sources: int = 16,
+        seed: int = 1,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath,
+        stream: Literal[False] = False,
+    ) -> Result: ...
+    def betweenness(
+        self,
+        *,
+        sources: int = 16,
+        seed: int = 1,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath | None = None,
+        stream: bool = False,
+    ) -> pa.Table | pa.RecordBatchReader | Result:
+        """Count the shortest paths that lead through each vertex (Brandes), from sampled sources.
+
+        Parameters
+        ----------
+        sources : int, default 16
+            How many sources are drawn; a graph with fewer vertices uses them all, and the answer is exact.
+        seed : int, default 1
+            Chooses the sample. The same seed draws the same sources.
+        memory, threads, output, stream
+            See `Graph`.
+
+        Returns
+        -------
+        pyarrow.Table, pyarrow.RecordBatchReader or Result
+            Columns ``vertex`` (uint64) and ``centrality`` (float64), not scaled.
+
+        Examples
+        --------
+        >>> path_of_three.betweenness(memory="16MiB").to_pydict()
+        {'vertex': [3, 5, 7], 'centrality': [0.0, 1.0, 0.0]}
+        """
+        with self._store.job(memory, threads) as job:
+            return deliver(job, partial(self._native.betweenness, job, sources, seed), output, stream)
+
+    def export(self, path: StrPath, *, memory: str | int | None = None, threads: int | None = None) -> int:
+        """Write all edges to a file.
+
+        Parameters
+        ----------
+        path : path
+            The file. Its ending chooses the format: ``.parquet``, ``.arrow`` and ``.csv`` have columns
+            ``source``, ``target`` and, in a weighted graph, ``weight``; ``.bin`` has raw little-endian pairs
+            of uint32.
+        memory, threads
+            See `Graph`.
+
+        Returns
+        -------
+        int
+            Edges written.
+
+        Examples
+        --------
+        >>> path_of_three.export("edges.csv")
+        2
+        >>> pa.csv.read_csv("edges.csv").to_pydict()
+        {'source': [3, 5], 'target': [5, 7]}
+        """
+        with self._store.job(memory, threads) as job:
+            return self._native.export(job, path)

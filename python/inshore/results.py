@@ -1,0 +1,201 @@
+"""How rows reach the user: as a table, as a reader, or as a file; each with its facts.
+
+The facts are two plain dictionaries: the *summary* of what was found, and the *report* of what it cost. A
+`Result` has them as attributes. A table or reader carries them as JSON in its schema's metadata, under the
+keys ``inshore.summary`` and ``inshore.report``; `summary` and `report` read them there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+import pyarrow as pa
+
+from inshore import _native
+from inshore.errors import InputError
+
+StrPath = str | os.PathLike[str]
+
+_SUMMARY = b"inshore.summary"
+_REPORT = b"inshore.report"
+
+
+class _SummaryOfAll(TypedDict):
+    supersteps: int
+    edges_traversed: int
+    state: str
+    strategy: str
+
+
+class Summary(_SummaryOfAll, total=False):
+    """Facts about a run and what it found.
+
+    Every algorithm gives ``supersteps``, ``edges_traversed``, ``state`` (where vertex state was kept:
+    ``"memory"`` or ``"flash"``) and ``strategy`` (how updates were combined: ``"dense"`` or ``"merge"``). The
+    others are there where they mean something.
+    """
+
+    reached: int
+    levels: int
+    components: int
+    last_change: float
+    sources: list[int]
+    notice: str
+
+
+class PhaseReport(TypedDict):
+    """The time that one phase of a job took."""
+
+    phase: str
+    seconds: float
+
+
+class LevelReport(TypedDict):
+    """The records that entered and left one level of sort-reduce."""
+
+    level: int
+    records_in: int
+    records_out: int
+
+
+class Report(TypedDict):
+    """What a job cost.
+
+    ``cpu_seconds`` and ``memory_resident_bytes_max`` are those of the whole Python process since it started.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    memory_budget_bytes: int
+    memory_reserved_bytes_max: int
+    memory_resident_bytes_max: int
+    threads: int
+    bytes_read: int
+    bytes_written: int
+    direct_io: bool
+    phases: list[PhaseReport]
+    levels: list[LevelReport]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A file of rows that was written.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        The file.
+    rows : int
+        Rows in it.
+    summary : Summary
+        What was found.
+    report : Report
+        What it cost.
+    """
+
+    path: Path
+    rows: int
+    summary: Summary
+    report: Report
+
+
+def summary(table: pa.Table | pa.RecordBatchReader) -> Summary:
+    """Read the facts about the run that made `table`.
+
+    Parameters
+    ----------
+    table : pyarrow.Table or pyarrow.RecordBatchReader
+        What an algorithm of a `Graph` returned.
+
+    Returns
+    -------
+    Summary
+        The facts.
+
+    Raises
+    ------
+    InputError
+        If it is from elsewhere, or has lost its metadata.
+
+    Examples
+    --------
+    >>> table = path_of_three.components()
+    >>> inshore.summary(table)["components"]
+    1
+    """
+    return cast("Summary", _read(table, _SUMMARY))
+
+
+def report(table: pa.Table | pa.RecordBatchReader) -> Report:
+    """Read the counters of the job that made `table`.
+
+    Those of a reader were taken when its first row was ready.
+
+    Parameters
+    ----------
+    table : pyarrow.Table or pyarrow.RecordBatchReader
+        What an algorithm of a `Graph` returned.
+
+    Returns
+    -------
+    Report
+        The counters.
+
+    Raises
+    ------
+    InputError
+        If it is from elsewhere, or has lost its metadata.
+
+    Examples
+    --------
+    >>> table = path_of_three.components(memory="16MiB")
+    >>> inshore.report(table)["memory_budget_bytes"] == 16 << 20
+    True
+    """
+    return cast("Report", _read(table, _REPORT))
+
+
+def _read(table: pa.Table | pa.RecordBatchReader, key: bytes) -> object:
+    text = (table.schema.metadata or {}).get(key)
+    if text is None:
+        raise InputError(f"no {key.decode()} in the schema's metadata: expected a table that Inshore made")
+    return json.loads(text)
+
+
+def deliver(
+    job: _native.Job, run: Callable[[], _native.Answer], output: StrPath | None, stream: bool
+) -> pa.Table | pa.RecordBatchReader | Result:
+    """Run an algorithm and give its rows as the caller wants them."""
+    if output is not None:
+        if stream:
+            raise InputError("output and stream are both given: expected one of them")
+        _native.check_output(output)
+        answer = run()
+        rows = answer.write(output)
+        return Result(Path(output), rows, json.loads(answer.summary), json.loads(job.report()))
+    answer = run()
+    reader = pa.RecordBatchReader.from_batches(_schema(answer, job), _batches(answer))
+    if stream:
+        return reader
+    table = reader.read_all()
+    return table.replace_schema_metadata(_schema(answer, job).metadata)
+
+
+def _schema(answer: _native.Answer, job: _native.Job) -> pa.Schema:
+    schema: pa.Schema = pa.schema(cast("Any", answer))
+    return schema.with_metadata({_SUMMARY: answer.summary, _REPORT: job.report()})
+
+
+def _batches(answer: _native.Answer) -> Iterator[pa.RecordBatch]:
+    # Through Python and not through Arrow's C stream: so Ctrl-C and our own exceptions come through. The rows
+    # themselves are not copied.
+    try:
+        while (batch := answer.next_batch()) is not None:
+            yield pa.record_batch(batch)
+    finally:
+        answer.close()

@@ -1,0 +1,285 @@
+"""The store, and how graphs come into it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from inshore import _native
+from inshore.errors import InputError
+from inshore.graph import Graph, GraphInfo
+from inshore.results import StrPath
+
+# The size of the pieces in which Arrow data goes through a file. Import must hold one of them at once, and
+# refuses what is larger than a quarter of its budget: 2 MiB of the smallest.
+_PIECE_BYTES = 1 << 20
+
+
+@runtime_checkable
+class ArrowStream(Protocol):
+    """Anything that gives Arrow data as a stream.
+
+    A `pyarrow.Table`, `pyarrow.RecordBatchReader` or `pyarrow.RecordBatch`, and the data frames of Polars,
+    pandas (from 2.2 on) and DuckDB.
+    """
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Give a capsule called ``arrow_array_stream``."""
+
+
+class Store:
+    """A folder of named graphs. Any number of processes may use it at once.
+
+    Parameters
+    ----------
+    path : path, optional
+        The folder; made where there is none. By default ``$INSHORE_STORE``, else ``inshore`` in the user's
+        data directory.
+
+    Raises
+    ------
+    InputError
+        If the folder holds something else.
+    DamagedError
+        If it is a store that cannot be read.
+    FileError
+        If the system refuses.
+
+    Examples
+    --------
+    >>> store = inshore.Store("my-store")
+    >>> store.graphs()
+    []
+    """
+
+    def __init__(self, path: StrPath | None = None) -> None:
+        self._native = _native.Store(path)
+
+    def __repr__(self) -> str:
+        """Show the call that opens it."""
+        return f"inshore.Store({str(self.path)!r})"
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._native.path
+
+    def graphs(self) -> list[GraphInfo]:
+        """List the graphs.
+
+        Returns
+        -------
+        list of GraphInfo
+            In the order of their names.
+
+        Examples
+        --------
+        >>> [info.name for info in store.graphs()]
+        ['path']
+        """
+        return [GraphInfo(**info) for info in json.loads(self._native.graphs())]
+
+    def graph(self, name: str) -> Graph:
+        """Open a graph.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+
+        Returns
+        -------
+        Graph
+            The graph.
+
+        Raises
+        ------
+        NotFoundError
+            If there is none of that name.
+
+        Examples
+        --------
+        >>> store.graph("path").info.edges
+        2
+        >>> store.graph("web")
+        Traceback (most recent call last):
+        inshore.errors.NotFoundError: there is no "web" in ...
+        """
+        return Graph(self._native, self._native.graph(name))
+
+    def remove(self, name: str) -> None:
+        """Remove a graph. A `Graph` that is open goes on undisturbed.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+
+        Raises
+        ------
+        NotFoundError
+            If there is none of that name.
+        """
+        self._native.remove(name)
+
+    def import_edges(
+        self,
+        source: StrPath | Iterable[StrPath] | ArrowStream,
+        *,
+        name: str,
+        format: str | None = None,
+        undirected: bool = False,
+        drop_loops: bool = False,
+        weighted: bool = False,
+        reverse: bool = False,
+        source_column: str | None = None,
+        target_column: str | None = None,
+        weight_column: str | None = None,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Graph:
+        """Make a graph of a list of edges. Duplicate edges merge; self-loops are kept.
+
+        Parameters
+        ----------
+        source : path, paths or Arrow data
+            One file, several files, or a `pyarrow.Table`, `pyarrow.RecordBatchReader` or data frame (see
+            `ArrowStream`). Files may be compressed (``.gz``, ``.zst``). Arrow data is streamed batch by batch
+            through a file in the store, so that a reader may be of any length.
+        name : str
+            What the graph will be called; `ExistsError` if there is one.
+        format : str, optional
+            The format of the files, where their ending does not tell: ``"text"`` (SNAP), ``"csv"``,
+            ``"parquet"``, ``"arrow"``, ``"mtx"`` (Matrix Market), ``"ldbc"`` or ``"binary"`` (raw
+            little-endian pairs of uint32).
+        undirected : bool, default False
+            Take each edge both ways.
+        drop_loops : bool, default False
+            Leave out edges from a vertex to itself.
+        weighted : bool, default False
+            Keep the third column of text as weights. Where the format says what is a weight (a column called
+            ``weight``, Matrix Market, LDBC) it is kept anyway. Of duplicate edges the smallest stays.
+        reverse : bool, default False
+            Keep in-edges too: some jobs make them otherwise, each time.
+        source_column, target_column, weight_column : str, optional
+            Which columns of a table to take. By default those of the usual names (``source``, ``target``,
+            ``weight``, ``from``, ``to`` and the like), else the first and the second.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        Graph
+            The graph.
+
+        Raises
+        ------
+        InputError
+            If a line or row is no edge; the message names the file and the line.
+        ExistsError, BudgetError, FileError
+            See `inshore.errors`. Nothing half made is left.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> edges = np.array([[0, 1], [1, 2], [2, 0]])
+        >>> table = pa.table({"source": edges[:, 0], "target": edges[:, 1]})
+        >>> store.import_edges(table, name="triangle", undirected=True, memory="16MiB")
+        <inshore.Graph 'triangle': 3 vertices, 3 edges>
+        >>> store.remove("triangle")
+        """
+        with self._native.job(memory, threads) as job:
+            if isinstance(source, ArrowStream):
+                if format is not None:
+                    raise InputError(f"format is {format!r}: expected none, since the source is Arrow data")
+                spilled = job.scratch_path("source.arrow")
+                _spill(source, spilled, [source_column, target_column, weight_column])
+                paths: list[StrPath] = [spilled]
+            elif isinstance(source, (str, os.PathLike)):
+                paths = [source]
+            else:
+                paths = list(source)
+            native = self._native.import_edges(
+                job,
+                name,
+                paths,
+                format=format,
+                undirected=undirected,
+                drop_loops=drop_loops,
+                weighted=weighted,
+                reverse=reverse,
+                source_column=source_column,
+                target_column=target_column,
+                weight_column=weight_column,
+            )
+            return Graph(self._native, native, json.loads(job.report()))
+
+    def generate_kronecker(
+        self,
+        *,
+        scale: int,
+        edge_factor: int = 16,
+        seed: int = 1,
+        name: str,
+        reverse: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Graph:
+        """Make a random graph as Graph500 does: few vertices with many edges, many with few.
+
+        Parameters
+        ----------
+        scale : int
+            It has 2 to the power of `scale` vertices.
+        edge_factor : int, default 16
+            Edges drawn for each vertex; duplicates merge.
+        seed : int, default 1
+            Chooses the graph. The same seed makes the same one.
+        name : str
+            What it will be called; `ExistsError` if there is one.
+        reverse : bool, default False
+            Keep in-edges too.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        Graph
+            The graph, directed.
+
+        Examples
+        --------
+        >>> graph = store.generate_kronecker(scale=4, name="kron4", memory="16MiB")
+        >>> graph.info.vertices
+        16
+        >>> store.remove("kron4")
+        """
+        with self._native.job(memory, threads) as job:
+            native = self._native.generate_kronecker(
+                job, name, scale=scale, edge_factor=edge_factor, seed=seed, reverse=reverse
+            )
+            return Graph(self._native, native, json.loads(job.report()))
+
+
+def _spill(source: ArrowStream, path: Path, named: Sequence[str | None]) -> None:
+    """Write `source` as an Arrow stream, a piece at a time.
+
+    Where sources and targets are named, only the columns that import will look at go along: those, a column
+    called weight (which it keeps unasked), and any other that is named.
+    """
+    # A reader that is one already is not wrapped: so an exception of the caller's generator comes through as it is.
+    reader = source if isinstance(source, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(source)
+    fields = list(reader.schema)
+    all_of_them = None in named[:2]
+    wanted = [at for at, field in enumerate(fields) if all_of_them or field.name in {*named, "weight"}]
+    with pa.ipc.new_stream(str(path), pa.schema([fields[at] for at in wanted])) as writer:
+        for batch in reader:
+            part = batch.select(wanted)
+            rows = max(1, _PIECE_BYTES * part.num_rows // max(1, part.nbytes))
+            for start in range(0, part.num_rows, rows):
+                writer.write_batch(part.slice(start, rows))

@@ -1,0 +1,93 @@
+//! From Rust's errors to Python's exceptions: one mapping, and the readings of arguments that can fail.
+
+use inshore::{graph, sortreduce, store, tables};
+use pyo3::{exceptions::PyOverflowError, intern, prelude::*, types::PyAnyMethods};
+
+// The tree itself is in inshore/errors.py.
+mod tree {
+    #![allow(missing_docs)]
+    use pyo3::import_exception;
+
+    import_exception!(inshore.errors, InshoreError);
+    import_exception!(inshore.errors, NotFoundError);
+    import_exception!(inshore.errors, ExistsError);
+    import_exception!(inshore.errors, BudgetError);
+    import_exception!(inshore.errors, DamagedError);
+    import_exception!(inshore.errors, InputError);
+    import_exception!(inshore.errors, FileError);
+}
+
+/// The exception for an error of any of the libraries.
+pub(crate) fn to_python(error: impl Into<graph::Error>) -> PyErr {
+    let error = error.into();
+    let message = error.to_string();
+    match error {
+        graph::Error::Store(error) => of_store(error, message),
+        graph::Error::SortReduce(sortreduce::Error::Store(error)) => of_store(error, message),
+        graph::Error::Tables(tables::Error::Store(error)) => of_store(error, message),
+        graph::Error::Tables(tables::Error::Io { source, .. }) => file_error(&source, message),
+        graph::Error::SortReduce(sortreduce::Error::TooManyRuns { .. })
+        | graph::Error::Tables(tables::Error::TooLarge { .. }) => tree::BudgetError::new_err(message),
+        graph::Error::NoSuchVertex { .. } => tree::NotFoundError::new_err(message),
+        graph::Error::BadGraph { .. } => tree::DamagedError::new_err(message),
+        graph::Error::Tables(_)
+        | graph::Error::BadInput { .. }
+        | graph::Error::Empty { .. }
+        | graph::Error::TooManyVertices { .. }
+        | graph::Error::BadOption { .. }
+        | graph::Error::Overflow { .. } => tree::InputError::new_err(message),
+        _ => tree::InshoreError::new_err(message),
+    }
+}
+
+fn of_store(error: store::Error, message: String) -> PyErr {
+    match error {
+        store::Error::NotFound { .. } => tree::NotFoundError::new_err(message),
+        store::Error::NameExists { .. } => tree::ExistsError::new_err(message),
+        store::Error::OverBudget { .. } | store::Error::BudgetTooSmall { .. } => {
+            tree::BudgetError::new_err(message)
+        }
+        store::Error::Damaged { .. } | store::Error::BadFormat { .. } => tree::DamagedError::new_err(message),
+        store::Error::BadName { .. } | store::Error::BadSize { .. } | store::Error::NotAStore { .. } => {
+            tree::InputError::new_err(message)
+        }
+        store::Error::Io { source, .. } => file_error(&source, message),
+        _ => tree::InshoreError::new_err(message),
+    }
+}
+
+/// An `OSError` with the system's number, if there is one.
+fn file_error(source: &std::io::Error, message: String) -> PyErr {
+    let error = tree::FileError::new_err(message);
+    Python::attach(|py| {
+        // Only a hint: the message says it all.
+        let _ = error.value(py).setattr(intern!(py, "errno"), source.raw_os_error());
+    });
+    error
+}
+
+/// A whole number given as `option`; what does not fit `T` is named, and not Python's `OverflowError`.
+pub(crate) fn whole<'py, T>(option: &'static str, value: &Bound<'py, PyAny>) -> PyResult<T>
+where
+    T: FromPyObjectOwned<'py> + num::Whole,
+{
+    value.extract().map_err(Into::<PyErr>::into).map_err(|error| {
+        if !error.is_instance_of::<PyOverflowError>(value.py()) {
+            return error;
+        }
+        let expected = format!("0 to {}", T::MAX);
+        to_python(graph::Error::BadOption { option, found: value.to_string(), expected })
+    })
+}
+
+mod num {
+    pub(crate) trait Whole {
+        const MAX: u64;
+    }
+    impl Whole for u32 {
+        const MAX: u64 = u32::MAX as u64;
+    }
+    impl Whole for u64 {
+        const MAX: u64 = u64::MAX;
+    }
+}

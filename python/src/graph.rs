@@ -1,0 +1,80 @@
+//! A graph and the algorithms on it.
+
+use std::path::PathBuf;
+
+use inshore::graph::{
+    self, BetweennessOptions, BfsOptions, ComponentsOptions, PageRankOptions, betweenness, bfs, components,
+    pagerank,
+};
+use pyo3::prelude::*;
+
+use crate::{
+    answer::{Answer, file},
+    error::whole,
+    job::{Job, run, to_json},
+};
+
+/// A graph with its files open.
+#[pyclass(frozen, module = "inshore._native")]
+pub(crate) struct Graph(pub(crate) graph::Graph);
+
+impl Graph {
+    fn answer(
+        &self,
+        py: Python<'_>,
+        job: &Job,
+        work: impl FnOnce(&graph::Graph, &inshore::store::Job) -> graph::Result<graph::Answer> + Send + 'static,
+    ) -> PyResult<Answer> {
+        let graph = self.0.clone();
+        Answer::new(run(py, &job.get()?, move |job| work(&graph, job))?)
+    }
+}
+
+#[pymethods]
+impl Graph {
+    /// What is known of it, as JSON.
+    #[getter]
+    fn info(&self) -> PyResult<String> {
+        to_json(self.0.info())
+    }
+
+    fn pagerank(
+        &self,
+        py: Python<'_>,
+        job: &Job,
+        iterations: &Bound<'_, PyAny>,
+        damping: f64,
+        tolerance: f64,
+    ) -> PyResult<Answer> {
+        let iterations = whole("iterations", iterations)?;
+        let options = PageRankOptions { iterations, damping, tolerance, ..Default::default() };
+        self.answer(py, job, move |graph, job| pagerank(graph, job, &options))
+    }
+
+    fn bfs(&self, py: Python<'_>, job: &Job, source: &Bound<'_, PyAny>) -> PyResult<Answer> {
+        let options = BfsOptions::new(whole("source", source)?);
+        self.answer(py, job, move |graph, job| bfs(graph, job, &options))
+    }
+
+    fn components(&self, py: Python<'_>, job: &Job) -> PyResult<Answer> {
+        self.answer(py, job, move |graph, job| components(graph, job, &ComponentsOptions::default()))
+    }
+
+    fn betweenness(
+        &self,
+        py: Python<'_>,
+        job: &Job,
+        sources: &Bound<'_, PyAny>,
+        seed: &Bound<'_, PyAny>,
+    ) -> PyResult<Answer> {
+        let (sources, seed) = (whole("sources", sources)?, whole("seed", seed)?);
+        let options = BetweennessOptions { sources, seed, ..Default::default() };
+        self.answer(py, job, move |graph, job| betweenness(graph, job, &options))
+    }
+
+    /// Writes all edges to the file `path` and gives their number.
+    fn export(&self, py: Python<'_>, job: &Job, path: PathBuf) -> PyResult<u64> {
+        let graph = self.0.clone();
+        run(py, &job.get()?, move |job| graph::export(&graph, job, &file(path)))
+    }
+}

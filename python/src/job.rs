@@ -1,0 +1,141 @@
+//! Jobs, and how Python waits for one.
+
+use std::{
+    num::NonZero,
+    panic::resume_unwind,
+    path::PathBuf,
+    sync::{
+        Mutex,
+        mpsc::{RecvTimeoutError, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use inshore::{
+    graph,
+    store::{self, Budget, Cancel, default_memory_bytes, parse_bytes},
+};
+use pyo3::{exceptions::PyTypeError, prelude::*, types::PyString};
+
+use crate::error::{to_python, whole};
+
+/// How often a signal is looked for.
+const TICK: Duration = Duration::from_millis(50);
+
+/// One run of one command, with its budget and scratch folder; `with` ends it.
+#[pyclass(frozen, module = "inshore._native")]
+pub(crate) struct Job(Mutex<Option<store::Job>>);
+
+impl Job {
+    /// Starts a job. `memory` is a size as text or a number of bytes.
+    pub(crate) fn start(
+        store: &store::Store,
+        memory: Option<&Bound<'_, PyAny>>,
+        threads: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Job> {
+        let memory_bytes = memory.map(size).transpose()?.unwrap_or_else(default_memory_bytes);
+        let threads = match threads {
+            Some(threads) => whole::<u32>("threads", threads)? as usize,
+            None => thread::available_parallelism().map_or(1, NonZero::get),
+        };
+        let job = store.job(Budget::new(memory_bytes, threads), Cancel::default()).map_err(to_python)?;
+        Ok(Job(Mutex::new(Some(job))))
+    }
+
+    /// The job, unless it has ended.
+    pub(crate) fn get(&self) -> PyResult<store::Job> {
+        let job = self.0.lock().expect("no panic under this lock");
+        job.clone().ok_or_else(|| to_python(store::Error::Cancelled))
+    }
+}
+
+#[pymethods]
+impl Job {
+    /// The path of a scratch file called `name`; it goes when the job ends, however it ends.
+    fn scratch_path(&self, name: &str) -> PyResult<PathBuf> {
+        Ok(self.get()?.scratch_path(name))
+    }
+
+    /// The counters so far, as JSON.
+    fn report(&self) -> PyResult<String> {
+        to_json(&self.get()?.report())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    /// Hands the job's memory and scratch back. Rows that are still being read keep them until they end.
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+        let job = self.0.lock().expect("no panic under this lock").take();
+        py.detach(|| drop(job));
+    }
+}
+
+fn size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    match value.cast::<PyString>() {
+        Ok(text) => parse_bytes(text.to_str()?).map_err(to_python),
+        Err(_) if value.is_instance_of::<pyo3::types::PyFloat>() => {
+            Err(PyTypeError::new_err("memory: expected a size such as \"64MiB\" or a whole number of bytes"))
+        }
+        Err(_) => whole("memory", value),
+    }
+}
+
+/// Facts as JSON text.
+pub(crate) fn to_json(facts: &impl serde::Serialize) -> PyResult<String> {
+    // Plain structs of numbers and text: this cannot fail.
+    Ok(serde_json::to_string(facts).expect("plain facts"))
+}
+
+/// Does `work` on a thread of its own, with the GIL released, and hears Ctrl-C meanwhile.
+///
+/// A signal whose handler raises (as that of Ctrl-C does) asks the job to stop; when it has, and its scratch is
+/// gone, the exception goes on. A second one does not wait: a job that hangs in a read (a pipe that nobody
+/// writes to) is left to end by itself. Signals come to Python's main thread only, so in other threads a job
+/// runs to its end.
+pub(crate) fn run<T: Send + 'static>(
+    py: Python<'_>,
+    job: &store::Job,
+    work: impl FnOnce(&store::Job) -> graph::Result<T> + Send + 'static,
+) -> PyResult<T> {
+    let cancel = job.cancel().clone();
+    let (sender, mut receiver) = sync_channel(1);
+    let job = job.clone();
+    let worker = thread::Builder::new()
+        .name("inshore-job".into())
+        .spawn(move || {
+            // Nobody listens any more after a second signal.
+            let _ = sender.send(work(&job));
+        })
+        .map_err(|error| to_python(store::Error::io("start a thread", "job", error)))?;
+    let mut signal: Option<PyErr> = None;
+    loop {
+        let receiver = &mut receiver;
+        match py.detach(move || receiver.recv_timeout(TICK)) {
+            Err(RecvTimeoutError::Timeout) => {
+                if let Err(raised) = py.check_signals() {
+                    cancel.cancel();
+                    if signal.replace(raised).is_some() {
+                        break;
+                    }
+                }
+            }
+            // The thread lets go of the job, and with it of the scratch folder, before this returns.
+            Ok(result) => {
+                py.detach(|| worker.join()).unwrap_or_else(|panic| resume_unwind(panic));
+                return match signal {
+                    Some(raised) => Err(raised),
+                    None => result.map_err(to_python),
+                };
+            }
+            Err(RecvTimeoutError::Disconnected) => match py.detach(|| worker.join()) {
+                Ok(()) => unreachable!("a thread that ends has sent"),
+                Err(panic) => resume_unwind(panic),
+            },
+        }
+    }
+    Err(signal.expect("two signals came"))
+}

@@ -1,0 +1,36 @@
+//! The native half of the Python package `inshore`: jobs, graphs and rows, without a word about Python's tables.
+//!
+//! The nouns are those of the Rust API: [`store::Store`], [`job::Job`], [`graph::Graph`], [`answer::Answer`] and
+//! [`answer::Batch`]. The public half, with the docs, the types and everything that needs `pyarrow`, is in
+//! `inshore/*.py`; facts cross over as JSON text, rows as Arrow's C structures (no copies).
+//!
+//! - Long work goes through [`job::run`]: a thread of its own, the GIL released, Ctrl-C heard.
+//! - Every error goes through [`error::to_python`].
+//!
+//! There is no `unsafe` here: a [`answer::Batch`] hands its buffers over in capsules that own them.
+
+use pyo3::prelude::*;
+
+mod answer;
+mod error;
+mod graph;
+mod job;
+mod store;
+
+#[pymodule(gil_used = false)]
+mod _native {
+    use super::*;
+
+    #[pymodule_export]
+    use super::{
+        answer::{Answer, Batch, check_output},
+        graph::Graph,
+        job::Job,
+        store::Store,
+    };
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

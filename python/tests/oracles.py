@@ -1,0 +1,97 @@
+"""The textbook versions: small, slow, in memory, and written without looking at the fast ones."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+
+Edge = tuple[int, int]
+
+
+def both_ways(edges: Iterable[Edge]) -> set[Edge]:
+    return {pair for source, target in edges for pair in ((source, target), (target, source))}
+
+
+def pagerank(vertices: list[int], edges: set[Edge], iterations: int, damping: float) -> dict[int, float]:
+    """LDBC Graphalytics: dangling mass is spread evenly."""
+    out: dict[int, int] = defaultdict(int)
+    for source, _ in edges:
+        out[source] += 1
+    count = len(vertices)
+    ranks = dict.fromkeys(vertices, 1 / count)
+    for _ in range(iterations):
+        dangling = sum(rank for vertex, rank in ranks.items() if not out[vertex])
+        after = dict.fromkeys(vertices, (1 - damping) / count + damping * dangling / count)
+        for source, target in edges:
+            after[target] += damping * ranks[source] / out[source]
+        ranks = after
+    return ranks
+
+
+def bfs(vertices: list[int], edges: set[Edge], source: int) -> dict[int, tuple[int | None, int | None]]:
+    """Give parent and level: of the possible parents the smallest."""
+    following = _following(edges)
+    levels = {source: 0}
+    queue = deque([source])
+    while queue:
+        vertex = queue.popleft()
+        for target in following[vertex]:
+            if target not in levels:
+                levels[target] = levels[vertex] + 1
+                queue.append(target)
+    parents: dict[int, int] = {source: source}
+    for before, after in sorted(edges, reverse=True):
+        if before in levels and after != source and levels[after] == levels[before] + 1:
+            parents[after] = before
+    return {vertex: (parents.get(vertex), levels.get(vertex)) for vertex in vertices}
+
+
+def components(vertices: list[int], edges: set[Edge]) -> dict[int, int]:
+    """Union-find; the smallest vertex of a component is its root."""
+    above = {vertex: vertex for vertex in vertices}
+
+    def root(vertex: int) -> int:
+        while above[vertex] != vertex:
+            vertex = above[vertex]
+        return vertex
+
+    for source, target in edges:
+        low, high = sorted((root(source), root(target)))
+        above[high] = low
+    return {vertex: root(vertex) for vertex in vertices}
+
+
+def betweenness(vertices: list[int], edges: set[Edge], sources: list[int]) -> dict[int, float]:
+    """Brandes 2001, algorithm 1, from the given sources."""
+    following = _following(edges)
+    centrality = dict.fromkeys(vertices, 0.0)
+    for source in sources:
+        order: list[int] = []
+        before: dict[int, list[int]] = defaultdict(list)
+        paths = defaultdict(int, {source: 1})
+        levels = {source: 0}
+        queue = deque([source])
+        while queue:
+            vertex = queue.popleft()
+            order.append(vertex)
+            for target in following[vertex]:
+                if target not in levels:
+                    levels[target] = levels[vertex] + 1
+                    queue.append(target)
+                if levels[target] == levels[vertex] + 1:
+                    paths[target] += paths[vertex]
+                    before[target].append(vertex)
+        share: dict[int, float] = defaultdict(float)
+        for vertex in reversed(order):
+            for parent in before[vertex]:
+                share[parent] += paths[parent] / paths[vertex] * (1 + share[vertex])
+            if vertex != source:
+                centrality[vertex] += share[vertex]
+    return centrality
+
+
+def _following(edges: set[Edge]) -> dict[int, list[int]]:
+    following: dict[int, list[int]] = defaultdict(list)
+    for source, target in edges:
+        following[source].append(target)
+    return following

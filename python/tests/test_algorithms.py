@@ -1,0 +1,112 @@
+"""Every algorithm against its textbook version, on random graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import oracles
+import pyarrow as pa
+import pytest
+
+import inshore
+
+
+@dataclass
+class Case:
+    """A graph, and the same as plain Python."""
+
+    graph: inshore.Graph
+    vertices: list[int]
+    edges: set[oracles.Edge]
+
+
+# Few edges make many components, many edges few.
+SHAPES = [
+    (seed, vertices, edges)
+    for seed, (vertices, edges) in enumerate([(1, 1), (30, 20), (200, 300), (300, 2000)])
+]
+
+
+@pytest.fixture(params=SHAPES, ids=lambda shape: "seed{}-{}-{}".format(*shape))
+def shape(request: pytest.FixtureRequest) -> tuple[int, int, int]:
+    shape: tuple[int, int, int] = request.param
+    return shape
+
+
+@pytest.fixture(params=["directed", "undirected"])
+def case(shape: tuple[int, int, int], request: pytest.FixtureRequest, store: inshore.Store) -> Case:
+    seed, vertices, edges = shape
+    random = np.random.default_rng(seed)
+    ids = random.integers(0, 1 << 64, vertices, dtype=np.uint64)
+    drawn = ids[random.integers(0, vertices, (edges, 2))]
+    table = pa.table({"source": drawn[:, 0], "target": drawn[:, 1]})
+    pairs = {(int(source), int(target)) for source, target in drawn}
+    undirected = request.param == "undirected"
+    # What a self-loop of an undirected graph does to a rank is the Rust tests' matter.
+    loose = undirected and len(pairs) > 1
+    graph = store.import_edges(
+        table, name="case", undirected=undirected, drop_loops=loose, memory="16MiB", threads=2
+    )
+    present = sorted({vertex for pair in pairs for vertex in pair})
+    if loose:
+        pairs = {(source, target) for source, target in pairs if source != target}
+        present = [int(vertex) for vertex in graph.components().column("vertex").to_numpy()]
+    return Case(graph, present, oracles.both_ways(pairs) if undirected else pairs)
+
+
+def columns(table: pa.Table) -> list[list[object]]:
+    return [column.to_pylist() for column in table.columns]
+
+
+@pytest.mark.parametrize(("iterations", "damping"), [(0, 0.85), (1, 0.85), (10, 0.85), (30, 0.5)])
+def test_pagerank_is_the_power_iteration(case: Case, iterations: int, damping: float) -> None:
+    vertices, ranks = columns(case.graph.pagerank(iterations=iterations, damping=damping, memory="16MiB"))
+    expected = oracles.pagerank(case.vertices, case.edges, iterations, damping)
+    assert vertices == case.vertices
+    assert ranks == pytest.approx([expected[vertex] for vertex in case.vertices], rel=1e-9)
+
+
+def test_bfs_is_the_breadth_first_search_with_the_smallest_parents(case: Case) -> None:
+    for source in case.vertices[:: max(1, len(case.vertices) // 5)]:
+        vertices, parents, levels = columns(case.graph.bfs(source, memory="16MiB"))
+        expected = oracles.bfs(case.vertices, case.edges, source)
+        assert vertices == case.vertices
+        assert list(zip(parents, levels, strict=True)) == [expected[vertex] for vertex in case.vertices]
+
+
+def test_components_are_those_of_union_find(case: Case) -> None:
+    table = case.graph.components(memory="16MiB")
+    vertices, found = columns(table)
+    expected = oracles.components(case.vertices, case.edges)
+    assert dict(zip(vertices, found, strict=True)) == expected
+    assert inshore.summary(table)["components"] == len(set(expected.values()))
+
+
+@pytest.mark.parametrize("sources", [1, 8, 1000])
+def test_betweenness_is_that_of_brandes(case: Case, sources: int) -> None:
+    table = case.graph.betweenness(sources=sources, seed=3, memory="16MiB")
+    vertices, found = columns(table)
+    drawn = inshore.summary(table)["sources"]
+    assert len(set(drawn)) == min(sources, len(case.vertices))
+    expected = oracles.betweenness(case.vertices, case.edges, drawn)
+    assert vertices == case.vertices
+    assert found == pytest.approx([expected[vertex] for vertex in case.vertices], rel=1e-9)
+
+
+def test_a_generated_graph_is_the_same_for_the_same_seed(store: inshore.Store) -> None:
+    tables = [
+        store.generate_kronecker(scale=10, seed=seed, name=name, memory=memory).pagerank(memory="16MiB")
+        for seed, name, memory in [(5, "a", "16MiB"), (5, "b", "64MiB"), (6, "c", "64MiB")]
+    ]
+    assert tables[0].equals(tables[1])
+    assert not tables[0].equals(tables[2])
+    assert tables[0].num_rows == 1024
+
+
+def test_pagerank_stops_at_the_tolerance(store: inshore.Store) -> None:
+    graph = store.generate_kronecker(scale=8, name="kron")
+    table = graph.pagerank(iterations=500, tolerance=1e-3)
+    facts = inshore.summary(table)
+    assert facts["supersteps"] < 500
+    assert facts["last_change"] <= 1e-3

@@ -1,0 +1,182 @@
+"""What a job promises while it runs: it can be stopped, it lets others run, it keeps to its memory."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import inshore
+
+MIB = 1 << 20
+
+
+def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Run `code` in a Python of its own."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+INTERRUPTED = """
+import pathlib, sys, time, threading, itertools
+import pyarrow as pa
+import inshore
+
+store = inshore.Store(sys.argv[1])
+
+def endless():
+    batch = pa.record_batch({"source": range(10_000), "target": range(10_000)})
+    return pa.RecordBatchReader.from_batches(batch.schema, itertools.repeat(batch))
+
+jobs = {
+    "pagerank": lambda: store.graph("kron").pagerank(iterations=1_000_000_000, memory="16MiB"),
+    "file": lambda: store.graph("kron").pagerank(iterations=1_000_000_000, output=sys.argv[3]),
+    "generate": lambda: store.generate_kronecker(scale=26, name="new", memory="16MiB"),
+    "reader": lambda: store.import_edges(endless(), name="new"),
+    "files": lambda: store.import_edges(["/dev/zero"], format="binary", name="new"),
+}
+print("ready", flush=True)
+try:
+    jobs[sys.argv[2]]()
+except KeyboardInterrupt:
+    print("interrupted", [entry.name for entry in (store.path / "scratch").iterdir()])
+print([info.name for info in store.graphs()], len(store.graph("kron").components()))
+"""
+
+
+@pytest.mark.parametrize("job", ["pagerank", "file", "generate", "reader", "files"])
+def test_ctrl_c_stops_a_job_and_leaves_the_store_as_it_was(
+    store: inshore.Store, tmp_path: Path, job: str
+) -> None:
+    store.generate_kronecker(scale=12, name="kron")
+    output = tmp_path / "ranks.parquet"
+    with start(INTERRUPTED, store.path, job, output) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(1)
+        assert process.poll() is None
+        sent = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 10
+    assert out == "interrupted ['lock']\n['kron'] 4096\n", err
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_read_that_hangs(store: inshore.Store) -> None:
+    code = """
+    import os, sys
+    import inshore
+    os.mkfifo(sys.argv[2])
+    writer = os.open(sys.argv[2], os.O_RDWR)  # someone who never writes
+    print("ready", flush=True)
+    try:
+        inshore.Store(sys.argv[1]).import_edges(sys.argv[2], format="text", name="new")
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    """
+    with start(code, store.path, store.path / "pipe") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(2):
+            time.sleep(1)
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert out == "interrupted\n", err
+
+
+def test_other_threads_run_while_a_job_works(store: inshore.Store) -> None:
+    graph = store.generate_kronecker(scale=14, name="kron")
+    worker = threading.Thread(target=lambda: graph.pagerank(iterations=300, threads=1))
+    started = last = time.monotonic()
+    worker.start()
+    longest = 0.0
+    while worker.is_alive():
+        time.sleep(0.001)
+        longest, last = max(longest, time.monotonic() - last), time.monotonic()
+    seconds = last - started
+    assert seconds > 0.5, "too short a job to tell"
+    assert longest < seconds / 4
+
+
+def test_threads_may_share_a_graph(store: inshore.Store) -> None:
+    graph = store.generate_kronecker(scale=12, name="kron")
+    expected = graph.components(memory="16MiB")
+    tables = []
+    workers = [
+        threading.Thread(target=lambda: tables.append(graph.components(memory="16MiB"))) for _ in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(tables) == 4
+    assert all(table.equals(expected) for table in tables)
+
+
+MEASURED = """
+import pathlib, sys
+import pyarrow as pa
+import pyarrow.parquet
+import inshore
+
+def status(field):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+def stream():
+    rows = 1 << 17
+    for start in range(0, 12 << 20, rows):
+        yield pa.record_batch({
+            "source": pa.array(range(start, start + rows), pa.uint64()),
+            "target": pa.array(range(start, start + rows), pa.uint64()),
+        })
+
+def read(reader):
+    return sum(len(batch) for batch in reader)
+
+store = inshore.Store(sys.argv[1])
+graph = store.graph("kron")
+schema = pa.schema([("source", pa.uint64()), ("target", pa.uint64())])
+options = {"memory": "16MiB", "threads": 2}
+jobs = {
+    "file": lambda: graph.pagerank(iterations=3, output=sys.argv[3], **options),
+    "rows": lambda: read(graph.pagerank(iterations=3, stream=True, **options)),
+    "bfs": lambda: graph.bfs(0, output=sys.argv[3], **options),
+    "generate": lambda: store.generate_kronecker(scale=19, name="new", **options),
+    "reader": lambda: store.import_edges(
+        pa.RecordBatchReader.from_batches(schema, stream()), name="new", **options
+    ),
+}
+next(stream())  # what making batches takes is the user's
+before = status("VmRSS:")
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+jobs[sys.argv[2]]()
+print(status("VmHWM:") - before)
+"""
+
+
+@pytest.fixture(scope="session")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a graph whose edges alone are twice the budget below."""
+    path = tmp_path_factory.mktemp("big")
+    store = inshore.Store(path)
+    graph = store.generate_kronecker(scale=19, name="kron")
+    assert graph.info.entries * 4 > 2 * 16 * MIB * 0.8
+    return path
+
+
+@pytest.mark.parametrize("job", ["file", "rows", "bfs", "generate", "reader"])
+def test_a_job_keeps_to_its_budget(big: Path, tmp_path: Path, job: str) -> None:
+    with start(MEASURED, big, job, tmp_path / "rows.parquet") as process:
+        out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    if job in {"generate", "reader"}:
+        inshore.Store(big).remove("new")
+    assert int(out) <= (16 + 64) * MIB
