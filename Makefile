@@ -9,7 +9,6 @@ SHELL := /bin/bash
 # `make LOCKED=--locked` refuses a Cargo.lock that does not match (.ci/run does); without it cargo updates it.
 LOCKED ?=
 
-TARGET := $(or $(CARGO_TARGET_DIR),target)
 LOGS := target/test-logs
 
 VENV := .venv
@@ -35,7 +34,7 @@ install: need-rust ## build `inshore` and put it into cargo's bin folder
 	cargo install --locked --path crates/cli
 
 .PHONY: demo
-demo: build ## a first look: import, analyse, compare
+demo: build ## a first look at what it does
 	scripts/demo.sh
 
 .PHONY: bench
@@ -60,7 +59,7 @@ test-rust: need-rust ## the tests and doc tests of the workspace
 
 .PHONY: deny
 deny: $(DENY) ## licences, bans and sources of the dependencies
-	$(DENY) $(LOCKED) check licenses bans sources
+	$(DENY) $(LOCKED) check --hide-inclusion-graph licenses bans sources
 
 .PHONY: lint-python
 lint-python: extension ## ruff, and mypy in strict mode
@@ -87,7 +86,7 @@ fmt: $(VENV_READY) ## format Rust and Python
 
 .PHONY: clean
 clean: ## remove everything that these targets made
-	rm -rf $(TARGET) target $(VENV) .tools .ruff_cache python/inshore/*.so
+	rm -rf target $(VENV) .tools .ruff_cache python/inshore/*.so
 	rm -rf $(addprefix python/,.mypy_cache .pytest_cache .ruff_cache)
 	find python scripts -name __pycache__ -prune -exec rm -rf {} +
 

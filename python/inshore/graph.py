@@ -175,7 +175,8 @@ class Graph:
         damping : float, default 0.85
             The probability to follow an edge.
         tolerance : float, default 0.0
-            Stop earlier when all ranks together change by at most this in an iteration.
+            Stop earlier when all ranks together change by at most this in an iteration; 0.0 is when nothing
+            changes any more.
         memory, threads, output, stream
             See `Graph`.
 
@@ -189,7 +190,7 @@ class Graph:
         >>> ranks = path_of_three.pagerank(iterations=30, memory="16MiB")
         >>> ranks.sort_by([("rank", "descending")]).slice(0, 1).column("vertex").to_pylist()
         [7]
-        >>> round(sum(ranks["rank"].to_numpy()), 9)
+        >>> round(float(ranks["rank"].to_numpy().sum()), 9)
         1.0
 
         Straight to a file, in bounded memory however large the graph:

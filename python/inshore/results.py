@@ -37,7 +37,8 @@ class Summary(_SummaryOfAll, total=False):
 
     Every algorithm gives ``supersteps``, ``edges_traversed``, ``state`` (where vertex state was kept:
     ``"memory"`` or ``"flash"``) and ``strategy`` (how updates were combined: ``"dense"`` or ``"merge"``). The
-    others are there where they mean something.
+    others are there where they mean something; ``sources`` are those of betweenness, unless every vertex was
+    one.
     """
 
     reached: int
@@ -182,7 +183,10 @@ def deliver(
     reader = pa.RecordBatchReader.from_batches(_schema(answer, job), _batches(answer))
     if stream:
         return reader
-    table = reader.read_all()
+    try:
+        table = reader.read_all()
+    finally:
+        answer.close()  # a traceback would keep the job's scratch otherwise
     return table.replace_schema_metadata(_schema(answer, job).metadata)
 
 

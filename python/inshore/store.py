@@ -272,7 +272,7 @@ def _spill(source: ArrowStream, path: Path, named: Sequence[str | None]) -> None
     Where sources and targets are named, only the columns that import will look at go along: those, a column
     called weight (which it keeps unasked), and any other that is named.
     """
-    # A reader that is one already is not wrapped: so an exception of the caller's generator comes through as it is.
+    # A reader is not wrapped again: so an exception of the caller's generator comes through as it is.
     reader = source if isinstance(source, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(source)
     fields = list(reader.schema)
     all_of_them = None in named[:2]

@@ -87,7 +87,7 @@ def test_components_are_those_of_union_find(case: Case) -> None:
 def test_betweenness_is_that_of_brandes(case: Case, sources: int) -> None:
     table = case.graph.betweenness(sources=sources, seed=3, memory="16MiB")
     vertices, found = columns(table)
-    drawn = inshore.summary(table)["sources"]
+    drawn = inshore.summary(table).get("sources", case.vertices)
     assert len(set(drawn)) == min(sources, len(case.vertices))
     expected = oracles.betweenness(case.vertices, case.edges, drawn)
     assert vertices == case.vertices

@@ -42,6 +42,15 @@ def call(graph: inshore.Graph, algorithm: str, **options: Any) -> Any:
     return getattr(graph, algorithm)(**ALGORITHMS[algorithm], **options)
 
 
+def assert_equal(found: pa.Table, expected: pa.Table) -> None:
+    assert found.schema.equals(expected.schema)
+    for column, other in zip(found.columns, expected.columns, strict=True):
+        if pa.types.is_floating(column.type):  # sums, whose order depends on the threads
+            np.testing.assert_allclose(column.to_numpy(), other.to_numpy(), rtol=1e-9)
+        else:
+            assert column.equals(other)
+
+
 def test_a_reader_and_a_file_hold_the_rows_of_the_table(
     graph: inshore.Graph, algorithm: str, tmp_path: Path
 ) -> None:
@@ -55,12 +64,12 @@ def test_a_reader_and_a_file_hold_the_rows_of_the_table(
     assert reader.schema.equals(table.schema)
     batches = list(reader)
     assert len(batches) > 1
-    assert pa.Table.from_batches(batches).equals(table)
+    assert_equal(pa.Table.from_batches(batches), table)
 
     path = tmp_path / "rows.parquet"
     result = call(graph, algorithm, memory="16MiB", output=path)
     assert (result.path, result.rows) == (path, table.num_rows)
-    assert pa.parquet.read_table(path).equals(table)
+    assert_equal(pa.parquet.read_table(path), table)
     assert result.summary == inshore.summary(table) == inshore.summary(reader)
     assert result.report["memory_budget_bytes"] == 16 << 20
 
@@ -74,8 +83,9 @@ def test_the_ending_chooses_the_format(graph: inshore.Graph, tmp_path: Path, end
     elif ending == "arrow":
         table = pa.ipc.open_file(str(path)).read_all()
     else:
-        table = pa.csv.read_csv(path).cast(pa.schema(SCHEMAS["components"]))
-    assert table.equals(graph.components())
+        table = pa.csv.read_csv(path)
+    expected = graph.components()
+    assert_equal(table.cast(expected.schema), expected)
 
 
 def test_rows_come_and_go_without_a_copy(graph: inshore.Graph) -> None:
@@ -125,7 +135,9 @@ def test_output_and_stream_exclude_each_other(graph: inshore.Graph) -> None:
 
 def test_an_output_that_cannot_be_is_refused_at_once(graph: inshore.Graph, tmp_path: Path) -> None:
     with pytest.raises(inshore.InputError, match=r"rows\.xlsx"):
-        graph.pagerank(iterations=1_000_000_000, output=tmp_path / "rows.xlsx")
-    with pytest.raises(inshore.FileError):
-        graph.pagerank(iterations=1_000_000_000, output=tmp_path / "no" / "rows.csv")
+        graph.betweenness(sources=1 << 40, output=tmp_path / "rows.xlsx")
+    with pytest.raises(inshore.FileError, match="no"):
+        graph.betweenness(sources=1 << 40, output=tmp_path / "no" / "rows.csv")
+    with pytest.raises(inshore.InputError, match="ending"):
+        graph.betweenness(sources=1 << 40, output="-")  # no standard output here
     assert list(tmp_path.glob("rows*")) == []

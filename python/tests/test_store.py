@@ -79,11 +79,11 @@ def test_files_of_any_format_are_imported(store: inshore.Store, edges: pa.Table,
     (tmp_path / "a.txt").write_text("# some comment\n" + "".join(lines[:2000]))
     with gzip.open(tmp_path / "b.txt.gz", "wt") as file:
         file.writelines(lines[2000:])
-    (tmp_path / "c").write_text("source,target\n" + "".join(lines).replace("\t", ","))
+    (tmp_path / "c.bak").write_text("source,target\n" + "".join(lines).replace("\t", ","))
     pa.parquet.write_table(edges, tmp_path / "d.parquet")
     graphs = [
         store.import_edges([tmp_path / "a.txt", str(tmp_path / "b.txt.gz")], name="text"),
-        store.import_edges(tmp_path / "c", name="csv", format="csv"),
+        store.import_edges(tmp_path / "c.bak", name="csv", format="csv"),
         store.import_edges(str(tmp_path / "d.parquet"), name="parquet"),
     ]
     for graph in graphs:

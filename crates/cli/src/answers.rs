@@ -93,7 +93,7 @@ fn answer(
     let graph = Graph::open(&session.store, &asked.graph)?;
     let mut run = session.start()?;
     let Answer { summary, rows } = run_algorithm(&graph, &run.job)?;
-    let top = stream(rows, graph.vertices(), asked, shown)?;
+    let top = stream(rows, asked, shown)?;
 
     let mut sentence = sentence(graph.vertices(), &summary);
     match &asked.output {
@@ -121,7 +121,7 @@ fn check_output(session: &Session, asked: &Asked) -> Result<()> {
 }
 
 /// Reads the rows once, into the file and into what `--top` shows. Reads nothing where nobody asked.
-fn stream(mut rows: Rows, vertices: u64, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
+fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
     if asked.output.is_none() && asked.top.is_none() {
         return Ok(None);
     }
@@ -137,9 +137,7 @@ fn stream(mut rows: Rows, vertices: u64, asked: &Asked, shown: Shown) -> Result<
         (Some(_), Shown::Sizes) => Some(Sizes::new(&job)?),
         _ => None,
     };
-    job.start_phase("rows", "rows", vertices);
     while let Some(batch) = rows.next_batch()? {
-        job.check_cancelled()?;
         if let Some(writer) = &mut writer {
             writer.write(&batch)?;
         }
@@ -149,7 +147,6 @@ fn stream(mut rows: Rows, vertices: u64, asked: &Asked, shown: Shown) -> Result<
         if let Some(sizes) = &mut sizes {
             sizes.count(&batch)?;
         }
-        job.progress().add(batch.num_rows() as u64);
     }
     if let Some(writer) = writer {
         writer.finish()?;

@@ -7,11 +7,11 @@ use std::{
     io::IsTerminal,
     sync::mpsc::{self, RecvTimeoutError},
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use inshore::store::{Job, ProgressState};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use inshore::store::{Job, ProgressState, format_bytes};
 
 const PERIOD: Duration = Duration::from_millis(100);
 
@@ -31,17 +31,19 @@ impl Bar {
         let job = job.clone();
         let (stop, stopped) = mpsc::channel();
         let draw = move || {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(20));
-            let mut phase = String::new();
+            let mut phase = Phase::default();
+            let mut bar = ProgressBar::hidden();
             while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                 let state = job.progress().state();
                 if state.phase.is_empty() {
                     continue;
                 }
-                if state.phase != phase {
-                    phase.clone_from(&state.phase);
-                    begin(&bar, &state);
+                if phase.name != state.phase {
+                    phase = Phase::begin(&state);
+                    bar.finish_and_clear();
+                    bar = new_bar(&state);
                 }
+                bar.set_message(phase.pace(&state));
                 // Work that was estimated too low must not show more than all of it.
                 bar.set_position(if state.total == 0 { state.done } else { state.done.min(state.total) });
             }
@@ -62,39 +64,88 @@ impl Drop for Bar {
     }
 }
 
-fn begin(bar: &ProgressBar, state: &ProgressState) {
-    bar.reset();
-    if state.total == 0 {
-        bar.unset_length()
-    } else {
-        bar.set_length(state.total)
-    }
-    bar.set_prefix(state.phase.clone());
-    bar.set_message(state.unit);
-    bar.set_style(style(state.unit == "bytes", state.total != 0));
+fn new_bar(state: &ProgressState) -> ProgressBar {
+    let length = (state.total != 0).then_some(state.total);
+    let target = ProgressDrawTarget::stderr_with_hz(20);
+    ProgressBar::with_draw_target(length, target)
+        .with_style(style(length.is_some()))
+        .with_prefix(state.phase.clone())
 }
 
-fn style(bytes: bool, known: bool) -> ProgressStyle {
-    let template = match (bytes, known) {
-        (true, true) => {
-            "{prefix:20} {bar:28} {percent:>3}%  {binary_bytes} of {binary_total_bytes}  \
-             {binary_bytes_per_sec}  {eta} left"
-        }
-        (true, false) => "{prefix:20} {spinner} {binary_bytes}  {binary_bytes_per_sec}",
-        (false, true) => {
-            "{prefix:20} {bar:28} {percent:>3}%  {human_pos} of {human_len} {msg}  {per_sec}  {eta} left"
-        }
-        (false, false) => "{prefix:20} {spinner} {human_pos} {msg}  {per_sec}",
-    };
+/// Fits in 80 columns, since a bar that wraps cannot be wiped off cleanly.
+fn style(known: bool) -> ProgressStyle {
+    let template =
+        if known { "{prefix:18} {bar:20} {percent:>3}%  {msg}" } else { "{prefix:18} {spinner} {msg}" };
     ProgressStyle::with_template(template).expect("templates are part of the program").progress_chars("━╸─")
+}
+
+/// A phase since it was first seen.
+struct Phase {
+    name: String,
+    seen: Instant,
+    done_when_seen: u64,
+}
+
+impl Default for Phase {
+    fn default() -> Self {
+        Phase { name: String::new(), seen: Instant::now(), done_when_seen: 0 }
+    }
+}
+
+impl Phase {
+    fn begin(state: &ProgressState) -> Phase {
+        Phase { name: state.phase.clone(), seen: Instant::now(), done_when_seen: state.done }
+    }
+
+    /// How fast, on the average of the phase, and how long still: "12.3 million edges/s, 8 seconds left".
+    fn pace(&self, state: &ProgressState) -> String {
+        pace(state, state.done.saturating_sub(self.done_when_seen), self.seen.elapsed())
+    }
+}
+
+fn pace(state: &ProgressState, done: u64, elapsed: Duration) -> String {
+    // Before this nothing is known of the speed.
+    if elapsed < 2 * PERIOD || done == 0 {
+        return String::new();
+    }
+    let per_second = done as f64 / elapsed.as_secs_f64();
+    let speed = speed(per_second, state.unit);
+    if state.total == 0 {
+        return speed;
+    }
+    let left = state.total.saturating_sub(state.done) as f64 / per_second;
+    format!("{speed}, {} left", HumanDuration(Duration::from_secs_f64(left.min(1e9))))
+}
+
+fn speed(per_second: f64, unit: &str) -> String {
+    match per_second {
+        _ if unit == "bytes" => format!("{}/s", format_bytes(per_second as u64)),
+        1e6.. => format!("{:.1} million {unit}/s", per_second / 1e6),
+        1e3.. => format!("{:.1} thousand {unit}/s", per_second / 1e3),
+        _ => format!("{per_second:.1} {unit}/s"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn templates_are_understood() {
-        for (bytes, known) in [(true, true), (true, false), (false, true), (false, false)] {
-            super::style(bytes, known);
+        for known in [true, false] {
+            style(known);
         }
+    }
+
+    #[test]
+    fn pace_is_work_over_time() {
+        let state = |unit, done, total| ProgressState { phase: "p".into(), unit, done, total };
+        let ten = Duration::from_secs(10);
+        let edges = state("edges", 50_000_000, 90_000_000);
+        assert_eq!(pace(&edges, 40_000_000, ten), "4.0 million edges/s, 10 seconds left");
+        assert_eq!(pace(&state("bytes", 1 << 20, 0), 1 << 20, ten), "102.4 KiB/s");
+        assert_eq!(pace(&state("edges", 9, 8), 9, ten), "0.9 edges/s, 0 seconds left");
+        assert_eq!(pace(&edges, 0, ten), "");
+        assert_eq!(pace(&edges, 40_000_000, PERIOD), "");
     }
 }

@@ -4,7 +4,6 @@
 //! vertices, operation: sum) in a part of the job's budget. Neighbouring rows of one component are counted
 //! together first; in most graphs that leaves little to sort, since most vertices are in one component.
 
-use anyhow::Result;
 use arrow::{
     array::{AsArray, RecordBatch},
     datatypes::UInt64Type,
@@ -34,6 +33,7 @@ impl Operation for Sum {
 
 /// Counts the values of the second column.
 pub struct Sizes {
+    job: Job,
     sorter: SortReduce<Sum>,
     sink: Sink<Sum>,
     component: u64,
@@ -49,7 +49,7 @@ impl Sizes {
         let config = Config { memory_bytes, strategy, name: "component-sizes", ..Config::default() };
         let sorter = SortReduce::new(job, Sum, &config)?;
         let sink = sorter.sink()?;
-        Ok(Sizes { sorter, sink, component: 0, vertices: 0 })
+        Ok(Sizes { job: job.clone(), sorter, sink, component: 0, vertices: 0 })
     }
 
     /// Counts the rows of a batch.
@@ -73,8 +73,9 @@ impl Sizes {
     }
 
     /// The largest components; of equally large ones, those with the smaller ids.
-    pub fn largest(mut self, limit: usize) -> Result<Top, graph::Error> {
+    pub fn largest(mut self, limit: usize) -> graph::Result<Top> {
         self.flush()?;
+        self.job.start_phase("sizing components", "components", 0);
         self.sink.finish()?;
         let mut sorted = self.sorter.finish()?;
         let mut best = Best::new(limit, Order::Descending(1));
@@ -82,6 +83,7 @@ impl Sizes {
             for (&component, &vertices) in block.keys.iter().zip(block.values) {
                 best.offer([Cell::Count(component), Cell::Count(vertices), Cell::Null]);
             }
+            self.job.progress().add(block.keys.len() as u64);
         }
         Ok(best.into_top(vec!["component".into(), "vertices".into()]))
     }

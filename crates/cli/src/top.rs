@@ -266,7 +266,7 @@ mod tests {
             table(&[123456.0, 7.5]),
             "vertex          rank\n     0  123456.00000\n     1       7.50000\n"
         );
-        assert_eq!(table(&[1e-9]), "vertex         rank\n     0  1.00000e-9\n");
+        assert_eq!(table(&[1e-9]), "vertex        rank\n     0  1.00000e-9\n");
         assert_eq!(table(&[0.0]), "vertex  rank\n     0     0\n");
     }
 

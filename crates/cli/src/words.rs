@@ -367,8 +367,8 @@ pub struct Sample {
 /// Check a result against an independent, plain computation
 ///
 /// Takes a file that pagerank, bfs, components or betweenness wrote; its columns say which. Give the same options
-/// as the job had. Exit code 1 means that the result is wrong. The check loads the whole graph into memory and
-/// keeps no budget.
+/// as the job had (after --tolerance, the iterations that it told). Exit code 1 means that the result is wrong.
+/// The check loads the whole graph into memory and keeps no budget.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -59,7 +59,7 @@ fn an_import_says_what_it_made_and_what_it_cost() {
     assert!(said.stdout.starts_with(made) && said.stdout.lines().count() == 1, "{said:?}");
     assert!(said.stderr.contains(" s, read ") && said.stderr.contains("peak memory"), "{said:?}");
     let said = folder.run("graph import - --name h --undirected --drop-loops --quiet").stdin(EDGES).ok();
-    assert!(said.stdout.starts_with("h: 7 vertices and 7 edges, undirected, "), "{said:?}");
+    assert!(said.stdout.starts_with("h: 8 vertices and 7 edges, undirected, "), "{said:?}");
     assert_eq!(said.stderr, "");
 }
 

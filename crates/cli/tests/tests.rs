@@ -7,5 +7,6 @@ mod answers;
 mod failures;
 mod graphs;
 mod manual;
+mod memory;
 mod stopping;
 mod util;

@@ -87,11 +87,7 @@ fn run<O: Operation>(
     drop(sorted);
     let ended = Moment::now();
     let merged = if stats.runs > 0 { spilled_records::<O>(&stats) } else { stats.records_out };
-    Ok(Timed {
-        push: pushed.rates(started, keys.len() as u64),
-        merge: ended.rates(pushed, merged),
-        stats,
-    })
+    Ok(Timed { push: pushed.rates(started, keys.len() as u64), merge: ended.rates(pushed, merged), stats })
 }
 
 fn report<O: Operation>(

@@ -23,77 +23,13 @@ use inshore_store::{Budget, Job, Reservation, Result};
 
 use crate::{
     Key, Operation, Value,
-    array::{Array, taken_bytes},
-    record::record_bytes,
+    array::Array,
     scatter::{Blocks, BucketMap, scatter},
+    sizes::{BLOCK_EXTRA_BYTES, BUCKET_BITS_MAX, ChunkSizes, spare_blocks},
     sort::{Sorter, min_max},
 };
 
 const NONE: u32 = u32::MAX;
-/// Bytes of book-keeping for a block: its successor, its fill, its place in the list of free ones, and its
-/// place in the order of a finished chunk.
-const BLOCK_EXTRA_BYTES: usize = 16;
-/// More buckets than this push the lines that are being written out of the cache.
-const BUCKET_BITS_MAX: u32 = 10;
-
-/// Sizes of a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ChunkSizes {
-    pub blocks: usize,
-    pub block_records: usize,
-    pub bucket_bits: u32,
-    /// Blocks that only sorting may use.
-    pub reserve_blocks: usize,
-}
-
-impl ChunkSizes {
-    /// The largest chunk that takes at most `bytes` and has at most `records`, for slabs of `slab_records`.
-    pub fn within<K: Key, V: Value>(bytes: usize, records: usize, slab_records: usize) -> ChunkSizes {
-        // Cursors are 32 bits wide.
-        let mut records = (bytes / record_bytes::<K, V>()).min(records).min(1 << 31);
-        loop {
-            let sizes = Self::of::<K>(records, slab_records);
-            if sizes.bytes::<K, V>() <= bytes || sizes.blocks == SMALLEST_BLOCKS {
-                return sizes;
-            }
-            records -= (records / 64).max(1);
-        }
-    }
-
-    fn of<K: Key>(records: usize, slab_records: usize) -> ChunkSizes {
-        let block_records = prev_power_of_two(records / 4096).clamp(4, 512);
-        let blocks = (records / block_records).max(SMALLEST_BLOCKS);
-        // Half a slab in a bucket on average; and 32 blocks, or half-full ones would waste too much.
-        let wanted = (2 * records / slab_records).next_power_of_two().ilog2();
-        let most = prev_power_of_two(blocks / 32).ilog2();
-        let bucket_bits = wanted.min(most).clamp(1, BUCKET_BITS_MAX);
-        let reserve_blocks =
-            if blocks * block_records > slab_records { 64 + spare_blocks::<K>() } else { 0 };
-        ChunkSizes { blocks, block_records, bucket_bits, reserve_blocks }
-    }
-
-    /// What a chunk of these sizes takes from the budget.
-    pub fn bytes<K: Key, V: Value>(&self) -> usize {
-        let records = self.blocks * self.block_records;
-        taken_bytes(records * size_of::<K>())
-            + taken_bytes(records * size_of::<V>())
-            + self.blocks * BLOCK_EXTRA_BYTES
-    }
-}
-
-/// Enough for two open blocks in each of a chunk's fewest buckets.
-const SMALLEST_BLOCKS: usize = 8;
-
-/// Each level of scattering a large bucket at least halves its range, so there are at most as many levels as
-/// bits in a key; and each may open two blocks.
-fn spare_blocks<K: Key>() -> usize {
-    2 * K::BITS as usize + 2
-}
-
-fn prev_power_of_two(number: usize) -> usize {
-    1 << number.max(1).ilog2()
-}
-
 /// A list of blocks.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
@@ -197,11 +133,9 @@ impl<K: Key, V: Value> Chunk<K, V> {
                 block_records: self.sizes.block_records,
             };
             let done = taken;
-            taken +=
-                scatter(self.map, &keys[done..], |i| value_at(done + i), into, &mut self.cursors);
+            taken += scatter(self.map, &keys[done..], |i| value_at(done + i), into, &mut self.cursors);
             let bucket = self.map.bucket(keys[taken - 1].to_u64());
-            if self.is_block_full(self.cursors[bucket], self.buckets[bucket].open)
-                && !self.open_next(bucket)
+            if self.is_block_full(self.cursors[bucket], self.buckets[bucket].open) && !self.open_next(bucket)
             {
                 return (taken, true);
             }
@@ -470,4 +404,77 @@ fn link(chain: &mut Chain, block: u32, fill: u32, next: &mut [u32]) {
     }
     chain.last = block;
     chain.records += fill as usize;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inshore_store::{Budget, Cancel, Store};
+
+    #[derive(Clone)]
+    struct Count;
+
+    impl Operation for Count {
+        type Key = u64;
+        type Value = u32;
+        fn combine(&self, a: u32, b: u32) -> u32 {
+            a + b
+        }
+    }
+
+    const SLAB_RECORDS: usize = 200;
+
+    fn sizes() -> ChunkSizes {
+        let sizes = ChunkSizes::within::<u64, u32>(1 << 20, usize::MAX, SLAB_RECORDS);
+        assert!(sizes.reserve_blocks > 0 && sizes.blocks > 3 * sizes.reserve_blocks, "{sizes:?}");
+        sizes
+    }
+
+    /// Fills a chunk with keys, sorts it, and compares it with the model.
+    fn check(name: &str, mut key: impl FnMut(u64) -> u64) {
+        let folder = tempfile::tempdir().unwrap();
+        let job = Store::open(folder.path()).unwrap();
+        let job = job.job(Budget::new(4 << 20, 1), Cancel::default()).unwrap();
+        let sizes = sizes();
+        let map = BucketMap::over(0, u64::MAX, sizes.bucket_bits);
+        let mut chunk = Chunk::<u64, u32>::new(sizes, map, job.budget()).unwrap();
+        assert!(job.budget().reserved_bytes() <= sizes.bytes::<u64, u32>() as u64);
+        let mut sorter = Sorter::new(Count, SLAB_RECORDS, job.budget()).unwrap();
+        let mut expected = std::collections::BTreeMap::<u64, u32>::new();
+        for number in 0.. {
+            let key = key(number);
+            let (taken, full) = chunk.push(&[key], |_| 1);
+            assert_eq!(taken, 1);
+            *expected.entry(key).or_default() += 1;
+            if full {
+                break;
+            }
+        }
+        let pushed: u32 = expected.values().sum();
+        let room = sizes.blocks - sizes.reserve_blocks - (1 << sizes.bucket_bits);
+        assert!(pushed as usize > (room - 1) * sizes.block_records, "{name}: full after {pushed}");
+        chunk.sort(&mut sorter, &job).unwrap();
+        assert_eq!(chunk.sorted_records(), expected.len() as u64, "{name}");
+        let records = chunk.sorted_blocks().flat_map(|(keys, values)| keys.iter().zip(values));
+        assert!(records.eq(&expected), "{name}");
+        // Nothing is lost of the memory either.
+        chunk.clear(map);
+        assert_eq!(chunk.free.len() + map.buckets(), sizes.blocks, "{name}");
+    }
+
+    #[test]
+    fn any_distribution_is_sorted_in_the_memory_of_the_chunk() {
+        let mix = |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        check("even", mix);
+        check("ascending", |n| n);
+        check("descending", |n| u64::MAX - n);
+        check("equal", |_| u64::MAX);
+        check("two", |n| if n % 2 == 0 { 0 } else { u64::MAX });
+        check("one bucket", |n| (1 << 40) + mix(n) % (1 << 38));
+        // Every level of scattering leaves almost all in one bucket.
+        check("outliers", |n| if n < 64 { 1 << n } else { mix(n) % 5_000 });
+        check("nested", |n| mix(n) >> (n % 64));
+        check("clusters", |n| (1u64 << (n % 64)).wrapping_add(mix(n) % 3_000));
+        check("clusters at the top", |n| u64::MAX.wrapping_sub(1 << (n % 64)).wrapping_sub(mix(n) % 3_000));
+    }
 }

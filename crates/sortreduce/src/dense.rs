@@ -21,7 +21,7 @@ use inshore_store::{Budget, Buffer};
 use crate::{
     Block, Error, Key, Operation, Result, Value,
     array::{Array, typed, typed_mut},
-    config::{DensePlan, shard_bytes},
+    plan::{DensePlan, shard_bytes},
     scatter::{Blocks, BucketMap, scatter},
     sort::min_max,
     table::{accumulate, scan},
@@ -123,8 +123,7 @@ impl<K: Key, V: Value> Bins<K, V> {
             let into =
                 Blocks { keys: &mut self.keys, values: &mut self.values, block_records: self.bin_records };
             let done = taken;
-            taken +=
-                scatter(self.map, &keys[done..], |i| value_at(done + i), into, &mut self.cursors);
+            taken += scatter(self.map, &keys[done..], |i| value_at(done + i), into, &mut self.cursors);
             let bin = self.map.bucket(keys[taken - 1].to_u64());
             if self.cursors[bin] as usize == (bin + 1) * self.bin_records {
                 self.apply(bin, dense)?;

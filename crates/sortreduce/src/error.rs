@@ -26,7 +26,8 @@ pub enum Error {
         /// The range.
         range: u64,
     },
-    /// More runs were written than a budget of this size can keep the checksums of.
+    /// More runs were written than a budget of this size can keep the checksums of: about 512 times the budget,
+    /// counted after reduction.
     #[error(
         "{name}: {} of runs are too much for a budget of {}: give it more memory",
         inshore_store::format_bytes(*spilled), inshore_store::format_bytes(*memory)
@@ -34,7 +35,7 @@ pub enum Error {
     TooManyRuns {
         /// The name of the sort-reduce.
         name: &'static str,
-        /// Bytes of all runs.
+        /// Bytes of the runs of one sink.
         spilled: u64,
         /// The budget in bytes.
         memory: u64,

@@ -3,10 +3,10 @@
 use inshore_store::Job;
 
 use crate::{
-    Key, Operation, Result,
+    Error, Key, Operation, Result,
     chunk::Chunk,
-    config::MergePlan,
-    run::{Run, RunWriter},
+    plan::MergePlan,
+    run::{Run, RunWriter, run_bytes},
     scatter::BucketMap,
     sort::Sorter,
 };
@@ -18,6 +18,8 @@ const SAMPLE_KEYS: usize = 256;
 /// that many sinks after another share one.
 pub(crate) struct Formation<O: Operation> {
     job: Job,
+    name: &'static str,
+    plan: MergePlan,
     key_range: Option<u64>,
     chunk: Chunk<O::Key, O::Value>,
     sorter: Sorter<O>,
@@ -25,6 +27,8 @@ pub(crate) struct Formation<O: Operation> {
     state: ChunkState,
     /// Whether the buckets suit the keys that came so far.
     map_suits: bool,
+    /// Bytes of all runs.
+    spilled_bytes: u64,
     /// What happened since it was last asked.
     pub done: Formed,
 }
@@ -46,19 +50,38 @@ pub(crate) struct Formed {
     pub runs_count: u64,
 }
 
+impl Formed {
+    /// Adds what another formation did.
+    pub fn add(&mut self, other: Formed) {
+        self.records_pushed += other.records_pushed;
+        self.records_in_runs += other.records_in_runs;
+        self.runs_count += other.runs_count;
+        self.runs.extend(other.runs);
+    }
+}
+
 impl<O: Operation> Formation<O> {
-    pub fn new(job: &Job, name: &'static str, operation: O, plan: &MergePlan, range: Option<u64>) -> Result<Self> {
+    pub fn new(
+        job: &Job,
+        name: &'static str,
+        operation: O,
+        plan: &MergePlan,
+        range: Option<u64>,
+    ) -> Result<Self> {
         let key_max = u64::MAX >> (u64::BITS - O::Key::BITS);
         let max = range.map_or(key_max, |range| range.saturating_sub(1).min(key_max));
         let map = BucketMap::over(0, max, plan.chunk.bucket_bits);
         Ok(Formation {
             job: job.clone(),
+            name,
+            plan: *plan,
             key_range: range,
             chunk: Chunk::new(plan.chunk, map, job.budget())?,
             sorter: Sorter::new(operation, plan.slab_records, job.budget())?,
             writer: RunWriter::new(job, name, plan.block_bytes, plan.write_bytes)?,
             state: ChunkState::Empty,
             map_suits: range.is_some(),
+            spilled_bytes: 0,
             done: Formed::default(),
         })
     }
@@ -124,6 +147,7 @@ impl<O: Operation> Formation<O> {
         self.job.check_cancelled()?;
         let records = self.chunk.sorted_records();
         let _span = tracing::debug_span!("run", records).entered();
+        self.take_of_allowance(records)?;
         self.writer.begin(0)?;
         for (keys, values) in self.chunk.sorted_blocks() {
             self.writer.append(keys, values)?;
@@ -134,6 +158,16 @@ impl<O: Operation> Formation<O> {
         let map = if self.key_range.is_some() { self.chunk.map() } else { self.learned_map() };
         self.chunk.clear(map);
         self.state = ChunkState::Empty;
+        Ok(())
+    }
+
+    /// Counts a run's bytes: the checksums of all runs stay in memory, so there cannot be any number of them.
+    fn take_of_allowance(&mut self, records: u64) -> Result<()> {
+        self.spilled_bytes += run_bytes::<O::Key, O::Value>(records, self.plan.block_bytes);
+        if self.spilled_bytes > self.plan.spilled_bytes_max {
+            let memory = self.plan.memory_bytes as u64;
+            return Err(Error::TooManyRuns { name: self.name, spilled: self.spilled_bytes, memory });
+        }
         Ok(())
     }
 

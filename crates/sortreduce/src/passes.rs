@@ -6,8 +6,8 @@ use inshore_store::Job;
 
 use crate::{
     Operation, Result,
-    config::MergePlan,
     merge::{Merge, Source, read_buffers},
+    plan::MergePlan,
     run::{Run, RunReader, RunWriter, run_bytes},
     sort::Sorter,
 };
@@ -56,11 +56,7 @@ fn level_above(runs: &[Run]) -> u32 {
 }
 
 /// Readers of some runs, with as much memory as pays.
-fn open<O: Operation>(
-    job: &Job,
-    plan: &MergePlan,
-    runs: Vec<Run>,
-) -> Result<Vec<Source<O::Key, O::Value>>> {
+fn open<O: Operation>(job: &Job, plan: &MergePlan, runs: Vec<Run>) -> Result<Vec<Source<O::Key, O::Value>>> {
     let bytes = runs.iter().map(|run| run_bytes::<O::Key, O::Value>(run.records, plan.block_bytes)).sum();
     let unit_bytes = plan.unit_bytes::<O::Key, O::Value>(runs.len(), bytes);
     let buffers = read_buffers(job, runs.len(), unit_bytes)?;

@@ -138,8 +138,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
         let name = self.job.scratch_name(self.prefix);
         let path = self.job.scratch_path(&name);
         let scratch = Scratch { job: self.job.clone(), name: name.clone() };
-        let writer =
-            FileWriter::create(&self.job, path, name, self.layout.block_bytes, self.write_bytes)?;
+        let writer = FileWriter::create(&self.job, path, name, self.layout.block_bytes, self.write_bytes)?;
         Ok(OpenFile { writer, scratch, runs: Vec::with_capacity(RUNS_PER_FILE) })
     }
 

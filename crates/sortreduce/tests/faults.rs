@@ -98,7 +98,7 @@ fn one_failing_sink_of_several_fails_the_whole() {
             drop(sort);
             error
         }
-        None => sort.finish().err().expect("a failed write"),
+        None => sort.finish().expect_err("a failed write"),
     };
     assert!(failed.to_string().contains("Input/output error"), "{failed}");
     check_nothing_left(job, "two sinks");

@@ -20,9 +20,12 @@ fn configs(range: Option<u64>, record_bytes: usize) -> Vec<Config> {
     let mut all = Vec::new();
     for sinks in [1, 3] {
         let tiny = smallest_memory_bytes(sinks, record_bytes);
-        for (memory_bytes, chunk_bytes) in
-            [(64 * MIB, None), (tiny, None), (tiny.max(sinks as u64 * MIB), Some(4 << 10)), (16 * MIB, Some(64 << 10))]
-        {
+        for (memory_bytes, chunk_bytes) in [
+            (64 * MIB, None),
+            (tiny, None),
+            (tiny.max(sinks as u64 * MIB), Some(4 << 10)),
+            (16 * MIB, Some(64 << 10)),
+        ] {
             let merge =
                 Config { chunk_bytes, strategy: Some(Strategy::Merge), ..config(memory_bytes, sinks) };
             if range.is_some() {
@@ -65,7 +68,9 @@ fn join(a: Extent, b: Extent) -> Extent {
 }
 
 /// Ways in which keys are spread, as functions of position and a random number.
-const SHAPES: [(&str, fn(u64, u64, u64) -> u64); 8] = [
+type Shape = fn(u64, u64, u64) -> u64;
+
+const SHAPES: [(&str, Shape); 8] = [
     ("uniform", |_, _, random| random),
     ("sorted", |i, _, _| i * 3),
     ("reversed", |i, n, _| (n - i) * 3),
@@ -76,7 +81,7 @@ const SHAPES: [(&str, fn(u64, u64, u64) -> u64); 8] = [
     ("nested prefixes", |_, _, random| random >> (random % 61)),
 ];
 
-fn keys<K: Key>(shape: fn(u64, u64, u64) -> u64, count: u64, range: Option<u64>) -> Vec<K> {
+fn keys<K: Key>(shape: Shape, count: u64, range: Option<u64>) -> Vec<K> {
     let mut random = Random(count);
     let key = |i| shape(i, count, random.next());
     (0..count).map(key).map(|key| K::from_u64(range.map_or(key, |range| key % range))).collect()
@@ -87,8 +92,7 @@ fn small_sizes_and_all_shapes_agree_with_the_model() {
     for count in [0, 1, 2, 3, 255, 256, 257, 8191, 8192, 8193] {
         for (name, shape) in SHAPES {
             println!("{count} {name}");
-            let records: Vec<(u64, u64)> =
-                keys(shape, count, None).into_iter().zip(1..).collect();
+            let records: Vec<(u64, u64)> = keys(shape, count, None).into_iter().zip(1..).collect();
             check(&by(|a: u64, b| a.wrapping_add(b)), None, &records);
             let range = Some(100_000);
             let records: Vec<(u32, u32)> = keys(shape, count, range).into_iter().zip(1..).collect();
@@ -179,7 +183,7 @@ fn spill(count: u64, sinks: usize) -> (TestJob, Config, Vec<(u64, u64)>) {
     let config = Config {
         strategy: Some(Strategy::Merge),
         chunk_bytes: Some(8 << 10),
-        ..config(sinks as u64 * 512 << 10, sinks)
+        ..config((sinks as u64 * 512) << 10, sinks)
     };
     let mut random = Random(count);
     let records = (0..count).map(|n| (random.below(count * 10), n)).collect();
@@ -220,12 +224,8 @@ fn sinks_one_after_the_other_share_a_chunk() {
     for (strategy, chunk_bytes) in
         [(Strategy::Dense, None), (Strategy::Merge, None), (Strategy::Merge, Some(4096))]
     {
-        let config = Config {
-            key_range: Some(1 << 20),
-            strategy: Some(strategy),
-            chunk_bytes,
-            ..config(64 * MIB, 1)
-        };
+        let config =
+            Config { key_range: Some(1 << 20), strategy: Some(strategy), chunk_bytes, ..config(64 * MIB, 1) };
         let job = job(64 * MIB, &[]);
         let operation = by(|a: u64, b| a + b);
         let sort = SortReduce::new(&job.job, operation.clone(), &config).unwrap();
@@ -297,6 +297,19 @@ fn a_budget_too_small_is_refused_by_size() {
     let dense = Config { strategy, ..config(MIB, 1) };
     let error = SortReduce::new(&job.job, by::<u64, u64>(|a, b| a + b), &dense).err().unwrap();
     assert!(matches!(error, Error::NoKeyRange { .. }), "{error}");
+}
+
+#[test]
+fn more_runs_than_checksums_have_room_for_are_refused() {
+    let config = Config { chunk_bytes: Some(4 << 10), ..config(MIB, 1) };
+    let job = job(MIB, &[]);
+    let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config).unwrap();
+    let mut sink = sort.sink().unwrap();
+    let refused = (0..3_000_000u64).find_map(|n| sink.push(n.wrapping_mul(0x9e37_79b9_7f4a_7c15), n).err());
+    let error = refused.expect("48 MB of runs in blocks of 4 KiB");
+    assert!(matches!(error, Error::TooManyRuns { .. }), "{error}");
+    assert!(error.to_string().contains("32.0 MiB of runs are too much for a budget of 1 MiB"), "{error}");
+    assert!(job.job.budget().reserved_bytes_max() <= MIB);
 }
 
 #[test]

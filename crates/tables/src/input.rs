@@ -57,7 +57,7 @@ impl Input {
     /// cannot be looked at.
     pub fn compressed_bytes(&self) -> Option<u64> {
         let metadata = std::fs::metadata(self.path.as_ref()?).ok()?;
-        metadata.is_file().then(|| metadata.len())
+        metadata.is_file().then_some(metadata.len())
     }
 
     /// The ending of the name in lower case, looking below a compression ending: `web.TXT.gz` has `txt`. Empty

@@ -21,7 +21,7 @@ use arrow::{
 use inshore_store::{Budget, Reservation};
 use parquet::{
     arrow::{ArrowWriter, arrow_writer::ArrowWriterOptions},
-    basic::{Compression, Encoding},
+    basic::{Compression, Encoding, ZstdLevel},
     file::properties::{EnabledStatistics, WriterProperties},
     schema::types::ColumnPath,
 };
@@ -34,9 +34,10 @@ use crate::{Error, Result};
 
 const WRITABLE: &str = ".parquet, .arrow or .csv, or - for CSV on standard output";
 
-/// Rows handed to a format at once: large enough to amortise its calls, small enough for a budget of 8 MiB
-/// (384 KiB for three columns of 8 bytes).
-const BATCH_ROWS: usize = 16 << 10;
+/// Rows handed to a format at once, and rows of a Parquet page. Under a budget of 8 MiB a Parquet writer of three
+/// columns of 8 bytes then holds 1.5 MiB, 0.5 of them reserved, and zstd about 1 MiB more; 16 Ki rows cost 0.8 MiB
+/// more and made the file 0.3 % smaller.
+const BATCH_ROWS: usize = 8 << 10;
 /// Rows of a Parquet row group. The writer keeps about 0.5 KB of metadata for each column of each, so a table of
 /// 10^10 rows costs 5 MB a column at the end, and readers keep as much.
 const ROW_GROUP_ROWS: usize = 1 << 20;
@@ -52,7 +53,7 @@ pub struct TableWriter {
 }
 
 enum Format {
-    Csv(arrow::csv::Writer<Out>),
+    Csv(Box<arrow::csv::Writer<Out>>),
     Ipc(Box<FileWriter<Out>>),
     Parquet(Box<ArrowWriter<Out>>),
 }
@@ -68,8 +69,8 @@ impl TableWriter {
     /// Begins a table at `path`: `.parquet`, `.arrow` (IPC file) or `.csv`; `-` writes CSV to standard output.
     ///
     /// The file is written as `.NAME.RANDOM.part` in the same folder and renamed by [`TableWriter::finish`]; until
-    /// then an existing file stays as it is. Takes a sixteenth of `budget` if that is free; beyond it about
-    /// 2 MiB for three numeric columns, and for Parquet scratch space in the folder for one row group.
+    /// then an existing file stays as it is. Takes a sixteenth of `budget` if that is free (for Parquet);
+    /// beyond it about 2 MiB for three numeric columns, and for Parquet scratch space in the folder for one row group.
     ///
     /// # Errors
     /// As [`TableWriter::check_path`]; [`Error::Io`] if the file cannot be created; [`Error::Unsupported`] if
@@ -93,7 +94,7 @@ impl TableWriter {
                 // The header comes with the first batch, and an empty table has one too.
                 let empty = RecordBatch::new_empty(schema.clone());
                 writer.write(&empty).map_err(|error| target.error(error))?;
-                Format::Csv(writer)
+                Format::Csv(Box::new(writer))
             }
             Kind::Ipc => {
                 let writer = FileWriter::try_new(out, &schema).map_err(|error| target.error(error))?;
@@ -122,10 +123,14 @@ impl TableWriter {
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let batch = RecordBatch::try_new(self.batches.schema(), batch.columns().to_vec())
             .map_err(|error| self.target.error(error))?;
-        let rows = batch.num_rows() as u64;
-        self.batches.push_batch(batch).map_err(|error| self.target.error(error))?;
-        self.rows += rows;
-        self.write_completed()
+        // Piece by piece, since regrouping a large batch at once would copy all of it.
+        for start in (0..batch.num_rows()).step_by(BATCH_ROWS) {
+            let piece = batch.slice(start, BATCH_ROWS.min(batch.num_rows() - start));
+            self.batches.push_batch(piece).map_err(|error| self.target.error(error))?;
+            self.write_completed()?;
+        }
+        self.rows += batch.num_rows() as u64;
+        Ok(())
     }
 
     fn write_completed(&mut self) -> Result<()> {
@@ -188,10 +193,14 @@ fn kind_of(path: &Path) -> Result<Kind> {
     }
 }
 
+/// Whole numbers are stored as differences, since ids come sorted: 0.33 bytes a value with zstd behind it, where
+/// plain values take 1.04 with zstd and 4.01 with Snappy; unsorted ones lose nothing to speak of. Level 1 of zstd
+/// was as fast as Snappy here (4 Mi rows of an id, a component and a rank in 0.35 s) and a tenth smaller. Fractions
+/// stay plain: BYTE_STREAM_SPLIT would save a sixth of them, but not every reader knows it.
 fn parquet_properties(schema: &Schema) -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("inshore ", env!("CARGO_PKG_VERSION")).to_string())
-        .set_compression(Compression::SNAPPY)
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(1).expect("level 1 exists")))
         .set_dictionary_enabled(false)
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_offset_index_disabled(true)

@@ -70,13 +70,16 @@ pub fn push_all<O: Operation>(
     })
 }
 
+/// Keys and values of an operation.
+pub type Records<O> = Vec<(<O as Operation>::Key, <O as Operation>::Value)>;
+
 /// Sorts and reduces; checks order, uniqueness and that nothing is left behind.
 pub fn sort_reduce<O: Operation>(
     job: &TestJob,
     operation: &O,
     config: &Config,
     records: &[(O::Key, O::Value)],
-) -> Result<(Vec<(O::Key, O::Value)>, Stats)> {
+) -> Result<(Records<O>, Stats)> {
     let sort = SortReduce::new(&job.job, operation.clone(), config)?;
     push_all(&sort, config.sinks, records)?;
     let mut sorted = sort.finish()?;
@@ -106,7 +109,11 @@ pub fn model<O: Operation>(operation: &O, records: &[(O::Key, O::Value)]) -> Vec
 }
 
 /// Compares without printing megabytes.
-pub fn assert_same<K: Key + Debug, V: Value + PartialEq + Debug>(got: &[(K, V)], expected: &[(K, V)], what: &str) {
+pub fn assert_same<K: Key + Debug, V: Value + PartialEq + Debug>(
+    got: &[(K, V)],
+    expected: &[(K, V)],
+    what: &str,
+) {
     if let Some(place) = got.iter().zip(expected).position(|(a, b)| a != b) {
         panic!("{what}: record {place} is {:?}, expected {:?}", got[place], expected[place]);
     }

@@ -149,6 +149,7 @@ impl IpcSource {
         let body = Buffer::from(body);
         let header =
             message.header_as_record_batch().ok_or_else(|| self.damaged("no record batch".to_string()))?;
+        self.check_buffers(&header, body_bytes)?;
         let unpacked_bytes = match header.compression() {
             Some(_) => self.unpacked_bytes(&header, &body)?,
             None => 0,
@@ -167,6 +168,18 @@ impl IpcSource {
         .map_err(|error| self.damaged(error.to_string()))?;
         self.batches += 1;
         Ok(batch)
+    }
+
+    /// The decoder asserts that all buffers lie in the body.
+    fn check_buffers(&self, header: &arrow::ipc::RecordBatch, body_bytes: u64) -> Result<()> {
+        for buffer in header.buffers().iter().flatten() {
+            let (offset, length) = (u64::try_from(buffer.offset()), u64::try_from(buffer.length()));
+            let end = offset.ok().zip(length.ok()).and_then(|(offset, length)| offset.checked_add(length));
+            if end.is_none_or(|end| end > body_bytes) {
+                return Err(self.damaged("a buffer outside of its batch".to_string()));
+            }
+        }
+        Ok(())
     }
 
     /// What the buffers of a compressed batch say that they unpack to.

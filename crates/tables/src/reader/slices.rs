@@ -126,10 +126,9 @@ fn is_text(array: &ArrayRef) -> bool {
 }
 
 fn text_length(array: &ArrayRef, row: usize) -> u64 {
-    let length = match array.data_type() {
+    match array.data_type() {
         DataType::Utf8 => array.as_string::<i32>().value_length(row) as u64,
         DataType::LargeUtf8 => array.as_string::<i64>().value_length(row) as u64,
         _ => array.as_string_view().views()[row] as u32 as u64,
-    };
-    length
+    }
 }

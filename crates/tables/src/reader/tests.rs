@@ -17,7 +17,6 @@ use arrow::{
         writer::{FileWriter, IpcWriteOptions, StreamWriter},
     },
 };
-use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
@@ -406,43 +405,11 @@ fn files_cut_anywhere_are_refused() {
     }
 }
 
-/// All formats with a few bytes changed: any answer will do except a panic or memory without bound. Damage in
-/// plain values cannot be seen, since neither format has checksums by default.
-fn damaged() -> impl Strategy<Value = (&'static str, Vec<u8>)> {
-    let lz4 = Some(CompressionType::LZ4_FRAME);
-    let small = WriterProperties::builder().set_data_page_row_count_limit(16).build();
-    let packed = WriterProperties::builder()
-        .set_compression(Compression::GZIP(GzipLevel::default()))
-        .set_writer_version(WriterVersion::PARQUET_2_0)
-        .set_column_encoding("name".into(), Encoding::PLAIN)
-        .set_dictionary_enabled(false)
-        .build();
-    let files = vec![
-        ("e.arrow", arrow_file(&edges(40), None)),
-        ("e.arrow", arrow_file(&edges(40), lz4)),
-        ("e.arrow", arrow_stream(&edges(40))),
-        ("e.parquet", parquet(&edges(40), small)),
-        ("e.parquet", parquet(&edges(40), packed)),
-        ("e.csv", b"src,name,dst,weight\n1,a,2,0.5\n2,\"b\",3,1\n".to_vec()),
-    ];
-    let flips = proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4);
-    (prop::sample::select(files), flips).prop_map(|((name, mut bytes), flips)| {
-        for (place, value) in flips {
-            let place = place.index(bytes.len());
-            bytes[place] = value;
-        }
-        (name, bytes)
-    })
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
-    #[test]
-    fn damaged_tables_never_panic((name, bytes) in damaged()) {
-        let (_folder, input) = file(name, &bytes);
-        let budget = Budget::new(SMALL, 1);
-        if let Ok(mut reader) = TableReader::open(&input, &WANTED, 16, &budget) {
-            while let Ok(Some(_)) = reader.next_batch() {}
-        }
-    }
+#[test]
+fn inputs_and_tables_can_move_to_other_threads() {
+    fn is_send<T: Send>() {}
+    is_send::<TableReader>();
+    is_send::<crate::Bytes>();
+    is_send::<crate::LineBlocks>();
+    is_send::<crate::TableWriter>();
 }

@@ -1,7 +1,7 @@
 use std::{fs, path::PathBuf};
 
 use arrow::{
-    array::{Array, ArrayRef, Float64Array, StringArray, UInt32Array, UInt64Array},
+    array::{ArrayRef, Float64Array, StringArray, UInt32Array, UInt64Array},
     compute::concat_batches,
     datatypes::{DataType, Field},
 };

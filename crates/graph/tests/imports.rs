@@ -1,0 +1,206 @@
+//! Every format in, the same graph; every kind of bad input, an error that names the place, and nothing half made.
+
+mod support;
+
+use std::io::Write;
+
+use inshore_graph::{EdgeFormat, Graph, ImportOptions, export, list};
+use support::{MIB, World};
+
+const EDGES: &str = "# a comment\n10 20\n20\t30\n10,20\n\n30 30\n% another\n30 10\n";
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// The edges of a graph as CSV.
+fn edges(world: &World, graph: &Graph) -> String {
+    let path = world.folder.path().join("export.csv");
+    export(graph, &world.job(16 * MIB, 1), &path).unwrap();
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn every_format_gives_the_same_graph() {
+    let world = World::new();
+    let csv = "source,target\n10,20\n20,30\n30,30\n30,10\n";
+    let pairs: Vec<u8> = [10u32, 20, 20, 30, 30, 30, 30, 10].iter().flat_map(|id| id.to_le_bytes()).collect();
+    let matrix = "%%MatrixMarket matrix coordinate pattern general\n% c\n30 30 4\n10 20\n20 30\n30 30\n30 10\n";
+    let inputs = [
+        ("text.txt", EDGES.into()),
+        ("gz.txt.gz", gzip(EDGES.as_bytes())),
+        ("table.csv", csv.as_bytes().to_vec()),
+        ("pairs.bin", pairs),
+        ("matrix.mtx", matrix.as_bytes().to_vec()),
+        ("ldbc.e", b"10 20\n20 30\n30 30\n30 10\n".to_vec()),
+    ];
+    for (name, bytes) in inputs {
+        let path = world.file(name, bytes);
+        let graph_name = name.split('.').next().unwrap();
+        let info = world.import(graph_name, &[path], &ImportOptions::default()).unwrap();
+        let vertices = if graph_name == "matrix" { 30 } else { 3 };
+        assert_eq!((info.vertices, info.edges, info.self_loops), (vertices, 4, 1), "{name}");
+        let exported = edges(&world, &world.graph(graph_name));
+        assert_eq!(exported, "source,target\n10,20\n20,30\n30,10\n30,30\n", "{name}");
+    }
+    // And what was exported is a graph again.
+    for ending in ["parquet", "arrow", "csv", "bin"] {
+        let path = world.folder.path().join(format!("again.{ending}"));
+        assert_eq!(export(&world.graph("text"), &world.job(16 * MIB, 1), &path).unwrap(), 4);
+        world.import(ending, &[path], &ImportOptions::default()).unwrap();
+        assert_eq!(edges(&world, &world.graph(ending)), edges(&world, &world.graph("text")), "{ending}");
+    }
+}
+
+#[test]
+fn weights_are_kept_and_the_smallest_of_duplicates_stays() {
+    let world = World::new();
+    let path = world.file("g.e", "1 2 0.5\n2 1 3\n1 2 0.25\n2 2 7\n");
+    let info = world.import("directed", std::slice::from_ref(&path), &ImportOptions::default()).unwrap();
+    assert!(info.weighted);
+    let all = "source,target,weight\n1,2,0.25\n2,1,3.0\n2,2,7.0\n";
+    assert_eq!(edges(&world, &world.graph("directed")), all);
+    let undirected = ImportOptions { undirected: true, ..Default::default() };
+    let info = world.import("undirected", &[path], &undirected).unwrap();
+    assert_eq!((info.edges, info.entries, info.self_loops), (2, 4, 1));
+    assert_eq!(edges(&world, &world.graph("undirected")), "source,target,weight\n1,2,0.25\n2,2,7.0\n");
+    let csv = world.file("g.csv", "a,b,c\n1,2,9.5\n");
+    let columns = ImportOptions {
+        source_column: Some("b".into()),
+        target_column: Some("a".into()),
+        weight_column: Some("c".into()),
+        ..Default::default()
+    };
+    world.import("columns", &[csv], &columns).unwrap();
+    assert_eq!(edges(&world, &world.graph("columns")), "source,target,weight\n2,1,9.5\n");
+    let text = world.file("g.txt", "1 2 4\n");
+    let weighted = ImportOptions { weighted: true, reverse: true, ..Default::default() };
+    assert!(world.import("text", &[text], &weighted).unwrap().weighted);
+}
+
+#[test]
+fn loops_are_kept_or_dropped_and_their_vertices_stay() {
+    let world = World::new();
+    let path = world.file("g.txt", "1 1\n1 2\n3 3\n");
+    let kept = world.import("kept", std::slice::from_ref(&path), &ImportOptions::default()).unwrap();
+    assert_eq!((kept.vertices, kept.edges, kept.self_loops), (3, 3, 2));
+    let drop_loops = ImportOptions { drop_loops: true, ..Default::default() };
+    let dropped = world.import("dropped", &[path], &drop_loops).unwrap();
+    assert_eq!((dropped.vertices, dropped.edges, dropped.self_loops), (3, 1, 0));
+}
+
+#[test]
+fn a_symmetric_matrix_is_an_undirected_graph_with_all_its_rows() {
+    let world = World::new();
+    let path = world.file("g.mtx", "%%MatrixMarket matrix coordinate real symmetric\n5 5 2\n2 1 0.5\n4 4 1\n");
+    let info = world.import("g", &[path], &ImportOptions::default()).unwrap();
+    assert_eq!((info.vertices, info.edges, info.directed, info.weighted), (5, 2, false, true));
+}
+
+#[test]
+fn ids_of_any_size_keep_their_order() {
+    let world = World::new();
+    let high = u64::MAX;
+    let text = format!("{high} 0\n5 {}\n{high} {high}\n", high - 1);
+    let info = world.import("g", &[world.file("g.txt", text)], &ImportOptions::default()).unwrap();
+    assert_eq!((info.vertices, info.id_min, info.id_max, info.dense_ids), (4, 0, high, false));
+    let all = format!("source,target\n5,{}\n{high},0\n{high},{high}\n", high - 1);
+    assert_eq!(edges(&world, &world.graph("g")), all);
+}
+
+/// 200,000 scattered ids take 1.6 MB: more than a quarter of what 8 MiB leave, so they are numbered in bins, and results
+/// are translated by sorting.
+#[test]
+fn ids_that_do_not_fit_in_memory_are_numbered_in_bins() {
+    let world = World::new();
+    let id = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1;
+    let count = 600_000;
+    let mut text = String::new();
+    for n in 0..count {
+        text += &format!("{} {}\n", id(n), id((n * n + 1) % count));
+    }
+    let path = world.file("g.txt", text);
+    let reverse = ImportOptions { reverse: true, ..Default::default() };
+    let small = world.import_in("small", std::slice::from_ref(&path), &reverse, 8 * MIB).unwrap();
+    let large = world.import_in("large", &[path], &reverse, 1024 * MIB).unwrap();
+    assert_eq!(small.vertices, count);
+    assert_eq!(inshore_graph::GraphInfo { name: "large".into(), ..small }, large);
+    let (small, large) = (world.graph("small"), world.graph("large"));
+    let export_in = |graph: &Graph, memory_bytes| {
+        let path = world.folder.path().join("export.csv");
+        export(graph, &world.job(memory_bytes, 1), &path).unwrap();
+        std::fs::read(path).unwrap()
+    };
+    assert!(export_in(&small, 8 * MIB) == export_in(&large, 1024 * MIB));
+    let labels = |graph: &Graph, memory_bytes| {
+        let job = world.job(memory_bytes, 2);
+        support::rows(inshore_graph::components(graph, &job, &Default::default()).unwrap())
+    };
+    assert!(labels(&small, 8 * MIB) == labels(&large, 1024 * MIB));
+}
+
+#[test]
+fn bad_input_is_named_with_its_place_and_leaves_nothing() {
+    let world = World::new();
+    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
+        ("a.txt", b"1 2\n3 foo\n".to_vec(), "a.txt:2: expected two vertex ids, got '3 foo'"),
+        ("b.txt", b"1 2\n# c\n\n7\n".to_vec(), "b.txt:4: expected two vertex ids, got '7'"),
+        ("c.txt", b"1 -2\n".to_vec(), "c.txt:1: expected two vertex ids, got '1 -2'"),
+        ("d.txt", b"1 18446744073709551616\n".to_vec(), "d.txt:1: expected an id from 0 to 18446744073709551615"),
+        ("e.txt", b"".to_vec(), "e.txt: no edges and no vertices in it"),
+        ("f.txt", b"# nothing\n".to_vec(), "no edges and no vertices"),
+        ("g.txt.gz", gzip(EDGES.as_bytes())[..30].to_vec(), "g.txt.gz"),
+        ("h.bin", vec![0; 20], "h.bin: byte 16: expected a pair of 4-byte ids, got the end of the file after 4 bytes"),
+        ("i.csv", b"source,target\n1,2\n3,x\n".to_vec(), "i.csv:3"),
+        ("j.csv", b"source,target\n1,2\n3,\n".to_vec(), "j.csv:3"),
+        ("k.csv", b"source\n1\n".to_vec(), "k.csv: expected a column of targets, got columns source"),
+        ("l.mtx", b"hello\n".to_vec(), "l.mtx:1: expected '%%MatrixMarket"),
+        ("m.mtx", b"%%MatrixMarket matrix coordinate pattern general\n2 2 3\n1 2\n".to_vec(), "expected 3 entries, got 1"),
+        ("n.mtx", b"%%MatrixMarket matrix coordinate pattern general\n2 2 1\n1 3\n".to_vec(), "n.mtx:3: expected row and column from 1 to 2"),
+        ("o.e", b"1 2 0.5\n2 3\n".to_vec(), "o.e:2: expected two vertex ids and a weight"),
+        ("p.e", b"1 2 0.5\n2 3 inf\n".to_vec(), "p.e:2: expected two vertex ids and a weight"),
+        ("q.parquet", b"PAR1 not really PAR1".to_vec(), "q.parquet"),
+        ("r.txt", [b"1 2\n".to_vec(), vec![b'1'; 3 << 20]].concat(), "r.txt"),
+        ("missing.txt", Vec::new(), "missing.txt"),
+    ];
+    for (name, bytes, message) in cases {
+        let path = match name {
+            "missing.txt" => world.folder.path().join(name),
+            _ => world.file(name, bytes),
+        };
+        let error = world.import("bad", &[path], &ImportOptions::default()).unwrap_err().to_string();
+        assert!(error.contains(message), "{name}: {error}");
+        assert!(list(&world.store).unwrap().is_empty(), "{name}");
+        let left = std::fs::read_dir(world.store.path().join("scratch")).unwrap().count();
+        assert_eq!(left, 1, "{name}: only the lock is left in scratch");
+    }
+}
+
+#[test]
+fn inputs_that_disagree_on_weights_and_names_that_exist_are_refused() {
+    let world = World::new();
+    let (with, without) = (world.file("a.e", "1 2 0.5\n"), world.file("b.e", "1 2\n"));
+    let error = world.import("g", &[with.clone(), without], &ImportOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("b.e: expected edges with weights, as in"), "{error}");
+    world.import("g", std::slice::from_ref(&with), &ImportOptions::default()).unwrap();
+    let error = world.import("g", &[with], &ImportOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("\"g\" exists already"), "{error}");
+}
+
+#[test]
+fn a_forced_format_overrules_the_ending() {
+    let world = World::new();
+    let path = world.file("edges.dat", "source,target\n1,2\n");
+    let csv = ImportOptions { format: Some(EdgeFormat::Csv), ..Default::default() };
+    assert_eq!(world.import("g", &[path], &csv).unwrap().edges, 1);
+}
+
+#[test]
+fn a_budget_that_is_too_small_is_refused_with_the_smallest_that_works() {
+    let world = World::new();
+    let path = world.file("g.txt", "1 2\n");
+    let error = world.import_in("g", &[path], &ImportOptions::default(), 7 * MIB).unwrap_err().to_string();
+    assert!(error.contains("the smallest budget that works is 8 MiB"), "{error}");
+}

@@ -1,0 +1,146 @@
+//! Random graphs of every shape: each algorithm against its textbook version, in every way to run it.
+
+mod support;
+
+use inshore_graph::{
+    BetweennessOptions, BfsOptions, ComponentsOptions, Graph, ImportOptions, PageRankOptions,
+    algorithms::{betweenness, bfs, components, pagerank},
+    check::Plain,
+};
+use proptest::prelude::*;
+use support::{World, rows, ways};
+
+/// A graph in our store, and the same in plain vectors.
+struct Both {
+    world: World,
+    graph: Graph,
+    plain: Plain,
+    ids: Vec<u64>,
+}
+
+/// Imports `edges` among vertices with these ids; vertices without edges are in the graph too.
+fn both(ids: &[u64], edges: &[(u32, u32)], undirected: bool) -> Both {
+    let world = World::new();
+    let vertices: String = ids.iter().map(|id| format!("{id}\n")).collect();
+    let line = |&(a, b): &(u32, u32)| format!("{} {}\n", ids[a as usize], ids[b as usize]);
+    let paths = [world.file("g.v", vertices), world.file("g.e", edges.iter().map(line).collect::<String>())];
+    world.import("g", &paths, &ImportOptions { undirected, ..Default::default() }).unwrap();
+    let mut distinct: Vec<_> = edges.to_vec();
+    if undirected {
+        distinct.extend(edges.iter().map(|&(a, b)| (b, a)));
+    }
+    distinct.sort_unstable();
+    distinct.dedup();
+    if undirected {
+        // An undirected loop counts twice.
+        distinct.extend(distinct.clone().into_iter().filter(|(a, b)| a == b));
+    }
+    let graph = world.graph("g");
+    assert_eq!(graph.vertices() as usize, ids.len());
+    assert_eq!(graph.info().entries as usize, distinct.len());
+    Both { world, graph, plain: Plain::new(ids.len(), &distinct), ids: ids.to_vec() }
+}
+
+impl Both {
+    fn number(&self, id: f64) -> u32 {
+        self.ids.binary_search(&(id as u64)).unwrap() as u32
+    }
+
+    fn check_all(&self, source: u32, seed: u64) {
+        for way in ways() {
+            let job = || self.world.job(way.memory_bytes, way.threads);
+            let tuning = way.tuning;
+
+            let options = PageRankOptions { iterations: 4, tuning, ..PageRankOptions::default() };
+            let found = rows(pagerank::pagerank(&self.graph, &job(), &options).unwrap());
+            assert!(found.iter().map(|(id, _)| *id).eq(self.ids.iter().copied()));
+            let ranks: Vec<f64> = found.iter().map(|(_, columns)| columns[0].unwrap()).collect();
+            pagerank::verify(&self.plain, &options, &ranks).unwrap();
+
+            let options = BfsOptions { source: self.ids[source as usize], tuning };
+            let found = rows(bfs::bfs(&self.graph, &job(), &options).unwrap());
+            let visits: Vec<_> = found
+                .iter()
+                .map(|(_, columns)| Some((self.number(columns[0]?), columns[1]? as u32)))
+                .collect();
+            bfs::verify(&self.plain, source as usize, &visits).unwrap();
+
+            let answer = components::components(&self.graph, &job(), &ComponentsOptions { tuning }).unwrap();
+            let labels: Vec<_> =
+                rows(answer).iter().map(|(_, columns)| self.number(columns[0].unwrap())).collect();
+            components::verify(&self.plain, &labels).unwrap();
+
+            let options = BetweennessOptions { sources: 3, seed, tuning };
+            let found = rows(betweenness::betweenness(&self.graph, &job(), &options).unwrap());
+            let values: Vec<f64> = found.iter().map(|(_, columns)| columns[0].unwrap()).collect();
+            betweenness::verify(&self.plain, &options, &values).unwrap();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_graphs_give_textbook_answers(
+        ids in prop::collection::btree_set(prop_oneof![0u64..60, (1u64 << 53) - 60..1 << 53, 1u64 << 30..1 << 31], 1..40),
+        picks in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..120),
+        undirected: bool,
+        source: prop::sample::Index,
+        seed: u64,
+    ) {
+        let ids: Vec<u64> = ids.into_iter().collect();
+        let edges: Vec<_> =
+            picks.iter().map(|(a, b)| (a.index(ids.len()) as u32, b.index(ids.len()) as u32)).collect();
+        both(&ids, &edges, undirected).check_all(source.index(ids.len()) as u32, seed);
+    }
+}
+
+#[test]
+fn all_graphs_of_two_vertices_give_textbook_answers() {
+    for undirected in [false, true] {
+        for set in 0..16u32 {
+            let all = [(0, 0), (0, 1), (1, 0), (1, 1)];
+            let edges: Vec<_> = (0..4).filter(|bit| set >> bit & 1 == 1).map(|bit| all[bit as usize]).collect();
+            both(&[3, 7], &edges, undirected).check_all(0, 1);
+        }
+    }
+}
+
+#[test]
+fn a_path_a_star_and_a_hub_with_a_row_of_many_windows_give_textbook_answers() {
+    let ids: Vec<u64> = (0..40_000).map(|id| id * 7).collect();
+    let path: Vec<_> = (0..300).map(|at| (at, at + 1)).collect();
+    both(&ids[..301], &path, false).check_all(0, 1);
+    let star: Vec<_> = (1..40_000).flat_map(|leaf| [(20_000, leaf), (leaf, 20_000)]).collect();
+    both(&ids, &star, false).check_all(5, 1);
+}
+
+/// Kronecker graphs spill by themselves at 8 MiB; answers are those of 4 GiB, bit for bit.
+#[test]
+fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
+    let world = World::new();
+    let graph = world.kronecker("kron", 20, 8 * support::MIB);
+    let ranks = |memory_bytes| {
+        let job = world.job(memory_bytes, 2);
+        let options = PageRankOptions { iterations: 2, ..PageRankOptions::default() };
+        let answer = pagerank::pagerank(&graph, &job, &options).unwrap();
+        assert_eq!(answer.summary.state, if memory_bytes > 1 << 30 { "memory" } else { "flash" });
+        let found = rows(answer);
+        assert_eq!(job.budget().reserved_bytes(), 0, "memory was handed back");
+        assert!(job.budget().reserved_bytes_max() <= memory_bytes);
+        let merged = job.report().levels.iter().any(|level| level.level > 0);
+        assert_eq!(merged, memory_bytes < 1 << 30, "small budgets merge runs, large ones do not");
+        found
+    };
+    assert!(ranks(8 * support::MIB) == ranks(4096 * support::MIB));
+    let tree = |memory_bytes| {
+        rows(bfs::bfs(&graph, &world.job(memory_bytes, 2), &BfsOptions::new(graph.info().id_min + 1)).unwrap())
+    };
+    assert!(tree(8 * support::MIB) == tree(4096 * support::MIB));
+    let component = |memory_bytes| {
+        let job = world.job(memory_bytes, 2);
+        rows(components::components(&graph, &job, &ComponentsOptions::default()).unwrap())
+    };
+    assert!(component(8 * support::MIB) == component(4096 * support::MIB));
+}
