@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,17 @@ import pyarrow.parquet
 import pytest
 
 import inshore
+
+if TYPE_CHECKING:
+    from typing_extensions import assert_type
+
+    def what_a_type_checker_sees(graph: inshore.Graph) -> None:
+        assert_type(graph.pagerank(), pa.Table)
+        assert_type(graph.bfs(1, output=None, stream=False), pa.Table)
+        assert_type(graph.components(stream=True), pa.RecordBatchReader)
+        assert_type(graph.betweenness(output="rows.csv"), inshore.Result)
+        assert_type(graph.pagerank(output=Path("rows.csv"), memory=1 << 26).rows, int)
+
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "pagerank": {},

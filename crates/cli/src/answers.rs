@@ -160,12 +160,11 @@ fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
 
 /// What `--explain` tells of an algorithm beside what it tells of every job.
 fn how(summary: &Summary) -> Vec<(&'static str, String)> {
-    let mut how = vec![
-        ("vertex state", format!("in {}", summary.state)),
+    let state = if summary.state == "memory" { "in memory" } else { "on flash" };
+    vec![
+        ("vertex state", state.to_string()),
         ("updates", format!("combined by the {} strategy", summary.strategy)),
         ("supersteps", summary.supersteps.to_string()),
         ("edges walked", summary.edges_traversed.to_string()),
-    ];
-    how.extend(summary.notice.clone().map(|notice| ("in-edges", notice)));
-    how
+    ]
 }

@@ -75,7 +75,7 @@ fn new_bar(state: &ProgressState) -> ProgressBar {
 /// Fits in 80 columns, since a bar that wraps cannot be wiped off cleanly.
 fn style(known: bool) -> ProgressStyle {
     let template =
-        if known { "{prefix:18} {bar:20} {percent:>3}%  {msg}" } else { "{prefix:18} {spinner} {msg}" };
+        if known { "{prefix:20!} {bar:20} {percent:>3}%  {msg}" } else { "{prefix:20!} {spinner} {msg}" };
     ProgressStyle::with_template(template).expect("templates are part of the program").progress_chars("━╸─")
 }
 
@@ -97,7 +97,7 @@ impl Phase {
         Phase { name: state.phase.clone(), seen: Instant::now(), done_when_seen: state.done }
     }
 
-    /// How fast, on the average of the phase, and how long still: "12.3 million edges/s, 8 seconds left".
+    /// How fast, on the average of the phase, and how long still: "12.3 M edges/s, 8s left".
     fn pace(&self, state: &ProgressState) -> String {
         pace(state, state.done.saturating_sub(self.done_when_seen), self.seen.elapsed())
     }
@@ -114,14 +114,14 @@ fn pace(state: &ProgressState, done: u64, elapsed: Duration) -> String {
         return speed;
     }
     let left = state.total.saturating_sub(state.done) as f64 / per_second;
-    format!("{speed}, {} left", HumanDuration(Duration::from_secs_f64(left.min(1e9))))
+    format!("{speed}, {:#} left", HumanDuration(Duration::from_secs_f64(left.min(1e9))))
 }
 
 fn speed(per_second: f64, unit: &str) -> String {
     match per_second {
         _ if unit == "bytes" => format!("{}/s", format_bytes(per_second as u64)),
-        1e6.. => format!("{:.1} million {unit}/s", per_second / 1e6),
-        1e3.. => format!("{:.1} thousand {unit}/s", per_second / 1e3),
+        1e6.. => format!("{:.1} M {unit}/s", per_second / 1e6),
+        1e3.. => format!("{:.1} k {unit}/s", per_second / 1e3),
         _ => format!("{per_second:.1} {unit}/s"),
     }
 }
@@ -142,9 +142,9 @@ mod tests {
         let state = |unit, done, total| ProgressState { phase: "p".into(), unit, done, total };
         let ten = Duration::from_secs(10);
         let edges = state("edges", 50_000_000, 90_000_000);
-        assert_eq!(pace(&edges, 40_000_000, ten), "4.0 million edges/s, 10 seconds left");
+        assert_eq!(pace(&edges, 40_000_000, ten), "4.0 M edges/s, 10s left");
         assert_eq!(pace(&state("bytes", 1 << 20, 0), 1 << 20, ten), "102.4 KiB/s");
-        assert_eq!(pace(&state("edges", 9, 8), 9, ten), "0.9 edges/s, 0 seconds left");
+        assert_eq!(pace(&state("edges", 9, 8), 9, ten), "0.9 edges/s, 0s left");
         assert_eq!(pace(&edges, 0, ten), "");
         assert_eq!(pace(&edges, 40_000_000, PERIOD), "");
     }

@@ -133,7 +133,7 @@ fn explain_tells_how_it_was_done() {
     let folder = Folder::with_graph("g", EDGES);
     let said = folder.run("graph pagerank g --explain --quiet --strategy merge --memory 16MiB").ok();
     for name in
-        ["vertex state    in ", "updates         combined by the merge strategy", "phase", "cores busy"]
+        ["vertex state    in memory", "updates         combined by the merge strategy", "phase", "cores busy"]
     {
         assert!(said.stderr.lines().any(|line| line.starts_with(name)), "{name}: {said:?}");
     }

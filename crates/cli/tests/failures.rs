@@ -43,7 +43,7 @@ fn inputs_that_are_no_graph_are_refused_by_name() {
     assert!(line.starts_with("empty.txt: no edges"), "{line}");
     let line = refused(folder.run("graph import missing.txt --name g"));
     assert!(line.starts_with("missing.txt: cannot ") && line.contains("No such file"), "{line}");
-    folder.write("short.txt.gz", &[0x1f, 0x8b, 8, 0, 0]);
+    folder.write("short.txt.gz", [0x1f, 0x8b, 8, 0, 0]);
     let line = refused(folder.run("graph import short.txt.gz --name g"));
     assert!(line.starts_with("short.txt.gz: "), "{line}");
     let line = refused(folder.run("graph import - --name bad/name").stdin(EDGES));

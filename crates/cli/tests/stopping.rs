@@ -44,12 +44,15 @@ fn a_second_signal_ends_a_job_that_hangs() {
     // Standard input stays open and says nothing, so that the first signal is not seen.
     let mut child = folder.run("graph import - --name g").spawn();
     let pipe = child.stdin.take().unwrap();
-    folder.wait_for_scratch(0, &mut child);
     while folder.scratch().is_empty() {
+        assert!(child.try_wait().unwrap().is_none(), "the job ended before it began");
         std::thread::sleep(Duration::from_millis(2));
     }
+    // From its scratch folder to its first read is a moment.
+    std::thread::sleep(Duration::from_millis(200));
     send(&child, Signal::INT);
     std::thread::sleep(Duration::from_millis(200));
+    assert!(child.try_wait().unwrap().is_none(), "the first signal was seen: this needs a job that hangs");
     let sent = Instant::now();
     send(&child, Signal::INT);
     let output = child.wait_with_output().unwrap();

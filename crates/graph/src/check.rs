@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use arrow::{
     array::{Array, AsArray, RecordBatch},
-    datatypes::{DataType, Float64Type, UInt32Type, UInt64Type},
+    datatypes::{DataType, Field, Float64Type, UInt32Type, UInt64Type},
 };
 use inshore_store::{Budget, Job};
 use inshore_tables::{Input, TableReader, column_names};
@@ -160,15 +160,16 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Calls `each` for the batches; the vertex column must be the graph's ids in order.
+    /// Calls `each` for the batches of the vertex column, which must be the graph's ids in order, and `columns` (name,
+    /// type, whether it may have nulls).
     fn read(
         &self,
-        columns: &[(&str, DataType)],
+        columns: &[(&str, DataType, bool)],
         mut each: impl FnMut(&RecordBatch) -> Found<()>,
     ) -> Result<Found<()>> {
-        let mut all = vec![("vertex", DataType::UInt64)];
-        all.extend_from_slice(columns);
-        let mut reader = TableReader::open(self.answer, &all, 8192, self.budget)?;
+        let mut fields = vec![Field::new("vertex", DataType::UInt64, false)];
+        fields.extend(columns.iter().map(|(name, kind, nulls)| Field::new(*name, kind.clone(), *nulls)));
+        let mut reader = TableReader::open_with(self.answer, 8192, self.budget, |_| Ok(fields))?;
         let mut row = 0;
         while let Some(batch) = reader.next_batch()? {
             for &id in batch.column(0).as_primitive::<UInt64Type>().values() {
@@ -190,7 +191,7 @@ impl Table<'_> {
 
     fn floats(&self, column: &str) -> Result<Found<Vec<f64>>> {
         let mut values = Vec::with_capacity(self.ids.len());
-        let read = self.read(&[(column, DataType::Float64)], |batch| {
+        let read = self.read(&[(column, DataType::Float64, false)], |batch| {
             values.extend_from_slice(batch.column(1).as_primitive::<Float64Type>().values());
             Ok(())
         })?;
@@ -204,7 +205,7 @@ impl Table<'_> {
     fn labels(&self) -> Result<Found<Vec<u32>>> {
         let numbers = self.numbers();
         let mut labels = Vec::with_capacity(self.ids.len());
-        let read = self.read(&[("component", DataType::UInt64)], |batch| {
+        let read = self.read(&[("component", DataType::UInt64, false)], |batch| {
             for id in batch.column(1).as_primitive::<UInt64Type>().values() {
                 labels.push(*numbers.get(id).ok_or_else(|| format!("component {id} is no vertex"))?);
             }
@@ -216,7 +217,7 @@ impl Table<'_> {
     fn visits(&self) -> Result<Found<Vec<Option<(u32, u32)>>>> {
         let numbers = self.numbers();
         let mut visits = Vec::with_capacity(self.ids.len());
-        let columns = [("parent", DataType::UInt64), ("level", DataType::UInt32)];
+        let columns = [("parent", DataType::UInt64, true), ("level", DataType::UInt32, true)];
         let read = self.read(&columns, |batch| {
             let (parents, levels) =
                 (batch.column(1).as_primitive::<UInt64Type>(), batch.column(2).as_primitive::<UInt32Type>());

@@ -46,6 +46,20 @@ impl<K: Key, V: Value> ChunkReader<K, V> {
         }
     }
 
+    /// Moves as many records as there is room for; gives their number.
+    fn take(&mut self, (keys, values): (&mut [K], &mut [V])) -> usize {
+        let mut taken = 0;
+        while self.current.is_some() && taken < keys.len() {
+            let (from_keys, from_values) = self.records();
+            let part = from_keys.len().min(keys.len() - taken);
+            keys[taken..taken + part].copy_from_slice(&from_keys[..part]);
+            values[taken..taken + part].copy_from_slice(&from_values[..part]);
+            self.advance(part);
+            taken += part;
+        }
+        taken
+    }
+
     fn advance(&mut self, count: usize) {
         self.position += count;
         if self.records().0.is_empty() {
@@ -93,7 +107,7 @@ pub(crate) struct Merge<O: Operation> {
     windows_sum: usize,
     window_min: usize,
     sorter: Sorter<O>,
-    /// Records of the only source that the caller has seen.
+    /// Records of the only run left that the caller has seen.
     shown: usize,
     pub records_in: u64,
 }
@@ -125,14 +139,23 @@ impl<O: Operation> Merge<O> {
         Ok((count > 0).then_some(Block { keys, values }))
     }
 
-    /// A single source is sorted and reduced already: its blocks are handed on where they lie.
+    /// A single source is sorted and reduced already: a run's blocks are handed on where they lie. Those of a
+    /// chunk may have few records each, so they are put together.
     fn next_of_one(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         let shown = std::mem::take(&mut self.shown);
         if shown > 0 {
             self.sources[0].advance(shown)?;
         }
-        let (keys, values) = self.sources[0].records();
-        self.shown = keys.len();
+        let (keys, values) = match &mut self.sources[0] {
+            Source::Run(reader) => {
+                self.shown = reader.keys().len();
+                (reader.keys(), reader.values())
+            }
+            Source::Chunk(reader) => {
+                let count = reader.take(self.sorter.inputs());
+                self.sorter.first_inputs(count)
+            }
+        };
         self.records_in += keys.len() as u64;
         Ok((!keys.is_empty()).then_some(Block { keys, values }))
     }

@@ -38,7 +38,7 @@ impl<O: Operation> Sink<O> {
     /// Takes a record. Mostly it is only put aside; now and then bins are applied or a run is written.
     ///
     /// # Errors
-    /// Those of writing a run; [`Error::KeyOutOfRange`]; [`inshore_store::Error::Cancelled`]. After an error the
+    /// Those of writing a run; [`crate::Error::KeyOutOfRange`]; [`inshore_store::Error::Cancelled`]. After an error the
     /// sink can only be dropped.
     #[inline]
     pub fn push(&mut self, key: O::Key, value: O::Value) -> Result<()> {

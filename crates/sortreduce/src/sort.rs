@@ -99,6 +99,11 @@ impl<O: Operation> Sorter<O> {
         (&mut self.keys, &mut self.values)
     }
 
+    /// The first `count` inputs.
+    pub fn first_inputs(&self, count: usize) -> (&[O::Key], &[O::Value]) {
+        (&self.keys[..count], &self.values[..count])
+    }
+
     /// The first `count` records of the last result.
     pub fn outputs(&self, count: usize) -> (&[O::Key], &[O::Value]) {
         (&self.out_keys[..count], &self.out_values[..count])

@@ -31,6 +31,7 @@ const MAGIC_BYTES: usize = 4;
 pub struct Input {
     path: Option<PathBuf>,
     name: String,
+    ending: Option<String>,
 }
 
 impl Input {
@@ -38,9 +39,16 @@ impl Input {
     pub fn new(path: impl AsRef<Path>) -> Input {
         let path = path.as_ref();
         if path == Path::new("-") {
-            return Input { path: None, name: "standard input".to_string() };
+            return Input { path: None, name: "standard input".to_string(), ending: None };
         }
-        Input { path: Some(path.to_path_buf()), name: path.display().to_string() }
+        Input { path: Some(path.to_path_buf()), name: path.display().to_string(), ending: None }
+    }
+
+    /// The same input, with a name for errors and an ending that says its format instead of the path's.
+    pub fn called(mut self, name: &str, ending: &str) -> Input {
+        self.name = name.to_string();
+        self.ending = Some(ending.to_string());
+        self
     }
 
     /// What errors call it: the path, or "standard input".
@@ -70,6 +78,9 @@ impl Input {
     /// assert_eq!(Input::new("-").extension(), "");
     /// ```
     pub fn extension(&self) -> String {
+        if let Some(ending) = &self.ending {
+            return ending.clone();
+        }
         let Some(path) = &self.path else { return String::new() };
         let lower =
             |path: &Path| path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());

@@ -71,7 +71,7 @@ impl TableReader {
     /// Opens a table to read `columns`, in that order and as those types, in batches of at most `batch_rows` rows.
     ///
     /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches come without
-    /// nulls. They hold fewer rows where strings are long (a quarter of the budget bounds a batch's strings).
+    /// nulls: a null is an error (see [`TableReader::open_with`] for columns that may have some). They hold fewer rows where strings are long (a quarter of the budget bounds a batch's strings).
     /// Memory beyond the batches: for Parquet a page and a dictionary of each column, for Arrow one record batch,
     /// for CSV a record. What exceeds 8 MiB of that is reserved in `budget`.
     ///
@@ -86,12 +86,13 @@ impl TableReader {
         batch_rows: usize,
         budget: &Budget,
     ) -> Result<Self> {
-        let owned = columns.iter().map(|(name, kind)| (name.to_string(), kind.clone())).collect();
-        Self::open_with(input, batch_rows, budget, |_| Ok(owned))
+        let fields = columns.iter().map(|(name, kind)| Field::new(*name, kind.clone(), false)).collect();
+        Self::open_with(input, batch_rows, budget, |_| Ok(fields))
     }
 
     /// As [`TableReader::open`], with columns that `choose` picks from the names in the file. So the header of
-    /// standard input can be looked at too.
+    /// standard input can be looked at too. A column may have nulls if its field is nullable; in CSV that is a
+    /// field with nothing in it.
     ///
     /// # Errors
     /// As [`TableReader::open`], and what `choose` returns.
@@ -99,7 +100,7 @@ impl TableReader {
         input: &Input,
         batch_rows: usize,
         budget: &Budget,
-        choose: impl FnOnce(&[String]) -> Result<Vec<(String, DataType)>>,
+        choose: impl FnOnce(&[String]) -> Result<Vec<Field>>,
     ) -> Result<Self> {
         let batch_rows = batch_rows.max(1);
         let (source, names) = without_panic(input.name(), || {
@@ -107,10 +108,7 @@ impl TableReader {
             let names = source.names();
             Ok((source, names))
         })?;
-        let columns = choose(&names)?;
-        let fields: Vec<Field> =
-            columns.iter().map(|(name, kind)| Field::new(name, kind.clone(), false)).collect();
-        let schema = Arc::new(Schema::new(fields));
+        let schema = Arc::new(Schema::new(choose(&names)?));
         let indices = find_columns(input.name(), &names, &schema)?;
         let mut source = source;
         without_panic(input.name(), || source.choose(input.name(), &indices, &schema, batch_rows))?;

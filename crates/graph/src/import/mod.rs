@@ -20,6 +20,7 @@ mod lane;
 mod log;
 mod parse;
 mod rows;
+mod spool;
 
 use std::str::FromStr;
 
@@ -140,7 +141,14 @@ pub fn import(
 ) -> Result<GraphInfo> {
     check_budget(job, "import")?;
     let builder = store.create_dataset(job, name, graph::KIND)?;
-    let traits = Traits::look(job, inputs, options)?;
+    let formats: Vec<_> =
+        inputs.iter().map(|input| options.format.unwrap_or_else(|| EdgeFormat::of(input))).collect();
+    let inputs: Vec<Input> = inputs
+        .iter()
+        .zip(&formats)
+        .map(|(input, format)| spool::readable(job, input, *format))
+        .collect::<Result<_>>()?;
+    let traits = Traits::look(job, &inputs, formats, options)?;
     let free = job.budget().free_bytes();
     let set = IdSet::new(job, free / 4)?;
     let mut lanes = Lanes::new(job, &set, free, traits.weighted, options.drop_loops)?;
@@ -154,12 +162,12 @@ pub fn import(
             EdgeFormat::Ldbc => parse::text(job, input, &mut lanes, traits.weighted)?,
             EdgeFormat::Binary => rows::binary(job, input, &mut lanes)?,
             EdgeFormat::Csv | EdgeFormat::Parquet | EdgeFormat::Arrow => {
-                rows::table(job, input, *format, options, traits.weighted, &mut lanes)?
+                rows::table(job, input, options, traits.weighted, &mut lanes)?
             }
         }
     }
     let logs = lanes.finish()?;
-    let plan = Plan { undirected: traits.undirected, reverse: options.reverse, inputs };
+    let plan = Plan { undirected: traits.undirected, reverse: options.reverse, inputs: &inputs };
     match traits.weighted {
         true => finish::<SmallestWeight>(job, builder, name, set, logs, &plan),
         false => finish::<Unweighted>(job, builder, name, set, logs, &plan),
@@ -175,9 +183,12 @@ struct Traits {
 
 impl Traits {
     /// Looks at names and headers. Inputs that disagree on weights are refused.
-    fn look(job: &Job, inputs: &[Input], options: &ImportOptions) -> Result<Traits> {
-        let formats: Vec<_> =
-            inputs.iter().map(|input| options.format.unwrap_or_else(|| EdgeFormat::of(input))).collect();
+    fn look(
+        job: &Job,
+        inputs: &[Input],
+        formats: Vec<EdgeFormat>,
+        options: &ImportOptions,
+    ) -> Result<Traits> {
         let mut undirected = options.undirected;
         let mut weighted: Option<(bool, &Input)> = None;
         for (input, format) in inputs.iter().zip(&formats) {
@@ -191,7 +202,7 @@ impl Traits {
                     undirected |= header.symmetric;
                     header.weighted
                 }
-                _ => rows::weight_column(job, input, *format, options)?.is_some(),
+                _ => rows::weight_column(job, input, options)?.is_some(),
             };
             match weighted {
                 Some((known, first)) if known != has => {

@@ -9,7 +9,7 @@ use arrow::{
 use inshore_store::Job;
 use inshore_tables::{Input, TableReader, column_names};
 
-use super::{EdgeFormat, ImportOptions, lane::Lanes};
+use super::{ImportOptions, lane::Lanes};
 use crate::{Error, Result};
 
 const BATCH_ROWS: usize = 8 << 10;
@@ -96,7 +96,6 @@ impl Columns {
 pub(super) fn weight_column(
     job: &Job,
     input: &Input,
-    _format: EdgeFormat,
     options: &ImportOptions,
 ) -> Result<Option<String>> {
     Ok(Columns::choose(job, input, options)?.weight)
@@ -106,7 +105,6 @@ pub(super) fn weight_column(
 pub(super) fn table(
     job: &Job,
     input: &Input,
-    _format: EdgeFormat,
     options: &ImportOptions,
     weighted: bool,
     lanes: &mut Lanes,

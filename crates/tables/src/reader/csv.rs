@@ -10,9 +10,11 @@ use std::{
 
 use arrow::{
     array::{
-        ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringBuilder, UInt32Array, UInt64Array,
+        Array, ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringBuilder, UInt32Array,
+        UInt64Array, make_array,
     },
-    datatypes::{DataType, SchemaRef},
+    buffer::NullBuffer,
+    datatypes::{DataType, Field, SchemaRef},
     record_batch::RecordBatch,
 };
 use csv::{ByteRecord, ErrorKind, Position, Reader, ReaderBuilder, Terminator};
@@ -93,7 +95,7 @@ impl CsvSource {
     pub fn next_batch(&mut self, batch_rows: usize) -> Result<Option<RecordBatch>> {
         let wanted = self.wanted.clone().expect("columns are chosen before batches are read");
         let mut columns: Vec<Column> =
-            wanted.fields().iter().map(|field| Column::new(field.data_type())).collect();
+            wanted.fields().iter().map(|field| Column::new(field)).collect();
         let (mut rows, mut text_bytes) = (0, 0);
         while rows < batch_rows && text_bytes < self.record_limit && self.next_record()? {
             self.check_length()?;
@@ -201,8 +203,44 @@ impl Read for Bounded {
     }
 }
 
-/// Values of one column, in the making.
-enum Column {
+/// One column in the making.
+struct Column {
+    values: Values,
+    /// Which rows have a value; only where null is allowed, which CSV writes as nothing.
+    valid: Option<Vec<bool>>,
+}
+
+impl Column {
+    fn new(field: &Field) -> Self {
+        Column { values: Values::new(field.data_type()), valid: field.is_nullable().then(Vec::new) }
+    }
+
+    /// Adds a field and says how many bytes of text it took; `None` if it is not of the type.
+    fn push(&mut self, field: &[u8]) -> Option<u64> {
+        if let Some(valid) = &mut self.valid {
+            valid.push(!field.is_empty());
+            if field.is_empty() {
+                self.values.push_default();
+                return Some(0);
+            }
+        }
+        self.values.push(field)
+    }
+
+    fn expected(&self) -> &'static str {
+        self.values.expected()
+    }
+
+    fn finish(self) -> ArrayRef {
+        let array = self.values.finish();
+        let Some(valid) = self.valid else { return array };
+        let data = array.into_data().into_builder().nulls(Some(NullBuffer::from(valid)));
+        make_array(data.build().expect("a validity for each value"))
+    }
+}
+
+/// Values of one column.
+enum Values {
     UInt64(Vec<u64>),
     Int64(Vec<i64>),
     UInt32(Vec<u32>),
@@ -212,16 +250,16 @@ enum Column {
     Utf8(StringBuilder),
 }
 
-impl Column {
+impl Values {
     fn new(kind: &DataType) -> Self {
         match kind {
-            DataType::UInt64 => Column::UInt64(Vec::new()),
-            DataType::Int64 => Column::Int64(Vec::new()),
-            DataType::UInt32 => Column::UInt32(Vec::new()),
-            DataType::Int32 => Column::Int32(Vec::new()),
-            DataType::Float64 => Column::Float64(Vec::new()),
-            DataType::Float32 => Column::Float32(Vec::new()),
-            DataType::Utf8 => Column::Utf8(StringBuilder::new()),
+            DataType::UInt64 => Values::UInt64(Vec::new()),
+            DataType::Int64 => Values::Int64(Vec::new()),
+            DataType::UInt32 => Values::UInt32(Vec::new()),
+            DataType::Int32 => Values::Int32(Vec::new()),
+            DataType::Float64 => Values::Float64(Vec::new()),
+            DataType::Float32 => Values::Float32(Vec::new()),
+            DataType::Utf8 => Values::Utf8(StringBuilder::new()),
             other => unreachable!("{other} is refused when the table is opened"),
         }
     }
@@ -234,39 +272,52 @@ impl Column {
         }
         let field = std::str::from_utf8(field).ok()?;
         match self {
-            Column::UInt64(values) => parse(values, field),
-            Column::Int64(values) => parse(values, field),
-            Column::UInt32(values) => parse(values, field),
-            Column::Int32(values) => parse(values, field),
-            Column::Float64(values) => parse(values, field),
-            Column::Float32(values) => parse(values, field),
-            Column::Utf8(values) => {
+            Values::UInt64(values) => parse(values, field),
+            Values::Int64(values) => parse(values, field),
+            Values::UInt32(values) => parse(values, field),
+            Values::Int32(values) => parse(values, field),
+            Values::Float64(values) => parse(values, field),
+            Values::Float32(values) => parse(values, field),
+            Values::Utf8(values) => {
                 values.append_value(field);
                 Some(field.len() as u64)
             }
         }
     }
 
+    /// Adds something where there is no value.
+    fn push_default(&mut self) {
+        match self {
+            Values::UInt64(values) => values.push(0),
+            Values::Int64(values) => values.push(0),
+            Values::UInt32(values) => values.push(0),
+            Values::Int32(values) => values.push(0),
+            Values::Float64(values) => values.push(0.0),
+            Values::Float32(values) => values.push(0.0),
+            Values::Utf8(values) => values.append_value(""),
+        }
+    }
+
     fn expected(&self) -> &'static str {
         match self {
-            Column::UInt64(_) => "a whole number from 0 to 2^64-1",
-            Column::Int64(_) => "a whole number from -2^63 to 2^63-1",
-            Column::UInt32(_) => "a whole number from 0 to 2^32-1",
-            Column::Int32(_) => "a whole number from -2^31 to 2^31-1",
-            Column::Float64(_) | Column::Float32(_) => "a number",
-            Column::Utf8(_) => "text in UTF-8",
+            Values::UInt64(_) => "a whole number from 0 to 2^64-1",
+            Values::Int64(_) => "a whole number from -2^63 to 2^63-1",
+            Values::UInt32(_) => "a whole number from 0 to 2^32-1",
+            Values::Int32(_) => "a whole number from -2^31 to 2^31-1",
+            Values::Float64(_) | Values::Float32(_) => "a number",
+            Values::Utf8(_) => "text in UTF-8",
         }
     }
 
     fn finish(self) -> ArrayRef {
         match self {
-            Column::UInt64(values) => Arc::new(UInt64Array::from(values)),
-            Column::Int64(values) => Arc::new(Int64Array::from(values)),
-            Column::UInt32(values) => Arc::new(UInt32Array::from(values)),
-            Column::Int32(values) => Arc::new(Int32Array::from(values)),
-            Column::Float64(values) => Arc::new(Float64Array::from(values)),
-            Column::Float32(values) => Arc::new(Float32Array::from(values)),
-            Column::Utf8(mut values) => Arc::new(values.finish()),
+            Values::UInt64(values) => Arc::new(UInt64Array::from(values)),
+            Values::Int64(values) => Arc::new(Int64Array::from(values)),
+            Values::UInt32(values) => Arc::new(UInt32Array::from(values)),
+            Values::Int32(values) => Arc::new(Int32Array::from(values)),
+            Values::Float64(values) => Arc::new(Float64Array::from(values)),
+            Values::Float32(values) => Arc::new(Float32Array::from(values)),
+            Values::Utf8(mut values) => Arc::new(values.finish()),
         }
     }
 }

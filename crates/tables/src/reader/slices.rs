@@ -96,7 +96,9 @@ impl Slices {
             expected: format!("a value of type {wanted}"),
             found,
         };
-        if let Some(row) = first_null(stored, None) {
+        if !self.schema.field(column).is_nullable()
+            && let Some(row) = first_null(stored, None)
+        {
             return Err(bad(row, "null".to_string()));
         }
         if stored.data_type() == wanted {

@@ -189,12 +189,29 @@ fn the_names_of_the_columns_are_given_before_a_choice() {
     let budget = Budget::new(SMALL, 1);
     assert_eq!(column_names(&input, &budget).unwrap(), ["a", "b", "c"]);
     let mut reader = TableReader::open_with(&input, 10, &budget, |names| {
-        Ok(vec![(names[2].clone(), DataType::UInt64), (names[0].clone(), DataType::Float64)])
+        Ok(vec![
+            Field::new(&names[2], DataType::UInt64, false),
+            Field::new(&names[0], DataType::Float64, false),
+        ])
     })
     .unwrap();
     let found = reader.next_batch().unwrap().unwrap();
     assert_eq!(found.column(0).as_primitive::<UInt64Type>().value(0), 3);
     assert_eq!(found.schema().field(1).name(), "a");
+}
+
+#[test]
+fn a_column_that_may_have_nulls_gives_them() {
+    let (_folder, input) = file("e.csv", b"a,b\n1,\n,0.5\n");
+    let budget = Budget::new(SMALL, 1);
+    let fields =
+        vec![Field::new("a", DataType::UInt64, true), Field::new("b", DataType::Float64, true)];
+    let mut reader = TableReader::open_with(&input, 10, &budget, |_| Ok(fields)).unwrap();
+    let found = reader.next_batch().unwrap().unwrap();
+    let nulls = |column: usize| [0, 1].map(|row| found.column(column).is_null(row));
+    assert_eq!((nulls(0), nulls(1)), ([false, true], [true, false]));
+    let error = refusal("e.csv", b"a\n\"\"\n", &[("a", DataType::UInt64)]);
+    assert!(error.contains("e.csv:2"), "{error}");
 }
 
 #[test]

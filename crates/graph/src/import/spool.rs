@@ -1,0 +1,47 @@
+//! Inputs that must be read more than once: standard input is copied to scratch first.
+
+use std::{fs::File, io::Write};
+
+use inshore_store::{Error, Job};
+use inshore_tables::Input;
+
+use super::EdgeFormat;
+use crate::Result;
+
+const STEP_BYTES: usize = 128 << 10;
+
+/// An input in this format, whatever its ending is, that can be opened more than once if its header is looked at.
+pub(super) fn readable(job: &Job, input: &Input, format: EdgeFormat) -> Result<Input> {
+    let ending = match format {
+        EdgeFormat::Text | EdgeFormat::Binary => return Ok(input.clone()),
+        EdgeFormat::Csv if input.extension() == "tsv" => "tsv",
+        EdgeFormat::Csv => "csv",
+        EdgeFormat::Parquet => "parquet",
+        EdgeFormat::Arrow => "arrow",
+        EdgeFormat::MatrixMarket => "mtx",
+        EdgeFormat::Ldbc if input.extension() == "v" => "v",
+        EdgeFormat::Ldbc => "e",
+    };
+    let input = if input.path().is_some() { input.clone() } else { copy(job, input)? };
+    let name = input.name().to_string();
+    Ok(input.called(&name, ending))
+}
+
+/// A copy in the job's scratch, decompressed, under the name that the user knows.
+fn copy(job: &Job, input: &Input) -> Result<Input> {
+    job.start_phase("copying standard input", "bytes", 0);
+    let path = job.scratch_path(&job.scratch_name("stdin"));
+    let failed = |what: &'static str| move |error| Error::io(what, input.name(), error);
+    let mut bytes = input.open(job.budget())?;
+    let mut file = File::create_new(&path).map_err(failed("copy"))?;
+    let mut block = vec![0; STEP_BYTES];
+    loop {
+        job.check_cancelled()?;
+        let filled = std::io::Read::read(&mut bytes, &mut block).map_err(failed("read"))?;
+        if filled == 0 {
+            return Ok(Input::new(&path).called(input.name(), ""));
+        }
+        file.write_all(&block[..filled]).map_err(failed("copy"))?;
+        job.progress().add(filled as u64);
+    }
+}
