@@ -75,9 +75,14 @@ where
         if !error.is_instance_of::<PyOverflowError>(value.py()) {
             return error;
         }
-        let expected = format!("0 to {}", T::MAX);
-        to_python(graph::Error::BadOption { option, found: value.to_string(), expected })
+        bad_option(option, value, &format!("0 to {}", T::MAX))
     })
+}
+
+/// The exception for an option out of its range.
+pub(crate) fn bad_option(option: &'static str, value: &Bound<'_, PyAny>, expected: &str) -> PyErr {
+    let (found, expected) = (value.to_string(), expected.to_string());
+    to_python(graph::Error::BadOption { option, found, expected })
 }
 
 mod num {

@@ -18,7 +18,7 @@ use inshore::{
 };
 use pyo3::{exceptions::PyTypeError, prelude::*, types::PyString};
 
-use crate::error::{to_python, whole};
+use crate::error::{bad_option, to_python, whole};
 
 /// How often a signal is looked for.
 const TICK: Duration = Duration::from_millis(50);
@@ -36,7 +36,10 @@ impl Job {
     ) -> PyResult<Job> {
         let memory_bytes = memory.map(size).transpose()?.unwrap_or_else(default_memory_bytes);
         let threads = match threads {
-            Some(threads) => whole::<u32>("threads", threads)? as usize,
+            Some(threads) => match whole::<u32>("threads", threads)? {
+                0 => return Err(bad_option("threads", threads, "at least 1")),
+                threads => threads as usize,
+            },
             None => thread::available_parallelism().map_or(1, NonZero::get),
         };
         let job = store.job(Budget::new(memory_bytes, threads), Cancel::default()).map_err(to_python)?;

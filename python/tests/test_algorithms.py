@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import oracles
 import pyarrow as pa
 import pytest
 
 import inshore
+import oracles
 
 
 @dataclass

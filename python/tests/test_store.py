@@ -134,6 +134,7 @@ def test_the_exception_says_what_is_wrong(store: inshore.Store, tmp_path: Path) 
         (inshore.InputError, ValueError, "bad size", lambda: graph.bfs(0, memory="many")),
         (inshore.InputError, ValueError, "memory is -1", lambda: graph.bfs(0, memory=-1)),
         (inshore.InputError, ValueError, "threads is -1", lambda: graph.bfs(0, threads=-1)),
+        (inshore.InputError, ValueError, "threads is 0", lambda: graph.bfs(0, threads=0)),
         (inshore.InputError, ValueError, "source is -1", lambda: graph.bfs(-1)),
         (inshore.InputError, ValueError, "iterations is", lambda: graph.pagerank(iterations=1 << 32)),
         (inshore.InputError, ValueError, "damping", lambda: graph.pagerank(damping=1.5)),

@@ -175,7 +175,9 @@ impl Table<'_> {
             for &id in batch.column(0).as_primitive::<UInt64Type>().values() {
                 match self.ids.get(row) {
                     Some(&expected) if expected == id => row += 1,
-                    Some(expected) => return Ok(Err(format!("row {row} is vertex {id}, expected {expected}"))),
+                    Some(expected) => {
+                        return Ok(Err(format!("row {row} is vertex {id}, expected {expected}")));
+                    }
                     None => return Ok(Err(format!("row {row}: the graph has only {row} vertices"))),
                 }
             }
@@ -229,7 +231,12 @@ impl Table<'_> {
                         let parent = numbers.get(&id).ok_or_else(|| format!("parent {id} is no vertex"))?;
                         Some((*parent, levels.value(row)))
                     }
-                    _ => return Err(format!("vertex {}: one of parent and level is null", self.ids[visits.len()])),
+                    _ => {
+                        return Err(format!(
+                            "vertex {}: one of parent and level is null",
+                            self.ids[visits.len()]
+                        ));
+                    }
                 });
             }
             Ok(())

@@ -329,8 +329,9 @@ impl IndexCursor {
         }
         let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
         let at = start + ((page - first) * PAGE_BYTES) as usize;
-        let degrees = <[u32] as zerocopy::FromBytes>::ref_from_bytes(&buffer[at + 8..at + PAGE_BYTES as usize])
-            .expect("1022 aligned degrees");
+        let degrees =
+            <[u32] as zerocopy::FromBytes>::ref_from_bytes(&buffer[at + 8..at + PAGE_BYTES as usize])
+                .expect("1022 aligned degrees");
         self.entry += degrees[self.slot..slot].iter().map(|&degree| degree as u64).sum::<u64>();
         self.slot = slot;
         Ok((self.entry, degrees[slot]))

@@ -250,7 +250,9 @@ impl Graph {
     pub(crate) fn reverse_notice(&self) -> Option<String> {
         (self.info.directed && self.reverse.is_none()).then(|| {
             let name = &self.info.name;
-            format!("{name} was imported without in-edges: they were made for this job (--reverse keeps them)")
+            format!(
+                "{name} was imported without in-edges: they were made for this job (--reverse keeps them)"
+            )
         })
     }
 

@@ -73,7 +73,9 @@ impl IdStream {
                     if *used == piece.len() {
                         let bytes = reader.next_piece()?.expect("an id for each vertex");
                         piece.clear();
-                        piece.extend(bytes.chunks_exact(8).map(|id| u64::from_le_bytes(id.try_into().expect("8"))));
+                        piece.extend(
+                            bytes.chunks_exact(8).map(|id| u64::from_le_bytes(id.try_into().expect("8"))),
+                        );
                         *used = 0;
                     }
                     let part = (count - ids.len()).min(piece.len() - *used);

@@ -97,8 +97,9 @@ fn pagerank_survives_every_kind_of_fault_at_any_time() {
     let expected = run(&rig).unwrap();
     let (reads, writes, _) = rig.device.counts();
     assert!(reads > 20 && writes > 20, "{reads} reads, {writes} writes");
-    let faults = (spread(reads).flat_map(|n| [Fault::FailRead(n), Fault::FlipRead(n)]))
-        .chain(spread(writes).flat_map(|n| [Fault::NoSpaceFromWrite(n), Fault::TearWrite(n), Fault::DropWrite(n)]));
+    let faults = (spread(reads).flat_map(|n| [Fault::FailRead(n), Fault::FlipRead(n)])).chain(
+        spread(writes).flat_map(|n| [Fault::NoSpaceFromWrite(n), Fault::TearWrite(n), Fault::DropWrite(n)]),
+    );
     for fault in faults {
         let rig = make(&[fault]);
         // The number of operations varies a little with the turns of the threads: the last ones may not come.

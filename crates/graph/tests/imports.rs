@@ -27,7 +27,8 @@ fn every_format_gives_the_same_graph() {
     let world = World::new();
     let csv = "source,target\n10,20\n20,30\n30,30\n30,10\n";
     let pairs: Vec<u8> = [10u32, 20, 20, 30, 30, 30, 30, 10].iter().flat_map(|id| id.to_le_bytes()).collect();
-    let matrix = "%%MatrixMarket matrix coordinate pattern general\n% c\n30 30 4\n10 20\n20 30\n30 30\n30 10\n";
+    let matrix =
+        "%%MatrixMarket matrix coordinate pattern general\n% c\n30 30 4\n10 20\n20 30\n30 30\n30 10\n";
     let inputs = [
         ("text.txt", EDGES.into()),
         ("gz.txt.gz", gzip(EDGES.as_bytes())),
@@ -94,7 +95,8 @@ fn loops_are_kept_or_dropped_and_their_vertices_stay() {
 #[test]
 fn a_symmetric_matrix_is_an_undirected_graph_with_all_its_rows() {
     let world = World::new();
-    let path = world.file("g.mtx", "%%MatrixMarket matrix coordinate real symmetric\n5 5 2\n2 1 0.5\n4 4 1\n");
+    let path =
+        world.file("g.mtx", "%%MatrixMarket matrix coordinate real symmetric\n5 5 2\n2 1 0.5\n4 4 1\n");
     let info = world.import("g", &[path], &ImportOptions::default()).unwrap();
     assert_eq!((info.vertices, info.edges, info.directed, info.weighted), (5, 2, false, true));
 }
@@ -148,17 +150,33 @@ fn bad_input_is_named_with_its_place_and_leaves_nothing() {
         ("a.txt", b"1 2\n3 foo\n".to_vec(), "a.txt:2: expected two vertex ids, got '3 foo'"),
         ("b.txt", b"1 2\n# c\n\n7\n".to_vec(), "b.txt:4: expected two vertex ids, got '7'"),
         ("c.txt", b"1 -2\n".to_vec(), "c.txt:1: expected two vertex ids, got '1 -2'"),
-        ("d.txt", b"1 18446744073709551616\n".to_vec(), "d.txt:1: expected an id from 0 to 18446744073709551615"),
+        (
+            "d.txt",
+            b"1 18446744073709551616\n".to_vec(),
+            "d.txt:1: expected an id from 0 to 18446744073709551615",
+        ),
         ("e.txt", b"".to_vec(), "e.txt: no edges and no vertices in it"),
         ("f.txt", b"# nothing\n".to_vec(), "no edges and no vertices"),
         ("g.txt.gz", gzip(EDGES.as_bytes())[..30].to_vec(), "g.txt.gz"),
-        ("h.bin", vec![0; 20], "h.bin: byte 16: expected a pair of 4-byte ids, got the end of the file after 4 bytes"),
+        (
+            "h.bin",
+            vec![0; 20],
+            "h.bin: byte 16: expected a pair of 4-byte ids, got the end of the file after 4 bytes",
+        ),
         ("i.csv", b"source,target\n1,2\n3,x\n".to_vec(), "i.csv:3"),
         ("j.csv", b"source,target\n1,2\n3,\n".to_vec(), "j.csv:3"),
         ("k.csv", b"source\n1\n".to_vec(), "k.csv: expected a column of targets, got columns source"),
         ("l.mtx", b"hello\n".to_vec(), "l.mtx:1: expected '%%MatrixMarket"),
-        ("m.mtx", b"%%MatrixMarket matrix coordinate pattern general\n2 2 3\n1 2\n".to_vec(), "expected 3 entries, got 1"),
-        ("n.mtx", b"%%MatrixMarket matrix coordinate pattern general\n2 2 1\n1 3\n".to_vec(), "n.mtx:3: expected row and column from 1 to 2"),
+        (
+            "m.mtx",
+            b"%%MatrixMarket matrix coordinate pattern general\n2 2 3\n1 2\n".to_vec(),
+            "expected 3 entries, got 1",
+        ),
+        (
+            "n.mtx",
+            b"%%MatrixMarket matrix coordinate pattern general\n2 2 1\n1 3\n".to_vec(),
+            "n.mtx:3: expected row and column from 1 to 2",
+        ),
         ("o.e", b"1 2 0.5\n2 3\n".to_vec(), "o.e:2: expected two vertex ids and a weight"),
         ("p.e", b"1 2 0.5\n2 3 inf\n".to_vec(), "p.e:2: expected two vertex ids and a weight"),
         ("q.parquet", b"PAR1 not really PAR1".to_vec(), "q.parquet"),

@@ -101,7 +101,8 @@ fn all_graphs_of_two_vertices_give_textbook_answers() {
     for undirected in [false, true] {
         for set in 0..16u32 {
             let all = [(0, 0), (0, 1), (1, 0), (1, 1)];
-            let edges: Vec<_> = (0..4).filter(|bit| set >> bit & 1 == 1).map(|bit| all[bit as usize]).collect();
+            let edges: Vec<_> =
+                (0..4).filter(|bit| set >> bit & 1 == 1).map(|bit| all[bit as usize]).collect();
             both(&[3, 7], &edges, undirected).check_all(0, 1);
         }
     }
@@ -135,7 +136,9 @@ fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
     };
     assert!(ranks(8 * support::MIB) == ranks(4096 * support::MIB));
     let tree = |memory_bytes| {
-        rows(bfs::bfs(&graph, &world.job(memory_bytes, 2), &BfsOptions::new(graph.info().id_min + 1)).unwrap())
+        rows(
+            bfs::bfs(&graph, &world.job(memory_bytes, 2), &BfsOptions::new(graph.info().id_min + 1)).unwrap(),
+        )
     };
     assert!(tree(8 * support::MIB) == tree(4096 * support::MIB));
     let component = |memory_bytes| {

@@ -28,7 +28,13 @@ fn assert_levels(world: &World, graph: &Graph, source: u64, expected: &[(u64, Op
     }
 }
 
-fn assert_ranks(world: &World, graph: &Graph, iterations: u32, expected: &[(u64, Option<f64>)], epsilon: f64) {
+fn assert_ranks(
+    world: &World,
+    graph: &Graph,
+    iterations: u32,
+    expected: &[(u64, Option<f64>)],
+    epsilon: f64,
+) {
     let mut first = None;
     for way in ways() {
         let job = world.job(way.memory_bytes, way.threads);
@@ -134,12 +140,15 @@ fn ldbc_validation_graphs_give_ldbc_answers() {
     for (undirected, prefix) in [(false, "dir"), (true, "undir")] {
         for algorithm in ["bfs", "pr", "wcc"] {
             let world = World::new();
-            let graph = import_adjacency(&world, &folder.join(format!("{algorithm}/{prefix}-input")), undirected);
+            let graph =
+                import_adjacency(&world, &folder.join(format!("{algorithm}/{prefix}-input")), undirected);
             let expected = answers(&folder.join(format!("{algorithm}/{prefix}-output")));
             match algorithm {
                 "bfs" => assert_levels(&world, &graph, 1, &expected),
                 // The same graphs as LDBC's test-pr-*, whose properties give these numbers of iterations.
-                "pr" => assert_ranks(&world, &graph, if undirected { 26 } else { 14 }, &expected, LDBC_EPSILON),
+                "pr" => {
+                    assert_ranks(&world, &graph, if undirected { 26 } else { 14 }, &expected, LDBC_EPSILON)
+                }
                 _ => assert_components(&world, &graph, &expected),
             }
         }
@@ -172,7 +181,14 @@ struct Known {
     self_loops: u64,
 }
 
-const fn known(name: &'static str, undirected: bool, root: u64, vertices: u64, components: u64, self_loops: u64) -> Known {
+const fn known(
+    name: &'static str,
+    undirected: bool,
+    root: u64,
+    vertices: u64,
+    components: u64,
+    self_loops: u64,
+) -> Known {
     Known { name, undirected, root, vertices, components, self_loops }
 }
 

@@ -71,7 +71,8 @@ impl TableReader {
     /// Opens a table to read `columns`, in that order and as those types, in batches of at most `batch_rows` rows.
     ///
     /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches come without
-    /// nulls: a null is an error (see [`TableReader::open_with`] for columns that may have some). They hold fewer rows where strings are long (a quarter of the budget bounds a batch's strings).
+    /// nulls: a null is an error (see [`TableReader::open_with`] for columns that may have some). They hold fewer
+    /// rows where strings are long (a quarter of the budget bounds a batch's strings).
     /// Memory beyond the batches: for Parquet a page and a dictionary of each column, for Arrow one record batch,
     /// for CSV a record. What exceeds 8 MiB of that is reserved in `budget`.
     ///

@@ -154,7 +154,8 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
         }
         engine.for_each(|vertex, state| {
             if !(state.paths.is_finite() && state.dependency.is_finite()) {
-                let what = format!("more shortest paths lead to vertex number {vertex} than 64 bits can count");
+                let what =
+                    format!("more shortest paths lead to vertex number {vertex} than 64 bits can count");
                 return Err(Error::Overflow { what });
             }
             let dependency = if vertex == source { 0.0 } else { state.dependency };

@@ -97,7 +97,9 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
     let mut reached = 0;
     let mut translation = {
         let visits = |each: &mut dyn FnMut(u32, u32) -> Result<()>| {
-            states.for_each(|vertex, visit| if *visit == UNREACHED { Ok(()) } else { each(vertex, visit.parent) })
+            states.for_each(
+                |vertex, visit| if *visit == UNREACHED { Ok(()) } else { each(vertex, visit.parent) },
+            )
         };
         Translation::new(graph, job, visits)?
     };

@@ -65,8 +65,7 @@ pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Resu
     check_budget(job, "components")?;
     let in_edges = if graph.info().directed { Some(graph.in_edges(job)?) } else { None };
     let rows: Vec<_> = std::iter::once(graph.out()).chain(&in_edges).collect();
-    let mut engine =
-        Engine::new::<Components>(job, graph.vertices(), &options.tuning, 0, |vertex| vertex)?;
+    let mut engine = Engine::new::<Components>(job, graph.vertices(), &options.tuning, 0, |vertex| vertex)?;
     let mut active = Frontier::All;
     while !active.is_empty() {
         active = engine.superstep(&mut Components, &rows, &active, true, None)?.active;

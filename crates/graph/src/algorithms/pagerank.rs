@@ -141,7 +141,8 @@ pub fn verify(
     let count = graph.vertices() as f64;
     let mut expected = vec![1.0 / count; graph.vertices()];
     for _ in 0..options.iterations {
-        let dangling: f64 = (0..graph.vertices()).filter(|&v| graph.out(v).is_empty()).map(|v| expected[v]).sum();
+        let dangling: f64 =
+            (0..graph.vertices()).filter(|&v| graph.out(v).is_empty()).map(|v| expected[v]).sum();
         let base = (1.0 - options.damping + options.damping * dangling) / count;
         let mut next = vec![base; graph.vertices()];
         for (vertex, rank) in expected.iter().enumerate() {

@@ -208,7 +208,8 @@ pub(super) fn send<P: VertexProgram>(
         edges: 0,
     });
     let workers = sinks.len();
-    let large = Buffer::zeroed(job.budget(), 2 * workers * window_bytes, "windows of edges")?.split(window_bytes);
+    let large =
+        Buffer::zeroed(job.budget(), 2 * workers * window_bytes, "windows of edges")?.split(window_bytes);
     let small = Buffer::zeroed(job.budget(), 2 * workers * small_max * SMALL_BYTES, "windows of edges")?;
     let (mut large, mut small) = (large.into_iter(), small.split(SMALL_BYTES).into_iter());
     let failed = AtomicBool::new(false);

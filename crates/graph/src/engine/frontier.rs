@@ -75,7 +75,9 @@ impl FrontierReader {
                     let Some(reader) = reader else { return Ok(None) };
                     let Some(piece) = reader.next_piece()? else { return Ok(None) };
                     keys.clear();
-                    keys.extend(piece.chunks_exact(4).map(|key| u32::from_le_bytes(key.try_into().expect("4"))));
+                    keys.extend(
+                        piece.chunks_exact(4).map(|key| u32::from_le_bytes(key.try_into().expect("4"))),
+                    );
                     *used = 0;
                 }
                 *used += 1;

@@ -108,9 +108,8 @@ impl Layout {
         let state_bytes = state::memory_bytes::<P::State>(vertices);
         let with_flash = free.saturating_sub(fixed + state::flash_memory_bytes::<P::State>(vertices));
         let with_memory = free.saturating_sub(fixed + state_bytes);
-        let strategy = |sort_bytes| {
-            choose(&sort_config(vertices, workers, sort_bytes, tuning), size_of::<P::Message>())
-        };
+        let strategy =
+            |sort_bytes| choose(&sort_config(vertices, workers, sort_bytes, tuning), size_of::<P::Message>());
         // State in memory pays where updates still fit in memory beside it, or where it is small.
         let state_in_memory = free > fixed + state_bytes
             && (strategy(with_memory) == Strategy::Dense || state_bytes <= with_flash / 4);
@@ -167,7 +166,6 @@ impl<S: State> Engine<S> {
         })
     }
 
-
     /// Sends messages from the `active` vertices along the edges of each of `rows`, and finalizes who got one (or
     /// everyone). The next active vertices are collected if `collect` says so, and logged in `log`.
     pub fn superstep<P: VertexProgram<State = S>>(
@@ -193,7 +191,15 @@ impl<S: State> Engine<S> {
             sinks.push(sorter.sink()?);
         }
         for rows in rows {
-            let sent = chunks::send(&self.job, program, rows, active, &mut self.state, self.layout.window_bytes, sinks)?;
+            let sent = chunks::send(
+                &self.job,
+                program,
+                rows,
+                active,
+                &mut self.state,
+                self.layout.window_bytes,
+                sinks,
+            )?;
             sinks = sent.sinks;
             gathered += sent.gathered;
             self.edges_traversed += sent.edges;
@@ -269,11 +275,12 @@ impl<S: State> Engine<S> {
 
     /// What is to be said of the run.
     pub fn summary(&self) -> Summary {
-        let strategy = match (self.strategies.contains(&Strategy::Dense), self.strategies.contains(&Strategy::Merge)) {
-            (true, true) => "dense and merge",
-            (true, false) => "dense",
-            (false, _) => "merge",
-        };
+        let strategy =
+            match (self.strategies.contains(&Strategy::Dense), self.strategies.contains(&Strategy::Merge)) {
+                (true, true) => "dense and merge",
+                (true, false) => "dense",
+                (false, _) => "merge",
+            };
         Summary {
             supersteps: self.supersteps,
             edges_traversed: self.edges_traversed,

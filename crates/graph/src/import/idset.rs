@@ -32,8 +32,7 @@ impl IdSet {
     pub fn new(job: &Job, memory_bytes: u64) -> Result<IdSet> {
         let bitmap_bytes = (memory_bytes / 2).next_power_of_two() / 2;
         let sinks = super::lane::count(job);
-        let config =
-            Config { memory_bytes: memory_bytes / 2, sinks, name: "ids", ..Config::default() };
+        let config = Config { memory_bytes: memory_bytes / 2, sinks, name: "ids", ..Config::default() };
         let high = SortReduce::new(job, Distinct, &config)?;
         let mut high_sinks = Vec::with_capacity(sinks);
         for _ in 0..sinks {

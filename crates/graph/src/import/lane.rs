@@ -65,6 +65,13 @@ impl<'a> Lanes<'a> {
         Ok(Lanes { job: job.clone(), lanes, block_bytes })
     }
 
+    /// A lane for the next block of an input that one thread reads: each in turn, so that all logs are of one
+    /// length and are sorted in parallel later.
+    pub fn take_turns(&mut self) -> &mut Lane<'a> {
+        self.lanes.rotate_left(1);
+        &mut self.lanes[0]
+    }
+
     /// The logs, one for each lane.
     pub fn finish(self) -> Result<Vec<EdgeLog>> {
         let mut logs = Vec::with_capacity(self.lanes.len());

@@ -34,7 +34,9 @@ use self::{
 };
 use crate::{
     Error, GraphInfo, Result, SMALLEST_BUDGET_BYTES,
-    csr::{self, Csr, CsrFiles, CsrWriter, EdgeOperation, SmallestWeight, Unweighted, WRITER_BYTES, edge_key},
+    csr::{
+        self, Csr, CsrFiles, CsrWriter, EdgeOperation, SmallestWeight, Unweighted, WRITER_BYTES, edge_key,
+    },
     graph::{self, VERTICES_MAX, check_budget},
 };
 

@@ -67,7 +67,11 @@ pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
         for (number, line) in block.lines() {
             let Some((symmetric, weighted)) = banner else {
                 banner = Some(parse_banner(line).ok_or_else(|| {
-                    bad(number, line, "'%%MatrixMarket matrix coordinate real|integer|pattern general|symmetric'")
+                    bad(
+                        number,
+                        line,
+                        "'%%MatrixMarket matrix coordinate real|integer|pattern general|symmetric'",
+                    )
                 })?);
                 continue;
             };
@@ -123,7 +127,11 @@ pub(super) fn matrix_market(job: &Job, input: &Input, lanes: &mut Lanes) -> Resu
         let weight = if header.weighted { fields.weight(expected)? } else { 1.0 };
         let inside = 1..=header.vertices;
         if !inside.contains(&row) || !inside.contains(&column) {
-            return Err(Bad { expected: format!("row and column from 1 to {}", header.vertices), found: None }.into());
+            return Err(Bad {
+                expected: format!("row and column from 1 to {}", header.vertices),
+                found: None,
+            }
+            .into());
         }
         seen.fetch_add(1, Ordering::Relaxed);
         Ok(lane.edge(row, column, weight)?)
@@ -274,7 +282,9 @@ impl Fields<'_> {
         let mut value = 0u64;
         let mut len = 0;
         let mut overflow = false;
-        while let Some(digit) = self.0.get(len).map(|byte| byte.wrapping_sub(b'0')).filter(|&digit| digit < 10) {
+        while let Some(digit) =
+            self.0.get(len).map(|byte| byte.wrapping_sub(b'0')).filter(|&digit| digit < 10)
+        {
             let (tens, over) = value.overflowing_mul(10);
             let (sum, carry) = tens.overflowing_add(digit as u64);
             (value, overflow) = (sum, overflow | over | carry);

@@ -25,8 +25,9 @@ pub(super) fn binary(job: &Job, input: &Input, lanes: &mut Lanes) -> Result<()> 
         let filled = fill(&mut bytes, &mut block)
             .map_err(|error| inshore_store::Error::io("read", input.name(), error))?;
         let word = |pair: &[u8], at: usize| u32::from_le_bytes(pair[at..at + 4].try_into().expect("4 bytes"));
+        let lane = lanes.take_turns();
         for pair in block[..filled].chunks_exact(8) {
-            lanes.lanes[0].edge(word(pair, 0) as u64, word(pair, 4) as u64, 1.0)?;
+            lane.edge(word(pair, 0) as u64, word(pair, 4) as u64, 1.0)?;
         }
         if filled % 8 != 0 {
             return Err(Error::BadInput {
@@ -93,11 +94,7 @@ impl Columns {
 }
 
 /// The column of weights, if the table has one.
-pub(super) fn weight_column(
-    job: &Job,
-    input: &Input,
-    options: &ImportOptions,
-) -> Result<Option<String>> {
+pub(super) fn weight_column(job: &Job, input: &Input, options: &ImportOptions) -> Result<Option<String>> {
     Ok(Columns::choose(job, input, options)?.weight)
 }
 
@@ -123,6 +120,7 @@ pub(super) fn table(
         let (sources, targets) =
             (batch.column(0).as_primitive::<UInt64Type>(), batch.column(1).as_primitive::<UInt64Type>());
         let weights = weighted.then(|| batch.column(2).as_primitive::<Float64Type>());
+        let lane = lanes.take_turns();
         for row in 0..batch.num_rows() {
             let weight = weights.map_or(1.0, |weights| weights.value(row));
             if !weight.is_finite() {
@@ -132,7 +130,7 @@ pub(super) fn table(
                     expected: "a finite weight".to_string(),
                 });
             }
-            lanes.lanes[0].edge(sources.value(row), targets.value(row), weight)?;
+            lane.edge(sources.value(row), targets.value(row), weight)?;
         }
         job.progress().add(reader.position() - position);
         position = reader.position();

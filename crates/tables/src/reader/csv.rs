@@ -94,8 +94,7 @@ impl CsvSource {
     /// The next rows: at most `batch_rows`, and fewer where strings are long.
     pub fn next_batch(&mut self, batch_rows: usize) -> Result<Option<RecordBatch>> {
         let wanted = self.wanted.clone().expect("columns are chosen before batches are read");
-        let mut columns: Vec<Column> =
-            wanted.fields().iter().map(|field| Column::new(field)).collect();
+        let mut columns: Vec<Column> = wanted.fields().iter().map(|field| Column::new(field)).collect();
         let (mut rows, mut text_bytes) = (0, 0);
         while rows < batch_rows && text_bytes < self.record_limit && self.next_record()? {
             self.check_length()?;

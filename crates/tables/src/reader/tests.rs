@@ -204,8 +204,7 @@ fn the_names_of_the_columns_are_given_before_a_choice() {
 fn a_column_that_may_have_nulls_gives_them() {
     let (_folder, input) = file("e.csv", b"a,b\n1,\n,0.5\n");
     let budget = Budget::new(SMALL, 1);
-    let fields =
-        vec![Field::new("a", DataType::UInt64, true), Field::new("b", DataType::Float64, true)];
+    let fields = vec![Field::new("a", DataType::UInt64, true), Field::new("b", DataType::Float64, true)];
     let mut reader = TableReader::open_with(&input, 10, &budget, |_| Ok(fields)).unwrap();
     let found = reader.next_batch().unwrap().unwrap();
     let nulls = |column: usize| [0, 1].map(|row| found.column(column).is_null(row));
@@ -250,6 +249,7 @@ fn csv_errors_name_the_line() {
     for (line, expected) in [
         ("foo,1", ":6: expected a whole number from 0 to 2^64-1 in column 'a', got 'foo'"),
         ("-1,1", ":6: expected a whole number from 0 to 2^64-1 in column 'a', got '-1'"),
+        ("\"a\nb\",\"\n\n\"", ":6: expected a whole number from 0 to 2^64-1 in column 'a', got 'a\\nb'"),
         (",1", ":6: expected a whole number from 0 to 2^64-1 in column 'a', got ''"),
         ("18446744073709551616,1", "got '18446744073709551616'"),
         ("1,2,3", ":6: expected 2 fields as in the first line, got 3"),
@@ -357,10 +357,10 @@ fn a_csv_record_above_a_quarter_of_the_budget_is_refused_with_its_line() {
     assert!(error.contains("e.csv:3: a CSV record") && error.contains("exceeds the 2 MiB"), "{error}");
 }
 
-/// A dictionary of one long string and a million rows that point to it would be 1 TiB of text; here it is 100 MiB.
+/// A dictionary of one long string and a million rows that point to it would be 1 TiB of text; here it is 50 MiB.
 #[test]
 fn long_strings_that_repeat_come_in_batches_of_few_rows() {
-    let text = "x".repeat(1 << 20);
+    let text = "x".repeat(500 << 10);
     let rows = 100;
     let long = batch([("name", Arc::new(StringArray::from(vec![&text[..]; rows])) as ArrayRef)]);
     let (_folder, input) = file("e.parquet", &parquet(&long, WriterProperties::default()));
