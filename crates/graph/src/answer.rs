@@ -122,7 +122,7 @@ where
 {
     /// `columns` makes all columns but the first (the vertices' ids) from the number of the first of some
     /// vertices and their states.
-    pub fn new(
+    pub fn stream(
         graph: &Graph,
         job: &Job,
         schema: SchemaRef,

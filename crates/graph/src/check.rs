@@ -105,7 +105,7 @@ impl Plain {
 /// Checks the table that a job wrote: its columns say which algorithm it was.
 ///
 /// # Errors
-/// Where the table is not one of ours, or cannot be read. A wrong answer is no error: see [`Verdict::good`].
+/// Where the table is not one of ours, or cannot be read; [`Error::NoSuchVertex`] for a source. A wrong answer is no error: see [`Verdict::good`].
 pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -> Result<Verdict> {
     job.start_phase("loading the graph", "edges", graph.out().entries);
     let plain = Plain::load(graph, job)?;
@@ -126,16 +126,15 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
             table.floats("centrality")?.and_then(|values| betweenness::verify(&plain, &options, &values))
         }
         ["vertex", "component"] => table.labels()?.and_then(|labels| components::verify(&plain, &labels)),
-        ["vertex", "parent", "level"] => table.visits()?.and_then(|visits| {
-            let source = match options.source {
-                Some(id) => ids.binary_search(&id).map_err(|_| format!("there is no vertex {id}"))?,
-                None => visits
-                    .iter()
-                    .position(|visit| visit.is_some_and(|(_, level)| level == 0))
-                    .ok_or("no vertex is at level 0")?,
-            };
-            bfs::verify(&plain, source, &visits)
-        }),
+        ["vertex", "parent", "level"] => {
+            let source =
+                options.source.map(|id| graph.number_of(job, id)).transpose()?.map(|source| source as usize);
+            table.visits()?.and_then(|visits| {
+                let is_first = |visit: &Option<(u32, u32)>| visit.is_some_and(|(_, level)| level == 0);
+                let source = source.or_else(|| visits.iter().position(is_first));
+                bfs::verify(&plain, source.ok_or("no vertex is at level 0")?, &visits)
+            })
+        }
         _ => {
             return Err(Error::BadInput {
                 place: answer.name().to_string(),
@@ -152,6 +151,9 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
 
 /// What a table holds, or what is wrong with it as an answer.
 type Found<T> = std::result::Result<T, String>;
+
+/// Parent and level of each vertex that was reached.
+type Visits = Vec<Option<(u32, u32)>>;
 
 struct Table<'a> {
     answer: &'a Input,
@@ -216,7 +218,7 @@ impl Table<'_> {
         Ok(read.map(|()| labels))
     }
 
-    fn visits(&self) -> Result<Found<Vec<Option<(u32, u32)>>>> {
+    fn visits(&self) -> Result<Found<Visits>> {
         let numbers = self.numbers();
         let mut visits = Vec::with_capacity(self.ids.len());
         let columns = [("parent", DataType::UInt64, true), ("level", DataType::UInt32, true)];

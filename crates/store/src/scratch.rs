@@ -67,7 +67,11 @@ fn remove_dead(root: &Path) -> Result<()> {
     for entry in fs::read_dir(root).map_err(read)? {
         let path = entry.map_err(read)?.path();
         if path.is_dir() && is_dead(&path)? {
-            fs::remove_dir_all(&path).map_err(|error| Error::io("remove", &path, error))?;
+            match fs::remove_dir_all(&path) {
+                // A job that ends removes its folder without asking.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                removed => removed.map_err(|error| Error::io("remove", &path, error))?,
+            }
         }
     }
     Ok(())

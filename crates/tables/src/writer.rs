@@ -161,19 +161,17 @@ impl TableWriter {
         Ok(self.rows)
     }
 
-    /// Whether a table can be written to `path`: its ending, and that its folder exists. To be called before hours
-    /// of work.
+    /// Whether a table can be written to `path`: its ending, and that a file can be made in its folder (one is,
+    /// and removed). To be called before hours of work.
     ///
     /// # Errors
-    /// [`Error::UnknownEnding`] lists the endings that work; [`Error::Io`] if there is no such folder.
+    /// As [`TableWriter::create`]; [`Error::UnknownEnding`] lists the endings that work.
     pub fn check_path(path: &Path) -> Result<()> {
         kind_of(path)?;
         if path == Path::new("-") {
             return Ok(());
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let found = std::fs::read_dir(folder).map(drop);
-        found.map_err(|source| Error::io(path.display().to_string(), "find the folder of it", source))
+        Target::part_of(path).map(drop)
     }
 }
 

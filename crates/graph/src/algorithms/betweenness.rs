@@ -178,7 +178,7 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
         let values = states.iter().map(|state| state.centrality);
         Ok(vec![Arc::new(Float64Array::from_iter_values(values)) as _])
     };
-    Ok(Answer { summary, rows: VertexRows::new(graph, job, schema, engine.into_stream()?, column)? })
+    Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, engine.into_stream()?, column)? })
 }
 
 /// `count` vertices without repetition, in ascending order (Floyd's method); all where `count` is no less.
@@ -188,7 +188,7 @@ pub(crate) fn draw(vertices: u64, count: u64, seed: u64) -> Box<dyn Iterator<Ite
     }
     let mut drawn = BTreeSet::new();
     for (turn, last) in (vertices - count..vertices).enumerate() {
-        let vertex = (random_u64(seed, turn as u64) as u128 * (last as u128 + 1) >> 64) as u32;
+        let vertex = ((random_u64(seed, turn as u64) as u128 * (last as u128 + 1)) >> 64) as u32;
         if !drawn.insert(vertex) {
             drawn.insert(last as u32);
         }

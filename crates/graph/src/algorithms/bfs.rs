@@ -124,7 +124,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
         let levels = visits.iter().map(|visit| (*visit != UNREACHED).then_some(visit.level));
         Ok(vec![Arc::new(parents.finish()) as _, Arc::new(UInt32Array::from_iter(levels)) as _])
     };
-    Ok(Answer { summary, rows: VertexRows::new(graph, job, schema, states, columns)? })
+    Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, states, columns)? })
 }
 
 /// Compares parents and levels (by vertex number) with a search by a queue.

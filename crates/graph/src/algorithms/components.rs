@@ -91,7 +91,7 @@ pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Resu
         }
         Ok(vec![Arc::new(ids.finish()) as _])
     };
-    Ok(Answer { summary, rows: VertexRows::new(graph, job, schema, labels, column)? })
+    Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, labels, column)? })
 }
 
 /// Compares labels (vertex numbers) with a union-find in memory.

@@ -124,7 +124,7 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
         let ranks = ranks.iter().map(|&rank| rank as f64 / ONE as f64);
         Ok(vec![Arc::new(Float64Array::from_iter_values(ranks)) as _])
     };
-    let rows = VertexRows::new(graph, job, schema, engine.into_stream()?, move |_, ranks| column(ranks))?;
+    let rows = VertexRows::stream(graph, job, schema, engine.into_stream()?, move |_, ranks| column(ranks))?;
     Ok(Answer { summary, rows })
 }
 

@@ -92,7 +92,7 @@ impl<S: State> VertexArray<S> {
         Ok(match self {
             VertexArray::Memory(buffer, _) => StateReader::Memory(buffer, PhantomData),
             VertexArray::Flash { file, buffers } => {
-                StateReader::Flash { file, blocks: Blocks::new(buffers), _state: PhantomData }
+                StateReader::Flash { file: Box::new(file), blocks: Blocks::new(buffers) }
             }
         })
     }
@@ -141,7 +141,7 @@ impl<S: State> StateCursor<'_, S> {
 /// Walks forwards over states that no longer change.
 pub(crate) enum StateReader<S: State> {
     Memory(Buffer, PhantomData<S>),
-    Flash { file: BlockFile, blocks: Blocks, _state: PhantomData<S> },
+    Flash { file: Box<BlockFile>, blocks: Blocks },
 }
 
 impl<S: State> StateReader<S> {

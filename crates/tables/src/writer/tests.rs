@@ -177,6 +177,8 @@ fn endings_and_folders_are_checked_before_the_work() {
     std::os::unix::fs::symlink("/dev/null", &device).unwrap();
     let made = TableWriter::create(&device, table(1).schema(), &Budget::new(8 << 20, 1));
     assert!(matches!(made, Err(Error::Unsupported { .. })));
+    assert!(matches!(TableWriter::check_path(&device), Err(Error::Unsupported { .. })));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a check leaves nothing but the link");
 }
 
 #[test]
