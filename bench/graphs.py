@@ -22,6 +22,7 @@ import resource
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -209,9 +210,10 @@ def main() -> None:
             rows += grafsoft_rows(options, Path(folder) / "graf")
         if options.only:
             rows = [row for row in rows if options.only in row.job]
-        for _ in range(options.repeat):
+        for turn in range(options.repeat):
             for row in rows:
                 row.run()
+                print(f"{turn + 1}/{options.repeat} {row.markdown()}", file=sys.stderr, flush=True)
     print("| job | system | budget | time | read | written | peak resident |")
     print("|---|---|---|---|---|---|---|")
     order = {job: place for place, job in enumerate(dict.fromkeys(row.job for row in rows))}

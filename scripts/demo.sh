@@ -9,7 +9,8 @@ cd "$(dirname "$0")/.."
 scale=${1:-22}
 memory=${2:-32MiB}
 inshore=${CARGO_TARGET_DIR:-target}/release/inshore
-work=$(mktemp -d "${TMPDIR:-/tmp}/inshore-demo.XXXXXX")
+# Beside the build and not in /tmp, which lies in memory on many machines.
+work=$(mktemp -d "${CARGO_TARGET_DIR:-target}/demo.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 export INSHORE_STORE=$work/store
 

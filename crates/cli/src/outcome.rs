@@ -99,7 +99,7 @@ pub fn say(line: &str) {
 
 fn cost(report: &Report) -> String {
     format!(
-        "{:.1} s, read {}, wrote {}, peak memory {} with a budget of {}",
+        "{:.1} s, read {} from the store, wrote {} to it, peak memory {} with a budget of {}",
         report.seconds,
         format_bytes(report.bytes_read),
         format_bytes(report.bytes_written),
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_cost_is_one_line() {
-        let line = "4.0 s, read 8 GiB, wrote 0 bytes, peak memory 96 MiB with a budget of 64 MiB";
+        let line = "4.0 s, read 8 GiB from the store, wrote 0 bytes to it, peak memory 96 MiB with a budget of 64 MiB";
         assert_eq!(cost(&report()), line);
     }
 

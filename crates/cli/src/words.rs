@@ -214,13 +214,15 @@ pub struct Import {
     /// Keep in-edges too, so that no job has to make them; costs the same space again
     #[arg(long)]
     pub reverse: bool,
-    /// Column of the edges' sources (CSV, Parquet, Arrow) [default: the first column]
+    /// Column of the edges' sources (CSV, Parquet, Arrow) [default: one called source, src or from, else the
+    /// first]
     #[arg(long, value_name = "COLUMN")]
     pub source_column: Option<String>,
-    /// Column of the edges' targets (CSV, Parquet, Arrow) [default: the second column]
+    /// Column of the edges' targets (CSV, Parquet, Arrow) [default: one called target, dst or to, else the
+    /// second]
     #[arg(long, value_name = "COLUMN")]
     pub target_column: Option<String>,
-    /// Column of the edges' weights (CSV, Parquet, Arrow); implies --weighted
+    /// Column of the edges' weights (CSV, Parquet, Arrow); implies --weighted, which takes one called weight
     #[arg(long, value_name = "COLUMN")]
     pub weight_column: Option<String>,
 }

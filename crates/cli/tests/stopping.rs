@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::{CWD, FileType, Mode, mknodat},
+    process::{Pid, Signal, kill_process},
+};
 
 use crate::util::{EDGES, Folder};
 
@@ -39,17 +42,28 @@ fn a_signal_stops_a_job_and_leaves_the_store_as_it_was() {
 }
 
 #[test]
+fn a_signal_stops_an_import_that_waits_for_standard_input() {
+    let folder = Folder::new();
+    let mut child = folder.run("graph import - --name g").spawn();
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(b"1 2\n").unwrap();
+    folder.wait_for_job(&mut child);
+    let sent = Instant::now();
+    send(&child, Signal::INT);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(sent.elapsed() < Duration::from_secs(3), "{:?}", sent.elapsed());
+    drop(pipe);
+    assert!(folder.scratch().is_empty());
+}
+
+#[test]
 fn a_second_signal_ends_a_job_that_hangs() {
     let folder = Folder::new();
-    // Standard input stays open and says nothing, so that the first signal is not seen.
-    let mut child = folder.run("graph import - --name g").spawn();
-    let pipe = child.stdin.take().unwrap();
-    while folder.scratch().is_empty() {
-        assert!(child.try_wait().unwrap().is_none(), "the job ended before it began");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    // From its scratch folder to its first read is a moment.
-    std::thread::sleep(Duration::from_millis(200));
+    // Nobody will ever write to this pipe, so that opening it waits and the first signal is not seen.
+    mknodat(CWD, folder.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let mut child = folder.run("graph import pipe --name g").spawn();
+    folder.wait_for_job(&mut child);
     send(&child, Signal::INT);
     std::thread::sleep(Duration::from_millis(200));
     assert!(child.try_wait().unwrap().is_none(), "the first signal was seen: this needs a job that hangs");
@@ -58,7 +72,6 @@ fn a_second_signal_ends_a_job_that_hangs() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     assert!(sent.elapsed() < Duration::from_secs(3), "{:?}", sent.elapsed());
-    drop(pipe);
     assert_eq!(folder.graphs(), [""; 0]);
 }
 

@@ -57,6 +57,15 @@ impl Folder {
         entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect()
     }
 
+    /// Waits until the command has a scratch folder, and a moment more, so that it is at its first read.
+    pub fn wait_for_job(&self, child: &mut Child) {
+        while self.scratch().is_empty() {
+            assert!(child.try_wait().unwrap().is_none(), "the job ended before it began");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+
     /// Waits until some job has at least `bytes` bytes in scratch files.
     pub fn wait_for_scratch(&self, bytes: u64, child: &mut Child) {
         let deadline = Instant::now() + Duration::from_secs(30);

@@ -1,7 +1,6 @@
 //! A graph's edges as a file again, in the user's ids.
 
 use std::{
-    fs::File,
     io::{BufWriter, Write},
     path::Path,
     sync::Arc,
@@ -12,7 +11,7 @@ use arrow::{
     datatypes::{DataType, Field, Schema},
 };
 use inshore_store::Job;
-use inshore_tables::TableWriter;
+use inshore_tables::{NewFile, TableWriter};
 
 use crate::{
     Error, Graph, Result,
@@ -72,26 +71,18 @@ fn export_pairs(graph: &Graph, job: &Job, path: &Path) -> Result<u64> {
         let (found, expected) = (graph.info().id_max.to_string(), "ids below 2^32 for .bin".to_string());
         return Err(Error::BadOption { option: "the largest id", found, expected });
     }
-    let io = |what: &'static str| move |error| inshore_store::Error::io(what, path, error);
-    let part = path.with_extension(format!("bin.{}.part", std::process::id()));
-    let result = (|| {
-        let mut file = BufWriter::with_capacity(256 << 10, File::create(&part).map_err(io("create"))?);
-        let mut count = 0;
-        each_edge(graph, job, |source, target, _| {
-            let pair = (target << 32 | source).to_le_bytes();
-            file.write_all(&pair).map_err(io("write"))?;
-            count += 1;
-            Ok(())
-        })?;
-        file.flush().map_err(io("write"))?;
-        file.get_ref().sync_all().map_err(io("sync"))?;
-        std::fs::rename(&part, path).map_err(io("rename"))?;
-        Ok(count)
-    })();
-    if result.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    result
+    let file = NewFile::create(path)?;
+    let mut out = BufWriter::with_capacity(256 << 10, file.writer()?);
+    let mut count = 0;
+    each_edge(graph, job, |source, target, _| {
+        let pair = (target << 32 | source).to_le_bytes();
+        out.write_all(&pair).map_err(|error| file.error(error))?;
+        count += 1;
+        Ok(())
+    })?;
+    out.flush().map_err(|error| file.error(error))?;
+    file.publish()?;
+    Ok(count)
 }
 
 /// Calls `each(source, target, weight)` for every edge, in order.
@@ -146,9 +137,13 @@ impl Sources {
         {
             return Ok(id);
         }
-        let skipped = (source as u64 + 1 - self.taken) as usize;
-        self.taken = source as u64 + 1;
-        let id = *self.ids.take(skipped)?.last().expect("at least one id");
+        let mut id = 0;
+        while self.taken <= source as u64 {
+            // In pieces: any number of vertices without edges may lie between two sources.
+            let piece = (source as u64 + 1 - self.taken).min(BATCH_EDGES as u64);
+            id = *self.ids.take(piece as usize)?.last().expect("at least one id");
+            self.taken += piece;
+        }
         self.current = Some((source, id));
         Ok(id)
     }

@@ -15,7 +15,8 @@ use std::{
 };
 
 use flate2::bufread::MultiGzDecoder;
-use inshore_store::Budget;
+use inshore_store::{Budget, Cancel};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     Error, Result,
@@ -32,6 +33,7 @@ pub struct Input {
     path: Option<PathBuf>,
     name: String,
     ending: Option<String>,
+    cancel: Option<Cancel>,
 }
 
 impl Input {
@@ -39,15 +41,22 @@ impl Input {
     pub fn new(path: impl AsRef<Path>) -> Input {
         let path = path.as_ref();
         if path == Path::new("-") {
-            return Input { path: None, name: "standard input".to_string(), ending: None };
+            return Input { path: None, name: "standard input".to_string(), ending: None, cancel: None };
         }
-        Input { path: Some(path.to_path_buf()), name: path.display().to_string(), ending: None }
+        Input { path: Some(path.to_path_buf()), name: path.display().to_string(), ending: None, cancel: None }
     }
 
     /// The same input, with a name for errors and an ending that says its format instead of the path's.
     pub fn called(mut self, name: &str, ending: &str) -> Input {
         self.name = name.to_string();
         self.ending = Some(ending.to_string());
+        self
+    }
+
+    /// The same input, whose reads end with [`inshore_store::Error::Cancelled`] once `cancel` says so, even while
+    /// nothing comes out of a pipe.
+    pub fn stopped_by(mut self, cancel: &Cancel) -> Input {
+        self.cancel = Some(cancel.clone());
         self
     }
 
@@ -101,8 +110,9 @@ impl Input {
     pub fn open(&self, budget: &Budget) -> Result<Bytes> {
         let source = self.open_file()?;
         let position = Arc::new(AtomicU64::new(0));
-        let mut counted = Counted { inner: source, position: position.clone() };
-        let head = read_head(&mut counted).map_err(|source| Error::io(&self.name, "read it", source))?;
+        let cancel = self.cancel.clone().filter(|_| !source.metadata().is_ok_and(|data| data.is_file()));
+        let mut counted = Counted { inner: source, position: position.clone(), cancel };
+        let head = read_head(&mut counted).map_err(|source| Error::from_read(&self.name, source))?;
         let (is_gzip, is_zstd) = (head.starts_with(&[0x1f, 0x8b]), is_zstd(&head));
         let whole = Cursor::new(head).chain(counted);
         let source = if is_gzip {
@@ -160,6 +170,23 @@ impl Bytes {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// Fills `out` as far as there are bytes; fewer than its length, 0 too, mean the end.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; damage and truncation of compressed data.
+    pub fn fill(&mut self, out: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        while filled < out.len() {
+            match self.read(&mut out[filled..]) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::from_read(&self.name, error)),
+            }
+        }
+        Ok(filled)
+    }
 }
 
 impl Read for Bytes {
@@ -191,10 +218,33 @@ fn gzip_error(name: &str, error: io::Error) -> io::Error {
 struct Counted {
     inner: File,
     position: Arc<AtomicU64>,
+    /// Set where a read may wait for a writer.
+    cancel: Option<Cancel>,
+}
+
+/// How long a stop may go unnoticed while a pipe is empty.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+impl Counted {
+    /// Waits until there is something to read, the end included.
+    fn wait(&self) -> io::Result<()> {
+        let Some(cancel) = &self.cancel else { return Ok(()) };
+        loop {
+            if cancel.is_cancelled() {
+                return Err(io::Error::other(Error::Store(inshore_store::Error::Cancelled)));
+            }
+            match poll(&mut [PollFd::new(&self.inner, PollFlags::IN)], Some(&PATIENCE)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
 }
 
 impl Read for Counted {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.wait()?;
         let read = self.inner.read(out)?;
         self.position.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)

@@ -7,11 +7,12 @@
 //! - [`LineBlocks`]: cuts [`Bytes`] into blocks of whole lines, to be parsed by many threads.
 //! - [`TableReader`]: reads chosen columns of a table (Parquet, CSV, TSV, Arrow) as Arrow record batches.
 //! - [`TableWriter`]: writes record batches as Parquet, Arrow or CSV; the file appears whole or not at all.
+//! - [`NewFile`]: the file beneath, for other formats.
 //!
 //! ```text
 //!   Input ── Bytes ──┬── LineBlocks ── blocks of lines
 //!                    ├── CSV, Arrow ──┐
-//!     └── Parquet (seeks) ────────────┴── TableReader ── RecordBatch ── TableWriter
+//!     └── Parquet (seeks) ─────────────┴── TableReader ── RecordBatch ── TableWriter ── NewFile
 //! ```
 //!
 //! Memory is bounded by what the file *says before* it is believed: the size of a Parquet page, an Arrow
@@ -44,6 +45,7 @@ mod allowance;
 mod error;
 mod input;
 mod lines;
+mod new_file;
 mod reader;
 mod writer;
 mod zstd_frames;
@@ -51,5 +53,6 @@ mod zstd_frames;
 pub use error::{Error, Result};
 pub use input::{Bytes, Input};
 pub use lines::{LineBlock, LineBlocks};
+pub use new_file::{NewFile, NewFileWriter};
 pub use reader::{TableReader, column_names};
 pub use writer::TableWriter;

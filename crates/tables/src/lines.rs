@@ -76,13 +76,9 @@ impl LineBlocks {
         let mut filled = self.carry.len();
         bytes[..filled].copy_from_slice(&self.carry);
         self.carry.clear();
-        while filled < self.block_bytes && !self.ended {
-            match self.input.read(&mut bytes[filled..]) {
-                Ok(0) => self.ended = true,
-                Ok(read) => filled += read,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::from_read(self.input.name(), error)),
-            }
+        if !self.ended {
+            filled += self.input.fill(&mut bytes[filled..])?;
+            self.ended = filled < self.block_bytes;
         }
         // A last line that just fills the block is whole, which only the next read can tell.
         if filled == self.block_bytes && !self.ended && bytes[filled - 1] != b'\n' {

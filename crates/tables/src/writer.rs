@@ -5,7 +5,6 @@
 //! [`ROW_GROUP_ROWS`], and only where finished pages wait depends on memory (see [`pages`]).
 
 mod pages;
-mod target;
 #[cfg(test)]
 mod tests;
 
@@ -26,11 +25,11 @@ use parquet::{
     schema::types::ColumnPath,
 };
 
-use self::{
-    pages::WaitingPages,
-    target::{Out, Target},
+use self::pages::WaitingPages;
+use crate::{
+    Error, Result,
+    new_file::{NewFile, NewFileWriter},
 };
-use crate::{Error, Result};
 
 const WRITABLE: &str = ".parquet, .arrow or .csv, or - for CSV on standard output";
 
@@ -47,15 +46,15 @@ pub struct TableWriter {
     // The order matters on drop: a format may still write, and then the temporary file is removed.
     format: Format,
     batches: BatchCoalescer,
-    target: Target,
+    target: NewFile,
     rows: u64,
     _memory: Option<Reservation>,
 }
 
 enum Format {
-    Csv(Box<arrow::csv::Writer<Out>>),
-    Ipc(Box<FileWriter<Out>>),
-    Parquet(Box<ArrowWriter<Out>>),
+    Csv(Box<arrow::csv::Writer<NewFileWriter>>),
+    Ipc(Box<FileWriter<NewFileWriter>>),
+    Parquet(Box<ArrowWriter<NewFileWriter>>),
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -78,16 +77,16 @@ impl TableWriter {
     pub fn create(path: impl AsRef<Path>, schema: SchemaRef, budget: &Budget) -> Result<TableWriter> {
         let path = path.as_ref();
         let kind = kind_of(path)?;
-        let target = if path == Path::new("-") { Target::stdout()? } else { Target::part_of(path)? };
+        let target = if path == Path::new("-") { NewFile::stdout()? } else { NewFile::create(path)? };
         TableWriter::to_target(target, kind, &schema, budget)
     }
 
-    fn to_target(target: Target, kind: Kind, schema: &Schema, budget: &Budget) -> Result<TableWriter> {
+    fn to_target(target: NewFile, kind: Kind, schema: &Schema, budget: &Budget) -> Result<TableWriter> {
         // Metadata of a schema has no order, so it would make the bytes differ from run to run.
         let schema = Arc::new(Schema::new(schema.fields().clone()));
         let wanted = if kind == Kind::Parquet { budget.memory_bytes() / 16 } else { 0 };
         let memory = budget.reserve(wanted, "Parquet pages that wait to be written").ok();
-        let out = target.out()?;
+        let out = target.writer()?;
         let format = match kind {
             Kind::Csv => {
                 let mut writer = WriterBuilder::new().with_header(true).build(out);
@@ -171,7 +170,7 @@ impl TableWriter {
         if path == Path::new("-") {
             return Ok(());
         }
-        Target::part_of(path).map(drop)
+        NewFile::create(path).map(drop)
     }
 }
 

@@ -148,7 +148,7 @@ pub fn import(
     let inputs: Vec<Input> = inputs
         .iter()
         .zip(&formats)
-        .map(|(input, format)| spool::readable(job, input, *format))
+        .map(|(input, format)| spool::readable(job, &input.clone().stopped_by(job.cancel()), *format))
         .collect::<Result<_>>()?;
     let traits = Traits::look(job, &inputs, formats, options)?;
     let free = job.budget().free_bytes();

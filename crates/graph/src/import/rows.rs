@@ -1,7 +1,5 @@
 //! Tables of edges (CSV, Parquet, Arrow) and raw pairs of 32-bit numbers.
 
-use std::io::Read;
-
 use arrow::{
     array::{Array, AsArray, RecordBatch},
     datatypes::{DataType, Float64Type, UInt64Type},
@@ -22,8 +20,7 @@ pub(super) fn binary(job: &Job, input: &Input, lanes: &mut Lanes) -> Result<()> 
     let (mut offset, mut position) = (0, 0);
     loop {
         job.check_cancelled()?;
-        let filled = fill(&mut bytes, &mut block)
-            .map_err(|error| inshore_store::Error::io("read", input.name(), error))?;
+        let filled = bytes.fill(&mut block)?;
         let word = |pair: &[u8], at: usize| u32::from_le_bytes(pair[at..at + 4].try_into().expect("4 bytes"));
         let lane = lanes.take_turns();
         for pair in block[..filled].chunks_exact(8) {
@@ -43,19 +40,6 @@ pub(super) fn binary(job: &Job, input: &Input, lanes: &mut Lanes) -> Result<()> 
             return Ok(());
         }
     }
-}
-
-fn fill(bytes: &mut impl Read, block: &mut [u8]) -> std::io::Result<usize> {
-    let mut filled = 0;
-    while filled < block.len() {
-        match bytes.read(&mut block[filled..]) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
 }
 
 /// The columns of a table of edges.

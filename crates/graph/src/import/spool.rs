@@ -37,7 +37,7 @@ fn copy(job: &Job, input: &Input) -> Result<Input> {
     let mut block = vec![0; STEP_BYTES];
     loop {
         job.check_cancelled()?;
-        let filled = std::io::Read::read(&mut bytes, &mut block).map_err(failed("read"))?;
+        let filled = bytes.fill(&mut block)?;
         if filled == 0 {
             return Ok(Input::new(&path).called(input.name(), ""));
         }

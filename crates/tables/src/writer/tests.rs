@@ -155,7 +155,7 @@ fn a_full_disk_is_an_error_of_the_file() {
     let batch = table(200_000);
     for kind in [Kind::Csv, Kind::Ipc, Kind::Parquet] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let target = Target::of_file("out", full);
+        let target = NewFile::of_file("out", full);
         let result = TableWriter::to_target(target, kind, &batch.schema(), &Budget::new(8 << 20, 1))
             .and_then(|mut writer| writer.write(&batch).and_then(|()| writer.finish()));
         let error = result.unwrap_err();

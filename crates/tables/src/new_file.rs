@@ -1,4 +1,4 @@
-//! Where a table is written: a file that appears whole or not at all, or standard output.
+//! A file that appears whole or not at all, or standard output.
 
 use std::{
     fs::{self, File, Permissions},
@@ -12,28 +12,34 @@ use tempfile::NamedTempFile;
 
 use crate::{Error, Result};
 
-/// The file being written, under its temporary name `.NAME.RANDOM.part` until [`Target::publish`]. Dropped before,
+/// The file being written, under its temporary name `.NAME.RANDOM.part` until [`NewFile::publish`]. Dropped before,
 /// it is removed.
-pub(super) struct Target {
+pub struct NewFile {
     name: String,
     /// The temporary file and its final path; `None` for standard output.
     part: Option<(NamedTempFile, PathBuf)>,
-    out: Out,
+    out: NewFileWriter,
 }
 
-impl Target {
-    pub fn stdout() -> Result<Self> {
+impl NewFile {
+    /// Standard output, which has no name to be given: [`NewFile::publish`] does nothing.
+    pub(crate) fn stdout() -> Result<Self> {
         let name = "standard output";
         let file = io::stdout().as_fd().try_clone_to_owned().map(File::from);
         Ok(Self::of_file(name, file.map_err(|source| Error::io(name, "open it", source))?))
     }
 
     /// An open file that is written in place and never renamed.
-    pub fn of_file(name: &str, file: File) -> Self {
-        Target { name: name.to_string(), part: None, out: Out::new(file) }
+    pub(crate) fn of_file(name: &str, file: File) -> Self {
+        NewFile { name: name.to_string(), part: None, out: NewFileWriter::new(file) }
     }
 
-    pub fn part_of(path: &Path) -> Result<Self> {
+    /// Begins a file at `path`, as `.NAME.RANDOM.part` in the same folder; what is at `path` stays until
+    /// [`NewFile::publish`], and a link stays a link.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if no file can be made there; [`Error::Unsupported`] if `path` is a device, pipe or folder.
+    pub fn create(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         // Through a link the table behind it is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
@@ -46,26 +52,29 @@ impl Target {
         }
         let mode = old.map_or(0o666, |old| old.permissions().mode());
         let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let make = || -> io::Result<(NamedTempFile, Out)> {
+        let make = || -> io::Result<(NamedTempFile, NewFileWriter)> {
             let part = tempfile::Builder::new()
                 .prefix(&format!(".{file_name}."))
                 .suffix(".part")
                 .permissions(Permissions::from_mode(mode))
                 .tempfile_in(folder_of(&path))?;
-            let out = Out::new(part.as_file().try_clone()?);
+            let out = NewFileWriter::new(part.as_file().try_clone()?);
             Ok((part, out))
         };
         let (part, out) = make().map_err(|source| Error::io(&name, "create it", source))?;
-        Ok(Target { name, part: Some((part, path)), out })
+        Ok(NewFile { name, part: Some((part, path)), out })
     }
 
-    /// A writer to the end of the file, for one of the format libraries.
-    pub fn out(&self) -> Result<Out> {
+    /// A writer to the end of the file. It is not buffered.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there are too many open files.
+    pub fn writer(&self) -> Result<NewFileWriter> {
         self.out.clone_handle().map_err(|source| Error::io(&self.name, "open it", source))
     }
 
     /// The folder where the file will be, for scratch beside it.
-    pub fn folder(&self) -> PathBuf {
+    pub(crate) fn folder(&self) -> PathBuf {
         self.part.as_ref().map_or_else(std::env::temp_dir, |(_, path)| folder_of(path).to_path_buf())
     }
 
@@ -78,8 +87,11 @@ impl Target {
     }
 
     /// Makes the file durable, then visible under its name, then the name durable.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; what was at the path before is then still there, except where the very last step failed.
     pub fn publish(self) -> Result<()> {
-        let Target { name, part, .. } = self;
+        let NewFile { name, part, .. } = self;
         let Some((part, path)) = part else { return Ok(()) };
         let failed = |what, source| Error::io(&name, what, source);
         part.as_file().sync_all().map_err(|source| failed("sync it", source))?;
@@ -95,22 +107,22 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// Writes, and remembers how it failed, since some libraries keep only the text of an error.
-pub(super) struct Out {
+pub struct NewFileWriter {
     file: File,
     failure: Arc<Mutex<Option<io::Error>>>,
 }
 
-impl Out {
+impl NewFileWriter {
     fn new(file: File) -> Self {
-        Out { file, failure: Arc::default() }
+        NewFileWriter { file, failure: Arc::default() }
     }
 
     fn clone_handle(&self) -> io::Result<Self> {
-        Ok(Out { file: self.file.try_clone()?, failure: self.failure.clone() })
+        Ok(NewFileWriter { file: self.file.try_clone()?, failure: self.failure.clone() })
     }
 }
 
-impl Write for Out {
+impl Write for NewFileWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes).inspect_err(|error| {
             if error.kind() != io::ErrorKind::Interrupted {
