@@ -50,6 +50,7 @@ impl NewFile {
                 "it exists and is not a plain file, so it cannot be replaced",
             ));
         }
+        fs::metadata(folder_of(&path)).map_err(|source| Error::io(&name, "find the folder of it", source))?;
         let mode = old.map_or(0o666, |old| old.permissions().mode());
         let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let make = || -> io::Result<(NamedTempFile, NewFileWriter)> {
@@ -61,7 +62,8 @@ impl NewFile {
             let out = NewFileWriter::new(part.as_file().try_clone()?);
             Ok((part, out))
         };
-        let (part, out) = make().map_err(|source| Error::io(&name, "create it", source))?;
+        // The kind alone: the rest of the message is about the temporary name.
+        let (part, out) = make().map_err(|error| Error::io(&name, "create it", error.kind().into()))?;
         Ok(NewFile { name, part: Some((part, path)), out })
     }
 
