@@ -3,12 +3,18 @@
 //! SIGHUP is left alone, so that `nohup inshore ...` outlives its terminal. Ending at once, or by a kill, is safe:
 //! a store is whole at every instant, and the next job removes the scratch folder.
 
-use std::{process, thread, time::Duration};
+use std::{
+    process,
+    sync::{Arc, atomic::AtomicBool},
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use inshore::store::Cancel;
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGINT, SIGTERM, SIGXFSZ},
+    flag,
     iterator::Signals,
 };
 
@@ -24,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Begins to listen: the first signal sets `cancel`.
 pub fn listen(cancel: &Cancel) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
+    // Heard and not heeded: a write beyond the limit on the size of files is then an error like any other.
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).context("cannot listen for signals")?;
     let cancel = cancel.clone();
     let wait = move || {
         for _ in signals.forever() {

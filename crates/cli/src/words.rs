@@ -159,7 +159,8 @@ Examples:
     ///
     /// One row for each edge, with columns source, target and (in a weighted graph) weight, in the order of the
     /// sources. The file's ending chooses the format: .parquet, .arrow, .csv, or .bin for raw pairs of
-    /// little-endian u32.
+    /// little-endian u32, without weights; - is CSV on standard output. An edge of an undirected graph is one row,
+    /// from its smaller id (import it with --undirected). Vertices without edges are in no row.
     #[command(after_help = "\
 Examples:
   inshore graph export web -o edges.parquet

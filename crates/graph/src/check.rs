@@ -62,6 +62,8 @@ pub struct Verdict {
 pub struct Plain {
     starts: Vec<usize>,
     destinations: Vec<u32>,
+    /// The user's ids; empty where they are the numbers.
+    ids: Vec<u64>,
 }
 
 impl Plain {
@@ -72,12 +74,13 @@ impl Plain {
         let mut starts = vec![0; vertices + 1];
         edges.iter().for_each(|&(source, _)| starts[source as usize + 1] += 1);
         (0..vertices).for_each(|vertex| starts[vertex + 1] += starts[vertex]);
-        Plain { starts, destinations: edges.into_iter().map(|(_, destination)| destination).collect() }
+        let destinations = edges.into_iter().map(|(_, destination)| destination).collect();
+        Plain { starts, destinations, ids: Vec::new() }
     }
 
     fn load(graph: &Graph, job: &Job) -> Result<Plain> {
         let vertices = graph.vertices() as usize;
-        let mut plain = Plain { starts: vec![0; vertices + 1], destinations: Vec::new() };
+        let mut plain = Plain { starts: vec![0; vertices + 1], ..Plain::default() };
         plain.destinations.reserve_exact(graph.out().entries as usize);
         scan(job, graph.out(), 0..graph.vertices(), |source, row, _| {
             plain.destinations.extend_from_slice(row);
@@ -96,6 +99,11 @@ impl Plain {
         self.starts.len() - 1
     }
 
+    /// The user's id of a vertex.
+    pub fn id(&self, vertex: usize) -> u64 {
+        self.ids.get(vertex).copied().unwrap_or(vertex as u64)
+    }
+
     /// Where the out-edges of a vertex lead.
     pub fn out(&self, vertex: usize) -> &[u32] {
         &self.destinations[self.starts[vertex]..self.starts[vertex + 1]]
@@ -108,8 +116,9 @@ impl Plain {
 /// Where the table is not one of ours, or cannot be read; [`Error::NoSuchVertex`] for a source. A wrong answer is no error: see [`Verdict::good`].
 pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -> Result<Verdict> {
     job.start_phase("loading the graph", "edges", graph.out().entries);
-    let plain = Plain::load(graph, job)?;
+    let mut plain = Plain::load(graph, job)?;
     let ids = IdStream::new(job, graph)?.take(plain.vertices())?;
+    plain.ids.clone_from(&ids);
     let names = column_names(answer, job.budget())?;
     job.start_phase("checking", "vertices", 0);
     let table = Table { answer, ids: &ids, budget: job.budget() };
@@ -117,6 +126,7 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
     let verdict = match names[..] {
         ["vertex", "rank"] => {
             let (iterations, damping) = (options.iterations, options.damping);
+            pagerank::check_damping(damping)?;
             let options = PageRankOptions { iterations, damping, ..PageRankOptions::default() };
             table.floats("rank")?.and_then(|ranks| pagerank::verify(&plain, &options, &ranks))
         }

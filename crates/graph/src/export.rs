@@ -27,13 +27,24 @@ const BATCH_EDGES: usize = 8 << 10;
 /// once, from its smaller id. Returns the number of edges. Vertices without edges are not in the file.
 ///
 /// # Errors
-/// An ending that is no format; ids that do not fit in 32 bits (`.bin`); I/O and damage; cancellation.
+/// An ending that is no format; ids that do not fit in 32 bits, and weights (`.bin`); I/O and damage; cancellation.
 pub fn export(graph: &Graph, job: &Job, path: &Path) -> Result<u64> {
     check_budget(job, "export")?;
-    if path.extension().is_some_and(|extension| extension == "bin") {
-        return export_pairs(graph, job, path);
-    }
     let weighted = graph.info().weighted;
+    let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    match &*ending {
+        "bin" if weighted => {
+            let (found, expected) = (".bin".to_string(), "a format that holds weights".to_string());
+            return Err(Error::BadOption { option: "the format", found, expected });
+        }
+        "bin" => return export_pairs(graph, job, path),
+        "parquet" | "arrow" | "csv" => {}
+        _ if path == Path::new("-") => {}
+        _ => {
+            let expected = ".parquet, .arrow, .csv or .bin, or - for CSV on standard output".to_string();
+            return Err(Error::BadOption { option: "the format", found: format!(".{ending}"), expected });
+        }
+    }
     let mut fields =
         vec![Field::new("source", DataType::UInt64, false), Field::new("target", DataType::UInt64, false)];
     if weighted {

@@ -165,7 +165,11 @@ fn bad_input_is_named_with_its_place_and_leaves_nothing() {
         ),
         ("i.csv", b"source,target\n1,2\n3,x\n".to_vec(), "i.csv:3"),
         ("j.csv", b"source,target\n1,2\n3,\n".to_vec(), "j.csv:3"),
-        ("k.csv", b"source\n1\n".to_vec(), "k.csv: expected a column of targets, got columns source"),
+        (
+            "k.csv",
+            b"source\n1\n".to_vec(),
+            "k.csv: expected a column of targets, with one of the usual names or named, got columns source",
+        ),
         ("l.mtx", b"hello\n".to_vec(), "l.mtx:1: expected '%%MatrixMarket"),
         (
             "m.mtx",
@@ -177,8 +181,21 @@ fn bad_input_is_named_with_its_place_and_leaves_nothing() {
             b"%%MatrixMarket matrix coordinate pattern general\n2 2 1\n1 3\n".to_vec(),
             "n.mtx:3: expected row and column from 1 to 2",
         ),
-        ("o.e", b"1 2 0.5\n2 3\n".to_vec(), "o.e:2: expected two vertex ids and a weight"),
-        ("p.e", b"1 2 0.5\n2 3 inf\n".to_vec(), "p.e:2: expected two vertex ids and a weight"),
+        ("o.e", b"1 2 0.5\n2 3\n".to_vec(), "o.e:2: expected two vertex ids and a finite weight"),
+        ("p.e", b"1 2 0.5\n2 3 inf\n".to_vec(), "p.e:2: expected two vertex ids and a finite weight"),
+        ("s.csv", b"1,2\n3,4\n".to_vec(), "s.csv: expected names of columns (--format text"),
+        ("t.csv", b"to,x\n1,2\n".to_vec(), "t.csv: expected a column of sources, with one of the usual"),
+        ("u.csv", b"x,from\n1,2\n".to_vec(), "u.csv: expected a column of targets, with one of the usual"),
+        ("v.csv", b"a,b,weight\n1,2,1\n1,2,nan\n".to_vec(), "v.csv: row 2: expected a finite weight"),
+        ("w.txt", b"1 2\r3 4\r".to_vec(), "w.txt:1: expected two vertex ids"),
+        ("x.txt", b"1,,2\n".to_vec(), "x.txt:1: expected two vertex ids, got '1,,2'"),
+        ("y.txt", b"1 2 3 4 5\n".to_vec(), "y.txt:1: expected at most 4 fields, got '1 2 3 4 5'"),
+        (
+            "z.mtx",
+            b"%%MatrixMarket matrix coordinate pattern general\n18446744073709551615 3 1\n1 2\n".to_vec(),
+            "18446744073709551615 vertices",
+        ),
+        ("z2.mtx", b"%%MatrixMarket matrix coordinate pattern general\n".to_vec(), "got the end of the file"),
         ("q.parquet", b"PAR1 not really PAR1".to_vec(), "q.parquet"),
         ("r.txt", [b"1 2\n".to_vec(), vec![b'1'; 3 << 20]].concat(), "r.txt"),
         ("missing.txt", Vec::new(), "missing.txt"),
@@ -194,6 +211,43 @@ fn bad_input_is_named_with_its_place_and_leaves_nothing() {
         let left = std::fs::read_dir(world.store.path().join("scratch")).unwrap().count();
         assert_eq!(left, 1, "{name}: only the lock is left in scratch");
     }
+}
+
+#[test]
+fn columns_are_taken_by_their_names_and_never_twice() {
+    let world = World::new();
+    let both = world.file("w.csv", "weight,a,b\n5,1,2\n7,2,3\n");
+    let info = world.import("w", &[both], &ImportOptions::default()).unwrap();
+    assert!(info.weighted);
+    assert_eq!((info.id_min, info.id_max, info.edges, info.self_loops), (1, 3, 2, 0));
+    let plain = world.file("p.csv", "x,y\n1,2\n");
+    let named = |source: &str, target: &str| ImportOptions {
+        source_column: Some(source.into()),
+        target_column: Some(target.into()),
+        ..ImportOptions::default()
+    };
+    let error = world.import("p", std::slice::from_ref(&plain), &named("x", "x")).unwrap_err().to_string();
+    assert!(error.contains("instead of 'x' twice"), "{error}");
+    world.import("p", std::slice::from_ref(&plain), &named("y", "x")).unwrap();
+    let weighted = ImportOptions { weighted: true, ..ImportOptions::default() };
+    let error = world.import("q", &[plain], &weighted).unwrap_err().to_string();
+    assert!(error.contains("expected a column of weights"), "{error}");
+    let text = world.file("t.txt", "1 2\n");
+    let error = world.import("t", &[text], &named("x", "y")).unwrap_err().to_string();
+    assert!(error.contains("a format without names of columns"), "{error}");
+}
+
+#[test]
+fn a_symmetric_matrix_beside_directed_edges_is_refused() {
+    let world = World::new();
+    let banner = "%%MatrixMarket matrix coordinate pattern symmetric\n3 3 1\n3 1\n";
+    let (matrix, text) = (world.file("m.mtx", banner), world.file("e.txt", "1 2\n2 3\n"));
+    let both = [matrix.clone(), text.clone()];
+    let error = world.import("g", &both, &ImportOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("e.txt: expected a symmetric matrix, as in"), "{error}");
+    let undirected = ImportOptions { undirected: true, ..ImportOptions::default() };
+    assert_eq!(world.import("g", &both, &undirected).unwrap().edges, 3);
+    assert!(!world.import("h", &[matrix], &ImportOptions::default()).unwrap().directed);
 }
 
 #[test]

@@ -4,6 +4,9 @@ use std::io;
 
 use inshore_store::format_bytes;
 
+/// The longest line that any reader of lines accepts, whatever its budget.
+pub const LINE_BYTES_MAX: u64 = 1 << 20;
+
 /// The result of reading or writing a table.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -44,8 +47,9 @@ pub enum Error {
     },
     /// A piece of the file that cannot be divided is larger than the budget allows.
     #[error(
-        "{place}: {what} of {} exceeds the {} that may be held at once (a larger --memory helps)",
-        format_bytes(*bytes), format_bytes(*limit)
+        "{place}: {what} of {} exceeds the {} that may be held at once{}",
+        format_bytes(*bytes), format_bytes(*limit),
+        if *what == "a line" && *limit >= LINE_BYTES_MAX { "" } else { " (a larger --memory helps)" }
     )]
     TooLarge {
         /// File and place in it.

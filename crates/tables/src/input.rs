@@ -209,7 +209,9 @@ fn gzip_error(name: &str, error: io::Error) -> io::Error {
         return error;
     }
     let what = match error.kind() {
-        io::ErrorKind::UnexpectedEof => "truncated: the gzip data ends in the middle".to_string(),
+        io::ErrorKind::UnexpectedEof => {
+            "truncated: the gzip data, or what follows it, ends in the middle".to_string()
+        }
         _ => format!("damaged gzip data: {error}"),
     };
     io::Error::other(Error::damaged(name, what))

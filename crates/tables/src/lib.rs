@@ -50,7 +50,7 @@ mod reader;
 mod writer;
 mod zstd_frames;
 
-pub use error::{Error, Result};
+pub use error::{Error, LINE_BYTES_MAX, Result};
 pub use input::{Bytes, Input};
 pub use lines::{LineBlock, LineBlocks};
 pub use new_file::{NewFile, NewFileWriter};

@@ -3,21 +3,27 @@
 use std::{
     fs::{self, File, Permissions},
     io::{self, Write},
-    os::{fd::AsFd, unix::fs::PermissionsExt},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::PermissionsExt,
+    },
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, linkat},
+    io::Errno,
+};
 use tempfile::NamedTempFile;
 
 use crate::{Error, Result};
 
-/// The file being written, under its temporary name `.NAME.RANDOM.part` until [`NewFile::publish`]. Dropped before,
-/// it is removed.
+/// The file being written, without a name until [`NewFile::publish`]. Dropped before, or killed, it leaves nothing.
 pub struct NewFile {
     name: String,
     /// The temporary file and its final path; `None` for standard output.
-    part: Option<(NamedTempFile, PathBuf)>,
+    part: Option<(Part, PathBuf)>,
     out: NewFileWriter,
 }
 
@@ -34,8 +40,8 @@ impl NewFile {
         NewFile { name: name.to_string(), part: None, out: NewFileWriter::new(file) }
     }
 
-    /// Begins a file at `path`, as `.NAME.RANDOM.part` in the same folder; what is at `path` stays until
-    /// [`NewFile::publish`], and a link stays a link.
+    /// Begins a file for `path`, on its file system; what is at `path` stays until [`NewFile::publish`], and a link
+    /// stays a link.
     ///
     /// # Errors
     /// [`Error::Io`] if no file can be made there; [`Error::Unsupported`] if `path` is a device, pipe or folder.
@@ -52,18 +58,12 @@ impl NewFile {
         }
         fs::metadata(folder_of(&path)).map_err(|source| Error::io(&name, "find the folder of it", source))?;
         let mode = old.map_or(0o666, |old| old.permissions().mode());
-        let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let make = || -> io::Result<(NamedTempFile, NewFileWriter)> {
-            let part = tempfile::Builder::new()
-                .prefix(&format!(".{file_name}."))
-                .suffix(".part")
-                .permissions(Permissions::from_mode(mode))
-                .tempfile_in(folder_of(&path))?;
-            let out = NewFileWriter::new(part.as_file().try_clone()?);
+        let make = || -> io::Result<(Part, NewFileWriter)> {
+            let part = Part::create(&path, mode)?;
+            let out = NewFileWriter::new(part.file().try_clone()?);
             Ok((part, out))
         };
-        // The kind alone: the rest of the message is about the temporary name.
-        let (part, out) = make().map_err(|error| Error::io(&name, "create it", error.kind().into()))?;
+        let (part, out) = make().map_err(|error| Error::io(&name, "create it", system_error(error)))?;
         Ok(NewFile { name, part: Some((part, path)), out })
     }
 
@@ -96,11 +96,80 @@ impl NewFile {
         let NewFile { name, part, .. } = self;
         let Some((part, path)) = part else { return Ok(()) };
         let failed = |what, source| Error::io(&name, what, source);
-        part.as_file().sync_all().map_err(|source| failed("sync it", source))?;
-        let folder = folder_of(&path).to_path_buf();
-        part.persist(&path).map_err(|error| failed("rename it", error.error))?;
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        part.file().sync_all().map_err(|source| failed("sync it", source))?;
+        part.persist(&path).map_err(|source| failed("rename it", source))?;
+        let synced = File::open(folder_of(&path)).and_then(|folder| folder.sync_all());
         synced.map_err(|source| failed("sync the folder of it", source))
+    }
+}
+
+/// A file that is not yet where it will be.
+enum Part {
+    /// Without a name, so that not even a kill leaves anything.
+    Unnamed(File),
+    /// `.NAME.RANDOM.part`, where the file system knows no files without names; removed on drop.
+    Named(NamedTempFile),
+}
+
+impl Part {
+    fn create(path: &Path, mode: u32) -> io::Result<Part> {
+        let folder = folder_of(path);
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let unnamed = match Path::new("/proc/self/fd").exists() {
+            true => rustix::fs::open(folder, flags, Mode::from_raw_mode(mode)),
+            false => Err(Errno::OPNOTSUPP),
+        };
+        match unnamed {
+            Ok(file) => Ok(Part::Unnamed(file.into())),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+                let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let part = tempfile::Builder::new()
+                    .prefix(&format!(".{file_name}."))
+                    .suffix(".part")
+                    .permissions(Permissions::from_mode(mode))
+                    .tempfile_in(folder)?;
+                Ok(Part::Named(part))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            Part::Unnamed(file) => file,
+            Part::Named(part) => part.as_file(),
+        }
+    }
+
+    /// Gives it its name, in place of whatever has it now.
+    fn persist(self, path: &Path) -> io::Result<()> {
+        let file = match self {
+            Part::Unnamed(file) => file,
+            Part::Named(part) => return part.persist(path).map(drop).map_err(|error| error.error),
+        };
+        // A file without a name can be linked but not over another one: it gets a name for a moment.
+        let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+        for turn in 0.. {
+            let name = folder_of(path).join(format!(".{file_name}.{}-{turn}.part", std::process::id()));
+            match linkat(CWD, &unnamed, CWD, &name, AtFlags::SYMLINK_FOLLOW) {
+                Ok(()) => {
+                    return fs::rename(&name, path).inspect_err(|_| _ = fs::remove_file(&name));
+                }
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        unreachable!("some name is free")
+    }
+}
+
+/// The system's error, without the temporary name that is told with it.
+fn system_error(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|wrapped| wrapped.source()?.downcast_ref::<io::Error>());
+    match inner.or(Some(&error)).and_then(io::Error::raw_os_error) {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => error.kind().into(),
     }
 }
 

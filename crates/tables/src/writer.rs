@@ -67,8 +67,7 @@ enum Kind {
 impl TableWriter {
     /// Begins a table at `path`: `.parquet`, `.arrow` (IPC file) or `.csv`; `-` writes CSV to standard output.
     ///
-    /// The file is written as `.NAME.RANDOM.part` in the same folder and renamed by [`TableWriter::finish`]; until
-    /// then an existing file stays as it is. Takes a sixteenth of `budget` if that is free (for Parquet);
+    /// The file has no name before [`TableWriter::finish`]; until then an existing file stays as it is. Takes a sixteenth of `budget` if that is free (for Parquet);
     /// beyond it about 2 MiB for three numeric columns, and for Parquet scratch space in the folder for one row group.
     ///
     /// # Errors

@@ -199,7 +199,7 @@ pub(crate) fn draw(vertices: u64, count: u64, seed: u64) -> Box<dyn Iterator<Ite
 /// Compares centralities with Brandes' algorithm as its paper gives it, in memory: each within 10^-6.
 ///
 /// # Errors
-/// What is wrong, in words, with vertex numbers.
+/// What is wrong, in words, with the user's ids.
 pub fn verify(
     graph: &Plain,
     options: &BetweennessOptions,
@@ -239,7 +239,7 @@ pub fn verify(
     for (vertex, (&found, &expected)) in answer.iter().zip(&centrality).enumerate() {
         let error = (found - expected).abs() / f64::max(1.0, expected);
         if error.is_nan() || error > 1e-6 {
-            return Err(format!("vertex number {vertex}: centrality {found}, expected {expected}"));
+            return Err(format!("vertex {}: centrality {found}, expected {expected}", graph.id(vertex)));
         }
     }
     Ok(format!("{count} centralities, as Brandes' algorithm in memory finds them"))

@@ -130,7 +130,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
 /// Compares parents and levels (by vertex number) with a search by a queue.
 ///
 /// # Errors
-/// What is wrong, in words, with vertex numbers.
+/// What is wrong, in words, with the user's ids.
 pub fn verify(
     graph: &Plain,
     source: usize,
@@ -157,9 +157,11 @@ pub fn verify(
     for (vertex, &found) in answer.iter().enumerate() {
         let expected = (levels[vertex] != NONE).then_some((parents[vertex], levels[vertex]));
         if found != expected {
-            return Err(format!(
-                "vertex number {vertex}: (parent, level) is {found:?}, expected {expected:?}"
-            ));
+            let say = |visit: Option<(u32, u32)>| match visit {
+                None => "unreached".to_string(),
+                Some((parent, level)) => format!("parent {} at level {level}", graph.id(parent as usize)),
+            };
+            return Err(format!("vertex {}: {}, expected {}", graph.id(vertex), say(found), say(expected)));
         }
     }
     Ok(format!("{reached} vertices reached, parents and levels as a search in memory finds them"))

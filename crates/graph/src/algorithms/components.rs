@@ -97,7 +97,7 @@ pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Resu
 /// Compares labels (vertex numbers) with a union-find in memory.
 ///
 /// # Errors
-/// What is wrong, in words, with vertex numbers.
+/// What is wrong, in words, with the user's ids.
 pub fn verify(graph: &Plain, labels: &[u32]) -> std::result::Result<String, String> {
     let mut roots: Vec<u32> = (0..graph.vertices() as u32).collect();
     let find = |roots: &mut Vec<u32>, mut vertex: u32| {
@@ -118,7 +118,9 @@ pub fn verify(graph: &Plain, labels: &[u32]) -> std::result::Result<String, Stri
     for (vertex, &label) in labels.iter().enumerate() {
         let expected = find(&mut roots, vertex as u32);
         if label != expected {
-            return Err(format!("vertex number {vertex}: component {label}, expected {expected}"));
+            let [vertex, label, expected] =
+                [vertex, label as usize, expected as usize].map(|number| graph.id(number));
+            return Err(format!("vertex {vertex}: component {label}, expected {expected}"));
         }
         count += (expected == vertex as u32) as u64;
     }

@@ -98,9 +98,10 @@ impl VertexProgram for PageRank {
 /// [`Error::BadOption`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
 pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<Answer> {
     check_budget(job, "PageRank")?;
-    if !(0.0..=1.0).contains(&options.damping) {
-        let (found, expected) = (options.damping.to_string(), "0 to 1".to_string());
-        return Err(Error::BadOption { option: "damping", found, expected });
+    check_damping(options.damping)?;
+    if options.tolerance.is_nan() || options.tolerance < 0.0 {
+        let (found, expected) = (options.tolerance.to_string(), "0 or more".to_string());
+        return Err(Error::BadOption { option: "tolerance", found, expected });
     }
     let vertices = graph.vertices();
     let damping = (options.damping * ONE as f64) as u64;
@@ -128,11 +129,21 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
     Ok(Answer { summary, rows })
 }
 
+/// # Errors
+/// [`Error::BadOption`] for a damping that is no share.
+pub(crate) fn check_damping(damping: f64) -> Result<()> {
+    if !(0.0..=1.0).contains(&damping) {
+        let (found, expected) = (damping.to_string(), "0 to 1".to_string());
+        return Err(Error::BadOption { option: "damping", found, expected });
+    }
+    Ok(())
+}
+
 /// Compares `ranks` with a plain power iteration in floating point: each within 10^-6 of the expected rank, relative
 /// to it, and all together 1.
 ///
 /// # Errors
-/// What is wrong, in words, with vertex numbers.
+/// What is wrong, in words, with the user's ids.
 pub fn verify(
     graph: &Plain,
     options: &PageRankOptions,
@@ -159,7 +170,7 @@ pub fn verify(
     for (vertex, (&rank, &expected)) in ranks.iter().zip(&expected).enumerate() {
         let error = (rank - expected).abs() / expected;
         if error.is_nan() || error > 1e-6 {
-            return Err(format!("vertex number {vertex}: rank {rank}, expected {expected}"));
+            return Err(format!("vertex {}: rank {rank}, expected {expected}", graph.id(vertex)));
         }
         worst = worst.max(error);
     }

@@ -26,19 +26,23 @@ impl Ranges {
         let free = job.budget().free_bytes();
         let block_ids = ids::BLOCK_BYTES as u64 / 8;
         // A quarter for the ids of a range, rounded to blocks so that loading one wastes nothing.
-        let len = (free / 4 / 8 / block_ids).max(1) * block_ids;
-        let count = (ids.len() / 8).div_ceil(len);
-        let fit = free / 2 / WRITE_BYTES;
-        if count > fit {
-            // count = 32 n / free must be at most free / (2 WRITE_BYTES).
-            let smallest = ((64 * ids.len() / 8 * WRITE_BYTES) as f64).sqrt() as u64;
+        let len = |free: u64| (free / 4 / 8 / block_ids).max(1) * block_ids;
+        let count = |free: u64| (ids.len() / 8).div_ceil(len(free));
+        // Half for the writers of the bins.
+        let fits = |free: u64| count(free) <= free / 2 / WRITE_BYTES;
+        if !fits(free) {
+            let given = job.budget().memory_bytes();
+            let mut budgets = (given >> 20..).map(|mib| (mib + 1) << 20);
             return Err(inshore_store::Error::BudgetTooSmall {
                 what: format!("import of {} vertices", ids.len() / 8),
-                given: job.budget().memory_bytes(),
-                smallest: (smallest + smallest / 4).next_multiple_of(1 << 20),
+                given,
+                smallest: budgets
+                    .find(|budget| fits(free + (budget - given)))
+                    .expect("some budget is enough"),
             }
             .into());
         }
+        let (len, count) = (len(free), count(free));
         let mut bounds = Vec::with_capacity(count as usize);
         for range in 1..count {
             bounds.push(ids::get(job, ids, (range * len) as u32)?);

@@ -1,6 +1,7 @@
 //! Lanes: what each reading thread writes to, so that threads share nothing but the bitmap of ids.
 
 use inshore_store::Job;
+use inshore_tables::LINE_BYTES_MAX;
 
 use super::{
     idset::{IdInserter, IdSet},
@@ -61,7 +62,8 @@ impl<'a> Lanes<'a> {
             lanes.push(Lane { log: EdgeLogWriter::new(job, weighted)?, ids: set.inserter(), drop_loops });
         }
         // Each lane has a block in hand and one waiting, and the reader fills another.
-        let block_bytes = (free_bytes as usize / 8 / (2 * count + 1)).clamp(64 << 10, 1 << 20);
+        let block_bytes =
+            (free_bytes as usize / 8 / (2 * count + 1)).clamp(64 << 10, LINE_BYTES_MAX as usize);
         Ok(Lanes { job: job.clone(), lanes, block_bytes })
     }
 

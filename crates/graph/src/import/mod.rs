@@ -126,6 +126,20 @@ pub struct ImportOptions {
     pub weight_column: Option<String>,
 }
 
+impl ImportOptions {
+    /// Refuses names of columns for an input whose columns have no names.
+    fn refuse_columns(&self, input: &Input) -> Result<()> {
+        match [&self.source_column, &self.target_column, &self.weight_column].into_iter().flatten().next() {
+            None => Ok(()),
+            Some(name) => Err(Error::BadInput {
+                place: input.name().to_string(),
+                found: "a format without names of columns".to_string(),
+                expected: format!("CSV, Parquet or Arrow with a column {name}"),
+            }),
+        }
+    }
+}
+
 /// Imports the edges of `inputs` as the graph `name`.
 ///
 /// Any `u64` is an id. Duplicate edges merge (the smallest weight stays). Nothing is visible before all of it is
@@ -191,9 +205,13 @@ impl Traits {
         formats: Vec<EdgeFormat>,
         options: &ImportOptions,
     ) -> Result<Traits> {
-        let mut undirected = options.undirected;
+        let mut symmetric: Option<(bool, &Input)> = None;
         let mut weighted: Option<(bool, &Input)> = None;
         for (input, format) in inputs.iter().zip(&formats) {
+            let mut is_symmetric = false;
+            if !matches!(format, EdgeFormat::Csv | EdgeFormat::Parquet | EdgeFormat::Arrow) {
+                options.refuse_columns(input)?;
+            }
             let has = match format {
                 EdgeFormat::Text => options.weighted,
                 EdgeFormat::Binary => false,
@@ -201,7 +219,7 @@ impl Traits {
                 EdgeFormat::Ldbc => options.weighted || parse::has_third_column(job, input)?,
                 EdgeFormat::MatrixMarket => {
                     let header = parse::matrix_header(job, input)?;
-                    undirected |= header.symmetric;
+                    is_symmetric = header.symmetric;
                     header.weighted
                 }
                 _ => rows::weight_column(job, input, options)?.is_some(),
@@ -217,7 +235,19 @@ impl Traits {
                 }
                 _ => weighted = Some((has, input)),
             }
+            match symmetric {
+                Some((known, first)) if known != is_symmetric && !options.undirected => {
+                    let kind = |symmetric| if symmetric { "a symmetric matrix" } else { "directed edges" };
+                    return Err(Error::BadInput {
+                        place: input.name().to_string(),
+                        found: kind(is_symmetric).to_string(),
+                        expected: format!("{}, as in {} (or --undirected)", kind(known), first.name()),
+                    });
+                }
+                _ => symmetric = Some((is_symmetric, input)),
+            }
         }
+        let undirected = options.undirected || symmetric.is_some_and(|(is_symmetric, _)| is_symmetric);
         Ok(Traits { formats, undirected, weighted: weighted.is_some_and(|(has, _)| has) })
     }
 }

@@ -10,10 +10,12 @@ use inshore_store::Job;
 use inshore_tables::{Input, LineBlock, LineBlocks};
 
 use super::lane::{Lane, Lanes};
-use crate::{Error, Result};
+use crate::{Error, Result, graph::VERTICES_MAX};
 
 const TWO_IDS: &str = "two vertex ids";
-const WITH_WEIGHT: &str = "two vertex ids and a weight";
+const WITH_WEIGHT: &str = "two vertex ids and a finite weight";
+/// Fields of a line of an edge list: two ids, and perhaps a weight and a time.
+const FIELDS_MAX: usize = 4;
 const ID_RANGE: &str = "an id from 0 to 18446744073709551615";
 
 /// An edge list: `source destination [weight]`.
@@ -23,6 +25,9 @@ pub(super) fn text(job: &Job, input: &Input, lanes: &mut Lanes, weighted: bool) 
         let expected = if weighted { WITH_WEIGHT } else { TWO_IDS };
         let (source, destination) = (fields.id(expected)?, fields.id(expected)?);
         let weight = if weighted { fields.weight(expected)? } else { 1.0 };
+        if !fields.0.is_empty() && fields.count() > FIELDS_MAX - 2 - weighted as usize {
+            return Err(Bad { expected: format!("at most {FIELDS_MAX} fields"), found: None }.into());
+        }
         Ok(lane.edge(source, destination, weight)?)
     })
 }
@@ -91,7 +96,12 @@ pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
             });
         }
     }
-    Err(bad(1, b"", "a Matrix Market header"))
+    let expected = if banner.is_some() { "rows, columns and entries" } else { "a Matrix Market header" };
+    Err(Error::BadInput {
+        place: input.name().to_string(),
+        found: "the end of the file".to_string(),
+        expected: expected.to_string(),
+    })
 }
 
 fn parse_banner(line: &[u8]) -> Option<(bool, bool)> {
@@ -113,6 +123,9 @@ fn parse_banner(line: &[u8]) -> Option<(bool, bool)> {
 /// A Matrix Market file: all rows and columns are vertices, entries are edges.
 pub(super) fn matrix_market(job: &Job, input: &Input, lanes: &mut Lanes) -> Result<()> {
     let header = matrix_header(job, input)?;
+    if header.vertices > VERTICES_MAX {
+        return Err(Error::TooManyVertices { found: header.vertices, limit: VERTICES_MAX });
+    }
     for vertex in 1..=header.vertices {
         lanes.lanes[0].vertex(vertex)?;
     }
@@ -251,7 +264,7 @@ fn read_blocks(
 }
 
 fn is_separator(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b',' | b';' | b'\r')
+    matches!(byte, b' ' | b'\t' | b',' | b';')
 }
 
 /// Comments, and lines of nothing but separators.
@@ -267,18 +280,29 @@ fn is_comment(line: &[u8]) -> bool {
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    fn skip_separators(&mut self) {
+    /// Any number of spaces and tabs, and among them one comma or semicolon at most: two have an empty field between
+    /// them.
+    #[inline]
+    fn skip_separators(&mut self) -> bool {
+        let mut commas = 0;
         while let [first, rest @ ..] = self.0
             && is_separator(*first)
         {
+            commas += matches!(first, b',' | b';') as u32;
             self.0 = rest;
         }
+        commas < 2
+    }
+
+    /// How many fields are left.
+    fn count(&self) -> usize {
+        self.0.split(|&byte| is_separator(byte)).filter(|field| !field.is_empty()).count()
     }
 
     /// The next field as an id.
     #[inline]
     fn id(&mut self, expected: &str) -> std::result::Result<u64, Bad> {
-        self.skip_separators();
+        let follows = self.skip_separators();
         let mut value = 0u64;
         let mut len = 0;
         let mut overflow = false;
@@ -291,7 +315,7 @@ impl Fields<'_> {
             len += 1;
         }
         let ends = self.0.get(len).is_none_or(|&byte| is_separator(byte));
-        if len == 0 || !ends {
+        if len == 0 || !ends || !follows {
             return Err(Bad { expected: expected.to_string(), found: None });
         }
         if overflow {
@@ -303,10 +327,11 @@ impl Fields<'_> {
 
     /// The next field as a finite number.
     fn weight(&mut self, expected: &str) -> std::result::Result<f64, Bad> {
-        self.skip_separators();
+        let follows = self.skip_separators();
         let len = self.0.iter().position(|&byte| is_separator(byte)).unwrap_or(self.0.len());
         let text = std::str::from_utf8(&self.0[..len]).ok();
-        let weight = text.and_then(|text| text.parse::<f64>().ok()).filter(|weight| weight.is_finite());
+        let weight =
+            text.and_then(|text| text.parse::<f64>().ok()).filter(|weight| weight.is_finite() && follows);
         self.0 = &self.0[len..];
         weight.ok_or_else(|| Bad { expected: expected.to_string(), found: None })
     }
@@ -323,10 +348,12 @@ mod tests {
 
     #[test]
     fn ids_are_read_between_any_separators() {
-        for line in ["1 2", "1\t2", " 1  2 ", "1,2", "1;2\r", "1, 2, 0.5", "01 2"] {
+        for line in ["1 2", "1\t2", " 1  2 ", "1,2", "1;2", "1, 2, 0.5", "01 2"] {
             assert_eq!(ids(line), Some((1, 2)), "{line:?}");
         }
-        for line in ["", "1", "1 ", "a b", "1 b", "-1 2", "1.5 2", "1x 2", "1 18446744073709551616"] {
+        for line in
+            ["", "1", "1 ", "a b", "1 b", "-1 2", "1.5 2", "1x 2", "1,,2", "1 2\r3", "1 18446744073709551616"]
+        {
             assert_eq!(ids(line), None, "{line:?}");
         }
         assert_eq!(ids("18446744073709551615 0"), Some((u64::MAX, 0)));

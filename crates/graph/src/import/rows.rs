@@ -61,19 +61,43 @@ impl Columns {
             found: format!("columns {}", names.join(", ")),
             expected: format!("a column {wanted}"),
         };
-        let pick = |wanted: &Option<String>, usual: &[&str], place: Option<usize>| match wanted {
+        let pick = |wanted: &Option<String>, usual: &[&str]| match wanted {
             Some(name) => names.iter().find(|known| *known == name).map(Some).ok_or_else(|| missing(name)),
-            None => Ok(names
-                .iter()
-                .find(|name| usual.contains(&name.to_ascii_lowercase().as_str()))
-                .or_else(|| names.get(place?))),
+            None => Ok(names.iter().find(|name| usual.contains(&name.to_ascii_lowercase().as_str()))),
         };
-        let need = |name: Option<&String>, what: &str| name.cloned().ok_or_else(|| missing(what));
-        Ok(Columns {
-            source: need(pick(&options.source_column, &SOURCE_NAMES, Some(0))?, "of sources")?,
-            target: need(pick(&options.target_column, &TARGET_NAMES, Some(1))?, "of targets")?,
-            weight: pick(&options.weight_column, &WEIGHT_NAMES, None)?.cloned(),
-        })
+        let weight = pick(&options.weight_column, &WEIGHT_NAMES)?;
+        if options.weighted && weight.is_none() {
+            return Err(missing("of weights, called weight or named"));
+        }
+        let known =
+            (pick(&options.source_column, &SOURCE_NAMES)?, pick(&options.target_column, &TARGET_NAMES)?);
+        let (source, target) = match known {
+            (Some(source), Some(target)) => (source, target),
+            (Some(_), None) => return Err(missing("of targets, with one of the usual names or named")),
+            (None, Some(_)) => return Err(missing("of sources, with one of the usual names or named")),
+            // Nothing says which: the first two that are no weights.
+            (None, None) => {
+                let mut others = names.iter().filter(|name| Some(*name) != weight);
+                let source = others.next().ok_or_else(|| missing("of sources"))?;
+                let target = others.next().ok_or_else(|| missing("of targets"))?;
+                if [source, target].iter().all(|name| name.parse::<f64>().is_ok()) {
+                    return Err(Error::BadInput {
+                        place: input.name().to_string(),
+                        found: format!("numbers in the first line: {}", names.join(", ")),
+                        expected: "names of columns (--format text reads a file without them)".to_string(),
+                    });
+                }
+                (source, target)
+            }
+        };
+        let weight = weight.cloned();
+        let columns = Columns { source: source.clone(), target: target.clone(), weight };
+        let all = [Some(&columns.source), Some(&columns.target), columns.weight.as_ref()];
+        let all: Vec<_> = all.into_iter().flatten().collect();
+        if let Some(twice) = (1..all.len()).find(|&later| all[..later].contains(&all[later])) {
+            return Err(missing(&format!("of its own instead of '{}' twice", all[twice])));
+        }
+        Ok(columns)
     }
 }
 
@@ -109,7 +133,7 @@ pub(super) fn table(
             let weight = weights.map_or(1.0, |weights| weights.value(row));
             if !weight.is_finite() {
                 return Err(Error::BadInput {
-                    place: format!("{}: row {}", input.name(), reader.place() + row as u64),
+                    place: format!("{}: row {}", input.name(), reader.place() + row as u64 + 1),
                     found: weight.to_string(),
                     expected: "a finite weight".to_string(),
                 });
@@ -126,7 +150,7 @@ fn refuse_nulls(input: &Input, batch: &RecordBatch, first: u64) -> Result<()> {
     for (column, field) in batch.columns().iter().zip(batch.schema().fields()) {
         if let Some(row) = (0..batch.num_rows()).find(|&row| column.is_null(row)) {
             return Err(Error::BadInput {
-                place: format!("{}: row {}", input.name(), first + row as u64),
+                place: format!("{}: row {}", input.name(), first + row as u64 + 1),
                 found: format!("null in column {}", field.name()),
                 expected: "a value".to_string(),
             });
