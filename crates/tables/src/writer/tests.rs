@@ -127,7 +127,8 @@ fn a_writer_dropped_before_finish_leaves_the_old_file_and_nothing_else() {
         let batch = table(50_000);
         let mut writer = TableWriter::create(&path, batch.schema(), &Budget::new(8 << 20, 1)).unwrap();
         writer.write(&batch).unwrap();
-        assert_eq!(entries(&folder), 2);
+        // Where the file system knows files without names, a kill at this point leaves nothing either.
+        assert!(entries(&folder) <= 2);
         assert_eq!(fs::read(&path).unwrap(), b"old");
         drop(writer);
         assert_eq!(fs::read(&path).unwrap(), b"old");
