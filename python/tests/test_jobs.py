@@ -53,7 +53,8 @@ print("ready", flush=True)
 try:
     jobs[sys.argv[2]]()
 except KeyboardInterrupt:
-    print("interrupted", [entry.name for entry in (store.path / "scratch").iterdir()])
+    names = [entry.name for entry in (store.path / "scratch").iterdir()]
+    print("interrupted", [name for name in names if not name.startswith("reader-")])
 print([info.name for info in store.graphs()], len(store.graph("kron").components()))
 """
 

@@ -165,6 +165,7 @@ mod tests {
             threads: 2,
             bytes_read: 8 << 30,
             bytes_written: 0,
+            repairs: 0,
             direct_io: true,
             phases: vec![PhaseReport { phase: "superstep 1".into(), seconds: 3.0 }],
             levels: vec![LevelReport { level: 0, records_in: 1000, records_out: 250 }],

@@ -137,5 +137,5 @@ fn a_store_can_be_named_by_option_or_environment() {
     folder.run("graph import - --name there --store elsewhere").stdin("1 2\n").ok();
     assert_eq!(folder.graphs(), ["here"]);
     assert!(folder.run("--store elsewhere graph ls").ok().stdout.contains("there"));
-    assert!(folder.path("elsewhere/datasets/there").is_dir());
+    assert!(folder.path("elsewhere/segment-00000000").is_file());
 }

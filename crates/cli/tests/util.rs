@@ -66,26 +66,22 @@ impl Folder {
         std::thread::sleep(Duration::from_millis(200));
     }
 
-    /// Waits until some job has at least `bytes` bytes in scratch files.
+    /// Waits until some job has taken at least `bytes` bytes of extents.
     pub fn wait_for_scratch(&self, bytes: u64, child: &mut Child) {
         let deadline = Instant::now() + Duration::from_secs(30);
-        while self.scratch().iter().map(|path| bytes_below(path)).sum::<u64>() < bytes {
-            assert!(child.try_wait().unwrap().is_none(), "the job ended before it wrote {bytes} bytes");
-            assert!(Instant::now() < deadline, "nothing in scratch after 30 s");
+        while self.scratch().iter().map(|path| bytes_taken(path)).sum::<u64>() < bytes {
+            assert!(child.try_wait().unwrap().is_none(), "the job ended before it took {bytes} bytes");
+            assert!(Instant::now() < deadline, "nothing was taken after 30 s");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-/// Bytes in all files of a folder that someone else may be changing.
-fn bytes_below(path: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(path) else { return 0 };
-    let entries = entries.flatten().map(|entry| match entry.metadata() {
-        Ok(data) if data.is_dir() => bytes_below(&entry.path()),
-        Ok(data) => data.len(),
-        Err(_) => 0,
-    });
-    entries.sum()
+/// Bytes of the extents that a job has written down as taken: device, first extent and count, 10 bytes a run.
+fn bytes_taken(folder: &Path) -> u64 {
+    let runs = fs::read(folder.join("lease")).unwrap_or_default();
+    let counts = runs.chunks_exact(10).map(|run| u32::from_le_bytes(run[6..].try_into().unwrap()));
+    counts.map(|count| (count as u64) << 21).sum()
 }
 
 /// A command that is not yet started.

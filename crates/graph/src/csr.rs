@@ -276,8 +276,7 @@ pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr) -> Result<Sorte
 pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr) -> Result<Csr> {
     let sorted = transposed::<Unweighted>(job, csr)?;
     let create = |name: &str, block_bytes, buffer_bytes| {
-        let name = job.scratch_name(&format!("in.{name}"));
-        Ok(FileWriter::create(job, job.scratch_path(&name), name, block_bytes, buffer_bytes)?)
+        Ok(FileWriter::create(job, &format!("in.{name}"), block_bytes, buffer_bytes)?)
     };
     let writer = CsrWriter::new(create, csr.vertices, false, false)?;
     let files = write_rows(job, sorted, writer)?;

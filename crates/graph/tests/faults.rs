@@ -8,12 +8,12 @@ use inshore_graph::{
     Graph, ImportOptions, Kronecker, PageRankOptions, Tuning, generate, import, list, pagerank,
 };
 use inshore_sortreduce::Strategy;
-use inshore_store::{Budget, Cancel, Directory, Fault, Faulty, Job, Store};
+use inshore_store::{Budget, Cancel, Directory, EXTENT_BYTES, Fault, Faulty, Job, SEGMENT_EXTENTS, Store};
 use inshore_tables::Input;
 use support::MIB;
 
 struct Rig {
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     store: Store,
     device: Faulty,
 }
@@ -21,9 +21,16 @@ struct Rig {
 impl Rig {
     fn new(faults: &[Fault]) -> Rig {
         let folder = tempfile::tempdir().unwrap();
-        let device = Faulty::new(Arc::new(Directory::new()), faults);
-        let store = Store::open_on(folder.path(), Arc::new(device.clone())).unwrap();
-        Rig { _folder: folder, store, device }
+        Rig::on(folder, faults)
+    }
+
+    /// The store in a folder, on a device that fails from now on.
+    fn on(folder: tempfile::TempDir, faults: &[Fault]) -> Rig {
+        let directory = Directory::open(folder.path(), None).unwrap();
+        let device = Faulty::new(Arc::new(directory), &[]);
+        let store = Store::open_on(folder.path(), vec![Arc::new(device.clone())]).unwrap();
+        device.set(faults);
+        Rig { folder, store, device }
     }
 
     fn job(&self) -> Job {
@@ -55,7 +62,7 @@ fn assert_fails(
     expected: &[u8],
     work: impl Fn(&Rig) -> inshore_graph::Result<()>,
 ) {
-    let (mut failed, mut all) = (0, 0);
+    let (mut failed, mut all, mut whole) = (0, 0, 0);
     for fault in faults {
         let rig = Rig::new(&[fault]);
         let error = match work(&rig) {
@@ -68,11 +75,18 @@ fn assert_fails(
         };
         let told = ["No space left", "Input/output error", "damaged at offset", "the file ends before"];
         assert!(told.iter().any(|word| error.contains(word)), "{fault:?}: {error}");
-        assert!(list(&rig.store).unwrap().is_empty(), "{fault:?}: nothing half made");
+        // Where the second copy of the log's record failed, the first one counts: the graph is there, and whole.
+        let store = Store::open(rig.store.path()).unwrap();
+        if !list(&store).unwrap().is_empty() {
+            assert!(edges(&rig) == expected, "{fault:?}: half made");
+            whole += 1;
+        }
+        drop(store);
         let left = std::fs::read_dir(rig.store.path().join("scratch")).unwrap().count();
         assert_eq!(left, 1, "{fault:?}: only the lock is left in scratch");
         (failed, all) = (failed + 1, all + 1);
     }
+    assert!(whole <= 4, "{whole} graphs were made by jobs that failed");
     assert!(failed * 10 >= all * 8, "only {failed} of {all} faults made a difference");
 }
 
@@ -90,7 +104,7 @@ fn import_survives_every_kind_of_fault_at_any_time() {
     work(&rig).unwrap();
     let (reads, writes, syncs) = rig.device.counts();
     let expected = edges(&rig);
-    assert!(reads > 20 && writes > 20 && syncs >= 5, "{reads} reads, {writes} writes, {syncs} syncs");
+    assert!(reads > 20 && writes > 20 && syncs >= 2, "{reads} reads, {writes} writes, {syncs} syncs");
     assert_fails(spread(writes).map(Fault::NoSpaceFromWrite), &expected, work);
     assert_fails(spread(writes).map(Fault::FailWrite), &expected, work);
     assert_fails(spread(reads).map(Fault::FailRead), &expected, work);
@@ -116,9 +130,9 @@ fn pagerank_survives_every_kind_of_fault_at_any_time() {
         let rig = Rig::new(&[]);
         let kronecker = Kronecker { scale: 14, edge_factor: 8, seed: 1 };
         generate(&rig.store, &rig.job(), "g", &kronecker, false).unwrap();
-        let device = Faulty::new(Arc::new(Directory::new()), faults);
-        let store = Store::open_on(rig.store.path(), Arc::new(device.clone())).unwrap();
-        Rig { store, device, ..rig }
+        let Rig { folder, store, .. } = rig;
+        drop(store);
+        Rig::on(folder, faults)
     };
     let rig = make(&[]);
     let expected = run(&rig).unwrap();
@@ -140,23 +154,27 @@ fn pagerank_survives_every_kind_of_fault_at_any_time() {
 
 #[test]
 fn damage_on_flash_is_found_in_every_file_of_a_graph() {
-    for file in ["manifest", "out.index", "out.edges", "ids"] {
+    for name in ["out.index", "out.edges", "ids"] {
         let rig = Rig::new(&[]);
-        let path = rig.store.path().join("edges.txt");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("edges.txt");
         std::fs::write(&path, "5 7\n7 9\n9 5\n").unwrap();
         import(&rig.store, &rig.job(), "g", &[Input::new(&path)], &ImportOptions::default()).unwrap();
-        let damaged = rig.store.path().join("datasets/g").join(file);
-        let mut bytes = std::fs::read(&damaged).unwrap();
-        bytes[9] ^= 1;
-        std::fs::write(&damaged, bytes).unwrap();
+        let dataset = rig.store.dataset("g").unwrap();
+        let file = dataset.file(name).unwrap();
+        let (places, offset) = dataset.locate(&rig.job(), &file, 9).unwrap();
+        let segment = rig.store.path().join(format!("segment-{:08}", places[0].extent / SEGMENT_EXTENTS));
+        let mut bytes = std::fs::read(&segment).unwrap();
+        bytes[(places[0].extent % SEGMENT_EXTENTS) as usize * EXTENT_BYTES + offset] ^= 1;
+        std::fs::write(&segment, bytes).unwrap();
         let run = || -> inshore_graph::Result<()> {
             let graph = Graph::open(&rig.store, "g")?;
             let mut answer = pagerank(&graph, &rig.job(), &PageRankOptions::default())?;
             while answer.rows.next_batch()?.is_some() {}
             Ok(())
         };
-        let error = run().expect_err(file).to_string();
-        assert!(error.contains(file), "{file}: {error}");
+        let error = run().expect_err(name).to_string();
+        assert!(error.contains(name), "{name}: {error}");
     }
 }
 

@@ -13,7 +13,7 @@
 //! many records it has is kept in memory. Several runs share a file because open files are scarce: a budget of
 //! 64 MiB makes thousands of runs of a terabyte.
 
-use std::{marker::PhantomData, ops::Range, sync::Arc};
+use std::{marker::PhantomData, ops::Range};
 
 use inshore_store::{Buffer, CheckedFile, FileWriter, Job, PendingRead};
 
@@ -26,31 +26,10 @@ use crate::{
 /// Runs in a file: more would hold back scratch space while runs are merged in several passes.
 const RUNS_PER_FILE: usize = 256;
 
-/// A scratch file, removed when the last run in it is dropped. Declared first where it is written, so that the
-/// file goes even if writing fails.
-#[derive(Debug)]
-struct Scratch {
-    job: Job,
-    name: String,
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What cannot be removed now goes with the job's folder.
-        let _ = self.job.remove_scratch(&self.name);
-    }
-}
-
-#[derive(Debug)]
-struct RunFile {
-    file: CheckedFile,
-    _scratch: Scratch,
-}
-
 /// A run.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
-    file: Arc<RunFile>,
+    file: CheckedFile,
     start: u64,
     blocks: u64,
     pub records: u64,
@@ -91,7 +70,7 @@ impl<K: Key, V: Value> Layout<K, V> {
 #[derive(Debug)]
 pub(crate) struct RunWriter<K, V> {
     job: Job,
-    prefix: &'static str,
+    name: &'static str,
     write_bytes: usize,
     layout: Layout<K, V>,
     staging: Buffer,
@@ -102,17 +81,16 @@ pub(crate) struct RunWriter<K, V> {
 #[derive(Debug)]
 struct OpenFile {
     writer: FileWriter,
-    scratch: Scratch,
     /// Start, blocks, records and level of the runs in it.
     runs: Vec<(u64, u64, u64, u32)>,
 }
 
 impl<K: Key, V: Value> RunWriter<K, V> {
     /// Nothing is created before the first run.
-    pub fn new(job: &Job, prefix: &'static str, block_bytes: usize, write_bytes: usize) -> Result<Self> {
+    pub fn new(job: &Job, name: &'static str, block_bytes: usize, write_bytes: usize) -> Result<Self> {
         Ok(RunWriter {
             job: job.clone(),
-            prefix,
+            name,
             write_bytes,
             layout: Layout::new(block_bytes),
             staging: Buffer::zeroed(job.budget(), block_bytes, "a run's block")?,
@@ -135,11 +113,8 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     }
 
     fn create(&self) -> Result<OpenFile> {
-        let name = self.job.scratch_name(self.prefix);
-        let path = self.job.scratch_path(&name);
-        let scratch = Scratch { job: self.job.clone(), name: name.clone() };
-        let writer = FileWriter::create(&self.job, path, name, self.layout.block_bytes, self.write_bytes)?;
-        Ok(OpenFile { writer, scratch, runs: Vec::with_capacity(RUNS_PER_FILE) })
+        let writer = FileWriter::create(&self.job, self.name, self.layout.block_bytes, self.write_bytes)?;
+        Ok(OpenFile { writer, runs: Vec::with_capacity(RUNS_PER_FILE) })
     }
 
     /// Appends records to the run.
@@ -189,8 +164,8 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     /// # Errors
     /// [`inshore_store::Error::Io`] of a write that was still on its way.
     pub fn finish(&mut self) -> Result<Vec<Run>> {
-        let Some(OpenFile { writer, scratch, runs }) = self.current.take() else { return Ok(Vec::new()) };
-        let file = Arc::new(RunFile { file: writer.finish()?, _scratch: scratch });
+        let Some(OpenFile { writer, runs }) = self.current.take() else { return Ok(Vec::new()) };
+        let file = writer.finish()?;
         let run = |(start, blocks, records, level)| Run { file: file.clone(), start, blocks, records, level };
         Ok(runs.into_iter().map(run).collect())
     }
@@ -222,7 +197,7 @@ pub(crate) struct RunReader<K, V> {
 impl<K: Key, V: Value> RunReader<K, V> {
     /// Starts to read. Both buffers are of one size, a multiple of the run's block.
     pub fn new(job: &Job, run: Run, buffers: [Buffer; 2]) -> Result<Self> {
-        let layout = Layout::new(run.file.file.block_bytes());
+        let layout = Layout::new(run.file.block_bytes());
         assert!(buffers[0].len() >= layout.block_bytes, "a buffer smaller than a block");
         let [current, spare] = buffers;
         let mut reader = RunReader {
@@ -249,7 +224,7 @@ impl<K: Key, V: Value> RunReader<K, V> {
         let end = self.unread.end.min(self.unread.start + buffer.len() as u64);
         let range = self.unread.start..end;
         self.unread.start = end;
-        self.ahead = Some(self.run.file.file.submit_read(&self.job, range, buffer)?);
+        self.ahead = Some(self.run.file.submit_read(&self.job, range, buffer)?);
         Ok(())
     }
 

@@ -253,9 +253,9 @@ fn a_result_that_is_dropped_half_read_leaves_nothing_behind() {
     common::push_all(&sort, 2, &records).unwrap();
     let mut sorted = sort.finish().unwrap();
     assert!(sorted.next_block().unwrap().is_some());
-    assert_ne!(job.scratch_files(), Vec::<String>::new());
+    assert_ne!(job.job.extents_in_use(), 0);
     drop(sorted);
-    assert_eq!(job.scratch_files(), Vec::<String>::new());
+    job.assert_scratch_is_empty("dropped");
 }
 
 #[test]

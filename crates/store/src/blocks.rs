@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
-    Buffer, DeviceFile, Error, Job, Reservation, Result,
-    io::{Direction, Pending},
+    Buffer, Error, Job, Reservation, Result,
+    checked::{Extents, pieces},
+    io::{Direction, Part, Pending},
 };
 
 /// A scratch file of `blocks` equal blocks, each read and written as a whole and checked when read.
@@ -14,7 +15,7 @@ use crate::{
 #[derive(Debug)]
 pub struct BlockFile {
     job: Job,
-    file: Arc<dyn DeviceFile>,
+    extents: Arc<Extents>,
     name: String,
     block_bytes: usize,
     sums: Vec<u32>,
@@ -35,13 +36,10 @@ impl BlockFile {
     /// must be written before it is read.
     pub fn create(job: &Job, name: &str, blocks: usize, block_bytes: usize) -> Result<BlockFile> {
         let reservation = job.budget().reserve(blocks as u64 * 4, "checksums of vertex state")?;
-        let path = job.scratch_path(name);
-        let file = job.device().create(&path).map_err(|error| Error::io("create", &path, error))?;
-        let name = name.to_string();
         Ok(BlockFile {
             job: job.clone(),
-            file,
-            name,
+            extents: Extents::of_lease(job.lease(), 1),
+            name: name.to_string(),
             block_bytes,
             sums: vec![0; blocks],
             _reservation: reservation,
@@ -63,18 +61,35 @@ impl BlockFile {
     }
 
     /// Starts to read `block` into `buffer`.
-    pub fn submit_read(&self, block: usize, buffer: Buffer) -> PendingBlock {
-        let offset = self.offset(block);
-        let pending = self.job.submit(Direction::Read, self.file.clone(), offset, self.block_bytes, buffer);
-        PendingBlock { pending, name: self.name.clone(), offset, expected: Some(self.sums[block]) }
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where the block was never written.
+    pub fn submit_read(&self, block: usize, buffer: Buffer) -> Result<PendingBlock> {
+        let pending = self.submit(Direction::Read, block, buffer)?;
+        let (name, offset) = (self.name.clone(), self.offset(block));
+        Ok(PendingBlock { pending, name, offset, expected: Some(self.sums[block]) })
     }
 
     /// Starts to write `buffer` as `block`.
-    pub fn submit_write(&mut self, block: usize, buffer: Buffer) -> PendingBlock {
-        let offset = self.offset(block);
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub fn submit_write(&mut self, block: usize, buffer: Buffer) -> Result<PendingBlock> {
         self.sums[block] = crc32fast::hash(&buffer[..self.block_bytes]);
-        let pending = self.job.submit(Direction::Write, self.file.clone(), offset, self.block_bytes, buffer);
-        PendingBlock { pending, name: self.name.clone(), offset, expected: None }
+        let pending = self.submit(Direction::Write, block, buffer)?;
+        let (name, offset) = (self.name.clone(), self.offset(block));
+        Ok(PendingBlock { pending, name, offset, expected: None })
+    }
+
+    fn submit(&self, direction: Direction, block: usize, buffer: Buffer) -> Result<Pending> {
+        let start = self.offset(block);
+        let mut parts = Vec::with_capacity(1);
+        for (extent, offset, range) in pieces(start..start + self.block_bytes as u64) {
+            let place = self.extents.take(extent as usize)?[0];
+            let device = self.job.device(place.device)?;
+            parts.push(Part { device, extent: place.extent, offset, range });
+        }
+        Ok(self.job.submit(direction, parts, buffer, Some(self.extents.clone())))
     }
 }
 
@@ -111,13 +126,16 @@ mod tests {
         for block in 0..3 {
             let mut buffer = Buffer::zeroed(job.budget(), 4096, "test").unwrap();
             buffer.fill(block as u8);
-            blocks.submit_write(block, buffer).wait().unwrap();
+            blocks.submit_write(block, buffer).unwrap().wait().unwrap();
         }
         let mut buffer = Buffer::zeroed(job.budget(), 4096, "test").unwrap();
-        buffer = blocks.submit_read(1, buffer).wait().unwrap();
+        buffer = blocks.submit_read(1, buffer).unwrap().wait().unwrap();
         assert!(buffer.iter().all(|&byte| byte == 1));
         buffer.fill(9);
-        buffer = blocks.submit_write(1, buffer).wait().unwrap(); // dropped by the device
-        assert!(matches!(blocks.submit_read(1, buffer).wait(), Err(Error::Damaged { offset: 4096, .. })));
+        buffer = blocks.submit_write(1, buffer).unwrap().wait().unwrap(); // dropped by the device
+        assert!(matches!(
+            blocks.submit_read(1, buffer).unwrap().wait(),
+            Err(Error::Damaged { offset: 4096, .. })
+        ));
     }
 }

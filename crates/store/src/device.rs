@@ -1,121 +1,247 @@
 //! What holds bytes: the [`Device`] trait and the ordinary device, a folder on a file system.
 //!
-//! All bulk I/O goes through this trait, so that a faulty device can stand in for the drive in tests.
-//! Offsets and lengths are multiples of 4 KiB, as O_DIRECT wants them.
+//! A device is numbered extents of 2 MiB and nothing else: no names, no directories. So a drive, a piece of memory,
+//! an emulated flash card or one of the wrappers that tests need ([`crate::Faulty`], [`crate::Recording`],
+//! [`crate::Throttled`]) can stand in for each other. Offsets and lengths are multiples of 4 KiB, as O_DIRECT wants
+//! them.
 
 use std::{
+    collections::{BTreeSet, HashMap},
+    fmt::Debug,
     fs::File,
     io,
+    ops::Range,
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, RwLock,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 
-/// An open file of a device. All calls take `&self`: any thread may call at any time.
-pub trait DeviceFile: Send + Sync + std::fmt::Debug {
-    /// Fills `buffer` from `offset`.
+/// The unit of allocation.
+pub const EXTENT_BYTES: usize = 2 << 20;
+/// Extents in a segment, which is one file of a [`Directory`]. The first of each segment holds the headers of the
+/// others.
+pub const SEGMENT_EXTENTS: u32 = 128;
+
+/// Something that holds bytes. All calls take `&self`: any thread may call at any time.
+///
+/// What was never written, or was discarded, may read as anything, zeros included; checksums are the caller's.
+pub trait Device: Send + Sync + Debug {
+    /// How many extents there are.
+    fn extents(&self) -> u32;
+
+    /// Fills `buffer` from `offset` of an extent.
     ///
     /// # Errors
-    /// `UnexpectedEof` where the file ends before; whatever the system reports otherwise.
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Whatever the system reports.
+    fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of `buffer` at `offset`, growing the file.
+    /// Writes all of `buffer` at `offset` of an extent.
     ///
     /// # Errors
     /// Whatever the system reports; part of the bytes may then have been written.
-    fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()>;
+    fn write(&self, extent: u32, offset: usize, buffer: &[u8]) -> io::Result<()>;
 
-    /// Returns when everything written before is durable. A failed sync must not be retried: the system may
-    /// have dropped the pages that it could not write.
+    /// Returns when everything that was written through this handle before is durable. A failed sync must not be
+    /// retried: the system may have dropped what it could not write.
     ///
     /// # Errors
     /// Whatever the system reports.
     fn sync(&self) -> io::Result<()>;
-}
 
-/// Something that holds bytes.
-pub trait Device: Send + Sync + std::fmt::Debug {
-    /// Creates a file that must not exist yet, for reading and writing.
+    /// Takes space for an extent, so that writing to it will not fail for lack of it.
+    ///
+    /// # Errors
+    /// No space left; whatever the system reports.
+    fn prepare(&self, extent: u32) -> io::Result<()>;
+
+    /// Gives back the space of extents whose bytes nobody needs. A device that cannot does nothing.
     ///
     /// # Errors
     /// Whatever the system reports.
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn DeviceFile>>;
+    fn discard(&self, extents: Range<u32>) -> io::Result<()>;
 
-    /// Opens a file for reading.
-    ///
-    /// # Errors
-    /// Whatever the system reports.
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn DeviceFile>>;
-
-    /// Whether every file so far was opened past the page cache.
+    /// Whether all I/O so far went past the page cache.
     fn is_direct(&self) -> bool;
+
+    /// What errors call it.
+    fn name(&self) -> String;
 }
 
-/// The ordinary device: folders on a file system, read and written with O_DIRECT.
+/// The ordinary device: a folder with segment files of 128 extents, read and written with O_DIRECT.
 ///
 /// A file system without O_DIRECT (some in-memory and network ones) is used through the page cache instead;
-/// [`Device::is_direct`], and with it every job's report, says so.
-#[derive(Debug, Default)]
+/// [`Device::is_direct`], and with it every job's report, says so. Segment files are made on first use, are never
+/// removed while the device exists, and take only the space that was written.
+#[derive(Debug)]
 pub struct Directory {
+    path: PathBuf,
+    extents: u32,
+    segments: RwLock<HashMap<u32, Arc<File>>>,
+    /// Segments written since the last sync, and whether one of them is new.
+    dirty: Mutex<(BTreeSet<u32>, bool)>,
     buffered: AtomicBool,
 }
 
 impl Directory {
-    /// A device for any folder.
-    pub fn new() -> Self {
-        Directory::default()
+    /// A device in the folder `path`, which must be there. It may grow to all of the file system, or to `bytes` if
+    /// named.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    pub fn open(path: &Path, bytes: Option<u64>) -> io::Result<Self> {
+        let space = rustix::fs::statvfs(path)?;
+        let bytes = bytes.unwrap_or(space.f_blocks.saturating_mul(space.f_frsize));
+        let extents = (bytes / EXTENT_BYTES as u64).min(u32::MAX as u64) as u32;
+        Ok(Directory {
+            path: path.to_path_buf(),
+            extents,
+            segments: RwLock::default(),
+            dirty: Mutex::default(),
+            buffered: AtomicBool::new(false),
+        })
     }
 
-    fn open_with(&self, path: &Path, flags: OFlags) -> io::Result<Arc<dyn DeviceFile>> {
-        let mode = Mode::from_raw_mode(0o666);
-        let direct = rustix::fs::open(path, flags | OFlags::DIRECT | OFlags::CLOEXEC, mode);
-        let file = match direct {
-            Ok(file) => file,
-            Err(rustix::io::Errno::INVAL) => {
-                // The file may have been created before the flag was refused, so it may exist now.
-                let again = flags.difference(OFlags::EXCL) | OFlags::CLOEXEC;
-                let file = rustix::fs::open(path, again, mode)?;
-                self.buffered.store(true, Ordering::Relaxed);
-                file
+    fn segment_path(&self, segment: u32) -> PathBuf {
+        self.path.join(format!("segment-{segment:08}"))
+    }
+
+    /// The file of a segment; `None` where it does not exist and is not to be made.
+    fn segment(&self, segment: u32, make: bool) -> io::Result<Option<Arc<File>>> {
+        if let Some(file) = self.segments.read().expect("no panic under this lock").get(&segment) {
+            return Ok(Some(file.clone()));
+        }
+        let mut segments = self.segments.write().expect("no panic under this lock");
+        if let Some(file) = segments.get(&segment) {
+            return Ok(Some(file.clone()));
+        }
+        let path = self.segment_path(segment);
+        let file = match self.open_file(&path, OFlags::RDWR) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if !make {
+                    return Ok(None);
+                }
+                self.dirty.lock().expect("no panic under this lock").1 = true;
+                self.open_file(&path, OFlags::RDWR | OFlags::CREATE)?
             }
-            Err(error) => return Err(error.into()),
+            // A store on a file system that is mounted read-only can still be read.
+            Err(error) if !make && is_refusal(&error) => self.open_file(&path, OFlags::RDONLY)?,
+            opened => opened?,
         };
-        Ok(Arc::new(PlainFile(File::from(file))))
+        let file = Arc::new(file);
+        segments.insert(segment, file.clone());
+        Ok(Some(file))
+    }
+
+    fn open_file(&self, path: &Path, flags: OFlags) -> io::Result<File> {
+        let mode = Mode::from_raw_mode(0o666);
+        let file = match rustix::fs::open(path, flags | OFlags::DIRECT | OFlags::CLOEXEC, mode) {
+            Err(rustix::io::Errno::INVAL) => {
+                self.buffered.store(true, Ordering::Relaxed);
+                rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)?
+            }
+            opened => opened?,
+        };
+        Ok(File::from(file))
+    }
+
+    fn made(&self, extent: u32) -> io::Result<Arc<File>> {
+        Ok(self.segment(extent / SEGMENT_EXTENTS, true)?.expect("made where it was not"))
     }
 }
 
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+}
+
+/// Where an extent begins in its segment's file.
+fn offset_of(extent: u32) -> u64 {
+    (extent % SEGMENT_EXTENTS) as u64 * EXTENT_BYTES as u64
+}
+
 impl Device for Directory {
-    fn create(&self, path: &Path) -> io::Result<Arc<dyn DeviceFile>> {
-        self.open_with(path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    fn extents(&self) -> u32 {
+        self.extents
     }
 
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn DeviceFile>> {
-        self.open_with(path, OFlags::RDONLY)
+    fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()> {
+        let Some(file) = self.segment(extent / SEGMENT_EXTENTS, false)? else {
+            buffer.fill(0);
+            return Ok(());
+        };
+        let start = offset_of(extent) + offset as u64;
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match file.read_at(&mut buffer[filled..], start + filled as u64) {
+                // Beyond the end of the file nothing was written yet.
+                Ok(0) => {
+                    buffer[filled..].fill(0);
+                    break;
+                }
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, extent: u32, offset: usize, buffer: &[u8]) -> io::Result<()> {
+        let file = self.made(extent)?;
+        self.dirty.lock().expect("no panic under this lock").0.insert(extent / SEGMENT_EXTENTS);
+        file.write_all_at(buffer, offset_of(extent) + offset as u64)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let (segments, made) = std::mem::take(&mut *self.dirty.lock().expect("no panic under this lock"));
+        for segment in segments {
+            self.segment(segment, true)?.expect("was written").sync_data()?;
+        }
+        if made {
+            File::open(&self.path)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    fn prepare(&self, extent: u32) -> io::Result<()> {
+        let file = self.made(extent)?;
+        let range = (offset_of(extent), EXTENT_BYTES as u64);
+        match fallocate(&file, FallocateFlags::empty(), range.0, range.1) {
+            Err(rustix::io::Errno::OPNOTSUPP) => {
+                let zeros = crate::log::metadata_buffer(EXTENT_BYTES).map_err(io::Error::other)?;
+                file.write_all_at(&zeros, range.0)
+            }
+            prepared => Ok(prepared?),
+        }
+    }
+
+    fn discard(&self, extents: Range<u32>) -> io::Result<()> {
+        let mut next = extents.start;
+        while next < extents.end {
+            let segment = next / SEGMENT_EXTENTS;
+            let end = extents.end.min((segment + 1).saturating_mul(SEGMENT_EXTENTS));
+            if let Some(file) = self.segment(segment, false)? {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                let len = (end - next) as u64 * EXTENT_BYTES as u64;
+                match fallocate(&file, flags, offset_of(next), len) {
+                    Err(rustix::io::Errno::OPNOTSUPP) => {}
+                    discarded => discarded?,
+                }
+            }
+            next = end;
+        }
+        Ok(())
     }
 
     fn is_direct(&self) -> bool {
         !self.buffered.load(Ordering::Relaxed)
     }
-}
 
-#[derive(Debug)]
-struct PlainFile(File);
-
-impl DeviceFile for PlainFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_exact_at(buffer, offset)
-    }
-
-    fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(buffer, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync_all()
+    fn name(&self) -> String {
+        self.path.display().to_string()
     }
 }

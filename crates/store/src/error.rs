@@ -107,6 +107,28 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
+    /// The header of an extent is not what the reference to it says.
+    #[error("{file}: damaged at offset {offset}: the header of the extent is wrong: {what}")]
+    DamagedHeader {
+        /// The dataset and file.
+        file: String,
+        /// Byte offset of the extent in that file.
+        offset: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A device of the store is not there.
+    #[error("device {number} of the store is missing: put it back where it was, or name its folder")]
+    NoDevice {
+        /// Its number.
+        number: u16,
+    },
+    /// All devices are full.
+    #[error("{}: no space left on its devices", store.display())]
+    NoSpace {
+        /// The store.
+        store: PathBuf,
+    },
     /// The job was asked to stop.
     #[error("stopped before it was done; the store is as it was")]
     Cancelled,

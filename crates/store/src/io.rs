@@ -1,31 +1,51 @@
-//! Reads and writes that go on while the caller computes: a small pool of threads that do nothing but
-//! `pread` and `pwrite`.
+//! Reads and writes that go on while the caller computes: a small pool of threads that do nothing but ask devices.
 //!
 //! The buffer travels with the request and comes back with the answer, so that nobody can touch it meanwhile.
 //! Sixteen threads keep as many requests in flight: four are enough for the sequential rate of a virtual NVMe drive
 //! at 1 MiB a request, random reads want more. They sleep in the kernel and are no workers of the budget.
 
-use std::{io, sync::Arc, thread};
+use std::{io, ops::Range, sync::Arc, thread};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::{Buffer, DeviceFile};
+use crate::{Buffer, Device, checked::Extents};
 
 const THREADS: usize = 16;
 /// Requests that may wait; a submitter blocks beyond that.
 const QUEUE: usize = 64;
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
     Write,
 }
 
+/// A range of a buffer and where on a device it belongs.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub device: Arc<dyn Device>,
+    pub extent: u32,
+    pub offset: usize,
+    pub range: Range<usize>,
+}
+
+impl Part {
+    /// Moves the bytes.
+    pub fn transfer(&self, direction: Direction, buffer: &mut [u8]) -> io::Result<()> {
+        let bytes = &mut buffer[self.range.clone()];
+        match direction {
+            Direction::Read => self.device.read(self.extent, self.offset, bytes),
+            Direction::Write => self.device.write(self.extent, self.offset, bytes),
+        }
+    }
+}
+
 struct Request {
     direction: Direction,
-    file: Arc<dyn DeviceFile>,
-    offset: u64,
-    len: usize,
+    parts: Vec<Part>,
     buffer: Buffer,
+    /// What keeps the extents from being used for something else meanwhile.
+    extents: Option<Arc<Extents>>,
     answer: Sender<(Buffer, io::Result<()>)>,
 }
 
@@ -60,31 +80,29 @@ impl Io {
         Ok(io)
     }
 
-    /// Starts to transfer the first `len` bytes of `buffer` from or to `offset` of `file`.
+    /// Starts to transfer `parts` of `buffer`. `extents` live until that is done.
     pub fn submit(
         &self,
         direction: Direction,
-        file: Arc<dyn DeviceFile>,
-        offset: u64,
-        len: usize,
+        parts: Vec<Part>,
         buffer: Buffer,
+        extents: Option<Arc<Extents>>,
     ) -> Pending {
         let (answer, pending) = bounded(1);
-        let request = Request { direction, file, offset, len, buffer, answer };
+        let request = Request { direction, parts, buffer, extents, answer };
         let requests = self.requests.as_ref().expect("open until dropped");
         requests.send(request).expect("the I/O threads live as long as the pool");
         Pending(pending)
     }
 }
 
-fn serve(mut request: Request) {
-    let bytes = &mut request.buffer[..request.len];
-    let result = match request.direction {
-        Direction::Read => request.file.read_at(bytes, request.offset),
-        Direction::Write => request.file.write_at(bytes, request.offset),
-    };
+fn serve(request: Request) {
+    let Request { direction, parts, mut buffer, extents, answer } = request;
+    let result = parts.iter().try_for_each(|part| part.transfer(direction, &mut buffer));
+    // Who has the answer finds the extents free, if nobody else needs them.
+    drop(extents);
     // A caller that failed for another reason no longer waits; its buffer is freed here.
-    let _ = request.answer.send((request.buffer, result));
+    let _ = answer.send((buffer, result));
 }
 
 impl Drop for Io {

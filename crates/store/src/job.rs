@@ -13,8 +13,11 @@ use std::{
 use serde::Serialize;
 
 use crate::{
-    Budget, Buffer, Device, DeviceFile, Error, Io, Result, Scratch,
-    io::{Direction, Pending},
+    Budget, Buffer, Device, Error, Io, Result, Scratch,
+    checked::Extents,
+    io::{Direction, Part, Pending},
+    lease::Lease,
+    shared::Shared,
 };
 
 /// One run of one command. Clones share it; dropping the last one removes the scratch folder.
@@ -25,8 +28,9 @@ pub struct Job(Arc<Inner>);
 struct Inner {
     // Dropped in this order: the I/O threads end before the scratch folder goes.
     io: Io,
-    scratch: Scratch,
-    device: Arc<dyn Device>,
+    lease: Arc<Lease>,
+    scratch: Arc<Scratch>,
+    shared: Arc<Shared>,
     budget: Budget,
     cancel: Cancel,
     counters: Counters,
@@ -56,6 +60,7 @@ impl Cancel {
 pub struct Counters {
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
+    repairs: AtomicU64,
     levels: Mutex<BTreeMap<u32, (u64, u64)>>,
     phases: Mutex<Vec<PhaseReport>>,
 }
@@ -69,6 +74,15 @@ impl Counters {
     /// Bytes written to devices.
     pub fn bytes_written(&self) -> u64 {
         self.bytes_written.load(Ordering::Relaxed)
+    }
+
+    /// Pieces so far that were damaged and came from a second copy.
+    pub fn repairs(&self) -> u64 {
+        self.repairs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_repair(&self) {
+        self.repairs.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Adds records that entered and left a level of sort-reduce: level 0 forms runs (or updates a dense
@@ -139,6 +153,8 @@ pub struct Report {
     pub bytes_read: u64,
     /// Bytes written to devices.
     pub bytes_written: u64,
+    /// Pieces that were damaged and came from a second copy.
+    pub repairs: u64,
     /// Whether all I/O went past the page cache.
     pub direct_io: bool,
     /// Time for each phase, in order; phases of the same name are added up.
@@ -168,17 +184,14 @@ pub struct LevelReport {
 }
 
 impl Job {
-    pub(crate) fn new(
-        device: Arc<dyn Device>,
-        scratch: Scratch,
-        budget: Budget,
-        cancel: Cancel,
-    ) -> Result<Job> {
+    pub(crate) fn new(shared: Arc<Shared>, scratch: Scratch, budget: Budget, cancel: Cancel) -> Result<Job> {
         let io = Io::new().map_err(|error| Error::io("start I/O threads", scratch.path(), error))?;
+        let scratch = Arc::new(scratch);
         Ok(Job(Arc::new(Inner {
             io,
+            lease: Arc::new(Lease::new(shared.clone(), scratch.clone())),
             scratch,
-            device,
+            shared,
             budget,
             cancel,
             counters: Counters::default(),
@@ -203,12 +216,22 @@ impl Job {
         &self.0.progress
     }
 
-    /// The device of its scratch files and datasets.
-    pub fn device(&self) -> &Arc<dyn Device> {
-        &self.0.device
+    /// A device of the store.
+    pub(crate) fn device(&self, number: u16) -> Result<Arc<dyn Device>> {
+        self.0.shared.device(number)
     }
 
-    /// The path of a scratch file called `name`.
+    /// The extents that it has taken.
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.0.lease
+    }
+
+    /// How many extents its scratch files take, and datasets that it writes and did not commit.
+    pub fn extents_in_use(&self) -> u64 {
+        self.0.lease.in_use()
+    }
+
+    /// The path of a plain scratch file called `name`, for what only works on a file system. It goes with the job.
     pub fn scratch_path(&self, name: &str) -> PathBuf {
         self.0.scratch.path().join(name)
     }
@@ -216,15 +239,6 @@ impl Job {
     /// A name that no other scratch file of this job has, beginning with `prefix`.
     pub fn scratch_name(&self, prefix: &str) -> String {
         format!("{prefix}-{}", self.0.names.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Removes a scratch file. Open readers keep it until they end.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn remove_scratch(&self, name: &str) -> Result<()> {
-        let path = self.scratch_path(name);
-        std::fs::remove_file(&path).map_err(|error| Error::io("remove", path, error))
     }
 
     /// The stop flag.
@@ -273,7 +287,8 @@ impl Job {
             threads: self.0.budget.threads(),
             bytes_read: counters.bytes_read(),
             bytes_written: counters.bytes_written(),
-            direct_io: self.0.device.is_direct(),
+            repairs: counters.repairs(),
+            direct_io: self.0.shared.is_direct(),
             phases: counters.phases.lock().expect("no panic under this lock").clone(),
             levels: levels
                 .iter()
@@ -285,17 +300,17 @@ impl Job {
     pub(crate) fn submit(
         &self,
         direction: Direction,
-        file: Arc<dyn DeviceFile>,
-        offset: u64,
-        len: usize,
+        parts: Vec<Part>,
         buffer: Buffer,
+        extents: Option<Arc<Extents>>,
     ) -> Pending {
         let counter = match direction {
             Direction::Read => &self.0.counters.bytes_read,
             Direction::Write => &self.0.counters.bytes_written,
         };
+        let len: usize = parts.iter().map(|part| part.range.len()).sum();
         counter.fetch_add(len as u64, Ordering::Relaxed);
-        self.0.io.submit(direction, file, offset, len, buffer)
+        self.0.io.submit(direction, parts, buffer, extents)
     }
 }
 
@@ -319,9 +334,12 @@ fn cpu_seconds() -> f64 {
 #[cfg(test)]
 pub(crate) fn test_job(memory_bytes: u64, faults: &[crate::Fault]) -> (tempfile::TempDir, Job) {
     let folder = tempfile::tempdir().unwrap();
-    let device = crate::Faulty::new(Arc::new(crate::Directory::new()), faults);
-    let store = crate::Store::open_on(folder.path(), Arc::new(device)).unwrap();
+    let device = crate::Faulty::new(Arc::new(crate::Memory::new(256)), &[]);
+    let store = crate::Store::open_on(folder.path(), vec![Arc::new(device.clone())]).unwrap();
     let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
+    // The first extents are taken now, so that faults hit what the test does.
+    job.lease().give_back(job.lease().take(&[]).unwrap());
+    device.set(faults);
     (folder, job)
 }
 

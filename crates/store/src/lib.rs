@@ -1,19 +1,21 @@
-//! Bytes on flash: devices, checksums, datasets, memory budget, I/O.
+//! Bytes on flash: devices, extents, checksums, datasets, memory budget, I/O.
 //!
 //! The nouns, from the bottom up:
 //!
 //! - [`Budget`]: the memory and threads that a job may use. Memory is reserved before it is allocated and
 //!   handed back when the [`Reservation`] is dropped.
-//! - [`Device`]: something that holds bytes. [`Directory`] is a folder on a file system, read and written past
-//!   the page cache; [`Faulty`] wraps another device and fails on cue.
-//! - [`CheckedFile`]: a file whose every block is checked against a checksum kept apart from it. [`FileWriter`]
-//!   makes one, [`FileReader`] streams it, [`BlockFile`] is the one that is changed in place.
-//! - [`Store`]: a folder of immutable, named [`Dataset`]s, published by one atomic rename.
-//! - [`Job`]: one run of one command: its budget, scratch folder, counters, progress and stop flag.
+//! - [`Device`]: something that holds numbered extents of 2 MiB. [`Directory`] is a folder on a file system, read and
+//!   written past the page cache; [`Memory`], [`Throttled`], [`Faulty`] and [`Recording`] stand in for it in tests.
+//! - the log: a superblock and records on the devices that say what the store holds, the [`Catalog`].
+//! - [`CheckedFile`]: a list of extents whose every block is checked against a checksum kept apart from it.
+//!   [`FileWriter`] makes one, [`FileReader`] streams it, [`BlockFile`] is the one that is changed in place.
+//! - [`Store`]: named [`Dataset`]s on a set of devices, each published by one record of the log.
+//! - [`Job`]: one run of one command: its budget, extents, counters, progress and stop flag.
 //!
 //! ```text
-//!   Store ── Dataset ── CheckedFile ── Device
-//!     └── Job ── Budget, Scratch, Io, Counters, Progress
+//!   Store ── Dataset ── CheckedFile ── extents ── Device
+//!     ├── log ── Catalog
+//!     └── Job ── Budget, Lease (extents), Io, Counters, Progress
 //! ```
 //!
 //! The store knows bytes and never records: what a dataset means is up to the crate that wrote it, which
@@ -23,26 +25,38 @@
 mod blocks;
 mod budget;
 mod buffer;
+mod catalog;
 mod checked;
 mod device;
+mod encoding;
 mod error;
 mod faulty;
+mod header;
 mod io;
 mod job;
-mod manifest;
+mod lease;
+mod log;
+mod memory;
+mod recording;
 mod scratch;
+mod shared;
 mod store;
+mod throttled;
 
 pub use blocks::{BlockFile, PendingBlock};
 pub use budget::{Budget, Reservation, default_memory_bytes, format_bytes, parse_bytes};
 pub use buffer::Buffer;
+pub use catalog::{Catalog, DatasetRecord, Edit, ExtentRef, FileRecord, Place, Run};
 pub use checked::{CheckedFile, FileReader, FileWriter, PAGE_BYTES, PendingRead};
-pub use device::{Device, DeviceFile, Directory};
+pub use device::{Device, Directory, EXTENT_BYTES, SEGMENT_EXTENTS};
 pub use error::{Error, Result};
 pub use faulty::{Fault, Faulty};
 pub use job::{Cancel, Counters, Job, LevelReport, PhaseReport, Progress, ProgressState, Report};
-pub use manifest::{FileRecord, Manifest};
+pub use log::DeviceEntry;
+pub use memory::Memory;
+pub use recording::{Fate, History, Operation, Recording, after_crash};
 pub use scratch::Scratch;
 pub use store::{Dataset, DatasetBuilder, DatasetSummary, Store, default_store_path};
+pub use throttled::{Limits, Throttled};
 
 pub(crate) use io::Io;

@@ -1,41 +1,36 @@
-//! A folder of immutable, named datasets.
+//! Named datasets on a set of devices.
 //!
 //! ```text
-//!   STORE/inshore.store             magic, version, the store's UUID
-//!   STORE/datasets/NAME/manifest    what the dataset consists of
-//!   STORE/datasets/NAME/...         its files
-//!   STORE/scratch/...               what jobs have in hand
+//!   DIR/segment-00000000, ...   128 extents of 2 MiB each; extent 1 of the first holds the superblock
+//!   DIR/scratch/...             who is at work (see `scratch.rs`); in the folder of the first device only
 //! ```
 //!
-//! A dataset is written in the job's scratch folder, made durable file by file, and published by one rename
-//! that fails where the name exists. So at every instant, after a kill or a power loss too, there is the
-//! whole dataset or none of it. Whoever opened it keeps its open files, so that removing it disturbs no job.
+//! A dataset is written into extents that nobody else uses, made durable, and exists from the moment in which one
+//! record of the log says so. So at every instant, after a kill or a power loss too, there is the whole dataset or none
+//! of it. Whoever opened it keeps its extents from being used again, so that removing it disturbs no job.
 
 use std::{
-    fs::{self, File},
-    io::Write,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-
 use crate::{
-    Budget, Cancel, CheckedFile, Device, Directory, Error, FileWriter, Job, Manifest, Result,
-    scratch::{Scratch, random_u64},
+    Budget, Cancel, CheckedFile, DatasetRecord, Device, Directory, Edit, Error, FileRecord, FileWriter, Job,
+    Place, Result,
+    catalog::Run,
+    checked::{Extents, Identity, Kept},
+    log::read_superblock,
+    scratch::random_u64,
+    shared::Shared,
 };
 
-const HEADER_NAME: &str = "inshore.store";
-const HEADER_MAGIC: &[u8; 8] = b"INSHSTOR";
-const HEADER_VERSION: u32 = 1;
-const HEADER_BYTES: usize = 32;
+/// The header of stores before the first release, which had a folder for each dataset.
+const OLD_HEADER_NAME: &str = "inshore.store";
 
-/// A store: a folder on some file system. Cheap to clone; any number of processes may have it open.
+/// A store: datasets on a set of devices. Cheap to clone; any number of processes may have it open.
 #[derive(Clone, Debug)]
-pub struct Store {
-    path: PathBuf,
-    device: Arc<dyn Device>,
-}
+pub struct Store(Arc<Shared>);
 
 /// A dataset's name, kind and size.
 #[derive(Clone, Debug)]
@@ -44,7 +39,7 @@ pub struct DatasetSummary {
     pub name: String,
     /// Which crate's format it is in.
     pub kind: String,
-    /// Bytes on flash.
+    /// Bytes of data.
     pub bytes: u64,
 }
 
@@ -58,40 +53,47 @@ pub fn default_store_path() -> Option<PathBuf> {
 }
 
 impl Store {
-    /// Opens the store in the folder `path`; makes the folder and the store where there is none.
+    /// Opens the store that has a device in the folder `path`; makes the folder and the store where there is none.
     ///
     /// # Errors
-    /// [`Error::NotAStore`] where the folder holds something else; [`Error::BadFormat`] where the header is of
-    /// another version or damaged; [`Error::Io`].
+    /// [`Error::NotAStore`] where the folder holds something else; [`Error::BadFormat`] where the store is of another
+    /// version or damaged; [`Error::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Store> {
-        Self::open_on(path, Arc::new(Directory::new()))
-    }
-
-    /// As [`Store::open`], with datasets and scratch on `device`.
-    pub fn open_on(path: impl AsRef<Path>, device: Arc<dyn Device>) -> Result<Store> {
         let path = path.as_ref();
         fs::create_dir_all(path).map_err(|error| Error::io("create folder", path, error))?;
         let path = path.canonicalize().map_err(|error| Error::io("open", path, error))?;
-        let header = path.join(HEADER_NAME);
-        if !header.exists() {
-            init(&path, &header)?;
-        }
-        check_header(&header)?;
-        Ok(Store { path, device })
+        let device = directory(&path)?;
+        let Some((number, superblock)) = read_superblock(device.as_ref())? else {
+            check_is_empty(&path)?;
+            return Ok(Store(Shared::open(&path, vec![device], Box::new(open_entry))?));
+        };
+        // Those who are at work meet in the folder of the first device.
+        let first = superblock.devices.first().filter(|first| first.number != number);
+        let home = first.map_or(path, |first| PathBuf::from(&first.path));
+        Ok(Store(Shared::open(&home, vec![device], Box::new(open_entry))?))
     }
 
-    /// The folder.
+    /// The store on `devices`, or a new one if they hold none; `home` is a folder where those who are at work meet.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_on(home: impl AsRef<Path>, devices: Vec<Arc<dyn Device>>) -> Result<Store> {
+        let opener = |entry: &crate::DeviceEntry| Err(Error::NoDevice { number: entry.number });
+        Ok(Store(Shared::open(home.as_ref(), devices, Box::new(opener))?))
+    }
+
+    /// The folder of its first device.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.0.home()
     }
 
-    /// Starts a job, after removing what dead jobs left behind.
+    /// Starts a job, after giving back what dead jobs left behind.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub fn job(&self, budget: Budget, cancel: Cancel) -> Result<Job> {
-        let scratch = Scratch::create(&self.path.join("scratch"))?;
-        Job::new(self.device.clone(), scratch, budget, cancel)
+        let scratch = self.0.join()?;
+        Job::new(self.0.clone(), scratch, budget, cancel)
     }
 
     /// Begins a dataset. Nothing is visible before [`DatasetBuilder::commit`].
@@ -100,18 +102,20 @@ impl Store {
     /// [`Error::BadName`]; [`Error::NameExists`], at once and not after hours of work.
     pub fn create_dataset(&self, job: &Job, name: &str, kind: &str) -> Result<DatasetBuilder> {
         check_name(name)?;
-        if self.dataset_path(name).exists() {
+        if self.0.catalog()?.datasets.contains_key(name) {
             return Err(self.name_exists(name));
         }
-        let folder = job.scratch_path(&job.scratch_name("dataset"));
-        fs::create_dir(&folder).map_err(|error| Error::io("create folder", &folder, error))?;
-        Ok(DatasetBuilder {
-            store: self.clone(),
-            job: job.clone(),
+        let record = DatasetRecord {
+            id: random_u64(),
             name: name.to_string(),
-            folder,
-            manifest: Manifest { kind: kind.to_string(), ..Manifest::default() },
-        })
+            kind: kind.to_string(),
+            sealed: true,
+            copies: 1,
+            attributes: Vec::new(),
+            files: Vec::new(),
+            runs: Vec::new(),
+        };
+        Ok(DatasetBuilder { store: self.clone(), job: job.clone(), record, begun: 0, extents: Vec::new() })
     }
 
     /// Opens a dataset with all its files.
@@ -120,43 +124,33 @@ impl Store {
     /// [`Error::NotFound`], [`Error::BadName`], [`Error::BadFormat`], [`Error::Io`].
     pub fn dataset(&self, name: &str) -> Result<Dataset> {
         check_name(name)?;
-        let path = self.dataset_path(name);
-        if !path.is_dir() {
-            return Err(Error::NotFound { name: name.to_string(), store: self.path.clone() });
-        }
-        let manifest = Manifest::read(&path.join("manifest"))?;
-        let mut files = Vec::with_capacity(manifest.files.len());
-        for record in &manifest.files {
-            let file_path = path.join(&record.name);
-            let file = self.device.open(&file_path).map_err(|error| Error::io("open", &file_path, error))?;
-            let label = format!("{name}/{}", record.name);
-            files.push(CheckedFile::from_record(file, label, file_path, record));
-        }
-        Ok(Dataset { name: name.to_string(), path, manifest, files })
+        let (catalog, pin) = self.0.pinned_catalog()?;
+        let record = catalog.datasets.get(name).ok_or_else(|| self.not_found(name))?.clone();
+        let open = |(number, file): (usize, &FileRecord)| {
+            self.open_file(&record, number as u32, file, Kept::Pin(pin.clone()))
+        };
+        let files = record.files.iter().enumerate().map(open).collect();
+        Ok(Dataset { record, files })
     }
 
-    /// All datasets, by name. One that is damaged is an error that names it.
+    fn open_file(&self, record: &DatasetRecord, number: u32, file: &FileRecord, kept: Kept) -> CheckedFile {
+        let label = format!("{}/{}", record.name, file.name);
+        let identity = Identity { dataset: record.id, file: number, level: 0 };
+        CheckedFile::of_record(&self.0, label, file, identity, record.copies as usize, kept)
+    }
+
+    /// All datasets, by name.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFormat`].
     pub fn list(&self) -> Result<Vec<DatasetSummary>> {
-        let folder = self.path.join("datasets");
-        let read = |error| Error::io("list", &folder, error);
-        let mut all = Vec::new();
-        for entry in fs::read_dir(&folder).map_err(read)? {
-            let path = entry.map_err(read)?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let manifest = match Manifest::read(&path.join("manifest")) {
-                Ok(manifest) => manifest,
-                // Removed by another process since the folder was listed.
-                Err(_) if !path.exists() => continue,
-                Err(error) => return Err(error),
-            };
-            let bytes = manifest.files.iter().map(|file| file.len).sum();
-            all.push(DatasetSummary { name, kind: manifest.kind, bytes });
-        }
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(all)
+        let catalog = self.0.catalog()?;
+        let summary = |record: &Arc<DatasetRecord>| DatasetSummary {
+            name: record.name.clone(),
+            kind: record.kind.clone(),
+            bytes: record.bytes(),
+        };
+        Ok(catalog.datasets.values().map(summary).collect())
     }
 
     /// Removes a dataset. Jobs that have it open go on undisturbed.
@@ -165,24 +159,28 @@ impl Store {
     /// [`Error::NotFound`], [`Error::BadName`], [`Error::Io`].
     pub fn remove(&self, name: &str) -> Result<()> {
         check_name(name)?;
-        let path = self.dataset_path(name);
-        let scratch = Scratch::create(&self.path.join("scratch"))?;
-        match fs::rename(&path, scratch.path().join("removed")) {
-            Ok(()) => sync_folder(&self.path.join("datasets")),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Err(Error::NotFound { name: name.to_string(), store: self.path.clone() })
-            }
-            Err(error) => Err(Error::io("remove", path, error)),
-        }
-    }
-
-    fn dataset_path(&self, name: &str) -> PathBuf {
-        self.path.join("datasets").join(name)
+        self.0.commit(|catalog| match catalog.datasets.contains_key(name) {
+            true => Ok(vec![Edit::Remove(name.to_string())]),
+            false => Err(self.not_found(name)),
+        })
     }
 
     fn name_exists(&self, name: &str) -> Error {
-        Error::NameExists { name: name.to_string(), store: self.path.clone() }
+        Error::NameExists { name: name.to_string(), store: self.path().to_path_buf() }
     }
+
+    fn not_found(&self, name: &str) -> Error {
+        Error::NotFound { name: name.to_string(), store: self.path().to_path_buf() }
+    }
+}
+
+fn directory(path: &Path) -> Result<Arc<dyn Device>> {
+    let device = Directory::open(path, None).map_err(|error| Error::io("open device", path, error))?;
+    Ok(Arc::new(device))
+}
+
+fn open_entry(entry: &crate::DeviceEntry) -> Result<Arc<dyn Device>> {
+    directory(Path::new(&entry.path))
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -192,71 +190,25 @@ fn check_name(name: &str) -> Result<()> {
     if good { Ok(()) } else { Err(Error::BadName { name: name.to_string() }) }
 }
 
-/// Makes an empty folder a store. The header comes last and by a rename: of two processes that do this at
-/// once, one writes it and the other finds it.
-fn init(path: &Path, header: &Path) -> Result<()> {
-    let io = |what: &'static str| move |error| Error::io(what, path, error);
-    // The names that a process which does the same right now may have made already.
-    let ours = |name: &str| name == "datasets" || name == "scratch" || name.starts_with(HEADER_NAME);
-    for entry in fs::read_dir(path).map_err(io("list"))? {
-        if !ours(&entry.map_err(io("list"))?.file_name().to_string_lossy()) {
+/// Whether a store may be made in a folder without one: nothing is in it but what another process makes that does
+/// the same right now.
+fn check_is_empty(path: &Path) -> Result<()> {
+    let list = |error| Error::io("list", path, error);
+    for entry in fs::read_dir(path).map_err(list)? {
+        let name = entry.map_err(list)?.file_name().to_string_lossy().into_owned();
+        if name == OLD_HEADER_NAME {
+            return Err(Error::BadFormat {
+                path: path.to_path_buf(),
+                what: "version of the store",
+                found: "1, from before the first release".to_string(),
+                expected: "2".to_string(),
+            });
+        }
+        if name != "scratch" && name != "segment-00000000" && name != "lost+found" {
             return Err(Error::NotAStore { path: path.to_path_buf() });
         }
     }
-    for folder in ["datasets", "scratch"] {
-        fs::create_dir_all(path.join(folder)).map_err(io("create folder"))?;
-    }
-    let mut bytes = Vec::with_capacity(HEADER_BYTES);
-    bytes.extend(HEADER_MAGIC);
-    bytes.extend(HEADER_VERSION.to_le_bytes());
-    bytes.extend(uuid());
-    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
-    let draft = path.join(format!("{HEADER_NAME}.{:016x}", random_u64()));
-    let mut file = File::create_new(&draft).map_err(io("create header"))?;
-    file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(io("write header"))?;
-    match renameat_with(CWD, &draft, CWD, header, RenameFlags::NOREPLACE) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::EXIST) => fs::remove_file(&draft).map_err(io("remove"))?,
-        Err(error) => return Err(Error::io("create header", path, error.into())),
-    }
-    sync_folder(path)
-}
-
-/// A random (version 4) UUID.
-fn uuid() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&random_u64().to_le_bytes());
-    bytes[8..].copy_from_slice(&random_u64().to_le_bytes());
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    bytes
-}
-
-fn check_header(path: &Path) -> Result<()> {
-    let bytes = fs::read(path).map_err(|error| Error::io("read", path, error))?;
-    let bad = |what, found: String, expected: String| {
-        Err(Error::BadFormat { path: path.to_path_buf(), what, found, expected })
-    };
-    if bytes.len() != HEADER_BYTES {
-        return bad("length", format!("{} bytes", bytes.len()), format!("{HEADER_BYTES} bytes"));
-    }
-    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-    if &bytes[..8] != HEADER_MAGIC {
-        return bad("magic", bytes[..8].escape_ascii().to_string(), HEADER_MAGIC.escape_ascii().to_string());
-    }
-    let found = crc32fast::hash(&bytes[..28]);
-    if found != word(28) {
-        return bad("checksum", format!("{found:08x}"), format!("{:08x}", word(28)));
-    }
-    if word(8) != HEADER_VERSION {
-        return bad("version", word(8).to_string(), HEADER_VERSION.to_string());
-    }
     Ok(())
-}
-
-fn sync_folder(path: &Path) -> Result<()> {
-    let folder = File::open(path).map_err(|error| Error::io("open", path, error))?;
-    folder.sync_all().map_err(|error| Error::io("sync", path, error))
 }
 
 /// A dataset in the making; dropping it without [`DatasetBuilder::commit`] leaves nothing.
@@ -264,37 +216,49 @@ fn sync_folder(path: &Path) -> Result<()> {
 pub struct DatasetBuilder {
     store: Store,
     job: Job,
-    name: String,
-    folder: PathBuf,
-    manifest: Manifest,
+    record: DatasetRecord,
+    /// Files that were begun.
+    begun: u32,
+    /// What the commit takes over from the job.
+    extents: Vec<Arc<Extents>>,
 }
 
 impl DatasetBuilder {
-    /// Begins a file: see [`FileWriter::create`] for `block_bytes` and `buffer_bytes`.
+    /// Begins a file: see [`FileWriter::create`] for `block_bytes` and `buffer_bytes`. Files are ended in the order
+    /// in which they were begun.
     pub fn file(&mut self, name: &str, block_bytes: usize, buffer_bytes: usize) -> Result<FileWriter> {
-        FileWriter::create(&self.job, self.folder.join(name), name.to_string(), block_bytes, buffer_bytes)
+        let identity = Identity { dataset: self.record.id, file: self.begun, level: 0 };
+        self.begun += 1;
+        let copies = self.record.copies as usize;
+        FileWriter::of_dataset(&self.job, name.to_string(), identity, copies, block_bytes, buffer_bytes)
     }
 
-    /// Ends a file that [`Self::file`] began, and makes it durable.
+    /// Ends a file that [`Self::file`] began.
     pub fn add(&mut self, writer: FileWriter) -> Result<()> {
-        self.manifest.files.push(writer.seal()?);
-        Ok(())
+        self.end(writer).map(drop)
     }
 
-    /// Ends a file that [`Self::file`] began, makes it durable, and opens it for reading, before the dataset
-    /// as a whole is there.
+    /// Ends a file that [`Self::file`] began, and opens it for reading, before the dataset as a whole is there.
     pub fn add_and_open(&mut self, writer: FileWriter) -> Result<CheckedFile> {
-        let record = writer.seal()?;
-        let path = self.folder.join(&record.name);
-        let file = self.job.device().open(&path).map_err(|error| Error::io("open", &path, error))?;
-        let checked = CheckedFile::from_record(file, format!("{}/{}", self.name, record.name), path, &record);
-        self.manifest.files.push(record);
-        Ok(checked)
+        let (number, extents) = self.end(writer)?;
+        let file = &self.record.files[number as usize];
+        Ok(self.store.open_file(&self.record, number, file, Kept::Extents(extents)))
+    }
+
+    fn end(&mut self, writer: FileWriter) -> Result<(u32, Vec<Arc<Extents>>)> {
+        let number = writer.number();
+        let (file, extents) = writer.seal()?;
+        if self.record.files.len() <= number as usize {
+            self.record.files.resize(number as usize + 1, FileRecord::default());
+        }
+        self.record.files[number as usize] = file;
+        self.extents.extend(extents.iter().cloned());
+        Ok((number, extents))
     }
 
     /// Bytes of data in the files that were added.
     pub fn bytes(&self) -> u64 {
-        self.manifest.files.iter().map(|file| file.len).sum()
+        self.record.bytes()
     }
 
     /// Publishes the dataset. When this returns, it survives a power loss.
@@ -303,61 +267,77 @@ impl DatasetBuilder {
     /// [`Error::NameExists`] where another job was faster; [`Error::Io`]; [`Error::Cancelled`].
     pub fn commit(mut self, attributes: &[u8]) -> Result<()> {
         self.job.check_cancelled()?;
-        self.manifest.attributes = attributes.to_vec();
-        let path = self.folder.join("manifest");
-        let write = |error| Error::io("write", &path, error);
-        let mut file = File::create_new(&path).map_err(write)?;
-        file.write_all(&self.manifest.encode()).map_err(write)?;
-        file.sync_all().map_err(|error| Error::io("sync", &path, error))?;
-        sync_folder(&self.folder)?;
-        let target = self.store.dataset_path(&self.name);
-        match renameat_with(CWD, &self.folder, CWD, &target, RenameFlags::NOREPLACE) {
-            Ok(()) => sync_folder(&self.store.path.join("datasets")),
-            Err(rustix::io::Errno::EXIST) => Err(self.store.name_exists(&self.name)),
-            Err(error) => Err(Error::io("publish", target, error.into())),
+        assert!(self.record.files.len() == self.begun as usize, "a file was begun and not added");
+        self.record.attributes = attributes.to_vec();
+        let places: Vec<Place> = self.extents.iter().flat_map(|extents| extents.places()).collect();
+        let mut touched: Vec<u16> = places.iter().map(|place| place.device).collect();
+        touched.sort_unstable();
+        touched.dedup();
+        self.record.runs = Run::collect(places);
+        // First the data, then what says that it is there.
+        for number in touched {
+            let device = self.job.device(number)?;
+            device.sync().map_err(|error| Error::io("sync", device.name(), error))?;
         }
+        let record = Arc::new(self.record);
+        let done = self.store.0.commit(|catalog| match catalog.datasets.contains_key(&record.name) {
+            true => Err(self.store.name_exists(&record.name)),
+            false => Ok(vec![Edit::Put(record.clone())]),
+        });
+        // After an error of the log nobody knows whether the dataset is there, so its extents must stay.
+        if !matches!(done, Err(Error::NameExists { .. })) {
+            self.extents.iter().for_each(|extents| extents.keep());
+        }
+        done
     }
 }
 
 /// A dataset with its files open.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    name: String,
-    path: PathBuf,
-    manifest: Manifest,
+    record: Arc<DatasetRecord>,
     files: Vec<CheckedFile>,
 }
 
 impl Dataset {
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Its folder.
-    pub fn path(&self) -> &Path {
-        &self.path
+        &self.record.name
     }
 
     /// Which crate's format it is in.
     pub fn kind(&self) -> &str {
-        &self.manifest.kind
+        &self.record.kind
     }
 
     /// That crate's own header.
     pub fn attributes(&self) -> &[u8] {
-        &self.manifest.attributes
+        &self.record.attributes
     }
 
     /// Bytes of data in all files.
     pub fn bytes(&self) -> u64 {
-        self.manifest.files.iter().map(|file| file.len).sum()
+        self.record.bytes()
     }
 
     /// The file of this name, if the dataset has it.
     pub fn file(&self, name: &str) -> Option<CheckedFile> {
-        let place = self.manifest.files.iter().position(|file| file.name == name)?;
+        let place = self.record.files.iter().position(|file| file.name == name)?;
         Some(self.files[place].clone())
+    }
+
+    /// Where the byte `offset` of a file lies: for each copy the device and the extent, and the offset in the extent.
+    ///
+    /// # Errors
+    /// I/O and damage, where the list of a large file's extents is read.
+    ///
+    /// # Panics
+    /// Where the file ends before.
+    pub fn locate(&self, job: &Job, file: &CheckedFile, offset: u64) -> Result<(Vec<Place>, usize)> {
+        assert!(offset < file.len(), "offset {offset} of {} bytes", file.len());
+        let (extent, rest) = (offset / crate::EXTENT_BYTES as u64, offset % crate::EXTENT_BYTES as u64);
+        let places = (0..self.record.copies as usize).map(|copy| file.place_of(job, extent, copy));
+        Ok((places.collect::<Result<_>>()?, rest as usize))
     }
 }
 
@@ -387,7 +367,8 @@ mod tests {
         store.remove("a").unwrap();
         assert!(matches!(store.dataset("a"), Err(Error::NotFound { .. })));
         assert!(matches!(store.remove("a"), Err(Error::NotFound { .. })));
-        assert_eq!(fs::read_dir(store.path().join("scratch")).unwrap().count(), 1); // the lock
+        drop((again, dataset, store));
+        assert_eq!(fs::read_dir(folder.path().join("new/store/scratch")).unwrap().count(), 1); // the lock
     }
 
     #[test]
@@ -442,13 +423,20 @@ mod tests {
         for name in ["", ".", "..", "a/b", "-a", ".a", "a b", "ä", &"a".repeat(101)] {
             assert!(matches!(store.dataset(name), Err(Error::BadName { .. })), "{name:?}");
         }
-        let header = folder.path().join(HEADER_NAME);
-        let bytes = fs::read(&header).unwrap();
-        for byte in 0..bytes.len() {
-            let mut damaged = bytes.clone();
-            damaged[byte] ^= 0x40;
-            fs::write(&header, damaged).unwrap();
-            assert!(matches!(Store::open(folder.path()), Err(Error::BadFormat { .. })), "byte {byte}");
+        drop(store);
+        // One copy of the superblock is damaged, then both.
+        let path = folder.path().join("segment-00000000");
+        let mut bytes = fs::read(&path).unwrap();
+        for (slot, is_left) in [(0, true), (1, false)] {
+            bytes[crate::EXTENT_BYTES + slot * crate::EXTENT_BYTES / 2 + 20] ^= 0x40;
+            fs::write(&path, &bytes).unwrap();
+            assert_eq!(Store::open(folder.path()).is_ok(), is_left, "slot {slot}");
         }
+        let old = tempfile::tempdir().unwrap();
+        fs::write(old.path().join(OLD_HEADER_NAME), "").unwrap();
+        assert!(matches!(
+            Store::open(old.path()),
+            Err(Error::BadFormat { what: "version of the store", .. })
+        ));
     }
 }

@@ -107,9 +107,7 @@ impl FrontierBuilder {
 
     fn spill(&mut self) -> Result<()> {
         if self.file.is_none() {
-            let name = self.job.scratch_name("active");
-            let path = self.job.scratch_path(&name);
-            self.file = Some(FileWriter::create(&self.job, path, name, BLOCK_BYTES, BLOCK_BYTES)?);
+            self.file = Some(FileWriter::create(&self.job, "active vertices", BLOCK_BYTES, BLOCK_BYTES)?);
         }
         self.file.as_mut().expect("created above").write(self.memory.as_bytes())?;
         self.memory.clear();
@@ -123,15 +121,12 @@ impl FrontierBuilder {
         self.spill()?;
         let file = self.file.expect("spilled").finish()?;
         let range = 0..file.len();
-        // The open file outlives its name, so that no list has to be removed later.
-        self.job.remove_scratch(file.name())?;
         Ok(Frontier::List { memory: Vec::new(), file: Some((file, range)) })
     }
 }
 
 /// The active vertices of all supersteps, one after the other, to be walked through backwards.
 pub(crate) struct KeyLog {
-    job: Job,
     file: FileWriter,
     staged: Vec<u32>,
     ends: Vec<u64>,
@@ -139,9 +134,8 @@ pub(crate) struct KeyLog {
 
 impl KeyLog {
     pub fn new(job: &Job) -> Result<KeyLog> {
-        let name = job.scratch_name("levels");
-        let file = FileWriter::create(job, job.scratch_path(&name), name, BLOCK_BYTES, BLOCK_BYTES)?;
-        Ok(KeyLog { job: job.clone(), file, staged: Vec::with_capacity(BLOCK_KEYS), ends: Vec::new() })
+        let file = FileWriter::create(job, "levels", BLOCK_BYTES, BLOCK_BYTES)?;
+        Ok(KeyLog { file, staged: Vec::with_capacity(BLOCK_KEYS), ends: Vec::new() })
     }
 
     #[inline]
@@ -165,7 +159,6 @@ impl KeyLog {
     pub fn into_levels(mut self) -> Result<impl Iterator<Item = Frontier>> {
         self.flush()?;
         let file = self.file.finish()?;
-        self.job.remove_scratch(file.name())?;
         let ends = self.ends;
         Ok((0..ends.len()).rev().map(move |level| {
             let start = if level == 0 { 0 } else { ends[level - 1] };

@@ -55,7 +55,7 @@ impl<S: State> VertexArray<S> {
             return Ok(VertexArray::Memory(buffer, PhantomData));
         }
         let blocks = vertices.div_ceil(per_block::<S>() as u64) as usize;
-        let mut file = BlockFile::create(job, &job.scratch_name("state"), blocks, BLOCK_BYTES)?;
+        let mut file = BlockFile::create(job, "vertex state", blocks, BLOCK_BYTES)?;
         let whole = Buffer::zeroed(job.budget(), BUFFERS * BLOCK_BYTES, "blocks of vertex state")?;
         let mut buffers = whole.split(BLOCK_BYTES);
         let mut flying: VecDeque<PendingBlock> = VecDeque::new();
@@ -70,7 +70,7 @@ impl<S: State> VertexArray<S> {
                 // The last block may reach beyond the last vertex, and beyond 32 bits.
                 *state = initial(first.wrapping_add(place as u32));
             }
-            flying.push_back(file.submit_write(block, buffer));
+            flying.push_back(file.submit_write(block, buffer)?);
         }
         for pending in flying {
             buffers.push(pending.wait()?);
@@ -201,7 +201,7 @@ impl Blocks {
 
     fn turn_to(&mut self, file: &mut BlockFile, number: u32) -> Result<()> {
         let follows = number == self.number.wrapping_add(1);
-        self.put_back(file);
+        self.put_back(file)?;
         while let Some((ahead, pending)) = self.ahead.pop_front() {
             let buffer = pending.wait()?;
             if ahead == number {
@@ -212,7 +212,7 @@ impl Blocks {
         }
         if self.current.is_none() {
             let buffer = self.take_spare()?;
-            self.current = Some(file.submit_read(number as usize, buffer).wait()?);
+            self.current = Some(file.submit_read(number as usize, buffer)?.wait()?);
         }
         self.number = number;
         if follows {
@@ -221,20 +221,21 @@ impl Blocks {
         Ok(())
     }
 
-    fn put_back(&mut self, file: &mut BlockFile) {
-        let Some(buffer) = self.current.take() else { return };
+    fn put_back(&mut self, file: &mut BlockFile) -> Result<()> {
+        let Some(buffer) = self.current.take() else { return Ok(()) };
         if std::mem::take(&mut self.dirty) {
-            self.behind.push_back(file.submit_write(self.number as usize, buffer));
+            self.behind.push_back(file.submit_write(self.number as usize, buffer)?);
         } else {
             self.spare.push(buffer);
         }
+        Ok(())
     }
 
     fn read_ahead(&mut self, file: &mut BlockFile) -> Result<()> {
         let mut next = self.ahead.back().map_or(self.number, |(number, _)| *number) + 1;
         while self.ahead.len() < AHEAD && (next as usize) < file.blocks() {
             let buffer = self.take_spare()?;
-            self.ahead.push_back((next, file.submit_read(next as usize, buffer)));
+            self.ahead.push_back((next, file.submit_read(next as usize, buffer)?));
             next += 1;
         }
         Ok(())
@@ -248,7 +249,7 @@ impl Blocks {
     }
 
     fn finish(mut self, file: &mut BlockFile) -> Result<Vec<Buffer>> {
-        self.put_back(file);
+        self.put_back(file)?;
         for (_, pending) in self.ahead.drain(..) {
             self.spare.push(pending.wait()?);
         }

@@ -83,7 +83,7 @@ pub(super) fn number(job: &Job, ids: &CheckedFile, logs: Vec<EdgeLog>) -> Result
             writers[ranges.of(destination)].push(number as u64, destination, weight)
         })?;
     }
-    let by_destination = finish(job, writers)?;
+    let by_destination = finish(writers)?;
     job.start_phase("numbering edges (destinations)", "edges", edges);
     let mut writers = create(job, weighted, lanes)?;
     for (range, log) in by_destination.into_iter().enumerate() {
@@ -95,15 +95,15 @@ pub(super) fn number(job: &Job, ids: &CheckedFile, logs: Vec<EdgeLog>) -> Result
             writers[turn].push(source, number as u64, weight)
         })?;
     }
-    finish(job, writers)
+    finish(writers)
 }
 
 fn create(job: &Job, weighted: bool, count: usize) -> Result<Vec<EdgeLogWriter>> {
     (0..count).map(|_| EdgeLogWriter::new(job, weighted)).collect()
 }
 
-fn finish(job: &Job, writers: Vec<EdgeLogWriter>) -> Result<Vec<EdgeLog>> {
-    writers.into_iter().map(|writer| writer.finish(job)).collect()
+fn finish(writers: Vec<EdgeLogWriter>) -> Result<Vec<EdgeLog>> {
+    writers.into_iter().map(|writer| writer.finish()).collect()
 }
 
 fn split(
@@ -119,5 +119,5 @@ fn split(
             writers[bin(source, destination)].push(source, destination, weight)
         })?;
     }
-    finish(job, writers)
+    finish(writers)
 }

@@ -36,7 +36,6 @@ impl Lane<'_> {
 
 /// All lanes.
 pub(super) struct Lanes<'a> {
-    job: Job,
     pub lanes: Vec<Lane<'a>>,
     /// The size of a block of lines: what a lane parses at a time, and the longest line.
     pub block_bytes: usize,
@@ -64,7 +63,7 @@ impl<'a> Lanes<'a> {
         // Each lane has a block in hand and one waiting, and the reader fills another.
         let block_bytes =
             (free_bytes as usize / 8 / (2 * count + 1)).clamp(64 << 10, LINE_BYTES_MAX as usize);
-        Ok(Lanes { job: job.clone(), lanes, block_bytes })
+        Ok(Lanes { lanes, block_bytes })
     }
 
     /// A lane for the next block of an input that one thread reads: each in turn, so that all logs are of one
@@ -79,7 +78,7 @@ impl<'a> Lanes<'a> {
         let mut logs = Vec::with_capacity(self.lanes.len());
         for lane in self.lanes {
             lane.ids.finish()?;
-            logs.push(lane.log.finish(&self.job)?);
+            logs.push(lane.log.finish()?);
         }
         Ok(logs)
     }

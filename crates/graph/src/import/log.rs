@@ -18,10 +18,7 @@ pub(super) struct EdgeLogWriter {
 
 impl EdgeLogWriter {
     pub fn new(job: &Job, weighted: bool) -> Result<EdgeLogWriter> {
-        let create = |prefix| {
-            let name = job.scratch_name(prefix);
-            FileWriter::create(job, job.scratch_path(&name), name, BLOCK_BYTES, BLOCK_BYTES)
-        };
+        let create = |name| FileWriter::create(job, name, BLOCK_BYTES, BLOCK_BYTES);
         let weights = if weighted { Some(create("log-weights")?) } else { None };
         Ok(EdgeLogWriter { edges: create("log")?, weights })
     }
@@ -38,18 +35,9 @@ impl EdgeLogWriter {
         Ok(())
     }
 
-    pub fn finish(self, job: &Job) -> Result<EdgeLog> {
-        let finish = |writer: FileWriter| -> Result<CheckedFile> {
-            let file = writer.finish()?;
-            // The open file outlives its name: dropping the log frees the disk.
-            job.remove_scratch(file.name())?;
-            Ok(file)
-        };
-        let weights = match self.weights {
-            Some(weights) => Some(finish(weights)?),
-            None => None,
-        };
-        Ok(EdgeLog { edges: finish(self.edges)?, weights })
+    pub fn finish(self) -> Result<EdgeLog> {
+        let weights = self.weights.map(FileWriter::finish).transpose()?;
+        Ok(EdgeLog { edges: self.edges.finish()?, weights })
     }
 }
 

@@ -31,18 +31,20 @@ pub struct TestJob {
 /// A job with a budget of `memory_bytes` on a device with `faults`.
 pub fn job(memory_bytes: u64, faults: &[Fault]) -> TestJob {
     let folder = tempfile::tempdir().unwrap();
-    let device = Faulty::new(Arc::new(Directory::new()), faults);
-    let store = Store::open_on(folder.path(), Arc::new(device.clone())).unwrap();
+    let directory = Directory::open(folder.path(), None).unwrap();
+    let device = Faulty::new(Arc::new(directory), &[]);
+    let store = Store::open_on(folder.path(), vec![Arc::new(device.clone())]).unwrap();
     let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
+    device.set(faults);
     TestJob { job, device, folder }
 }
 
 impl TestJob {
-    /// Scratch files of the job, without its lock.
-    pub fn scratch_files(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.job.scratch_path("")).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name != "lock").collect()
+    /// Asserts that no scratch file is left, once reads and writes that nobody waits for have ended.
+    pub fn assert_scratch_is_empty(&self, what: &str) {
+        let is_left = |_: &u32| self.job.extents_in_use() > 0;
+        (0..1000).take_while(is_left).for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
+        assert_eq!(self.job.extents_in_use(), 0, "{what}");
     }
 }
 
@@ -94,7 +96,7 @@ pub fn sort_reduce<O: Operation>(
     assert_eq!(stats.records_in, records.len() as u64);
     assert_eq!(stats.records_out, out.len() as u64);
     drop(sorted);
-    assert_eq!(job.scratch_files(), Vec::<String>::new());
+    job.assert_scratch_is_empty("sorted");
     assert_eq!(job.job.budget().reserved_bytes(), 0);
     Ok((out, stats))
 }

@@ -1,0 +1,453 @@
+//! What the store holds: datasets and where their extents lie. Layout: `docs/format.md`, "Catalog".
+//!
+//! A [`Catalog`] is what the log says after some commit. It is changed by [`Edit`]s only, by the same code when a
+//! commit is made and when the log is read back.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    EXTENT_BYTES, PAGE_BYTES,
+    encoding::{Cursor, put_bytes, put_u32},
+};
+
+/// Where an extent lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The number of the device in the store.
+    pub device: u16,
+    /// The number of the extent on it.
+    pub extent: u32,
+}
+
+/// A reference to an extent of a dataset: where it lies, and the CRC-32 of its header, which holds the checksums of
+/// its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentRef {
+    /// Where it lies.
+    pub place: Place,
+    /// The checksum of its header page.
+    pub header_sum: u32,
+}
+
+/// Bytes of an [`ExtentRef`] on flash.
+pub(crate) const REF_BYTES: usize = 12;
+/// References that a file's record holds itself; a longer list lies in extents of its own.
+pub(crate) const REFS_INLINE: usize = 128;
+
+impl ExtentRef {
+    pub(crate) fn encode(&self) -> [u8; REF_BYTES] {
+        let mut bytes = [0; REF_BYTES];
+        bytes[..2].copy_from_slice(&self.place.device.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.place.extent.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.header_sum.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<ExtentRef> {
+        let mut bytes = Cursor(bytes);
+        let device = bytes.u16()?;
+        bytes.take(2)?;
+        Some(ExtentRef { place: Place { device, extent: bytes.u32()? }, header_sum: bytes.u32()? })
+    }
+}
+
+/// One file of a dataset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileRecord {
+    /// Its name in the dataset.
+    pub name: String,
+    /// Bytes of data.
+    pub len: u64,
+    /// The unit of checking.
+    pub block_bytes: u32,
+    /// 0: `refs` are those of the file's extents. 1: they are those of the extents that hold that list.
+    pub level: u8,
+    /// References to extents, those of the second copy after those of the first.
+    pub refs: Vec<ExtentRef>,
+}
+
+impl FileRecord {
+    /// Extents of data, not counting copies.
+    pub fn extents(&self) -> u64 {
+        self.len.div_ceil(EXTENT_BYTES as u64)
+    }
+
+    /// Whether the numbers fit together, so that no later arithmetic on them can go wrong.
+    fn is_sound(&self, copies: u8) -> bool {
+        let block = self.block_bytes as usize;
+        if self.len > 1 << 56
+            || block == 0
+            || !block.is_multiple_of(PAGE_BYTES)
+            || !EXTENT_BYTES.is_multiple_of(block)
+        {
+            return false;
+        }
+        let refs = self.extents() * copies as u64;
+        let expected = match self.level {
+            0 if refs <= REFS_INLINE as u64 => refs,
+            1 if refs > REFS_INLINE as u64 => {
+                (refs * REF_BYTES as u64).div_ceil(EXTENT_BYTES as u64) * copies as u64
+            }
+            _ => return false,
+        };
+        self.refs.len() as u64 == expected
+    }
+}
+
+/// Extents of one device that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The first.
+    pub start: Place,
+    /// How many.
+    pub count: u32,
+}
+
+impl Run {
+    /// The places in it.
+    pub fn places(self) -> impl Iterator<Item = Place> {
+        let device = self.start.device;
+        (0..self.count).map(move |next| Place { device, extent: self.start.extent + next })
+    }
+
+    fn end(self) -> u32 {
+        self.start.extent + self.count
+    }
+
+    /// What is in `runs` and not in `kept`. Neither needs to be sorted; each holds no place twice.
+    pub fn without(runs: &[Run], kept: &[Run]) -> Vec<Run> {
+        let mut kept = kept.to_vec();
+        kept.sort_unstable_by_key(|run| run.start);
+        let mut left = Vec::new();
+        for &run in runs {
+            let (device, mut next) = (run.start.device, run.start.extent);
+            let first = kept.partition_point(|kept| (kept.start.device, kept.end()) <= (device, next));
+            for kept in &kept[first..] {
+                if kept.start.device != device || kept.start.extent >= run.end() {
+                    break;
+                }
+                if kept.start.extent > next {
+                    let start = Place { device, extent: next };
+                    left.push(Run { start, count: kept.start.extent - next });
+                }
+                next = kept.end();
+            }
+            if next < run.end() {
+                left.push(Run { start: Place { device, extent: next }, count: run.end() - next });
+            }
+        }
+        left
+    }
+
+    /// Sorts places into as few runs as possible.
+    pub fn collect(mut places: Vec<Place>) -> Vec<Run> {
+        places.sort_unstable();
+        let mut runs: Vec<Run> = Vec::new();
+        for place in places {
+            match runs.last_mut() {
+                Some(run)
+                    if run.start.device == place.device
+                        && run.start.extent as u64 + run.count as u64 == place.extent as u64 =>
+                {
+                    run.count += 1;
+                }
+                _ => runs.push(Run { start: place, count: 1 }),
+            }
+        }
+        runs
+    }
+}
+
+/// A dataset as the log describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetRecord {
+    /// A random number that tells it from every other dataset, of the same name too.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+    /// Which crate's format it is in ("graph").
+    pub kind: String,
+    /// Whether nothing can be appended any more.
+    pub sealed: bool,
+    /// On how many devices each extent lies: 1 or 2.
+    pub copies: u8,
+    /// That crate's own header.
+    pub attributes: Vec<u8>,
+    /// Its files.
+    pub files: Vec<FileRecord>,
+    /// All extents that it takes, lists of references included.
+    pub runs: Vec<Run>,
+}
+
+impl DatasetRecord {
+    /// Bytes of data in all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.len).sum()
+    }
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// A dataset is made, or takes the place of the one of its name.
+    Put(Arc<DatasetRecord>),
+    /// A dataset goes.
+    Remove(String),
+    /// Extents were freed by an earlier commit, and someone may still read them (in checkpoints).
+    Freed(u64, Run),
+}
+
+/// What the store holds after some commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Catalog {
+    /// The number of the commit; each is one higher than that before.
+    pub commit: u64,
+    /// Datasets by name.
+    pub datasets: BTreeMap<String, Arc<DatasetRecord>>,
+    /// Extents that datasets no longer take, and the commit that freed them: readers of earlier commits may have
+    /// them open.
+    pub freed: Vec<(u64, Run)>,
+}
+
+impl Catalog {
+    /// This catalog after one more commit.
+    pub fn apply(&mut self, commit: u64, edits: &[Edit]) {
+        self.commit = commit;
+        for edit in edits {
+            match edit {
+                Edit::Put(record) => {
+                    if let Some(old) = self.datasets.insert(record.name.clone(), record.clone()) {
+                        self.free(&old.runs, &record.runs);
+                    }
+                }
+                Edit::Remove(name) => {
+                    if let Some(old) = self.datasets.remove(name) {
+                        self.free(&old.runs, &[]);
+                    }
+                }
+                Edit::Freed(commit, run) => self.freed.push((*commit, *run)),
+            }
+        }
+    }
+
+    fn free(&mut self, old: &[Run], kept: &[Run]) {
+        let gone = Run::without(old, kept);
+        self.freed.extend(gone.into_iter().map(|run| (self.commit, run)));
+    }
+
+    /// All extents that datasets take, and those that readers of earlier commits than `pinned` may have open.
+    pub fn taken(&self, pinned: u64) -> Vec<Run> {
+        let datasets = self.datasets.values().flat_map(|record| record.runs.iter().copied());
+        let freed = self.freed.iter().filter(|(commit, _)| *commit > pinned).map(|(_, run)| *run);
+        datasets.chain(freed).collect()
+    }
+
+    /// The edits that make this catalog out of nothing. What was freed before `pinned` nobody reads any more.
+    pub fn checkpoint(&self, pinned: u64) -> Vec<Edit> {
+        let freed = self.freed.iter().filter(|(commit, _)| *commit > pinned);
+        let freed = freed.map(|&(commit, run)| Edit::Freed(commit, run));
+        let datasets = self.datasets.values().map(|record| Edit::Put(record.clone()));
+        datasets.chain(freed).collect()
+    }
+}
+
+const PUT: u8 = 1;
+const REMOVE: u8 = 2;
+const FREED: u8 = 3;
+
+/// The body of a log record.
+pub(crate) fn encode_edits(edits: &[Edit]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_u32(&mut out, edits.len());
+    for edit in edits {
+        match edit {
+            Edit::Put(record) => {
+                out.push(PUT);
+                put_dataset(&mut out, record);
+            }
+            Edit::Remove(name) => {
+                out.push(REMOVE);
+                put_bytes(&mut out, name.as_bytes());
+            }
+            Edit::Freed(commit, run) => {
+                out.push(FREED);
+                out.extend(commit.to_le_bytes());
+                put_run(&mut out, run);
+            }
+        }
+    }
+    out
+}
+
+/// Reads the body of a log record; `None` where it is not one.
+pub(crate) fn decode_edits(body: &[u8]) -> Option<Vec<Edit>> {
+    let mut body = Cursor(body);
+    let edits = body.list(|body| {
+        Some(match body.u8()? {
+            PUT => Edit::Put(Arc::new(take_dataset(body)?)),
+            REMOVE => Edit::Remove(body.string()?),
+            FREED => Edit::Freed(body.u64()?, take_run(body)?),
+            _ => return None,
+        })
+    })?;
+    body.0.is_empty().then_some(edits)
+}
+
+fn put_run(out: &mut Vec<u8>, run: &Run) {
+    out.extend(run.start.device.to_le_bytes());
+    out.extend(run.start.extent.to_le_bytes());
+    out.extend(run.count.to_le_bytes());
+}
+
+fn take_run(body: &mut Cursor) -> Option<Run> {
+    let start = Place { device: body.u16()?, extent: body.u32()? };
+    let run = Run { start, count: body.u32()? };
+    run.start.extent.checked_add(run.count).map(|_| run)
+}
+
+fn put_dataset(out: &mut Vec<u8>, record: &DatasetRecord) {
+    out.extend(record.id.to_le_bytes());
+    put_bytes(out, record.name.as_bytes());
+    put_bytes(out, record.kind.as_bytes());
+    out.push(record.sealed as u8);
+    out.push(record.copies);
+    put_bytes(out, &record.attributes);
+    put_u32(out, record.files.len());
+    for file in &record.files {
+        put_bytes(out, file.name.as_bytes());
+        out.extend(file.len.to_le_bytes());
+        out.extend(file.block_bytes.to_le_bytes());
+        out.push(file.level);
+        put_u32(out, file.refs.len());
+        file.refs.iter().for_each(|reference| out.extend(reference.encode()));
+    }
+    put_u32(out, record.runs.len());
+    record.runs.iter().for_each(|run| put_run(out, run));
+}
+
+fn take_dataset(body: &mut Cursor) -> Option<DatasetRecord> {
+    let (id, name, kind) = (body.u64()?, body.string()?, body.string()?);
+    let (sealed, copies) = (body.u8()?, body.u8()?);
+    if sealed > 1 || !(1..=2).contains(&copies) {
+        return None;
+    }
+    let attributes = body.bytes()?.to_vec();
+    let files = body.list(|body| {
+        let file = FileRecord {
+            name: body.string()?,
+            len: body.u64()?,
+            block_bytes: body.u32()?,
+            level: body.u8()?,
+            refs: body.list(|body| ExtentRef::decode(body.take(REF_BYTES)?))?,
+        };
+        file.is_sound(copies).then_some(file)
+    })?;
+    let runs = body.list(take_run)?;
+    Some(DatasetRecord { id, name, kind, sealed: sealed == 1, copies, attributes, files, runs })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn place(device: u16, extent: u32) -> Place {
+        Place { device, extent }
+    }
+
+    fn record(name: &str, id: u64, places: &[Place]) -> Arc<DatasetRecord> {
+        let refs = places.iter().map(|&place| ExtentRef { place, header_sum: place.extent * 7 }).collect();
+        let len = (places.len() as u64 * EXTENT_BYTES as u64).saturating_sub(5);
+        Arc::new(DatasetRecord {
+            id,
+            name: name.into(),
+            kind: "test".into(),
+            sealed: true,
+            copies: 1,
+            attributes: vec![1, 2, 3],
+            files: vec![FileRecord { name: "a".into(), len, block_bytes: 4096, level: 0, refs }],
+            runs: Run::collect(places.to_vec()),
+        })
+    }
+
+    fn examples() -> Vec<Edit> {
+        vec![
+            Edit::Put(record("a", 3, &[place(0, 2), place(1, 2), place(0, 3)])),
+            Edit::Put(record("b", 4, &[])),
+            Edit::Remove("b".into()),
+            Edit::Freed(9, Run { start: place(1, 77), count: 2 }),
+        ]
+    }
+
+    #[test]
+    fn edits_survive_encoding() {
+        assert_eq!(decode_edits(&encode_edits(&examples())), Some(examples()));
+    }
+
+    #[test]
+    fn places_are_collected_into_the_fewest_runs() {
+        let places = [place(1, 5), place(0, 2), place(0, 1), place(0, 4)];
+        let runs = Run::collect(places.to_vec());
+        assert_eq!(runs.len(), 3);
+        let mut back: Vec<_> = runs.into_iter().flat_map(Run::places).collect();
+        back.sort_unstable();
+        assert_eq!(back, [place(0, 1), place(0, 2), place(0, 4), place(1, 5)]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_difference_of_runs_is_that_of_their_places(
+            old in prop::collection::btree_set((0u16..2, 0u32..40), 0..40),
+            kept in prop::collection::btree_set((0u16..2, 0u32..40), 0..40),
+        ) {
+            let places = |set: &std::collections::BTreeSet<(u16, u32)>| {
+                set.iter().map(|&(device, extent)| place(device, extent)).collect::<Vec<_>>()
+            };
+            let left = Run::without(&Run::collect(places(&old)), &Run::collect(places(&kept)));
+            let expected = places(&old.difference(&kept).copied().collect());
+            let mut found: Vec<_> = left.into_iter().flat_map(Run::places).collect();
+            found.sort_unstable();
+            prop_assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn what_a_replacement_no_longer_takes_is_freed_and_a_checkpoint_is_the_same_catalog() {
+        let mut catalog = Catalog::default();
+        catalog.apply(1, &[Edit::Put(record("a", 0, &[place(0, 2), place(0, 3)]))]);
+        catalog.apply(2, &[Edit::Put(record("a", 1, &[place(0, 3), place(0, 4)]))]);
+        assert_eq!(catalog.freed, [(2, Run { start: place(0, 2), count: 1 })]);
+        catalog.apply(3, &[Edit::Remove("a".into())]);
+        assert_eq!(catalog.freed.last(), Some(&(3, Run { start: place(0, 3), count: 2 })));
+        let mut again = Catalog::default();
+        again.apply(3, &catalog.checkpoint(0));
+        assert_eq!(again, catalog);
+        again = Catalog::default();
+        again.apply(3, &catalog.checkpoint(2));
+        assert_eq!(again.freed, catalog.freed[1..]);
+    }
+
+    #[test]
+    fn every_truncation_is_refused() {
+        let bytes = encode_edits(&examples());
+        for len in 0..bytes.len() {
+            assert_eq!(decode_edits(&bytes[..len]), None, "{len} bytes");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_edits_never_panic(
+            at in 0usize..400, byte in any::<u8>(), tail in prop::collection::vec(any::<u8>(), 0..100)
+        ) {
+            let mut bytes = encode_edits(&examples());
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            if let Some(edits) = decode_edits(&bytes) {
+                Catalog::default().apply(1, &edits);
+            }
+            let _ = decode_edits(&tail);
+        }
+    }
+}

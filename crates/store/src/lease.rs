@@ -1,0 +1,108 @@
+//! Extents that a job has taken, for its scratch and for the datasets that it writes.
+//!
+//! Taking extents needs the store's lock, so it is done in runs that grow from 2 to 64 extents; from these each
+//! [`Lease::take`] is a matter of memory. Extents go to devices in proportion to their capacity. What a scratch file
+//! hands back is used again by the same job; everything that is in no dataset is free again when the job ends, however
+//! it ends.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use crate::{Place, Result, catalog::Run, scratch::Scratch, shared::Shared};
+
+/// The longest run that is taken at once: 128 MiB.
+const RUN_EXTENTS_MAX: u32 = 64;
+
+/// Extents of a job.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    shared: Arc<Shared>,
+    scratch: Arc<Scratch>,
+    pools: Mutex<BTreeMap<u16, Pool>>,
+}
+
+/// Extents of one device.
+#[derive(Debug, Default)]
+struct Pool {
+    free: Vec<u32>,
+    /// How many are in use.
+    used: u64,
+    /// The length of the last run that was taken.
+    last_run: u32,
+    /// Everything that was taken.
+    taken: Vec<Run>,
+    /// There was nothing left on it when it was asked last.
+    full: bool,
+}
+
+impl Lease {
+    pub fn new(shared: Arc<Shared>, scratch: Arc<Scratch>) -> Lease {
+        Lease { shared, scratch, pools: Mutex::default() }
+    }
+
+    /// An extent on the device that has the smallest share of this job's yet, among those not in `avoid`.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSpace`] where all these devices are full.
+    pub fn take(&self, avoid: &[u16]) -> Result<Place> {
+        let mut pools = self.pools.lock().expect("no panic under this lock");
+        let devices = self.shared.devices();
+        loop {
+            let share = |number: u16, extents: u32| {
+                let used = pools.get(&number).map_or(0, |pool| pool.used);
+                (used as f64 + 1.0) / extents.max(1) as f64
+            };
+            let open = devices.iter().filter(|(number, _)| {
+                !avoid.contains(number) && !pools.get(number).is_some_and(|pool| pool.full)
+            });
+            let best = open
+                .map(|(&number, device)| (share(number, device.extents()), number))
+                .min_by(|a, b| a.partial_cmp(b).expect("shares are numbers"));
+            let Some((_, device)) = best else { return Err(self.shared.no_space()) };
+            let pool = pools.entry(device).or_default();
+            if pool.free.is_empty() {
+                let wanted = (pool.last_run * 2).clamp(2, RUN_EXTENTS_MAX);
+                match self.shared.take_extents(&self.scratch, device, wanted)? {
+                    Some(run) => {
+                        pool.last_run = run.count;
+                        pool.taken.push(run);
+                        // The last in the list is used first: they are used in ascending order.
+                        pool.free.extend((run.start.extent..run.start.extent + run.count).rev());
+                    }
+                    None => {
+                        pool.full = true;
+                        continue;
+                    }
+                }
+            }
+            pool.used += 1;
+            return Ok(Place { device, extent: pool.free.pop().expect("not empty") });
+        }
+    }
+
+    /// Hands an extent back that holds nothing of value any more.
+    pub fn give_back(&self, place: Place) {
+        let mut pools = self.pools.lock().expect("no panic under this lock");
+        let pool = pools.get_mut(&place.device).expect("was taken here");
+        pool.used -= 1;
+        pool.full = false;
+        pool.free.push(place.extent);
+    }
+}
+
+impl Lease {
+    /// Extents in use.
+    pub fn in_use(&self) -> u64 {
+        self.pools.lock().expect("no panic under this lock").values().map(|pool| pool.used).sum()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let pools = std::mem::take(&mut *self.pools.lock().expect("no panic under this lock"));
+        let taken: Vec<Run> = pools.into_values().flat_map(|pool| pool.taken).collect();
+        self.shared.end_lease(&taken);
+    }
+}

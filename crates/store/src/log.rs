@@ -1,0 +1,535 @@
+//! The superblock and the log: where the truth about a store is written. Layout: `docs/format.md`, "Superblock" and
+//! "Log"; why this survives any crash: `docs/durability.md`.
+//!
+//! ```text
+//!   superblock   two slots on every device, written in turn: which devices, where the log lies
+//!   log          record 0: a checkpoint of the catalog | record 1: edits of a commit | record 2 | ...
+//!                written twice, on two devices where there are two
+//!   spare        as many extents again, taken in advance: where the next checkpoint goes
+//! ```
+//!
+//! A record counts once it is durable in both copies. Of a record that is whole in one copy only, that copy is taken.
+//! Where neither copy is whole, the log ends, unless a later record follows: then something that was acknowledged is
+//! damaged, and that is an error.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use crate::{
+    Budget, Buffer, Catalog, Device, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result,
+    catalog::{decode_edits, encode_edits},
+    encoding::{Cursor, put_bytes, put_u32},
+    scratch::random_u64,
+};
+
+/// The devices of a store by their numbers.
+pub(crate) type Devices = BTreeMap<u16, Arc<dyn Device>>;
+
+const SUPERBLOCK_MAGIC: &[u8; 8] = b"INSHSUPR";
+const SUPERBLOCK_VERSION: u32 = 1;
+/// The extent of every device that holds its superblock.
+pub(crate) const SUPERBLOCK_EXTENT: u32 = 1;
+const SLOT_BYTES: usize = EXTENT_BYTES / 2;
+const SUPERBLOCK_HEADER_BYTES: usize = 40;
+
+const RECORD_MAGIC: &[u8; 8] = b"INSHRECD";
+const RECORD_HEADER_BYTES: usize = 48;
+
+/// A device as the superblock names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceEntry {
+    /// Its number in the store.
+    pub number: u16,
+    /// Random; tells it from every other device.
+    pub uuid: [u8; 16],
+    /// Where it was when it was added or last opened.
+    pub path: String,
+}
+
+/// The extents of each copy of a log.
+pub(crate) type LogPlaces = Vec<Vec<Place>>;
+
+/// What every device knows about its store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub store: [u8; 16],
+    /// Counts superblocks.
+    pub sequence: u64,
+    /// Counts logs: only records of this generation are of this log.
+    pub generation: u64,
+    pub devices: Vec<DeviceEntry>,
+    pub log: LogPlaces,
+    pub spare: LogPlaces,
+}
+
+impl Superblock {
+    fn encode(&self, device: u16) -> Vec<u8> {
+        let mut body = Vec::new();
+        body.extend(self.sequence.to_le_bytes());
+        body.extend(self.generation.to_le_bytes());
+        put_u32(&mut body, self.devices.len());
+        for entry in &self.devices {
+            body.extend(entry.number.to_le_bytes());
+            body.extend(entry.uuid);
+            put_bytes(&mut body, entry.path.as_bytes());
+        }
+        for log in [&self.log, &self.spare] {
+            put_u32(&mut body, log.len());
+            for copy in log {
+                put_u32(&mut body, copy.len());
+                for place in copy {
+                    body.extend(place.device.to_le_bytes());
+                    body.extend(place.extent.to_le_bytes());
+                }
+            }
+        }
+        let mut out = Vec::with_capacity(SUPERBLOCK_HEADER_BYTES + body.len());
+        out.extend(SUPERBLOCK_MAGIC);
+        out.extend(SUPERBLOCK_VERSION.to_le_bytes());
+        out.extend([0; 4]);
+        put_u32(&mut out, body.len());
+        out.extend(device.to_le_bytes());
+        out.extend([0; 2]);
+        out.extend(self.store);
+        out.extend(body);
+        let sum = crc32fast::hash(&out[16..]);
+        out[12..16].copy_from_slice(&sum.to_le_bytes());
+        out
+    }
+
+    /// Reads a slot: the number of the device that it was written to, and the superblock. `None` where there is no
+    /// whole one of this version.
+    pub fn decode(slot: &[u8]) -> Option<(u16, Superblock)> {
+        let mut header = Cursor(slot);
+        if header.take(8)? != SUPERBLOCK_MAGIC || header.u32()? != SUPERBLOCK_VERSION {
+            return None;
+        }
+        let (sum, len) = (header.u32()?, header.u32()? as usize);
+        let device = header.u16()?;
+        header.take(2)?;
+        let store = header.array()?;
+        let covered = slot.get(16..SUPERBLOCK_HEADER_BYTES.checked_add(len)?)?;
+        if crc32fast::hash(covered) != sum {
+            return None;
+        }
+        let mut body = Cursor(header.take(len)?);
+        let (sequence, generation) = (body.u64()?, body.u64()?);
+        let devices = body.list(|body| {
+            Some(DeviceEntry { number: body.u16()?, uuid: body.array()?, path: body.string()? })
+        })?;
+        let places = |body: &mut Cursor| {
+            let log: LogPlaces =
+                body.list(|body| body.list(|body| Some(Place { device: body.u16()?, extent: body.u32()? })))?;
+            let is_whole =
+                !log.is_empty() && !log[0].is_empty() && log.iter().all(|copy| copy.len() == log[0].len());
+            is_whole.then_some(log)
+        };
+        let (log, spare) = (places(&mut body)?, places(&mut body)?);
+        body.0.is_empty().then_some((device, Superblock { store, sequence, generation, devices, log, spare }))
+    }
+
+    /// Extents that the log and the spare take.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        self.log.iter().chain(&self.spare).flatten().copied()
+    }
+}
+
+/// Memory for metadata: small, and outside of every job's budget.
+pub(crate) fn metadata_buffer(len: usize) -> Result<Buffer> {
+    Buffer::zeroed(&Budget::new(u64::MAX, 1), len.next_multiple_of(PAGE_BYTES), "metadata")
+}
+
+fn io_error(what: &str, device: &dyn Device, error: std::io::Error) -> Error {
+    Error::io(what, PathBuf::from(device.name()), error)
+}
+
+/// The newest superblock of a device and the device's number in it; `None` where it has none.
+///
+/// The first superblock of a store goes to slot 1, and the store is there once there is another one in slot 0. So where
+/// that one is empty, whatever is in slot 1 is what a crash left of the making of a store.
+///
+/// # Errors
+/// I/O; a version that is not known; damage in both slots.
+pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superblock)>> {
+    let mut newest: Option<(u16, Superblock)> = None;
+    let mut buffer = metadata_buffer(SLOT_BYTES)?;
+    let (mut other_version, mut is_blank) = (None, true);
+    for slot in 0..2 {
+        // The first page says how long the superblock is, and most are shorter than one.
+        let offset = slot * SLOT_BYTES;
+        let read = |buffer: &mut [u8]| {
+            device
+                .read(SUPERBLOCK_EXTENT, offset, buffer)
+                .map_err(|error| io_error("read superblock", device, error))
+        };
+        read(&mut buffer[..PAGE_BYTES])?;
+        let word = |at: usize| u32::from_le_bytes(buffer[at..at + 4].try_into().expect("4 bytes"));
+        is_blank &= slot == 1 || buffer[..PAGE_BYTES].iter().all(|&byte| byte == 0);
+        if &buffer[..8] == SUPERBLOCK_MAGIC && word(8) != SUPERBLOCK_VERSION {
+            other_version = Some(word(8));
+        }
+        let body_len = if &buffer[..8] == SUPERBLOCK_MAGIC { word(16) as usize } else { 0 };
+        let len = SUPERBLOCK_HEADER_BYTES.saturating_add(body_len).min(SLOT_BYTES);
+        let len = len.next_multiple_of(PAGE_BYTES);
+        if len > PAGE_BYTES {
+            read(&mut buffer[..len])?;
+        }
+        if let Some(found) = Superblock::decode(&buffer[..len])
+            && newest.as_ref().is_none_or(|(_, newest)| newest.sequence < found.1.sequence)
+        {
+            newest = Some(found);
+        }
+    }
+    let bad = |what, found: String, expected: String| {
+        Err(Error::BadFormat { path: PathBuf::from(device.name()), what, found, expected })
+    };
+    match (newest, other_version) {
+        (None, Some(version)) if !is_blank => {
+            bad("version of the store", version.to_string(), SUPERBLOCK_VERSION.to_string())
+        }
+        (None, None) if !is_blank => {
+            bad("superblock", "two damaged copies".to_string(), "at least one that is whole".to_string())
+        }
+        (newest, _) => Ok(newest),
+    }
+}
+
+/// Writes the superblock to every device and makes it durable.
+pub(crate) fn write_superblock(devices: &Devices, superblock: &Superblock) -> Result<()> {
+    for entry in &superblock.devices {
+        let Some(device) = devices.get(&entry.number) else { continue };
+        let bytes = superblock.encode(entry.number);
+        assert!(bytes.len() <= SLOT_BYTES, "a superblock of {} bytes", bytes.len());
+        let mut buffer = metadata_buffer(bytes.len())?;
+        buffer[..bytes.len()].copy_from_slice(&bytes);
+        let offset = (superblock.sequence % 2) as usize * SLOT_BYTES;
+        let len = bytes.len().next_multiple_of(PAGE_BYTES);
+        device
+            .write(SUPERBLOCK_EXTENT, offset, &buffer[..len])
+            .and_then(|()| device.sync())
+            .map_err(|error| io_error("write superblock", device.as_ref(), error))?;
+    }
+    Ok(())
+}
+
+/// Where the next record goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tail {
+    offset: usize,
+    number: u64,
+    /// The checksum of the header of the record before.
+    before: u32,
+}
+
+impl Tail {
+    const START: Tail = Tail { offset: 0, number: 0, before: 0 };
+}
+
+/// The log as far as it was read or written.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    pub superblock: Superblock,
+    tail: Tail,
+}
+
+struct Header {
+    generation: u64,
+    number: u64,
+    before: u32,
+    commit: u64,
+    body_len: usize,
+    body_sum: u32,
+    sum: u32,
+}
+
+impl Header {
+    fn encode(&self, store: &[u8; 16]) -> [u8; RECORD_HEADER_BYTES] {
+        let mut out = Vec::with_capacity(RECORD_HEADER_BYTES);
+        out.extend(RECORD_MAGIC);
+        out.extend(self.generation.to_le_bytes());
+        out.extend(self.number.to_le_bytes());
+        out.extend(self.commit.to_le_bytes());
+        put_u32(&mut out, self.body_len);
+        out.extend(self.body_sum.to_le_bytes());
+        out.extend(self.before.to_le_bytes());
+        out.extend(header_sum(store, &out).to_le_bytes());
+        out.try_into().expect("48 bytes")
+    }
+
+    fn decode(store: &[u8; 16], bytes: &[u8]) -> Option<Header> {
+        let mut header = Cursor(bytes);
+        if header.take(8)? != RECORD_MAGIC {
+            return None;
+        }
+        let (generation, number, commit) = (header.u64()?, header.u64()?, header.u64()?);
+        let (body_len, body_sum, before, sum) =
+            (header.u32()? as usize, header.u32()?, header.u32()?, header.u32()?);
+        let right = sum == header_sum(store, &bytes[..RECORD_HEADER_BYTES - 4]);
+        right.then_some(Header { generation, number, before, commit, body_len, body_sum, sum })
+    }
+}
+
+/// The checksum of a record's header also covers the store's UUID: another store's log is none of ours.
+fn header_sum(store: &[u8; 16], bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(store);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+impl Log {
+    /// Begins a log: writes `catalog` as the first record and then the superblock that makes it count. If this
+    /// fails, what the superblock on the devices names still counts, or this does, and both say the same.
+    pub fn begin(devices: &Devices, superblock: Superblock, catalog: &Catalog, pinned: u64) -> Result<Log> {
+        let mut log = Log { superblock, tail: Tail::START };
+        log.write(devices, catalog.commit, &catalog.checkpoint(pinned))?
+            .expect("a log has room for its catalog");
+        write_superblock(devices, &log.superblock)?;
+        Ok(log)
+    }
+
+    /// Bytes that a log needs to begin with this catalog and go on for a while.
+    pub fn wanted_bytes(catalog: &Catalog, pinned: u64) -> usize {
+        2 * (RECORD_HEADER_BYTES + encode_edits(&catalog.checkpoint(pinned)).len())
+            .next_multiple_of(PAGE_BYTES)
+    }
+
+    pub fn capacity(&self) -> usize {
+        capacity(&self.superblock.log)
+    }
+
+    /// Appends a record in all copies and makes it durable. `None` where it does not fit.
+    ///
+    /// # Errors
+    /// I/O. The record may then count or not; only reading the log again can tell.
+    pub fn append(&mut self, devices: &Devices, commit: u64, edits: &[Edit]) -> Result<Option<()>> {
+        self.write(devices, commit, edits)
+    }
+
+    fn write(&mut self, devices: &Devices, commit: u64, edits: &[Edit]) -> Result<Option<()>> {
+        let body = encode_edits(edits);
+        let len = (RECORD_HEADER_BYTES + body.len()).next_multiple_of(PAGE_BYTES);
+        if self.tail.offset + len > self.capacity() {
+            return Ok(None);
+        }
+        let header = Header {
+            generation: self.superblock.generation,
+            number: self.tail.number,
+            before: self.tail.before,
+            commit,
+            body_len: body.len(),
+            body_sum: crc32fast::hash(&body),
+            sum: 0,
+        };
+        let header = header.encode(&self.superblock.store);
+        let mut buffer = metadata_buffer(len)?;
+        buffer[..RECORD_HEADER_BYTES].copy_from_slice(&header);
+        buffer[RECORD_HEADER_BYTES..][..body.len()].copy_from_slice(&body);
+        let mut touched: Vec<&Arc<dyn Device>> = Vec::new();
+        for copy in &self.superblock.log {
+            for (place, offset, part) in parts(copy, self.tail.offset, len) {
+                let device = device(devices, place)?;
+                device
+                    .write(place.extent, offset, &buffer[part])
+                    .map_err(|error| io_error("write log", device.as_ref(), error))?;
+                if !touched.iter().any(|known| Arc::ptr_eq(known, device)) {
+                    touched.push(device);
+                }
+            }
+        }
+        for device in touched {
+            device.sync().map_err(|error| io_error("sync log", device.as_ref(), error))?;
+        }
+        let sum = u32::from_le_bytes(header[RECORD_HEADER_BYTES - 4..].try_into().expect("4 bytes"));
+        self.tail = Tail { offset: self.tail.offset + len, number: self.tail.number + 1, before: sum };
+        Ok(Some(()))
+    }
+
+    /// Reads a log from its start.
+    pub fn read(devices: &Devices, superblock: Superblock) -> Result<(Log, Catalog)> {
+        let mut log = Log { superblock, tail: Tail::START };
+        let mut catalog = Catalog::default();
+        if log.follow(devices, &mut catalog)? == 0 {
+            return Err(log.damaged("its first record".to_string(), "a checkpoint"));
+        }
+        Ok((log, catalog))
+    }
+
+    /// Applies the records that were appended since, and says how many there were.
+    ///
+    /// # Errors
+    /// I/O; damage, which is a record that is whole in no copy while one after it is there.
+    pub fn follow(&mut self, devices: &Devices, catalog: &mut Catalog) -> Result<u64> {
+        let first = self.tail.number;
+        while let Some((header, body)) = self.next_record(devices)? {
+            let edits = decode_edits(&body).ok_or_else(|| {
+                self.damaged(format!("record {} with unknown edits", header.number), "edits of this version")
+            })?;
+            catalog.apply(header.commit, &edits);
+            let len = (RECORD_HEADER_BYTES + header.body_len).next_multiple_of(PAGE_BYTES);
+            self.tail =
+                Tail { offset: self.tail.offset + len, number: header.number + 1, before: header.sum };
+        }
+        if let Some(later) = self.later_record(devices)? {
+            let found =
+                format!("record {} damaged in every copy, and record {later} after it", self.tail.number);
+            return Err(self.damaged(found, "whole records"));
+        }
+        Ok(self.tail.number - first)
+    }
+
+    fn damaged(&self, found: String, expected: &str) -> Error {
+        let devices: Vec<_> = self.superblock.devices.iter().map(|entry| entry.path.as_str()).collect();
+        Error::BadFormat {
+            path: PathBuf::from(devices.join(", ")),
+            what: "log of the store",
+            found,
+            expected: expected.to_string(),
+        }
+    }
+
+    fn next_record(&self, devices: &Devices) -> Result<Option<(Header, Vec<u8>)>> {
+        if self.tail.offset + PAGE_BYTES > self.capacity() {
+            return Ok(None);
+        }
+        let mut failed = None;
+        for copy in &self.superblock.log {
+            match self.record_of(devices, copy) {
+                Ok(Some(record)) => return Ok(Some(record)),
+                Ok(None) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        // Nothing can be said of a record that no copy gave and one could not be asked for.
+        failed.map_or(Ok(None), Err)
+    }
+
+    fn record_of(&self, devices: &Devices, copy: &[Place]) -> Result<Option<(Header, Vec<u8>)>> {
+        let mut first = metadata_buffer(PAGE_BYTES)?;
+        read_log(devices, copy, self.tail.offset, &mut first)?;
+        let Some(header) = Header::decode(&self.superblock.store, &first) else { return Ok(None) };
+        let expected = (self.superblock.generation, self.tail.number, self.tail.before);
+        if (header.generation, header.number, header.before) != expected {
+            return Ok(None);
+        }
+        let len = (RECORD_HEADER_BYTES + header.body_len).next_multiple_of(PAGE_BYTES);
+        if self.tail.offset + len > self.capacity() {
+            return Ok(None);
+        }
+        let mut whole = metadata_buffer(len)?;
+        read_log(devices, copy, self.tail.offset, &mut whole[..len])?;
+        let body = whole[RECORD_HEADER_BYTES..][..header.body_len].to_vec();
+        Ok((crc32fast::hash(&body) == header.body_sum).then_some((header, body)))
+    }
+
+    /// The number of a record of this generation after the one that is next, if any copy has one.
+    fn later_record(&self, devices: &Devices) -> Result<Option<u64>> {
+        let mut extent = metadata_buffer(EXTENT_BYTES)?;
+        for copy in &self.superblock.log {
+            let mut offset = self.tail.offset;
+            while offset < self.capacity() {
+                let len = EXTENT_BYTES - offset % EXTENT_BYTES;
+                // A copy that cannot be read says nothing; the other one may.
+                if read_log(devices, copy, offset, &mut extent[..len]).is_ok() {
+                    let headers = extent[..len].chunks(PAGE_BYTES);
+                    let mut headers = headers.filter_map(|page| Header::decode(&self.superblock.store, page));
+                    let later = headers.find(|header| {
+                        header.generation == self.superblock.generation && header.number > self.tail.number
+                    });
+                    if let Some(later) = later {
+                        return Ok(Some(later.number));
+                    }
+                }
+                offset += len;
+            }
+        }
+        Ok(None)
+    }
+}
+
+pub(crate) fn capacity(log: &LogPlaces) -> usize {
+    log[0].len() * EXTENT_BYTES
+}
+
+fn device(devices: &Devices, place: Place) -> Result<&Arc<dyn Device>> {
+    devices.get(&place.device).ok_or(Error::NoDevice { number: place.device })
+}
+
+/// The pieces of `len` bytes at `offset` of a copy of the log: place, offset there, and range of the bytes.
+fn parts(
+    copy: &[Place],
+    offset: usize,
+    len: usize,
+) -> impl Iterator<Item = (Place, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        let at = offset + done;
+        let count = (EXTENT_BYTES - at % EXTENT_BYTES).min(len - done);
+        done += count;
+        Some((copy[at / EXTENT_BYTES], at % EXTENT_BYTES, done - count..done))
+    })
+}
+
+fn read_log(devices: &Devices, copy: &[Place], offset: usize, buffer: &mut [u8]) -> Result<()> {
+    for (place, at, part) in parts(copy, offset, buffer.len()) {
+        let device = device(devices, place)?;
+        device
+            .read(place.extent, at, &mut buffer[part])
+            .map_err(|error| io_error("read log", device.as_ref(), error))?;
+    }
+    Ok(())
+}
+
+/// Makes a store on devices that hold none: numbers them, takes room for two copies of log and spare, and writes an
+/// empty catalog.
+pub(crate) fn init(devices: &[Arc<dyn Device>]) -> Result<(Devices, Superblock)> {
+    let numbered: Devices = (0..).zip(devices.iter().cloned()).collect();
+    // The first extents that are free on an empty device.
+    let first = SUPERBLOCK_EXTENT + 1;
+    let copies: [(u16, u32); 2] =
+        if devices.len() > 1 { [(0, first), (1, first)] } else { [(0, first), (0, first + 2)] };
+    let places =
+        |next: u32| copies.map(|(device, extent)| vec![Place { device, extent: extent + next }]).to_vec();
+    let (log, spare) = (places(0), places(1));
+    for place in log.iter().chain(&spare).flatten() {
+        let device = &numbered[&place.device];
+        if device.extents() <= place.extent {
+            return Err(Error::io("make a store on", device.name(), rustix::io::Errno::NOSPC.into()));
+        }
+        for extent in [place.extent, SUPERBLOCK_EXTENT] {
+            device
+                .prepare(extent)
+                .map_err(|error| io_error("take space for the log", device.as_ref(), error))?;
+        }
+    }
+    let entries = numbered.iter().map(|(&number, device)| DeviceEntry {
+        number,
+        uuid: random_uuid(),
+        path: device.name(),
+    });
+    let mut superblock = Superblock {
+        store: random_uuid(),
+        sequence: 1,
+        generation: 1,
+        devices: entries.collect(),
+        log,
+        spare,
+    };
+    Log::begin(&numbered, superblock.clone(), &Catalog::default(), 0)?;
+    // Both slots from the beginning: of a store that is there, there are two superblocks.
+    superblock.sequence += 1;
+    write_superblock(&numbered, &superblock)?;
+    Ok((numbered, superblock))
+}
+
+/// A random (version 4) UUID.
+pub(crate) fn random_uuid() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&random_u64().to_le_bytes());
+    bytes[8..].copy_from_slice(&random_u64().to_le_bytes());
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}

@@ -1,0 +1,88 @@
+//! A device in memory, for tests: what is lost in a crash must be lost at once and looked at.
+
+use std::{collections::BTreeMap, io, ops::Range, sync::Mutex};
+
+use crate::{Device, EXTENT_BYTES, PAGE_BYTES};
+
+type Page = Box<[u8; PAGE_BYTES]>;
+
+/// Extents in memory. Bytes that were never written are zeros.
+#[derive(Debug)]
+pub struct Memory {
+    extents: u32,
+    pages: Mutex<BTreeMap<(u32, usize), Page>>,
+}
+
+impl Memory {
+    /// A device of `extents` extents; memory is taken for what is written.
+    pub fn new(extents: u32) -> Self {
+        Memory { extents, pages: Mutex::default() }
+    }
+
+    /// Calls `change` with the bytes of a page: to damage it, to look at it, to write half of it.
+    pub fn change_page(&self, extent: u32, page: usize, change: impl FnOnce(&mut [u8; PAGE_BYTES])) {
+        let mut pages = self.pages.lock().expect("no panic under this lock");
+        change(pages.entry((extent, page)).or_insert_with(|| Box::new([0; PAGE_BYTES])));
+    }
+
+    /// The pages that were written, as extent and page number.
+    pub fn written(&self) -> Vec<(u32, usize)> {
+        self.pages.lock().expect("no panic under this lock").keys().copied().collect()
+    }
+
+    /// A copy that shares nothing with this one.
+    pub fn copy(&self) -> Self {
+        let pages = self.pages.lock().expect("no panic under this lock").clone();
+        Memory { extents: self.extents, pages: Mutex::new(pages) }
+    }
+}
+
+impl Device for Memory {
+    fn extents(&self) -> u32 {
+        self.extents
+    }
+
+    fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()> {
+        let pages = self.pages.lock().expect("no panic under this lock");
+        for (place, part) in buffer.chunks_mut(PAGE_BYTES).enumerate() {
+            match pages.get(&(extent, offset / PAGE_BYTES + place)) {
+                Some(page) => part.copy_from_slice(&page[..part.len()]),
+                None => part.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, extent: u32, offset: usize, buffer: &[u8]) -> io::Result<()> {
+        assert!(extent < self.extents && offset + buffer.len() <= EXTENT_BYTES, "write outside the device");
+        for (place, part) in buffer.chunks(PAGE_BYTES).enumerate() {
+            self.change_page(extent, offset / PAGE_BYTES + place, |page| {
+                page[..part.len()].copy_from_slice(part)
+            });
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn prepare(&self, _extent: u32) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, extents: Range<u32>) -> io::Result<()> {
+        let mut pages = self.pages.lock().expect("no panic under this lock");
+        let gone: Vec<_> = pages.range((extents.start, 0)..(extents.end, 0)).map(|(&key, _)| key).collect();
+        gone.iter().for_each(|key| drop(pages.remove(key)));
+        Ok(())
+    }
+
+    fn is_direct(&self) -> bool {
+        true
+    }
+
+    fn name(&self) -> String {
+        "memory".to_string()
+    }
+}

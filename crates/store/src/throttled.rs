@@ -1,0 +1,116 @@
+//! A device that is slower than it is, so that a slow drive can be tried anywhere.
+
+use std::{
+    io,
+    ops::Range,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::Device;
+
+/// What a drive can do at most. Zero means no limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// Bytes a second, reads and writes together.
+    pub bytes_per_second: u64,
+    /// Operations a second.
+    pub operations_per_second: u64,
+    /// What each operation takes on top, however many are on their way.
+    pub latency: Duration,
+}
+
+/// Wraps a device and keeps to [`Limits`].
+///
+/// One queue that serves operations one after the other: each occupies the drive for as long as its bytes, or one
+/// operation, take; latency passes beside that. So bandwidth needs requests in flight, as on a real drive.
+#[derive(Debug)]
+pub struct Throttled {
+    inner: Arc<dyn Device>,
+    limits: Limits,
+    /// When the drive has done all that was asked so far.
+    busy_until: Mutex<Instant>,
+}
+
+impl Throttled {
+    /// `inner` within `limits`.
+    pub fn new(inner: Arc<dyn Device>, limits: Limits) -> Self {
+        Throttled { inner, limits, busy_until: Mutex::new(Instant::now()) }
+    }
+
+    fn wait(&self, bytes: usize) {
+        let share = |amount: u64, rate: u64| match rate {
+            0 => Duration::ZERO,
+            rate => Duration::from_secs_f64(amount as f64 / rate as f64),
+        };
+        let takes = share(bytes as u64, self.limits.bytes_per_second)
+            .max(share(1, self.limits.operations_per_second));
+        let mut busy_until = self.busy_until.lock().expect("no panic under this lock");
+        *busy_until = (*busy_until).max(Instant::now()) + takes;
+        let done = *busy_until + self.limits.latency;
+        drop(busy_until);
+        thread::sleep(done.saturating_duration_since(Instant::now()));
+    }
+}
+
+impl Device for Throttled {
+    fn extents(&self) -> u32 {
+        self.inner.extents()
+    }
+
+    fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()> {
+        self.wait(buffer.len());
+        self.inner.read(extent, offset, buffer)
+    }
+
+    fn write(&self, extent: u32, offset: usize, buffer: &[u8]) -> io::Result<()> {
+        self.wait(buffer.len());
+        self.inner.write(extent, offset, buffer)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.wait(0);
+        self.inner.sync()
+    }
+
+    fn prepare(&self, extent: u32) -> io::Result<()> {
+        self.inner.prepare(extent)
+    }
+
+    fn discard(&self, extents: Range<u32>) -> io::Result<()> {
+        self.inner.discard(extents)
+    }
+
+    fn is_direct(&self) -> bool {
+        self.inner.is_direct()
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+
+    #[test]
+    fn a_throttled_device_takes_at_least_as_long_as_its_limits_say() {
+        let limits =
+            Limits { bytes_per_second: 1 << 20, latency: Duration::from_millis(1), ..Limits::default() };
+        let device = Throttled::new(Arc::new(Memory::new(1)), limits);
+        let started = Instant::now();
+        for offset in 0..4 {
+            device.write(0, offset * 4096, &[1; 4096]).unwrap();
+        }
+        // Four pages at 1 MiB/s are 15.6 ms.
+        assert!(started.elapsed() >= Duration::from_millis(15), "{:?}", started.elapsed());
+        let limits = Limits { operations_per_second: 1000, ..Limits::default() };
+        let device = Throttled::new(Arc::new(Memory::new(1)), limits);
+        let started = Instant::now();
+        (0..10).for_each(|_| device.read(0, 0, &mut [0; 4096]).unwrap());
+        assert!(started.elapsed() >= Duration::from_millis(10), "{:?}", started.elapsed());
+    }
+}
