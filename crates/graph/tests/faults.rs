@@ -87,7 +87,8 @@ fn assert_fails(
         (failed, all) = (failed + 1, all + 1);
     }
     assert!(whole <= 4, "{whole} graphs were made by jobs that failed");
-    assert!(failed * 10 >= all * 8, "only {failed} of {all} faults made a difference");
+    // Of superblock and log there are two copies, and what one of them says wrong is not believed.
+    assert!(failed * 10 >= all * 6, "only {failed} of {all} faults made a difference");
 }
 
 #[test]
@@ -148,7 +149,7 @@ fn pagerank_survives_every_kind_of_fault_at_any_time() {
             Err(error) => assert!(!error.to_string().is_empty(), "{fault:?}"),
             Ok(found) => assert!(found == expected, "{fault:?}: a wrong answer"),
         }
-        assert_eq!(list(&rig.store).unwrap().len(), 1);
+        assert_eq!(list(&Store::open(rig.store.path()).unwrap()).unwrap().len(), 1);
     }
 }
 
