@@ -78,6 +78,7 @@ class Report(TypedDict):
     threads: int
     bytes_read: int
     bytes_written: int
+    repairs: int
     direct_io: bool
     phases: list[PhaseReport]
     levels: list[LevelReport]
