@@ -123,6 +123,12 @@ pub enum Error {
         /// Its number.
         number: u16,
     },
+    /// Two copies need two devices.
+    #[error("{}: two copies need a second device", store.display())]
+    NoSecondDevice {
+        /// The store.
+        store: PathBuf,
+    },
     /// All devices are full.
     #[error("{}: no space left on its devices", store.display())]
     NoSpace {

@@ -224,6 +224,20 @@ pub struct DatasetBuilder {
 }
 
 impl DatasetBuilder {
+    /// Keeps every extent on two devices, so that what is damaged on one is read from the other and repaired. Costs
+    /// twice the space and twice the writing. To be called before the first file is begun.
+    ///
+    /// # Errors
+    /// [`Error::NoSecondDevice`].
+    pub fn two_copies(&mut self) -> Result<()> {
+        assert!(self.begun == 0, "copies are chosen before files are written");
+        if self.store.0.devices().len() < 2 {
+            return Err(Error::NoSecondDevice { store: self.store.path().to_path_buf() });
+        }
+        self.record.copies = 2;
+        Ok(())
+    }
+
     /// Begins a file: see [`FileWriter::create`] for `block_bytes` and `buffer_bytes`. Files are ended in the order
     /// in which they were begun.
     pub fn file(&mut self, name: &str, block_bytes: usize, buffer_bytes: usize) -> Result<FileWriter> {
@@ -411,6 +425,54 @@ mod tests {
             count += piece.len();
         }
         assert_eq!(count, 10_000);
+    }
+
+    #[test]
+    fn what_is_damaged_in_one_copy_is_read_from_the_other_and_repaired() {
+        let folder = tempfile::tempdir().unwrap();
+        let devices: Vec<Arc<crate::Memory>> = (0..2).map(|_| Arc::new(crate::Memory::new(300))).collect();
+        let all = devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect();
+        let store = Store::open_on(folder.path(), all).unwrap();
+        let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n * 7 + n / 251) as u8).collect();
+        let job = store.job(Budget::new(8 << 20, 1), Cancel::default()).unwrap();
+        let mut builder = store.create_dataset(&job, "a", "test").unwrap();
+        builder.two_copies().unwrap();
+        let mut writer = builder.file("bytes", 4096, 65536).unwrap();
+        writer.write(&bytes).unwrap();
+        builder.add(writer).unwrap();
+        builder.commit(&[]).unwrap();
+        drop(job);
+        let read = || {
+            let job = store.job(Budget::new(8 << 20, 1), Cancel::default()).unwrap();
+            let file = store.dataset("a").unwrap().file("bytes").unwrap();
+            let mut reader = crate::FileReader::new(&job, &file, 0..file.len(), 65536)?;
+            let mut found = Vec::new();
+            while let Some(piece) = reader.next_piece()? {
+                found.extend_from_slice(piece);
+            }
+            assert!(found == bytes);
+            Ok::<u64, Error>(job.counters().repairs())
+        };
+        assert_eq!(read().unwrap(), 0);
+        // A bit in every page of one device that is neither superblock nor log.
+        let damage = |device: &crate::Memory| {
+            for (extent, page) in
+                device.written().into_iter().filter(|(extent, _)| ![1, 2, 3].contains(extent))
+            {
+                device.change_page(extent, page, |page| page[100] ^= 4);
+            }
+        };
+        damage(&devices[0]);
+        assert!(read().unwrap() > 0, "what lay first on the damaged device was repaired");
+        assert_eq!(read().unwrap(), 0, "and is whole now");
+        // Damage in both copies is an error and never wrong bytes.
+        damage(&devices[0]);
+        damage(&devices[1]);
+        assert!(read().is_err());
+        let alone = Store::open(folder.path().join("alone")).unwrap();
+        let job = alone.job(Budget::new(8 << 20, 1), Cancel::default()).unwrap();
+        let refused = alone.create_dataset(&job, "a", "test").unwrap().two_copies();
+        assert!(matches!(refused, Err(Error::NoSecondDevice { .. })));
     }
 
     #[test]
