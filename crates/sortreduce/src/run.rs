@@ -10,8 +10,8 @@
 //!
 //! Numbers are little endian (the machine's order: scratch is never read by another). A block is also the unit
 //! of checking (see `CheckedFile` of the store), so that no record straddles a check. Where a run begins and how
-//! many records it has is kept in memory. Several runs share a file because open files are scarce: a budget of
-//! 64 MiB makes thousands of runs of a terabyte.
+//! many records it has is kept in memory. Several runs share a file because a file takes whole extents
+//! of 2 MiB and two buffers to write, and a budget of 64 MiB makes thousands of runs of a terabyte.
 
 use std::{marker::PhantomData, ops::Range};
 

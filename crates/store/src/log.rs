@@ -281,7 +281,7 @@ impl Log {
     /// fails, what the superblock on the devices names still counts, or this does, and both say the same.
     pub fn begin(devices: &Devices, superblock: Superblock, catalog: &Catalog, pinned: u64) -> Result<Log> {
         let mut log = Log { superblock, tail: Tail::START };
-        log.write(devices, catalog.commit, &catalog.checkpoint(pinned))?
+        log.append(devices, catalog.commit, &catalog.checkpoint(pinned))?
             .expect("a log has room for its catalog");
         write_superblock(devices, &log.superblock)?;
         Ok(log)
@@ -302,10 +302,6 @@ impl Log {
     /// # Errors
     /// I/O. The record may then count or not; only reading the log again can tell.
     pub fn append(&mut self, devices: &Devices, commit: u64, edits: &[Edit]) -> Result<Option<()>> {
-        self.write(devices, commit, edits)
-    }
-
-    fn write(&mut self, devices: &Devices, commit: u64, edits: &[Edit]) -> Result<Option<()>> {
         let body = encode_edits(edits);
         let len = (RECORD_HEADER_BYTES + body.len()).next_multiple_of(PAGE_BYTES);
         if self.tail.offset + len > self.capacity() {

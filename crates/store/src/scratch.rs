@@ -76,7 +76,8 @@ impl Registry {
     }
 }
 
-fn is_read_only(error: &std::io::Error) -> bool {
+/// Whether nobody can change what the error is about: a file system that is mounted read-only, a folder of others.
+pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
 }
 

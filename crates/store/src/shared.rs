@@ -13,7 +13,7 @@ use crate::{
     Catalog, Device, Edit, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
     catalog::Run,
     log::{Devices, Log, LogPlaces, Superblock, read_superblock},
-    scratch::{Guard, Registry, Scratch},
+    scratch::{Guard, Registry, Scratch, is_read_only},
 };
 
 /// Makes a device of what the superblock says of it.
@@ -153,34 +153,25 @@ impl Shared {
 
     /// The same, kept readable until the pin is dropped.
     pub fn pinned_catalog(self: &Arc<Self>) -> Result<(Arc<Catalog>, Arc<Pin>)> {
-        self.register_reader()?;
         let mut state = self.state();
-        let _guard = self.registry.share()?;
+        let (guard, can_pin) = match self.registry.lock() {
+            // Nobody can remove anything from a store that is mounted read-only.
+            Err(Error::Io { source, .. }) if is_read_only(&source) => (self.registry.share()?, false),
+            guard => (guard?, true),
+        };
         self.refresh(&mut state)?;
         let commit = state.catalog.commit;
         let mut readers = self.readers.lock().expect("no panic under this lock");
-        *readers.commits.entry(commit).or_default() += 1;
-        readers.write()?;
-        Ok((state.catalog.clone(), Arc::new(Pin { shared: self.clone(), commit })))
-    }
-
-    fn register_reader(&self) -> Result<()> {
-        let registered =
-            |shared: &Shared| shared.readers.lock().expect("no panic under this lock").scratch.is_some();
-        if !registered(self) {
-            let _state = self.state();
-            match self.registry.lock() {
-                Ok(guard) if !registered(self) => {
-                    let scratch = guard.join("reader-")?;
-                    self.readers.lock().expect("no panic under this lock").scratch = Some(scratch);
-                }
-                Ok(_) => {}
-                // Nobody can remove anything from a store that is mounted read-only.
-                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {}
-                Err(error) => return Err(error),
-            }
+        if can_pin && readers.scratch.is_none() {
+            readers.scratch = Some(guard.join("reader-")?);
         }
-        Ok(())
+        *readers.commits.entry(commit).or_default() += 1;
+        let pin = Pin { shared: self.clone(), commit };
+        let written = readers.write();
+        // Dropping the pin takes this lock.
+        drop(readers);
+        written?;
+        Ok((state.catalog.clone(), Arc::new(pin)))
     }
 
     /// Makes a change: `make` gives the edits, once it has looked at the catalog that they will change. When this

@@ -428,6 +428,29 @@ mod tests {
     }
 
     #[test]
+    fn a_dataset_is_pinned_as_long_as_any_thread_has_it_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        put(&store, "a", b"hello").unwrap();
+        let is_pinned = || {
+            let owners = fs::read_dir(folder.path().join("scratch")).unwrap();
+            owners.flatten().any(|owner| owner.path().join("pin").exists())
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let dataset = store.dataset("a").unwrap();
+                        assert!(is_pinned());
+                        drop(dataset);
+                    }
+                });
+            }
+        });
+        assert!(!is_pinned());
+    }
+
+    #[test]
     fn what_is_damaged_in_one_copy_is_read_from_the_other_and_repaired() {
         let folder = tempfile::tempdir().unwrap();
         let devices: Vec<Arc<crate::Memory>> = (0..2).map(|_| Arc::new(crate::Memory::new(300))).collect();
