@@ -56,7 +56,7 @@ pub use log::DeviceEntry;
 pub use memory::Memory;
 pub use recording::{Fate, History, Operation, Recording, after_crash};
 pub use scratch::Scratch;
-pub use store::{Dataset, DatasetBuilder, DatasetSummary, Store, default_store_path};
+pub use store::{BYTES, Dataset, DatasetBuilder, DatasetSummary, Store, default_store_path};
 pub use throttled::{Limits, Throttled};
 
 pub(crate) use io::Io;

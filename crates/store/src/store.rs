@@ -25,6 +25,9 @@ use crate::{
     shared::Shared,
 };
 
+/// The kind of a dataset that is one file of plain bytes, and the name of that file.
+pub const BYTES: &str = "bytes";
+
 /// The header of stores before the first release, which had a folder for each dataset.
 const OLD_HEADER_NAME: &str = "inshore.store";
 
@@ -332,6 +335,11 @@ impl Dataset {
     /// Bytes of data in all files.
     pub fn bytes(&self) -> u64 {
         self.record.bytes()
+    }
+
+    /// The names of its files, in order.
+    pub fn file_names(&self) -> impl Iterator<Item = &str> {
+        self.record.files.iter().map(|file| file.name.as_str())
     }
 
     /// The file of this name, if the dataset has it.
