@@ -116,6 +116,7 @@ fn explain(report: &Report, how: &[(&'static str, String)]) -> String {
     facts.push(("read", moved(report.bytes_read)));
     facts.push(("written", moved(report.bytes_written)));
     facts.push(("page cache", if report.direct_io { "not used" } else { "used" }.to_string()));
+    facts.push(("I/O", report.io.to_string()));
     facts.push(("cores busy", format!("{:.1} of {}", report.cpu_seconds / seconds, report.threads)));
     let reserved = format_bytes(report.memory_reserved_bytes_max);
     facts.push(("reserved", format!("{reserved} of {}", format_bytes(report.memory_budget_bytes))));
@@ -167,6 +168,7 @@ mod tests {
             bytes_written: 0,
             repairs: 0,
             direct_io: true,
+            io: "io_uring",
             phases: vec![PhaseReport { phase: "superstep 1".into(), seconds: 3.0 }],
             levels: vec![LevelReport { level: 0, records_in: 1000, records_out: 250 }],
         }

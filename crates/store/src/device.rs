@@ -65,6 +65,19 @@ pub trait Device: Send + Sync + Debug {
     /// Whatever the system reports.
     fn discard(&self, extents: Range<u32>) -> io::Result<()>;
 
+    /// The file that holds an extent, and where in it the extent begins: for io_uring, which moves the bytes without
+    /// the calls above. After a write of that kind [`Device::note_written`] is called. `None`, as for every device that
+    /// is more or less than a file: only the calls above reach it.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    fn raw(&self, _extent: u32, _is_write: bool) -> io::Result<Option<(Arc<File>, u64)>> {
+        Ok(None)
+    }
+
+    /// A write past [`Device::write`] has ended, and the next sync is about it too.
+    fn note_written(&self, _extent: u32) {}
+
     /// Whether all I/O so far went past the page cache.
     fn is_direct(&self) -> bool;
 
@@ -85,6 +98,8 @@ pub struct Directory {
     /// Segments written since the last sync, and whether one of them is new.
     dirty: Mutex<(BTreeSet<u32>, bool)>,
     buffered: AtomicBool,
+    /// Held during a sync: whether an earlier one failed.
+    sync_failed: Mutex<bool>,
 }
 
 impl Directory {
@@ -103,6 +118,7 @@ impl Directory {
             segments: RwLock::default(),
             dirty: Mutex::default(),
             buffered: AtomicBool::new(false),
+            sync_failed: Mutex::new(false),
         })
     }
 
@@ -149,6 +165,13 @@ impl Directory {
         Ok(File::from(file))
     }
 
+    fn sync_segments(&self, segments: &BTreeSet<u32>, made: bool) -> io::Result<()> {
+        for &segment in segments {
+            self.segment(segment, true)?.expect("was written").sync_data()?;
+        }
+        if made { File::open(&self.path)?.sync_all() } else { Ok(()) }
+    }
+
     fn made(&self, extent: u32) -> io::Result<Arc<File>> {
         Ok(self.segment(extent / SEGMENT_EXTENTS, true)?.expect("made where it was not"))
     }
@@ -192,19 +215,33 @@ impl Device for Directory {
 
     fn write(&self, extent: u32, offset: usize, buffer: &[u8]) -> io::Result<()> {
         let file = self.made(extent)?;
-        self.dirty.lock().expect("no panic under this lock").0.insert(extent / SEGMENT_EXTENTS);
-        file.write_all_at(buffer, offset_of(extent) + offset as u64)
+        let written = file.write_all_at(buffer, offset_of(extent) + offset as u64);
+        self.note_written(extent);
+        written
     }
 
+    fn raw(&self, extent: u32, is_write: bool) -> io::Result<Option<(Arc<File>, u64)>> {
+        let file = self.segment(extent / SEGMENT_EXTENTS, is_write)?;
+        Ok(file.map(|file| (file, offset_of(extent))))
+    }
+
+    /// Noted when it has ended, not when it begins: a sync of another thread in between would not be about it.
+    fn note_written(&self, extent: u32) {
+        self.dirty.lock().expect("no panic under this lock").0.insert(extent / SEGMENT_EXTENTS);
+    }
+
+    /// One at a time: who finds nothing to sync knows that it was synced, and not that another thread is about to.
     fn sync(&self) -> io::Result<()> {
+        let mut failed = self.sync_failed.lock().expect("no panic under this lock");
+        if *failed {
+            return Err(io::Error::other(
+                "an earlier sync failed, and nobody knows what was lost: open the store again",
+            ));
+        }
         let (segments, made) = std::mem::take(&mut *self.dirty.lock().expect("no panic under this lock"));
-        for segment in segments {
-            self.segment(segment, true)?.expect("was written").sync_data()?;
-        }
-        if made {
-            File::open(&self.path)?.sync_all()?;
-        }
-        Ok(())
+        let synced = self.sync_segments(&segments, made);
+        *failed = synced.is_err();
+        synced
     }
 
     fn prepare(&self, extent: u32) -> io::Result<()> {

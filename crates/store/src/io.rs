@@ -1,14 +1,25 @@
-//! Reads and writes that go on while the caller computes: a small pool of threads that do nothing but ask devices.
+//! Reads and writes that go on while the caller computes.
 //!
-//! The buffer travels with the request and comes back with the answer, so that nobody can touch it meanwhile.
-//! Sixteen threads keep as many requests in flight: four are enough for the sequential rate of a virtual NVMe drive
-//! at 1 MiB a request, random reads want more. They sleep in the kernel and are no workers of the budget.
+//! The buffer travels with the request and comes back with the answer, so that nobody can touch it meanwhile. Where a
+//! device is a file and the system allows it, that is io_uring ([`crate::ring`]); where not (a device of a test, a
+//! container that forbids io_uring, `INSHORE_IO_URING=0`), a small pool of threads that do nothing but ask devices:
+//! sixteen of them keep as many requests in flight. They sleep in the kernel and are no workers of the budget.
 
-use std::{io, ops::Range, sync::Arc, thread};
+use std::{
+    fs::File,
+    io,
+    ops::Range,
+    sync::{Arc, OnceLock},
+    thread,
+};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::{Buffer, Device, checked::Extents};
+use crate::{
+    Buffer, Device,
+    checked::Extents,
+    ring::{PendingSlot, Ring},
+};
 
 const THREADS: usize = 16;
 /// Requests that may wait; a submitter blocks beyond that.
@@ -38,6 +49,13 @@ impl Part {
             Direction::Write => self.device.write(self.extent, self.offset, bytes),
         }
     }
+
+    /// The file and the place in it, if there is one that io_uring can be given.
+    fn raw(&self, direction: Direction) -> Option<(Arc<File>, u64)> {
+        // What cannot be opened is an error for the thread that tries it again.
+        let (file, start) = self.device.raw(self.extent, direction == Direction::Write).ok()??;
+        Some((file, start + self.offset as u64))
+    }
 }
 
 struct Request {
@@ -51,33 +69,37 @@ struct Request {
 
 /// An I/O that was submitted.
 #[derive(Debug)]
-pub(crate) struct Pending(Receiver<(Buffer, io::Result<()>)>);
+pub(crate) enum Pending {
+    Ring(PendingSlot),
+    Pool(Receiver<(Buffer, io::Result<()>)>),
+}
 
 impl Pending {
     /// Waits for the end of the I/O and gives the buffer back.
     pub fn wait(self) -> (Buffer, io::Result<()>) {
-        self.0.recv().expect("the I/O threads answer every request")
+        match self {
+            Pending::Ring(slot) => slot.wait(),
+            Pending::Pool(answer) => answer.recv().expect("the I/O threads answer every request"),
+        }
     }
 }
 
-/// The pool.
+/// What a job asks devices with.
 #[derive(Debug)]
 pub(crate) struct Io {
-    requests: Option<Sender<Request>>,
-    threads: Vec<thread::JoinHandle<()>>,
+    ring: Option<Arc<Ring>>,
+    pool: OnceLock<Pool>,
 }
 
 impl Io {
-    pub fn new() -> io::Result<Self> {
-        let (requests, queue) = bounded::<Request>(QUEUE);
-        let mut io = Io { requests: Some(requests), threads: Vec::with_capacity(THREADS) };
-        for _ in 0..THREADS {
-            let queue = queue.clone();
-            // These threads only copy between a buffer and a system call.
-            let builder = thread::Builder::new().name("inshore-io".into()).stack_size(128 << 10);
-            io.threads.push(builder.spawn(move || queue.iter().for_each(serve))?);
-        }
-        Ok(io)
+    pub fn new() -> Self {
+        let is_wanted = std::env::var_os("INSHORE_IO_URING").is_none_or(|value| value != "0");
+        Io { ring: is_wanted.then(|| Ring::new().ok()).flatten(), pool: OnceLock::new() }
+    }
+
+    /// How files are read and written.
+    pub fn name(&self) -> &'static str {
+        if self.ring.is_some() { "io_uring" } else { "threads" }
     }
 
     /// Starts to transfer `parts` of `buffer`. `extents` live until that is done.
@@ -88,11 +110,48 @@ impl Io {
         buffer: Buffer,
         extents: Option<Arc<Extents>>,
     ) -> Pending {
+        if let Some(ring) = &self.ring
+            && let Some(places) = parts.iter().map(|part| part.raw(direction)).collect()
+        {
+            return Pending::Ring(ring.submit(direction, parts, places, buffer, extents));
+        }
         let (answer, pending) = bounded(1);
         let request = Request { direction, parts, buffer, extents, answer };
-        let requests = self.requests.as_ref().expect("open until dropped");
-        requests.send(request).expect("the I/O threads live as long as the pool");
-        Pending(pending)
+        match self.pool.get_or_init(Pool::new).requests.as_ref() {
+            Some(requests) => requests.send(request).expect("the I/O threads live as long as the pool"),
+            // No thread could be started: the caller does it itself.
+            None => serve(request),
+        }
+        Pending::Pool(pending)
+    }
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        if let Some(ring) = &self.ring {
+            ring.drain();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Pool {
+    requests: Option<Sender<Request>>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Pool {
+    fn new() -> Pool {
+        let (requests, queue) = bounded::<Request>(QUEUE);
+        let mut threads = Vec::with_capacity(THREADS);
+        for _ in 0..THREADS {
+            let queue = queue.clone();
+            // These threads only copy between a buffer and a system call.
+            let builder = thread::Builder::new().name("inshore-io".into()).stack_size(128 << 10);
+            let Ok(thread) = builder.spawn(move || queue.iter().for_each(serve)) else { break };
+            threads.push(thread);
+        }
+        Pool { requests: (!threads.is_empty()).then_some(requests), threads }
     }
 }
 
@@ -105,7 +164,7 @@ fn serve(request: Request) {
     let _ = answer.send((buffer, result));
 }
 
-impl Drop for Io {
+impl Drop for Pool {
     fn drop(&mut self) {
         self.requests = None;
         for thread in self.threads.drain(..) {

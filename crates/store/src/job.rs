@@ -157,6 +157,8 @@ pub struct Report {
     pub repairs: u64,
     /// Whether all I/O went past the page cache.
     pub direct_io: bool,
+    /// How files were read and written: "io_uring" or "threads".
+    pub io: &'static str,
     /// Time for each phase, in order; phases of the same name are added up.
     pub phases: Vec<PhaseReport>,
     /// Records in and out of each level of sort-reduce.
@@ -185,10 +187,9 @@ pub struct LevelReport {
 
 impl Job {
     pub(crate) fn new(shared: Arc<Shared>, scratch: Scratch, budget: Budget, cancel: Cancel) -> Result<Job> {
-        let io = Io::new().map_err(|error| Error::io("start I/O threads", scratch.path(), error))?;
         let scratch = Arc::new(scratch);
         Ok(Job(Arc::new(Inner {
-            io,
+            io: Io::new(),
             lease: Arc::new(Lease::new(shared.clone(), scratch.clone())),
             scratch,
             shared,
@@ -289,6 +290,7 @@ impl Job {
             bytes_written: counters.bytes_written(),
             repairs: counters.repairs(),
             direct_io: self.0.shared.is_direct(),
+            io: self.0.io.name(),
             phases: counters.phases.lock().expect("no panic under this lock").clone(),
             levels: levels
                 .iter()

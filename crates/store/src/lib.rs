@@ -38,6 +38,7 @@ mod lease;
 mod log;
 mod memory;
 mod recording;
+mod ring;
 mod scratch;
 mod shared;
 mod store;
