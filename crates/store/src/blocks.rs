@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Buffer, Error, Job, Reservation, Result,
-    checked::{Extents, pieces},
+    Buffer, Error, Job, Redundancy, Reservation, Result,
+    extents::{Extents, pieces},
     io::{Direction, Part, Pending},
 };
 
@@ -38,7 +38,7 @@ impl BlockFile {
         let reservation = job.budget().reserve(blocks as u64 * 4, "checksums of vertex state")?;
         Ok(BlockFile {
             job: job.clone(),
-            extents: Extents::of_lease(job.lease(), 1),
+            extents: Extents::of_lease(job.lease(), Redundancy::Copies(1), 0),
             name: name.to_string(),
             block_bytes,
             sums: vec![0; blocks],
@@ -85,7 +85,7 @@ impl BlockFile {
         let start = self.offset(block);
         let mut parts = Vec::with_capacity(1);
         for (extent, offset, range) in pieces(start..start + self.block_bytes as u64) {
-            let place = self.extents.take(extent as usize)?[0];
+            let place = self.extents.take(extent)?[0];
             let device = self.job.device(place.device)?;
             parts.push(Part { device, extent: place.extent, offset, range });
         }

@@ -51,6 +51,107 @@ impl ExtentRef {
     }
 }
 
+/// What guards a dataset against damage and the loss of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redundancy {
+    /// Each extent lies on so many devices, 1 or 2.
+    Copies(u8),
+    /// Reed-Solomon: to each group of `data` extents of a file belong `parity` more, all on different devices, and any
+    /// `data` of them are enough.
+    Parity {
+        /// Extents of data in a group.
+        data: u8,
+        /// Extents of parity in a group.
+        parity: u8,
+    },
+}
+
+/// The most extents of data and parity in a group together.
+const GROUP_MAX: u8 = 32;
+
+impl Redundancy {
+    /// How many copies there are of an extent of data.
+    pub fn copies(self) -> usize {
+        match self {
+            Redundancy::Copies(copies) => copies as usize,
+            Redundancy::Parity { .. } => 1,
+        }
+    }
+
+    /// How many copies there are of a list of references: as many devices may be lost.
+    pub fn list_copies(self) -> usize {
+        match self {
+            Redundancy::Copies(copies) => copies as usize,
+            Redundancy::Parity { parity, .. } => parity as usize + 1,
+        }
+    }
+
+    /// How many devices it needs.
+    pub fn devices(self) -> usize {
+        match self {
+            Redundancy::Copies(copies) => copies as usize,
+            Redundancy::Parity { data, parity } => (data + parity) as usize,
+        }
+    }
+
+    /// Extents of data in a group; 1 where there is no parity.
+    pub fn group(self) -> u64 {
+        match self {
+            Redundancy::Copies(_) => 1,
+            Redundancy::Parity { data, .. } => data as u64,
+        }
+    }
+
+    /// Extents of parity in a group.
+    pub fn parity(self) -> u64 {
+        match self {
+            Redundancy::Copies(_) => 0,
+            Redundancy::Parity { parity, .. } => parity as u64,
+        }
+    }
+
+    /// How many references a file of `extents` extents has: those of the first copy, those of the second; or those of
+    /// the data, those of the parity.
+    pub fn refs(self, extents: u64) -> u64 {
+        extents * self.copies() as u64 + extents.div_ceil(self.group()) * self.parity()
+    }
+
+    /// Whether there is a redundancy of these numbers.
+    pub fn is_sound(self) -> bool {
+        match self {
+            Redundancy::Copies(copies) => (1..=2).contains(&copies),
+            Redundancy::Parity { data, parity } => {
+                data >= 2 && parity >= 1 && data.checked_add(parity).is_some_and(|all| all <= GROUP_MAX)
+            }
+        }
+    }
+
+    fn encode(self) -> [u8; 2] {
+        match self {
+            Redundancy::Copies(copies) => [copies, 0],
+            Redundancy::Parity { data, parity } => [data, parity],
+        }
+    }
+
+    fn decode([first, parity]: [u8; 2]) -> Option<Redundancy> {
+        let found = match parity {
+            0 => Redundancy::Copies(first),
+            parity => Redundancy::Parity { data: first, parity },
+        };
+        found.is_sound().then_some(found)
+    }
+}
+
+impl std::fmt::Display for Redundancy {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Redundancy::Copies(1) => out.write_str("none"),
+            Redundancy::Copies(copies) => write!(out, "{copies} copies"),
+            Redundancy::Parity { data, parity } => write!(out, "{data}+{parity} parity"),
+        }
+    }
+}
+
 /// One file of a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileRecord {
@@ -62,7 +163,7 @@ pub struct FileRecord {
     pub block_bytes: u32,
     /// 0: `refs` are those of the file's extents. 1: they are those of the extents that hold that list.
     pub level: u8,
-    /// References to extents, those of the second copy after those of the first.
+    /// References to extents, in the order of [`Redundancy::refs`].
     pub refs: Vec<ExtentRef>,
 }
 
@@ -73,7 +174,7 @@ impl FileRecord {
     }
 
     /// Whether the numbers fit together, so that no later arithmetic on them can go wrong.
-    fn is_sound(&self, copies: u8) -> bool {
+    fn is_sound(&self, redundancy: Redundancy) -> bool {
         let block = self.block_bytes as usize;
         if self.len > 1 << 56
             || block == 0
@@ -82,11 +183,11 @@ impl FileRecord {
         {
             return false;
         }
-        let refs = self.extents() * copies as u64;
+        let refs = redundancy.refs(self.extents());
         let expected = match self.level {
             0 if refs <= REFS_INLINE as u64 => refs,
             1 if refs > REFS_INLINE as u64 => {
-                (refs * REF_BYTES as u64).div_ceil(EXTENT_BYTES as u64) * copies as u64
+                (refs * REF_BYTES as u64).div_ceil(EXTENT_BYTES as u64) * redundancy.list_copies() as u64
             }
             _ => return false,
         };
@@ -169,8 +270,8 @@ pub struct DatasetRecord {
     pub kind: String,
     /// Whether nothing can be appended any more.
     pub sealed: bool,
-    /// On how many devices each extent lies: 1 or 2.
-    pub copies: u8,
+    /// What guards it.
+    pub redundancy: Redundancy,
     /// That crate's own header.
     pub attributes: Vec<u8>,
     /// Its files.
@@ -310,7 +411,7 @@ fn put_dataset(out: &mut Vec<u8>, record: &DatasetRecord) {
     put_bytes(out, record.name.as_bytes());
     put_bytes(out, record.kind.as_bytes());
     out.push(record.sealed as u8);
-    out.push(record.copies);
+    out.extend(record.redundancy.encode());
     put_bytes(out, &record.attributes);
     put_u32(out, record.files.len());
     for file in &record.files {
@@ -327,8 +428,9 @@ fn put_dataset(out: &mut Vec<u8>, record: &DatasetRecord) {
 
 fn take_dataset(body: &mut Cursor) -> Option<DatasetRecord> {
     let (id, name, kind) = (body.u64()?, body.string()?, body.string()?);
-    let (sealed, copies) = (body.u8()?, body.u8()?);
-    if sealed > 1 || !(1..=2).contains(&copies) {
+    let sealed = body.u8()?;
+    let redundancy = Redundancy::decode(body.array()?)?;
+    if sealed > 1 {
         return None;
     }
     let attributes = body.bytes()?.to_vec();
@@ -340,10 +442,10 @@ fn take_dataset(body: &mut Cursor) -> Option<DatasetRecord> {
             level: body.u8()?,
             refs: body.list(|body| ExtentRef::decode(body.take(REF_BYTES)?))?,
         };
-        file.is_sound(copies).then_some(file)
+        file.is_sound(redundancy).then_some(file)
     })?;
     let runs = body.list(take_run)?;
-    Some(DatasetRecord { id, name, kind, sealed: sealed == 1, copies, attributes, files, runs })
+    Some(DatasetRecord { id, name, kind, sealed: sealed == 1, redundancy, attributes, files, runs })
 }
 
 #[cfg(test)]
@@ -364,7 +466,7 @@ mod tests {
             name: name.into(),
             kind: "test".into(),
             sealed: true,
-            copies: 1,
+            redundancy: Redundancy::Copies(1),
             attributes: vec![1, 2, 3],
             files: vec![FileRecord { name: "a".into(), len, block_bytes: 4096, level: 0, refs }],
             runs: Run::collect(places.to_vec()),

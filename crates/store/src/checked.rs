@@ -17,90 +17,31 @@ use std::{
 };
 
 use crate::{
-    Buffer, EXTENT_BYTES, Error, ExtentRef, FileRecord, Job, Place, Reservation, Result,
-    catalog::{REF_BYTES, REFS_INLINE},
+    Buffer, Device, EXTENT_BYTES, Error, ExtentRef, FileRecord, Job, Place, Redundancy, Reservation, Result,
+    catalog::REF_BYTES,
+    device::Missing,
+    extents::{Extents, pieces},
     header::Header,
     io::{Direction, Part, Pending},
-    lease::Lease,
     log::metadata_buffer,
     shared::{HEADER_BYTES, Pin, Shared, header_of},
+    whole::{PARITY, Shape, Whole, extent_buffer},
 };
 
 /// The unit of O_DIRECT: offsets and lengths of all I/O are multiples of it.
 pub const PAGE_BYTES: usize = 4096;
-/// Headers that an open file of a dataset remembers: 2 KiB of checksums each at most, 0.5 KiB at 16 KiB a block.
+/// Headers that an open file of a dataset remembers, unless [`CheckedFile::remember_headers`] asked for more: 2 KiB of
+/// checksums each at most, 0.5 KiB at 16 KiB a block.
 const CACHED_HEADERS: usize = 64;
+/// Bytes of a header that is remembered, beside its checksums.
+const CACHED_HEADER_BYTES: usize = 96;
 /// Headers that are read at once where extents are read in order. They lie side by side, and a small read waits as long
 /// as the large ones before it: one for each extent made scans slower by a third.
 const HEADERS_AHEAD: u64 = 32;
 /// The same where extents are read here and there: as quick as one.
 const HEADERS_AROUND: u64 = 4;
-/// The reservation for a writer's checksums grows in steps of this size.
-const SUMS_STEP: usize = 4096;
-
-/// The extents of a file in order, as the copies of the first, then those of the second, and so on. What was taken
-/// from a job's lease goes back to it in the end, unless a dataset took it over.
-#[derive(Debug)]
-pub(crate) struct Extents {
-    copies: usize,
-    places: Mutex<Vec<Place>>,
-    lease: Mutex<Option<Arc<Lease>>>,
-}
-
-impl Extents {
-    pub fn of_lease(lease: &Arc<Lease>, copies: usize) -> Arc<Extents> {
-        Arc::new(Extents { copies, places: Mutex::default(), lease: Mutex::new(Some(lease.clone())) })
-    }
-
-    /// Where the copies of extent `index` lie; takes extents up to that one where there are fewer.
-    pub fn take(&self, index: usize) -> Result<Vec<Place>> {
-        let mut places = self.places.lock().expect("no panic under this lock");
-        while places.len() < (index + 1) * self.copies {
-            let lease = self.lease.lock().expect("no panic under this lock");
-            let lease = lease.as_ref().expect("a file that grows has a lease");
-            let avoid: Vec<u16> =
-                places[places.len() / self.copies * self.copies..].iter().map(|place| place.device).collect();
-            let place = lease.take(&avoid)?;
-            places.push(place);
-        }
-        Ok(places[index * self.copies..(index + 1) * self.copies].to_vec())
-    }
-
-    /// All that were taken.
-    pub fn places(&self) -> Vec<Place> {
-        self.places.lock().expect("no panic under this lock").clone()
-    }
-
-    /// A dataset has them now.
-    pub fn keep(&self) {
-        *self.lease.lock().expect("no panic under this lock") = None;
-    }
-}
-
-impl Drop for Extents {
-    fn drop(&mut self) {
-        if let Some(lease) = self.lease.get_mut().expect("no panic under this lock") {
-            let places = self.places.get_mut().expect("no panic under this lock");
-            places.iter().for_each(|&place| lease.give_back(place));
-        }
-    }
-}
-
-/// The pieces of `bytes` of a file, none of which crosses a border between extents: the number of the extent, the
-/// offset in it, and the range in a buffer that holds `bytes`.
-pub(crate) fn pieces(bytes: Range<u64>) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
-    let mut next = bytes.start;
-    std::iter::from_fn(move || {
-        if next >= bytes.end {
-            return None;
-        }
-        let (extent, offset) = (next / EXTENT_BYTES as u64, (next % EXTENT_BYTES as u64) as usize);
-        let end = bytes.end.min((extent + 1) * EXTENT_BYTES as u64);
-        let range = (next - bytes.start) as usize..(end - bytes.start) as usize;
-        next = end;
-        Some((extent, offset, range))
-    })
-}
+/// The unit of checking of lists of references.
+pub(crate) const LIST_BLOCK_BYTES: usize = PAGE_BYTES;
 
 /// A finished file. Clones share it; any thread may read.
 #[derive(Clone, Debug)]
@@ -123,9 +64,10 @@ enum Map {
 /// Where the extents of a dataset's file lie and what they must contain.
 #[derive(Debug)]
 struct DatasetMap {
-    shared: Arc<Shared>,
     identity: Identity,
-    copies: usize,
+    redundancy: Redundancy,
+    /// Extents of data, not counting copies.
+    extents: u64,
     refs: Refs,
     headers: Mutex<Headers>,
     /// What keeps the extents from being used for something else.
@@ -135,28 +77,31 @@ struct DatasetMap {
 /// The number of an extent, where its first copy lies, and the checksums of its blocks.
 type CachedHeader = (u64, Place, Arc<[u32]>);
 
-/// Headers that were read.
+/// Headers that were read: extent e is in slot e modulo their number, if it is remembered.
 #[derive(Debug)]
 struct Headers {
-    slots: [Option<CachedHeader>; CACHED_HEADERS],
+    slots: Vec<Option<CachedHeader>>,
     /// The first extent of the last batch that was read, and the one after it.
     last: Range<u64>,
+    /// For more slots than [`CACHED_HEADERS`].
+    _reservation: Option<Reservation>,
 }
 
 impl Default for Headers {
     fn default() -> Self {
-        Headers { slots: [const { None }; CACHED_HEADERS], last: 0..0 }
+        Headers { slots: vec![None; CACHED_HEADERS], last: 0..0, _reservation: None }
     }
 }
 
 impl Headers {
     fn get(&self, extent: u64) -> Option<(Place, Arc<[u32]>)> {
-        let (known, place, sums) = self.slots[extent as usize % CACHED_HEADERS].as_ref()?;
+        let (known, place, sums) = self.slots[extent as usize % self.slots.len()].as_ref()?;
         (*known == extent).then(|| (*place, sums.clone()))
     }
 
     fn put(&mut self, extent: u64, place: Place, sums: Arc<[u32]>) {
-        self.slots[extent as usize % CACHED_HEADERS] = Some((extent, place, sums));
+        let slot = extent as usize % self.slots.len();
+        self.slots[slot] = Some((extent, place, sums));
     }
 
     /// How many to read for `extent`, which is not here: many where it follows those that were read last.
@@ -198,13 +143,13 @@ impl CheckedFile {
         name: String,
         record: &FileRecord,
         identity: Identity,
-        copies: usize,
+        redundancy: Redundancy,
         kept: Kept,
     ) -> Self {
         let refs = if record.level == 0 {
             Refs::Here(record.refs.clone())
         } else {
-            let len = record.extents() * (copies * REF_BYTES) as u64;
+            let len = redundancy.refs(record.extents()) * REF_BYTES as u64;
             let list = FileRecord {
                 name: String::new(),
                 len,
@@ -214,18 +159,136 @@ impl CheckedFile {
             };
             let identity = Identity { level: 1, ..identity };
             let name = format!("{name} (list of extents)");
+            let copies = Redundancy::Copies(redundancy.list_copies() as u8);
             Refs::Listed(Self::of_record(shared, name, &list, identity, copies, kept.clone()))
         };
         let map = DatasetMap {
-            shared: shared.clone(),
             identity,
-            copies,
+            redundancy,
+            extents: record.extents(),
             refs,
             headers: Mutex::default(),
             _kept: kept,
         };
         let (len, block_bytes) = (record.len, record.block_bytes as usize);
         CheckedFile(Arc::new(Inner { name, len, block_bytes, map: Map::Dataset(Box::new(map)) }))
+    }
+
+    pub(crate) fn of_scratch(
+        name: String,
+        len: u64,
+        block_bytes: usize,
+        extents: Arc<Extents>,
+        sums: Vec<u32>,
+        reservation: Reservation,
+    ) -> Self {
+        let map = Map::Scratch { extents, sums, _reservation: reservation };
+        CheckedFile(Arc::new(Inner { name, len, block_bytes, map }))
+    }
+
+    fn map(&self) -> &DatasetMap {
+        match &self.0.map {
+            Map::Dataset(map) => map,
+            Map::Scratch { .. } => unreachable!("asked of files of datasets only"),
+        }
+    }
+
+    /// Whose file it is.
+    pub(crate) fn identity(&self) -> Identity {
+        self.map().identity
+    }
+
+    /// What guards it against damage.
+    pub(crate) fn redundancy(&self) -> Redundancy {
+        match &self.0.map {
+            Map::Scratch { .. } => Redundancy::Copies(1),
+            Map::Dataset(map) => map.redundancy,
+        }
+    }
+
+    /// Extents of data, not counting copies.
+    pub(crate) fn extents(&self) -> u64 {
+        self.0.len.div_ceil(EXTENT_BYTES as u64)
+    }
+
+    /// How many references it has.
+    pub(crate) fn positions(&self) -> u64 {
+        self.redundancy().refs(self.extents())
+    }
+
+    /// The file of its references, if that is one.
+    pub(crate) fn list(&self) -> Option<&CheckedFile> {
+        match &self.map().refs {
+            Refs::Here(_) => None,
+            Refs::Listed(list) => Some(list),
+        }
+    }
+
+    /// `count` of its references from `position` on.
+    pub(crate) fn references_at(&self, job: &Job, position: u64, count: u64) -> Result<Vec<ExtentRef>> {
+        self.map().references_at(job, position, count)
+    }
+
+    /// What the extent of a reference is.
+    pub(crate) fn shape(&self, position: u64) -> Shape {
+        let (redundancy, extents) = (self.redundancy(), self.extents());
+        let block_bytes = self.0.block_bytes as u32;
+        match position.checked_sub(extents * redundancy.copies() as u64) {
+            None => {
+                let index = position % extents;
+                let used = (self.0.len - index * EXTENT_BYTES as u64).min(EXTENT_BYTES as u64) as u32;
+                Shape { level: self.identity().level, index, used, block_bytes }
+            }
+            Some(index) => {
+                let used = self.group_len(position) as u32;
+                Shape { level: PARITY, index, used, block_bytes }
+            }
+        }
+    }
+
+    /// The number of the group that a reference of a file with parity belongs to.
+    fn group(&self, position: u64) -> u64 {
+        let redundancy = self.redundancy();
+        match position.checked_sub(self.extents()) {
+            None => position / redundancy.group(),
+            Some(parity) => parity / redundancy.parity(),
+        }
+    }
+
+    /// Bytes of the longest extent of the group of a reference, in whole pages.
+    pub(crate) fn group_len(&self, position: u64) -> usize {
+        let first = self.group(position) * self.redundancy().group();
+        let len = (self.0.len - first * EXTENT_BYTES as u64).min(EXTENT_BYTES as u64);
+        (len as usize).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// The members of the group of a reference: their numbers in the group (first data, then parity), and positions.
+    pub(crate) fn group_of(&self, position: u64) -> Vec<(usize, u64)> {
+        let (redundancy, extents, group) = (self.redundancy(), self.extents(), self.group(position));
+        let data = group * redundancy.group()..((group + 1) * redundancy.group()).min(extents);
+        let parity = extents + group * redundancy.parity();
+        data.chain(parity..parity + redundancy.parity()).enumerate().collect()
+    }
+
+    /// Remembers the headers of all extents, so that random reads need one request each, and reads them now. Costs 4
+    /// bytes for each check block and 96 for each extent, from the budget; and one page is read for each extent. Where
+    /// the budget has less, so many are remembered as fit.
+    ///
+    /// # Errors
+    /// I/O and damage.
+    pub fn remember_headers(&self, job: &Job) -> Result<()> {
+        let Map::Dataset(map) = &self.0.map else { return Ok(()) };
+        let each = EXTENT_BYTES / self.0.block_bytes * 4 + CACHED_HEADER_BYTES;
+        let budget = job.budget();
+        let free = budget.memory_bytes().saturating_sub(budget.reserved_bytes()) as usize;
+        let count = (self.extents() as usize).min(free / each);
+        if count > CACHED_HEADERS {
+            let reservation = budget.reserve((count * each) as u64, "headers of extents")?;
+            let mut headers = map.headers.lock().expect("no panic under this lock");
+            headers.slots = vec![None; count];
+            headers._reservation = Some(reservation);
+        }
+        (0..count as u64).try_for_each(|extent| map.look_up(job, self, extent).map(drop))
     }
 
     /// What errors call it: the name in the scratch folder, or `dataset/file`.
@@ -275,7 +338,7 @@ impl CheckedFile {
         for (extent, offset, range) in pieces(touched.clone()) {
             let blocks = offset / self.0.block_bytes..(offset + range.len()).div_ceil(self.0.block_bytes);
             let place = self.look_up(job, extent, blocks, &mut expected)?;
-            let device = job.device(place.device)?;
+            let device = self.device(job, place)?;
             parts.push(Part { device, extent: place.extent, offset, range });
         }
         let extents = match &self.0.map {
@@ -292,10 +355,18 @@ impl CheckedFile {
         })
     }
 
+    /// The device of an extent. Where one that is missing can be done without, reading from it fails later.
+    fn device(&self, job: &Job, place: Place) -> Result<Arc<dyn Device>> {
+        match job.device(place.device) {
+            Err(Error::NoDevice { number }) if self.redundancy().devices() > 1 => Ok(Arc::new(Missing(number))),
+            device => device,
+        }
+    }
+
     /// Where a copy of an extent lies.
     pub(crate) fn place_of(&self, job: &Job, extent: u64, copy: usize) -> Result<Place> {
         match &self.0.map {
-            Map::Scratch { extents, .. } => Ok(extents.take(extent as usize)?[copy]),
+            Map::Scratch { extents, .. } => Ok(extents.take(extent)?[copy]),
             Map::Dataset(map) => Ok(map.references(job, extent, 1, copy)?[0].place),
         }
     }
@@ -312,7 +383,7 @@ impl CheckedFile {
             Map::Scratch { sums, extents, .. } => {
                 let first = extent as usize * (EXTENT_BYTES / self.0.block_bytes);
                 expected.extend_from_slice(&sums[first + blocks.start..first + blocks.end]);
-                Ok(extents.take(extent as usize)?[0])
+                Ok(extents.take(extent)?[0])
             }
             Map::Dataset(map) => {
                 let (place, sums) = map.look_up(job, self, extent)?;
@@ -331,15 +402,8 @@ impl CheckedFile {
         }
     }
 
-    fn copies(&self) -> usize {
-        match &self.0.map {
-            Map::Scratch { .. } => 1,
-            Map::Dataset(map) => map.copies,
-        }
-    }
-
-    /// Reads a part of an extent from another copy, checks it, and writes it over the first one, which was damaged or
-    /// cannot be read.
+    /// Makes a part of an extent, which was damaged or cannot be read, from what else there is, checks it, and writes
+    /// it over what is wrong.
     fn repair(
         &self,
         job: &Job,
@@ -349,18 +413,28 @@ impl CheckedFile {
         expected: &[u32],
         found: Error,
     ) -> Result<()> {
-        for copy in 1..self.copies() {
+        let redundancy = self.redundancy();
+        let at = extent * EXTENT_BYTES as u64 + offset as u64;
+        let is_right = |bytes: &[u8]| check(&self.0.name, at, bytes, self.0.block_bytes, expected).is_ok();
+        if redundancy.parity() > 0 {
+            let whole = Whole { job, file: self, position: extent };
+            let mut buffer = extent_buffer()?;
+            if whole.restore(&mut buffer)? && is_right(&buffer[offset..offset + range.len()]) {
+                bytes[range.clone()].copy_from_slice(&buffer[offset..offset + range.len()]);
+                // That a device cannot be written any more is no reason to keep back what the others know.
+                let _ = whole.rewrite(&buffer);
+                job.counters().add_repair();
+                return Ok(());
+            }
+            return Err(found);
+        }
+        for copy in 1..redundancy.copies() {
             let part = |place: Place, range: Range<usize>| {
                 let device = job.device(place.device)?;
                 Ok::<_, Error>(Part { device, extent: place.extent, offset, range })
             };
-            let other = part(self.place_of(job, extent, copy)?, range.clone())?;
-            if other.transfer(Direction::Read, bytes).is_err() {
-                continue;
-            }
-            let at = extent * EXTENT_BYTES as u64 + offset as u64;
-            if check(&self.0.name, at, &bytes[range.clone()], self.0.block_bytes, expected).is_ok() {
-                // That a device cannot be written any more is no reason to keep back what the other one knows.
+            let Ok(other) = part(self.place_of(job, extent, copy)?, range.clone()) else { continue };
+            if other.transfer(Direction::Read, bytes).is_ok() && is_right(&bytes[range.clone()]) {
                 if let Ok(first) = part(self.place_of(job, extent, 0)?, range) {
                     let _ = first.transfer(Direction::Write, bytes);
                 }
@@ -375,15 +449,14 @@ impl CheckedFile {
 impl DatasetMap {
     /// References to `count` extents from `extent` on.
     fn references(&self, job: &Job, extent: u64, count: u64, copy: usize) -> Result<Vec<ExtentRef>> {
+        self.references_at(job, copy as u64 * self.extents + extent, count)
+    }
+
+    fn references_at(&self, job: &Job, position: u64, count: u64) -> Result<Vec<ExtentRef>> {
         match &self.refs {
-            Refs::Here(refs) => {
-                let first = copy * (refs.len() / self.copies) + extent as usize;
-                Ok(refs[first..first + count as usize].to_vec())
-            }
+            Refs::Here(refs) => Ok(refs[position as usize..(position + count) as usize].to_vec()),
             Refs::Listed(list) => {
-                let all = list.len() / (self.copies * REF_BYTES) as u64;
-                let first = copy as u64 * all + extent;
-                let range = first * REF_BYTES as u64..(first + count) * REF_BYTES as u64;
+                let range = position * REF_BYTES as u64..(position + count) * REF_BYTES as u64;
                 let buffer = metadata_buffer(list.read_bytes(&range))?;
                 let (bytes, wanted) = list.submit_read(job, range, buffer)?.wait()?;
                 let references = bytes[wanted].chunks_exact(REF_BYTES);
@@ -399,10 +472,10 @@ impl DatasetMap {
             if let Some(found) = headers.get(extent) {
                 return Ok(found);
             }
-            headers.batch(extent).min(file.len().div_ceil(EXTENT_BYTES as u64) - extent)
+            headers.batch(extent).min(self.extents - extent)
         };
         let mut found = None;
-        for copy in 0..self.copies {
+        for copy in 0..self.redundancy.copies() {
             match self.read_headers(job, file, extent, count, copy) {
                 Ok(read) => {
                     let places = match copy {
@@ -415,10 +488,29 @@ impl DatasetMap {
                     }
                     return Ok((places[0], read[0].1.clone()));
                 }
-                Err(error) => found = Some(error),
+                Err(error) => found = found.or(Some(error)),
             }
         }
-        Err(found.expect("at least one copy"))
+        self.make_header(job, file, extent)?.ok_or_else(|| found.expect("at least one copy"))
+    }
+
+    /// Makes the header of an extent again from its bytes, or from others of its group, and writes it; `None` where
+    /// nothing gives them.
+    fn make_header(&self, job: &Job, file: &CheckedFile, extent: u64) -> Result<Option<(Place, Arc<[u32]>)>> {
+        let whole = Whole { job, file, position: extent };
+        let mut buffer = extent_buffer()?;
+        if whole.fetch(&mut buffer).is_err() {
+            return Ok(None);
+        }
+        let _ = whole.rewrite(&buffer);
+        job.counters().add_repair();
+        let shape = file.shape(extent);
+        let stored = (shape.used as usize).next_multiple_of(PAGE_BYTES);
+        let sums: Arc<[u32]> = buffer[..stored].chunks(file.0.block_bytes).map(crc32fast::hash).collect();
+        let place = whole.reference()?.place;
+        let mut headers = self.headers.lock().expect("no panic under this lock");
+        headers.put(extent, place, sums.clone());
+        Ok(Some((place, sums)))
     }
 
     /// The checksums of `extent` and of up to `count` extents from there on whose headers lie side by side.
@@ -439,7 +531,7 @@ impl DatasetMap {
         };
         let beside = (0..).zip(&references).take_while(|&pair| follows(pair)).count();
         references.truncate(beside);
-        let device = self.shared.device(first.place.device)?;
+        let device = job.device(first.place.device)?;
         let len = references.len() * HEADER_BYTES;
         let part = Part { device: device.clone(), extent: header_extent, offset, range: 0..len };
         let (pages, result) = job.submit(Direction::Read, vec![part], metadata_buffer(len)?, None).wait();
@@ -518,7 +610,7 @@ impl PendingRead {
         });
         let has_failed = failed.is_some();
         if let Some(error) = failed
-            && file.copies() == 1
+            && file.redundancy().devices() == 1
         {
             return Err(error);
         }
@@ -540,352 +632,10 @@ impl PendingRead {
     }
 }
 
-/// The unit of checking of lists of references.
-const LIST_BLOCK_BYTES: usize = PAGE_BYTES;
-/// The unit of writing of lists of references.
-const LIST_BUFFER_BYTES: usize = 16 * PAGE_BYTES;
-
-/// Writes a file from start to end. Two buffers: one is filled while the other is on its way to the device.
-#[derive(Debug)]
-pub struct FileWriter {
-    job: Job,
-    name: String,
-    block_bytes: usize,
-    extents: Arc<Extents>,
-    /// Whose file it is, and the references to the extents that are full; `None`: scratch.
-    dataset: Option<(Identity, Vec<Vec<ExtentRef>>)>,
-    filling: Option<Buffer>,
-    filled: usize,
-    flying: Flying,
-    /// Headers on their way.
-    headers: Vec<Pending>,
-    offset: u64,
-    /// Of the whole file in scratch, of the last extent in a dataset.
-    sums: Vec<u32>,
-    reservation: Reservation,
-}
-
-#[derive(Debug)]
-enum Flying {
-    Idle(Option<Buffer>),
-    Busy { pending: Pending, offset: u64, len: usize },
-}
-
-/// Headers that may be on their way at once.
-const FLYING_HEADERS: usize = 4;
-
-impl FileWriter {
-    /// Begins a scratch file. `name` is what errors call it; `block_bytes` is the unit of checking (4 KiB times a
-    /// power of two, up to 2 MiB) and `buffer_bytes` the unit of writing, a multiple of that. Takes twice
-    /// `buffer_bytes` from the job's budget, and 4 bytes for each block written.
-    pub fn create(job: &Job, name: &str, block_bytes: usize, buffer_bytes: usize) -> Result<FileWriter> {
-        let extents = Extents::of_lease(job.lease(), 1);
-        Self::new(job, name.to_string(), block_bytes, buffer_bytes, extents, None)
-    }
-
-    pub(crate) fn of_dataset(
-        job: &Job,
-        name: String,
-        identity: Identity,
-        copies: usize,
-        block_bytes: usize,
-        buffer_bytes: usize,
-    ) -> Result<FileWriter> {
-        let extents = Extents::of_lease(job.lease(), copies);
-        let dataset = Some((identity, vec![Vec::new(); copies]));
-        Self::new(job, name, block_bytes, buffer_bytes, extents, dataset)
-    }
-
-    fn new(
-        job: &Job,
-        name: String,
-        block_bytes: usize,
-        buffer_bytes: usize,
-        extents: Arc<Extents>,
-        dataset: Option<(Identity, Vec<Vec<ExtentRef>>)>,
-    ) -> Result<FileWriter> {
-        let good = block_bytes.is_power_of_two() && (PAGE_BYTES..=EXTENT_BYTES).contains(&block_bytes);
-        assert!(good, "block of {block_bytes} bytes");
-        assert!(
-            buffer_bytes > 0 && buffer_bytes.is_multiple_of(block_bytes),
-            "buffer of {buffer_bytes} bytes"
-        );
-        let mut buffers =
-            Buffer::zeroed(job.budget(), 2 * buffer_bytes, "a file's write buffers")?.split(buffer_bytes);
-        Ok(FileWriter {
-            job: job.clone(),
-            name,
-            block_bytes,
-            extents,
-            dataset,
-            filling: buffers.pop(),
-            filled: 0,
-            flying: Flying::Idle(buffers.pop()),
-            headers: Vec::new(),
-            offset: 0,
-            sums: Vec::new(),
-            reservation: job.budget().reserve(0, "a file's checksums")?,
-        })
-    }
-
-    /// The number of the file in its dataset.
-    pub(crate) fn number(&self) -> u32 {
-        self.dataset.as_ref().expect("a file of a dataset").0.file
-    }
-
-    /// Bytes written so far.
-    pub fn len(&self) -> u64 {
-        self.offset + self.filled as u64
-    }
-
-    /// Whether nothing was written yet.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Appends `bytes`.
-    ///
-    /// # Errors
-    /// [`Error::Io`] of this or an earlier write; [`Error::NoSpace`]; [`Error::Cancelled`].
-    pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
-        while !bytes.is_empty() {
-            let buffer = self.filling.as_mut().expect("only empty inside flush");
-            let part = bytes.len().min(buffer.len() - self.filled);
-            buffer[self.filled..self.filled + part].copy_from_slice(&bytes[..part]);
-            self.filled += part;
-            bytes = &bytes[part..];
-            if self.filled == buffer.len() {
-                self.flush()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        self.job.check_cancelled()?;
-        let mut buffer = self.filling.take().expect("a buffer outside flush");
-        let len = self.filled.next_multiple_of(PAGE_BYTES);
-        buffer[self.filled..len].fill(0);
-        if (self.sums.len() + len.div_ceil(self.block_bytes)) * 4 > self.reservation.bytes() as usize {
-            self.reservation.resize(self.reservation.bytes() + SUMS_STEP as u64)?;
-        }
-        let mut parts = Vec::new();
-        for (extent, offset, range) in pieces(self.offset..self.offset + len as u64) {
-            if offset == 0 && extent > 0 {
-                self.end_extent(extent - 1, EXTENT_BYTES)?;
-            }
-            self.sums.extend(buffer[range.clone()].chunks(self.block_bytes).map(crc32fast::hash));
-            for place in self.extents.take(extent as usize)? {
-                let device = self.job.device(place.device)?;
-                parts.push(Part { device, extent: place.extent, offset, range: range.clone() });
-            }
-        }
-        self.filling = Some(self.land()?);
-        let pending = self.job.submit(Direction::Write, parts, buffer, Some(self.extents.clone()));
-        self.flying = Flying::Busy { pending, offset: self.offset, len };
-        self.offset += self.filled as u64;
-        self.filled = 0;
-        Ok(())
-    }
-
-    /// Writes the headers of an extent that is full, or is the last.
-    fn end_extent(&mut self, extent: u64, used: usize) -> Result<()> {
-        let Some((identity, refs)) = &mut self.dataset else { return Ok(()) };
-        let sums = std::mem::take(&mut self.sums);
-        for (place, refs) in self.extents.take(extent as usize)?.into_iter().zip(refs) {
-            let header = Header {
-                place,
-                dataset: identity.dataset,
-                file: identity.file,
-                level: identity.level,
-                index: extent,
-                used: used as u32,
-                block_bytes: self.block_bytes as u32,
-                sums: sums.clone(),
-            };
-            let mut page = metadata_buffer(HEADER_BYTES)?;
-            page.copy_from_slice(&header.encode());
-            refs.push(ExtentRef { place, header_sum: crc32fast::hash(&page) });
-            let (header_extent, offset) = header_of(place.extent);
-            let device = self.job.device(place.device)?;
-            let part = Part { device, extent: header_extent, offset, range: 0..HEADER_BYTES };
-            if self.headers.len() == FLYING_HEADERS {
-                land_header(&self.name, self.headers.remove(0))?;
-            }
-            let extents = Some(self.extents.clone());
-            self.headers.push(self.job.submit(Direction::Write, vec![part], page, extents));
-        }
-        Ok(())
-    }
-
-    /// Waits for the write on its way and gives its buffer.
-    fn land(&mut self) -> Result<Buffer> {
-        match std::mem::replace(&mut self.flying, Flying::Idle(None)) {
-            Flying::Idle(buffer) => Ok(buffer.expect("two buffers")),
-            Flying::Busy { pending, offset, len } => {
-                let (buffer, result) = pending.wait();
-                result.map_err(|error| {
-                    Error::io(format!("write {len} bytes at {offset}"), PathBuf::from(&self.name), error)
-                })?;
-                Ok(buffer)
-            }
-        }
-    }
-
-    fn complete(&mut self) -> Result<()> {
-        if self.filled > 0 {
-            self.flush()?;
-        }
-        self.land().map(drop)
-    }
-
-    /// Ends a scratch file: its checksums stay in memory, and nothing is made durable. Its extents are free again
-    /// once it is dropped.
-    ///
-    /// # Errors
-    /// [`Error::Io`] of a write that was still on its way.
-    pub fn finish(mut self) -> Result<CheckedFile> {
-        assert!(self.dataset.is_none(), "a dataset's file is ended by its builder");
-        self.complete()?;
-        // Many small scratch files may be open at once: none keeps a whole step.
-        self.reservation.resize(self.sums.len() as u64 * 4)?;
-        let map = Map::Scratch { extents: self.extents, sums: self.sums, _reservation: self.reservation };
-        let (name, len, block_bytes) = (self.name, self.offset, self.block_bytes);
-        Ok(CheckedFile(Arc::new(Inner { name, len, block_bytes, map })))
-    }
-
-    /// Ends a dataset's file: gives what the log keeps, and the extents that the commit takes over. Nothing is
-    /// durable before that.
-    pub(crate) fn seal(mut self) -> Result<(FileRecord, Vec<Arc<Extents>>)> {
-        self.complete()?;
-        if self.offset > 0 {
-            let last = (self.offset - 1) / EXTENT_BYTES as u64;
-            self.end_extent(last, (self.offset - last * EXTENT_BYTES as u64) as usize)?;
-        }
-        for pending in self.headers.drain(..) {
-            land_header(&self.name, pending)?;
-        }
-        let (identity, refs) = self.dataset.take().expect("a scratch file is finished, not sealed");
-        let copies = refs.len();
-        let mut record = FileRecord {
-            name: self.name.clone(),
-            len: self.offset,
-            block_bytes: self.block_bytes as u32,
-            level: 0,
-            refs: refs.into_iter().flatten().collect(),
-        };
-        let mut extents = vec![self.extents.clone()];
-        if record.refs.len() > REFS_INLINE {
-            let identity = Identity { level: 1, ..identity };
-            let mut list = FileWriter::of_dataset(
-                &self.job,
-                format!("{} (list of extents)", self.name),
-                identity,
-                copies,
-                LIST_BLOCK_BYTES,
-                LIST_BUFFER_BYTES,
-            )?;
-            for reference in &record.refs {
-                list.write(&reference.encode())?;
-            }
-            let (listed, more) = list.seal()?;
-            assert!(listed.level == 0, "a file of {} extents", record.extents());
-            (record.level, record.refs) = (1, listed.refs);
-            extents.extend(more);
-        }
-        Ok((record, extents))
-    }
-}
-
-fn land_header(name: &str, pending: Pending) -> Result<()> {
-    pending.wait().1.map_err(|error| Error::io("write the header of an extent", PathBuf::from(name), error))
-}
-
-/// Streams a range of a file. One buffer is read by the caller while the others are on their way.
-#[derive(Debug)]
-pub struct FileReader {
-    job: Job,
-    file: CheckedFile,
-    buffer_bytes: usize,
-    spare: Vec<Buffer>,
-    ahead: std::collections::VecDeque<PendingRead>,
-    current: Option<Buffer>,
-    next: u64,
-    end: u64,
-}
-
-impl FileReader {
-    /// Reads `range` through two buffers of `buffer_bytes` (a multiple of the file's block) from the budget.
-    pub fn new(job: &Job, file: &CheckedFile, range: Range<u64>, buffer_bytes: usize) -> Result<FileReader> {
-        let buffers = Buffer::zeroed(job.budget(), 2 * buffer_bytes, "a file's read buffers")?;
-        Self::with_buffers(job, file, range, buffers.split(buffer_bytes))
-    }
-
-    /// Reads `range` through `buffers`: at least one, all of one size, a multiple of the file's block.
-    pub fn with_buffers(
-        job: &Job,
-        file: &CheckedFile,
-        range: Range<u64>,
-        buffers: Vec<Buffer>,
-    ) -> Result<FileReader> {
-        let buffer_bytes = buffers[0].len();
-        assert!(buffer_bytes.is_multiple_of(file.block_bytes()), "buffer of {buffer_bytes} bytes");
-        assert!(buffers.iter().all(|buffer| buffer.len() == buffer_bytes));
-        assert!(range.end <= file.len(), "{range:?} of {}", file.len());
-        let mut reader = FileReader {
-            job: job.clone(),
-            file: file.clone(),
-            buffer_bytes,
-            spare: buffers,
-            ahead: Default::default(),
-            current: None,
-            next: range.start,
-            end: range.end,
-        };
-        reader.read_ahead()?;
-        Ok(reader)
-    }
-
-    fn read_ahead(&mut self) -> Result<()> {
-        while self.next < self.end {
-            let Some(buffer) = self.spare.pop() else { break };
-            // Up to the next multiple of the buffer's size, so that all reads but the first are aligned.
-            let end = (self.next / self.buffer_bytes as u64 + 1) * self.buffer_bytes as u64;
-            let range = self.next..end.min(self.end);
-            self.next = range.end;
-            self.ahead.push_back(self.file.submit_read(&self.job, range, buffer)?);
-        }
-        Ok(())
-    }
-
-    /// The next piece: up to the next multiple of the buffer's size. `None` at the end of the range.
-    ///
-    /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`], [`Error::Cancelled`].
-    pub fn next_piece(&mut self) -> Result<Option<&[u8]>> {
-        self.job.check_cancelled()?;
-        self.spare.extend(self.current.take());
-        self.read_ahead()?;
-        let Some(pending) = self.ahead.pop_front() else { return Ok(None) };
-        let (buffer, wanted) = pending.wait()?;
-        let buffer = self.current.insert(buffer);
-        Ok(Some(&buffer[wanted]))
-    }
-
-    /// The buffers, for the next reader.
-    pub fn into_buffers(mut self) -> Result<Vec<Buffer>> {
-        for pending in self.ahead.drain(..) {
-            self.spare.push(pending.wait()?.0);
-        }
-        self.spare.extend(self.current.take());
-        Ok(self.spare)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Budget, Fault, Faulty, Memory, Store, job::test_job};
+    use crate::{Budget, Fault, Faulty, FileReader, FileWriter, Memory, Store, job::test_job};
 
     fn pattern(len: usize) -> Vec<u8> {
         (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
@@ -1046,8 +796,9 @@ mod tests {
         let len = file.len();
         assert_eq!(read(&job, &file, len - 7..len).unwrap(), b"the end");
         assert!(read(&job, &file, 200 << 20..(200 << 20) + 9999).unwrap() == block[..9999]);
-        let (places, offset) = dataset.locate(&job, &file, len - 1).unwrap();
-        assert_eq!((places.len(), offset), (1, 6));
+        let found = dataset.locate(&job, &file, len - 9..len + 5).unwrap();
+        let pieces: Vec<_> = found.iter().map(|place| (place.len, place.places.len(), place.extent_offset)).collect();
+        assert_eq!(pieces, [(2, 1, EXTENT_BYTES as u64 - 2), (7, 1, 0)]);
     }
 
     #[test]

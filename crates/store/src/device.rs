@@ -53,11 +53,11 @@ pub trait Device: Send + Sync + Debug {
     /// Whatever the system reports.
     fn sync(&self) -> io::Result<()>;
 
-    /// Takes space for an extent, so that writing to it will not fail for lack of it.
+    /// Takes space for extents, so that writing to them will not fail for lack of it.
     ///
     /// # Errors
     /// No space left; whatever the system reports.
-    fn prepare(&self, extent: u32) -> io::Result<()>;
+    fn prepare(&self, extents: Range<u32>) -> io::Result<()>;
 
     /// Gives back the space of extents whose bytes nobody needs. A device that cannot does nothing.
     ///
@@ -78,11 +78,63 @@ pub trait Device: Send + Sync + Debug {
     /// A write past [`Device::write`] has ended, and the next sync is about it too.
     fn note_written(&self, _extent: u32) {}
 
+    /// Bytes that the file system still has for this device and others; `None`: the extents are all there is.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    fn free_bytes(&self) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Whether all I/O so far went past the page cache.
     fn is_direct(&self) -> bool;
 
     /// What errors call it.
     fn name(&self) -> String;
+}
+
+/// Stands for a device that is not there: everything fails.
+#[derive(Debug)]
+pub(crate) struct Missing(pub u16);
+
+impl Missing {
+    fn refuse<T>(&self) -> io::Result<T> {
+        Err(io::Error::new(io::ErrorKind::NotFound, self.name()))
+    }
+}
+
+impl Device for Missing {
+    fn extents(&self) -> u32 {
+        0
+    }
+
+    fn read(&self, _: u32, _: usize, _: &mut [u8]) -> io::Result<()> {
+        self.refuse()
+    }
+
+    fn write(&self, _: u32, _: usize, _: &[u8]) -> io::Result<()> {
+        self.refuse()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.refuse()
+    }
+
+    fn prepare(&self, _: Range<u32>) -> io::Result<()> {
+        self.refuse()
+    }
+
+    fn discard(&self, _: Range<u32>) -> io::Result<()> {
+        self.refuse()
+    }
+
+    fn is_direct(&self) -> bool {
+        true
+    }
+
+    fn name(&self) -> String {
+        format!("device {} of the store is missing", self.0)
+    }
 }
 
 /// The ordinary device: a folder with segment files of 128 extents, read and written with O_DIRECT.
@@ -181,6 +233,19 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
+/// Cuts a range of extents at the borders of segments.
+fn by_segment(extents: Range<u32>) -> impl Iterator<Item = (u32, Range<u32>)> {
+    let mut next = extents.start;
+    std::iter::from_fn(move || {
+        if next >= extents.end {
+            return None;
+        }
+        let segment = next / SEGMENT_EXTENTS;
+        let end = extents.end.min((segment + 1).saturating_mul(SEGMENT_EXTENTS));
+        Some((segment, std::mem::replace(&mut next, end)..end))
+    })
+}
+
 /// Where an extent begins in its segment's file.
 fn offset_of(extent: u32) -> u64 {
     (extent % SEGMENT_EXTENTS) as u64 * EXTENT_BYTES as u64
@@ -244,34 +309,38 @@ impl Device for Directory {
         synced
     }
 
-    fn prepare(&self, extent: u32) -> io::Result<()> {
-        let file = self.made(extent)?;
-        let range = (offset_of(extent), EXTENT_BYTES as u64);
-        match fallocate(&file, FallocateFlags::empty(), range.0, range.1) {
-            Err(rustix::io::Errno::OPNOTSUPP) => {
-                let zeros = crate::log::metadata_buffer(EXTENT_BYTES).map_err(io::Error::other)?;
-                file.write_all_at(&zeros, range.0)
+    fn prepare(&self, extents: Range<u32>) -> io::Result<()> {
+        for (segment, extents) in by_segment(extents) {
+            let file = self.segment(segment, true)?.expect("made where it was not");
+            let len = extents.len() as u64 * EXTENT_BYTES as u64;
+            match fallocate(&file, FallocateFlags::empty(), offset_of(extents.start), len) {
+                Err(rustix::io::Errno::OPNOTSUPP) => {
+                    let zeros = crate::log::metadata_buffer(EXTENT_BYTES).map_err(io::Error::other)?;
+                    extents.into_iter().try_for_each(|extent| file.write_all_at(&zeros, offset_of(extent)))?;
+                }
+                prepared => prepared?,
             }
-            prepared => Ok(prepared?),
         }
+        Ok(())
     }
 
     fn discard(&self, extents: Range<u32>) -> io::Result<()> {
-        let mut next = extents.start;
-        while next < extents.end {
-            let segment = next / SEGMENT_EXTENTS;
-            let end = extents.end.min((segment + 1).saturating_mul(SEGMENT_EXTENTS));
+        for (segment, extents) in by_segment(extents) {
             if let Some(file) = self.segment(segment, false)? {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                let len = (end - next) as u64 * EXTENT_BYTES as u64;
-                match fallocate(&file, flags, offset_of(next), len) {
+                let len = extents.len() as u64 * EXTENT_BYTES as u64;
+                match fallocate(&file, flags, offset_of(extents.start), len) {
                     Err(rustix::io::Errno::OPNOTSUPP) => {}
                     discarded => discarded?,
                 }
             }
-            next = end;
         }
         Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<Option<u64>> {
+        let space = rustix::fs::statvfs(&self.path)?;
+        Ok(Some(space.f_bavail.saturating_mul(space.f_frsize)))
     }
 
     fn is_direct(&self) -> bool {

@@ -117,17 +117,69 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// An extent is damaged, and nothing else gives its bytes.
+    #[error("{file}: damaged at offset {offset}: extent {extent} of device {device} is not what was written")]
+    DamagedExtent {
+        /// The dataset and file.
+        file: String,
+        /// Byte offset of the extent in that file; for parity the end of the file.
+        offset: u64,
+        /// The device.
+        device: u16,
+        /// The extent on it.
+        extent: u32,
+    },
     /// A device of the store is not there.
     #[error("device {number} of the store is missing: put it back where it was, or name its folder")]
     NoDevice {
         /// Its number.
         number: u16,
     },
-    /// Two copies need two devices.
-    #[error("{}: two copies need a second device", store.display())]
-    NoSecondDevice {
+    /// Redundancy needs more devices than the store has.
+    #[error("{}: {redundancy} need {} devices, and the store has {found}", store.display(), redundancy.devices())]
+    TooFewDevices {
         /// The store.
         store: PathBuf,
+        /// What was asked for.
+        redundancy: crate::Redundancy,
+        /// Devices that are there and take data.
+        found: usize,
+    },
+    /// A dataset that was sealed cannot grow.
+    #[error("{name:?} in {} is sealed: nothing can be appended to it", store.display())]
+    Sealed {
+        /// The name.
+        name: String,
+        /// The store.
+        store: PathBuf,
+    },
+    /// A dataset was changed by somebody else while this job was about to.
+    #[error("{name:?} in {} was changed by somebody else meanwhile: try again", store.display())]
+    Changed {
+        /// The name.
+        name: String,
+        /// The store.
+        store: PathBuf,
+    },
+    /// There is no store.
+    #[error("there is no store in {}: `inshore store init` makes one, and so does the first import or put", path.display())]
+    NoStore {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A store is there already.
+    #[error("{} already holds a store", path.display())]
+    StoreExists {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A change of the store's devices that cannot be made.
+    #[error("{}: {what}", path.display())]
+    BadDevice {
+        /// The folder of the device.
+        path: PathBuf,
+        /// Why not.
+        what: String,
     },
     /// All devices are full.
     #[error("{}: no space left on its devices", store.display())]
@@ -141,6 +193,31 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it says that there is no space left.
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            Error::NoSpace { .. } => true,
+            Error::Io { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+            _ => false,
+        }
+    }
+
+    /// The same once more, for another who waits for the same thing.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            Error::Io { what, path, source } => {
+                let source = match source.raw_os_error() {
+                    Some(number) => io::Error::from_raw_os_error(number),
+                    None => io::Error::new(source.kind(), source.to_string()),
+                };
+                Error::Io { what: what.clone(), path: path.clone(), source }
+            }
+            Error::NoSpace { store } => Error::NoSpace { store: store.clone() },
+            Error::NoDevice { number } => Error::NoDevice { number: *number },
+            other => Error::io("commit", PathBuf::new(), io::Error::other(other.to_string())),
+        }
+    }
+
     /// An [`Error::Io`] for `what` on `path`.
     pub fn io(what: impl Into<String>, path: impl Into<PathBuf>, source: io::Error) -> Self {
         Error::Io { what: what.into(), path: path.into(), source }

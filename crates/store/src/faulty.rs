@@ -149,12 +149,16 @@ impl Device for Faulty {
         self.0.inner.sync()
     }
 
-    fn prepare(&self, extent: u32) -> io::Result<()> {
-        self.0.inner.prepare(extent)
+    fn prepare(&self, extents: Range<u32>) -> io::Result<()> {
+        self.0.inner.prepare(extents)
     }
 
     fn discard(&self, extents: Range<u32>) -> io::Result<()> {
         self.0.inner.discard(extents)
+    }
+
+    fn free_bytes(&self) -> io::Result<Option<u64>> {
+        self.0.inner.free_bytes()
     }
 
     fn is_direct(&self) -> bool {

@@ -17,7 +17,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::{
     Buffer, Device,
-    checked::Extents,
+    extents::Extents,
     ring::{PendingSlot, Ring},
 };
 

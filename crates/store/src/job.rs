@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::{
     Budget, Buffer, Device, Error, Io, Result, Scratch,
-    checked::Extents,
+    extents::Extents,
     io::{Direction, Part, Pending},
     lease::Lease,
     shared::Shared,
@@ -79,6 +79,14 @@ impl Counters {
     /// Pieces so far that were damaged and came from a second copy.
     pub fn repairs(&self) -> u64 {
         self.repairs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_read(&self, bytes: u64) {
+        self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_written(&self, bytes: u64) {
+        self.bytes_written.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn add_repair(&self) {
@@ -220,6 +228,14 @@ impl Job {
     /// A device of the store.
     pub(crate) fn device(&self, number: u16) -> Result<Arc<dyn Device>> {
         self.0.shared.device(number)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    pub(crate) fn scratch(&self) -> &Arc<Scratch> {
+        &self.0.scratch
     }
 
     /// The extents that it has taken.

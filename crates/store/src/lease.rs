@@ -10,7 +10,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::{Place, Result, catalog::Run, scratch::Scratch, shared::Shared};
+use crate::{
+    Place, Result,
+    catalog::Run,
+    scratch::Scratch,
+    shared::{Shared, Terms},
+};
 
 /// The longest run that is taken at once: 128 MiB.
 const RUN_EXTENTS_MAX: u32 = 64;
@@ -21,6 +26,7 @@ pub(crate) struct Lease {
     shared: Arc<Shared>,
     scratch: Arc<Scratch>,
     pools: Mutex<BTreeMap<u16, Pool>>,
+    terms: Mutex<Terms>,
 }
 
 /// Extents of one device.
@@ -39,7 +45,17 @@ struct Pool {
 
 impl Lease {
     pub fn new(shared: Arc<Shared>, scratch: Arc<Scratch>) -> Lease {
-        Lease { shared, scratch, pools: Mutex::default() }
+        Lease { shared, scratch, pools: Mutex::default(), terms: Mutex::default() }
+    }
+
+    /// Another one of a job, which shares nothing with its first.
+    pub fn of(job: &crate::Job) -> Lease {
+        Lease::new(job.shared().clone(), job.scratch().clone())
+    }
+
+    /// What it may take from now on.
+    pub fn set_terms(&self, terms: Terms) {
+        *self.terms.lock().expect("no panic under this lock") = terms;
     }
 
     /// An extent on the device that has the smallest share of this job's yet, among those not in `avoid`.
@@ -48,7 +64,8 @@ impl Lease {
     /// [`crate::Error::NoSpace`] where all these devices are full.
     pub fn take(&self, avoid: &[u16]) -> Result<Place> {
         let mut pools = self.pools.lock().expect("no panic under this lock");
-        let devices = self.shared.devices();
+        let devices = self.shared.open_devices();
+        let terms = self.terms.lock().expect("no panic under this lock").clone();
         loop {
             let share = |number: u16, extents: u32| {
                 let used = pools.get(&number).map_or(0, |pool| pool.used);
@@ -58,13 +75,13 @@ impl Lease {
                 !avoid.contains(number) && !pools.get(number).is_some_and(|pool| pool.full)
             });
             let best = open
-                .map(|(&number, device)| (share(number, device.extents()), number))
+                .map(|&(number, extents)| (share(number, extents), number))
                 .min_by(|a, b| a.partial_cmp(b).expect("shares are numbers"));
             let Some((_, device)) = best else { return Err(self.shared.no_space()) };
             let pool = pools.entry(device).or_default();
             if pool.free.is_empty() {
                 let wanted = (pool.last_run * 2).clamp(2, RUN_EXTENTS_MAX);
-                match self.shared.take_extents(&self.scratch, device, wanted)? {
+                match self.shared.take_extents(&self.scratch, device, wanted, &terms)? {
                     Some(run) => {
                         pool.last_run = run.count;
                         pool.taken.push(run);

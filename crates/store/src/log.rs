@@ -25,7 +25,8 @@ use crate::{
 pub(crate) type Devices = BTreeMap<u16, Arc<dyn Device>>;
 
 const SUPERBLOCK_MAGIC: &[u8; 8] = b"INSHSUPR";
-const SUPERBLOCK_VERSION: u32 = 1;
+/// Version 1 was that of stores before the first release, which had no log.
+const SUPERBLOCK_VERSION: u32 = 2;
 /// The extent of every device that holds its superblock.
 pub(crate) const SUPERBLOCK_EXTENT: u32 = 1;
 const SLOT_BYTES: usize = EXTENT_BYTES / 2;
@@ -41,8 +42,12 @@ pub struct DeviceEntry {
     pub number: u16,
     /// Random; tells it from every other device.
     pub uuid: [u8; 16],
-    /// Where it was when it was added or last opened.
+    /// Where it was when it was added.
     pub path: String,
+    /// The most bytes that the store may take on it; `None`: all that is there.
+    pub limit_bytes: Option<u64>,
+    /// It is about to be removed: nothing new goes there.
+    pub is_leaving: bool,
 }
 
 /// The extents of each copy of a log.
@@ -71,6 +76,8 @@ impl Superblock {
             body.extend(entry.number.to_le_bytes());
             body.extend(entry.uuid);
             put_bytes(&mut body, entry.path.as_bytes());
+            body.extend(entry.limit_bytes.unwrap_or(0).to_le_bytes());
+            body.push(entry.is_leaving as u8);
         }
         for log in [&self.log, &self.spare] {
             put_u32(&mut body, log.len());
@@ -114,7 +121,13 @@ impl Superblock {
         let mut body = Cursor(header.take(len)?);
         let (sequence, generation) = (body.u64()?, body.u64()?);
         let devices = body.list(|body| {
-            Some(DeviceEntry { number: body.u16()?, uuid: body.array()?, path: body.string()? })
+            let (number, uuid, path) = (body.u16()?, body.array()?, body.string()?);
+            let limit_bytes = Some(body.u64()?).filter(|&bytes| bytes > 0);
+            let is_leaving = match body.u8()? {
+                flag @ 0..=1 => flag == 1,
+                _ => return None,
+            };
+            Some(DeviceEntry { number, uuid, path, limit_bytes, is_leaving })
         })?;
         let places = |body: &mut Cursor| {
             let log: LogPlaces =
@@ -125,6 +138,11 @@ impl Superblock {
         };
         let (log, spare) = (places(&mut body)?, places(&mut body)?);
         body.0.is_empty().then_some((device, Superblock { store, sequence, generation, devices, log, spare }))
+    }
+
+    /// Whether a device may get new data.
+    pub fn takes_data(&self, number: u16) -> bool {
+        self.devices.iter().any(|entry| entry.number == number && !entry.is_leaving)
     }
 
     /// Extents that the log and the spare take.
@@ -193,6 +211,28 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
     }
 }
 
+/// Which of the two slots of a device's superblock can be read.
+fn superblock_slots(device: &dyn Device) -> [bool; 2] {
+    [0, 1].map(|slot| {
+        let Ok(mut buffer) = metadata_buffer(SLOT_BYTES) else { return false };
+        let read = device.read(SUPERBLOCK_EXTENT, slot * SLOT_BYTES, &mut buffer);
+        read.is_ok() && Superblock::decode(&buffer).is_some()
+    })
+}
+
+/// Makes a device blank: it belongs to no store any more.
+pub(crate) fn erase_superblock(device: &dyn Device) -> Result<()> {
+    let zeros = metadata_buffer(PAGE_BYTES)?;
+    // Slot 0 first: a device without that one belongs to none, whatever is in the other.
+    for slot in 0..2 {
+        device
+            .write(SUPERBLOCK_EXTENT, slot * SLOT_BYTES, &zeros)
+            .and_then(|()| device.sync())
+            .map_err(|error| io_error("erase superblock", device, error))?;
+    }
+    Ok(())
+}
+
 /// Writes the superblock to every device and makes it durable.
 pub(crate) fn write_superblock(devices: &Devices, superblock: &Superblock) -> Result<()> {
     for entry in &superblock.devices {
@@ -222,6 +262,13 @@ struct Tail {
 
 impl Tail {
     const START: Tail = Tail { offset: 0, number: 0, before: 0 };
+}
+
+/// The last record that was appended, as whoever did it told the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LastRecord {
+    pub generation: u64,
+    pub number: u64,
 }
 
 /// The log as far as it was read or written.
@@ -287,14 +334,18 @@ impl Log {
         Ok(log)
     }
 
-    /// Bytes that a log needs to begin with this catalog and go on for a while.
-    pub fn wanted_bytes(catalog: &Catalog, pinned: u64) -> usize {
-        2 * (RECORD_HEADER_BYTES + encode_edits(&catalog.checkpoint(pinned)).len())
-            .next_multiple_of(PAGE_BYTES)
+    /// Bytes of the record that begins a log with this catalog.
+    pub fn needed_bytes(catalog: &Catalog, pinned: u64) -> usize {
+        (RECORD_HEADER_BYTES + encode_edits(&catalog.checkpoint(pinned)).len()).next_multiple_of(PAGE_BYTES)
     }
 
     pub fn capacity(&self) -> usize {
         capacity(&self.superblock.log)
+    }
+
+    /// The last record that was read or written here.
+    pub fn last(&self) -> LastRecord {
+        LastRecord { generation: self.superblock.generation, number: self.tail.number - 1 }
     }
 
     /// Appends a record in all copies and makes it durable. `None` where it does not fit.
@@ -344,17 +395,23 @@ impl Log {
     pub fn read(devices: &Devices, superblock: Superblock) -> Result<(Log, Catalog)> {
         let mut log = Log { superblock, tail: Tail::START };
         let mut catalog = Catalog::default();
-        if log.follow(devices, &mut catalog)? == 0 {
+        if log.follow(devices, &mut catalog, None)? == 0 {
             return Err(log.damaged("its first record".to_string(), "a checkpoint"));
         }
         Ok((log, catalog))
     }
 
-    /// Applies the records that were appended since, and says how many there were.
+    /// Applies the records that were appended since, and says how many there were. `known` is the last record that
+    /// somebody is known to have appended; where nobody knows, the rest of the log is searched for a later one.
     ///
     /// # Errors
     /// I/O; damage, which is a record that is whole in no copy while one after it is there.
-    pub fn follow(&mut self, devices: &Devices, catalog: &mut Catalog) -> Result<u64> {
+    pub fn follow(
+        &mut self,
+        devices: &Devices,
+        catalog: &mut Catalog,
+        known: Option<LastRecord>,
+    ) -> Result<u64> {
         let first = self.tail.number;
         while let Some((header, body)) = self.next_record(devices)? {
             let edits = decode_edits(&body).ok_or_else(|| {
@@ -365,12 +422,55 @@ impl Log {
             self.tail =
                 Tail { offset: self.tail.offset + len, number: header.number + 1, before: header.sum };
         }
-        if let Some(later) = self.later_record(devices)? {
+        let later = match known {
+            Some(last) if last.generation == self.superblock.generation => {
+                (last.number >= self.tail.number).then_some(last.number)
+            }
+            _ => self.later_record(devices)?,
+        };
+        if let Some(later) = later {
             let found =
-                format!("record {} damaged in every copy, and record {later} after it", self.tail.number);
+                format!("no whole copy of record {}, although record {later} was written", self.tail.number);
             return Err(self.damaged(found, "whole records"));
         }
         Ok(self.tail.number - first)
+    }
+
+    /// Whether all devices of both copies are there, so that records can be appended.
+    pub fn is_there(&self, devices: &Devices) -> bool {
+        self.superblock.log.iter().flatten().all(|place| devices.contains_key(&place.device))
+    }
+
+    /// Whether all devices of one copy are there.
+    fn is_readable(&self, devices: &Devices) -> bool {
+        let is_there = |copy: &Vec<Place>| copy.iter().all(|place| devices.contains_key(&place.device));
+        self.superblock.log.iter().any(is_there)
+    }
+
+    /// What is wrong with the superblocks and with each copy of the log, although together they are enough.
+    pub fn check(&self, devices: &Devices) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for entry in &self.superblock.devices {
+            let Some(device) = devices.get(&entry.number) else {
+                wrong.push(format!("device {} ({}) is missing", entry.number, entry.path));
+                continue;
+            };
+            let whole = superblock_slots(device.as_ref());
+            for slot in (0..2).filter(|&slot| !whole[slot]) {
+                wrong.push(format!("slot {slot} of the superblock of {} is damaged", device.name()));
+            }
+        }
+        for (number, copy) in self.superblock.log.iter().enumerate() {
+            let superblock = Superblock { log: vec![copy.clone()], ..self.superblock.clone() };
+            match Log::read(devices, superblock) {
+                Ok((log, _)) if log.tail == self.tail => {}
+                Ok((log, _)) => {
+                    wrong.push(format!("copy {number} of the log is damaged from record {} on", log.tail.number))
+                }
+                Err(error) => wrong.push(format!("copy {number} of the log: {error}")),
+            }
+        }
+        wrong
     }
 
     fn damaged(&self, found: String, expected: &str) -> Error {
@@ -392,6 +492,8 @@ impl Log {
             match self.record_of(devices, copy) {
                 Ok(Some(record)) => return Ok(Some(record)),
                 Ok(None) => {}
+                // A device that is gone has nothing to say; what was acknowledged is in the other copy too.
+                Err(Error::NoDevice { .. }) if self.is_readable(devices) => {}
                 Err(error) => failed = Some(error),
             }
         }
@@ -480,7 +582,7 @@ fn read_log(devices: &Devices, copy: &[Place], offset: usize, buffer: &mut [u8])
 
 /// Makes a store on devices that hold none: numbers them, takes room for two copies of log and spare, and writes an
 /// empty catalog.
-pub(crate) fn init(devices: &[Arc<dyn Device>]) -> Result<(Devices, Superblock)> {
+pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Result<(Devices, Superblock)> {
     let numbered: Devices = (0..).zip(devices.iter().cloned()).collect();
     // The first extents that are free on an empty device.
     let first = SUPERBLOCK_EXTENT + 1;
@@ -496,7 +598,7 @@ pub(crate) fn init(devices: &[Arc<dyn Device>]) -> Result<(Devices, Superblock)>
         }
         for extent in [place.extent, SUPERBLOCK_EXTENT] {
             device
-                .prepare(extent)
+                .prepare(extent..extent + 1)
                 .map_err(|error| io_error("take space for the log", device.as_ref(), error))?;
         }
     }
@@ -504,6 +606,8 @@ pub(crate) fn init(devices: &[Arc<dyn Device>]) -> Result<(Devices, Superblock)>
         number,
         uuid: random_uuid(),
         path: device.name(),
+        limit_bytes,
+        is_leaving: false,
     });
     let mut superblock = Superblock {
         store: random_uuid(),

@@ -67,7 +67,7 @@ impl Device for Memory {
         Ok(())
     }
 
-    fn prepare(&self, _extent: u32) -> io::Result<()> {
+    fn prepare(&self, _extents: Range<u32>) -> io::Result<()> {
         Ok(())
     }
 

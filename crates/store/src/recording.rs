@@ -62,14 +62,18 @@ impl Device for Recording {
         Ok(())
     }
 
-    fn prepare(&self, extent: u32) -> io::Result<()> {
-        self.inner.prepare(extent)
+    fn prepare(&self, extents: Range<u32>) -> io::Result<()> {
+        self.inner.prepare(extents)
     }
 
     fn discard(&self, extents: Range<u32>) -> io::Result<()> {
         self.inner.discard(extents.clone())?;
         self.note(Operation::Discard(extents));
         Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<Option<u64>> {
+        self.inner.free_bytes()
     }
 
     fn is_direct(&self) -> bool {

@@ -20,7 +20,7 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::{
     Buffer,
-    checked::Extents,
+    extents::Extents,
     io::{Direction, Part},
 };
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   STORE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes
+//!   STORE/scratch/last              the last record of the log (16 bytes: its generation and number)
 //!   STORE/scratch/PID-RANDOM/       one for each job
 //!   STORE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
 //!   STORE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
@@ -21,7 +22,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::{Error, Place, Result, catalog::Run, encoding::Cursor};
+use crate::{Error, Place, Result, catalog::Run, encoding::Cursor, log::LastRecord};
 
 const RUN_BYTES: usize = 10;
 
@@ -63,6 +64,14 @@ impl Registry {
         }
     }
 
+    /// The last record that somebody appended to the log since the machine was started; `None`: nobody knows. To be
+    /// called under the lock.
+    pub fn last_record(&self) -> Option<LastRecord> {
+        let bytes = fs::read(self.root.join("last")).ok()?;
+        let mut bytes = Cursor(&bytes);
+        Some(LastRecord { generation: bytes.u64()?, number: bytes.u64()? })
+    }
+
     fn lock_as(&self, operation: FlockOperation) -> Result<Guard<'_>> {
         let path = self.root.join("lock");
         let lock = open_lock(&path)?;
@@ -81,7 +90,60 @@ pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
 }
 
+/// Who is at work on a store.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    /// Its folder.
+    pub path: PathBuf,
+    /// The number of its process.
+    pub process: u32,
+    /// Whether it has datasets open, or is a job.
+    pub is_reader: bool,
+    /// Extents that it took.
+    pub lease: Vec<Run>,
+    /// The oldest commit that it reads.
+    pub pin: Option<u64>,
+    /// When it came.
+    pub since: Option<std::time::SystemTime>,
+}
+
 impl Guard<'_> {
+    /// Everybody who is alive.
+    pub fn owners(&self) -> Result<Vec<Owner>> {
+        let mut owners = Vec::new();
+        for path in self.folders()? {
+            if is_dead(&path)? {
+                continue;
+            }
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let (is_reader, rest) = match name.strip_prefix("reader-") {
+                Some(rest) => (true, rest),
+                None => (false, &name[..]),
+            };
+            let process = rest.split('-').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+            let pin = read_if_there(&path.join("pin"))?.map(|bytes| Cursor(&bytes).u64().unwrap_or(0));
+            let since = fs::metadata(path.join("lock")).and_then(|lock| lock.modified()).ok();
+            let lease = read_lease(&path)?;
+            owners.push(Owner { path, process, is_reader, lease, pin, since });
+        }
+        Ok(owners)
+    }
+
+    /// Tells the others which record of the log is the last. If that fails they know an older one, which is true too.
+    pub fn tell_last_record(&self, last: LastRecord) {
+        let path = self.root.join("last");
+        let mut bytes = last.generation.to_le_bytes().to_vec();
+        bytes.extend(last.number.to_le_bytes());
+        let file = File::options().write(true).create(true).truncate(false).open(path);
+        // In one call: a reader sees the old one or this one.
+        let _ = file.and_then(|mut file| file.write_all(&bytes));
+    }
+
+    /// Ends the meeting place: the store has another one now.
+    pub fn close(self) {
+        let _ = fs::remove_dir_all(self.root);
+    }
+
     /// Removes what dead owners left, and gives the extents that they had taken.
     pub fn remove_dead(&self) -> Result<Vec<Run>> {
         let mut left = Vec::new();
@@ -256,6 +318,8 @@ mod tests {
         fs::create_dir(&torn).unwrap();
 
         let run = Run { start: Place { device: 1, extent: 2 }, count: 3 };
+        let owners = registry.lock().unwrap().owners().unwrap();
+        assert_eq!((owners.len(), owners[0].process), (1, std::process::id()));
         assert_eq!(registry.lock().unwrap().remove_dead().unwrap(), [run]);
         assert!(living.path().join("run").exists());
         assert!(!dead.exists() && !torn.exists());

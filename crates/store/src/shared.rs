@@ -10,11 +10,15 @@ use std::{
 };
 
 use crate::{
-    Catalog, Device, Edit, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
+    Catalog, Device, DeviceEntry, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
     catalog::Run,
-    log::{Devices, Log, LogPlaces, Superblock, read_superblock},
-    scratch::{Guard, Registry, Scratch, is_read_only},
+    log::{Devices, Log, LogPlaces, Superblock, erase_superblock, read_superblock, write_superblock},
+    scratch::{Guard, Owner, Registry, Scratch, is_read_only},
 };
+
+/// Below so much free space on a file system, space is taken for extents as soon as a job takes them: then what a job
+/// was given it can write, and being full is told at one place.
+const NEAR_FULL_BYTES: u64 = 8 << 30;
 
 /// Makes a device of what the superblock says of it.
 pub(crate) type Opener = Box<dyn Fn(&crate::DeviceEntry) -> Result<Arc<dyn Device>> + Send + Sync>;
@@ -26,6 +30,42 @@ pub(crate) struct Shared {
     opener: Opener,
     state: Mutex<State>,
     readers: Mutex<Readers>,
+    queue: Mutex<Queue>,
+}
+
+/// Looks at the catalog and says how it is to be changed.
+type Make = Box<dyn FnOnce(&Catalog) -> Result<Vec<Edit>> + Send>;
+
+/// Changes that wait for their commit. Who has the state's lock commits those of all who wait for it: one record of the
+/// log, and one sync, for all of them.
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<(u64, Make)>,
+    done: BTreeMap<u64, std::result::Result<(), Failed>>,
+    tickets: u64,
+}
+
+/// A commit that failed.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub error: Error,
+    /// Nobody knows whether the change was made: only reading the log again can tell.
+    pub is_in_doubt: bool,
+}
+
+impl Failed {
+    fn certain(error: Error) -> Failed {
+        Failed { error, is_in_doubt: false }
+    }
+}
+
+/// What a job may take.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Terms {
+    /// Extents that it must not take.
+    pub closed: Vec<Run>,
+    /// What is held back for whoever makes room may be taken too.
+    pub with_reserve: bool,
 }
 
 #[derive(Debug)]
@@ -61,7 +101,12 @@ impl std::fmt::Debug for Shared {
 impl Shared {
     /// Opens the store on `devices`, or makes one on them if none of them has a superblock; `home` is the folder of
     /// the registry.
-    pub fn open(home: &Path, devices: Vec<Arc<dyn Device>>, opener: Opener) -> Result<Arc<Shared>> {
+    pub fn open(
+        home: &Path,
+        devices: Vec<Arc<dyn Device>>,
+        opener: Opener,
+        limit_bytes: Option<u64>,
+    ) -> Result<Arc<Shared>> {
         let registry = Registry::open(home)?;
         let guard = registry.share()?;
         let found = gather(&devices, &opener)?;
@@ -73,7 +118,7 @@ impl Shared {
                 // Another process may have been faster.
                 match gather(&devices, &opener)? {
                     Some(found) => found,
-                    None => crate::log::init(&devices)?,
+                    None => crate::log::init(&devices, limit_bytes)?,
                 }
             }
         };
@@ -88,6 +133,7 @@ impl Shared {
             opener,
             state: Mutex::new(state),
             readers: Mutex::default(),
+            queue: Mutex::default(),
         }))
     }
 
@@ -131,13 +177,14 @@ impl Shared {
         let newest = newest.ok_or_else(|| Error::NotAStore { path: self.home.clone() })?;
         if newest.sequence == state.log.superblock.sequence && !state.doubtful {
             let mut catalog = (*state.catalog).clone();
-            if state.log.follow(&devices, &mut catalog)? > 0 {
+            if state.log.follow(&devices, &mut catalog, self.registry.last_record())? > 0 {
                 state.catalog = Arc::new(catalog);
             }
             return Ok(());
         }
         let mut devices = devices;
         let (log, catalog) = read_all(&mut devices, newest, &self.opener)?;
+        devices.retain(|number, _| log.superblock.devices.iter().any(|entry| entry.number == *number));
         *self.devices.write().expect("no panic under this lock") = devices;
         (state.log, state.catalog) = (log, Arc::new(catalog));
         Ok(())
@@ -175,69 +222,347 @@ impl Shared {
     }
 
     /// Makes a change: `make` gives the edits, once it has looked at the catalog that they will change. When this
-    /// returns, they survive a power loss.
+    /// returns, they survive a power loss. Changes of several threads that come at once share one record of the log.
     ///
     /// # Errors
     /// Those of `make`, and then nothing was changed; I/O, and then the change was made or not, and the next call
     /// of any function finds out.
-    pub fn commit(&self, make: impl FnOnce(&Catalog) -> Result<Vec<Edit>>) -> Result<()> {
+    pub fn commit(
+        &self,
+        make: impl FnOnce(&Catalog) -> Result<Vec<Edit>> + Send + 'static,
+    ) -> std::result::Result<(), Failed> {
+        let queue = || self.queue.lock().expect("no panic under this lock");
+        let ticket = {
+            let mut queue = queue();
+            queue.tickets += 1;
+            let ticket = queue.tickets;
+            queue.waiting.push((ticket, Box::new(make)));
+            ticket
+        };
         let mut state = self.state();
-        let guard = self.registry.lock()?;
-        self.refresh(&mut state)?;
-        let edits = make(&state.catalog)?;
+        if let Some(result) = queue().done.remove(&ticket) {
+            return result;
+        }
+        let waiting = std::mem::take(&mut queue().waiting);
+        let mut results = self.commit_all(&mut state, waiting);
+        let own = results.remove(&ticket).expect("it was waiting");
+        queue().done.extend(results);
+        own
+    }
+
+    fn commit_all(
+        &self,
+        state: &mut State,
+        waiting: Vec<(u64, Make)>,
+    ) -> BTreeMap<u64, std::result::Result<(), Failed>> {
+        let fail = |tickets: &[u64], error: Error, is_in_doubt: bool| {
+            let failed = |&ticket: &u64| (ticket, Err(Failed { error: error.again(), is_in_doubt }));
+            tickets.iter().map(failed).collect::<BTreeMap<_, _>>()
+        };
+        let tickets: Vec<u64> = waiting.iter().map(|(ticket, _)| *ticket).collect();
+        let guard = match self.registry.lock().and_then(|guard| self.refresh(state).map(|()| guard)) {
+            Ok(guard) => guard,
+            Err(error) => return fail(&tickets, error, false),
+        };
+        let mut catalog = (*state.catalog).clone();
+        let commit = catalog.commit + 1;
+        let (mut results, mut edits, mut accepted) = (BTreeMap::new(), Vec::new(), Vec::new());
+        for (ticket, make) in waiting {
+            match make(&catalog) {
+                Ok(made) => {
+                    catalog.apply(if made.is_empty() { catalog.commit } else { commit }, &made);
+                    edits.extend(made);
+                    accepted.push(ticket);
+                }
+                Err(error) => {
+                    results.insert(ticket, Err(Failed::certain(error)));
+                }
+            }
+        }
+        match self.append(&guard, state, catalog, &edits) {
+            Ok(()) => results.extend(accepted.iter().map(|&ticket| (ticket, Ok(())))),
+            Err(failed) => results.extend(fail(&accepted, failed.error, failed.is_in_doubt)),
+        }
+        results
+    }
+
+    /// Makes `catalog`, which is that of the state with `edits`, the truth.
+    fn append(
+        &self,
+        guard: &Guard,
+        state: &mut State,
+        catalog: Catalog,
+        edits: &[Edit],
+    ) -> std::result::Result<(), Failed> {
         if edits.is_empty() {
             return Ok(());
         }
-        let commit = state.catalog.commit + 1;
+        let in_doubt = |error| Failed { error, is_in_doubt: true };
         let devices = self.devices();
         // What was appended to a log that failed may lie behind a record that is not whole.
-        let is_free = !state.doubtful;
+        let is_free = !state.doubtful && state.log.is_there(&devices);
         state.doubtful = true;
-        let appended = is_free && state.log.append(&devices, commit, &edits)?.is_some();
-        let mut catalog = (*state.catalog).clone();
-        catalog.apply(commit, &edits);
+        let appended = is_free
+            && state.log.append(&devices, catalog.commit, edits).map_err(in_doubt)?.is_some();
         if !appended {
-            state.log = self.checkpoint(&guard, &state.log.superblock, &catalog)?;
+            state.log = self.checkpoint(guard, &state.log.superblock, &catalog, |_| {}).map_err(in_doubt)?;
         }
+        guard.tell_last_record(state.log.last());
         state.catalog = Arc::new(catalog);
         state.doubtful = false;
-        self.discard_freed(&guard, &mut state)
+        self.discard_freed(guard, state).map_err(Failed::certain)
     }
 
-    /// Writes the catalog to where the spare log is, and makes that the log.
-    fn checkpoint(&self, guard: &Guard, superblock: &Superblock, catalog: &Catalog) -> Result<Log> {
-        let pinned = guard.oldest_pin()?.unwrap_or(catalog.commit);
-        let devices = self.devices();
-        let mut next = superblock.clone();
-        next.sequence += 1;
-        next.generation += 1;
-        let wanted = Log::wanted_bytes(catalog, pinned);
-        if wanted > crate::log::capacity(&superblock.spare) {
-            let extents = (2 * wanted).div_ceil(crate::EXTENT_BYTES);
-            next.log = self.log_places(guard, superblock, catalog, extents)?;
-            let taken: Vec<Place> = next.log.iter().flatten().copied().collect();
-            let mut again = superblock.clone();
-            again.log.push(taken);
-            next.spare = self.log_places(guard, &again, catalog, extents)?;
-        } else {
-            std::mem::swap(&mut next.log, &mut next.spare);
-        }
-        Log::begin(&devices, next, catalog, pinned)
-    }
-
-    /// Room for a log of `extents` extents a copy: on two devices where there are two.
-    fn log_places(
+    /// Writes the catalog to where the spare log is, and makes that the log, with a superblock that `change` changed.
+    fn checkpoint(
         &self,
         guard: &Guard,
         superblock: &Superblock,
         catalog: &Catalog,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<Log> {
+        let pinned = guard.oldest_pin()?.unwrap_or(catalog.commit);
+        let devices = self.devices();
+        let mut next = superblock.clone();
+        change(&mut next);
+        next.sequence += 1;
+        next.generation += 1;
+        let needed = Log::needed_bytes(catalog, pinned);
+        let stays = |place: &Place| next.takes_data(place.device) && devices.contains_key(&place.device);
+        let spare_stays = superblock.spare.iter().flatten().all(stays);
+        let room = crate::log::capacity(&superblock.spare);
+        let log_stays = superblock.log.iter().flatten().all(|place| next.takes_data(place.device));
+        let to_spare = |mut next: Superblock| {
+            std::mem::swap(&mut next.log, &mut next.spare);
+            Log::begin(&devices, next, catalog, pinned)
+        };
+        // A new log has room for as much again as it begins with.
+        if spare_stays && log_stays && 2 * needed <= room {
+            return to_spare(next);
+        }
+        let extents = (4 * needed).div_ceil(EXTENT_BYTES).max(superblock.log[0].len());
+        let taken = self.log_places(guard, &next, superblock, &[], catalog, extents).and_then(|log| {
+            let taken: Vec<Place> = log.iter().flatten().copied().collect();
+            Ok((log, self.log_places(guard, &next, superblock, &taken, catalog, extents)?))
+        });
+        match taken {
+            Ok((log, spare)) => {
+                (next.log, next.spare) = (log, spare);
+                Log::begin(&devices, next, catalog, pinned)
+            }
+            // A full store can still be told what to delete.
+            Err(error) if error.is_no_space() && spare_stays && log_stays && needed <= room => to_spare(next),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Begins a new log, so that both its copies and the superblocks are fresh.
+    pub fn renew_log(&self) -> Result<()> {
+        let mut state = self.state();
+        let guard = self.registry.lock()?;
+        // Twice: both slots of every superblock.
+        for _ in 0..2 {
+            self.refresh(&mut state)?;
+            state.doubtful = true;
+            state.log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, |_| {})?;
+            guard.tell_last_record(state.log.last());
+            state.doubtful = false;
+        }
+        Ok(())
+    }
+
+    /// Adds a device, under the next free number or, if it is one whose adding was not finished, its own.
+    pub fn add_device(
+        &self,
+        device: Arc<dyn Device>,
+        limit_bytes: Option<u64>,
+    ) -> Result<u16> {
+        let mut state = self.state();
+        let _guard = self.registry.lock()?;
+        self.refresh(&mut state)?;
+        let mut next = state.log.superblock.clone();
+        let name = device.name();
+        let known = next.devices.iter().find(|entry| entry.path == name).map(|entry| entry.number);
+        let bad = |what: &str| Err(Error::BadDevice { path: PathBuf::from(&name), what: what.to_string() });
+        match read_superblock(device.as_ref())? {
+            Some((_, other)) if other.store == next.store && known.is_some() => {
+                return bad("it is a device of this store already");
+            }
+            Some((_, other)) if other.store == next.store && other.sequence >= next.sequence => {
+                return bad("it is a device of this store, which was found elsewhere before");
+            }
+            Some(_) => return bad("it holds a store already"),
+            None => {}
+        }
+        device
+            .prepare(crate::log::SUPERBLOCK_EXTENT..crate::log::SUPERBLOCK_EXTENT + 1)
+            .map_err(|error| Error::io("take space for a superblock", &name, error))?;
+        let number = match known {
+            Some(number) => number,
+            None => {
+                let Some(number) = next.devices.iter().map(|entry| entry.number).max().unwrap_or(0).checked_add(1)
+                else {
+                    return bad("the store has had as many devices as it can have");
+                };
+                let uuid = crate::log::random_uuid();
+                next.devices.push(DeviceEntry { number, uuid, path: name.clone(), limit_bytes, is_leaving: false });
+                number
+            }
+        };
+        let mut devices = self.devices();
+        devices.insert(number, device);
+        // Twice: both slots of the new device's superblock.
+        for _ in 0..2 {
+            next.sequence += 1;
+            state.doubtful = true;
+            write_superblock(&devices, &next)?;
+        }
+        *self.devices.write().expect("no panic under this lock") = devices;
+        state.log.superblock = next;
+        state.doubtful = false;
+        Ok(number)
+    }
+
+    /// Says that a device is about to be removed, or that it stays after all.
+    pub fn set_leaving(&self, number: u16, is_leaving: bool) -> Result<()> {
+        let mut state = self.state();
+        let guard = self.registry.lock()?;
+        self.refresh(&mut state)?;
+        let is_known = state.log.superblock.devices.iter().any(|entry| entry.number == number);
+        if !is_known {
+            return Err(Error::NoDevice { number });
+        }
+        state.doubtful = true;
+        // With a new log, so that no part of it stays on the device.
+        let change = |next: &mut Superblock| {
+            let entries = next.devices.iter_mut().filter(|entry| entry.number == number);
+            entries.for_each(|entry| entry.is_leaving = is_leaving);
+        };
+        state.log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, change)?;
+        guard.tell_last_record(state.log.last());
+        state.doubtful = false;
+        Ok(())
+    }
+
+    /// Takes a device out that holds nothing any more. `Some`: who or what still needs it.
+    pub fn forget_device(&self, number: u16, own: &Scratch) -> Result<Option<String>> {
+        let mut state = self.state();
+        let guard = self.registry.lock()?;
+        guard.remove_dead()?;
+        self.refresh(&mut state)?;
+        let on_it = |runs: &[Run]| runs.iter().any(|run| run.start.device == number);
+        let datasets: Vec<Run> =
+            state.catalog.datasets.values().flat_map(|record| record.runs.iter().copied()).collect();
+        if on_it(&datasets) {
+            return Ok(Some("a dataset that was written meanwhile".to_string()));
+        }
+        let owners = guard.owners()?;
+        let others = owners.iter().filter(|owner| owner.path != own.path());
+        let is_home = state.log.superblock.devices.first().is_some_and(|first| first.number == number);
+        for owner in others {
+            let reads = owner.pin.is_some_and(|pin| pin < state.catalog.commit);
+            if is_home || reads || on_it(&owner.lease) {
+                return Ok(Some(format!("process {}", owner.process)));
+            }
+        }
+        let mut next = state.log.superblock.clone();
+        next.devices.retain(|entry| entry.number != number);
+        assert!(next.places().all(|place| place.device != number), "the log was moved before");
+        let mut devices = self.devices();
+        let gone = devices.remove(&number);
+        state.doubtful = true;
+        // Twice: no slot of any superblock knows it any more.
+        for _ in 0..2 {
+            next.sequence += 1;
+            write_superblock(&devices, &next)?;
+        }
+        *self.devices.write().expect("no panic under this lock") = devices;
+        state.log.superblock = next;
+        state.doubtful = false;
+        if let Some(device) = gone {
+            erase_superblock(device.as_ref())?;
+            let _ = device.discard(0..device.extents());
+        }
+        if is_home {
+            guard.close();
+        }
+        Ok(None)
+    }
+
+    /// The superblock and the catalog after the last commit of any process.
+    pub fn state_of_things(&self) -> Result<(Superblock, Arc<Catalog>)> {
+        let mut state = self.state();
+        let _guard = self.registry.share()?;
+        self.refresh(&mut state)?;
+        Ok((state.log.superblock.clone(), state.catalog.clone()))
+    }
+
+    /// What is wrong with superblocks and log although the store can be read.
+    pub fn check_log(&self) -> Result<Vec<String>> {
+        let mut state = self.state();
+        let _guard = self.registry.share()?;
+        self.refresh(&mut state)?;
+        Ok(state.log.check(&self.devices()))
+    }
+
+    /// Everybody who is at work.
+    pub fn owners(&self) -> Result<Vec<Owner>> {
+        self.registry.share()?.owners()
+    }
+
+    /// Extents that nobody may take, as runs.
+    pub fn busy_extents(&self) -> Result<Vec<Run>> {
+        let mut state = self.state();
+        let guard = self.registry.lock()?;
+        self.refresh(&mut state)?;
+        self.busy(&guard, &state.log.superblock, &state.catalog)
+    }
+
+    /// Gives all space of segments back in which nothing lies: that of the headers too.
+    pub fn discard_empty_segments(&self) -> Result<u64> {
+        let mut state = self.state();
+        let guard = self.registry.lock()?;
+        self.refresh(&mut state)?;
+        let busy = self.busy(&guard, &state.log.superblock, &state.catalog)?;
+        let mut count = 0;
+        for (number, device) in self.devices() {
+            let used: std::collections::BTreeSet<u32> = busy
+                .iter()
+                .filter(|run| run.start.device == number)
+                .flat_map(|run| {
+                    run.start.extent / SEGMENT_EXTENTS..=(run.start.extent + run.count - 1) / SEGMENT_EXTENTS
+                })
+                .collect();
+            let last = used.last().copied().unwrap_or(0);
+            for segment in (1..=last + 64).filter(|segment| !used.contains(segment)) {
+                let start = segment.saturating_mul(SEGMENT_EXTENTS);
+                if start < device.extents() {
+                    let end = start.saturating_add(SEGMENT_EXTENTS).min(device.extents());
+                    count += u64::from(device.discard(start..end).is_ok());
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    /// Room for a log of `extents` extents a copy, on the devices of `next` that stay: on two where there are two.
+    fn log_places(
+        &self,
+        guard: &Guard,
+        next: &Superblock,
+        superblock: &Superblock,
+        taken: &[Place],
+        catalog: &Catalog,
         extents: usize,
     ) -> Result<LogPlaces> {
-        let devices = self.devices();
+        let mut devices = self.devices();
+        devices.retain(|&number, _| next.takes_data(number));
         let mut busy = self.busy(guard, superblock, catalog)?;
+        busy.extend(taken.iter().map(|&start| Run { start, count: 1 }));
         let mut log = LogPlaces::new();
         for copy in 0..2 {
-            let number = *devices.keys().nth(copy % devices.len()).expect("a store has a device");
+            let number =
+                *devices.keys().nth(copy % devices.len().max(1)).ok_or_else(|| self.no_space())?;
             let mut places = Vec::new();
             while places.len() < extents {
                 let wanted = (extents - places.len()) as u32;
@@ -245,12 +570,10 @@ impl Shared {
                 let run =
                     first_gap(&busy, number, device.extents(), wanted).ok_or_else(|| self.no_space())?;
                 busy.push(run);
-                for place in run.places() {
-                    device
-                        .prepare(place.extent)
-                        .map_err(|error| Error::io("take space for the log", device.name(), error))?;
-                    places.push(place);
-                }
+                device
+                    .prepare(run.start.extent..run.start.extent + run.count)
+                    .map_err(|error| Error::io("take space for the log", device.name(), error))?;
+                places.extend(run.places());
             }
             log.push(places);
         }
@@ -265,17 +588,53 @@ impl Shared {
         Ok(busy)
     }
 
+    /// The devices that take new data, with how much each can take: by this data is shared out.
+    pub fn open_devices(&self) -> Vec<(u16, u32)> {
+        let state = self.state();
+        let devices = self.devices.read().expect("no panic under this lock");
+        let takes = |number: u16| state.log.superblock.takes_data(number);
+        devices.iter().filter(|(number, _)| takes(**number)).map(|(&n, device)| (n, device.extents())).collect()
+    }
+
     /// Starts to use extents of a device: at most `wanted` that follow each other, written down as taken in
-    /// `scratch`. `None` where it is full.
-    pub fn take_extents(&self, scratch: &Scratch, device: u16, wanted: u32) -> Result<Option<Run>> {
+    /// `scratch`. `None` where it is full, but for what is held back for deleting and moving.
+    pub fn take_extents(
+        &self,
+        scratch: &Scratch,
+        number: u16,
+        wanted: u32,
+        terms: &Terms,
+    ) -> Result<Option<Run>> {
         let mut state = self.state();
         let guard = self.registry.lock()?;
         self.refresh(&mut state)?;
-        let busy = self.busy(&guard, &state.log.superblock, &state.catalog)?;
-        let Some(run) = first_gap(&busy, device, self.device(device)?.extents(), wanted) else {
-            return Ok(None);
-        };
+        let mut busy = self.busy(&guard, &state.log.superblock, &state.catalog)?;
+        let device = self.device(number)?;
+        let (extents, reserve) = (device.extents(), reserve(device.extents()));
+        let reserve = if terms.with_reserve { 0 } else { reserve };
+        let taken: u64 = busy.iter().filter(|run| run.start.device == number).map(|run| run.count as u64).sum();
+        let not_for_data = extents.div_ceil(SEGMENT_EXTENTS) as u64 + 1;
+        let mut left = (extents as u64).saturating_sub(taken + not_for_data + reserve);
+        let free = device.free_bytes().map_err(|error| Error::io("ask for free space", device.name(), error))?;
+        let is_near_full = free.is_some_and(|free| free < NEAR_FULL_BYTES);
+        if let Some(free) = free {
+            left = left.min((free / EXTENT_BYTES as u64).saturating_sub(reserve));
+        }
+        busy.extend_from_slice(&terms.closed);
+        let wanted = wanted.min(left.min(u32::MAX as u64) as u32);
+        let gap = if wanted == 0 { None } else { first_gap(&busy, number, extents, wanted) };
+        let Some(run) = gap else { return Ok(None) };
         scratch.add_lease(run)?;
+        if is_near_full {
+            let headers = header_of(run.start.extent).0;
+            let prepared = device
+                .prepare(headers..headers + 1)
+                .and_then(|()| device.prepare(run.start.extent..run.start.extent + run.count));
+            match prepared {
+                Err(error) if error.kind() == std::io::ErrorKind::StorageFull => return Ok(None),
+                prepared => prepared.map_err(|error| Error::io("take space", device.name(), error))?,
+            }
+        }
         Ok(Some(run))
     }
 
@@ -355,6 +714,11 @@ impl Drop for Pin {
             }
         }
     }
+}
+
+/// Extents of a device that are held back, so that a full store can still delete, move data and begin a new log.
+fn reserve(extents: u32) -> u64 {
+    (extents as u64 / 64).clamp(4, 64)
 }
 
 /// The devices by the numbers that their superblocks say, with those that these name, and the newest of them. `None`

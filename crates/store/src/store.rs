@@ -16,13 +16,15 @@ use std::{
 };
 
 use crate::{
-    Budget, Cancel, CheckedFile, DatasetRecord, Device, Directory, Edit, Error, FileRecord, FileWriter, Job,
-    Place, Result,
+    Budget, Cancel, CheckedFile, DatasetRecord, Device, DeviceEntry, Directory, EXTENT_BYTES, Edit, Error,
+    FileRecord, FileWriter, Job, Place, Redundancy, Result,
     catalog::Run,
-    checked::{Extents, Identity, Kept},
+    checked::{Identity, Kept},
+    extents::Extents,
     log::read_superblock,
     scratch::random_u64,
-    shared::Shared,
+    shared::{Failed, Shared},
+    writer::Begun,
 };
 
 /// The kind of a dataset that is one file of plain bytes, and the name of that file.
@@ -33,7 +35,7 @@ const OLD_HEADER_NAME: &str = "inshore.store";
 
 /// A store: datasets on a set of devices. Cheap to clone; any number of processes may have it open.
 #[derive(Clone, Debug)]
-pub struct Store(Arc<Shared>);
+pub struct Store(pub(crate) Arc<Shared>);
 
 /// A dataset's name, kind and size.
 #[derive(Clone, Debug)]
@@ -44,6 +46,42 @@ pub struct DatasetSummary {
     pub kind: String,
     /// Bytes of data.
     pub bytes: u64,
+    /// Bytes that it takes on devices, with all copies, parity and lists.
+    pub stored_bytes: u64,
+    /// Its files.
+    pub files: usize,
+    /// Whether nothing can be appended any more.
+    pub sealed: bool,
+    /// What guards it.
+    pub redundancy: Redundancy,
+}
+
+impl DatasetSummary {
+    fn of(record: &Arc<DatasetRecord>) -> DatasetSummary {
+        DatasetSummary {
+            name: record.name.clone(),
+            kind: record.kind.clone(),
+            bytes: record.bytes(),
+            stored_bytes: record.runs.iter().map(|run| run.count as u64 * EXTENT_BYTES as u64).sum(),
+            files: record.files.len(),
+            sealed: record.sealed,
+            redundancy: record.redundancy,
+        }
+    }
+}
+
+/// A range of a file that lies in one extent: the answer to the papers' query for physical addresses (BlueDBM, 2016
+/// article, section 4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Where the range begins in the file, in bytes.
+    pub offset: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// The extent of each copy.
+    pub places: Vec<Place>,
+    /// Where the range begins in the extent, in bytes.
+    pub extent_offset: u64,
 }
 
 /// Where the store lies if nobody says: `$INSHORE_STORE`, else `inshore` in the user's data directory
@@ -62,18 +100,72 @@ impl Store {
     /// [`Error::NotAStore`] where the folder holds something else; [`Error::BadFormat`] where the store is of another
     /// version or damaged; [`Error::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Store> {
-        let path = path.as_ref();
-        fs::create_dir_all(path).map_err(|error| Error::io("create folder", path, error))?;
-        let path = path.canonicalize().map_err(|error| Error::io("open", path, error))?;
-        let device = directory(&path)?;
+        match Self::open_existing(path.as_ref()) {
+            Err(Error::NoStore { .. }) => Self::make(&[path.as_ref()], None),
+            opened => opened,
+        }
+    }
+
+    /// Opens the store that has a device in the folder `path`.
+    ///
+    /// # Errors
+    /// [`Error::NoStore`]; those of [`Store::open`].
+    pub fn open_existing(path: impl AsRef<Path>) -> Result<Store> {
+        let none = || Error::NoStore { path: path.as_ref().to_path_buf() };
+        let path = match path.as_ref().canonicalize() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(none()),
+            found => found.map_err(|error| Error::io("open", path.as_ref(), error))?,
+        };
+        let device = directory(&path, None)?;
         let Some((number, superblock)) = read_superblock(device.as_ref())? else {
             check_is_empty(&path)?;
-            return Ok(Store(Shared::open(&path, vec![device], Box::new(open_entry))?));
+            return Err(none());
         };
-        // Those who are at work meet in the folder of the first device.
-        let first = superblock.devices.first().filter(|first| first.number != number);
-        let home = first.map_or(path, |first| PathBuf::from(&first.path));
-        Ok(Store(Shared::open(&home, vec![device], Box::new(open_entry))?))
+        // Those who are at work meet in the folder of the first device that is there.
+        let is_there = |entry: &&DeviceEntry| {
+            entry.number == number
+                || directory(Path::new(&entry.path), None)
+                    .and_then(|device| read_superblock(device.as_ref()))
+                    .is_ok_and(|found| found.is_some_and(|(_, found)| found.store == superblock.store))
+        };
+        let first = superblock.devices.iter().find(is_there).filter(|first| first.number != number);
+        let home = first.map_or(path.clone(), |first| PathBuf::from(&first.path));
+        let limit = superblock.devices.iter().find(|entry| entry.number == number).and_then(|e| e.limit_bytes);
+        let device = directory(&path, limit)?;
+        Ok(Store(Shared::open(&home, vec![device], Box::new(open_entry), None)?))
+    }
+
+    /// Makes a store whose devices are the folders `paths`, which are made where they are not there and must be empty.
+    /// Each may take `limit_bytes` of its file system, or all of it.
+    ///
+    /// # Errors
+    /// [`Error::StoreExists`]; [`Error::NotAStore`] where a folder holds something else; [`Error::BadDevice`];
+    /// [`Error::Io`].
+    pub fn init(paths: &[impl AsRef<Path>], limit_bytes: Option<u64>) -> Result<Store> {
+        for path in paths {
+            match Self::open_existing(path.as_ref()) {
+                Err(Error::NoStore { .. }) => {}
+                Err(error) => return Err(error),
+                Ok(_) => return Err(Error::StoreExists { path: path.as_ref().to_path_buf() }),
+            }
+        }
+        Self::make(paths, limit_bytes)
+    }
+
+    fn make(paths: &[impl AsRef<Path>], limit_bytes: Option<u64>) -> Result<Store> {
+        let (mut folders, mut devices): (Vec<PathBuf>, Vec<_>) = Default::default();
+        for path in paths {
+            let path = path.as_ref();
+            fs::create_dir_all(path).map_err(|error| Error::io("create folder", path, error))?;
+            let path = path.canonicalize().map_err(|error| Error::io("open", path, error))?;
+            if folders.contains(&path) {
+                return Err(Error::BadDevice { path, what: "it is named twice".to_string() });
+            }
+            devices.push(directory(&path, limit_bytes)?);
+            folders.push(path);
+        }
+        let home = folders.first().expect("at least one folder");
+        Ok(Store(Shared::open(home, devices, Box::new(open_entry), limit_bytes)?))
     }
 
     /// The store on `devices`, or a new one if they hold none; `home` is a folder where those who are at work meet.
@@ -82,7 +174,7 @@ impl Store {
     /// As [`Store::open`].
     pub fn open_on(home: impl AsRef<Path>, devices: Vec<Arc<dyn Device>>) -> Result<Store> {
         let opener = |entry: &crate::DeviceEntry| Err(Error::NoDevice { number: entry.number });
-        Ok(Store(Shared::open(home.as_ref(), devices, Box::new(opener))?))
+        Ok(Store(Shared::open(home.as_ref(), devices, Box::new(opener), None)?))
     }
 
     /// The folder of its first device.
@@ -113,12 +205,49 @@ impl Store {
             name: name.to_string(),
             kind: kind.to_string(),
             sealed: true,
-            copies: 1,
+            redundancy: Redundancy::Copies(1),
             attributes: Vec::new(),
             files: Vec::new(),
             runs: Vec::new(),
         };
-        Ok(DatasetBuilder { store: self.clone(), job: job.clone(), record, begun: 0, extents: Vec::new() })
+        Ok(DatasetBuilder::new(self, job, record, None))
+    }
+
+    /// Begins to append to the files of a dataset that is not sealed. Nothing is visible before
+    /// [`DatasetBuilder::commit`]; who has the dataset open goes on reading what it was.
+    ///
+    /// Costs, for each file that grows, one more copy of its last extent (with parity: of its last group).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::BadName`], [`Error::Sealed`].
+    pub fn append_to_dataset(&self, job: &Job, name: &str) -> Result<DatasetBuilder> {
+        let base = self.dataset(name)?;
+        if base.record.sealed {
+            return Err(Error::Sealed { name: name.to_string(), store: self.path().to_path_buf() });
+        }
+        let record = (*base.record).clone();
+        Ok(DatasetBuilder::new(self, job, record, Some(base)))
+    }
+
+    /// Seals a dataset: nothing can be appended any more. One that is sealed already stays so.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::BadName`], [`Error::Io`].
+    pub fn seal(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        let (name, not_found) = (name.to_string(), self.not_found(name));
+        self.commit(move |catalog| match catalog.datasets.get(&name) {
+            None => Err(not_found),
+            Some(record) if record.sealed => Ok(Vec::new()),
+            Some(record) => Ok(vec![Edit::Put(Arc::new(DatasetRecord { sealed: true, ..(**record).clone() }))]),
+        })
+    }
+
+    pub(crate) fn commit(
+        &self,
+        make: impl FnOnce(&crate::Catalog) -> Result<Vec<Edit>> + Send + 'static,
+    ) -> Result<()> {
+        self.0.commit(make).map_err(|failed| failed.error)
     }
 
     /// Opens a dataset with all its files.
@@ -136,10 +265,10 @@ impl Store {
         Ok(Dataset { record, files })
     }
 
-    fn open_file(&self, record: &DatasetRecord, number: u32, file: &FileRecord, kept: Kept) -> CheckedFile {
+    pub(crate) fn open_file(&self, record: &DatasetRecord, number: u32, file: &FileRecord, kept: Kept) -> CheckedFile {
         let label = format!("{}/{}", record.name, file.name);
         let identity = Identity { dataset: record.id, file: number, level: 0 };
-        CheckedFile::of_record(&self.0, label, file, identity, record.copies as usize, kept)
+        CheckedFile::of_record(&self.0, label, file, identity, record.redundancy, kept)
     }
 
     /// All datasets, by name.
@@ -148,12 +277,7 @@ impl Store {
     /// [`Error::Io`], [`Error::BadFormat`].
     pub fn list(&self) -> Result<Vec<DatasetSummary>> {
         let catalog = self.0.catalog()?;
-        let summary = |record: &Arc<DatasetRecord>| DatasetSummary {
-            name: record.name.clone(),
-            kind: record.kind.clone(),
-            bytes: record.bytes(),
-        };
-        Ok(catalog.datasets.values().map(summary).collect())
+        Ok(catalog.datasets.values().map(DatasetSummary::of).collect())
     }
 
     /// Removes a dataset. Jobs that have it open go on undisturbed.
@@ -162,9 +286,10 @@ impl Store {
     /// [`Error::NotFound`], [`Error::BadName`], [`Error::Io`].
     pub fn remove(&self, name: &str) -> Result<()> {
         check_name(name)?;
-        self.0.commit(|catalog| match catalog.datasets.contains_key(name) {
-            true => Ok(vec![Edit::Remove(name.to_string())]),
-            false => Err(self.not_found(name)),
+        let (name, not_found) = (name.to_string(), self.not_found(name));
+        self.commit(move |catalog| match catalog.datasets.contains_key(&name) {
+            true => Ok(vec![Edit::Remove(name)]),
+            false => Err(not_found),
         })
     }
 
@@ -177,13 +302,13 @@ impl Store {
     }
 }
 
-fn directory(path: &Path) -> Result<Arc<dyn Device>> {
-    let device = Directory::open(path, None).map_err(|error| Error::io("open device", path, error))?;
+fn directory(path: &Path, limit_bytes: Option<u64>) -> Result<Arc<dyn Device>> {
+    let device = Directory::open(path, limit_bytes).map_err(|error| Error::io("open device", path, error))?;
     Ok(Arc::new(device))
 }
 
-fn open_entry(entry: &crate::DeviceEntry) -> Result<Arc<dyn Device>> {
-    directory(Path::new(&entry.path))
+fn open_entry(entry: &DeviceEntry) -> Result<Arc<dyn Device>> {
+    directory(Path::new(&entry.path), entry.limit_bytes)
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -214,43 +339,136 @@ fn check_is_empty(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A dataset in the making; dropping it without [`DatasetBuilder::commit`] leaves nothing.
+/// A dataset in the making, or one that grows; dropping it without [`DatasetBuilder::commit`] leaves nothing.
 #[derive(Debug)]
 pub struct DatasetBuilder {
     store: Store,
     job: Job,
     record: DatasetRecord,
-    /// Files that were begun.
+    /// What it was before something is appended.
+    base: Option<Dataset>,
+    /// Files that were begun, and those among them that were not ended yet.
     begun: u32,
+    unended: u32,
     /// What the commit takes over from the job.
     extents: Vec<Arc<Extents>>,
+    /// What the files that grew no longer need.
+    dropped: Vec<Place>,
 }
 
+/// The buffers of a writer whose speed does not matter much.
+const WRITE_BUFFERS: usize = 2;
+
 impl DatasetBuilder {
-    /// Keeps every extent on two devices, so that what is damaged on one is read from the other and repaired. Costs
-    /// twice the space and twice the writing. To be called before the first file is begun.
+    fn new(store: &Store, job: &Job, record: DatasetRecord, base: Option<Dataset>) -> DatasetBuilder {
+        let (store, job, begun) = (store.clone(), job.clone(), record.files.len() as u32);
+        let (extents, dropped) = Default::default();
+        DatasetBuilder { store, job, record, base, begun, unended: 0, extents, dropped }
+    }
+
+    /// Guards the dataset against damage and the loss of a device: what is damaged or missing is then made from the
+    /// rest and repaired. Two copies cost twice the space and the writing; parity of k+m costs m/k more of both, and
+    /// memory for k + m extents of 2 MiB while each file is written. To be called before the first file is begun.
     ///
     /// # Errors
-    /// [`Error::NoSecondDevice`].
-    pub fn two_copies(&mut self) -> Result<()> {
-        assert!(self.begun == 0, "copies are chosen before files are written");
-        if self.store.0.devices().len() < 2 {
-            return Err(Error::NoSecondDevice { store: self.store.path().to_path_buf() });
+    /// [`Error::TooFewDevices`].
+    pub fn redundancy(&mut self, redundancy: Redundancy) -> Result<()> {
+        assert!(self.begun == 0, "redundancy is chosen before files are written");
+        assert!(redundancy.is_sound(), "{redundancy:?}");
+        let found = self.store.0.open_devices().len();
+        if found < redundancy.devices() {
+            return Err(Error::TooFewDevices { store: self.store.path().to_path_buf(), redundancy, found });
         }
-        self.record.copies = 2;
+        self.record.redundancy = redundancy;
         Ok(())
+    }
+
+    /// Leaves the dataset open: [`Store::append_to_dataset`] makes it longer until [`Store::seal`].
+    pub fn unsealed(&mut self) {
+        self.record.sealed = false;
     }
 
     /// Begins a file: see [`FileWriter::create`] for `block_bytes` and `buffer_bytes`. Files are ended in the order
     /// in which they were begun.
     pub fn file(&mut self, name: &str, block_bytes: usize, buffer_bytes: usize) -> Result<FileWriter> {
-        let identity = Identity { dataset: self.record.id, file: self.begun, level: 0 };
-        self.begun += 1;
-        let copies = self.record.copies as usize;
-        FileWriter::of_dataset(&self.job, name.to_string(), identity, copies, block_bytes, buffer_bytes)
+        self.file_with_buffers(name, block_bytes, buffer_bytes, WRITE_BUFFERS)
     }
 
-    /// Ends a file that [`Self::file`] began.
+    /// The same with `buffers` buffers, of which all but one can be on their way: four of 1 MiB keep a drive busy.
+    pub fn file_with_buffers(
+        &mut self,
+        name: &str,
+        block_bytes: usize,
+        buffer_bytes: usize,
+        buffers: usize,
+    ) -> Result<FileWriter> {
+        let identity = Identity { dataset: self.record.id, file: self.begun, level: 0 };
+        let (job, redundancy) = (&self.job, self.record.redundancy);
+        let buffers = (buffer_bytes, buffers);
+        let writer =
+            FileWriter::of_dataset(job, name.to_string(), identity, redundancy, block_bytes, buffers, None)?;
+        self.begun += 1;
+        self.unended += 1;
+        Ok(writer)
+    }
+
+    /// Goes on with a file of a dataset that grows; one that is not there begins, with check blocks of
+    /// `block_bytes`.
+    ///
+    /// # Errors
+    /// As [`FileWriter::write`]; damage in the last extent of what is there.
+    pub fn append(
+        &mut self,
+        name: &str,
+        block_bytes: usize,
+        buffer_bytes: usize,
+        buffers: usize,
+    ) -> Result<FileWriter> {
+        let Some(number) = self.record.files.iter().position(|file| file.name == name) else {
+            return self.file_with_buffers(name, block_bytes, buffer_bytes, buffers);
+        };
+        let base = self.base.as_ref().expect("a file that is there has a dataset");
+        let file = base.files[number].clone();
+        let (redundancy, extents) = (self.record.redundancy, file.extents());
+        // Whole extents stay, with parity whole groups.
+        let group_bytes = redundancy.group() * EXTENT_BYTES as u64;
+        let kept = file.len() / group_bytes * redundancy.group();
+        let groups = kept / redundancy.group();
+        let mut begun = Begun { refs: Vec::new(), parity: Vec::new(), extents: kept };
+        for copy in 0..redundancy.copies() as u64 {
+            begun.refs.push(file.references_at(&self.job, copy * extents, kept)?);
+            let dropped = file.references_at(&self.job, copy * extents + kept, extents - kept)?;
+            self.dropped.extend(dropped.iter().map(|reference| reference.place));
+        }
+        let first_parity = extents * redundancy.copies() as u64;
+        let (all, parity) = (file.positions() - first_parity, groups * redundancy.parity());
+        begun.parity = file.references_at(&self.job, first_parity, parity)?;
+        let dropped = file.references_at(&self.job, first_parity + parity, all - parity)?;
+        self.dropped.extend(dropped.iter().map(|reference| reference.place));
+        if let Some(list) = file.list() {
+            let dropped = list.references_at(&self.job, 0, list.positions())?;
+            self.dropped.extend(dropped.iter().map(|reference| reference.place));
+        }
+        let identity = Identity { dataset: self.record.id, file: number as u32, level: 0 };
+        let block_bytes = file.block_bytes();
+        let buffer_bytes = buffer_bytes.next_multiple_of(block_bytes);
+        let (job, buffers) = (&self.job, (buffer_bytes, buffers));
+        let name = name.to_string();
+        let mut writer =
+            FileWriter::of_dataset(job, name, identity, redundancy, block_bytes, buffers, Some(begun))?;
+        let mut offset = kept * EXTENT_BYTES as u64;
+        while offset < file.len() {
+            let end = file.len().min(offset + block_bytes as u64);
+            let buffer = crate::log::metadata_buffer(block_bytes)?;
+            let (buffer, wanted) = file.submit_read(job, offset..end, buffer)?.wait()?;
+            writer.write(&buffer[wanted])?;
+            offset = end;
+        }
+        self.unended += 1;
+        Ok(writer)
+    }
+
+    /// Ends a file that [`Self::file`] or [`Self::append`] began.
     pub fn add(&mut self, writer: FileWriter) -> Result<()> {
         self.end(writer).map(drop)
     }
@@ -270,6 +488,7 @@ impl DatasetBuilder {
         }
         self.record.files[number as usize] = file;
         self.extents.extend(extents.iter().cloned());
+        self.unended -= 1;
         Ok((number, extents))
     }
 
@@ -278,42 +497,64 @@ impl DatasetBuilder {
         self.record.bytes()
     }
 
-    /// Publishes the dataset. When this returns, it survives a power loss.
+    /// Publishes the dataset. When this returns, it survives a power loss. Of a dataset that grew, `attributes` take
+    /// the place of those that it had.
     ///
     /// # Errors
-    /// [`Error::NameExists`] where another job was faster; [`Error::Io`]; [`Error::Cancelled`].
+    /// [`Error::NameExists`] and [`Error::Changed`] where another job was faster; [`Error::Io`];
+    /// [`Error::Cancelled`].
     pub fn commit(mut self, attributes: &[u8]) -> Result<()> {
         self.job.check_cancelled()?;
-        assert!(self.record.files.len() == self.begun as usize, "a file was begun and not added");
+        assert!(self.unended == 0, "a file was begun and not added");
         self.record.attributes = attributes.to_vec();
         let places: Vec<Place> = self.extents.iter().flat_map(|extents| extents.places()).collect();
-        let mut touched: Vec<u16> = places.iter().map(|place| place.device).collect();
-        touched.sort_unstable();
-        touched.dedup();
-        self.record.runs = Run::collect(places);
-        // First the data, then what says that it is there.
-        for number in touched {
-            let device = self.job.device(number)?;
-            device.sync().map_err(|error| Error::io("sync", device.name(), error))?;
-        }
-        let record = Arc::new(self.record);
-        let done = self.store.0.commit(|catalog| match catalog.datasets.contains_key(&record.name) {
-            true => Err(self.store.name_exists(&record.name)),
-            false => Ok(vec![Edit::Put(record.clone())]),
-        });
-        // After an error of the log nobody knows whether the dataset is there, so its extents must stay.
-        if !matches!(done, Err(Error::NameExists { .. })) {
+        let touched = places.clone();
+        self.record.runs = Run::without(&self.record.runs, &Run::collect(std::mem::take(&mut self.dropped)));
+        self.record.runs.extend(Run::collect(places));
+        let base = self.base.as_ref().map(|base| base.record.clone());
+        publish(&self.store, &self.job, Arc::new(self.record), base, &touched, || {
             self.extents.iter().for_each(|extents| extents.keep());
-        }
-        done
+        })
     }
+}
+
+/// Makes what was written to `places` durable and then `record` the dataset of its name, if that is still `base`.
+/// `keep` is called unless it is certain that the record was not written.
+pub(crate) fn publish(
+    store: &Store,
+    job: &Job,
+    record: Arc<DatasetRecord>,
+    base: Option<Arc<DatasetRecord>>,
+    places: &[Place],
+    keep: impl FnOnce(),
+) -> Result<()> {
+    let mut touched: Vec<u16> = places.iter().map(|place| place.device).collect();
+    touched.sort_unstable();
+    touched.dedup();
+    // First the data, then what says that it is there.
+    for number in touched {
+        let device = job.device(number)?;
+        device.sync().map_err(|error| Error::io("sync", device.name(), error))?;
+    }
+    let (name, path) = (record.name.clone(), store.path().to_path_buf());
+    let done = store.0.commit(move |catalog| match (catalog.datasets.get(&name), base) {
+        (None, None) => Ok(vec![Edit::Put(record)]),
+        (Some(found), Some(base)) if *found == base => Ok(vec![Edit::Put(record)]),
+        (Some(_), None) => Err(Error::NameExists { name, store: path }),
+        (_, Some(_)) => Err(Error::Changed { name, store: path }),
+    });
+    // After an error of the log nobody knows whether the dataset is there, so its extents must stay.
+    if !matches!(&done, Err(Failed { is_in_doubt: false, .. })) {
+        keep();
+    }
+    done.map_err(|failed| failed.error)
 }
 
 /// A dataset with its files open.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    record: Arc<DatasetRecord>,
-    files: Vec<CheckedFile>,
+    pub(crate) record: Arc<DatasetRecord>,
+    pub(crate) files: Vec<CheckedFile>,
 }
 
 impl Dataset {
@@ -348,18 +589,24 @@ impl Dataset {
         Some(self.files[place].clone())
     }
 
-    /// Where the byte `offset` of a file lies: for each copy the device and the extent, and the offset in the extent.
+    /// What can be said of it in a line.
+    pub fn summary(&self) -> DatasetSummary {
+        DatasetSummary::of(&self.record)
+    }
+
+    /// Where a range of a file lies, in order; empty where the file ends before.
     ///
     /// # Errors
     /// I/O and damage, where the list of a large file's extents is read.
-    ///
-    /// # Panics
-    /// Where the file ends before.
-    pub fn locate(&self, job: &Job, file: &CheckedFile, offset: u64) -> Result<(Vec<Place>, usize)> {
-        assert!(offset < file.len(), "offset {offset} of {} bytes", file.len());
-        let (extent, rest) = (offset / crate::EXTENT_BYTES as u64, offset % crate::EXTENT_BYTES as u64);
-        let places = (0..self.record.copies as usize).map(|copy| file.place_of(job, extent, copy));
-        Ok((places.collect::<Result<_>>()?, rest as usize))
+    pub fn locate(&self, job: &Job, file: &CheckedFile, range: std::ops::Range<u64>) -> Result<Vec<Location>> {
+        let range = range.start..range.end.min(file.len());
+        let copies = self.record.redundancy.copies();
+        let piece = |(extent, extent_offset, bytes): (u64, usize, std::ops::Range<usize>)| {
+            let places = (0..copies).map(|copy| file.place_of(job, extent, copy)).collect::<Result<_>>()?;
+            let (offset, len) = (range.start + bytes.start as u64, bytes.len() as u64);
+            Ok(Location { offset, len, places, extent_offset: extent_offset as u64 })
+        };
+        crate::extents::pieces(range.clone()).map(piece).collect()
     }
 }
 
@@ -467,7 +714,7 @@ mod tests {
         let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n * 7 + n / 251) as u8).collect();
         let job = store.job(Budget::new(8 << 20, 1), Cancel::default()).unwrap();
         let mut builder = store.create_dataset(&job, "a", "test").unwrap();
-        builder.two_copies().unwrap();
+        builder.redundancy(Redundancy::Copies(2)).unwrap();
         let mut writer = builder.file("bytes", 4096, 65536).unwrap();
         writer.write(&bytes).unwrap();
         builder.add(writer).unwrap();
@@ -502,8 +749,8 @@ mod tests {
         assert!(read().is_err());
         let alone = Store::open(folder.path().join("alone")).unwrap();
         let job = alone.job(Budget::new(8 << 20, 1), Cancel::default()).unwrap();
-        let refused = alone.create_dataset(&job, "a", "test").unwrap().two_copies();
-        assert!(matches!(refused, Err(Error::NoSecondDevice { .. })));
+        let refused = alone.create_dataset(&job, "a", "test").unwrap().redundancy(Redundancy::Copies(2));
+        assert!(matches!(refused, Err(Error::TooFewDevices { found: 1, .. })));
     }
 
     #[test]

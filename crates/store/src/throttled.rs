@@ -74,12 +74,16 @@ impl Device for Throttled {
         self.inner.sync()
     }
 
-    fn prepare(&self, extent: u32) -> io::Result<()> {
-        self.inner.prepare(extent)
+    fn prepare(&self, extents: Range<u32>) -> io::Result<()> {
+        self.inner.prepare(extents)
     }
 
     fn discard(&self, extents: Range<u32>) -> io::Result<()> {
         self.inner.discard(extents)
+    }
+
+    fn free_bytes(&self) -> io::Result<Option<u64>> {
+        self.inner.free_bytes()
     }
 
     fn is_direct(&self) -> bool {

@@ -1,0 +1,105 @@
+//! The extents of a file: taken one after the other as it grows, given back unless a dataset takes them over.
+
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex},
+};
+
+use crate::{EXTENT_BYTES, Place, Redundancy, Result, lease::Lease};
+
+/// The extents of a file in order, from `first` on. What was taken from a job's lease goes back to it in the end,
+/// unless a dataset took it over.
+#[derive(Debug)]
+pub(crate) struct Extents {
+    redundancy: Redundancy,
+    first: u64,
+    places: Mutex<Places>,
+    lease: Mutex<Option<Arc<Lease>>>,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    /// The copies of the first extent, then those of the second, and so on.
+    data: Vec<Place>,
+    /// The parity of the first group, then that of the second, and so on.
+    parity: Vec<Place>,
+}
+
+impl Extents {
+    /// Extents from the one of number `first` on.
+    pub fn of_lease(lease: &Arc<Lease>, redundancy: Redundancy, first: u64) -> Arc<Extents> {
+        let lease = Mutex::new(Some(lease.clone()));
+        Arc::new(Extents { redundancy, first, places: Mutex::default(), lease })
+    }
+
+    /// Where the copies of extent `index` lie; takes extents up to that one where there are fewer.
+    pub fn take(&self, index: u64) -> Result<Vec<Place>> {
+        let (copies, group) = (self.redundancy.copies(), self.redundancy.group() as usize);
+        let index = (index - self.first) as usize;
+        let mut places = self.places.lock().expect("no panic under this lock");
+        while places.data.len() < (index + 1) * copies {
+            let together = copies * group;
+            let begun = places.data.len() / together * together;
+            let place = self.take_apart_from(&places.data[begun..])?;
+            places.data.push(place);
+        }
+        Ok(places.data[index * copies..(index + 1) * copies].to_vec())
+    }
+
+    /// Takes extents for the parity of the group that ends with the last extent that was taken.
+    pub fn take_parity(&self) -> Result<Vec<Place>> {
+        let group = self.redundancy.group() as usize;
+        let mut places = self.places.lock().expect("no panic under this lock");
+        let mut apart = places.data[(places.data.len() - 1) / group * group..].to_vec();
+        let mut parity = Vec::new();
+        for _ in 0..self.redundancy.parity() {
+            let place = self.take_apart_from(&apart)?;
+            apart.push(place);
+            parity.push(place);
+            places.parity.push(place);
+        }
+        Ok(parity)
+    }
+
+    fn take_apart_from(&self, places: &[Place]) -> Result<Place> {
+        let avoid: Vec<u16> = places.iter().map(|place| place.device).collect();
+        let lease = self.lease.lock().expect("no panic under this lock");
+        lease.as_ref().expect("a file that grows has a lease").take(&avoid)
+    }
+
+    /// All that were taken.
+    pub fn places(&self) -> Vec<Place> {
+        let places = self.places.lock().expect("no panic under this lock");
+        places.data.iter().chain(&places.parity).copied().collect()
+    }
+
+    /// A dataset has them now.
+    pub fn keep(&self) {
+        *self.lease.lock().expect("no panic under this lock") = None;
+    }
+}
+
+impl Drop for Extents {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.get_mut().expect("no panic under this lock") {
+            let places = self.places.get_mut().expect("no panic under this lock");
+            places.data.iter().chain(&places.parity).for_each(|&place| lease.give_back(place));
+        }
+    }
+}
+
+/// The pieces of `bytes` of a file, none of which crosses a border between extents: the number of the extent, the
+/// offset in it, and the range in a buffer that holds `bytes`.
+pub(crate) fn pieces(bytes: Range<u64>) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
+    let mut next = bytes.start;
+    std::iter::from_fn(move || {
+        if next >= bytes.end {
+            return None;
+        }
+        let (extent, offset) = (next / EXTENT_BYTES as u64, (next % EXTENT_BYTES as u64) as usize);
+        let end = bytes.end.min((extent + 1) * EXTENT_BYTES as u64);
+        let range = (next - bytes.start) as usize..(end - bytes.start) as usize;
+        next = end;
+        Some((extent, offset, range))
+    })
+}

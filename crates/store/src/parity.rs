@@ -1,0 +1,121 @@
+//! Parity of a group of extents: Reed-Solomon, byte by byte over the same place of each. As many of the extents of a
+//! group as hold data give all others. The code is that of `reed-solomon-simd` (Leopard's, over GF(2^16)), whose output
+//! is part of the format.
+//!
+//! Cost: memory for the group while it is written (all its extents of 2 MiB, from the budget); to restore one extent,
+//! as many others are read as the group has data.
+
+use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
+
+use crate::{Buffer, EXTENT_BYTES, Job, Redundancy, Result};
+
+/// Extents are coded in slices of so many bytes, so that the work stays in the cache.
+pub(crate) const SLICE_BYTES: usize = 64 << 10;
+
+/// The group of extents that is being written.
+#[derive(Debug)]
+pub(crate) struct Stripe {
+    data: Buffer,
+    parity: Buffer,
+    /// Bytes of the longest extent so far.
+    len: usize,
+}
+
+impl Stripe {
+    /// Memory for a group from the job's budget.
+    pub fn new(job: &Job, redundancy: Redundancy) -> Result<Stripe> {
+        let buffer = |extents: u64| {
+            Buffer::zeroed(job.budget(), extents as usize * EXTENT_BYTES, "a group with parity")
+        };
+        Ok(Stripe { data: buffer(redundancy.group())?, parity: buffer(redundancy.parity())?, len: 0 })
+    }
+
+    /// Bytes of the extent of this place in the group.
+    pub fn write(&mut self, place: usize, offset: usize, bytes: &[u8]) {
+        self.data[place * EXTENT_BYTES + offset..][..bytes.len()].copy_from_slice(bytes);
+        self.len = self.len.max(offset + bytes.len());
+    }
+
+    /// Makes the parity of the first `extents` extents and begins the next group. Gives `parity` extents, of which
+    /// the first so many bytes count.
+    pub fn finish(&mut self, extents: usize) -> (&[u8], usize) {
+        let parity = self.parity.len() / EXTENT_BYTES;
+        let len = std::mem::take(&mut self.len);
+        let mut start = 0;
+        while start < len {
+            let slice = SLICE_BYTES.min(len - start);
+            let mut encoder = ReedSolomonEncoder::new(extents, parity, slice).expect("a sound redundancy");
+            for extent in 0..extents {
+                let bytes = &self.data[extent * EXTENT_BYTES + start..][..slice];
+                encoder.add_original_shard(bytes).expect("as many as were announced");
+            }
+            let encoded = encoder.encode().expect("all shards are there");
+            for (number, bytes) in encoded.recovery_iter().enumerate() {
+                self.parity[number * EXTENT_BYTES + start..][..slice].copy_from_slice(bytes);
+            }
+            start += slice;
+        }
+        self.data.fill(0);
+        (&self.parity, len)
+    }
+}
+
+/// Restores one slice of the member `wanted` of a group from `known`, as many members as there are of data. Members are
+/// numbered: first `data` of data, then `parity` of parity. `None` where that cannot be: too few, or of odd lengths.
+pub(crate) fn restore(
+    (data, parity): (usize, usize),
+    known: &[(usize, &[u8])],
+    wanted: usize,
+) -> Option<Vec<u8>> {
+    let len = known.first()?.1.len();
+    let mut originals: Vec<Option<Vec<u8>>> = vec![None; data];
+    let mut decoder = ReedSolomonDecoder::new(data, parity, len).ok()?;
+    for &(member, bytes) in known {
+        match member.checked_sub(data) {
+            None => {
+                decoder.add_original_shard(member, bytes).ok()?;
+                originals[member] = Some(bytes.to_vec());
+            }
+            Some(member) => decoder.add_recovery_shard(member, bytes).ok()?,
+        }
+    }
+    let decoded = decoder.decode().ok()?;
+    for (member, bytes) in decoded.restored_original_iter() {
+        originals[member] = Some(bytes.to_vec());
+    }
+    if wanted < data {
+        return originals.swap_remove(wanted);
+    }
+    let mut encoder = ReedSolomonEncoder::new(data, parity, len).ok()?;
+    for original in &originals {
+        encoder.add_original_shard(original.as_ref()?).ok()?;
+    }
+    let encoded = encoder.encode().ok()?;
+    encoded.recovery(wanted - data).map(<[u8]>::to_vec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_members_of_a_group_give_every_other_one() {
+        let members = |seed: usize| -> Vec<u8> { (0..4096).map(|i| (i * seed + i / 7) as u8).collect() };
+        for (data, parity) in [(1, 2), (2, 1), (4, 2), (5, 3)] {
+            let mut all: Vec<Vec<u8>> = (0..data).map(|member| members(member + 3)).collect();
+            let shards = reed_solomon_simd::encode(data, parity, &all).unwrap();
+            all.extend(shards);
+            for wanted in 0..data + parity {
+                let others = (0..data + parity).filter(|&member| member != wanted);
+                let known: Vec<_> = others.map(|member| (member, &all[member][..])).collect();
+                for skip in 0..known.len() {
+                    let mut chosen = known.clone();
+                    chosen.rotate_left(skip);
+                    chosen.truncate(data);
+                    assert!(restore((data, parity), &chosen, wanted).unwrap() == all[wanted]);
+                }
+                assert_eq!(restore((data, parity), &known[..data - 1], wanted), None);
+            }
+        }
+    }
+}

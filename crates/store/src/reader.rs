@@ -1,0 +1,86 @@
+//! Streams a range of a file: one piece is looked at while the next ones are on their way.
+
+use std::{collections::VecDeque, ops::Range};
+
+use crate::{Buffer, CheckedFile, Job, PendingRead, Result};
+
+/// Streams a range of a file. One buffer is read by the caller while the others are on their way.
+#[derive(Debug)]
+pub struct FileReader {
+    job: Job,
+    file: CheckedFile,
+    buffer_bytes: usize,
+    spare: Vec<Buffer>,
+    ahead: VecDeque<PendingRead>,
+    current: Option<Buffer>,
+    next: u64,
+    end: u64,
+}
+
+impl FileReader {
+    /// Reads `range` through two buffers of `buffer_bytes` (a multiple of the file's block) from the budget.
+    pub fn new(job: &Job, file: &CheckedFile, range: Range<u64>, buffer_bytes: usize) -> Result<FileReader> {
+        let buffers = Buffer::zeroed(job.budget(), 2 * buffer_bytes, "a file's read buffers")?;
+        Self::with_buffers(job, file, range, buffers.split(buffer_bytes))
+    }
+
+    /// Reads `range` through `buffers`: at least one, all of one size, a multiple of the file's block.
+    pub fn with_buffers(
+        job: &Job,
+        file: &CheckedFile,
+        range: Range<u64>,
+        buffers: Vec<Buffer>,
+    ) -> Result<FileReader> {
+        let buffer_bytes = buffers[0].len();
+        assert!(buffer_bytes.is_multiple_of(file.block_bytes()), "buffer of {buffer_bytes} bytes");
+        assert!(buffers.iter().all(|buffer| buffer.len() == buffer_bytes));
+        assert!(range.end <= file.len(), "{range:?} of {}", file.len());
+        let mut reader = FileReader {
+            job: job.clone(),
+            file: file.clone(),
+            buffer_bytes,
+            spare: buffers,
+            ahead: Default::default(),
+            current: None,
+            next: range.start,
+            end: range.end,
+        };
+        reader.read_ahead()?;
+        Ok(reader)
+    }
+
+    fn read_ahead(&mut self) -> Result<()> {
+        while self.next < self.end {
+            let Some(buffer) = self.spare.pop() else { break };
+            // Up to the next multiple of the buffer's size, so that all reads but the first are aligned.
+            let end = (self.next / self.buffer_bytes as u64 + 1) * self.buffer_bytes as u64;
+            let range = self.next..end.min(self.end);
+            self.next = range.end;
+            self.ahead.push_back(self.file.submit_read(&self.job, range, buffer)?);
+        }
+        Ok(())
+    }
+
+    /// The next piece: up to the next multiple of the buffer's size. `None` at the end of the range.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Damaged`], [`Error::Cancelled`].
+    pub fn next_piece(&mut self) -> Result<Option<&[u8]>> {
+        self.job.check_cancelled()?;
+        self.spare.extend(self.current.take());
+        self.read_ahead()?;
+        let Some(pending) = self.ahead.pop_front() else { return Ok(None) };
+        let (buffer, wanted) = pending.wait()?;
+        let buffer = self.current.insert(buffer);
+        Ok(Some(&buffer[wanted]))
+    }
+
+    /// The buffers, for the next reader.
+    pub fn into_buffers(mut self) -> Result<Vec<Buffer>> {
+        for pending in self.ahead.drain(..) {
+            self.spare.push(pending.wait()?.0);
+        }
+        self.spare.extend(self.current.take());
+        Ok(self.spare)
+    }
+}

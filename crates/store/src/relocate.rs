@@ -1,0 +1,448 @@
+//! Moves extents: out of segments that are nearly empty, off a device that leaves, onto one that is new.
+//!
+//! What is to go where is chosen first, from the catalog alone and without I/O; then one mover does all three. It works
+//! in batches: each is copied, made durable, and put into the record of its dataset by one commit, like every other
+//! change. So whoever reads goes on with what was there, a crash loses nothing, and there is never more in the way than
+//! one batch.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    Buffer, Dataset, DatasetRecord, Device, EXTENT_BYTES, Error, ExtentRef, Job, Place, Result,
+    SEGMENT_EXTENTS, Store,
+    catalog::Run,
+    checked::Identity,
+    extents::Extents,
+    lease::Lease,
+    shared::Terms,
+    store::publish,
+    whole::Whole,
+    writer::ListWriter,
+};
+
+/// Extents that are moved before the record of their dataset is changed.
+const BATCH: usize = 64;
+/// The same where each change writes a list of references anew.
+const BATCH_LISTED: usize = 1024;
+/// References that are read at once.
+const REFERENCES: u64 = 4096;
+/// A segment is worth emptying if no more of it than this is in use: more is moved for less.
+const SPARSE: f64 = 0.75;
+/// How long to wait before asking again whether a device is free.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// What was moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Extents of 2 MiB.
+    pub extents: u64,
+    /// Segments that are empty now, and take no space.
+    pub segments: u64,
+}
+
+/// What must move, and where nothing may go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Choice {
+    /// Extents that are to be left.
+    unwanted: Vec<Run>,
+    /// Extents that must not be taken.
+    closed: Vec<Run>,
+}
+
+impl Choice {
+    fn is_unwanted(&self, place: Place) -> bool {
+        contains(&self.unwanted, place)
+    }
+}
+
+fn contains(runs: &[Run], place: Place) -> bool {
+    runs.iter().any(|run| {
+        run.start.device == place.device && (run.start.extent..run.start.extent + run.count).contains(&place.extent)
+    })
+}
+
+fn segment_run(device: u16, segment: u32, extents: u32) -> Run {
+    let start = segment * SEGMENT_EXTENTS;
+    Run { start: Place { device, extent: start }, count: SEGMENT_EXTENTS.min(extents - start) }
+}
+
+/// Chooses the segments of a device to empty: those with the least in them, as long as the others have room for it.
+/// `fixed` are extents that cannot be moved (superblock, log, what living jobs took), `movable` those of datasets.
+fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) -> Choice {
+    let count = |runs: &[Run]| {
+        let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+        for place in runs.iter().filter(|run| run.start.device == device).flat_map(|run| run.places()) {
+            *counts.entry(place.extent / SEGMENT_EXTENTS).or_default() += 1;
+        }
+        counts
+    };
+    let (live, stays) = (count(movable), count(fixed));
+    let room_of = |segment: u32| SEGMENT_EXTENTS.min(extents - segment * SEGMENT_EXTENTS) - 1;
+    let used: BTreeSet<u32> = live.keys().chain(stays.keys()).copied().chain([0]).collect();
+    let taken = |segment: &u32| {
+        live.get(segment).copied().unwrap_or(0) + stays.get(segment).copied().unwrap_or(0)
+    };
+    let mut room: u64 = used.iter().map(|&segment| room_of(segment).saturating_sub(taken(&segment)) as u64).sum();
+    let mut candidates: Vec<(u32, u32)> = live
+        .iter()
+        .filter(|(segment, _)| **segment > 0 && !stays.contains_key(segment))
+        .map(|(&segment, &live)| (live, segment))
+        .collect();
+    // Of those that cost as much, the last in the device first.
+    candidates.sort_unstable_by_key(|&(live, segment)| (live, std::cmp::Reverse(segment)));
+    let mut choice = Choice::default();
+    for (live, segment) in candidates {
+        let own_room = room_of(segment).saturating_sub(live) as u64;
+        if live as f64 > SPARSE * room_of(segment) as f64 || room - own_room < live as u64 {
+            break;
+        }
+        room -= own_room + live as u64;
+        choice.unwanted.push(segment_run(device, segment, extents));
+    }
+    choice.closed = choice.unwanted.clone();
+    // Nor may anything go where nothing is: that would only move the hole.
+    let first_unused = used.last().map_or(1, |last| last + 1);
+    for segment in 0..first_unused {
+        if !used.contains(&segment) {
+            choice.closed.push(segment_run(device, segment, extents));
+        }
+    }
+    if first_unused as u64 * (SEGMENT_EXTENTS as u64) < extents as u64 {
+        let extent = first_unused * SEGMENT_EXTENTS;
+        choice.closed.push(Run { start: Place { device, extent }, count: extents - extent });
+    }
+    choice
+}
+
+/// Chooses what must move so that all devices are filled to the same part.
+fn choose_balance(devices: &[(u16, u32)], movable: &[Run]) -> Choice {
+    let on = |device: u16| movable.iter().filter(move |run| run.start.device == device);
+    let used = |device: u16| on(device).map(|run| run.count as u64).sum::<u64>();
+    let capacity: u64 = devices.iter().map(|&(_, extents)| extents as u64).sum();
+    let all: u64 = devices.iter().map(|&(device, _)| used(device)).sum();
+    let mut choice = Choice::default();
+    for &(device, extents) in devices {
+        let share = (all as f64 * extents as f64 / capacity.max(1) as f64).ceil() as u64;
+        let mut excess = used(device).saturating_sub(share);
+        if excess > 0 {
+            choice.closed.push(Run { start: Place { device, extent: 0 }, count: extents });
+        }
+        for run in on(device) {
+            let count = excess.min(run.count as u64) as u32;
+            if count > 0 {
+                choice.unwanted.push(Run { start: run.start, count });
+            }
+            excess -= count as u64;
+        }
+    }
+    choice
+}
+
+impl Store {
+    /// Empties segments that hold little, moving what is in them into gaps of others, and gives the space of empty
+    /// ones back to the file system. With `balance`, data is also moved between devices until all are filled to the
+    /// same part (after a device was added).
+    ///
+    /// Costs one read and one write of what is moved, and one buffer of 2 MiB.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; damage in what must be moved and cannot be made again; [`Error::Cancelled`], and what was
+    /// moved until then is moved.
+    pub fn compact(&self, job: &Job, balance: bool) -> Result<Moved> {
+        let mut moved = Moved::default();
+        if balance {
+            let (_, catalog) = self.0.state_of_things()?;
+            let movable = data_runs(&catalog);
+            moved.extents += self.move_away(job, &choose_balance(&self.0.open_devices(), &movable))?;
+        }
+        let (_, catalog) = self.0.state_of_things()?;
+        let movable = data_runs(&catalog);
+        let fixed = Run::without(&self.0.busy_extents()?, &movable);
+        let mut all = Choice::default();
+        for (device, extents) in self.0.open_devices() {
+            let choice = choose_segments(device, extents, &movable, &fixed);
+            all.unwanted.extend(choice.unwanted);
+            all.closed.extend(choice.closed);
+        }
+        moved.extents += self.move_away(job, &all)?;
+        moved.segments = self.0.discard_empty_segments()?;
+        Ok(moved)
+    }
+
+    /// Adds a device: new data goes to it too, in proportion to its capacity. What is there stays where it is
+    /// ([`Store::compact`] with `balance` moves it). Gives the number of the device.
+    ///
+    /// # Errors
+    /// [`Error::BadDevice`], [`Error::Io`].
+    pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
+        self.0.add_device(device, limit_bytes)
+    }
+
+    /// Removes a device: moves everything from it to the others, waits until nobody reads from it, and takes it out
+    /// of the store. A device that is missing is removed too, if what was on it can be made from the rest. If that is
+    /// interrupted, nothing new goes to the device, and the same call goes on with it. `waiting` is told who is
+    /// waited for.
+    ///
+    /// # Errors
+    /// [`Error::BadDevice`] where the others are too few; [`Error::NoSpace`]; damage; [`Error::Cancelled`].
+    pub fn remove_device(&self, job: &Job, number: u16, mut waiting: impl FnMut(&str)) -> Result<Moved> {
+        let (superblock, catalog) = self.0.state_of_things()?;
+        let entry = superblock.devices.iter().find(|entry| entry.number == number);
+        let entry = entry.ok_or(Error::NoDevice { number })?;
+        let bad = |what: String| Err(Error::BadDevice { path: entry.path.clone().into(), what });
+        let others = superblock.devices.iter().filter(|entry| entry.number != number && !entry.is_leaving);
+        let others = others.filter(|entry| self.0.device(entry.number).is_ok()).count();
+        if others == 0 {
+            return bad("it is the last device of the store".to_string());
+        }
+        for record in catalog.datasets.values() {
+            if record.redundancy.devices() > others {
+                return bad(format!(
+                    "{:?} needs {} devices for its {}, and {others} would be left",
+                    record.name,
+                    record.redundancy.devices(),
+                    record.redundancy
+                ));
+            }
+        }
+        self.0.set_leaving(number, true)?;
+        let everything = Run { start: Place { device: number, extent: 0 }, count: u32::MAX };
+        let choice = Choice { unwanted: vec![everything], closed: vec![everything] };
+        let mut moved = Moved::default();
+        loop {
+            moved.extents += self.move_away(job, &choice)?;
+            match self.0.forget_device(number, job.scratch())? {
+                None => return Ok(moved),
+                Some(who) => {
+                    waiting(&who);
+                    job.check_cancelled()?;
+                    std::thread::sleep(PATIENCE);
+                }
+            }
+        }
+    }
+
+    /// Says that a device that was about to be removed stays.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], [`Error::Io`].
+    pub fn keep_device(&self, number: u16) -> Result<()> {
+        self.0.set_leaving(number, false)
+    }
+
+    /// Moves what is unwanted, dataset by dataset.
+    fn move_away(&self, job: &Job, choice: &Choice) -> Result<u64> {
+        if choice.unwanted.is_empty() {
+            return Ok(0);
+        }
+        // Of the job's own: what it took before may lie where nothing may go.
+        let lease = Arc::new(Lease::of(job));
+        lease.set_terms(Terms { closed: choice.closed.clone(), with_reserve: true });
+        let catalog = self.0.catalog()?;
+        let concerned: Vec<&Arc<DatasetRecord>> = catalog
+            .datasets
+            .values()
+            .filter(|record| record.runs.iter().flat_map(|run| run.places()).any(|place| choice.is_unwanted(place)))
+            .collect();
+        let count = |record: &Arc<DatasetRecord>| {
+            record.runs.iter().flat_map(|run| run.places()).filter(|&place| choice.is_unwanted(place)).count()
+        };
+        let total = concerned.iter().map(|record| count(record)).sum::<usize>();
+        job.start_phase("moving", "extents", total as u64);
+        let mut moved = 0;
+        for record in concerned {
+            let mover = Mover { store: self, job, lease: &lease, choice };
+            moved += mover.move_dataset(&record.name)?;
+        }
+        Ok(moved)
+    }
+}
+
+/// The extents of all datasets.
+fn data_runs(catalog: &crate::Catalog) -> Vec<Run> {
+    catalog.datasets.values().flat_map(|record| record.runs.iter().copied()).collect()
+}
+
+struct Mover<'a> {
+    store: &'a Store,
+    job: &'a Job,
+    lease: &'a Arc<Lease>,
+    choice: &'a Choice,
+}
+
+/// Extents that were taken for a batch; they go back unless a dataset took them over.
+struct Taken<'a> {
+    lease: &'a Lease,
+    places: Vec<Place>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.places.iter().for_each(|&place| self.lease.give_back(place));
+    }
+}
+
+impl Mover<'_> {
+    fn move_dataset(&self, name: &str) -> Result<u64> {
+        let mut moved = 0;
+        loop {
+            let dataset = match self.store.dataset(name) {
+                Err(Error::NotFound { .. }) => return Ok(moved),
+                dataset => dataset?,
+            };
+            match self.move_batch(&dataset) {
+                Ok(0) => return Ok(moved),
+                Ok(count) => moved += count,
+                // Somebody appended to it, or removed it and made another.
+                Err(Error::Changed { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Moves up to a batch of extents of one file; how many were moved.
+    fn move_batch(&self, dataset: &Dataset) -> Result<u64> {
+        for number in 0..dataset.files.len() {
+            let file = &dataset.files[number];
+            let batch = if file.list().is_some() { BATCH_LISTED } else { BATCH };
+            let unwanted = self.unwanted(file, batch)?;
+            let list = file.list().map(|list| list.references_at(self.job, 0, list.positions()));
+            let list = list.transpose()?.unwrap_or_default();
+            let moves_list = list.iter().any(|reference| self.choice.is_unwanted(reference.place));
+            if unwanted.is_empty() && !moves_list {
+                continue;
+            }
+            return self.move_extents(dataset, number, &unwanted, &list);
+        }
+        Ok(0)
+    }
+
+    /// The first positions of a file whose extents are unwanted.
+    fn unwanted(&self, file: &crate::CheckedFile, at_most: usize) -> Result<Vec<u64>> {
+        let (mut found, mut position) = (Vec::new(), 0);
+        while position < file.positions() && found.len() < at_most {
+            let count = REFERENCES.min(file.positions() - position);
+            let references = file.references_at(self.job, position, count)?;
+            let unwanted = (position..).zip(&references).filter(|(_, r)| self.choice.is_unwanted(r.place));
+            found.extend(unwanted.map(|(position, _)| position));
+            position += count;
+        }
+        found.truncate(at_most);
+        Ok(found)
+    }
+
+    fn move_extents(
+        &self,
+        dataset: &Dataset,
+        number: usize,
+        positions: &[u64],
+        list: &[ExtentRef],
+    ) -> Result<u64> {
+        let (job, file) = (self.job, &dataset.files[number]);
+        let mut buffer = Buffer::zeroed(job.budget(), EXTENT_BYTES, "an extent to move")?;
+        let mut taken = Taken { lease: self.lease, places: Vec::new() };
+        let mut replaced: HashMap<u64, ExtentRef> = HashMap::new();
+        let mut left: Vec<Place> = Vec::new();
+        for &position in positions {
+            job.check_cancelled()?;
+            let whole = Whole { job, file, position };
+            whole.fetch(&mut buffer)?;
+            let siblings = whole.siblings()?;
+            let avoid: Vec<u16> = siblings
+                .iter()
+                .map(|(sibling, place)| replaced.get(sibling).map_or(place.device, |moved| moved.place.device))
+                .collect();
+            let place = self.lease.take(&avoid)?;
+            taken.places.push(place);
+            left.push(whole.reference()?.place);
+            replaced.insert(position, whole.write_to(place, &buffer)?);
+            job.progress().add(1);
+        }
+        let mut record = (*dataset.record).clone();
+        let (redundancy, count) = (record.redundancy, file.positions());
+        let identity = Identity { dataset: record.id, file: number as u32, level: 0 };
+        let name = record.files[number].name.clone();
+        let lists = ListWriter { job, lease: self.lease, name: &name, identity };
+        let refs = (0..count).step_by(REFERENCES as usize).flat_map(|first| {
+            let some = file.references_at(job, first, REFERENCES.min(count - first));
+            let some = some.map_or_else(|error| vec![Err(error)], |some| some.into_iter().map(Ok).collect());
+            (first..).zip(some)
+        });
+        let refs = refs.map(|(position, old)| replaced.get(&position).map_or(old, |&new| Ok(new)));
+        let written: Option<Arc<Extents>> = lists.write(&mut record.files[number], redundancy, refs)?;
+        left.extend(list.iter().map(|reference| reference.place));
+        let mut places = taken.places.clone();
+        places.extend(written.iter().flat_map(|extents| extents.places()));
+        record.runs = Run::without(&record.runs, &Run::collect(left));
+        record.runs.extend(Run::collect(places.clone()));
+        let base = Some(dataset.record.clone());
+        publish(self.store, job, Arc::new(record), base, &places, || {
+            taken.places.clear();
+            written.iter().for_each(|extents| extents.keep());
+        })?;
+        Ok((positions.len() + list.len()) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn runs(device: u16, extents: impl IntoIterator<Item = u32>) -> Vec<Run> {
+        Run::collect(extents.into_iter().map(|extent| Place { device, extent }).collect())
+    }
+
+    #[test]
+    fn the_emptiest_segments_are_chosen_while_the_others_have_room() {
+        // Segment 0: log and 50 extents; 1: full; 2: 10 extents; 3: 100 extents; 4: empty; 5: 30 extents.
+        let fixed = runs(0, 2..6);
+        let movable: Vec<u32> =
+            (6..56).chain(129..256).chain(257..267).chain(385..485).chain(641..671).collect();
+        let choice = choose_segments(0, 1000, &runs(0, movable), &fixed);
+        let segments: Vec<u32> = choice.unwanted.iter().map(|run| run.start.extent / 128).collect();
+        assert_eq!(segments, [2, 5]);
+        let closed = |extent| contains(&choice.closed, Place { device: 0, extent });
+        assert!(closed(300) && closed(520) && closed(650) && closed(900) && !closed(60) && !closed(490));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_chosen_fits_where_it_may_go(
+            movable in prop::collection::btree_set(2u32..700, 0..600),
+            fixed in prop::collection::btree_set(2u32..700, 0..20),
+        ) {
+            let is_header = |extent: &u32| extent.is_multiple_of(SEGMENT_EXTENTS);
+            let movable: Vec<u32> = movable.iter().copied().filter(|e| !is_header(e) && !fixed.contains(e)).collect();
+            let fixed: Vec<u32> = fixed.iter().copied().filter(|e| !is_header(e)).collect();
+            let choice = choose_segments(0, 700, &runs(0, movable.clone()), &runs(0, fixed.clone()));
+            let at = |extent: u32| Place { device: 0, extent };
+            let must_move = movable.iter().filter(|&&extent| choice.is_unwanted(at(extent))).count();
+            let room = (2..700).filter(|extent| {
+                !is_header(extent) && !contains(&choice.closed, at(*extent))
+                    && !movable.contains(extent) && !fixed.contains(extent)
+            });
+            prop_assert!(must_move <= room.count());
+            prop_assert!(fixed.iter().all(|&extent| !choice.is_unwanted(at(extent))));
+        }
+
+        #[test]
+        fn what_is_balanced_goes_from_the_fuller_devices(used in prop::collection::vec(0u32..500, 2..5)) {
+            let devices: Vec<(u16, u32)> = (0..).zip(&used).map(|(device, _)| (device, 1000)).collect();
+            let movable: Vec<Run> = (0..).zip(&used).filter(|(_, used)| **used > 0)
+                .map(|(device, &count)| Run { start: Place { device, extent: 2 }, count }).collect();
+            let choice = choose_balance(&devices, &movable);
+            let share = (used.iter().sum::<u32>() as f64 / used.len() as f64).ceil() as u32;
+            for (device, &used) in (0..).zip(&used) {
+                let moved: u32 = choice.unwanted.iter().filter(|run| run.start.device == device)
+                    .map(|run| run.count).sum();
+                prop_assert_eq!(moved, used.saturating_sub(share));
+            }
+        }
+    }
+}

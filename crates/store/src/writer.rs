@@ -1,0 +1,408 @@
+//! Writes a file from start to end, or on from where it ended.
+//!
+//! ```text
+//!   write ─► buffer ─► checksums of its blocks ─► device        some buffers are on their way while one is filled
+//!                      extent full ─► header ─► reference       once for each 2 MiB, and at the end
+//!                      group full  ─► parity                    with Reed-Solomon only
+//! ```
+
+use std::{collections::VecDeque, path::PathBuf, sync::Arc};
+
+use crate::{
+    Buffer, CheckedFile, EXTENT_BYTES, Error, ExtentRef, FileRecord, Job, PAGE_BYTES, Place, Redundancy,
+    Reservation, Result,
+    catalog::REFS_INLINE,
+    checked::{Identity, LIST_BLOCK_BYTES},
+    extents::{Extents, pieces},
+    io::{Direction, Part, Pending},
+    lease::Lease,
+    log::metadata_buffer,
+    parity::Stripe,
+    shared::{HEADER_BYTES, header_of},
+    whole::{DATA, PARITY, Shape},
+};
+
+/// The unit of writing of lists of references.
+const LIST_BUFFER_BYTES: usize = 16 * PAGE_BYTES;
+/// The reservation for a writer's checksums grows in steps of this size.
+const SUMS_STEP: usize = 4096;
+/// Headers that may be on their way at once.
+const FLYING_HEADERS: usize = 4;
+
+/// Writes a file. One buffer is filled while the others are on their way to the device.
+#[derive(Debug)]
+pub struct FileWriter {
+    job: Job,
+    name: String,
+    block_bytes: usize,
+    extents: Arc<Extents>,
+    /// `None`: scratch.
+    dataset: Option<Growing>,
+    filling: Buffer,
+    filled: usize,
+    spare: Vec<Buffer>,
+    flying: VecDeque<Flying>,
+    headers: VecDeque<Pending>,
+    offset: u64,
+    /// Of the whole file in scratch, of the last extent in a dataset.
+    sums: Vec<u32>,
+    reservation: Reservation,
+}
+
+#[derive(Debug)]
+struct Flying {
+    pending: Pending,
+    offset: u64,
+    len: usize,
+}
+
+/// What is known of a dataset's file while it grows.
+#[derive(Debug)]
+struct Growing {
+    identity: Identity,
+    redundancy: Redundancy,
+    /// References to the extents that are full, of each copy.
+    refs: Vec<Vec<ExtentRef>>,
+    parity: Vec<ExtentRef>,
+    stripe: Option<Stripe>,
+    /// The first extent that is written here; those before were there.
+    first: u64,
+}
+
+/// What a file of a dataset was before something is appended to it: all its references, and how many of its extents
+/// stay.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub refs: Vec<Vec<ExtentRef>>,
+    pub parity: Vec<ExtentRef>,
+    pub extents: u64,
+}
+
+impl FileWriter {
+    /// Begins a scratch file. `name` is what errors call it; `block_bytes` is the unit of checking (4 KiB times a
+    /// power of two, up to 2 MiB) and `buffer_bytes` the unit of writing, a multiple of that. Takes twice
+    /// `buffer_bytes` from the job's budget, and 4 bytes for each block written.
+    pub fn create(job: &Job, name: &str, block_bytes: usize, buffer_bytes: usize) -> Result<FileWriter> {
+        let extents = Extents::of_lease(job.lease(), Redundancy::Copies(1), 0);
+        Self::new(job, name.to_string(), block_bytes, (buffer_bytes, 2), extents, None)
+    }
+
+    /// Begins a file of a dataset with buffers of `(bytes, count)`, or goes on with it.
+    pub(crate) fn of_dataset(
+        job: &Job,
+        name: String,
+        identity: Identity,
+        redundancy: Redundancy,
+        block_bytes: usize,
+        buffers: (usize, usize),
+        begun: Option<Begun>,
+    ) -> Result<FileWriter> {
+        let begun = begun.unwrap_or_else(|| Begun {
+            refs: vec![Vec::new(); redundancy.copies()],
+            parity: Vec::new(),
+            extents: 0,
+        });
+        let stripe = (redundancy.parity() > 0).then(|| Stripe::new(job, redundancy)).transpose()?;
+        let extents = Extents::of_lease(job.lease(), redundancy, begun.extents);
+        let (refs, parity, first) = (begun.refs, begun.parity, begun.extents);
+        let growing = Growing { identity, redundancy, refs, parity, stripe, first };
+        Self::new(job, name, block_bytes, buffers, extents, Some(growing))
+    }
+
+    fn new(
+        job: &Job,
+        name: String,
+        block_bytes: usize,
+        (buffer_bytes, count): (usize, usize),
+        extents: Arc<Extents>,
+        dataset: Option<Growing>,
+    ) -> Result<FileWriter> {
+        let good = block_bytes.is_power_of_two() && (PAGE_BYTES..=EXTENT_BYTES).contains(&block_bytes);
+        assert!(good, "block of {block_bytes} bytes");
+        assert!(
+            buffer_bytes > 0 && buffer_bytes.is_multiple_of(block_bytes),
+            "buffer of {buffer_bytes} bytes"
+        );
+        assert!(count >= 2, "one buffer is filled while another is on its way");
+        let buffers = Buffer::zeroed(job.budget(), count * buffer_bytes, "a file's write buffers")?;
+        let mut spare = buffers.split(buffer_bytes);
+        Ok(FileWriter {
+            job: job.clone(),
+            name,
+            block_bytes,
+            extents,
+            filling: spare.pop().expect("at least two"),
+            filled: 0,
+            spare,
+            flying: VecDeque::new(),
+            headers: VecDeque::new(),
+            offset: dataset.as_ref().map_or(0, |growing| growing.first * EXTENT_BYTES as u64),
+            dataset,
+            sums: Vec::new(),
+            reservation: job.budget().reserve(0, "a file's checksums")?,
+        })
+    }
+
+    /// The number of the file in its dataset.
+    pub(crate) fn number(&self) -> u32 {
+        self.dataset.as_ref().expect("a file of a dataset").identity.file
+    }
+
+    /// Bytes in the file so far.
+    pub fn len(&self) -> u64 {
+        self.offset + self.filled as u64
+    }
+
+    /// Whether nothing was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] of this or an earlier write; [`Error::NoSpace`]; [`Error::Cancelled`].
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let space = self.space();
+            let part = bytes.len().min(space.len());
+            space[..part].copy_from_slice(&bytes[..part]);
+            bytes = &bytes[part..];
+            self.advance(part)?;
+        }
+        Ok(())
+    }
+
+    /// Where the next bytes may be put by whoever can do that without a copy; never empty.
+    pub fn space(&mut self) -> &mut [u8] {
+        &mut self.filling[self.filled..]
+    }
+
+    /// Appends the first `len` bytes of [`Self::space`].
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn advance(&mut self, len: usize) -> Result<()> {
+        self.filled += len;
+        if self.filled == self.filling.len() { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.job.check_cancelled()?;
+        let len = self.filled.next_multiple_of(PAGE_BYTES);
+        self.filling[self.filled..len].fill(0);
+        if (self.sums.len() + len.div_ceil(self.block_bytes)) * 4 > self.reservation.bytes() as usize {
+            self.reservation.resize(self.reservation.bytes() + SUMS_STEP as u64)?;
+        }
+        let first = self.dataset.as_ref().map_or(0, |growing| growing.first);
+        let mut parts = Vec::new();
+        for (extent, offset, range) in pieces(self.offset..self.offset + len as u64) {
+            if offset == 0 && extent > first {
+                self.end_extent(extent - 1, EXTENT_BYTES, false)?;
+            }
+            let bytes = &self.filling[range.clone()];
+            self.sums.extend(bytes.chunks(self.block_bytes).map(crc32fast::hash));
+            if let Some(Growing { redundancy, stripe: Some(stripe), .. }) = &mut self.dataset {
+                stripe.write((extent % redundancy.group()) as usize, offset, bytes);
+            }
+            for place in self.extents.take(extent)? {
+                let device = self.job.device(place.device)?;
+                parts.push(Part { device, extent: place.extent, offset, range: range.clone() });
+            }
+        }
+        let next = match self.spare.pop() {
+            Some(buffer) => buffer,
+            None => self.land()?,
+        };
+        let buffer = std::mem::replace(&mut self.filling, next);
+        let pending = self.job.submit(Direction::Write, parts, buffer, Some(self.extents.clone()));
+        self.flying.push_back(Flying { pending, offset: self.offset, len });
+        self.offset += self.filled as u64;
+        self.filled = 0;
+        Ok(())
+    }
+
+    /// Writes the headers of an extent that is full, or is the last, and the parity of a group that is.
+    fn end_extent(&mut self, index: u64, used: usize, is_last: bool) -> Result<()> {
+        let Some(growing) = &mut self.dataset else { return Ok(()) };
+        let (identity, redundancy) = (growing.identity, growing.redundancy);
+        let sums = std::mem::take(&mut self.sums);
+        let shape =
+            Shape { level: identity.level, index, used: used as u32, block_bytes: self.block_bytes as u32 };
+        for (copy, place) in self.extents.take(index)?.into_iter().enumerate() {
+            let reference = self.write_header(identity, shape, place, &sums)?;
+            self.dataset.as_mut().expect("looked at above").refs[copy].push(reference);
+        }
+        let in_group = index % redundancy.group() + 1;
+        if redundancy.parity() > 0 && (is_last || in_group == redundancy.group()) {
+            self.write_parity(index / redundancy.group(), in_group as usize)?;
+        }
+        Ok(())
+    }
+
+    fn write_header(
+        &mut self,
+        identity: Identity,
+        shape: Shape,
+        place: Place,
+        sums: &[u32],
+    ) -> Result<ExtentRef> {
+        let mut page = metadata_buffer(HEADER_BYTES)?;
+        page.copy_from_slice(&shape.header(identity, place, sums).encode());
+        let reference = ExtentRef { place, header_sum: crc32fast::hash(&page) };
+        let (extent, offset) = header_of(place.extent);
+        let device = self.job.device(place.device)?;
+        let part = Part { device, extent, offset, range: 0..HEADER_BYTES };
+        if self.headers.len() == FLYING_HEADERS {
+            self.land_header()?;
+        }
+        let extents = Some(self.extents.clone());
+        self.headers.push_back(self.job.submit(Direction::Write, vec![part], page, extents));
+        Ok(reference)
+    }
+
+    fn write_parity(&mut self, group: u64, extents: usize) -> Result<()> {
+        let growing = self.dataset.as_mut().expect("scratch has no parity");
+        let (identity, block_bytes) = (growing.identity, self.block_bytes);
+        let mut stripe = growing.stripe.take().expect("parity has a stripe");
+        let (bytes, len) = stripe.finish(extents);
+        for (number, place) in self.extents.take_parity()?.into_iter().enumerate() {
+            let parity = &bytes[number * EXTENT_BYTES..][..len];
+            // While these are written nothing else is done, so that they need no memory of their own.
+            let device = self.job.device(place.device)?;
+            let written = device.write(place.extent, 0, parity);
+            written.map_err(|error| Error::io("write parity", PathBuf::from(&self.name), error))?;
+            self.job.counters().add_written(len as u64);
+            let sums: Vec<u32> = parity.chunks(block_bytes).map(crc32fast::hash).collect();
+            let index = group * self.parity_extents() + number as u64;
+            let shape = Shape { level: PARITY, index, used: len as u32, block_bytes: block_bytes as u32 };
+            let reference = self.write_header(identity, shape, place, &sums)?;
+            self.dataset.as_mut().expect("looked at above").parity.push(reference);
+        }
+        self.dataset.as_mut().expect("looked at above").stripe = Some(stripe);
+        Ok(())
+    }
+
+    fn parity_extents(&self) -> u64 {
+        self.dataset.as_ref().map_or(0, |growing| growing.redundancy.parity())
+    }
+
+    /// Waits for the oldest write on its way and gives its buffer.
+    fn land(&mut self) -> Result<Buffer> {
+        let Flying { pending, offset, len } = self.flying.pop_front().expect("something is on its way");
+        let (buffer, result) = pending.wait();
+        result.map_err(|error| {
+            Error::io(format!("write {len} bytes at {offset}"), PathBuf::from(&self.name), error)
+        })?;
+        Ok(buffer)
+    }
+
+    fn land_header(&mut self) -> Result<()> {
+        let pending = self.headers.pop_front().expect("something is on its way");
+        let written = pending.wait().1;
+        written.map_err(|error| Error::io("write the header of an extent", PathBuf::from(&self.name), error))
+    }
+
+    fn complete(&mut self) -> Result<()> {
+        if self.filled > 0 {
+            self.flush()?;
+        }
+        while !self.flying.is_empty() {
+            self.land()?;
+        }
+        Ok(())
+    }
+
+    /// Ends a scratch file: its checksums stay in memory, and nothing is made durable. Its extents are free again
+    /// once it is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Io`] of a write that was still on its way.
+    pub fn finish(mut self) -> Result<CheckedFile> {
+        assert!(self.dataset.is_none(), "a dataset's file is ended by its builder");
+        self.complete()?;
+        // Many small scratch files may be open at once: none keeps a whole step.
+        self.reservation.resize(self.sums.len() as u64 * 4)?;
+        Ok(CheckedFile::of_scratch(
+            self.name,
+            self.offset,
+            self.block_bytes,
+            self.extents,
+            self.sums,
+            self.reservation,
+        ))
+    }
+
+    /// Ends a dataset's file: gives what the log keeps, and the extents that the commit takes over. Nothing is
+    /// durable before that.
+    pub(crate) fn seal(mut self) -> Result<(FileRecord, Vec<Arc<Extents>>)> {
+        self.complete()?;
+        let first = self.dataset.as_ref().expect("a scratch file is finished, not sealed").first;
+        if self.offset > first * EXTENT_BYTES as u64 {
+            let last = (self.offset - 1) / EXTENT_BYTES as u64;
+            self.end_extent(last, (self.offset - last * EXTENT_BYTES as u64) as usize, true)?;
+        }
+        while !self.headers.is_empty() {
+            self.land_header()?;
+        }
+        let growing = self.dataset.take().expect("a file of a dataset");
+        let refs: Vec<ExtentRef> = growing.refs.into_iter().flatten().chain(growing.parity).collect();
+        let mut record = FileRecord {
+            name: self.name.clone(),
+            len: self.offset,
+            block_bytes: self.block_bytes as u32,
+            level: 0,
+            refs: Vec::new(),
+        };
+        let mut extents = vec![self.extents.clone()];
+        let list = ListWriter { job: &self.job, lease: self.job.lease(), name: &self.name, identity: growing.identity };
+        extents.extend(list.write(&mut record, growing.redundancy, refs.into_iter().map(Ok))?);
+        Ok((record, extents))
+    }
+}
+
+/// Puts the references of a file where they belong: into its record, or into extents of their own.
+pub(crate) struct ListWriter<'a> {
+    pub job: &'a Job,
+    /// What the extents of a list are taken from.
+    pub lease: &'a Arc<Lease>,
+    pub name: &'a str,
+    pub identity: Identity,
+}
+
+impl ListWriter<'_> {
+    /// Writes all `refs` of `record`; gives the extents that it took for that.
+    pub fn write(
+        &self,
+        record: &mut FileRecord,
+        redundancy: Redundancy,
+        refs: impl Iterator<Item = Result<ExtentRef>>,
+    ) -> Result<Option<Arc<Extents>>> {
+        let count = redundancy.refs(record.extents());
+        if count <= REFS_INLINE as u64 {
+            (record.level, record.refs) = (0, refs.collect::<Result<_>>()?);
+            assert!(record.refs.len() as u64 == count, "{} references of {count}", record.refs.len());
+            return Ok(None);
+        }
+        assert!(self.identity.level == DATA, "a list of {count} extents has no list");
+        let copies = Redundancy::Copies(redundancy.list_copies() as u8);
+        let growing = Growing {
+            identity: Identity { level: 1, ..self.identity },
+            redundancy: copies,
+            refs: vec![Vec::new(); copies.copies()],
+            parity: Vec::new(),
+            stripe: None,
+            first: 0,
+        };
+        let name = format!("{} (list of extents)", self.name);
+        let extents = Extents::of_lease(self.lease, copies, 0);
+        let buffers = (LIST_BUFFER_BYTES, 2);
+        let mut list = FileWriter::new(self.job, name, LIST_BLOCK_BYTES, buffers, extents, Some(growing))?;
+        for reference in refs {
+            list.write(&reference?.encode())?;
+        }
+        let (listed, extents) = list.seal()?;
+        (record.level, record.refs) = (1, listed.refs);
+        Ok(extents.into_iter().next())
+    }
+}
