@@ -358,7 +358,9 @@ impl CheckedFile {
     /// The device of an extent. Where one that is missing can be done without, reading from it fails later.
     fn device(&self, job: &Job, place: Place) -> Result<Arc<dyn Device>> {
         match job.device(place.device) {
-            Err(Error::NoDevice { number }) if self.redundancy().devices() > 1 => Ok(Arc::new(Missing(number))),
+            Err(Error::NoDevice { number }) if self.redundancy().devices() > 1 => {
+                Ok(Arc::new(Missing(number)))
+            }
             device => device,
         }
     }
@@ -797,7 +799,8 @@ mod tests {
         assert_eq!(read(&job, &file, len - 7..len).unwrap(), b"the end");
         assert!(read(&job, &file, 200 << 20..(200 << 20) + 9999).unwrap() == block[..9999]);
         let found = dataset.locate(&job, &file, len - 9..len + 5).unwrap();
-        let pieces: Vec<_> = found.iter().map(|place| (place.len, place.places.len(), place.extent_offset)).collect();
+        let pieces: Vec<_> =
+            found.iter().map(|place| (place.len, place.places.len(), place.extent_offset)).collect();
         assert_eq!(pieces, [(2, 1, EXTENT_BYTES as u64 - 2), (7, 1, 0)]);
     }
 

@@ -316,7 +316,9 @@ impl Device for Directory {
             match fallocate(&file, FallocateFlags::empty(), offset_of(extents.start), len) {
                 Err(rustix::io::Errno::OPNOTSUPP) => {
                     let zeros = crate::log::metadata_buffer(EXTENT_BYTES).map_err(io::Error::other)?;
-                    extents.into_iter().try_for_each(|extent| file.write_all_at(&zeros, offset_of(extent)))?;
+                    extents
+                        .into_iter()
+                        .try_for_each(|extent| file.write_all_at(&zeros, offset_of(extent)))?;
                 }
                 prepared => prepared?,
             }

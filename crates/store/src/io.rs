@@ -87,19 +87,32 @@ impl Pending {
 /// What a job asks devices with.
 #[derive(Debug)]
 pub(crate) struct Io {
-    ring: Option<Arc<Ring>>,
+    // Both are made when they are needed first: many jobs do little.
+    ring: OnceLock<Option<Arc<Ring>>>,
     pool: OnceLock<Pool>,
 }
 
 impl Io {
     pub fn new() -> Self {
-        let is_wanted = std::env::var_os("INSHORE_IO_URING").is_none_or(|value| value != "0");
-        Io { ring: is_wanted.then(|| Ring::new().ok()).flatten(), pool: OnceLock::new() }
+        Io { ring: OnceLock::new(), pool: OnceLock::new() }
     }
 
-    /// How files are read and written.
+    /// The ring, unless the system has none or the user wants none.
+    fn ring(&self) -> Option<&Arc<Ring>> {
+        let make = || {
+            let is_wanted = std::env::var_os("INSHORE_IO_URING").is_none_or(|value| value != "0");
+            is_wanted.then(|| Ring::new().ok()).flatten()
+        };
+        self.ring.get_or_init(make).as_ref()
+    }
+
+    /// How files were read and written.
     pub fn name(&self) -> &'static str {
-        if self.ring.is_some() { "io_uring" } else { "threads" }
+        match self.ring.get() {
+            Some(Some(_)) => "io_uring",
+            _ if self.pool.get().is_some() => "threads",
+            _ => "none",
+        }
     }
 
     /// Starts to transfer `parts` of `buffer`. `extents` live until that is done.
@@ -110,8 +123,8 @@ impl Io {
         buffer: Buffer,
         extents: Option<Arc<Extents>>,
     ) -> Pending {
-        if let Some(ring) = &self.ring
-            && let Some(places) = parts.iter().map(|part| part.raw(direction)).collect()
+        if let Some(places) = parts.iter().map(|part| part.raw(direction)).collect()
+            && let Some(ring) = self.ring()
         {
             return Pending::Ring(ring.submit(direction, parts, places, buffer, extents));
         }
@@ -128,7 +141,7 @@ impl Io {
 
 impl Drop for Io {
     fn drop(&mut self) {
-        if let Some(ring) = &self.ring {
+        if let Some(Some(ring)) = self.ring.get() {
             ring.drain();
         }
     }

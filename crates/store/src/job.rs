@@ -165,7 +165,7 @@ pub struct Report {
     pub repairs: u64,
     /// Whether all I/O went past the page cache.
     pub direct_io: bool,
-    /// How files were read and written: "io_uring" or "threads".
+    /// How files were read and written: "io_uring", "threads", or "none" where nothing was.
     pub io: &'static str,
     /// Time for each phase, in order; phases of the same name are added up.
     pub phases: Vec<PhaseReport>,

@@ -464,9 +464,8 @@ impl Log {
             let superblock = Superblock { log: vec![copy.clone()], ..self.superblock.clone() };
             match Log::read(devices, superblock) {
                 Ok((log, _)) if log.tail == self.tail => {}
-                Ok((log, _)) => {
-                    wrong.push(format!("copy {number} of the log is damaged from record {} on", log.tail.number))
-                }
+                Ok((log, _)) => wrong
+                    .push(format!("copy {number} of the log is damaged from record {} on", log.tail.number)),
                 Err(error) => wrong.push(format!("copy {number} of the log: {error}")),
             }
         }

@@ -1,6 +1,14 @@
 //! A device in memory, for tests: what is lost in a crash must be lost at once and looked at.
 
-use std::{collections::BTreeMap, io, ops::Range, sync::Mutex};
+use std::{
+    collections::BTreeMap,
+    io,
+    ops::Range,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use crate::{Device, EXTENT_BYTES, PAGE_BYTES};
 
@@ -9,14 +17,21 @@ type Page = Box<[u8; PAGE_BYTES]>;
 /// Extents in memory. Bytes that were never written are zeros.
 #[derive(Debug)]
 pub struct Memory {
+    number: u64,
     extents: u32,
     pages: Mutex<BTreeMap<(u32, usize), Page>>,
+}
+
+/// Each has a name of its own.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Memory {
     /// A device of `extents` extents; memory is taken for what is written.
     pub fn new(extents: u32) -> Self {
-        Memory { extents, pages: Mutex::default() }
+        Memory { number: next_number(), extents, pages: Mutex::default() }
     }
 
     /// Calls `change` with the bytes of a page: to damage it, to look at it, to write half of it.
@@ -33,7 +48,7 @@ impl Memory {
     /// A copy that shares nothing with this one.
     pub fn copy(&self) -> Self {
         let pages = self.pages.lock().expect("no panic under this lock").clone();
-        Memory { extents: self.extents, pages: Mutex::new(pages) }
+        Memory { number: next_number(), extents: self.extents, pages: Mutex::new(pages) }
     }
 }
 
@@ -83,6 +98,6 @@ impl Device for Memory {
     }
 
     fn name(&self) -> String {
-        "memory".to_string()
+        format!("memory {}", self.number)
     }
 }

@@ -6,22 +6,16 @@
 //! one batch.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
 
 use crate::{
     Buffer, Dataset, DatasetRecord, Device, EXTENT_BYTES, Error, ExtentRef, Job, Place, Result,
-    SEGMENT_EXTENTS, Store,
-    catalog::Run,
-    checked::Identity,
-    extents::Extents,
-    lease::Lease,
-    shared::Terms,
-    store::publish,
-    whole::Whole,
-    writer::ListWriter,
+    SEGMENT_EXTENTS, Store, catalog::Run, checked::Identity, extents::Extents, lease::Lease, shared::Terms,
+    store::publish, whole::Whole, writer::ListWriter,
 };
 
 /// Extents that are moved before the record of their dataset is changed.
@@ -51,6 +45,8 @@ struct Choice {
     unwanted: Vec<Run>,
     /// Extents that must not be taken.
     closed: Vec<Run>,
+    /// What finds no place elsewhere stays, and is no error.
+    is_optional: bool,
 }
 
 impl Choice {
@@ -61,7 +57,8 @@ impl Choice {
 
 fn contains(runs: &[Run], place: Place) -> bool {
     runs.iter().any(|run| {
-        run.start.device == place.device && (run.start.extent..run.start.extent + run.count).contains(&place.extent)
+        run.start.device == place.device
+            && (run.start.extent..run.start.extent + run.count).contains(&place.extent)
     })
 }
 
@@ -81,12 +78,15 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
         counts
     };
     let (live, stays) = (count(movable), count(fixed));
-    let room_of = |segment: u32| SEGMENT_EXTENTS.min(extents - segment * SEGMENT_EXTENTS) - 1;
-    let used: BTreeSet<u32> = live.keys().chain(stays.keys()).copied().chain([0]).collect();
-    let taken = |segment: &u32| {
-        live.get(segment).copied().unwrap_or(0) + stays.get(segment).copied().unwrap_or(0)
+    // The first extent holds the headers of the others, and the second of the first segment the superblock.
+    let room_of = |segment: u32| {
+        (SEGMENT_EXTENTS.min(extents - segment * SEGMENT_EXTENTS) - 1).saturating_sub(u32::from(segment == 0))
     };
-    let mut room: u64 = used.iter().map(|&segment| room_of(segment).saturating_sub(taken(&segment)) as u64).sum();
+    let used: BTreeSet<u32> = live.keys().chain(stays.keys()).copied().chain([0]).collect();
+    let taken =
+        |segment: &u32| live.get(segment).copied().unwrap_or(0) + stays.get(segment).copied().unwrap_or(0);
+    let mut room: u64 =
+        used.iter().map(|&segment| room_of(segment).saturating_sub(taken(&segment)) as u64).sum();
     let mut candidates: Vec<(u32, u32)> = live
         .iter()
         .filter(|(segment, _)| **segment > 0 && !stays.contains_key(segment))
@@ -97,12 +97,15 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
     let mut choice = Choice::default();
     for (live, segment) in candidates {
         let own_room = room_of(segment).saturating_sub(live) as u64;
-        if live as f64 > SPARSE * room_of(segment) as f64 || room - own_room < live as u64 {
+        // What was chosen before may need the gaps of this one.
+        let Some(left) = room.checked_sub(own_room + live as u64) else { break };
+        if live as f64 > SPARSE * room_of(segment) as f64 {
             break;
         }
-        room -= own_room + live as u64;
+        room = left;
         choice.unwanted.push(segment_run(device, segment, extents));
     }
+    choice.is_optional = true;
     choice.closed = choice.unwanted.clone();
     // Nor may anything go where nothing is: that would only move the hole.
     let first_unused = used.last().map_or(1, |last| last + 1);
@@ -124,7 +127,7 @@ fn choose_balance(devices: &[(u16, u32)], movable: &[Run]) -> Choice {
     let used = |device: u16| on(device).map(|run| run.count as u64).sum::<u64>();
     let capacity: u64 = devices.iter().map(|&(_, extents)| extents as u64).sum();
     let all: u64 = devices.iter().map(|&(device, _)| used(device)).sum();
-    let mut choice = Choice::default();
+    let mut choice = Choice { is_optional: true, ..Choice::default() };
     for &(device, extents) in devices {
         let share = (all as f64 * extents as f64 / capacity.max(1) as f64).ceil() as u64;
         let mut excess = used(device).saturating_sub(share);
@@ -162,7 +165,7 @@ impl Store {
         let (_, catalog) = self.0.state_of_things()?;
         let movable = data_runs(&catalog);
         let fixed = Run::without(&self.0.busy_extents()?, &movable);
-        let mut all = Choice::default();
+        let mut all = Choice { is_optional: true, ..Choice::default() };
         for (device, extents) in self.0.open_devices() {
             let choice = choose_segments(device, extents, &movable, &fixed);
             all.unwanted.extend(choice.unwanted);
@@ -211,7 +214,7 @@ impl Store {
         }
         self.0.set_leaving(number, true)?;
         let everything = Run { start: Place { device: number, extent: 0 }, count: u32::MAX };
-        let choice = Choice { unwanted: vec![everything], closed: vec![everything] };
+        let choice = Choice { unwanted: vec![everything], closed: vec![everything], is_optional: false };
         let mut moved = Moved::default();
         loop {
             moved.extents += self.move_away(job, &choice)?;
@@ -246,7 +249,9 @@ impl Store {
         let concerned: Vec<&Arc<DatasetRecord>> = catalog
             .datasets
             .values()
-            .filter(|record| record.runs.iter().flat_map(|run| run.places()).any(|place| choice.is_unwanted(place)))
+            .filter(|record| {
+                record.runs.iter().flat_map(|run| run.places()).any(|place| choice.is_unwanted(place))
+            })
             .collect();
         let count = |record: &Arc<DatasetRecord>| {
             record.runs.iter().flat_map(|run| run.places()).filter(|&place| choice.is_unwanted(place)).count()
@@ -255,7 +260,8 @@ impl Store {
         job.start_phase("moving", "extents", total as u64);
         let mut moved = 0;
         for record in concerned {
-            let mover = Mover { store: self, job, lease: &lease, choice };
+            let stays = RefCell::default();
+            let mover = Mover { store: self, job, lease: &lease, choice, stays };
             moved += mover.move_dataset(&record.name)?;
         }
         Ok(moved)
@@ -272,6 +278,8 @@ struct Mover<'a> {
     job: &'a Job,
     lease: &'a Arc<Lease>,
     choice: &'a Choice,
+    /// The file and position of what found no place elsewhere.
+    stays: RefCell<HashSet<(usize, u64)>>,
 }
 
 /// Extents that were taken for a batch; they go back unless a dataset took them over.
@@ -309,25 +317,31 @@ impl Mover<'_> {
         for number in 0..dataset.files.len() {
             let file = &dataset.files[number];
             let batch = if file.list().is_some() { BATCH_LISTED } else { BATCH };
-            let unwanted = self.unwanted(file, batch)?;
+            let unwanted = self.unwanted(number, file, batch)?;
             let list = file.list().map(|list| list.references_at(self.job, 0, list.positions()));
             let list = list.transpose()?.unwrap_or_default();
             let moves_list = list.iter().any(|reference| self.choice.is_unwanted(reference.place));
             if unwanted.is_empty() && !moves_list {
                 continue;
             }
-            return self.move_extents(dataset, number, &unwanted, &list);
+            match self.move_extents(dataset, number, &unwanted, &list)? {
+                0 => {}
+                moved => return Ok(moved),
+            }
         }
         Ok(0)
     }
 
     /// The first positions of a file whose extents are unwanted.
-    fn unwanted(&self, file: &crate::CheckedFile, at_most: usize) -> Result<Vec<u64>> {
+    fn unwanted(&self, number: usize, file: &crate::CheckedFile, at_most: usize) -> Result<Vec<u64>> {
+        let stays = self.stays.borrow();
         let (mut found, mut position) = (Vec::new(), 0);
         while position < file.positions() && found.len() < at_most {
             let count = REFERENCES.min(file.positions() - position);
             let references = file.references_at(self.job, position, count)?;
-            let unwanted = (position..).zip(&references).filter(|(_, r)| self.choice.is_unwanted(r.place));
+            let unwanted = (position..).zip(&references).filter(|(position, reference)| {
+                self.choice.is_unwanted(reference.place) && !stays.contains(&(number, *position))
+            });
             found.extend(unwanted.map(|(position, _)| position));
             position += count;
         }
@@ -354,13 +368,24 @@ impl Mover<'_> {
             let siblings = whole.siblings()?;
             let avoid: Vec<u16> = siblings
                 .iter()
-                .map(|(sibling, place)| replaced.get(sibling).map_or(place.device, |moved| moved.place.device))
+                .map(|(sibling, place)| {
+                    replaced.get(sibling).map_or(place.device, |moved| moved.place.device)
+                })
                 .collect();
-            let place = self.lease.take(&avoid)?;
+            let place = match self.lease.take(&avoid) {
+                Err(Error::NoSpace { .. }) if self.choice.is_optional => {
+                    self.stays.borrow_mut().insert((number, position));
+                    continue;
+                }
+                place => place?,
+            };
             taken.places.push(place);
             left.push(whole.reference()?.place);
             replaced.insert(position, whole.write_to(place, &buffer)?);
             job.progress().add(1);
+        }
+        if replaced.is_empty() && list.is_empty() {
+            return Ok(0);
         }
         let mut record = (*dataset.record).clone();
         let (redundancy, count) = (record.redundancy, file.positions());
@@ -384,7 +409,7 @@ impl Mover<'_> {
             taken.places.clear();
             written.iter().for_each(|extents| extents.keep());
         })?;
-        Ok((positions.len() + list.len()) as u64)
+        Ok((replaced.len() + list.len()) as u64)
     }
 }
 

@@ -114,13 +114,22 @@ impl Ring {
             let entry = entry.user_data((slot as u64) << PART_BITS | number as u64);
             // SAFETY: the buffer and the file go into the slot, which keeps both until the system has answered, and
             // `drain` waits for all answers before the ring goes. The queue is used under the lock of the state only.
-            unsafe { self.ring.submission_shared().push(&entry) }.expect("no more entries than the queue has");
+            unsafe { self.ring.submission_shared().push(&entry) }
+                .expect("no more entries than the queue has");
         }
         state.flying += parts.len();
         let left = parts.len();
         let files = places.into_iter().map(|(file, _)| file).collect();
-        let flying =
-            Flying { direction, parts, _files: files, buffer, left, result: Ok(()), extents, abandoned: false };
+        let flying = Flying {
+            direction,
+            parts,
+            _files: files,
+            buffer,
+            left,
+            result: Ok(()),
+            extents,
+            abandoned: false,
+        };
         state.slots[slot] = Slot::Flying(Box::new(flying));
         loop {
             match self.ring.submit() {
@@ -246,7 +255,9 @@ impl PendingSlot {
         let mut state = self.ring.state();
         loop {
             if let Slot::Done(..) = state.slots[slot] {
-                let Slot::Done(buffer, result) = std::mem::take(&mut state.slots[slot]) else { unreachable!() };
+                let Slot::Done(buffer, result) = std::mem::take(&mut state.slots[slot]) else {
+                    unreachable!()
+                };
                 state.free.push(slot);
                 return (buffer, result);
             }

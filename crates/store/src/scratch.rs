@@ -1,8 +1,8 @@
 //! Who is at work on a store: the folders of living jobs, what extents they took, and what they still read.
 //!
 //! ```text
-//!   STORE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes
-//!   STORE/scratch/last              the last record of the log (16 bytes: its generation and number)
+//!   STORE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes; in it stands
+//!                                   which record of the log is the last (16 bytes: its generation and number)
 //!   STORE/scratch/PID-RANDOM/       one for each job
 //!   STORE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
 //!   STORE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
@@ -67,7 +67,7 @@ impl Registry {
     /// The last record that somebody appended to the log since the machine was started; `None`: nobody knows. To be
     /// called under the lock.
     pub fn last_record(&self) -> Option<LastRecord> {
-        let bytes = fs::read(self.root.join("last")).ok()?;
+        let bytes = fs::read(self.root.join("lock")).ok()?;
         let mut bytes = Cursor(&bytes);
         Some(LastRecord { generation: bytes.u64()?, number: bytes.u64()? })
     }
@@ -131,7 +131,7 @@ impl Guard<'_> {
 
     /// Tells the others which record of the log is the last. If that fails they know an older one, which is true too.
     pub fn tell_last_record(&self, last: LastRecord) {
-        let path = self.root.join("last");
+        let path = self.root.join("lock");
         let mut bytes = last.generation.to_le_bytes().to_vec();
         bytes.extend(last.number.to_le_bytes());
         let file = File::options().write(true).create(true).truncate(false).open(path);

@@ -302,8 +302,8 @@ impl Shared {
         // What was appended to a log that failed may lie behind a record that is not whole.
         let is_free = !state.doubtful && state.log.is_there(&devices);
         state.doubtful = true;
-        let appended = is_free
-            && state.log.append(&devices, catalog.commit, edits).map_err(in_doubt)?.is_some();
+        let appended =
+            is_free && state.log.append(&devices, catalog.commit, edits).map_err(in_doubt)?.is_some();
         if !appended {
             state.log = self.checkpoint(guard, &state.log.superblock, &catalog, |_| {}).map_err(in_doubt)?;
         }
@@ -372,11 +372,7 @@ impl Shared {
     }
 
     /// Adds a device, under the next free number or, if it is one whose adding was not finished, its own.
-    pub fn add_device(
-        &self,
-        device: Arc<dyn Device>,
-        limit_bytes: Option<u64>,
-    ) -> Result<u16> {
+    pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
         let mut state = self.state();
         let _guard = self.registry.lock()?;
         self.refresh(&mut state)?;
@@ -400,12 +396,19 @@ impl Shared {
         let number = match known {
             Some(number) => number,
             None => {
-                let Some(number) = next.devices.iter().map(|entry| entry.number).max().unwrap_or(0).checked_add(1)
+                let Some(number) =
+                    next.devices.iter().map(|entry| entry.number).max().unwrap_or(0).checked_add(1)
                 else {
                     return bad("the store has had as many devices as it can have");
                 };
                 let uuid = crate::log::random_uuid();
-                next.devices.push(DeviceEntry { number, uuid, path: name.clone(), limit_bytes, is_leaving: false });
+                next.devices.push(DeviceEntry {
+                    number,
+                    uuid,
+                    path: name.clone(),
+                    limit_bytes,
+                    is_leaving: false,
+                });
                 number
             }
         };
@@ -561,8 +564,7 @@ impl Shared {
         busy.extend(taken.iter().map(|&start| Run { start, count: 1 }));
         let mut log = LogPlaces::new();
         for copy in 0..2 {
-            let number =
-                *devices.keys().nth(copy % devices.len().max(1)).ok_or_else(|| self.no_space())?;
+            let number = *devices.keys().nth(copy % devices.len().max(1)).ok_or_else(|| self.no_space())?;
             let mut places = Vec::new();
             while places.len() < extents {
                 let wanted = (extents - places.len()) as u32;
@@ -593,7 +595,11 @@ impl Shared {
         let state = self.state();
         let devices = self.devices.read().expect("no panic under this lock");
         let takes = |number: u16| state.log.superblock.takes_data(number);
-        devices.iter().filter(|(number, _)| takes(**number)).map(|(&n, device)| (n, device.extents())).collect()
+        devices
+            .iter()
+            .filter(|(number, _)| takes(**number))
+            .map(|(&n, device)| (n, device.extents()))
+            .collect()
     }
 
     /// Starts to use extents of a device: at most `wanted` that follow each other, written down as taken in
@@ -612,10 +618,12 @@ impl Shared {
         let device = self.device(number)?;
         let (extents, reserve) = (device.extents(), reserve(device.extents()));
         let reserve = if terms.with_reserve { 0 } else { reserve };
-        let taken: u64 = busy.iter().filter(|run| run.start.device == number).map(|run| run.count as u64).sum();
+        let taken: u64 =
+            busy.iter().filter(|run| run.start.device == number).map(|run| run.count as u64).sum();
         let not_for_data = extents.div_ceil(SEGMENT_EXTENTS) as u64 + 1;
         let mut left = (extents as u64).saturating_sub(taken + not_for_data + reserve);
-        let free = device.free_bytes().map_err(|error| Error::io("ask for free space", device.name(), error))?;
+        let free =
+            device.free_bytes().map_err(|error| Error::io("ask for free space", device.name(), error))?;
         let is_near_full = free.is_some_and(|free| free < NEAR_FULL_BYTES);
         if let Some(free) = free {
             left = left.min((free / EXTENT_BYTES as u64).saturating_sub(reserve));

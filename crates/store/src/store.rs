@@ -130,7 +130,8 @@ impl Store {
         };
         let first = superblock.devices.iter().find(is_there).filter(|first| first.number != number);
         let home = first.map_or(path.clone(), |first| PathBuf::from(&first.path));
-        let limit = superblock.devices.iter().find(|entry| entry.number == number).and_then(|e| e.limit_bytes);
+        let limit =
+            superblock.devices.iter().find(|entry| entry.number == number).and_then(|e| e.limit_bytes);
         let device = directory(&path, limit)?;
         Ok(Store(Shared::open(&home, vec![device], Box::new(open_entry), None)?))
     }
@@ -239,7 +240,9 @@ impl Store {
         self.commit(move |catalog| match catalog.datasets.get(&name) {
             None => Err(not_found),
             Some(record) if record.sealed => Ok(Vec::new()),
-            Some(record) => Ok(vec![Edit::Put(Arc::new(DatasetRecord { sealed: true, ..(**record).clone() }))]),
+            Some(record) => {
+                Ok(vec![Edit::Put(Arc::new(DatasetRecord { sealed: true, ..(**record).clone() }))])
+            }
         })
     }
 
@@ -265,7 +268,13 @@ impl Store {
         Ok(Dataset { record, files })
     }
 
-    pub(crate) fn open_file(&self, record: &DatasetRecord, number: u32, file: &FileRecord, kept: Kept) -> CheckedFile {
+    pub(crate) fn open_file(
+        &self,
+        record: &DatasetRecord,
+        number: u32,
+        file: &FileRecord,
+        kept: Kept,
+    ) -> CheckedFile {
         let label = format!("{}/{}", record.name, file.name);
         let identity = Identity { dataset: record.id, file: number, level: 0 };
         CheckedFile::of_record(&self.0, label, file, identity, record.redundancy, kept)
@@ -598,7 +607,12 @@ impl Dataset {
     ///
     /// # Errors
     /// I/O and damage, where the list of a large file's extents is read.
-    pub fn locate(&self, job: &Job, file: &CheckedFile, range: std::ops::Range<u64>) -> Result<Vec<Location>> {
+    pub fn locate(
+        &self,
+        job: &Job,
+        file: &CheckedFile,
+        range: std::ops::Range<u64>,
+    ) -> Result<Vec<Location>> {
         let range = range.start..range.end.min(file.len());
         let copies = self.record.redundancy.copies();
         let piece = |(extent, extent_offset, bytes): (u64, usize, std::ops::Range<usize>)| {

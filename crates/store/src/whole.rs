@@ -112,8 +112,8 @@ impl Whole<'_> {
         let mut page = metadata_buffer(HEADER_BYTES)?;
         let (extent, offset) = header_of(reference.place.extent);
         self.job.counters().add_read(HEADER_BYTES as u64);
-        let is_whole = device.read(extent, offset, &mut page).is_ok()
-            && crc32fast::hash(&page) == reference.header_sum;
+        let is_whole =
+            device.read(extent, offset, &mut page).is_ok() && crc32fast::hash(&page) == reference.header_sum;
         Ok(if is_whole { Health::Whole } else { Health::DamagedHeader })
     }
 
@@ -123,7 +123,8 @@ impl Whole<'_> {
         let bytes = &mut buffer[..shape.stored()];
         self.job.counters().add_read(bytes.len() as u64);
         let read = |bytes: &mut [u8]| {
-            self.device(reference.place).is_ok_and(|device| device.read(reference.place.extent, 0, bytes).is_ok())
+            self.device(reference.place)
+                .is_ok_and(|device| device.read(reference.place.extent, 0, bytes).is_ok())
         };
         read(bytes) && self.is_right(reference, bytes)
     }
@@ -197,7 +198,8 @@ impl Whole<'_> {
         let mut others: Vec<(usize, u64)> = self.file.group_of(self.position);
         let data = others.iter().filter(|(_, position)| *position < self.file.extents()).count();
         let all = (data, redundancy.parity() as usize);
-        let wanted = others.iter().position(|(_, position)| *position == self.position).expect("its own group");
+        let wanted =
+            others.iter().position(|(_, position)| *position == self.position).expect("its own group");
         let wanted = others.remove(wanted).0;
         // First from whatever can be read; if what comes out is wrong, only from those that are whole.
         if self.restore_from(all, &others[..data.min(others.len())], wanted, buffer)?
@@ -237,7 +239,8 @@ impl Whole<'_> {
         let mut start = 0;
         while start < group_len {
             let len = parity::SLICE_BYTES.min(group_len - start);
-            for ((reference, stored), slice) in references.iter().zip(slices.chunks_mut(parity::SLICE_BYTES)) {
+            for ((reference, stored), slice) in references.iter().zip(slices.chunks_mut(parity::SLICE_BYTES))
+            {
                 let there = stored.saturating_sub(start).min(len);
                 slice[there..len].fill(0);
                 let Ok(device) = self.device(reference.place) else { return Ok(false) };

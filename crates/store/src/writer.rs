@@ -355,7 +355,12 @@ impl FileWriter {
             refs: Vec::new(),
         };
         let mut extents = vec![self.extents.clone()];
-        let list = ListWriter { job: &self.job, lease: self.job.lease(), name: &self.name, identity: growing.identity };
+        let list = ListWriter {
+            job: &self.job,
+            lease: self.job.lease(),
+            name: &self.name,
+            identity: growing.identity,
+        };
         extents.extend(list.write(&mut record, growing.redundancy, refs.into_iter().map(Ok))?);
         Ok((record, extents))
     }

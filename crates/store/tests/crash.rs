@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inshore_store::{
-    Budget, Cancel, Device, Fate, FileReader, History, Memory, Operation, Recording, Result, Store,
-    after_crash,
+    Budget, Cancel, Device, Fate, FileReader, History, Memory, Operation, Recording, Redundancy, Result,
+    Store, after_crash,
 };
 
 const EXTENTS: u32 = 600;
@@ -19,7 +19,20 @@ enum Step {
     Remove(&'static str),
     /// Makes a dataset and gives up before the commit.
     Abandon(usize),
+    /// Appends so many bytes, if there is one that is open, and makes an open one otherwise.
+    Append(&'static str, usize),
+    /// Seals one, if it is there.
+    Seal(&'static str),
+    /// Moves data into gaps, and to where there is least.
+    Compact,
+    /// Adds a device, at most twice in a run.
+    AddDevice,
+    /// Removes the device that was added last, if there is one.
+    RemoveDevice,
 }
+
+/// Devices that a run may have in the end.
+const DEVICES_MAX: usize = 4;
 
 /// Bytes that tell one dataset from another, and each sector from the next.
 fn content(name: &str, len: usize) -> Vec<u8> {
@@ -27,9 +40,24 @@ fn content(name: &str, len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i / 512) * 31 + i % 512 + salt) as u8).collect()
 }
 
-fn write(store: &Store, name: &str, len: usize, commit: bool) -> Result<()> {
-    let job = store.job(Budget::new(1 << 20, 1), Cancel::default())?;
+/// Bytes of a file after appends of these lengths.
+fn contents(name: &str, lens: &[usize]) -> Vec<u8> {
+    lens.iter().flat_map(|&len| content(name, len)).collect()
+}
+
+fn write(store: &Store, name: &str, len: usize, commit: bool, unsealed: bool) -> Result<()> {
+    let job = store.job(Budget::new(16 << 20, 1), Cancel::default())?;
     let mut builder = store.create_dataset(&job, name, "test")?;
+    // What guards a dataset depends on its name, as far as there are devices for it.
+    let wanted = match name {
+        "b" => Redundancy::Copies(2),
+        "c" => Redundancy::Parity { data: 2, parity: 1 },
+        _ => Redundancy::Copies(1),
+    };
+    let _ = builder.redundancy(wanted);
+    if unsealed {
+        builder.unsealed();
+    }
     let mut writer = builder.file("bytes", 4096, 65536)?;
     writer.write(&content(name, len))?;
     builder.add(writer)?;
@@ -38,8 +66,17 @@ fn write(store: &Store, name: &str, len: usize, commit: bool) -> Result<()> {
     if commit { builder.commit(&attributes) } else { Ok(()) }
 }
 
+fn append(store: &Store, name: &str, len: usize) -> Result<()> {
+    let job = store.job(Budget::new(16 << 20, 1), Cancel::default())?;
+    let mut builder = store.append_to_dataset(&job, name)?;
+    let mut writer = builder.append("bytes", 4096, 65536, 2)?;
+    writer.write(&content(name, len))?;
+    builder.add(writer)?;
+    builder.commit(&[7; 10])
+}
+
 fn read(store: &Store, name: &str) -> Result<Vec<u8>> {
-    let job = store.job(Budget::new(1 << 20, 1), Cancel::default())?;
+    let job = store.job(Budget::new(16 << 20, 1), Cancel::default())?;
     let file = store.dataset(name)?.file("bytes").expect("every dataset here has it");
     let mut reader = FileReader::new(&job, &file, 0..file.len(), 65536)?;
     let mut bytes = Vec::new();
@@ -49,11 +86,13 @@ fn read(store: &Store, name: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What must be there: lengths by name.
-type Model = BTreeMap<&'static str, usize>;
+/// What must be there: by name the lengths of what was appended, and whether it is sealed.
+type Model = BTreeMap<&'static str, (Vec<usize>, bool)>;
 
 /// A run that was written down.
 struct Run {
+    /// Devices at the beginning.
+    devices: usize,
     history: Vec<(u16, Operation)>,
     /// The state after each step, with the length of the history before and after that step.
     states: Vec<(usize, usize, Model)>,
@@ -61,21 +100,38 @@ struct Run {
 
 fn record(devices: usize, steps: &[Step]) -> Run {
     let history = History::default();
-    let recorded = (0..devices as u16).map(|number| {
-        let device = Arc::new(Memory::new(EXTENTS));
-        Arc::new(Recording::new(device, number, &history)) as Arc<dyn Device>
-    });
+    let recorded = |number: u16| -> Arc<dyn Device> {
+        Arc::new(Recording::new(Arc::new(Memory::new(EXTENTS)), number, &history))
+    };
     let home = tempfile::tempdir().unwrap();
     let len = || history.lock().unwrap().len();
-    let store = Store::open_on(home.path(), recorded.collect()).unwrap();
+    let store = Store::open_on(home.path(), (0..devices as u16).map(recorded).collect()).unwrap();
     let mut model = Model::new();
     let mut states = vec![(0, len(), model.clone())];
+    // Numbers are never used again, and those of the recording are those of the store.
+    let (mut next_device, mut added) = (devices as u16, Vec::new());
     for &step in steps {
         let before = len();
         match step {
             Step::Create(name, bytes) => {
-                if write(&store, name, bytes, true).is_ok() {
-                    model.insert(name, bytes);
+                if write(&store, name, bytes, true, false).is_ok() {
+                    model.insert(name, (vec![bytes], true));
+                }
+            }
+            Step::Append(name, bytes) => match model.get_mut(name) {
+                None => {
+                    write(&store, name, bytes, true, true).unwrap();
+                    model.insert(name, (vec![bytes], false));
+                }
+                Some((_, true)) => assert!(append(&store, name, bytes).is_err()),
+                Some((lens, false)) => {
+                    append(&store, name, bytes).unwrap();
+                    lens.push(bytes);
+                }
+            },
+            Step::Seal(name) => {
+                if store.seal(name).is_ok() {
+                    model.get_mut(name).unwrap().1 = true;
                 }
             }
             Step::Remove(name) => {
@@ -83,21 +139,46 @@ fn record(devices: usize, steps: &[Step]) -> Run {
                     model.remove(name);
                 }
             }
-            Step::Abandon(bytes) => write(&store, "abandoned", bytes, false).unwrap(),
+            Step::Abandon(bytes) => write(&store, "abandoned", bytes, false, false).unwrap(),
+            Step::Compact => {
+                let job = store.job(Budget::new(16 << 20, 1), Cancel::default()).unwrap();
+                store.compact(&job, true).unwrap();
+            }
+            Step::AddDevice => {
+                if (next_device as usize) < DEVICES_MAX {
+                    assert_eq!(store.add_device(recorded(next_device), None).unwrap(), next_device);
+                    added.push(next_device);
+                    next_device += 1;
+                }
+            }
+            Step::RemoveDevice => {
+                if let Some(number) = added.pop() {
+                    let job = store.job(Budget::new(16 << 20, 1), Cancel::default()).unwrap();
+                    if store.remove_device(&job, number, |who| panic!("waits for {who}")).is_err() {
+                        added.push(number);
+                    } else {
+                        // Of the numbers of removed devices the highest may come again.
+                        next_device = DEVICES_MAX as u16;
+                    }
+                }
+            }
         }
         states.push((before, len(), model.clone()));
     }
     drop(store);
     let history = history.lock().unwrap().clone();
-    Run { history, states }
+    Run { devices, history, states }
 }
 
 impl Run {
     /// Opens what a crash after `end` operations left and compares it with what may be there.
-    fn check(&self, devices: usize, end: usize, fate: impl FnMut(usize) -> Fate, what: &str) {
-        let blank: Vec<Memory> = (0..devices).map(|_| Memory::new(EXTENTS)).collect();
+    fn check(&self, end: usize, fate: impl FnMut(usize) -> Fate, what: &str) {
+        let blank: Vec<Memory> = (0..DEVICES_MAX).map(|_| Memory::new(EXTENTS)).collect();
         let left = after_crash(&self.history[..end], &blank, fate);
-        let left: Vec<Arc<dyn Device>> = left.into_iter().map(|device| Arc::new(device) as _).collect();
+        // Of those that come later, devices that nothing was written to are not there yet.
+        let is_there = |(n, device): &(usize, Memory)| *n < self.devices || !device.written().is_empty();
+        let left = left.into_iter().enumerate().filter(is_there);
+        let left: Vec<Arc<dyn Device>> = left.map(|(_, device)| Arc::new(device) as _).collect();
         let home = tempfile::tempdir().unwrap();
         // The last state that was acknowledged, and those that were on their way. Before the store itself was
         // acknowledged there may be none, and then an empty one is made.
@@ -106,29 +187,46 @@ impl Run {
             self.states[last..].iter().filter(|(before, ..)| *before <= end).map(|state| &state.2).collect();
         let store =
             Store::open_on(home.path(), left.clone()).unwrap_or_else(|error| panic!("{what}: {error}"));
-        let found: Vec<String> = store.list().unwrap().into_iter().map(|summary| summary.name).collect();
-        let model = possible.iter().find(|model| model.keys().eq(found.iter()));
-        let model = model.unwrap_or_else(|| panic!("{what}: found {found:?}, expected one of {possible:?}"));
-        for (name, &len) in model.iter() {
+        let found = store.list().unwrap();
+        let found = |model: &&&Model| {
+            let same = |(name, (lens, sealed)): (&&str, &(Vec<usize>, bool))| {
+                found.iter().any(|summary| {
+                    (&summary.name[..], summary.sealed, summary.bytes)
+                        == (*name, *sealed, lens.iter().sum::<usize>() as u64)
+                })
+            };
+            model.len() == found.len() && model.iter().all(same)
+        };
+        let model = possible.iter().find(found);
+        let model = model.unwrap_or_else(|| {
+            panic!("{what}: found {:?}, expected one of {possible:?}", store.list().unwrap())
+        });
+        for (name, (lens, _)) in model.iter() {
             let bytes = read(&store, name).unwrap_or_else(|error| panic!("{what}: {name}: {error}"));
-            assert!(bytes == content(name, len), "{what}: {name} is not what was written");
+            assert!(bytes == contents(name, lens), "{what}: {name} is not what was written");
         }
         // It goes on from there, and what is written now takes nothing from what was there.
-        write(&store, "after", 5000, true).unwrap_or_else(|error| panic!("{what}: {error}"));
+        write(&store, "after", 5000, true, false).unwrap_or_else(|error| panic!("{what}: {error}"));
         drop(store);
         let store = Store::open_on(home.path(), left).unwrap();
-        for (name, &len) in model.iter().chain([(&"after", &5000)]) {
-            assert!(read(&store, name).unwrap() == content(name, len), "{what}: {name} after going on");
+        let after = (vec![5000], true);
+        for (name, (lens, _)) in model.iter().map(|(name, state)| (*name, state)).chain([("after", &after)]) {
+            assert!(read(&store, name).unwrap() == contents(name, lens), "{what}: {name} after going on");
         }
     }
 }
 
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 10] = [
     Step::Create("a", 10_000),
     Step::Create("b", 70_000),
     Step::Remove("a"),
-    Step::Create("a", 3),
+    Step::Append("a", 3),
+    Step::Append("a", 9_000),
+    Step::Seal("a"),
     Step::Abandon(20_000),
+    Step::Compact,
+    Step::AddDevice,
+    Step::RemoveDevice,
 ];
 
 #[test]
@@ -142,28 +240,34 @@ fn every_crash_in_every_short_sequence_leaves_what_was_acknowledged() {
                 let begin = if third == STEPS[0] { 0 } else { run.states[2].1 };
                 for end in begin..=run.history.len() {
                     let what = format!("{first:?}, {second:?}, {third:?}, crash after {end}");
-                    run.check(1, end, |_| Fate::Kept, &what);
-                    run.check(1, end, |_| Fate::Lost, &what);
+                    run.check(end, |_| Fate::Kept, &what);
+                    run.check(end, |_| Fate::Lost, &what);
                     crashes += 2;
                 }
             }
         }
     }
     println!("{crashes} crashes");
-    assert!(crashes > 1000);
+    assert!(crashes > 10_000);
 }
 
 #[test]
 fn every_tear_of_the_last_write_leaves_what_was_acknowledged() {
-    for devices in [1, 2] {
-        let run = record(devices, &[STEPS[0], STEPS[2], STEPS[1]]);
+    let sequences: [&[Step]; 4] = [
+        &[STEPS[0], STEPS[2], STEPS[1]],
+        &[Step::Append("b", 9_000), Step::Append("b", 7_000), Step::Seal("b")],
+        &[Step::AddDevice, Step::Create("a", 30_000), Step::Compact],
+        &[Step::AddDevice, Step::Create("a", 30_000), Step::RemoveDevice],
+    ];
+    for (devices, steps) in sequences.iter().flat_map(|steps| [(1, steps), (2, steps)]) {
+        let run = record(devices, steps);
         for end in 0..=run.history.len() {
             let Some((_, Operation::Write(_, _, bytes))) = run.history[..end].last() else { continue };
             let sectors = bytes.len() / 512;
             for sector in (0..sectors).filter(|sector| sectors <= 16 || sector % 61 == 0) {
                 for fate in [Fate::TornAfter(sector), Fate::TornBefore(sector)] {
-                    let what = format!("{devices} devices, crash after {end}, {fate:?}");
-                    run.check(devices, end, |place| if place + 1 == end { fate } else { Fate::Kept }, &what);
+                    let what = format!("{steps:?}, {devices} devices, crash after {end}, {fate:?}");
+                    run.check(end, |place| if place + 1 == end { fate } else { Fate::Kept }, &what);
                 }
             }
         }
@@ -171,13 +275,14 @@ fn every_tear_of_the_last_write_leaves_what_was_acknowledged() {
 }
 
 /// Longer runs, crashed anywhere, where each write that was on its way has a fate of its own. `INSHORE_CRASHES` says
-/// how many.
+/// how many, `INSHORE_SEED` where to begin.
 #[test]
 fn random_crashes_of_long_runs_leave_what_was_acknowledged() {
-    let wanted: u64 = std::env::var("INSHORE_CRASHES").map_or(600, |count| count.parse().unwrap());
+    let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    let wanted = number("INSHORE_CRASHES", 600);
     let names = ["a", "b", "c", "d", "e"];
     let (mut done, mut generations) = (0, 0);
-    for seed in 1.. {
+    for seed in number("INSHORE_SEED", 1).. {
         let mut state: u64 = seed;
         let mut below = |limit: u64| {
             // SplitMix64.
@@ -187,13 +292,20 @@ fn random_crashes_of_long_runs_leave_what_was_acknowledged() {
             word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             (word ^ (word >> 31)) % limit
         };
-        let devices = 1 + below(2) as usize;
+        let devices = 1 + below(3) as usize;
         let count = 3 + below(20);
         let steps: Vec<Step> = (0..count)
-            .map(|_| match below(5) {
-                0..=2 => Step::Create(names[below(5) as usize], below(40_000) as usize),
-                3 => Step::Remove(names[below(5) as usize]),
-                _ => Step::Abandon(below(20_000) as usize),
+            .map(|_| {
+                let name = names[below(5) as usize];
+                match below(12) {
+                    0..=3 => Step::Create(name, below(40_000) as usize),
+                    4..=5 => Step::Remove(name),
+                    6 => Step::Abandon(below(20_000) as usize),
+                    7..=8 => Step::Append(name, below(30_000) as usize),
+                    9 => Step::Seal(name),
+                    10 => Step::Compact,
+                    _ => [Step::AddDevice, Step::RemoveDevice][below(2) as usize],
+                }
             })
             .collect();
         let run = record(devices, &steps);
@@ -209,7 +321,7 @@ fn random_crashes_of_long_runs_leave_what_was_acknowledged() {
                 2 => Fate::TornBefore(below(20) as usize),
                 _ => Fate::Kept,
             };
-            run.check(devices, end, fate, &what);
+            run.check(end, fate, &what);
             done += 1;
             if done == wanted {
                 assert!(generations > 5, "{generations} new logs");
