@@ -38,6 +38,8 @@ pub struct Store(Arc<Shared>);
 /// A dataset's name, kind and size.
 #[derive(Clone, Debug)]
 pub struct DatasetSummary {
+    /// Tells it from one of the same name that was removed: see [`Dataset::id`].
+    pub id: u64,
     /// Its name.
     pub name: String,
     /// Which crate's format it is in.
@@ -149,6 +151,7 @@ impl Store {
     pub fn list(&self) -> Result<Vec<DatasetSummary>> {
         let catalog = self.0.catalog()?;
         let summary = |record: &Arc<DatasetRecord>| DatasetSummary {
+            id: record.id,
             name: record.name.clone(),
             kind: record.kind.clone(),
             bytes: record.bytes(),
@@ -317,6 +320,12 @@ pub struct Dataset {
 }
 
 impl Dataset {
+    /// A random number that it was given when it was made. A dataset never changes, so what was read of this one stays
+    /// true, and one that has the same name later has another number.
+    pub fn id(&self) -> u64 {
+        self.record.id
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.record.name
