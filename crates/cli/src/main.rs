@@ -14,11 +14,13 @@ mod answers;
 mod failure;
 mod graphs;
 mod manual;
+mod mount;
 mod outcome;
 mod progress;
 mod session;
 mod signals;
 mod sizes;
+mod store_words;
 mod table;
 mod top;
 mod words;
@@ -28,6 +30,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use session::Session;
+use store_words::StoreCommand;
 use words::{Command, Generator, GraphCommand, Words};
 
 fn main() -> ExitCode {
@@ -40,26 +43,36 @@ fn main() -> ExitCode {
 
 /// Runs one command. `false` is a "no", which is not an error.
 fn run(words: Words) -> anyhow::Result<bool> {
-    let command = match words.command {
-        Command::Graph { command } => command,
-        Command::Completions { shell } => return manual::completions(shell).map(|()| true),
-        Command::Man { out } => return manual::man(out.as_deref()).map(|()| true),
-    };
-    let session = Session::open(words.everywhere)?;
+    match words.command {
+        Command::Graph { command } => graph(&Session::open(words.everywhere)?, command),
+        Command::Store { command } => store(&Session::open(words.everywhere)?, command),
+        Command::Completions { shell } => manual::completions(shell).map(|()| true),
+        Command::Man { out } => manual::man(out.as_deref()).map(|()| true),
+    }
+}
+
+fn store(session: &Session, command: StoreCommand) -> anyhow::Result<bool> {
     match command {
-        GraphCommand::Import(words) => graphs::import(&session, &words)?,
+        StoreCommand::Mount(words) => mount::mount(session, &words)?,
+    }
+    Ok(true)
+}
+
+fn graph(session: &Session, command: GraphCommand) -> anyhow::Result<bool> {
+    match command {
+        GraphCommand::Import(words) => graphs::import(session, &words)?,
         GraphCommand::Generate { generator: Generator::Kronecker(words) } => {
-            graphs::generate_kronecker(&session, &words)?
+            graphs::generate_kronecker(session, &words)?
         }
-        GraphCommand::Ls => graphs::ls(&session)?,
-        GraphCommand::Info { graph } => graphs::info(&session, &graph)?,
-        GraphCommand::Rm { graphs } => graphs::rm(&session, &graphs)?,
-        GraphCommand::Export { graph, output } => graphs::export(&session, &graph, &output)?,
-        GraphCommand::Pagerank(words) => answers::pagerank(&session, &words)?,
-        GraphCommand::Bfs(words) => answers::bfs(&session, &words)?,
-        GraphCommand::Components(words) => answers::components(&session, &words)?,
-        GraphCommand::Betweenness(words) => answers::betweenness(&session, &words)?,
-        GraphCommand::Check(words) => return graphs::check(&session, &words),
+        GraphCommand::Ls => graphs::ls(session)?,
+        GraphCommand::Info { graph } => graphs::info(session, &graph)?,
+        GraphCommand::Rm { graphs } => graphs::rm(session, &graphs)?,
+        GraphCommand::Export { graph, output } => graphs::export(session, &graph, &output)?,
+        GraphCommand::Pagerank(words) => answers::pagerank(session, &words)?,
+        GraphCommand::Bfs(words) => answers::bfs(session, &words)?,
+        GraphCommand::Components(words) => answers::components(session, &words)?,
+        GraphCommand::Betweenness(words) => answers::betweenness(session, &words)?,
+        GraphCommand::Check(words) => return graphs::check(session, &words),
     }
     Ok(true)
 }

@@ -12,6 +12,8 @@ use inshore::{
     store::parse_bytes,
 };
 
+use crate::store_words::StoreCommand;
+
 /// The most rows that `--top` shows: they are held in memory, in the part that no budget counts.
 const TOP_MAX: u64 = 100_000;
 
@@ -76,6 +78,20 @@ Examples:
     Graph {
         #[command(subcommand)]
         command: GraphCommand,
+    },
+    /// What the store holds: datasets as files
+    ///
+    /// A dataset is a sequence of bytes with a name, checked whenever it is read; a graph is one of several files.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore store mount /mnt/data
+  inshore store mount --help"
+    )]
+    Store {
+        #[command(subcommand)]
+        command: StoreCommand,
     },
     /// Print the completions of a shell
     ///

@@ -7,11 +7,12 @@ const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 8 * MIB;
 
 /// A memory cgroup (version 1 or 2), removed on drop. `None` where none can be made.
-struct Cgroup(PathBuf);
+pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    fn new(limit_bytes: u64) -> Option<Cgroup> {
-        let name = format!("inshore-test-{}", std::process::id());
+    /// `purpose` tells the groups of one process apart.
+    pub fn new(purpose: &str, limit_bytes: u64) -> Option<Cgroup> {
+        let name = format!("inshore-test-{purpose}-{}", std::process::id());
         for (root, limit) in
             [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
         {
@@ -26,6 +27,11 @@ impl Cgroup {
         }
         None
     }
+
+    /// What a shell runs to be in it.
+    pub fn join(&self) -> String {
+        format!("echo $$ > {}/cgroup.procs; ", self.0.display())
+    }
 }
 
 impl Drop for Cgroup {
@@ -37,7 +43,7 @@ impl Drop for Cgroup {
 /// Runs `inshore` with these words and `--json` in the cgroup, and gives its peak resident size.
 fn run(folder: &tempfile::TempDir, group: Option<&Cgroup>, words: &str) -> u64 {
     let mut command = Command::new("/bin/sh");
-    let join = group.map_or(String::new(), |group| format!("echo $$ > {}/cgroup.procs; ", group.0.display()));
+    let join = group.map_or(String::new(), Cgroup::join);
     command.arg("-c").arg(format!("{join}exec \"$0\" {words} --json --threads 2"));
     command.arg(env!("CARGO_BIN_EXE_inshore")).current_dir(folder.path());
     command.env("INSHORE_STORE", folder.path().join("store"));
@@ -56,7 +62,7 @@ fn run(folder: &tempfile::TempDir, group: Option<&Cgroup>, words: &str) -> u64 {
 #[test]
 fn import_pagerank_and_bfs_of_ten_times_the_budget_keep_it() {
     let folder = tempfile::tempdir().unwrap();
-    let group = Cgroup::new(BUDGET + 96 * MIB);
+    let group = Cgroup::new("jobs", BUDGET + 96 * MIB);
     if group.is_none() {
         println!("skipped: no memory cgroup can be made here; only the resident size is checked");
     }

@@ -8,5 +8,6 @@ mod failures;
 mod graphs;
 mod manual;
 mod memory;
+mod mounts;
 mod stopping;
 mod util;

@@ -40,6 +40,8 @@ pub struct Store(pub(crate) Arc<Shared>);
 /// A dataset's name, kind and size.
 #[derive(Clone, Debug)]
 pub struct DatasetSummary {
+    /// Tells it from one of the same name that was removed: see [`Dataset::id`].
+    pub id: u64,
     /// Its name.
     pub name: String,
     /// Which crate's format it is in.
@@ -59,6 +61,7 @@ pub struct DatasetSummary {
 impl DatasetSummary {
     fn of(record: &Arc<DatasetRecord>) -> DatasetSummary {
         DatasetSummary {
+            id: record.id,
             name: record.name.clone(),
             kind: record.kind.clone(),
             bytes: record.bytes(),
@@ -567,6 +570,12 @@ pub struct Dataset {
 }
 
 impl Dataset {
+    /// A random number that it was given when it was made. A dataset never changes, so what was read of this one stays
+    /// true, and one that has the same name later has another number.
+    pub fn id(&self) -> u64 {
+        self.record.id
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.record.name

@@ -1,0 +1,159 @@
+//! What the kernel knows by number: the root, the datasets and their files.
+//!
+//! ```text
+//!   /                     number 1
+//!   ├── NAME              a dataset of kind "bytes": a regular file
+//!   └── NAME/FILE         any other: a folder with its files
+//! ```
+//!
+//! A dataset's number is its own random one, and its files are counted on from there. So a number means the same bytes
+//! for ever, whatever takes the name later, and the kernel may keep what it has read.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+    time::UNIX_EPOCH,
+};
+
+use fuser::{FileAttr, FileType, INodeNo};
+use inshore::store::{BYTES, Dataset, DatasetSummary};
+
+/// A dataset or a file of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Name of the dataset.
+    pub name: String,
+    /// Its number: the name may be another's meanwhile.
+    pub id: u64,
+    /// The file, unless it is a folder, and its bytes.
+    pub file: Option<(String, u64)>,
+}
+
+impl Node {
+    /// What the root has for a dataset.
+    pub fn of_dataset(dataset: &DatasetSummary) -> (u64, Node) {
+        let file = (dataset.kind == BYTES).then(|| (BYTES.to_string(), dataset.bytes));
+        (number(dataset.id, 0), Node { name: dataset.name.clone(), id: dataset.id, file })
+    }
+
+    /// What a dataset's folder has, in order.
+    pub fn of_files(dataset: &Dataset) -> impl Iterator<Item = (u64, Node)> {
+        dataset.file_names().enumerate().map(|(at, name)| {
+            let len = dataset.file(name).expect("one of its files").len();
+            let file = Some((name.to_string(), len));
+            (
+                number(dataset.id(), 1 + at as u64),
+                Node { name: dataset.name().into(), id: dataset.id(), file },
+            )
+        })
+    }
+
+    /// Its name in the folder that it is in.
+    pub fn label(&self, in_root: bool) -> &str {
+        match &self.file {
+            Some((file, _)) if !in_root => file,
+            _ => &self.name,
+        }
+    }
+
+    /// Whether it is a file or a folder.
+    pub fn kind(&self) -> FileType {
+        if self.file.is_some() { FileType::RegularFile } else { FileType::Directory }
+    }
+}
+
+/// 0 is no number, and 1 is the root.
+fn number(id: u64, at: u64) -> u64 {
+    id.wrapping_add(at).max(INodeNo::ROOT.0 + 1)
+}
+
+/// Whom the files belong to.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Owner {
+    /// The attributes of a node, or of the root. They never change. The store keeps no times: all are those of 1970.
+    pub fn attributes(self, number: u64, node: Option<&Node>) -> FileAttr {
+        let size = node.and_then(|node| node.file.as_ref()).map_or(0, |(_, len)| *len);
+        let kind = node.map_or(FileType::Directory, Node::kind);
+        let (perm, nlink) = if kind == FileType::Directory { (0o555, 2) } else { (0o444, 1) };
+        FileAttr {
+            ino: INodeNo(number),
+            size,
+            blocks: size.div_ceil(512),
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind,
+            perm,
+            nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+}
+
+/// The nodes that the kernel holds, and how often it was told of each.
+#[derive(Debug, Default)]
+pub struct Tree(Mutex<HashMap<u64, (Node, u64)>>);
+
+impl Tree {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<u64, (Node, u64)>> {
+        self.0.lock().expect("no panic under this lock")
+    }
+
+    /// The node of this number.
+    pub fn get(&self, number: u64) -> Option<Node> {
+        self.nodes().get(&number).map(|(node, _)| node.clone())
+    }
+
+    /// Remembers a node that the kernel is told of. `false` where two datasets have one number, which will not happen.
+    pub fn remember(&self, number: u64, node: &Node) -> bool {
+        let mut nodes = self.nodes();
+        let (known, told) = nodes.entry(number).or_insert_with(|| (node.clone(), 0));
+        *told += 1;
+        *known == *node
+    }
+
+    /// Forgets a node of which the kernel was told `times` times less.
+    pub fn forget(&self, number: u64, times: u64) {
+        let mut nodes = self.nodes();
+        let Some((_, told)) = nodes.get_mut(&number) else { return };
+        *told = told.saturating_sub(times);
+        if *told == 0 {
+            nodes.remove(&number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_forgotten_once_the_kernel_has_let_go_of_it_as_often_as_it_was_told() {
+        let tree = Tree::default();
+        let node = Node { name: "a".into(), id: 7, file: None };
+        assert!(tree.remember(7, &node) && tree.remember(7, &node));
+        tree.forget(7, 1);
+        assert_eq!(tree.get(7), Some(node.clone()));
+        tree.forget(7, 1);
+        assert_eq!(tree.get(7), None);
+        assert!(tree.remember(7, &node));
+        assert!(!tree.remember(7, &Node { id: 6, file: Some(("b".into(), 1)), ..node }));
+    }
+
+    #[test]
+    fn no_node_has_the_number_of_the_root() {
+        for id in [0, 1, u64::MAX] {
+            assert!(number(id, 0) > 1 && number(id, 1) > 1);
+        }
+    }
+}
