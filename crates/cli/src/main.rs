@@ -21,6 +21,7 @@ mod session;
 mod signals;
 mod sizes;
 mod store_words;
+mod stores;
 mod table;
 mod top;
 mod words;
@@ -31,7 +32,7 @@ use clap::Parser;
 
 use session::Session;
 use store_words::StoreCommand;
-use words::{Command, Generator, GraphCommand, Words};
+use words::{Command, Everywhere, Generator, GraphCommand, Words};
 
 fn main() -> ExitCode {
     match run(Words::parse()) {
@@ -44,21 +45,50 @@ fn main() -> ExitCode {
 /// Runs one command. `false` is a "no", which is not an error.
 fn run(words: Words) -> anyhow::Result<bool> {
     match words.command {
-        Command::Graph { command } => graph(&Session::open(words.everywhere)?, command),
-        Command::Store { command } => store(&Session::open(words.everywhere)?, command),
+        Command::Graph { command } => graph(words.everywhere, command),
+        Command::Store { command } => store(words.everywhere, command),
         Command::Completions { shell } => manual::completions(shell).map(|()| true),
         Command::Man { out } => manual::man(out.as_deref()).map(|()| true),
     }
 }
 
-fn store(session: &Session, command: StoreCommand) -> anyhow::Result<bool> {
+fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
+    if let StoreCommand::Init(words) = command {
+        return stores::init(&words, options.json, options.quiet).map(|()| true);
+    }
+    // Only what puts something into a store makes one.
+    let session = match command {
+        StoreCommand::Put(_) => Session::open(options)?,
+        _ => Session::open_existing(options)?,
+    };
+    let session = &session;
     match command {
+        StoreCommand::Init(_) => unreachable!("done above"),
+        StoreCommand::Ls => stores::ls(session)?,
+        StoreCommand::Stat { name } => stores::stat(session, &name)?,
+        StoreCommand::Put(words) => stores::put(session, &words)?,
+        StoreCommand::Get(words) => stores::get(session, &words)?,
+        StoreCommand::Seal { names } => stores::seal(session, &names)?,
+        StoreCommand::Rm { names } => stores::rm(session, &names)?,
+        StoreCommand::Jobs => stores::jobs(session)?,
+        StoreCommand::Verify(words) => return stores::verify(session, &words, false),
+        StoreCommand::Scrub(words) => return stores::verify(session, &words, true),
+        StoreCommand::Df => stores::df(session)?,
+        StoreCommand::Compact(words) => stores::compact(session, &words)?,
+        StoreCommand::AddDevice(words) => stores::add_device(session, &words)?,
+        StoreCommand::RemoveDevice(words) => stores::remove_device(session, &words)?,
+        StoreCommand::Locate(words) => stores::locate(session, &words)?,
         StoreCommand::Mount(words) => mount::mount(session, &words)?,
     }
     Ok(true)
 }
 
-fn graph(session: &Session, command: GraphCommand) -> anyhow::Result<bool> {
+fn graph(options: Everywhere, command: GraphCommand) -> anyhow::Result<bool> {
+    let session = match command {
+        GraphCommand::Import(_) | GraphCommand::Generate { .. } => Session::open(options)?,
+        _ => Session::open_existing(options)?,
+    };
+    let session = &session;
     match command {
         GraphCommand::Import(words) => graphs::import(session, &words)?,
         GraphCommand::Generate { generator: Generator::Kronecker(words) } => {

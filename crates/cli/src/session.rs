@@ -15,14 +15,26 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the store (made on first use) and begins to listen for signals.
+    /// Opens the store, or makes it, and begins to listen for signals.
     pub fn open(options: Everywhere) -> Result<Session> {
+        Self::open_with(options, |path| Store::open(path))
+    }
+
+    /// Opens the store if it is there, and begins to listen for signals.
+    pub fn open_existing(options: Everywhere) -> Result<Session> {
+        Self::open_with(options, |path| Store::open_existing(path))
+    }
+
+    fn open_with(
+        options: Everywhere,
+        open: impl FnOnce(&Path) -> inshore::store::Result<Store>,
+    ) -> Result<Session> {
         let path = options.store.clone().or_else(default_store_path).context(
             "no place for a store: there is neither --store nor INSHORE_STORE nor a home directory",
         )?;
         let cancel = Cancel::default();
         signals::listen(&cancel)?;
-        Ok(Session { store: Store::open(path)?, options, cancel })
+        Ok(Session { store: open(&path)?, options, cancel })
     }
 
     /// Refuses an output on standard output (`-`) where that belongs to `--json`.

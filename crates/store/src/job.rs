@@ -315,6 +315,11 @@ impl Job {
         }
     }
 
+    /// The same for bytes that are not the store's, and not counted.
+    pub(crate) fn submit_elsewhere(&self, direction: Direction, parts: Vec<Part>, buffer: Buffer) -> Pending {
+        self.0.io.submit(direction, parts, buffer, None)
+    }
+
     pub(crate) fn submit(
         &self,
         direction: Direction,

@@ -45,9 +45,11 @@ mod relocate;
 mod ring;
 mod scratch;
 mod shared;
+mod source;
 mod store;
 mod throttled;
 mod upkeep;
+mod usage;
 mod whole;
 mod writer;
 
@@ -66,9 +68,11 @@ pub use reader::FileReader;
 pub use recording::{Fate, History, Operation, Recording, after_crash};
 pub use relocate::Moved;
 pub use scratch::{Owner, Scratch};
+pub use source::FileSource;
 pub use store::{BYTES, Dataset, DatasetBuilder, DatasetSummary, Location, Store, default_store_path};
 pub use throttled::{Limits, Throttled};
 pub use upkeep::{Damage, Findings};
+pub use usage::{DeviceUsage, JobUsage};
 pub use writer::FileWriter;
 
 pub(crate) use io::Io;

@@ -20,7 +20,18 @@ pub struct FileReader {
 impl FileReader {
     /// Reads `range` through two buffers of `buffer_bytes` (a multiple of the file's block) from the budget.
     pub fn new(job: &Job, file: &CheckedFile, range: Range<u64>, buffer_bytes: usize) -> Result<FileReader> {
-        let buffers = Buffer::zeroed(job.budget(), 2 * buffer_bytes, "a file's read buffers")?;
+        Self::deep(job, file, range, buffer_bytes, 2)
+    }
+
+    /// The same with `buffers` buffers, of which all but one can be on their way: four of 1 MiB keep a drive busy.
+    pub fn deep(
+        job: &Job,
+        file: &CheckedFile,
+        range: Range<u64>,
+        buffer_bytes: usize,
+        buffers: usize,
+    ) -> Result<FileReader> {
+        let buffers = Buffer::zeroed(job.budget(), buffers * buffer_bytes, "a file's read buffers")?;
         Self::with_buffers(job, file, range, buffers.split(buffer_bytes))
     }
 

@@ -1,0 +1,204 @@
+//! Streams a file of the file system into memory at the speed of its drive, for whoever puts it into a store.
+//!
+//! A file that is not in the page cache is read past it, with several requests of 1 MiB on their way: on a virtual drive
+//! that is two to three times as fast as reading through the cache (1.1 to 1.5 GB/s). One that is in the cache is
+//! copied from there.
+
+use std::{collections::VecDeque, fs::File, io, ops::Range, os::unix::fs::FileExt, path::Path, sync::Arc};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    io::{IoSliceMut, ReadWriteFlags, preadv2},
+};
+
+use crate::{
+    Buffer, Device, EXTENT_BYTES, Error, Job, PAGE_BYTES, Result,
+    io::{Direction, Part, Pending},
+};
+
+const BUFFER_BYTES: usize = 1 << 20;
+const BUFFERS: usize = 4;
+/// Places of a file that are looked at to know whether it is in the page cache.
+const SAMPLES: u64 = 16;
+
+/// Streams a file of the file system from start to end.
+#[derive(Debug)]
+pub struct FileSource {
+    job: Job,
+    device: Arc<PlainFile>,
+    len: u64,
+    next: u64,
+    spare: Vec<Buffer>,
+    ahead: VecDeque<(Pending, usize)>,
+    current: Option<Buffer>,
+}
+
+impl FileSource {
+    /// Opens a file and begins to read it. Takes four buffers of 1 MiB from the job's budget.
+    ///
+    /// # Errors
+    /// [`Error::Io`], also for what is no regular file.
+    pub fn open(job: &Job, path: &Path) -> Result<FileSource> {
+        let fail = |error| Error::io("open", path, error);
+        let (file, len) = open(path).map_err(fail)?;
+        let device = Arc::new(PlainFile { path: path.display().to_string(), file: Arc::new(file), len });
+        let buffers = Buffer::zeroed(job.budget(), BUFFERS * BUFFER_BYTES, "buffers to read a file")?;
+        let (spare, ahead) = (buffers.split(BUFFER_BYTES), VecDeque::new());
+        let mut source = FileSource { job: job.clone(), device, len, next: 0, spare, ahead, current: None };
+        source.read_ahead();
+        Ok(source)
+    }
+
+    /// Bytes in the file when it was opened: so many are read.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the file is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn read_ahead(&mut self) {
+        while self.next < self.len {
+            let Some(buffer) = self.spare.pop() else { break };
+            let len = (self.len - self.next).min(BUFFER_BYTES as u64) as usize;
+            let (extent, offset) = (self.next / EXTENT_BYTES as u64, self.next % EXTENT_BYTES as u64);
+            let range = 0..len.next_multiple_of(PAGE_BYTES);
+            let part =
+                Part { device: self.device.clone(), extent: extent as u32, offset: offset as usize, range };
+            self.ahead.push_back((self.job.submit_elsewhere(Direction::Read, vec![part], buffer), len));
+            self.next += len as u64;
+        }
+    }
+
+    /// The next piece, of 1 MiB but for the last; `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Io`], also where the file became shorter; [`Error::Cancelled`].
+    pub fn next_piece(&mut self) -> Result<Option<&[u8]>> {
+        self.job.check_cancelled()?;
+        self.spare.extend(self.current.take());
+        self.read_ahead();
+        let Some((pending, len)) = self.ahead.pop_front() else { return Ok(None) };
+        let (buffer, result) = pending.wait();
+        result.map_err(|error| Error::io("read", &self.device.path, error))?;
+        Ok(Some(&self.current.insert(buffer)[..len]))
+    }
+}
+
+/// Opens a file the way in which it is read fastest; gives its length.
+fn open(path: &Path) -> io::Result<(File, u64)> {
+    let file = File::open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    if found.len() >= (u32::MAX as u64) * EXTENT_BYTES as u64 {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    if is_cached(&file, found.len()) {
+        return Ok((file, found.len()));
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(direct) => Ok((File::from(direct), found.len())),
+        // A file system without O_DIRECT.
+        Err(_) => Ok((file, found.len())),
+    }
+}
+
+/// Whether most of a file is in the page cache: pages here and there can be had without waiting.
+fn is_cached(file: &File, len: u64) -> bool {
+    let mut byte = [0];
+    let there = (0..SAMPLES).filter(|sample| {
+        let offset = len / SAMPLES * sample;
+        preadv2(file, &mut [IoSliceMut::new(&mut byte)], offset, ReadWriteFlags::NOWAIT).is_ok()
+    });
+    there.count() as u64 * 2 > SAMPLES
+}
+
+/// A file as a device, so that it is read as devices are.
+#[derive(Debug)]
+struct PlainFile {
+    path: String,
+    file: Arc<File>,
+    len: u64,
+}
+
+impl Device for PlainFile {
+    fn extents(&self) -> u32 {
+        self.len.div_ceil(EXTENT_BYTES as u64) as u32
+    }
+
+    fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()> {
+        let start = extent as u64 * EXTENT_BYTES as u64 + offset as u64;
+        let there = self.len.saturating_sub(start).min(buffer.len() as u64) as usize;
+        let mut filled = 0;
+        while filled < there {
+            match self.file.read_at(&mut buffer[filled..], start + filled as u64) {
+                Ok(0) => return Err(io::Error::other("the file became shorter while it was read")),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, _: u32, _: usize, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn prepare(&self, _: Range<u32>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _: Range<u32>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn raw(&self, extent: u32, _: bool) -> io::Result<Option<(Arc<File>, u64)>> {
+        Ok(Some((self.file.clone(), extent as u64 * EXTENT_BYTES as u64)))
+    }
+
+    fn is_direct(&self) -> bool {
+        false
+    }
+
+    fn name(&self) -> String {
+        self.path.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_whole_and_one_that_became_shorter_is_an_error() {
+        let (folder, job) = crate::job::test_job(16 << 20, &[]);
+        let path = folder.path().join("file");
+        for len in [0usize, 1, 4096, 5000, 3 << 20, (5 << 20) + 77] {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + i / 4096) as u8).collect();
+            std::fs::write(&path, &bytes).unwrap();
+            let mut source = FileSource::open(&job, &path).unwrap();
+            let mut found = Vec::new();
+            while let Some(piece) = source.next_piece().unwrap() {
+                found.extend_from_slice(piece);
+            }
+            assert!(found == bytes, "{len}");
+        }
+        let mut source = FileSource::open(&job, &path).unwrap();
+        source.next_piece().unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+        let rest = std::iter::from_fn(|| source.next_piece().map(|piece| piece.map(<[u8]>::len)).transpose());
+        let results: Vec<Result<usize>> = rest.take(10).collect();
+        assert!(results.iter().any(|result| result.is_err()), "{results:?}");
+        assert!(FileSource::open(&job, folder.path()).is_err());
+    }
+}
