@@ -1,6 +1,7 @@
 //! A device that fails on cue, for tests of everything above it.
 
 use std::{
+    collections::BTreeMap,
     io,
     ops::Range,
     sync::{
@@ -28,16 +29,59 @@ pub enum Fault {
     FlipRead(u64),
     /// The n-th read gives the bytes of the extent after the right one.
     MisdirectRead(u64),
+    /// The n-th read gives what was there before the last write to each of its pages.
+    StaleRead(u64),
     /// The n-th write changes nothing on the device, and says that it did: later reads are stale.
     DropWrite(u64),
     /// The n-th write goes to the extent after the right one, and says that it did not.
     MisdirectWrite(u64),
     /// Only the first half of the n-th write reaches the device, and it says that all did.
     TearWrite(u64),
-    /// The n-th sync fails once with an I/O error.
+    /// The n-th sync fails once with an I/O error, and what was written since the last one is lost.
     FailSync(u64),
-    /// The n-th sync and all after it fail with an I/O error.
+    /// The n-th sync and all after it fail with an I/O error, and what was written since the last one is lost.
     FailFromSync(u64),
+    /// Taking space fails from the n-th time on: no space left on device.
+    NoSpaceFromPrepare(u64),
+}
+
+type Page = Box<[u8; PAGE_BYTES]>;
+
+/// Faults by chance: each operation has one with a probability of 1 in `one_in`, and which one is a matter of the seed
+/// and of its number.
+#[derive(Clone, Copy, Debug)]
+struct Chance {
+    seed: u64,
+    one_in: u64,
+}
+
+impl Chance {
+    /// The fault of the n-th operation of a kind, out of `kinds`.
+    fn fault(self, kinds: &[fn(u64) -> Fault], n: u64) -> Option<Fault> {
+        let mixed = |salt: u64| {
+            // SplitMix64.
+            let mut word = self.seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (kinds.len() as u64) << 56 ^ salt << 48;
+            word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            word ^ (word >> 31)
+        };
+        mixed(1).is_multiple_of(self.one_in).then(|| kinds[(mixed(2) % kinds.len() as u64) as usize](n))
+    }
+}
+
+const READ_FAULTS: [fn(u64) -> Fault; 4] =
+    [Fault::FailRead, Fault::FlipRead, Fault::MisdirectRead, Fault::StaleRead];
+const WRITE_FAULTS: [fn(u64) -> Fault; 5] =
+    [Fault::FailWrite, Fault::NoSpaceFromWrite, Fault::DropWrite, Fault::MisdirectWrite, Fault::TearWrite];
+const SYNC_FAULTS: [fn(u64) -> Fault; 1] = [Fault::FailSync];
+
+/// What pages were, for faults that bring it back.
+#[derive(Debug, Default)]
+struct Before {
+    /// Before the last write.
+    last_write: BTreeMap<(u32, usize), Page>,
+    /// Before the first write since the last sync.
+    last_sync: BTreeMap<(u32, usize), Page>,
 }
 
 /// Wraps a device and makes it fail on cue. Clones share the counts.
@@ -47,7 +91,9 @@ pub struct Faulty(Arc<State>);
 #[derive(Debug)]
 struct State {
     inner: Arc<dyn Device>,
-    faults: Mutex<Vec<Fault>>,
+    faults: Mutex<(Vec<Fault>, Option<Chance>)>,
+    before: Mutex<Before>,
+    prepares: AtomicU64,
     reads: AtomicU64,
     writes: AtomicU64,
     syncs: AtomicU64,
@@ -58,7 +104,9 @@ impl Faulty {
     pub fn new(inner: Arc<dyn Device>, faults: &[Fault]) -> Self {
         Faulty(Arc::new(State {
             inner,
-            faults: Mutex::new(faults.to_vec()),
+            faults: Mutex::new((faults.to_vec(), None)),
+            before: Mutex::default(),
+            prepares: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
@@ -67,8 +115,17 @@ impl Faulty {
 
     /// Begins to count from 0 again, with these faults.
     pub fn set(&self, faults: &[Fault]) {
-        *self.0.faults.lock().expect("no panic under this lock") = faults.to_vec();
-        for count in [&self.0.reads, &self.0.writes, &self.0.syncs] {
+        self.begin(faults.to_vec(), None);
+    }
+
+    /// Begins to count from 0 again, with one fault in `one_in` operations, by chance: the same for the same seed.
+    pub fn set_chance(&self, seed: u64, one_in: u64) {
+        self.begin(Vec::new(), Some(Chance { seed, one_in }));
+    }
+
+    fn begin(&self, faults: Vec<Fault>, chance: Option<Chance>) {
+        *self.0.faults.lock().expect("no panic under this lock") = (faults, chance);
+        for count in [&self.0.reads, &self.0.writes, &self.0.syncs, &self.0.prepares] {
             count.store(0, Ordering::Relaxed);
         }
     }
@@ -79,8 +136,39 @@ impl Faulty {
         (load(&self.0.reads), load(&self.0.writes), load(&self.0.syncs))
     }
 
-    fn has(&self, hit: impl Fn(Fault) -> bool) -> bool {
-        self.0.faults.lock().expect("no panic under this lock").iter().any(|&fault| hit(fault))
+    /// The fault of the n-th operation of a kind: by script, if `hit` knows it, or by chance, out of `kinds`.
+    fn fault(&self, kinds: &[fn(u64) -> Fault], n: u64, hit: impl Fn(Fault) -> bool) -> Option<Fault> {
+        let (faults, chance) = &*self.0.faults.lock().expect("no panic under this lock");
+        let scripted = faults.iter().copied().find(|&fault| hit(fault));
+        scripted.or_else(|| chance.as_ref()?.fault(kinds, n))
+    }
+
+    /// Whether a fault may want to know what was there before.
+    fn remembers(&self) -> bool {
+        let (faults, chance) = &*self.0.faults.lock().expect("no panic under this lock");
+        let needs = |fault: &Fault| {
+            matches!(fault, Fault::StaleRead(_) | Fault::FailSync(_) | Fault::FailFromSync(_))
+        };
+        chance.is_some() || faults.iter().any(needs)
+    }
+
+    fn remember(&self, extent: u32, offset: usize, len: usize) -> io::Result<()> {
+        let mut before = self.0.before.lock().expect("no panic under this lock");
+        for page in offset / PAGE_BYTES..(offset + len) / PAGE_BYTES {
+            let mut bytes = Box::new([0; PAGE_BYTES]);
+            self.0.inner.read(extent, page * PAGE_BYTES, &mut bytes[..])?;
+            before.last_sync.entry((extent, page)).or_insert_with(|| bytes.clone());
+            before.last_write.insert((extent, page), bytes);
+        }
+        Ok(())
+    }
+
+    /// Takes back what was written since the last sync.
+    fn lose_unsynced(&self) -> io::Result<()> {
+        let lost = std::mem::take(&mut self.0.before.lock().expect("no panic under this lock").last_sync);
+        lost.iter().try_for_each(|((extent, page), bytes)| {
+            self.0.inner.write(*extent, page * PAGE_BYTES, &bytes[..])
+        })
     }
 
     fn next(&self, extent: u32) -> u32 {
@@ -103,53 +191,77 @@ impl Device for Faulty {
 
     fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()> {
         let n = self.0.reads.fetch_add(1, Ordering::Relaxed);
-        if self.has(|fault| {
-            fault == Fault::FailRead(n) || matches!(fault, Fault::FailFromRead(first) if n >= first)
-        }) {
-            return Err(io_error());
+        let fault = self.fault(&READ_FAULTS, n, |fault| match fault {
+            Fault::FailFromRead(first) => n >= first,
+            Fault::FailRead(m) | Fault::FlipRead(m) | Fault::MisdirectRead(m) | Fault::StaleRead(m) => m == n,
+            _ => false,
+        });
+        match fault {
+            Some(Fault::FailRead(_) | Fault::FailFromRead(_)) => return Err(io_error()),
+            Some(Fault::MisdirectRead(_)) => return self.0.inner.read(self.next(extent), offset, buffer),
+            _ => self.0.inner.read(extent, offset, buffer)?,
         }
-        let extent =
-            if self.has(|fault| fault == Fault::MisdirectRead(n)) { self.next(extent) } else { extent };
-        self.0.inner.read(extent, offset, buffer)?;
-        if self.has(|fault| fault == Fault::FlipRead(n)) {
-            let middle = buffer.len() / 2;
-            buffer[middle] ^= 0x10;
+        match fault {
+            Some(Fault::FlipRead(_)) => {
+                let middle = buffer.len() / 2;
+                buffer[middle] ^= 0x10;
+            }
+            Some(Fault::StaleRead(_)) => {
+                let before = self.0.before.lock().expect("no panic under this lock");
+                for (page, part) in buffer.chunks_mut(PAGE_BYTES).enumerate() {
+                    if let Some(old) = before.last_write.get(&(extent, offset / PAGE_BYTES + page)) {
+                        part.copy_from_slice(&old[..part.len()]);
+                    }
+                }
+            }
+            _ => {}
         }
         Ok(())
     }
 
     fn write(&self, extent: u32, offset: usize, buffer: &[u8]) -> io::Result<()> {
         let n = self.0.writes.fetch_add(1, Ordering::Relaxed);
-        if self.has(|fault| matches!(fault, Fault::NoSpaceFromWrite(first) if n >= first)) {
-            return Err(no_space());
+        let fault = self.fault(&WRITE_FAULTS, n, |fault| match fault {
+            Fault::NoSpaceFromWrite(first) | Fault::FailFromWrite(first) => n >= first,
+            Fault::FailWrite(m) | Fault::DropWrite(m) | Fault::TearWrite(m) | Fault::MisdirectWrite(m) => m == n,
+            _ => false,
+        });
+        let (extent, buffer) = match fault {
+            Some(Fault::NoSpaceFromWrite(_)) => return Err(no_space()),
+            Some(Fault::FailWrite(_) | Fault::FailFromWrite(_)) => return Err(io_error()),
+            Some(Fault::DropWrite(_)) => return Ok(()),
+            Some(Fault::TearWrite(_)) => (extent, &buffer[..buffer.len() / 2 / PAGE_BYTES * PAGE_BYTES]),
+            Some(Fault::MisdirectWrite(_)) => (self.next(extent), buffer),
+            _ => (extent, buffer),
+        };
+        if self.remembers() {
+            self.remember(extent, offset, buffer.len())?;
         }
-        if self.has(|fault| {
-            fault == Fault::FailWrite(n) || matches!(fault, Fault::FailFromWrite(first) if n >= first)
-        }) {
-            return Err(io_error());
-        }
-        if self.has(|fault| fault == Fault::DropWrite(n)) {
-            return Ok(());
-        }
-        if self.has(|fault| fault == Fault::TearWrite(n)) {
-            return self.0.inner.write(extent, offset, &buffer[..buffer.len() / 2 / PAGE_BYTES * PAGE_BYTES]);
-        }
-        let extent =
-            if self.has(|fault| fault == Fault::MisdirectWrite(n)) { self.next(extent) } else { extent };
         self.0.inner.write(extent, offset, buffer)
     }
 
     fn sync(&self) -> io::Result<()> {
         let n = self.0.syncs.fetch_add(1, Ordering::Relaxed);
-        if self.has(|fault| {
-            fault == Fault::FailSync(n) || matches!(fault, Fault::FailFromSync(first) if n >= first)
-        }) {
+        let fault = self.fault(&SYNC_FAULTS, n, |fault| match fault {
+            Fault::FailFromSync(first) => n >= first,
+            Fault::FailSync(m) => m == n,
+            _ => false,
+        });
+        if fault.is_some() {
+            self.lose_unsynced()?;
             return Err(io_error());
         }
-        self.0.inner.sync()
+        self.0.inner.sync()?;
+        self.0.before.lock().expect("no panic under this lock").last_sync.clear();
+        Ok(())
     }
 
     fn prepare(&self, extents: Range<u32>) -> io::Result<()> {
+        let n = self.0.prepares.fetch_add(1, Ordering::Relaxed);
+        let faults = self.0.faults.lock().expect("no panic under this lock").0.clone();
+        if faults.iter().any(|fault| matches!(fault, Fault::NoSpaceFromPrepare(first) if n >= *first)) {
+            return Err(no_space());
+        }
         self.0.inner.prepare(extents)
     }
 
