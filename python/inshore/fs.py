@@ -31,7 +31,7 @@ from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from fsspec import AbstractFileSystem
+from fsspec import AbstractFileSystem  # type: ignore[import-untyped]
 
 from inshore import _native
 from inshore.errors import ExistsError, InputError, NotFoundError

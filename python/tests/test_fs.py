@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import fsspec
+import fsspec  # type: ignore[import-untyped]
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
 import pyarrow.dataset

@@ -243,12 +243,12 @@ fn what_is_put_and_removed_meanwhile_comes_and_goes() {
     let first = fs::metadata(mounted.path("a")).unwrap();
     remove(&folder, "a");
     put_bytes(&folder, "a", b"other");
-    thread::sleep(LONG_AGO);
+    // At once, while the kernel still takes the name for what it was.
     assert_eq!(fs::read(mounted.path("a")).unwrap(), b"other");
+    thread::sleep(LONG_AGO);
     let other = fs::metadata(mounted.path("a")).unwrap();
     assert!(first.ino() != other.ino() && first.modified().unwrap() != other.modified().unwrap());
     remove(&folder, "a");
-    // At once, since a file that is gone cannot be opened, however the kernel remembers it.
     assert_eq!(errno(File::open(mounted.path("a"))), Some(Errno::NOENT));
     mounted.ends(Some(Signal::INT));
 }
