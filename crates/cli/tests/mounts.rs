@@ -94,14 +94,18 @@ impl Mounted {
         let text = |bytes| String::from_utf8(bytes).unwrap();
         let said = Said { stdout: text(output.stdout), stderr: text(output.stderr) };
         assert_eq!(output.status.code(), Some(0), "{said:?}");
+        let folder = fs::metadata(self.point.parent().unwrap()).unwrap().dev();
+        let point = fs::metadata(&self.point).map(|point| point.dev());
+        assert!(point.is_ok_and(|point| point == folder), "still mounted: {said:?}");
         said
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
+        // Refused where nothing is mounted any more.
+        let _ = unmount(&self.point, UnmountFlags::DETACH);
         if let Some(mut child) = self.child.take() {
-            let _ = unmount(&self.point, UnmountFlags::DETACH);
             let _ = child.kill();
             let _ = child.wait();
         }
