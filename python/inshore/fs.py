@@ -1,4 +1,4 @@
-"""Datasets as files for whatever reads through fsspec: pandas, pyarrow, Polars, DuckDB, Dask.
+"""Datasets as files for whatever reads through fsspec, such as pandas, pyarrow and DuckDB.
 
 Importing this module needs fsspec (``pip install inshore[fsspec]``); with it installed, ``inshore://`` is
 known without any import:
