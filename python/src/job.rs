@@ -34,15 +34,7 @@ impl Job {
         memory: Option<&Bound<'_, PyAny>>,
         threads: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Job> {
-        let memory_bytes = memory.map(size).transpose()?.unwrap_or_else(default_memory_bytes);
-        let threads = match threads {
-            Some(threads) => match whole::<u32>("threads", threads)? {
-                0 => return Err(bad_option("threads", threads, "at least 1")),
-                threads => threads as usize,
-            },
-            None => thread::available_parallelism().map_or(1, NonZero::get),
-        };
-        let job = store.job(Budget::new(memory_bytes, threads), Cancel::default()).map_err(to_python)?;
+        let job = store.job(budget(memory, threads)?, Cancel::default()).map_err(to_python)?;
         Ok(Job(Mutex::new(Some(job))))
     }
 
@@ -75,6 +67,22 @@ impl Job {
         let job = self.0.lock().expect("no panic under this lock").take();
         py.detach(|| drop(job));
     }
+}
+
+/// The budget that was asked for.
+pub(crate) fn budget(
+    memory: Option<&Bound<'_, PyAny>>,
+    threads: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Budget> {
+    let memory_bytes = memory.map(size).transpose()?.unwrap_or_else(default_memory_bytes);
+    let threads = match threads {
+        Some(threads) => match whole::<u32>("threads", threads)? {
+            0 => return Err(bad_option("threads", threads, "at least 1")),
+            threads => threads as usize,
+        },
+        None => thread::available_parallelism().map_or(1, NonZero::get),
+    };
+    Ok(Budget::new(memory_bytes, threads))
 }
 
 fn size(value: &Bound<'_, PyAny>) -> PyResult<u64> {

@@ -1,7 +1,7 @@
 //! The native half of the Python package `inshore`: jobs, graphs and rows, without a word about Python's tables.
 //!
 //! The nouns are those of the Rust API: [`store::Store`], [`job::Job`], [`graph::Graph`], [`answer::Answer`] and
-//! [`answer::Batch`]. The public half, with the docs, the types and everything that needs `pyarrow`, is in
+//! [`answer::Batch`], and for datasets as bytes [`files::Files`], [`files::File`] and [`files::Writer`]. The public half, with the docs, the types and everything that needs `pyarrow`, is in
 //! `inshore/*.py`; facts cross over as JSON text, rows as Arrow's C structures (no copies).
 //!
 //! - Long work goes through [`job::run`]: a thread of its own, the GIL released, Ctrl-C heard.
@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 
 mod answer;
 mod error;
+mod files;
 mod graph;
 mod job;
 mod store;
@@ -24,6 +25,7 @@ mod _native {
     #[pymodule_export]
     use super::{
         answer::{Answer, Batch, check_output},
+        files::{File, Files, Writer},
         graph::Graph,
         job::Job,
         store::Store,

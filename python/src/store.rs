@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use crate::{
     answer::file,
     error::{to_python, whole},
+    files::{self, Files},
     graph::Graph,
     job::{Job, run, to_json},
 };
@@ -60,6 +61,22 @@ impl Store {
     #[pyo3(signature = (memory=None, threads=None))]
     fn job(&self, memory: Option<&Bound<'_, PyAny>>, threads: Option<&Bound<'_, PyAny>>) -> PyResult<Job> {
         Job::start(&self.0, memory, threads)
+    }
+
+    /// Name, number, kind and size of each dataset, as a JSON list.
+    fn datasets(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| files::datasets(&self.0))
+    }
+
+    /// What is known of a dataset and its files, as JSON.
+    fn dataset_files(&self, py: Python<'_>, name: &str) -> PyResult<String> {
+        py.detach(|| files::files(&self.0, name))
+    }
+
+    /// Starts a job that reads and writes files of datasets.
+    #[pyo3(signature = (memory=None))]
+    fn files(&self, memory: Option<&Bound<'_, PyAny>>) -> PyResult<Files> {
+        Files::start(&self.0, memory)
     }
 
     /// Imports edges from files.

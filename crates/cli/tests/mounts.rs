@@ -94,14 +94,18 @@ impl Mounted {
         let text = |bytes| String::from_utf8(bytes).unwrap();
         let said = Said { stdout: text(output.stdout), stderr: text(output.stderr) };
         assert_eq!(output.status.code(), Some(0), "{said:?}");
+        let folder = fs::metadata(self.point.parent().unwrap()).unwrap().dev();
+        let point = fs::metadata(&self.point).map(|point| point.dev());
+        assert!(point.is_ok_and(|point| point == folder), "still mounted: {said:?}");
         said
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
+        // Refused where nothing is mounted any more.
+        let _ = unmount(&self.point, UnmountFlags::DETACH);
         if let Some(mut child) = self.child.take() {
-            let _ = unmount(&self.point, UnmountFlags::DETACH);
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -240,12 +244,15 @@ fn what_is_put_and_removed_meanwhile_comes_and_goes() {
     assert_eq!(mounted.names(""), [""; 0]);
     put_bytes(&folder, "a", b"first");
     assert_eq!(fs::read(mounted.path("a")).unwrap(), b"first");
+    let first = fs::metadata(mounted.path("a")).unwrap();
     remove(&folder, "a");
     put_bytes(&folder, "a", b"other");
-    thread::sleep(LONG_AGO);
+    // At once, while the kernel still takes the name for what it was.
     assert_eq!(fs::read(mounted.path("a")).unwrap(), b"other");
+    thread::sleep(LONG_AGO);
+    let other = fs::metadata(mounted.path("a")).unwrap();
+    assert!(first.ino() != other.ino() && first.modified().unwrap() != other.modified().unwrap());
     remove(&folder, "a");
-    // At once, since a file that is gone cannot be opened, however the kernel remembers it.
     assert_eq!(errno(File::open(mounted.path("a"))), Some(Errno::NOENT));
     mounted.ends(Some(Signal::INT));
 }

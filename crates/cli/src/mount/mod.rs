@@ -138,7 +138,9 @@ fn cannot_mount(mountpoint: &Path) -> String {
     let place = mountpoint.display();
     match getuid().is_root() {
         true => format!("cannot mount at {place}"),
-        false => format!("cannot mount at {place} (users need fusermount3, of the package fuse3)"),
+        false => {
+            format!("cannot mount at {place}: users must be allowed to open /dev/fuse, and need fusermount3")
+        }
     }
 }
 

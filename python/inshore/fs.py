@@ -1,0 +1,510 @@
+"""Datasets as files for whatever reads through fsspec, such as pandas, pyarrow and DuckDB.
+
+Importing this module needs fsspec (``pip install inshore[fsspec]``); with it installed, ``inshore://`` is
+known without any import:
+
+>>> import fsspec
+>>> with fsspec.open("inshore://notes.txt", "wb") as file:
+...     _ = file.write(b"checked whenever it is read")
+>>> fsspec.open("inshore://notes.txt").open().read()
+b'checked whenever it is read'
+
+======================  ==================================================================
+``inshore://NAME``      a dataset of plain bytes: a file; any other (a graph): a folder
+``inshore://NAME/FILE`` a file of such a folder
+======================  ==================================================================
+
+Datasets never change. Writing makes a new one, whole or not at all, and a name that is taken is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fsspec import AbstractFileSystem  # type: ignore[import-untyped]
+
+from inshore import _native
+from inshore.errors import ExistsError, InputError, NotFoundError
+from inshore.results import StrPath
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+__all__ = ["InshoreFileSystem", "InshoreReader", "InshoreWriter"]
+
+# The name of the one file of a dataset of plain bytes, and the kind of such a dataset.
+_BYTES = "bytes"
+
+# Where times begin, and how many of them there are; as in a mounted store.
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_YEAR_MICROSECONDS = 365 * 24 * 3600 * 1_000_000
+
+# What a reader fetches at once when it is asked for less.
+_BUFFER_BYTES = 256 << 10
+
+
+class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    r"""A store as an fsspec file system.
+
+    Parameters
+    ----------
+    store : path, optional
+        Folder of the store. By default ``$INSHORE_STORE``, else ``inshore`` in the user's data directory.
+    memory : str or int, default "64MiB"
+        The budget of all files that are open at once, for buffers; what is returned comes on top. 8 MiB is
+        enough for a few.
+    **options
+        Those of every fsspec file system.
+
+    Notes
+    -----
+    What is missing raises `FileNotFoundError` and a name that is taken `FileExistsError`, as fsspec has it;
+    everything else is an `inshore.InshoreError`. Damage is never handed out: reading it raises
+    `inshore.DamagedError`.
+
+    Examples
+    --------
+    >>> from inshore.fs import InshoreFileSystem
+    >>> files = InshoreFileSystem(store=store.path)
+    >>> files.pipe_file("squares.csv", b"n,square\n2,4\n3,9\n")
+    >>> files.ls("", detail=False)
+    ['path', 'squares.csv']
+    >>> files.cat_file("inshore://squares.csv", start=-4)
+    b'3,9\n'
+    >>> files.rm("squares.csv")
+    """
+
+    protocol = "inshore"
+    root_marker = ""
+    # Another store may be the default by the time another one is made.
+    cachable = False
+
+    def __init__(self, store: StrPath | None = None, *, memory: str | int = "64MiB", **options: Any) -> None:
+        super().__init__(store=store, memory=memory, **options)
+        self._store = _native.Store(store)
+        self._memory = memory
+        # One job for all files that are open; they hold it, so that it ends with the last of them.
+        self._files: weakref.ref[_native.Files] | None = None
+
+    @property
+    def fsid(self) -> str:
+        """What tells this store from others."""
+        return f"inshore-{self._store.path}"
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        stripped = super()._strip_protocol(path)
+        return stripped if isinstance(stripped, list) else stripped.strip("/")
+
+    def _job(self) -> _native.Files:
+        files = self._files() if self._files is not None else None
+        if files is None:
+            files = self._store.files(self._memory)
+            self._files = weakref.ref(files)
+        return files
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """List the datasets, the files of one, or a file.
+
+        Parameters
+        ----------
+        path : str
+            Empty for the store.
+        detail : bool, default True
+            Whether to tell size and type, or names only.
+        **kwargs
+            Not used.
+
+        Returns
+        -------
+        list
+            Of `dict` as `info` gives them, or of names.
+        """
+        path = self._strip_protocol(path)
+        if not path:
+            found = [_dataset_info(dataset) for dataset in json.loads(self._store.datasets())]
+        else:
+            info = self.info(path)
+            found = self._folder(path) if info["type"] == "directory" else [info]
+        return found if detail else [entry["name"] for entry in found]
+
+    def _folder(self, name: str) -> list[dict[str, Any]]:
+        with _as_file_errors(name):
+            dataset = json.loads(self._store.dataset_files(name))
+        return [_file_info(dataset, file) for file in dataset["files"]]
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """Tell what is known of a dataset or a file of one.
+
+        Parameters
+        ----------
+        path : str
+            What to tell of.
+        **kwargs
+            Not used.
+
+        Returns
+        -------
+        dict
+            ``name``, ``size`` in bytes, ``type`` (``"file"`` or ``"directory"``), and ``kind`` and ``id`` of
+            the dataset; no other dataset has that ``id``, whatever it is called.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is none.
+        """
+        path = self._strip_protocol(path)
+        if not path:
+            return {"name": "", "size": 0, "type": "directory", "kind": "store", "id": 0}
+        name, _, file = path.partition("/")
+        with _as_file_errors(path):
+            dataset = json.loads(self._store.dataset_files(name))
+        if not file:
+            return _dataset_info(dataset)
+        if dataset["kind"] != _BYTES:
+            for entry in dataset["files"]:
+                if entry["name"] == file:
+                    return _file_info(dataset, entry)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def modified(self, path: str) -> datetime:
+        """Tell a time that no other dataset of the same name has.
+
+        The store keeps no times. This is one of the year 1970 that is made of the dataset's ``id``, for those
+        who keep copies and ask whether what they have is still true.
+
+        Parameters
+        ----------
+        path : str
+            A dataset or a file of one.
+
+        Returns
+        -------
+        datetime.datetime
+            The time, in UTC.
+        """
+        return _EPOCH + timedelta(microseconds=self.info(path)["id"] % _YEAR_MICROSECONDS)
+
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: dict[str, Any] | None = None,
+        compression: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Open a file to read, or begin a dataset.
+
+        Parameters
+        ----------
+        path : str
+            The file; a new dataset has no slash in its name.
+        mode : str, default "rb"
+            ``"rb"`` or ``"wb"``, or without the ``b`` for text.
+        block_size : int, optional
+            What a reader fetches at once when it is asked for less; 256 KiB by default.
+        cache_options : dict, optional
+            Not used.
+        compression : str, optional
+            How the file is packed, to read it. To write, use `fsspec.open`, which closes packer and file.
+        **kwargs
+            ``encoding``, ``errors`` and ``newline`` of text.
+
+        Returns
+        -------
+        InshoreReader or InshoreWriter
+            The file, or a wrapper around it.
+
+        Raises
+        ------
+        FileNotFoundError, IsADirectoryError
+            If there is no such file to read.
+        FileExistsError
+            If there is a dataset of that name already.
+        """
+        if compression is not None and "r" not in mode:
+            raise NotImplementedError("fs.open cannot write with compression: use fsspec.open")
+        return super().open(path, mode, block_size, cache_options, compression, **kwargs)
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> InshoreReader | InshoreWriter:
+        """Open a file to read, or begin a dataset; `open` says more."""
+        if mode == "rb":
+            return InshoreReader(self, path, self._native_file(path), block_size)
+        if mode not in {"wb", "xb"}:
+            raise InputError(f"mode is {mode!r}: expected 'rb', 'wb' or 'xb', since datasets never change")
+        with _as_file_errors(path):
+            return InshoreWriter(path, self._job().create(path), publish=autocommit)
+
+    def _native_file(self, path: str) -> _native.File:
+        info = self.info(path)
+        if info["type"] == "directory":
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        name, _, file = path.partition("/")
+        with _as_file_errors(path):
+            return self._job().open(name, file or _BYTES)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        """Read a file or a range of it.
+
+        Parameters
+        ----------
+        path : str
+            The file.
+        start, end : int, optional
+            The range; negative numbers count from the end, as in a slice.
+        **kwargs
+            Not used.
+
+        Returns
+        -------
+        bytes
+            As many as there are.
+        """
+        file = self._native_file(self._strip_protocol(path))
+        first, last, _ = slice(start, end).indices(len(file))
+        return file.read(first, max(first, last))
+
+    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Remove datasets. Whoever has one open reads on undisturbed.
+
+        Parameters
+        ----------
+        path : str or list of str
+            The datasets.
+        recursive : bool, default False
+            Whether a dataset of several files may go.
+        maxdepth : int, optional
+            Not used.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is none of that name.
+        IsADirectoryError
+            If it has several files and `recursive` is false.
+        PermissionError
+            If it is a file of a dataset: that goes as a whole.
+        """
+        for each in [path] if isinstance(path, str) else path:
+            name = self._strip_protocol(each)
+            info = self.info(name)
+            if not name or "/" in name:
+                raise PermissionError(errno.EPERM, "only a dataset as a whole can be removed", name)
+            if info["type"] == "directory" and not recursive:
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+            with _as_file_errors(name):
+                self._store.remove(name)
+
+    def _rm(self, path: str) -> None:
+        """Remove one dataset; `rm_file` comes here."""
+        self.rm(path)
+
+
+class InshoreReader(io.BufferedReader):
+    """A file of a dataset, open to read at any place. It stays as it was, whatever is removed meanwhile.
+
+    Attributes
+    ----------
+    fs : InshoreFileSystem
+        Where it was opened.
+    path : str
+        What it was opened as.
+    size : int
+        Its bytes.
+    """
+
+    def __init__(
+        self, fs: InshoreFileSystem, path: str, file: _native.File, block_size: int | None = None
+    ) -> None:
+        raw = _Raw(file)
+        super().__init__(raw, block_size or _BUFFER_BYTES)
+        self.fs, self.path, self.size = fs, path, len(file)
+
+
+class _Raw(io.RawIOBase):
+    """The native file as Python's buffered reader wants it."""
+
+    def __init__(self, file: _native.File) -> None:
+        self._file: _native.File | None = file
+        self._at = 0
+
+    def _open_file(self) -> _native.File:
+        if self._file is None:
+            raise ValueError("I/O operation on closed file")
+        return self._file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._open_file())}[whence]
+        if base + offset < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        file = self._open_file()
+        end = len(file) if size is None or size < 0 else self._at + size
+        found = file.read(self._at, max(self._at, end))
+        self._at += len(found)
+        return found
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        found = self.read(len(view))
+        view[: len(found)] = found
+        return len(found)
+
+    def close(self) -> None:
+        self._file = None
+        super().close()
+
+
+class InshoreWriter(io.RawIOBase):
+    """A dataset in the making. It is there once this is closed, and not before.
+
+    Leaving a ``with`` block by an exception, or losing the object without `close`, leaves nothing. Closing
+    while an exception is handled, in a ``finally`` or ``except``, counts as leaving by that exception, unless
+    it was opened there too: so do the wrappers around it (text, `fsspec.open`, pandas). `commit` publishes in
+    any case.
+
+    Attributes
+    ----------
+    path : str
+        The name of the dataset.
+    """
+
+    def __init__(self, path: str, writer: _native.Writer, *, publish: bool) -> None:
+        self.path = path
+        self._writer: _native.Writer | None = writer
+        self._publish = publish
+        self._handled = sys.exc_info()[1]
+        self._written = 0
+
+    def writable(self) -> bool:
+        """Tell that it can be written."""
+        return True
+
+    def tell(self) -> int:
+        """Tell how many bytes were written."""
+        return self._written
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Append bytes.
+
+        Parameters
+        ----------
+        data : bytes-like
+            The bytes; all of them are taken.
+
+        Returns
+        -------
+        int
+            Their number.
+        """
+        if self.closed or self._writer is None:
+            raise ValueError("I/O operation on closed file")
+        plain = data if isinstance(data, bytes) else memoryview(data).tobytes()
+        self._writer.write(plain)
+        self._written += len(plain)
+        return len(plain)
+
+    def close(self) -> None:
+        """Publish the dataset; when this returns, it survives a power loss.
+
+        In an fsspec transaction that is left to its end.
+
+        Raises
+        ------
+        FileExistsError
+            If another was faster with this name.
+        """
+        if self.closed:
+            return
+        if sys.exc_info()[1] not in (None, self._handled):
+            self.discard()
+        elif self._publish:
+            self.commit()
+        super().close()
+
+    def commit(self) -> None:
+        """Publish the dataset now, or at the end of a transaction."""
+        super().close()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with _as_file_errors(self.path):
+                writer.commit()
+
+    def discard(self) -> None:
+        """Leave nothing."""
+        super().close()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abort()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Publish, unless there was an exception."""
+        if kind is not None:
+            self.discard()
+        self.close()
+
+    def __del__(self) -> None:
+        """Leave nothing, unless it was closed; in a transaction, its end still decides."""
+        if not self.closed:
+            self.discard()
+
+
+def _dataset_info(dataset: dict[str, Any]) -> dict[str, Any]:
+    entry = {name: dataset[name] for name in ("name", "size", "kind", "id")}
+    return {**entry, "type": "file" if dataset["kind"] == _BYTES else "directory"}
+
+
+def _file_info(dataset: dict[str, Any], file: dict[str, Any]) -> dict[str, Any]:
+    name = f"{dataset['name']}/{file['name']}"
+    return {"name": name, "size": file["size"], "kind": dataset["kind"], "id": dataset["id"], "type": "file"}
+
+
+@contextmanager
+def _as_file_errors(path: str) -> Iterator[None]:
+    """Raise what users of files expect where something is missing, or there already."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, str(error), path) from error
+    except ExistsError as error:
+        raise FileExistsError(errno.EEXIST, str(error), path) from error

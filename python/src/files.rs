@@ -1,0 +1,252 @@
+//! Datasets as bytes: reading ranges of a file, and writing a dataset of one file.
+//!
+//! [`Files`] is one job and the buffers that all reads of it share; each [`File`] and [`Writer`] holds it. A read
+//! borrows some of the buffers, or waits until one comes back, so that memory does not grow with the number of files or
+//! of threads that read them.
+
+use std::{
+    ops::Range,
+    sync::{Condvar, Mutex, MutexGuard},
+};
+
+use inshore::store::{
+    self, BYTES, Buffer, Cancel, CheckedFile, Dataset, DatasetBuilder, FileReader, FileWriter,
+};
+use pyo3::{prelude::*, types::PyBytes};
+
+use crate::{error::to_python, job::budget, job::to_json};
+
+/// The size of one request: an extent, since no block of any file is larger, and on a huge page.
+const BUFFER_BYTES: usize = store::EXTENT_BYTES;
+/// Buffers that one read may have: one is copied from while the others are on their way.
+const READ_BUFFERS: usize = 4;
+/// Buffers of all reads: four reads at full speed.
+const BUFFERS_MAX: u64 = 16;
+/// The unit of checking of datasets that are made here: the same as that of `inshore store put`.
+const BLOCK_BYTES: usize = 64 << 10;
+/// The unit of writing.
+const WRITE_BYTES: usize = 1 << 20;
+/// So many bytes are read before it is looked whether Ctrl-C was pressed.
+const STEP_BYTES: usize = 64 << 20;
+
+/// A job that reads and writes files of datasets.
+#[pyclass(frozen, module = "inshore._native", weakref)]
+pub(crate) struct Files {
+    store: store::Store,
+    job: store::Job,
+    buffers: Buffers,
+}
+
+impl Files {
+    /// Starts a job. `memory` is a size as text or a number of bytes.
+    pub(crate) fn start(store: &store::Store, memory: Option<&Bound<'_, PyAny>>) -> PyResult<Files> {
+        let job = store.job(budget(memory, None)?, Cancel::default()).map_err(to_python)?;
+        let buffers = Buffers::new(&job);
+        Ok(Files { store: store.clone(), job, buffers })
+    }
+}
+
+#[pymethods]
+impl Files {
+    /// Opens a file of a dataset.
+    fn open(slf: &Bound<'_, Self>, dataset: &str, file: &str) -> PyResult<File> {
+        let store = &slf.get().store;
+        let opened = slf.py().detach(|| store.dataset(dataset)).map_err(to_python)?;
+        let missing = || {
+            let (name, store) = (format!("{dataset}/{file}"), store.path().to_path_buf());
+            to_python(store::Error::NotFound { name, store })
+        };
+        let file = opened.file(file).ok_or_else(missing)?;
+        Ok(File { file, _dataset: opened, files: slf.clone().unbind() })
+    }
+
+    /// Begins a dataset of plain bytes.
+    fn create(slf: &Bound<'_, Self>, dataset: &str) -> PyResult<Writer> {
+        let files = slf.get();
+        let begun = slf.py().detach(|| {
+            let mut builder = files.store.create_dataset(&files.job, dataset, BYTES)?;
+            let writer = builder.file(BYTES, BLOCK_BYTES, WRITE_BYTES)?;
+            Ok::<_, store::Error>((builder, writer))
+        });
+        let begun = Mutex::new(Some(begun.map_err(to_python)?));
+        Ok(Writer { begun, _files: slf.clone().unbind() })
+    }
+}
+
+/// A file of a dataset, as it was when it was opened.
+#[pyclass(frozen, module = "inshore._native")]
+pub(crate) struct File {
+    file: CheckedFile,
+    _dataset: Dataset,
+    files: Py<Files>,
+}
+
+#[pymethods]
+impl File {
+    /// Bytes of data.
+    fn __len__(&self) -> usize {
+        self.file.len() as usize
+    }
+
+    /// The bytes from `start` up to `end`, as far as there are any.
+    fn read<'py>(&self, py: Python<'py>, start: u64, end: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let start = start.min(self.file.len());
+        let len = end.min(self.file.len()).saturating_sub(start) as usize;
+        PyBytes::new_with(py, len, |bytes| {
+            for (number, part) in (0..).zip(bytes.chunks_mut(STEP_BYTES)) {
+                py.check_signals()?;
+                let from = start + number * STEP_BYTES as u64;
+                py.detach(|| self.fill(from, part)).map_err(to_python)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl File {
+    /// Fills `bytes` with those of the file from `start` on.
+    fn fill(&self, start: u64, bytes: &mut [u8]) -> store::Result<()> {
+        let range = start..start + bytes.len() as u64;
+        let requests = bytes.len().div_ceil(BUFFER_BYTES);
+        let Files { job, buffers, .. } = self.files.get();
+        let mut borrowed = buffers.borrow(job, requests.clamp(1, READ_BUFFERS))?;
+        let own = std::mem::take(&mut borrowed.buffers);
+        borrowed.buffers = read(job, &self.file, range, own, bytes)?;
+        Ok(())
+    }
+}
+
+/// Reads a range through `buffers`, and gives them back unless it fails.
+fn read(
+    job: &store::Job,
+    file: &CheckedFile,
+    range: Range<u64>,
+    buffers: Vec<Buffer>,
+    mut to: &mut [u8],
+) -> store::Result<Vec<Buffer>> {
+    let mut reader = FileReader::with_buffers(job, file, range, buffers)?;
+    while let Some(piece) = reader.next_piece()? {
+        let (now, later) = to.split_at_mut(piece.len());
+        now.copy_from_slice(piece);
+        to = later;
+    }
+    reader.into_buffers()
+}
+
+/// The buffers that nobody has borrowed; `None` for one that is yet to be made, or went with a read that failed.
+struct Buffers {
+    free: Mutex<Vec<Option<Buffer>>>,
+    returned: Condvar,
+}
+
+/// Buffers that go back when this is dropped.
+struct Borrowed<'a> {
+    from: &'a Buffers,
+    count: usize,
+    buffers: Vec<Buffer>,
+}
+
+impl Buffers {
+    /// A quarter of the budget: another may hold what failed reads have still on their way, and two are for writers.
+    fn new(job: &store::Job) -> Buffers {
+        let count = job.budget().memory_bytes() / 4 / BUFFER_BYTES as u64;
+        let free = (0..count.clamp(1, BUFFERS_MAX)).map(|_| None).collect();
+        Buffers { free: Mutex::new(free), returned: Condvar::new() }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<Option<Buffer>>> {
+        self.free.lock().expect("no panic under this lock")
+    }
+
+    /// Up to `wanted` buffers; waits until there is one.
+    fn borrow(&self, job: &store::Job, wanted: usize) -> store::Result<Borrowed<'_>> {
+        let mut free = self.free();
+        while free.is_empty() {
+            free = self.returned.wait(free).expect("no panic under this lock");
+        }
+        let kept = free.len() - wanted.min(free.len());
+        let taken: Vec<Option<Buffer>> = free.drain(kept..).collect();
+        drop(free);
+        let mut borrowed = Borrowed { from: self, count: taken.len(), buffers: Vec::new() };
+        for buffer in taken {
+            let new = || Buffer::zeroed(job.budget(), BUFFER_BYTES, "reading a dataset");
+            borrowed.buffers.push(buffer.map_or_else(new, Ok)?);
+        }
+        Ok(borrowed)
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        let mut free = self.from.free();
+        let lost = self.count - self.buffers.len();
+        // The new ones are made last.
+        free.splice(0..0, (0..lost).map(|_| None));
+        free.extend(self.buffers.drain(..).map(Some));
+        self.from.returned.notify_all();
+    }
+}
+
+/// A dataset in the making. Nothing is there before `commit`, and nothing is left without it.
+#[pyclass(frozen, module = "inshore._native")]
+pub(crate) struct Writer {
+    begun: Mutex<Option<(DatasetBuilder, FileWriter)>>,
+    _files: Py<Files>,
+}
+
+impl Writer {
+    fn begun(&self) -> MutexGuard<'_, Option<(DatasetBuilder, FileWriter)>> {
+        self.begun.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[pymethods]
+impl Writer {
+    /// Appends `bytes`.
+    fn write(&self, py: Python<'_>, bytes: &[u8]) -> PyResult<()> {
+        for part in bytes.chunks(STEP_BYTES) {
+            py.check_signals()?;
+            py.detach(|| match self.begun().as_mut() {
+                Some((_, writer)) => writer.write(part),
+                None => Err(store::Error::Cancelled),
+            })
+            .map_err(to_python)?;
+        }
+        Ok(())
+    }
+
+    /// Publishes the dataset; when this returns, it survives a power loss.
+    fn commit(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| {
+            let (mut builder, writer) = self.begun().take().ok_or(store::Error::Cancelled)?;
+            builder.add(writer)?;
+            builder.commit(&[])
+        })
+        .map_err(to_python)
+    }
+
+    /// Lets go of what was written.
+    fn abort(&self, py: Python<'_>) {
+        py.detach(|| *self.begun() = None);
+    }
+}
+
+/// Name, number, kind and size of each dataset, as a JSON list.
+pub(crate) fn datasets(store: &store::Store) -> PyResult<String> {
+    let all = store.list().map_err(to_python)?;
+    let fact = |dataset: &store::DatasetSummary| {
+        let store::DatasetSummary { id, name, kind, bytes } = dataset;
+        serde_json::json!({ "name": name, "id": id, "kind": kind, "size": bytes })
+    };
+    to_json(&all.iter().map(fact).collect::<Vec<_>>())
+}
+
+/// Number, kind and size of a dataset, and name and size of each of its files, as JSON.
+pub(crate) fn files(store: &store::Store, name: &str) -> PyResult<String> {
+    let dataset = store.dataset(name).map_err(to_python)?;
+    let size = |file: &str| dataset.file(file).map_or(0, |file| file.len());
+    let files: Vec<_> =
+        dataset.file_names().map(|file| serde_json::json!({ "name": file, "size": size(file) })).collect();
+    let (id, kind, size) = (dataset.id(), dataset.kind(), dataset.bytes());
+    to_json(&serde_json::json!({ "name": name, "id": id, "kind": kind, "size": size, "files": files }))
+}
