@@ -9,7 +9,10 @@ use std::{
     fs::File,
     io,
     ops::Range,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
 };
 
@@ -130,11 +133,7 @@ impl Io {
         }
         let (answer, pending) = bounded(1);
         let request = Request { direction, parts, buffer, extents, answer };
-        match self.pool.get_or_init(Pool::new).requests.as_ref() {
-            Some(requests) => requests.send(request).expect("the I/O threads live as long as the pool"),
-            // No thread could be started: the caller does it itself.
-            None => serve(request),
-        }
+        self.pool.get_or_init(Pool::new).submit(request);
         Pending::Pool(pending)
     }
 }
@@ -147,32 +146,53 @@ impl Drop for Io {
     }
 }
 
+/// Threads are started one by one, when more requests are on their way than there are threads.
 #[derive(Debug)]
 struct Pool {
     requests: Option<Sender<Request>>,
-    threads: Vec<thread::JoinHandle<()>>,
+    queue: Receiver<Request>,
+    /// Requests that were submitted and are not done.
+    flying: Arc<AtomicUsize>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
 impl Pool {
     fn new() -> Pool {
-        let (requests, queue) = bounded::<Request>(QUEUE);
-        let mut threads = Vec::with_capacity(THREADS);
-        for _ in 0..THREADS {
-            let queue = queue.clone();
-            // These threads only copy between a buffer and a system call.
-            let builder = thread::Builder::new().name("inshore-io".into()).stack_size(128 << 10);
-            let Ok(thread) = builder.spawn(move || queue.iter().for_each(serve)) else { break };
-            threads.push(thread);
+        let (requests, queue) = bounded(QUEUE);
+        Pool { requests: Some(requests), queue, flying: Arc::default(), threads: Mutex::default() }
+    }
+
+    fn submit(&self, request: Request) {
+        let flying = self.flying.fetch_add(1, Ordering::Relaxed) + 1;
+        {
+            let mut threads = self.threads.lock().expect("no panic under this lock");
+            if flying > threads.len() && threads.len() < THREADS {
+                threads.extend(self.start_thread());
+            }
+            if threads.is_empty() {
+                // No thread could be started: the caller does it itself.
+                drop(threads);
+                return serve(request, &self.flying);
+            }
         }
-        Pool { requests: (!threads.is_empty()).then_some(requests), threads }
+        let requests = self.requests.as_ref().expect("open until dropped");
+        requests.send(request).expect("the I/O threads live as long as the pool");
+    }
+
+    fn start_thread(&self) -> Option<thread::JoinHandle<()>> {
+        let (queue, flying) = (self.queue.clone(), self.flying.clone());
+        // These threads only copy between a buffer and a system call.
+        let builder = thread::Builder::new().name("inshore-io".into()).stack_size(128 << 10);
+        builder.spawn(move || queue.iter().for_each(|request| serve(request, &flying))).ok()
     }
 }
 
-fn serve(request: Request) {
+fn serve(request: Request, flying: &AtomicUsize) {
     let Request { direction, parts, mut buffer, extents, answer } = request;
     let result = parts.iter().try_for_each(|part| part.transfer(direction, &mut buffer));
     // Who has the answer finds the extents free, if nobody else needs them.
     drop(extents);
+    flying.fetch_sub(1, Ordering::Relaxed);
     // A caller that failed for another reason no longer waits; its buffer is freed here.
     let _ = answer.send((buffer, result));
 }
@@ -180,7 +200,7 @@ fn serve(request: Request) {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.requests = None;
-        for thread in self.threads.drain(..) {
+        for thread in self.threads.get_mut().expect("no panic under this lock").drain(..) {
             let _ = thread.join();
         }
     }

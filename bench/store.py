@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Puts, gets, scans and random reads against the fastest plain way to move the same bytes on the same drive.
+
+    INSHORE_STORE=DIR bench/store.py --inshore target/release/inshore [--gib 4] [--repeat 5]
+
+The peers: reading and writing a file past the page cache from buffers on huge pages, four requests of 1 MiB at a time
+(this program, since fio reads into ordinary pages unless the system has huge pages set aside), and fio with io_uring for
+random reads. All are run in turn, the page cache dropped before each; medians.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import statistics
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+MIB = 1 << 20
+REQUEST = MIB
+THREADS = 4
+
+
+def drop_caches() -> None:
+    subprocess.run(["sync"], check=True)
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    except OSError:
+        print("the page cache cannot be dropped here: figures are of what is in it")
+
+
+def buffers() -> list[memoryview]:
+    memory = mmap.mmap(-1, THREADS * 2 * MIB + 2 * MIB)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    view = memoryview(memory)
+    view[:: mmap.PAGESIZE] = b"x" * len(view[:: mmap.PAGESIZE])
+    return [view[(n + 1) * 2 * MIB :][:REQUEST] for n in range(THREADS)]
+
+
+def move(path: Path, size: int, is_write: bool) -> float:
+    """Seconds to read or write a file of `size` bytes; a write ends with a sync."""
+    flags = os.O_DIRECT | (os.O_RDWR | os.O_CREAT if is_write else os.O_RDONLY)
+    handle = os.open(path, flags)
+    lock, position = threading.Lock(), 0
+
+    def work(buffer: memoryview) -> None:
+        nonlocal position
+        while True:
+            with lock:
+                offset, position = position, position + REQUEST
+            if offset >= size:
+                return
+            call = os.pwritev if is_write else os.preadv
+            assert call(handle, [buffer], offset) == min(REQUEST, size - offset)
+
+    threads = [threading.Thread(target=work, args=(buffer,)) for buffer in buffers()]
+    started = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if is_write:
+        os.fdatasync(handle)
+    os.close(handle)
+    return time.monotonic() - started
+
+
+def inshore(binary: str, *words: str, stdout: int | None = subprocess.DEVNULL) -> float:
+    started = time.monotonic()
+    subprocess.run([binary, "store", *words, "--quiet"], stdout=stdout, check=True)
+    return time.monotonic() - started
+
+
+def fio_random(path: Path, seconds: int, depth: int) -> float:
+    """8 KiB reads a second."""
+    command = ["fio", "--name=r", f"--filename={path}", "--rw=randread", "--bs=8k", f"--iodepth={depth}"]
+    command += ["--ioengine=io_uring", "--direct=1", f"--runtime={seconds}", "--time_based", "--readonly"]
+    command += ["--output-format=json", "--norandommap"]
+    result = subprocess.run(command, capture_output=True, check=True)
+    return json.loads(result.stdout)["jobs"][0]["read"]["iops"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inshore", default="target/release/inshore")
+    parser.add_argument("--example", default="target/release/examples/random_reads")
+    parser.add_argument("--gib", type=float, default=4)
+    parser.add_argument("--repeat", type=int, default=5)
+    options = parser.parse_args()
+    store = Path(os.environ["INSHORE_STORE"])
+    size = int(options.gib * 1024) * MIB
+    plain = store.parent / "plain-file"
+    times: dict[str, list[float]] = {}
+
+    def note(what: str, value: float) -> None:
+        times.setdefault(what, []).append(value)
+
+    source = store.parent / "source-file"
+    with open(source, "wb") as out:
+        for _ in range(size // (64 * MIB)):
+            out.write(os.urandom(64 * MIB))
+    for round_number in range(options.repeat):
+        if plain.exists():
+            plain.unlink()
+        subprocess.run([options.inshore, "store", "rm", "bench", "--quiet"], stderr=subprocess.DEVNULL)
+        order = ["plain", "inshore"] if round_number % 2 == 0 else ["inshore", "plain"]
+        for who in order:
+            drop_caches()
+            if who == "plain":
+                note("write: plain", move(plain, size, True))
+            else:
+                with open("/dev/zero", "rb") as zero:
+                    head = subprocess.Popen(["head", "-c", str(size)], stdin=zero, stdout=subprocess.PIPE)
+                    started = time.monotonic()
+                    command = [options.inshore, "store", "put", "-", "--name", "bench", "--block", "8KiB", "--quiet"]
+                    subprocess.run(command, stdin=head.stdout, stdout=subprocess.DEVNULL, check=True)
+                    note("write: put from a pipe", time.monotonic() - started)
+                    head.wait()
+        for who in order:
+            drop_caches()
+            if who == "plain":
+                note("read: plain", move(plain, size, False))
+            else:
+                note("read: get", inshore(options.inshore, "get", "bench"))
+                drop_caches()
+                note("read: verify", inshore(options.inshore, "verify", "bench"))
+        copy = store.parent / "copy-file"
+        drop_caches()
+        note("copy: cp", timed(["cp", "--reflink=never", str(source), str(copy)], sync=True))
+        copy.unlink()
+        drop_caches()
+        note("copy: put", inshore(options.inshore, "put", str(source), "--name", "copied"))
+        inshore(options.inshore, "rm", "copied")
+        for depth in (1, 32):
+            drop_caches()
+            note(f"random 8 KiB, depth {depth}: fio", fio_random(plain, 3, depth))
+            drop_caches()
+            note(f"random 8 KiB, depth {depth}: inshore", random_reads(options.example, store, 3, depth))
+    for what, values in times.items():
+        median = statistics.median(values)
+        if what.startswith("random"):
+            print(f"{what:36} {median:8.0f} reads/s   {[round(v) for v in values]}")
+        else:
+            print(f"{what:36} {median:8.2f} s {size / median / 1e9:6.2f} GB/s   {[round(v, 2) for v in values]}")
+    plain.unlink()
+    source.unlink()
+
+
+def timed(command: list[str], sync: bool = False) -> float:
+    started = time.monotonic()
+    subprocess.run(command, check=True)
+    if sync:
+        subprocess.run(["sync"], check=True)
+    return time.monotonic() - started
+
+
+def random_reads(example: str, store: Path, seconds: int, depth: int) -> float:
+    command = [example, str(store), "bench", str(depth), str(seconds)]
+    return float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+
+if __name__ == "__main__":
+    main()
