@@ -215,10 +215,10 @@ impl Run {
         self.start.extent + self.count
     }
 
-    /// What is in `runs` and not in `kept`. Neither needs to be sorted; each holds no place twice.
+    /// What is in `runs` and not in `kept`. Neither needs to be sorted, and `kept` may hold a place more than once: what
+    /// was freed and taken again is in both lists of a catalog, what a living job committed in its lease too.
     pub fn without(runs: &[Run], kept: &[Run]) -> Vec<Run> {
-        let mut kept = kept.to_vec();
-        kept.sort_unstable_by_key(|run| run.start);
+        let kept = Run::merged(kept);
         let mut left = Vec::new();
         for &run in runs {
             let (device, mut next) = (run.start.device, run.start.extent);
@@ -238,6 +238,20 @@ impl Run {
             }
         }
         left
+    }
+
+    /// The same places as runs that are sorted and apart from each other.
+    fn merged(runs: &[Run]) -> Vec<Run> {
+        let mut runs = runs.to_vec();
+        runs.sort_unstable_by_key(|run| run.start);
+        runs.dedup_by(|next, last| {
+            let joins = next.start.device == last.start.device && next.start.extent <= last.end();
+            if joins {
+                last.count = last.end().max(next.end()) - last.start.extent;
+            }
+            joins
+        });
+        runs
     }
 
     /// Sorts places into as few runs as possible.
@@ -502,11 +516,16 @@ mod tests {
         fn a_difference_of_runs_is_that_of_their_places(
             old in prop::collection::btree_set((0u16..2, 0u32..40), 0..40),
             kept in prop::collection::btree_set((0u16..2, 0u32..40), 0..40),
+            again in prop::collection::vec((0u16..2, 0u32..40, 0u32..20), 0..4),
         ) {
             let places = |set: &std::collections::BTreeSet<(u16, u32)>| {
                 set.iter().map(|&(device, extent)| place(device, extent)).collect::<Vec<_>>()
             };
-            let left = Run::without(&Run::collect(places(&old)), &Run::collect(places(&kept)));
+            // Runs that may lie over others, and over each other.
+            let again = again.into_iter().map(|(device, extent, count)| Run { start: place(device, extent), count });
+            let runs: Vec<Run> = Run::collect(places(&kept)).into_iter().chain(again).collect();
+            let kept = runs.iter().flat_map(|run| run.places()).map(|place| (place.device, place.extent)).collect();
+            let left = Run::without(&Run::collect(places(&old)), &runs);
             let expected = places(&old.difference(&kept).copied().collect());
             let mut found: Vec<_> = left.into_iter().flat_map(Run::places).collect();
             found.sort_unstable();
