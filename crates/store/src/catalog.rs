@@ -6,8 +6,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    EXTENT_BYTES, PAGE_BYTES,
+    EXTENT_BYTES, PAGE_BYTES, SEGMENT_EXTENTS,
     encoding::{Cursor, put_bytes, put_u32},
+    log::SUPERBLOCK_EXTENT,
 };
 
 /// Where an extent lies.
@@ -17,6 +18,13 @@ pub struct Place {
     pub device: u16,
     /// The number of the extent on it.
     pub extent: u32,
+}
+
+impl Place {
+    /// Whether data can lie there: neither headers nor a superblock do.
+    pub(crate) fn is_for_data(self) -> bool {
+        !self.extent.is_multiple_of(SEGMENT_EXTENTS) && self.extent != SUPERBLOCK_EXTENT
+    }
 }
 
 /// A reference to an extent of a dataset: where it lies, and the CRC-32 of its header, which holds the checksums of
@@ -43,11 +51,14 @@ impl ExtentRef {
         bytes
     }
 
+    /// `None` where nothing can lie there.
     pub(crate) fn decode(bytes: &[u8]) -> Option<ExtentRef> {
         let mut bytes = Cursor(bytes);
         let device = bytes.u16()?;
         bytes.take(2)?;
-        Some(ExtentRef { place: Place { device, extent: bytes.u32()? }, header_sum: bytes.u32()? })
+        let place = Place { device, extent: bytes.u32()? };
+        let header_sum = bytes.u32()?;
+        place.is_for_data().then_some(ExtentRef { place, header_sum })
     }
 }
 
@@ -211,14 +222,22 @@ impl Run {
         (0..self.count).map(move |next| Place { device, extent: self.start.extent + next })
     }
 
+    /// Whether data can lie in all of it, which is in one segment then.
+    pub(crate) fn is_for_data(self) -> bool {
+        let segment_end = (self.start.extent / SEGMENT_EXTENTS + 1) as u64 * SEGMENT_EXTENTS as u64;
+        let end = self.start.extent as u64 + self.count as u64;
+        // The last segment of all has no end that 32 bits can hold.
+        self.count > 0 && self.start.is_for_data() && end <= segment_end.min(u32::MAX as u64)
+    }
+
     fn end(self) -> u32 {
         self.start.extent + self.count
     }
 
-    /// What is in `runs` and not in `kept`. Neither needs to be sorted; each holds no place twice.
+    /// What is in `runs` and not in `kept`. Neither needs to be sorted, and `kept` may hold a place more than once: what
+    /// was freed and taken again is in both lists of a catalog, what a living job committed in its lease too.
     pub fn without(runs: &[Run], kept: &[Run]) -> Vec<Run> {
-        let mut kept = kept.to_vec();
-        kept.sort_unstable_by_key(|run| run.start);
+        let kept = Run::merged(kept);
         let mut left = Vec::new();
         for &run in runs {
             let (device, mut next) = (run.start.device, run.start.extent);
@@ -238,6 +257,20 @@ impl Run {
             }
         }
         left
+    }
+
+    /// The same places as runs that are sorted and apart from each other.
+    fn merged(runs: &[Run]) -> Vec<Run> {
+        let mut runs = runs.to_vec();
+        runs.sort_unstable_by_key(|run| run.start);
+        runs.dedup_by(|next, last| {
+            let joins = next.start.device == last.start.device && next.start.extent <= last.end();
+            if joins {
+                last.count = last.end().max(next.end()) - last.start.extent;
+            }
+            joins
+        });
+        runs
     }
 
     /// Sorts places into as few runs as possible.
@@ -284,6 +317,29 @@ impl DatasetRecord {
     /// Bytes of data in all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.len).sum()
+    }
+
+    /// Whether its runs lie apart, hold all extents that it refers to here, and are enough for those in lists.
+    fn is_sound(&self) -> bool {
+        let mut runs = self.runs.clone();
+        runs.sort_unstable_by_key(|run| run.start);
+        let is_apart = |pair: &[Run]| {
+            (pair[0].start.device, pair[0].end()) <= (pair[1].start.device, pair[1].start.extent)
+        };
+        let holds = |reference: &ExtentRef| {
+            let next = runs.partition_point(|run| run.start <= reference.place);
+            next.checked_sub(1).is_some_and(|at| {
+                runs[at].start.device == reference.place.device && reference.place.extent < runs[at].end()
+            })
+        };
+        let taken = runs.iter().map(|run| run.count as u64).sum::<u64>();
+        let needed = self.files.iter().map(|file| {
+            let list = if file.level == 0 { 0 } else { file.refs.len() as u64 };
+            self.redundancy.refs(file.extents()) + list
+        });
+        needed.fold(0u64, u64::saturating_add) <= taken
+            && runs.windows(2).all(is_apart)
+            && self.files.iter().flat_map(|file| &file.refs).all(holds)
     }
 }
 
@@ -403,7 +459,7 @@ fn put_run(out: &mut Vec<u8>, run: &Run) {
 fn take_run(body: &mut Cursor) -> Option<Run> {
     let start = Place { device: body.u16()?, extent: body.u32()? };
     let run = Run { start, count: body.u32()? };
-    run.start.extent.checked_add(run.count).map(|_| run)
+    run.is_for_data().then_some(run)
 }
 
 fn put_dataset(out: &mut Vec<u8>, record: &DatasetRecord) {
@@ -445,7 +501,9 @@ fn take_dataset(body: &mut Cursor) -> Option<DatasetRecord> {
         file.is_sound(redundancy).then_some(file)
     })?;
     let runs = body.list(take_run)?;
-    Some(DatasetRecord { id, name, kind, sealed: sealed == 1, redundancy, attributes, files, runs })
+    let sealed = sealed == 1;
+    let record = DatasetRecord { id, name, kind, sealed, redundancy, attributes, files, runs };
+    record.is_sound().then_some(record)
 }
 
 #[cfg(test)]
@@ -488,6 +546,37 @@ mod tests {
     }
 
     #[test]
+    fn records_that_say_what_cannot_be_are_refused() {
+        let run = |device, extent, count| Run { start: place(device, extent), count };
+        let whole = (*record("a", 3, &[place(0, 2), place(0, 3), place(1, 200)])).clone();
+        let decodes = |record: &DatasetRecord| {
+            decode_edits(&encode_edits(&[Edit::Put(Arc::new(record.clone()))])).is_some()
+        };
+        let with_runs = |runs: &[Run]| DatasetRecord { runs: runs.to_vec(), ..whole.clone() };
+        assert!(decodes(&whole) && decodes(&with_runs(&[run(1, 200, 9), run(0, 3, 1), run(0, 2, 1)])));
+        for (what, runs) in [
+            ("an extent outside of the runs", vec![run(0, 2, 5)]),
+            ("one just behind them", vec![run(0, 2, 1), run(1, 200, 3)]),
+            ("one that two runs hold", vec![run(0, 2, 2), run(0, 3, 1), run(1, 200, 1)]),
+            ("a run of nothing", vec![run(0, 2, 2), run(1, 200, 1), run(1, 300, 0)]),
+            ("the superblock", vec![run(0, 1, 3), run(1, 200, 1)]),
+            ("headers", vec![run(0, 2, 2), run(1, 200, 1), run(1, 128, 2)]),
+            ("headers of the next segment", vec![run(0, 2, 2), run(1, 200, 57)]),
+            ("an end that 32 bits do not hold", vec![run(0, 2, 2), run(1, 200, 1), run(1, u32::MAX, 1)]),
+        ] {
+            assert!(!decodes(&with_runs(&runs)), "{what}");
+        }
+        // A file of 2^56 bytes, whose list has nowhere to lie.
+        let len = 1u64 << 56;
+        let lists = (len / EXTENT_BYTES as u64 * REF_BYTES as u64).div_ceil(EXTENT_BYTES as u64);
+        let refs = vec![ExtentRef { place: place(0, 2), header_sum: 0 }; lists as usize];
+        let file = FileRecord { name: "a".into(), len, block_bytes: 4096, level: 1, refs };
+        assert!(!decodes(&DatasetRecord { files: vec![file], ..whole.clone() }));
+        let reference = ExtentRef { place: place(0, 256), header_sum: 1 };
+        assert_eq!(ExtentRef::decode(&reference.encode()), None);
+    }
+
+    #[test]
     fn places_are_collected_into_the_fewest_runs() {
         let places = [place(1, 5), place(0, 2), place(0, 1), place(0, 4)];
         let runs = Run::collect(places.to_vec());
@@ -502,11 +591,16 @@ mod tests {
         fn a_difference_of_runs_is_that_of_their_places(
             old in prop::collection::btree_set((0u16..2, 0u32..40), 0..40),
             kept in prop::collection::btree_set((0u16..2, 0u32..40), 0..40),
+            again in prop::collection::vec((0u16..2, 0u32..40, 0u32..20), 0..4),
         ) {
             let places = |set: &std::collections::BTreeSet<(u16, u32)>| {
                 set.iter().map(|&(device, extent)| place(device, extent)).collect::<Vec<_>>()
             };
-            let left = Run::without(&Run::collect(places(&old)), &Run::collect(places(&kept)));
+            // Runs that may lie over others, and over each other.
+            let again = again.into_iter().map(|(device, extent, count)| Run { start: place(device, extent), count });
+            let runs: Vec<Run> = Run::collect(places(&kept)).into_iter().chain(again).collect();
+            let kept = runs.iter().flat_map(|run| run.places()).map(|place| (place.device, place.extent)).collect();
+            let left = Run::without(&Run::collect(places(&old)), &runs);
             let expected = places(&old.difference(&kept).copied().collect());
             let mut found: Vec<_> = left.into_iter().flat_map(Run::places).collect();
             found.sort_unstable();

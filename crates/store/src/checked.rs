@@ -461,8 +461,9 @@ impl DatasetMap {
                 let range = position * REF_BYTES as u64..(position + count) * REF_BYTES as u64;
                 let buffer = metadata_buffer(list.read_bytes(&range))?;
                 let (bytes, wanted) = list.submit_read(job, range, buffer)?.wait()?;
-                let references = bytes[wanted].chunks_exact(REF_BYTES);
-                Ok(references.map(|bytes| ExtentRef::decode(bytes).expect("12 bytes")).collect())
+                let references = bytes[wanted].chunks_exact(REF_BYTES).map(ExtentRef::decode);
+                let references: Option<Vec<_>> = references.collect();
+                references.ok_or_else(|| list.damaged_header(0, "it refers to an extent that holds no data"))
             }
         }
     }

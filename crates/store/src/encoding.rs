@@ -52,10 +52,30 @@ impl<'a> Cursor<'a> {
     /// bytes do.
     pub fn list<T>(&mut self, mut part: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()? as usize;
-        let mut list = Vec::with_capacity(count.min(self.0.len()));
+        let mut list = Vec::with_capacity(count.min(room_for::<T>(self.0.len())));
         for _ in 0..count {
             list.push(part(self)?);
         }
         Some(list)
+    }
+}
+
+/// Parts that a list takes room for in advance where `bytes` are left: a part may be many times as large in memory as
+/// on flash.
+fn room_for<T>(bytes: usize) -> usize {
+    bytes / size_of::<T>().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_takes_no_more_memory_in_advance_than_there_are_bytes() {
+        assert!(room_for::<[u8; 4096]>(1 << 20) * 4096 <= 1 << 20);
+        // It still holds all parts that are there.
+        let mut bytes = Cursor(&[2, 0, 0, 0, 7, 8]);
+        let list = bytes.list(|part| part.u8().map(|byte| [byte; 4096])).unwrap();
+        assert_eq!(list.iter().map(|part| part[9]).collect::<Vec<_>>(), [7, 8]);
     }
 }

@@ -12,7 +12,11 @@
 //! Where neither copy is whole, the log ends, unless a later record follows: then something that was acknowledged is
 //! damaged, and that is an error.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use crate::{
     Budget, Buffer, Catalog, Device, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result,
@@ -31,6 +35,9 @@ const SUPERBLOCK_VERSION: u32 = 2;
 pub(crate) const SUPERBLOCK_EXTENT: u32 = 1;
 const SLOT_BYTES: usize = EXTENT_BYTES / 2;
 const SUPERBLOCK_HEADER_BYTES: usize = 40;
+
+/// No store counts that far in its life, and one more than any number below it is a number.
+const COUNTER_LIMIT: u64 = 1 << 63;
 
 const RECORD_MAGIC: &[u8; 8] = b"INSHRECD";
 const RECORD_HEADER_BYTES: usize = 48;
@@ -137,7 +144,20 @@ impl Superblock {
             is_whole.then_some(log)
         };
         let (log, spare) = (places(&mut body)?, places(&mut body)?);
-        body.0.is_empty().then_some((device, Superblock { store, sequence, generation, devices, log, spare }))
+        let superblock = Superblock { store, sequence, generation, devices, log, spare };
+        (body.0.is_empty() && superblock.is_sound()).then_some((device, superblock))
+    }
+
+    /// Whether the numbers can be counted on, no device is there twice, and log and spare lie on known devices, each
+    /// extent once, and where data can lie.
+    fn is_sound(&self) -> bool {
+        let numbers: BTreeSet<u16> = self.devices.iter().map(|entry| entry.number).collect();
+        let places: BTreeSet<Place> = self.places().collect();
+        self.sequence < COUNTER_LIMIT
+            && self.generation < COUNTER_LIMIT
+            && numbers.len() == self.devices.len()
+            && places.len() == self.places().count()
+            && places.iter().all(|place| place.is_for_data() && numbers.contains(&place.device))
     }
 
     /// Whether a device may get new data.
@@ -310,7 +330,8 @@ impl Header {
         let (generation, number, commit) = (header.u64()?, header.u64()?, header.u64()?);
         let (body_len, body_sum, before, sum) =
             (header.u32()? as usize, header.u32()?, header.u32()?, header.u32()?);
-        let right = sum == header_sum(store, &bytes[..RECORD_HEADER_BYTES - 4]);
+        let right = sum == header_sum(store, &bytes[..RECORD_HEADER_BYTES - 4])
+            && [generation, number, commit].iter().all(|&count| count < COUNTER_LIMIT);
         right.then_some(Header { generation, number, before, commit, body_len, body_sum, sum })
     }
 }

@@ -64,7 +64,8 @@ fn contains(runs: &[Run], place: Place) -> bool {
 
 fn segment_run(device: u16, segment: u32, extents: u32) -> Run {
     let start = segment * SEGMENT_EXTENTS;
-    Run { start: Place { device, extent: start }, count: SEGMENT_EXTENTS.min(extents - start) }
+    // Of a device that is smaller than it was, there is nothing left of it.
+    Run { start: Place { device, extent: start }, count: SEGMENT_EXTENTS.min(extents.saturating_sub(start)) }
 }
 
 /// Chooses the segments of a device to empty: those with the least in them, as long as the others have room for it.
@@ -80,7 +81,8 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
     let (live, stays) = (count(movable), count(fixed));
     // The first extent holds the headers of the others, and the second of the first segment the superblock.
     let room_of = |segment: u32| {
-        (SEGMENT_EXTENTS.min(extents - segment * SEGMENT_EXTENTS) - 1).saturating_sub(u32::from(segment == 0))
+        let there = SEGMENT_EXTENTS.min(extents.saturating_sub(segment * SEGMENT_EXTENTS));
+        there.saturating_sub(1 + u32::from(segment == 0))
     };
     let used: BTreeSet<u32> = live.keys().chain(stays.keys()).copied().chain([0]).collect();
     let taken =
@@ -434,6 +436,14 @@ mod tests {
         assert_eq!(segments, [2, 5]);
         let closed = |extent| contains(&choice.closed, Place { device: 0, extent });
         assert!(closed(300) && closed(520) && closed(650) && closed(900) && !closed(60) && !closed(490));
+    }
+
+    #[test]
+    fn what_lies_beyond_the_end_of_a_device_is_chosen_without_harm() {
+        // The file system was larger when extent 500 was taken.
+        let choice = choose_segments(0, 300, &runs(0, [5, 500]), &runs(0, [2, 3]));
+        assert!(choice.unwanted.iter().all(|run| run.start.extent >= 300 || run.count > 0));
+        assert!(choose_segments(0, 0, &runs(0, [5]), &[]).closed.iter().all(|run| run.count == 0));
     }
 
     proptest! {

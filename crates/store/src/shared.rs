@@ -321,7 +321,7 @@ impl Shared {
         catalog: &Catalog,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<Log> {
-        let pinned = guard.oldest_pin()?.unwrap_or(catalog.commit);
+        let pinned = guard.pinned(catalog.commit)?;
         let devices = self.devices();
         let mut next = superblock.clone();
         change(&mut next);
@@ -584,7 +584,7 @@ impl Shared {
 
     /// Everything on the devices that must not be taken.
     fn busy(&self, guard: &Guard, superblock: &Superblock, catalog: &Catalog) -> Result<Vec<Run>> {
-        let mut busy = catalog.taken(guard.oldest_pin()?.unwrap_or(catalog.commit));
+        let mut busy = catalog.taken(guard.pinned(catalog.commit)?);
         busy.extend(guard.leases()?);
         busy.extend(superblock.places().map(|start| Run { start, count: 1 }));
         Ok(busy)
@@ -675,7 +675,7 @@ impl Shared {
 
     /// Gives the space of freed extents back that nobody reads any more.
     fn discard_freed(&self, guard: &Guard, state: &mut State) -> Result<()> {
-        let pinned = guard.oldest_pin()?.unwrap_or(state.catalog.commit);
+        let pinned = guard.pinned(state.catalog.commit)?;
         let freed = state.catalog.freed.iter();
         let freed: Vec<Run> = freed
             .filter(|(commit, _)| (state.discarded + 1..=pinned).contains(commit))
