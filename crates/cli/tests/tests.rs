@@ -6,8 +6,10 @@
 mod answers;
 mod failures;
 mod graphs;
+mod kills;
 mod manual;
 mod memory;
 mod mounts;
 mod stopping;
+mod stores;
 mod util;

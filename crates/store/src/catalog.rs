@@ -260,7 +260,7 @@ impl Run {
     }
 
     /// The same places as runs that are sorted and apart from each other.
-    fn merged(runs: &[Run]) -> Vec<Run> {
+    pub(crate) fn merged(runs: &[Run]) -> Vec<Run> {
         let mut runs = runs.to_vec();
         runs.sort_unstable_by_key(|run| run.start);
         runs.dedup_by(|next, last| {

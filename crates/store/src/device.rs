@@ -78,6 +78,14 @@ pub trait Device: Send + Sync + Debug {
     /// A write past [`Device::write`] has ended, and the next sync is about it too.
     fn note_written(&self, _extent: u32) {}
 
+    /// Gives up everything: no store has it any more. A device that cannot does nothing.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    fn clear(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Bytes that the file system still has for this device and others; `None`: the extents are all there is.
     ///
     /// # Errors
@@ -335,6 +343,17 @@ impl Device for Directory {
                     Err(rustix::io::Errno::OPNOTSUPP) => {}
                     discarded => discarded?,
                 }
+            }
+        }
+        Ok(())
+    }
+
+    fn clear(&self) -> io::Result<()> {
+        self.segments.write().expect("no panic under this lock").clear();
+        for entry in std::fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("segment-")) {
+                std::fs::remove_file(path)?;
             }
         }
         Ok(())

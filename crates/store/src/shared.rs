@@ -484,7 +484,7 @@ impl Shared {
         state.doubtful = false;
         if let Some(device) = gone {
             erase_superblock(device.as_ref())?;
-            let _ = device.discard(0..device.extents());
+            let _ = device.discard(0..device.extents()).and_then(|()| device.clear());
         }
         if is_home {
             guard.close();
@@ -618,8 +618,9 @@ impl Shared {
         let device = self.device(number)?;
         let (extents, reserve) = (device.extents(), reserve(device.extents()));
         let reserve = if terms.with_reserve { 0 } else { reserve };
-        let taken: u64 =
-            busy.iter().filter(|run| run.start.device == number).map(|run| run.count as u64).sum();
+        // What a job committed is in its lease and in a dataset.
+        let on_it = Run::merged(&busy).into_iter().filter(|run| run.start.device == number);
+        let taken: u64 = on_it.map(|run| run.count as u64).sum();
         let not_for_data = extents.div_ceil(SEGMENT_EXTENTS) as u64 + 1;
         let mut left = (extents as u64).saturating_sub(taken + not_for_data + reserve);
         let free =

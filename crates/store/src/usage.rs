@@ -70,7 +70,9 @@ impl Store {
             // What a job wrote and committed is the dataset's.
             let leases: Vec<Run> = Run::without(&leases.filter(on_it).collect::<Vec<_>>(), &datasets);
             let capacity_bytes = extents as u64 * EXTENT_BYTES as u64;
-            let metadata = log + 1 + extents.div_ceil(SEGMENT_EXTENTS) as u64;
+            // One extent of headers for each segment as far as there is something.
+            let last = datasets.iter().chain(&leases).map(|run| run.start.extent + run.count).max();
+            let metadata = log + 1 + last.unwrap_or(1).div_ceil(SEGMENT_EXTENTS) as u64;
             let metadata_bytes = (metadata * EXTENT_BYTES as u64).min(capacity_bytes);
             let (dataset_bytes, freed_bytes) = (bytes(datasets.into_iter()), bytes(freed.into_iter()));
             let job_bytes = bytes(leases.into_iter());

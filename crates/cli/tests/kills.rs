@@ -1,0 +1,150 @@
+//! `kill -9` at any moment, many times, on one store that several processes work on: what a command acknowledged with
+//! its exit code is there, what it did not is there as a whole or not at all.
+
+use std::{
+    io::Write,
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::util::Folder;
+
+const WORKERS: u64 = 3;
+
+/// SplitMix64.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ (word >> 31)) % limit
+    }
+}
+
+/// What a dataset holds, outside of the store.
+#[derive(Clone, Debug, PartialEq)]
+struct Known {
+    bytes: Vec<u8>,
+    sealed: bool,
+}
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut chance = Chance(seed);
+    let block: Vec<u8> = (0..512).flat_map(|_| chance.below(u64::MAX).to_le_bytes()).collect();
+    (0..len).map(|at| block[at % 4096] ^ (at / 4096) as u8).collect()
+}
+
+/// Starts a command that is fed with `input`; the feeder ends with it.
+fn start(folder: &Folder, words: &str, input: Vec<u8>) -> Child {
+    let mut child = folder.run(words).spawn();
+    let mut pipe = child.stdin.take().unwrap();
+    thread::spawn(move || drop(pipe.write_all(&input)));
+    child
+}
+
+/// One worker: commands on a dataset of its own, most of them killed. Gives how many were.
+fn work(folder: &Folder, worker: u64, kills: u64) -> u64 {
+    let mut chance = Chance(worker);
+    let name = format!("w{worker}");
+    let mut known: Option<Known> = None;
+    let mut killed = 0;
+    // How long a command takes until it is done: kills should come before that.
+    let mut usual = Duration::from_millis(20);
+    while killed < kills {
+        let bytes = pattern(chance.below(u64::MAX), chance.below(3_000_000) as usize);
+        let (words, after) = match (&known, chance.below(8)) {
+            (None, 0..=3) => {
+                let after = Known { bytes: bytes.clone(), sealed: true };
+                (format!("store put - --name {name}"), Some(after))
+            }
+            (None, _) => {
+                let after = Known { bytes: bytes.clone(), sealed: false };
+                (format!("store put - --name {name} --append"), Some(after))
+            }
+            (Some(_), 0) => ("store compact --memory 16MiB".to_string(), known.clone()),
+            (Some(Known { sealed: false, bytes: there }), 1..=4) => {
+                let after = Known { bytes: [&there[..], &bytes].concat(), sealed: false };
+                (format!("store put - --name {name} --append"), Some(after))
+            }
+            (Some(now), 5) => {
+                (format!("store seal {name}"), Some(Known { sealed: true, ..now.clone() }))
+            }
+            (Some(_), _) => (format!("store rm {name}"), None),
+        };
+        let started = std::time::Instant::now();
+        let mut child = start(folder, &words, bytes);
+        let patience = Duration::from_micros(chance.below(usual.as_micros() as u64 * 5 / 4));
+        while started.elapsed() < patience && child.try_wait().unwrap().is_none() {
+            thread::sleep(Duration::from_micros(200));
+        }
+        let _ = child.kill();
+        let output = child.wait_with_output().unwrap();
+        let found = look(folder, &name);
+        match output.status.code() {
+            Some(0) => {
+                assert_eq!(is(&found), is(&after), "{words} was acknowledged");
+                assert!(found == after, "{words} was acknowledged, and its bytes are not there");
+                usual = (usual * 7 + started.elapsed()) / 8;
+            }
+            None => {
+                assert!(
+                    found == known || found == after,
+                    "{words} was killed: {:?}, expected {:?} or {:?}",
+                    is(&found),
+                    is(&known),
+                    is(&after)
+                );
+                killed += 1;
+                // What is killed is shorter than what is not.
+                usual += usual / 64;
+            }
+            code => panic!("{words}: {code:?} {}", String::from_utf8_lossy(&output.stderr)),
+        }
+        known = found;
+    }
+    killed
+}
+
+/// Length and whether it is sealed.
+fn is(known: &Option<Known>) -> Option<(usize, bool)> {
+    known.as_ref().map(|known| (known.bytes.len(), known.sealed))
+}
+
+/// What the store holds under a name.
+fn look(folder: &Folder, name: &str) -> Option<Known> {
+    let all: Value = serde_json::from_str(&folder.run("store ls --json").ok().stdout).unwrap();
+    let found = all.as_array().unwrap().iter().find(|dataset| dataset["name"] == name)?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_inshore"));
+    command.args(["store", "get", name, "--quiet"]).env("INSHORE_STORE", folder.path("store"));
+    let output = command.stderr(Stdio::piped()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(Known { bytes: output.stdout, sealed: found["sealed"].as_bool().unwrap() })
+}
+
+/// `INSHORE_KILLS` says how many.
+#[test]
+fn what_was_acknowledged_survives_every_kill() {
+    let kills: u64 = std::env::var("INSHORE_KILLS").map_or(60, |count| count.parse().unwrap());
+    let folder = Folder::new();
+    folder.run("store init store").ok();
+    let killed: u64 = thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|worker| {
+                let folder = &folder;
+                scope.spawn(move || work(folder, worker, kills.div_ceil(WORKERS)))
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+    });
+    folder.run("store verify").ok();
+    // The next job gives back what the dead had taken.
+    folder.run("store put - --name last").stdin("last").ok();
+    assert!(folder.scratch().is_empty());
+    println!("{killed} kills");
+}

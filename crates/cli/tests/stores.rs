@@ -1,0 +1,275 @@
+//! The words of `inshore store`: what goes in comes out, on one device or several, whole, damaged, or full.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+
+use crate::util::{EDGES, Folder};
+
+fn bytes(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 4096) as u8 ^ (at as u8).wrapping_mul(31) ^ seed).collect()
+}
+
+fn get(folder: &Folder, name: &str) -> Vec<u8> {
+    folder.run(&format!("store get {name} -o out")).ok();
+    let found = fs::read(folder.path("out")).unwrap();
+    fs::remove_file(folder.path("out")).unwrap();
+    found
+}
+
+#[test]
+fn what_is_put_comes_out_again_from_files_and_pipes() {
+    let folder = Folder::new();
+    for (name, len) in [("empty", 0), ("small", 10), ("large", 5_000_001)] {
+        folder.write(name, bytes(1, len));
+        let said = folder.run(&format!("store put {name} --json")).ok().json();
+        assert_eq!(said["summary"]["bytes"], len);
+        folder.run(&format!("store put - --name {name}.piped --block 4KiB")).stdin(bytes(1, len)).ok();
+        assert!(get(&folder, name) == bytes(1, len) && get(&folder, &format!("{name}.piped")) == bytes(1, len));
+    }
+    assert_eq!(folder.run("store get small").ok().stdout.len(), 10);
+    folder.run("store get large --offset 4999990 --length 1MiB -o tail").ok();
+    assert!(fs::read(folder.path("tail")).unwrap() == bytes(1, 5_000_001)[4_999_990..]);
+    let list = folder.run("store ls --json").ok().json();
+    assert_eq!(list.as_array().unwrap().len(), 6);
+    let stat = folder.run("store stat large.piped --json").ok().json();
+    assert_eq!((&stat["summary"]["files"][0]["block_bytes"], &stat["summary"]["sealed"]), (&4096.into(), &true.into()));
+    folder.run("store rm large small").ok();
+    assert!(folder.run("store get large").exits(2).stderr.contains("there is no \"large\""));
+}
+
+#[test]
+fn a_dataset_grows_until_it_is_sealed() {
+    let folder = Folder::new();
+    let mut all = Vec::new();
+    for part in 0..5 {
+        let more = bytes(part, 700_000 * part as usize);
+        folder.run("store put - --name log --append").stdin(more.clone()).ok();
+        all.extend(more);
+    }
+    assert!(get(&folder, "log") == all);
+    assert!(folder.run("store put - --name log").stdin("x").exits(2).stderr.contains("exists already"));
+    folder.run("store seal log").ok();
+    assert!(folder.run("store put - --name log --append").stdin("x").exits(2).stderr.contains("is sealed"));
+    assert!(get(&folder, "log") == all);
+    folder.run("store verify").ok();
+}
+
+#[test]
+fn reading_makes_no_store_and_what_is_wrong_is_told() {
+    let folder = Folder::new();
+    for words in ["store ls", "store df", "store rm a", "store get a", "store verify", "graph ls"] {
+        assert!(folder.run(words).exits(2).stderr.contains("there is no store in"), "{words}");
+    }
+    assert!(!folder.path("store").exists());
+    folder.run("store init one two --size 1GiB").ok();
+    assert!(folder.run("store init two three").exits(2).stderr.contains("already holds a store"));
+    assert!(folder.run("store init three three").exits(2).stderr.contains("named twice"));
+    let two = ["--store", "two"].join(" ");
+    assert!(folder.run(&format!("store put - {two}")).stdin("x").exits(2).stderr.contains("--name"));
+    for (words, told) in [
+        ("store put missing.file", "No such file"),
+        ("store put . --name dot", "not a regular file"),
+        ("store put - --name a/b", "bad name"),
+        ("store put - --name x --parity 2+1", "need 3 devices, and the store has 2"),
+        ("store get nothing", "there is no \"nothing\""),
+        ("store remove-device 7", "is no device"),
+        ("store add-device one", "already"),
+        ("store remove-device one/../nowhere", "is no device"),
+    ] {
+        let said = folder.run(&format!("{words} {two}")).stdin("x").exits(2).stderr;
+        assert!(said.contains(told), "{words}: {said}");
+    }
+    for (words, told) in [("--block 5000", "power of two"), ("--parity 1+1", "4+2"), ("--copies 3", "1..=2")] {
+        let said = folder.run(&format!("store put - --name x {words} {two}")).exits(2).stderr;
+        assert!(said.contains(told), "{words}: {said}");
+    }
+    // The size that was given holds.
+    let df = folder.run(&format!("store df --json {two}")).ok().json();
+    assert!(df.as_array().unwrap().iter().all(|device| device["capacity_bytes"] == 1 << 30));
+}
+
+#[test]
+fn graphs_are_listed_and_their_files_can_be_had() {
+    let folder = Folder::with_graph("g", EDGES);
+    let said = folder.run("store get g").exits(2).stderr;
+    assert!(said.contains("several files") && said.contains("out.edges"), "{said}");
+    let stat = folder.run("store stat g --json").ok().json();
+    let files = stat["summary"]["files"].as_array().unwrap();
+    let edges = files.iter().find(|file| file["name"] == "out.edges").unwrap();
+    folder.run("store get g --file out.edges -o edges").ok();
+    assert_eq!(fs::read(folder.path("edges")).unwrap().len() as u64, edges["bytes"].as_u64().unwrap());
+    assert!(folder.run("store get g --file nothing").exits(2).stderr.contains("it has out.index"));
+}
+
+/// Flips a bit of the first byte of an extent, in the segment file of a device.
+fn damage(folder: &Folder, name: &str, copy: usize, devices: &[&str]) {
+    let found = folder.run(&format!("store locate {name} --store {} --json", devices[0])).ok().json();
+    for piece in found["summary"]["places"].as_array().unwrap() {
+        let place = &piece["copies"][copy];
+        let (device, extent) = (place["device"].as_u64().unwrap() as usize, place["extent"].as_u64().unwrap());
+        let path = folder.path(devices[device]).join(format!("segment-{:08}", extent / 128));
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        let (mut byte, at) = ([0], extent % 128 * (2 << 20) + 100);
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 8], at).unwrap();
+    }
+}
+
+#[test]
+fn damage_is_found_named_and_mended_from_copies_and_parity() {
+    let folder = Folder::new();
+    let devices = ["one", "two", "three"];
+    folder.run("store init one two three --size 2GiB").ok();
+    let all = bytes(7, 9_000_000);
+    for (name, words) in [("alone", ""), ("copied", "--copies 2"), ("parity", "--parity 2+1")] {
+        folder.run(&format!("store put - --name {name} --store two {words}")).stdin(all.clone()).ok();
+        folder.run("store verify --store one").ok();
+        damage(&folder, name, 0, &devices[..]);
+        let said = folder.run(&format!("store verify {name} --store one --json")).exits(1).json();
+        let found = said["summary"]["damage"].as_array().unwrap();
+        assert_eq!(found.len(), 5, "{name}: {said}");
+        assert!(found.iter().all(|damage| damage["file"] == format!("{name}/bytes") && damage["repaired"] == false));
+        let get = folder.run(&format!("store get {name} --store three -o out"));
+        match name {
+            "alone" => {
+                let said = get.exits(2).stderr;
+                assert!(said.contains("alone/bytes: damaged at offset 0"), "{said}");
+                folder.run("store scrub --store one").exits(1);
+                folder.run("store rm alone --store one").ok();
+            }
+            // More than one of a group of two and one is damaged here.
+            "parity" => drop(get.exits(2)),
+            _ => {
+                get.ok();
+                assert!(fs::read(folder.path("out")).unwrap() == all, "{name}");
+                folder.run("store verify --store one").ok();
+                damage(&folder, name, 0, &devices[..]);
+                folder.run("store scrub --store one").ok();
+                folder.run("store verify --store one").ok();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lost_drive_is_made_again_from_the_others() {
+    let folder = Folder::new();
+    folder.run("store init one two three --size 2GiB").ok();
+    let all = bytes(9, 30_000_000);
+    folder.run("store put - --name copied --store one --copies 2").stdin(all.clone()).ok();
+    folder.run("store put - --name parity --store one --parity 2+1").stdin(all.clone()).ok();
+    fs::rename(folder.path("two"), folder.path("lost")).unwrap();
+    for name in ["copied", "parity"] {
+        folder.run(&format!("store get {name} --store one -o out")).ok();
+        assert!(fs::read(folder.path("out")).unwrap() == all, "{name}");
+    }
+    let said = folder.run("store remove-device 1 --store one").exits(2).stderr;
+    assert!(said.contains("\"parity\" needs 3 devices"), "{said}");
+    folder.run("store add-device four --store one --size 2GiB").ok();
+    folder.run("store remove-device 1 --store three").ok();
+    folder.run("store verify --store four").ok();
+    for name in ["copied", "parity"] {
+        folder.run(&format!("store get {name} --store four -o out")).ok();
+        assert!(fs::read(folder.path("out")).unwrap() == all, "{name}");
+    }
+    assert!(!folder.path("two").exists());
+}
+
+#[test]
+fn drives_come_and_go_while_data_stays() {
+    let folder = Folder::new();
+    folder.run("store init one --size 2GiB").ok();
+    let all = bytes(3, 40_000_000);
+    folder.run("store put - --name a --store one").stdin(all.clone()).ok();
+    folder.run("store add-device two --store one --size 2GiB").ok();
+    folder.run("store compact --balance --store two").ok();
+    let used = |device: usize| {
+        let df = folder.run("store df --json --store two").ok().json();
+        df[device]["dataset_bytes"].as_u64().unwrap()
+    };
+    assert!(used(0) > 10_000_000 && used(1) > 10_000_000);
+    // The first device is where those who are at work meet; it can go too.
+    folder.run("store remove-device one --store two").ok();
+    folder.run("store get a --store two -o out").ok();
+    assert!(fs::read(folder.path("out")).unwrap() == all);
+    folder.run("store verify --store two").ok();
+    folder.run("store put - --name b --store two").stdin("b").ok();
+    assert!(folder.run("store ls --store one").exits(2).stderr.contains("no store"));
+    assert_eq!(fs::read_dir(folder.path("one")).unwrap().count(), 0);
+    assert!(folder.run("store remove-device two --store two").exits(2).stderr.contains("last device"));
+}
+
+/// A file system of 512 MB in a file; unmounted on drop.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn new(folder: &Folder) -> Option<SmallDisk> {
+        let (image, point) = (folder.path("image"), folder.path("disk"));
+        File::create(&image).unwrap().set_len(512_000_000).unwrap();
+        fs::create_dir(&point).unwrap();
+        let done = |program: &str, words: &[&Path]| {
+            Command::new(program).args(words).output().is_ok_and(|output| output.status.success())
+        };
+        let (quiet, force) = (Path::new("-q"), Path::new("-F"));
+        if !done("mkfs.ext4", &[quiet, force, &image]) || !done("mount", &[Path::new("-oloop"), &image, &point]) {
+            println!("skipped: no file system can be made in a file and mounted here");
+            return None;
+        }
+        Some(SmallDisk(point))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn on_a_full_file_system_reading_deleting_and_compacting_go_on() {
+    let folder = Folder::new();
+    let Some(_disk) = SmallDisk::new(&folder) else { return };
+    let put = |name: &str, len: usize| {
+        folder.run(&format!("store put - --name {name} --store disk/store")).stdin(bytes(name.len() as u8, len))
+    };
+    let mut names = Vec::new();
+    for number in 0..60 {
+        let name = format!("d{number}");
+        let left = folder.run("store df --store disk/store --json");
+        if number > 0 && left.ok().json()[0]["free_bytes"].as_u64().unwrap() < 40 << 20 {
+            break;
+        }
+        put(&name, 15_000_000).ok();
+        names.push(name);
+    }
+    assert!(names.len() > 15, "{} datasets", names.len());
+    let said = put("toomuch", 100_000_000).exits(2).stderr;
+    assert!(said.contains("no space left"), "{said}");
+    // What was refused left nothing, and all others are whole.
+    folder.run("store verify --store disk/store --memory 16MiB").ok();
+    let list: Value = folder.run("store ls --store disk/store --json").ok().json();
+    assert_eq!(list.as_array().unwrap().len(), names.len());
+    folder.run(&format!("store get {} --store disk/store -o out", names[3])).ok();
+    assert!(fs::read(folder.path("out")).unwrap() == bytes(names[3].len() as u8, 15_000_000));
+    // Another program takes the rest.
+    let rest = File::create(folder.path("disk/rest")).unwrap();
+    let mut at = 0;
+    while rest.write_all_at(&[1; 65536], at).is_ok() && rest.sync_data().is_ok() {
+        at += 65536;
+    }
+    folder.run(&format!("store get {} --store disk/store -o out", names[5])).ok();
+    folder.run(&format!("store rm {} {} --store disk/store", names[0], names[7])).ok();
+    folder.run("store compact --store disk/store --memory 16MiB").ok();
+    put("again", 15_000_000).ok();
+    folder.run("store verify --store disk/store --memory 16MiB").ok();
+    for name in names.iter().skip(8) {
+        folder.run(&format!("store rm {name} --store disk/store")).ok();
+    }
+    folder.run("store verify --store disk/store --memory 16MiB").ok();
+}
