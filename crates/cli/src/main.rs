@@ -11,7 +11,9 @@
 //! Exit codes: 0 done, 1 a "no", 2 an error, 130 stopped by a signal.
 
 mod answers;
+mod bench;
 mod failure;
+mod figure;
 mod graphs;
 mod manual;
 mod mount;
@@ -56,6 +58,9 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
     if let StoreCommand::Init(words) = command {
         return stores::init(&words, options.json, options.quiet).map(|()| true);
     }
+    if let StoreCommand::Bench(words) = command {
+        return bench::bench(options, &words).map(|()| true);
+    }
     // Only what puts something into a store makes one.
     let session = match command {
         StoreCommand::Put(_) => Session::open(options)?,
@@ -63,7 +68,7 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
     };
     let session = &session;
     match command {
-        StoreCommand::Init(_) => unreachable!("done above"),
+        StoreCommand::Init(_) | StoreCommand::Bench(_) => unreachable!("done above"),
         StoreCommand::Ls => stores::ls(session)?,
         StoreCommand::Stat { name } => stores::stat(session, &name)?,
         StoreCommand::Put(words) => stores::put(session, &words)?,

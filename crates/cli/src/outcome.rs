@@ -115,6 +115,14 @@ fn explain(report: &Report, how: &[(&'static str, String)]) -> String {
     let mut facts = how.to_vec();
     facts.push(("read", moved(report.bytes_read)));
     facts.push(("written", moved(report.bytes_written)));
+    if let Some(floor) = &report.drive_floor {
+        let (read, write) = (floor.read_seconds, floor.write_seconds);
+        let all = read + write;
+        facts.push((
+            "drive floor",
+            format!("{all:.2} s of {seconds:.2} s (read {read:.2} s, written {write:.2} s)"),
+        ));
+    }
     facts.push(("page cache", if report.direct_io { "not used" } else { "used" }.to_string()));
     facts.push(("I/O", report.io.to_string()));
     facts.push(("cores busy", format!("{:.1} of {}", report.cpu_seconds / seconds, report.threads)));
@@ -152,7 +160,7 @@ fn section(text: &mut Vec<u8>, header: &[(&str, Align)], rows: &[Vec<String>]) {
 
 #[cfg(test)]
 mod tests {
-    use inshore::store::{LevelReport, PhaseReport};
+    use inshore::store::{DriveFloor, LevelReport, PhaseReport};
 
     use super::*;
 
@@ -169,6 +177,7 @@ mod tests {
             repairs: 0,
             direct_io: true,
             io: "io_uring",
+            drive_floor: Some(DriveFloor { read_seconds: 2.5, write_seconds: 0.25 }),
             phases: vec![PhaseReport { phase: "superstep 1".into(), seconds: 3.0 }],
             levels: vec![LevelReport { level: 0, records_in: 1000, records_out: 250 }],
         }
@@ -186,6 +195,7 @@ mod tests {
         for line in [
             "vertex state    memory",
             "read            8 GiB (2 GiB/s)",
+            "drive floor     2.75 s of 4.00 s (read 2.50 s, written 0.25 s)",
             "cores busy      1.5 of 2",
             "superstep 1     3.00   75 %",
             "                   0        1000          250  25 %",

@@ -72,6 +72,7 @@ Examples:
   inshore store df
   inshore store df --json | jq '.[].free_bytes'")]
     Df,
+    Bench(Bench),
     Compact(Compact),
     AddDevice(AddDevice),
     RemoveDevice(RemoveDevice),
@@ -178,6 +179,41 @@ Examples:
 pub struct Verify {
     /// Names of the datasets [default: all]
     pub names: Vec<String>,
+}
+
+/// Measure what a drive can do
+///
+/// Sequential and random reads and writes of 4 KiB to 2 MiB with 1 to 64 requests in flight, as jobs do them: past the
+/// page cache, in space of the store that no dataset has. Takes half a minute for each device and the time to write
+/// the working set, and writes tens of gigabytes on a fast drive (--quick: a fifth). What else runs on the drive is
+/// measured too.
+///
+/// What is found stays with the store (drive.json): from then on --explain tells for each job what the drive alone
+/// would have taken. A folder that is no device of a store is measured in a folder of its own below it, which is
+/// removed afterwards; nothing is kept.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore store bench
+  inshore store bench -o drive.svg
+  inshore store bench /mnt/new-drive --quick
+  inshore store bench --json | jq '.summary.devices[0].points[] | select(.in_flight == 64)'")]
+pub struct Bench {
+    /// A device of a store, or any folder on the drive [default: all devices of the store]
+    #[arg(value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// Time for the measurement of each device [default: 30, with --quick 6]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub seconds: Option<f64>,
+    /// The range in which blocks are read and written [default: 1GiB, or a quarter of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub size: Option<u64>,
+    /// Measure fewer points for a shorter time
+    #[arg(long)]
+    pub quick: bool,
+    /// Draw the figure as SVG; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// Move data together, and give free space back
@@ -288,6 +324,11 @@ fn parse_parity(text: &str) -> Result<Redundancy, String> {
     })
 }
 
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1.0..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds from 1 to 3600".into())
+}
+
 fn parse_block(text: &str) -> Result<usize, String> {
     let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
     match usize::try_from(bytes) {
@@ -301,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parity_and_blocks_are_read_or_refused() {
+    fn parity_blocks_and_seconds_are_read_or_refused() {
         assert_eq!(parse_parity("4+2"), Ok(Redundancy::Parity { data: 4, parity: 2 }));
         for text in ["", "4", "4+", "+2", "1+1", "4+0", "30+3", "300+2", "4-2"] {
             assert!(parse_parity(text).is_err(), "{text:?}");
@@ -309,6 +350,10 @@ mod tests {
         assert_eq!((parse_block("4KiB"), parse_block("2MiB")), (Ok(4096), Ok(2 << 20)));
         for text in ["2KiB", "4MiB", "5000", "x", "0"] {
             assert!(parse_block(text).is_err(), "{text:?}");
+        }
+        assert_eq!((parse_seconds("1"), parse_seconds("2.5")), (Ok(1.0), Ok(2.5)));
+        for text in ["", "0", "-1", "nan", "inf", "1e9", "5s"] {
+            assert!(parse_seconds(text).is_err(), "{text:?}");
         }
     }
 }

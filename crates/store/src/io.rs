@@ -16,7 +16,7 @@ use std::{
     thread,
 };
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Select, Sender, bounded};
 
 use crate::{
     Buffer, Device,
@@ -83,6 +83,32 @@ impl Pending {
         match self {
             Pending::Ring(slot) => slot.wait(),
             Pending::Pool(answer) => answer.recv().expect("the I/O threads answer every request"),
+        }
+    }
+
+    /// Waits until one of `pending` is done, and gives its index. Where some are in the ring and some are not, which
+    /// happens on a device of half-written segments only, that is the first, and it may still be on its way.
+    ///
+    /// # Panics
+    /// Where `pending` is empty.
+    pub fn wait_any(pending: &[Pending]) -> usize {
+        assert!(!pending.is_empty(), "nothing to wait for");
+        let slots = pending.iter().filter_map(|pending| match pending {
+            Pending::Ring(slot) => Some(slot),
+            Pending::Pool(_) => None,
+        });
+        match slots.clone().count() {
+            0 => {
+                let mut select = Select::new();
+                for pending in pending {
+                    if let Pending::Pool(answer) = pending {
+                        select.recv(answer);
+                    }
+                }
+                select.ready()
+            }
+            rings if rings == pending.len() => PendingSlot::wait_any(slots),
+            _ => 0,
         }
     }
 }

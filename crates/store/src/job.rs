@@ -13,7 +13,7 @@ use std::{
 use serde::Serialize;
 
 use crate::{
-    Budget, Buffer, Device, Error, Io, Result, Scratch,
+    Budget, Buffer, Device, DriveProfile, EXTENT_BYTES, Error, Io, Result, Scratch, Store,
     extents::Extents,
     io::{Direction, Part, Pending},
     lease::Lease,
@@ -167,10 +167,33 @@ pub struct Report {
     pub direct_io: bool,
     /// How files were read and written: "io_uring", "threads", or "none" where nothing was.
     pub io: &'static str,
+    /// What the drives alone would take; only where they were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drive_floor: Option<DriveFloor>,
     /// Time for each phase, in order; phases of the same name are added up.
     pub phases: Vec<PhaseReport>,
     /// Records in and out of each level of sort-reduce.
     pub levels: Vec<LevelReport>,
+}
+
+/// How long the drives would take to move what a job moved, at the best rates that [`crate::measure`] found. Their sum
+/// is what a drive takes that does one thing at a time; many can read and write at once, and then the larger counts.
+#[derive(Clone, Debug, Serialize)]
+pub struct DriveFloor {
+    /// For the bytes read.
+    pub read_seconds: f64,
+    /// For the bytes written.
+    pub write_seconds: f64,
+}
+
+impl DriveFloor {
+    fn of(profile: &DriveProfile, counters: &Counters) -> DriveFloor {
+        let best = EXTENT_BYTES as u64;
+        DriveFloor {
+            read_seconds: profile.read_seconds(counters.bytes_read(), best, true),
+            write_seconds: profile.write_seconds(counters.bytes_written(), best, true),
+        }
+    }
 }
 
 /// The time that one phase took.
@@ -232,6 +255,16 @@ impl Job {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.0.shared
+    }
+
+    /// The store that it works on.
+    pub(crate) fn store(&self) -> Store {
+        Store(self.0.shared.clone())
+    }
+
+    /// How it reads and writes, as [`Report::io`] says.
+    pub(crate) fn io_name(&self) -> &'static str {
+        self.0.io.name()
     }
 
     pub(crate) fn scratch(&self) -> &Arc<Scratch> {
@@ -307,6 +340,7 @@ impl Job {
             repairs: counters.repairs(),
             direct_io: self.0.shared.is_direct(),
             io: self.0.io.name(),
+            drive_floor: self.store().drive_profile().map(|profile| DriveFloor::of(&profile, counters)),
             phases: counters.phases.lock().expect("no panic under this lock").clone(),
             levels: levels
                 .iter()

@@ -11,6 +11,7 @@
 //!   [`FileWriter`] makes one, [`FileReader`] streams it, [`BlockFile`] is the one that is changed in place.
 //! - [`Store`]: named [`Dataset`]s on a set of devices, each published by one record of the log.
 //! - [`Job`]: one run of one command: its budget, extents, counters, progress and stop flag.
+//! - [`measure`]: what a drive can do; its [`DriveProfile`] stays with the store and feeds estimates of time.
 //!
 //! ```text
 //!   Store ── Dataset ── CheckedFile ── extents ── Device
@@ -37,8 +38,10 @@ mod io;
 mod job;
 mod lease;
 mod log;
+mod measure;
 mod memory;
 mod parity;
+mod profile;
 mod reader;
 mod recording;
 mod relocate;
@@ -61,9 +64,11 @@ pub use checked::{CheckedFile, PAGE_BYTES, PendingRead};
 pub use device::{Device, Directory, EXTENT_BYTES, SEGMENT_EXTENTS};
 pub use error::{Error, Result};
 pub use faulty::{Fault, Faulty};
-pub use job::{Cancel, Counters, Job, LevelReport, PhaseReport, Progress, ProgressState, Report};
+pub use job::{Cancel, Counters, DriveFloor, Job, LevelReport, PhaseReport, Progress, ProgressState, Report};
 pub use log::DeviceEntry;
+pub use measure::{MeasurePlan, measure};
 pub use memory::Memory;
+pub use profile::{DeviceProfile, DriveProfile, Pattern, Point};
 pub use reader::FileReader;
 pub use recording::{Fate, History, Operation, Recording, after_crash};
 pub use relocate::Moved;

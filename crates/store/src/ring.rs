@@ -266,6 +266,23 @@ impl PendingSlot {
     }
 }
 
+impl PendingSlot {
+    /// Waits until one of these, all of one ring, is done, and says which one.
+    pub fn wait_any<'a>(slots: impl Iterator<Item = &'a PendingSlot> + Clone) -> usize {
+        let ring = &slots.clone().next().expect("at least one").ring;
+        let mut state = ring.state();
+        loop {
+            let is_done = |pending: &PendingSlot| {
+                matches!(state.slots[pending.slot.expect("not waited for yet")], Slot::Done(..))
+            };
+            match slots.clone().position(is_done) {
+                Some(done) => return done,
+                None => state = ring.step(state),
+            }
+        }
+    }
+}
+
 impl Drop for PendingSlot {
     fn drop(&mut self) {
         let Some(slot) = self.slot else { return };

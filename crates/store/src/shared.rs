@@ -487,6 +487,7 @@ impl Shared {
             let _ = device.discard(0..device.extents()).and_then(|()| device.clear());
         }
         if is_home {
+            crate::profile::forget(&self.home);
             guard.close();
         }
         Ok(None)

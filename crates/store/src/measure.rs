@@ -1,0 +1,663 @@
+//! Measures a drive as jobs use it: the figure that tells what the drive can do.
+//!
+//! The measurement is that of figure 5 of the LLNL article on data-intensive systems (Gokhale et al., 2008): throughput
+//! over block size for several numbers of requests in flight, at random; here in sequence and for writes as well.
+//!
+//! ```text
+//!   plan ─► working set: extents of the job's lease, written once with random bytes
+//!        ─► rounds × blocks × patterns × in flight: a sample each ─► medians over the rounds ─► DeviceProfile
+//! ```
+//!
+//! A sample keeps so many requests on their way for a short while, and then waits for the last: bytes over time, with
+//! start and end in it. It goes the way of all other I/O (io_uring or the pool of threads, O_DIRECT, buffers on huge
+//! pages), so what is measured is what a job gets, and not what a better program would. Rounds go over the whole grid,
+//! so that a drive that is busy with something else for a second spoils one sample of many points and not all of one.
+//!
+//! Bytes: the working set once, then whatever the drive moves in the time of the plan, about half of it writes (30 s on
+//! a drive of 2 GB/s: 30 GB written). Time: the plan's, plus what the last requests of samples take on slow drives.
+//! Memory: at most half of what is free, and 128 MiB.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use crate::{
+    Buffer, Device, DeviceProfile, EXTENT_BYTES, Error, Job, PAGE_BYTES, Pattern, Place, Point, Result,
+    io::{Direction, Part, Pending},
+};
+
+/// The largest of the grid: 64 requests of 2 MiB.
+const BUFFER_BYTES_MAX: u64 = 128 << 20;
+/// Larger than the cache of most drives, and written in a second or two.
+const WORKING_SET_BYTES: u64 = 1 << 30;
+const IN_FLIGHT_MAX: u32 = 64;
+/// Requests on their way while the working set is written.
+const FILL_IN_FLIGHT: usize = 4;
+
+/// What is measured, and for how long.
+#[derive(Clone, Debug)]
+pub struct MeasurePlan {
+    /// Time for all samples together, without the writing of the working set. Default 30: 83 ms a sample, in which a
+    /// drive of 1 GB/s moves 83 MB.
+    pub seconds: f64,
+    /// The bytes among which blocks are read and written; `None`, the default: 1 GiB, or a quarter of what is free.
+    /// A drive that has a cache is measured well only in a working set that is larger.
+    pub working_set_bytes: Option<u64>,
+    /// Block sizes: powers of two from 4 KiB to 2 MiB.
+    pub blocks: Vec<usize>,
+    /// Requests on their way at once: 1 to 64. Without io_uring sixteen are served at once, and the others wait.
+    pub in_flight: Vec<u32>,
+    /// How often each point is measured; the median counts. Default 3: one bad sample changes nothing.
+    pub rounds: usize,
+}
+
+impl Default for MeasurePlan {
+    fn default() -> Self {
+        MeasurePlan {
+            seconds: 30.0,
+            working_set_bytes: None,
+            blocks: [4, 16, 64, 256, 1024, 2048].map(|kib| kib << 10).to_vec(),
+            in_flight: vec![1, 4, 16, 32, 64],
+            rounds: 3,
+        }
+    }
+}
+
+impl MeasurePlan {
+    /// A coarse one of 6 seconds.
+    pub fn quick() -> MeasurePlan {
+        MeasurePlan {
+            seconds: 6.0,
+            blocks: [4, 64, 1024].map(|kib| kib << 10).to_vec(),
+            in_flight: vec![1, 16, 64],
+            ..MeasurePlan::default()
+        }
+    }
+
+    fn check(&self) {
+        let block_range = PAGE_BYTES..=EXTENT_BYTES;
+        let is_block = |block: &usize| block.is_power_of_two() && block_range.contains(block);
+        assert!(!self.blocks.is_empty() && self.blocks.iter().all(is_block), "blocks: {:?}", self.blocks);
+        let is_count = |count: &u32| (1..=IN_FLIGHT_MAX).contains(count);
+        assert!(
+            self.in_flight.contains(&1) && self.in_flight.iter().all(is_count),
+            "requests in flight: {:?}, expected 1 and others to {IN_FLIGHT_MAX}",
+            self.in_flight
+        );
+        assert!(self.rounds > 0 && self.seconds >= 0.0 && self.seconds.is_finite());
+    }
+}
+
+/// Measures device `number` of the job's store, in scratch of the job: no dataset is touched, and everything is handed
+/// back, however it ends. What others do on the drive meanwhile is measured too.
+///
+/// Points whose buffers do not fit in half of the job's free memory are left out.
+///
+/// # Errors
+/// [`Error::NoDevice`]; [`Error::NoSpace`] where the working set does not fit; [`Error::OverBudget`] where not even one
+/// block does; [`Error::Cancelled`]; [`Error::Io`].
+///
+/// # Panics
+/// Where the plan is outside the ranges that its fields name, or does not measure with one request in flight.
+pub fn measure(job: &Job, number: u16, plan: &MeasurePlan) -> Result<DeviceProfile> {
+    plan.check();
+    let mut area = Area::take(job, number, plan.working_set_bytes)?;
+    area.fill()?;
+    let memory_bytes = (job.budget().free_bytes() / 2).min(BUFFER_BYTES_MAX) as usize;
+    // The smallest block is tried in any case, and then it is the budget that says no.
+    let smallest = *plan.blocks.iter().min().expect("checked");
+    let fits =
+        |block: usize, count: usize| block * count <= memory_bytes || (block == smallest && count == 1);
+    let mut points = Vec::new();
+    for &block in &plan.blocks {
+        for pattern in Pattern::ALL {
+            let counts = plan.in_flight.iter().filter(|&&count| fits(block, count as usize));
+            points.extend(counts.map(|&in_flight| Measured {
+                pattern,
+                block,
+                in_flight,
+                samples: Vec::new(),
+            }));
+        }
+    }
+    let samples = points.len() * plan.rounds;
+    let time = Duration::from_secs_f64(plan.seconds / samples as f64);
+    job.start_phase("measuring", "samples", samples as u64);
+    for _ in 0..plan.rounds {
+        // Buffers of one block size share a region, and all huge pages are used.
+        for points in points.chunk_by_mut(|a, b| a.block == b.block) {
+            let (block, most) = (points[0].block, points.iter().map(|p| p.in_flight).max().expect("some"));
+            let mut buffers = random_buffers(job, block, most as usize)?;
+            for point in points {
+                let sample = area.sample(point.pattern, point.in_flight as usize, time, &mut buffers)?;
+                point.samples.push(sample);
+                job.progress().add(1);
+            }
+        }
+    }
+    let mut points: Vec<Point> = points.into_iter().map(Measured::median).collect();
+    points.sort_by_key(|point| (point.pattern, point.block_bytes, point.in_flight));
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Ok(DeviceProfile {
+        number,
+        path: area.device.name(),
+        measured_unix_seconds: now.as_secs(),
+        capacity_bytes: area.device.extents() as u64 * EXTENT_BYTES as u64,
+        working_set_bytes: area.bytes(),
+        direct_io: area.device.is_direct(),
+        io: job.io_name().to_string(),
+        points,
+    })
+}
+
+/// `count` buffers of `block` bytes that no drive can compress.
+fn random_buffers(job: &Job, block: usize, count: usize) -> Result<Vec<Buffer>> {
+    let mut buffers =
+        Buffer::zeroed(job.budget(), block * count, "the buffers of a measurement")?.split(block);
+    buffers.iter_mut().for_each(|buffer| fill_random(buffer, &mut Random::new()));
+    Ok(buffers)
+}
+
+fn fill_random(buffer: &mut Buffer, random: &mut Random) {
+    buffer.typed_mut::<u64>().fill_with(|| random.next());
+}
+
+/// SplitMix64 (Steele et al., 2014): about a nanosecond for eight bytes.
+struct Random(u64);
+
+impl Random {
+    fn new() -> Random {
+        Random(crate::scratch::random_u64())
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        (self.next() as u128 * limit as u128 >> 64) as u64
+    }
+}
+
+/// A point of the grid while it is measured.
+struct Measured {
+    pattern: Pattern,
+    block: usize,
+    in_flight: u32,
+    samples: Vec<Sample>,
+}
+
+struct Sample {
+    operations_per_second: f64,
+    latency_us_mean: f64,
+    latency_us_p99: f64,
+}
+
+impl Measured {
+    fn median(self) -> Point {
+        let median = |of: fn(&Sample) -> f64| {
+            let mut values: Vec<f64> = self.samples.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        let operations_per_second = median(|sample| sample.operations_per_second);
+        Point {
+            pattern: self.pattern,
+            block_bytes: self.block as u64,
+            in_flight: self.in_flight,
+            bytes_per_second: operations_per_second * self.block as f64,
+            operations_per_second,
+            latency_us_mean: median(|sample| sample.latency_us_mean),
+            latency_us_p99: median(|sample| sample.latency_us_p99),
+        }
+    }
+}
+
+/// The working set: extents of one device that go back to the job in the end.
+struct Area {
+    job: Job,
+    device: Arc<dyn Device>,
+    places: Vec<Place>,
+    random: Random,
+    /// Where the next request in sequence begins, one for reads and one for writes.
+    next: [u64; 2],
+}
+
+impl Area {
+    fn take(job: &Job, number: u16, bytes: Option<u64>) -> Result<Area> {
+        let others: Vec<u16> = job.shared().devices().into_keys().filter(|&other| other != number).collect();
+        let device = job.device(number)?;
+        let bytes = match bytes {
+            Some(bytes) => bytes,
+            None => {
+                let usage = job.store().usage()?.into_iter().find(|device| device.number == number);
+                usage.map_or(0, |device| device.free_bytes / 4).min(WORKING_SET_BYTES)
+            }
+        };
+        let random = Random::new();
+        let mut area = Area { job: job.clone(), device, places: Vec::new(), random, next: [0, 0] };
+        for _ in 0..(bytes / EXTENT_BYTES as u64).max(1) {
+            job.check_cancelled()?;
+            area.places.push(job.lease().take(&others)?);
+        }
+        Ok(area)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.places.len() as u64 * EXTENT_BYTES as u64
+    }
+
+    /// Writes all of it with random bytes: what was never written may be read faster than any drive reads.
+    fn fill(&mut self) -> Result<()> {
+        self.job.start_phase("writing", "bytes", self.bytes());
+        let block = if self.job.budget().free_bytes() < 16 << 20 { 64 << 10 } else { 1 << 20 };
+        let mut buffers = random_buffers(&self.job, block, FILL_IN_FLIGHT)?;
+        let mut random = Random::new();
+        let mut flight = Flight::default();
+        for block_number in 0..self.bytes() / block as u64 {
+            self.job.check_cancelled()?;
+            if buffers.is_empty() {
+                buffers.push(flight.land()?.0);
+                self.job.progress().add(block as u64);
+            }
+            let mut buffer = buffers.pop().expect("there is one now");
+            fill_random(&mut buffer, &mut random);
+            flight.launch(&self.job, Direction::Write, self.part(block_number, block), buffer);
+        }
+        while !flight.is_empty() {
+            flight.land()?;
+        }
+        self.sync()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.device.sync().map_err(|error| Error::io("sync", self.device.name(), error))
+    }
+
+    /// The place of a block of the working set.
+    fn part(&self, block_number: u64, block: usize) -> Part {
+        let byte = block_number * block as u64;
+        Part {
+            device: self.device.clone(),
+            extent: self.places[(byte / EXTENT_BYTES as u64) as usize].extent,
+            offset: (byte % EXTENT_BYTES as u64) as usize,
+            range: 0..block,
+        }
+    }
+
+    fn next_block(&mut self, pattern: Pattern, block: usize) -> u64 {
+        let blocks = self.bytes() / block as u64;
+        if !pattern.is_sequential() {
+            return self.random.below(blocks);
+        }
+        let next = &mut self.next[pattern.is_write() as usize];
+        // The sample before may have had another block size: each goes on at the next whole block.
+        let block_number = next.div_ceil(block as u64) % blocks;
+        *next = (block_number + 1) * block as u64;
+        block_number
+    }
+
+    /// Keeps `in_flight` requests on their way for `time`, at least one round of them. `buffers` are of one block each.
+    fn sample(
+        &mut self,
+        pattern: Pattern,
+        in_flight: usize,
+        time: Duration,
+        buffers: &mut Vec<Buffer>,
+    ) -> Result<Sample> {
+        let direction = if pattern.is_write() { Direction::Write } else { Direction::Read };
+        let (block, mut waiting) = (buffers[0].len(), buffers.split_off(buffers.len() - in_flight));
+        let (mut latencies, mut flight) = (Latencies::default(), Flight::default());
+        let started = Instant::now();
+        loop {
+            while let Some(mut buffer) = waiting.pop() {
+                if pattern.is_write() {
+                    stamp(&mut buffer, &mut self.random);
+                }
+                let block_number = self.next_block(pattern, block);
+                let part = self.part(block_number, block);
+                flight.launch(&self.job, direction, part, buffer);
+            }
+            let (buffer, latency) = flight.land()?;
+            latencies.add(latency);
+            self.job.check_cancelled()?;
+            if started.elapsed() < time {
+                waiting.push(buffer)
+            } else {
+                buffers.push(buffer)
+            }
+            if flight.is_empty() && waiting.is_empty() {
+                break;
+            }
+        }
+        if pattern.is_write() {
+            self.sync()?;
+        }
+        let seconds = started.elapsed().as_secs_f64().max(1e-9);
+        Ok(Sample {
+            operations_per_second: latencies.count as f64 / seconds,
+            latency_us_mean: latencies.mean_us(),
+            latency_us_p99: latencies.percentile_us(99.0),
+        })
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        self.places.iter().for_each(|&place| self.job.lease().give_back(place));
+    }
+}
+
+/// Makes every page another one, so that no drive finds it twice: much cheaper than new random bytes.
+fn stamp(buffer: &mut Buffer, random: &mut Random) {
+    let stamp = random.next();
+    for (page, bytes) in buffer.chunks_exact_mut(PAGE_BYTES).enumerate() {
+        bytes[..8].copy_from_slice(&(stamp ^ page as u64).to_le_bytes());
+    }
+}
+
+/// Requests that are on their way. None of them is when it is dropped: extents may then be used for something else.
+#[derive(Default)]
+struct Flight {
+    pending: Vec<Pending>,
+    /// For each: the request, and when it was submitted.
+    notes: Vec<(Direction, Part, Instant)>,
+}
+
+impl Flight {
+    fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    fn launch(&mut self, job: &Job, direction: Direction, part: Part, buffer: Buffer) {
+        self.notes.push((direction, part.clone(), Instant::now()));
+        self.pending.push(job.submit(direction, vec![part], buffer, None));
+    }
+
+    /// Waits for one of them; gives its buffer and how long it took.
+    fn land(&mut self) -> Result<(Buffer, Duration)> {
+        let index = Pending::wait_any(&self.pending);
+        let (buffer, result) = self.pending.swap_remove(index).wait();
+        let (direction, part, submitted) = self.notes.swap_remove(index);
+        let latency = submitted.elapsed();
+        result.map_err(|error| {
+            let verb = if direction == Direction::Read { "read" } else { "write" };
+            let (len, offset, extent) = (part.range.len(), part.offset, part.extent);
+            let what = format!("{verb} {len} bytes at {offset} of extent {extent}");
+            Error::io(what, part.device.name(), error)
+        })?;
+        Ok((buffer, latency))
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.pending.drain(..).for_each(|pending| drop(pending.wait()));
+    }
+}
+
+/// Buckets of latency: eight for each power of two of nanoseconds.
+const BUCKETS: usize = 64 * 8;
+
+struct Latencies {
+    buckets: Box<[u32; BUCKETS]>,
+    count: u64,
+    sum: Duration,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Latencies { buckets: Box::new([0; BUCKETS]), count: 0, sum: Duration::ZERO }
+    }
+}
+
+fn bucket_of(nanoseconds: u64) -> usize {
+    let value = nanoseconds.max(8);
+    let power = value.ilog2();
+    (power as usize) * 8 + ((value >> (power - 3)) & 7) as usize
+}
+
+/// The first value that is beyond a bucket.
+fn end_of(bucket: usize) -> f64 {
+    (9 + bucket % 8) as f64 * ((bucket / 8) as f64 - 3.0).exp2()
+}
+
+impl Latencies {
+    fn add(&mut self, latency: Duration) {
+        self.buckets[bucket_of(latency.as_nanos() as u64)] += 1;
+        self.count += 1;
+        self.sum += latency;
+    }
+
+    fn mean_us(&self) -> f64 {
+        self.sum.as_secs_f64() * 1e6 / self.count.max(1) as f64
+    }
+
+    /// What so many of a hundred stay below, at most one eighth too high.
+    fn percentile_us(&self, percent: f64) -> f64 {
+        let wanted = (self.count as f64 * percent / 100.0).ceil() as u64;
+        let mut seen = 0;
+        for (bucket, &count) in self.buckets.iter().enumerate() {
+            seen += count as u64;
+            if seen >= wanted && seen > 0 {
+                return end_of(bucket) / 1000.0;
+            }
+        }
+        0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::{Budget, Cancel, Fault, Faulty, Limits, Memory, Store, Throttled, job::test_job};
+
+    fn plan(blocks: &[usize], in_flight: &[u32]) -> MeasurePlan {
+        MeasurePlan {
+            seconds: 0.1,
+            working_set_bytes: Some(8 << 20),
+            blocks: blocks.to_vec(),
+            in_flight: in_flight.to_vec(),
+            rounds: 2,
+        }
+    }
+
+    fn store_on(devices: Vec<Arc<dyn Device>>) -> (tempfile::TempDir, Store) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open_on(folder.path(), devices).unwrap();
+        (folder, store)
+    }
+
+    fn assert_all_is_handed_back(job: &Job) {
+        assert_eq!((job.budget().reserved_bytes(), job.extents_in_use()), (0, 0));
+    }
+
+    #[test]
+    fn every_point_of_the_grid_is_measured_and_everything_is_handed_back() {
+        let (_folder, job) = test_job(64 << 20, &[]);
+        let (blocks, in_flight) = ([4 << 10, 64 << 10, 1 << 20], [1, 4, 16]);
+        let profile = measure(&job, 0, &plan(&blocks, &in_flight)).unwrap();
+        assert_all_is_handed_back(&job);
+        assert_eq!((profile.number, profile.working_set_bytes), (0, 8 << 20));
+        assert_eq!(profile.points.len(), 4 * 3 * 3);
+        for pattern in Pattern::ALL {
+            for (block, count) in blocks.iter().flat_map(|&block| in_flight.map(|count| (block, count))) {
+                let point = profile.point(pattern, block as u64, count).expect("it was in the plan");
+                let bytes = point.operations_per_second * block as f64;
+                assert!((point.bytes_per_second / bytes - 1.0).abs() < 1e-9, "{point:?}");
+                assert!(point.latency_us_mean > 0.0 && point.latency_us_p99 > 0.0, "{point:?}");
+            }
+        }
+        // What was measured can be kept.
+        let path = std::path::Path::new("d");
+        let profile = crate::DriveProfile::new(vec![profile]);
+        assert_eq!(crate::DriveProfile::from_json(&profile.to_json(), path).unwrap(), profile);
+    }
+
+    #[test]
+    fn a_drive_in_a_folder_is_measured_by_the_ring_or_by_threads() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::init(&[folder.path().join("store")], None).unwrap();
+        let job = store.job(Budget::new(32 << 20, 2), Cancel::default()).unwrap();
+        let profile = measure(&job, 0, &plan(&[4 << 10, 2 << 20], &[1, 4])).unwrap();
+        assert_all_is_handed_back(&job);
+        assert!(["io_uring", "threads"].contains(&&profile.io[..]), "{}", profile.io);
+        assert_eq!(profile.points.len(), 16);
+    }
+
+    #[test]
+    fn a_small_budget_leaves_out_large_points_and_no_pattern() {
+        let (_folder, job) = test_job(8 << 20, &[]);
+        let profile = measure(&job, 0, &plan(&[4 << 10, 1 << 20, 2 << 20], &[1, 64])).unwrap();
+        assert_all_is_handed_back(&job);
+        for pattern in Pattern::ALL {
+            let points: Vec<_> =
+                profile.of(pattern).map(|point| (point.block_bytes, point.in_flight)).collect();
+            assert_eq!(points, [(4 << 10, 1), (4 << 10, 64), (1 << 20, 1), (2 << 20, 1)]);
+        }
+        let (_folder, job) = test_job(100 << 10, &[]);
+        let error = measure(&job, 0, &plan(&[4 << 10], &[1])).unwrap_err();
+        assert!(matches!(error, Error::OverBudget { .. }), "{error}");
+        assert_all_is_handed_back(&job);
+    }
+
+    #[test]
+    fn a_throttled_drive_measures_near_its_limit() {
+        let bytes_per_second = 64 << 20;
+        let limits = Limits { bytes_per_second, ..Limits::default() };
+        let slow = Throttled::new(Arc::new(Memory::new(256)), limits);
+        let (_folder, store) = store_on(vec![Arc::new(slow)]);
+        let job = store.job(Budget::new(64 << 20, 2), Cancel::default()).unwrap();
+        let profile = measure(&job, 0, &MeasurePlan { seconds: 1.0, ..plan(&[256 << 10], &[1, 4]) }).unwrap();
+        for point in &profile.points {
+            let part = point.bytes_per_second / bytes_per_second as f64;
+            assert!((0.1..1.2).contains(&part), "{part} of the limit: {point:?}");
+        }
+        assert_eq!(profile.io, "threads");
+    }
+
+    #[test]
+    fn a_measurement_that_is_told_to_stop_stops_and_hands_back() {
+        let limits = Limits { latency: Duration::from_millis(5), ..Limits::default() };
+        let (_folder, store) = store_on(vec![Arc::new(Throttled::new(Arc::new(Memory::new(256)), limits))]);
+        // While the working set is written, and later.
+        for milliseconds in [1, 300] {
+            let job = store.job(Budget::new(64 << 20, 2), Cancel::default()).unwrap();
+            let cancel = job.cancel().clone();
+            let stopper = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(milliseconds));
+                cancel.cancel();
+            });
+            let plan = MeasurePlan { seconds: 3600.0, ..plan(&[4 << 10, 64 << 10], &[1, 16]) };
+            let measured = measure(&job, 0, &plan);
+            stopper.join().unwrap();
+            assert!(matches!(measured, Err(Error::Cancelled)), "{measured:?}");
+            assert_all_is_handed_back(&job);
+        }
+    }
+
+    #[test]
+    fn a_drive_that_fails_is_told_by_name_and_everything_is_handed_back() {
+        // 8 MiB are written in 8 requests; the rest are in samples.
+        for fault in [
+            Fault::FailWrite(0),
+            Fault::FailWrite(5),
+            Fault::FailWrite(20),
+            Fault::FailRead(0),
+            Fault::FailRead(30),
+            Fault::FailSync(0),
+            Fault::FailSync(1),
+            Fault::NoSpaceFromWrite(3),
+        ] {
+            let (_folder, job) = test_job(64 << 20, &[fault]);
+            let error = measure(&job, 0, &plan(&[4 << 10, 64 << 10], &[1, 16])).unwrap_err();
+            assert!(matches!(error, Error::Io { .. }), "{fault:?}: {error}");
+            assert!(error.to_string().contains("memory"), "{fault:?}: {error}");
+            assert_all_is_handed_back(&job);
+        }
+    }
+
+    #[test]
+    fn only_the_device_that_was_named_is_written_and_datasets_stay_as_they_are() {
+        let memory: [Arc<Memory>; 2] = [0, 1].map(|_| Arc::new(Memory::new(256)));
+        let devices = memory.clone().map(|device| Arc::new(Faulty::new(device, &[])));
+        let (_folder, store) = store_on(devices.clone().map(|device| device as Arc<dyn Device>).to_vec());
+        let job = store.job(Budget::new(64 << 20, 2), Cancel::default()).unwrap();
+        let mut builder = store.create_dataset(&job, "data", crate::BYTES).unwrap();
+        let mut writer = builder.file(crate::BYTES, 4096, 1 << 20).unwrap();
+        (0..5u8).for_each(|byte| writer.write(&vec![byte; 1 << 20]).unwrap());
+        builder.add(writer).unwrap();
+        builder.commit(&[]).unwrap();
+        drop(job);
+
+        let job = store.job(Budget::new(64 << 20, 2), Cancel::default()).unwrap();
+        devices.iter().for_each(|device| device.set(&[]));
+        measure(&job, 1, &plan(&[4 << 10, 1 << 20], &[1, 4])).unwrap();
+        assert_eq!(devices[0].counts().1, 0, "the other device was written to");
+        assert!(devices[1].counts().1 > 0);
+        assert_all_is_handed_back(&job);
+        assert!(store.verify(&job, &[], false).unwrap().is_sound());
+        assert!(matches!(measure(&job, 7, &plan(&[4096], &[1])), Err(Error::NoDevice { number: 7 })));
+        drop(job);
+        let used = store.usage().unwrap();
+        assert!(used.iter().all(|device| device.job_bytes == 0), "{used:?}");
+    }
+
+    #[test]
+    fn a_working_set_that_does_not_fit_is_refused() {
+        let (_folder, job) = test_job(64 << 20, &[]);
+        let plan = MeasurePlan { working_set_bytes: Some(1 << 30), ..plan(&[4 << 10], &[1]) };
+        assert!(matches!(measure(&job, 0, &plan), Err(Error::NoSpace { .. })));
+        assert_all_is_handed_back(&job);
+        let plan = MeasurePlan { working_set_bytes: None, ..plan };
+        let profile = measure(&job, 0, &plan).unwrap();
+        assert!((2 << 20..=128 << 20).contains(&profile.working_set_bytes), "{}", profile.working_set_bytes);
+    }
+
+    #[test]
+    fn requests_in_sequence_go_round_and_random_ones_reach_everything() {
+        let (_folder, job) = test_job(64 << 20, &[]);
+        let mut area = Area::take(&job, 0, Some(8 << 20)).unwrap();
+        let mut blocks = |pattern, block, count: usize| -> Vec<u64> {
+            (0..count).map(|_| area.next_block(pattern, block)).collect()
+        };
+        assert_eq!(blocks(Pattern::SequentialRead, 2 << 20, 5), [0, 1, 2, 3, 0]);
+        // Goes on after the 2 MiB of the last.
+        assert_eq!(blocks(Pattern::SequentialRead, 1 << 20, 3), [2, 3, 4]);
+        assert_eq!(blocks(Pattern::SequentialWrite, 4 << 10, 2), [0, 1]);
+        assert_eq!(blocks(Pattern::SequentialWrite, 2 << 20, 2), [1, 2]);
+        let mut random = blocks(Pattern::RandomRead, 1 << 20, 1000);
+        random.sort();
+        random.dedup();
+        assert_eq!(random, (0..8).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn percentiles_are_those_of_a_sorted_list_or_an_eighth_more() {
+        for seed in 0..20 {
+            let mut random = Random(seed);
+            let values: Vec<u64> =
+                (0..1 + random.below(3000)).map(|_| 8 + random.next() % (1 << (4 + seed * 2))).collect();
+            let mut latencies = Latencies::default();
+            values.iter().for_each(|&value| latencies.add(Duration::from_nanos(value)));
+            let mut sorted = values;
+            sorted.sort();
+            for percent in [1.0, 50.0, 99.0, 100.0] {
+                let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
+                let (exact, found) = (sorted[rank - 1] as f64, latencies.percentile_us(percent) * 1000.0);
+                let bound = exact..=exact * 1.125 + 1e-6;
+                assert!(bound.contains(&found), "seed {seed}, {percent} %: {found} for {exact}");
+            }
+        }
+        assert_eq!(Latencies::default().percentile_us(99.0), 0.0);
+        let mut longest = Latencies::default();
+        longest.add(Duration::from_nanos(u64::MAX));
+        assert!(longest.percentile_us(99.0) > 1e15);
+    }
+}

@@ -1,0 +1,527 @@
+//! What the drives of a store can do: measured points, kept with the store, and estimates of time from them.
+//!
+//! ```text
+//!   DriveProfile ── DeviceProfile (one for each device) ── Point: pattern, block size, requests in flight
+//!                                                            └─► bytes a second, latency
+//! ```
+//!
+//! Whoever plans a job asks [`DriveProfile::read_seconds`]: of the points with one block size the best counts, since who
+//! plans also chooses how many requests are in flight; between block sizes the rate is interpolated on logarithmic
+//! scales, on which the curve of a drive is two straight lines (so many operations a second, then so many bytes a
+//! second). A table of two numbers, bandwidth and operations, would do the same on an ideal drive and be wrong in the
+//! bend, at 16 to 256 KiB, where the choices lie.
+
+use std::{collections::BTreeMap, fmt, fs, io::Write, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{EXTENT_BYTES, Error, PAGE_BYTES, Result, Store, scratch::random_u64};
+
+const FILE_NAME: &str = "drive.json";
+const VERSION: u32 = 1;
+/// Larger files are none of ours: a whole profile of one device has about 25 KB.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// In which order, and in which direction, bytes move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// Reads, each where the one before ended.
+    SequentialRead,
+    /// Writes, each where the one before ended.
+    SequentialWrite,
+    /// Reads of blocks anywhere.
+    RandomRead,
+    /// Writes of blocks anywhere.
+    RandomWrite,
+}
+
+impl Pattern {
+    /// All four, in the order in which they are shown.
+    pub const ALL: [Pattern; 4] =
+        [Pattern::SequentialRead, Pattern::SequentialWrite, Pattern::RandomRead, Pattern::RandomWrite];
+
+    /// Whether bytes go to the drive.
+    pub fn is_write(self) -> bool {
+        matches!(self, Pattern::SequentialWrite | Pattern::RandomWrite)
+    }
+
+    /// Whether each request goes on where the one before ended.
+    pub fn is_sequential(self) -> bool {
+        matches!(self, Pattern::SequentialRead | Pattern::SequentialWrite)
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Pattern::SequentialRead => "sequential read",
+            Pattern::SequentialWrite => "sequential write",
+            Pattern::RandomRead => "random read",
+            Pattern::RandomWrite => "random write",
+        })
+    }
+}
+
+/// What was measured with one pattern, one block size and one number of requests in flight.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Order and direction.
+    pub pattern: Pattern,
+    /// Bytes of each request: a power of two from 4 KiB to 2 MiB.
+    pub block_bytes: u64,
+    /// Requests that were on their way at once.
+    pub in_flight: u32,
+    /// Bytes a second; for writes until they are durable.
+    pub bytes_per_second: f64,
+    /// Requests a second.
+    pub operations_per_second: f64,
+    /// From the submission of a request until its end was seen, in microseconds.
+    pub latency_us_mean: f64,
+    /// What 99 of 100 requests stay below, in microseconds, at most one eighth too high.
+    pub latency_us_p99: f64,
+}
+
+impl Point {
+    fn is_sound(&self) -> bool {
+        let rates = [self.bytes_per_second, self.operations_per_second];
+        let latencies = [self.latency_us_mean, self.latency_us_p99];
+        self.block_bytes.is_power_of_two()
+            && (PAGE_BYTES as u64..=EXTENT_BYTES as u64).contains(&self.block_bytes)
+            && self.in_flight > 0
+            && rates.iter().all(|rate| rate.is_finite() && *rate > 0.0)
+            && latencies.iter().all(|latency| latency.is_finite() && *latency >= 0.0)
+    }
+}
+
+/// What one device of a store can do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceProfile {
+    /// Its number in the store.
+    pub number: u16,
+    /// Its folder.
+    pub path: String,
+    /// When it was measured, in seconds since 1970.
+    pub measured_unix_seconds: u64,
+    /// What it can hold: data is spread over devices in proportion to this.
+    pub capacity_bytes: u64,
+    /// The range in which it was measured. A cache of that size, of the drive or the host, flatters it.
+    pub working_set_bytes: u64,
+    /// Whether that went past the page cache.
+    pub direct_io: bool,
+    /// How it was read and written: "io_uring" or "threads".
+    pub io: String,
+    /// All points, by pattern, block size and requests in flight; each pattern has some.
+    pub points: Vec<Point>,
+}
+
+impl DeviceProfile {
+    /// The points of a pattern.
+    pub fn of(&self, pattern: Pattern) -> impl Iterator<Item = &Point> + Clone {
+        self.points.iter().filter(move |point| point.pattern == pattern)
+    }
+
+    /// The point of a pattern with the most bytes a second.
+    pub fn best(&self, pattern: Pattern) -> Option<&Point> {
+        self.of(pattern).max_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second))
+    }
+
+    /// The point of a pattern and a block size with the most bytes a second.
+    pub fn best_of_block(&self, pattern: Pattern, block_bytes: u64) -> Option<&Point> {
+        let points = self.of(pattern).filter(|point| point.block_bytes == block_bytes);
+        points.max_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second))
+    }
+
+    /// The point of a pattern, a block size and a number of requests in flight.
+    pub fn point(&self, pattern: Pattern, block_bytes: u64, in_flight: u32) -> Option<&Point> {
+        self.of(pattern).find(|point| point.block_bytes == block_bytes && point.in_flight == in_flight)
+    }
+
+    /// Bytes a second with requests of a size, as many in flight as is best. Never less with larger requests.
+    fn rate(&self, pattern: Pattern, request_bytes: u64) -> f64 {
+        let mut curve = BTreeMap::<u64, f64>::new();
+        for point in self.of(pattern) {
+            let best = curve.entry(point.block_bytes).or_default();
+            *best = best.max(point.bytes_per_second);
+        }
+        let mut best = 0.0f64;
+        // A measurement that is lower at a larger block is noise, or a drive that whoever reads splits blocks for.
+        curve.values_mut().for_each(|rate| {
+            best = best.max(*rate);
+            *rate = best;
+        });
+        let request_bytes = request_bytes.max(1);
+        let below = curve.range(..=request_bytes).next_back();
+        let above = curve.range(request_bytes..).next();
+        match (below, above) {
+            (Some((&x, &y)), Some((&x2, &y2))) if x2 > x => {
+                let part = (request_bytes as f64 / x as f64).ln() / (x2 as f64 / x as f64).ln();
+                (y.ln() + part * (y2.ln() - y.ln())).exp()
+            }
+            (Some((_, &rate)), _) => rate,
+            // A request that is smaller than all measured blocks costs as much as the smallest of them.
+            (None, Some((&block_bytes, &rate))) => rate * request_bytes as f64 / block_bytes as f64,
+            (None, None) => unreachable!("every pattern has points"),
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        self.capacity_bytes > 0
+            && self.points.iter().all(Point::is_sound)
+            && Pattern::ALL.iter().all(|&pattern| self.of(pattern).next().is_some())
+    }
+}
+
+/// What the drives of a store can do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DriveProfile {
+    version: u32,
+    /// One for each device that was measured, by number; at least one.
+    pub devices: Vec<DeviceProfile>,
+}
+
+impl Default for DriveProfile {
+    /// A conservative guess, for stores that nobody measured: the flash card of 2008 of the LLNL article (446 MB/s read
+    /// and 378 MB/s written in sequence, 328 MB/s read at random; section "ioMemory benchmark"), which drives of today
+    /// surpass, with 10,000 operations of 4 KiB a second, which is a guess of ours. A plan that is good on it does few
+    /// random reads, and loses little on a faster drive.
+    fn default() -> Self {
+        let point = |pattern, block_bytes: u64, in_flight, bytes_per_second: f64| {
+            let operations_per_second = bytes_per_second / block_bytes as f64;
+            let latency_us = in_flight as f64 / operations_per_second * 1e6;
+            Point {
+                pattern,
+                block_bytes,
+                in_flight,
+                bytes_per_second,
+                operations_per_second,
+                latency_us_mean: latency_us,
+                latency_us_p99: latency_us,
+            }
+        };
+        let small = 4096.0 * 10e3;
+        let points = [
+            (Pattern::SequentialRead, 446e6),
+            (Pattern::SequentialWrite, 378e6),
+            (Pattern::RandomRead, 328e6),
+            (Pattern::RandomWrite, 200e6),
+        ];
+        let points = points.into_iter().flat_map(|(pattern, large)| {
+            [point(pattern, 4 << 10, 4, small), point(pattern, 128 << 10, 4, large)]
+        });
+        let device = DeviceProfile {
+            number: 0,
+            path: String::new(),
+            measured_unix_seconds: 0,
+            capacity_bytes: 1,
+            working_set_bytes: 0,
+            direct_io: true,
+            io: "none".to_string(),
+            points: points.collect(),
+        };
+        DriveProfile::new(vec![device])
+    }
+}
+
+impl DriveProfile {
+    /// A profile of these devices.
+    ///
+    /// # Panics
+    /// Where there are none, or one of them has no points of some pattern, or points that no drive can have.
+    pub fn new(mut devices: Vec<DeviceProfile>) -> DriveProfile {
+        assert!(!devices.is_empty() && devices.iter().all(DeviceProfile::is_sound), "{devices:?}");
+        devices.sort_by_key(|device| device.number);
+        DriveProfile { version: VERSION, devices }
+    }
+
+    /// Reads what [`DriveProfile::to_json`] wrote; `path` is for messages.
+    ///
+    /// # Errors
+    /// [`Error::BadFormat`] for another version, and for numbers that no drive can have.
+    pub fn from_json(json: &[u8], path: &Path) -> Result<DriveProfile> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let bad = |what, found: String, expected: String| Error::BadFormat {
+            path: path.to_path_buf(),
+            what,
+            found,
+            expected,
+        };
+        let no_json = |error: serde_json::Error| bad("JSON", error.to_string(), "a drive profile".into());
+        let version = serde_json::from_slice::<Versioned>(json).map_err(no_json)?.version;
+        if version != VERSION {
+            return Err(bad("version", version.to_string(), VERSION.to_string()));
+        }
+        let mut profile: DriveProfile = serde_json::from_slice(json).map_err(no_json)?;
+        if profile.devices.is_empty() {
+            return Err(bad("devices", "none".into(), "at least one".into()));
+        }
+        if let Some(device) = profile.devices.iter().find(|device| !device.is_sound()) {
+            let found =
+                format!("a capacity, rates or latencies of device {} that make no sense", device.number);
+            return Err(bad("numbers", found, "positive ones for every pattern".into()));
+        }
+        profile.devices.sort_by_key(|device| device.number);
+        Ok(profile)
+    }
+
+    /// The profile as JSON, as `docs/format.md` describes it.
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut json = serde_json::to_vec_pretty(self).expect("numbers and strings");
+        json.push(b'\n');
+        json
+    }
+
+    /// How long it takes to read `bytes` in requests of `request_bytes`, with as many in flight as is best.
+    ///
+    /// The bytes lie on the devices in proportion to their capacity, which work at the same time; folders on one and
+    /// the same drive are not known as that, and the estimate is then too low. Grows with `bytes` and never with
+    /// `request_bytes`. Costs a walk over the points, so it is for planning and not for each request.
+    ///
+    /// ```
+    /// use inshore_store::DriveProfile;
+    /// let profile = DriveProfile::default();
+    /// let stream = profile.read_seconds(1 << 30, 1 << 20, true);
+    /// let scattered = profile.read_seconds(1 << 30, 4 << 10, false);
+    /// assert!(stream < 3.0 && scattered > 10.0);
+    /// ```
+    pub fn read_seconds(&self, bytes: u64, request_bytes: u64, is_sequential: bool) -> f64 {
+        let pattern = if is_sequential { Pattern::SequentialRead } else { Pattern::RandomRead };
+        self.seconds(pattern, bytes, request_bytes)
+    }
+
+    /// How long it takes to write `bytes`: see [`DriveProfile::read_seconds`].
+    pub fn write_seconds(&self, bytes: u64, request_bytes: u64, is_sequential: bool) -> f64 {
+        let pattern = if is_sequential { Pattern::SequentialWrite } else { Pattern::RandomWrite };
+        self.seconds(pattern, bytes, request_bytes)
+    }
+
+    fn seconds(&self, pattern: Pattern, bytes: u64, request_bytes: u64) -> f64 {
+        let all: f64 = self.devices.iter().map(|device| device.capacity_bytes as f64).sum();
+        let seconds = self.devices.iter().map(|device| {
+            let share = device.capacity_bytes as f64 / all;
+            bytes as f64 * share / device.rate(pattern, request_bytes)
+        });
+        seconds.fold(0.0, f64::max)
+    }
+}
+
+impl Store {
+    /// What [`crate::measure`] found last; `None` where nothing was measured, and where the file is damaged or of
+    /// another version, which a new measurement mends.
+    pub fn drive_profile(&self) -> Option<DriveProfile> {
+        let path = self.path().join(FILE_NAME);
+        let is_small = fs::metadata(&path).is_ok_and(|file| file.len() <= FILE_BYTES_MAX);
+        DriveProfile::from_json(&is_small.then(|| fs::read(&path).ok())??, &path).ok()
+    }
+
+    /// Keeps what was measured in the folder of the first device, in the place of what is known of the same devices.
+    /// Gives everything that is known then.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::BadFormat`].
+    ///
+    /// # Panics
+    /// Where `measured` is empty.
+    pub fn keep_drive_profile(&self, measured: Vec<DeviceProfile>) -> Result<DriveProfile> {
+        let paths = self.device_paths()?;
+        let mut devices = self.drive_profile().map_or(Vec::new(), |profile| profile.devices);
+        // Another device may have the number of one that was removed.
+        devices.retain(|old| {
+            let is_there = paths.get(&old.number).is_some_and(|path| path == Path::new(&old.path));
+            is_there && measured.iter().all(|new| new.number != old.number)
+        });
+        devices.extend(measured);
+        let profile = DriveProfile::new(devices);
+        let (path, new) = (self.path().join(FILE_NAME), self.path().join(temporary_name()));
+        let write = || {
+            let mut file = fs::File::create_new(&new)?;
+            file.write_all(&profile.to_json())?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        };
+        write().map_err(|error| {
+            let _ = fs::remove_file(&new);
+            Error::io("write", path.clone(), error)
+        })?;
+        Ok(profile)
+    }
+}
+
+fn temporary_name() -> String {
+    format!("{FILE_NAME}-{:016x}", random_u64())
+}
+
+/// Removes what is known of a store's drives from a folder that is no longer its first.
+pub(crate) fn forget(home: &Path) {
+    // What stays is in nobody's way.
+    let _ = fs::remove_file(home.join(FILE_NAME));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Memory;
+
+    /// A drive of so many operations and bytes a second.
+    fn device(number: u16, capacity_bytes: u64, operations: f64, bandwidth: f64) -> DeviceProfile {
+        let mut profile = DriveProfile::default().devices.remove(0);
+        let block = |shift| 1u64 << shift;
+        let points = Pattern::ALL.into_iter().flat_map(|pattern| {
+            [12, 14, 16, 18, 20, 21].into_iter().map(move |shift| {
+                let bytes_per_second = (operations * block(shift) as f64).min(bandwidth);
+                Point {
+                    pattern,
+                    block_bytes: block(shift),
+                    in_flight: 32,
+                    bytes_per_second,
+                    operations_per_second: bytes_per_second / block(shift) as f64,
+                    latency_us_mean: 80.0,
+                    latency_us_p99: 200.0,
+                }
+            })
+        });
+        profile.points = points.collect();
+        DeviceProfile { number, capacity_bytes, path: format!("drive {number}"), ..profile }
+    }
+
+    #[test]
+    fn a_profile_survives_its_encoding() {
+        let path = Path::new("drive.json");
+        for profile in
+            [DriveProfile::default(), DriveProfile::new(vec![device(1, 5, 1e5, 3e9), device(0, 7, 1e4, 1e9)])]
+        {
+            assert_eq!(DriveProfile::from_json(&profile.to_json(), path).unwrap(), profile);
+        }
+    }
+
+    #[test]
+    fn hostile_json_is_refused_by_name() {
+        let good = String::from_utf8(DriveProfile::default().to_json()).unwrap();
+        let changes = [
+            ("\"version\": 1", "\"version\": 2", "version: found 2, expected 1"),
+            ("\"version\": 1", "\"version\": -1", "JSON"),
+            ("\"version\": 1", "\"revision\": 1", "JSON"),
+            ("\"bytes_per_second\": 446000000.0", "\"bytes_per_second\": 0.0", "numbers"),
+            ("\"bytes_per_second\": 446000000.0", "\"bytes_per_second\": -1", "numbers"),
+            ("\"bytes_per_second\": 446000000.0", "\"bytes_per_second\": 1e999", "JSON"),
+            ("\"bytes_per_second\": 446000000.0", "\"bytes_per_second\": null", "JSON"),
+            ("\"bytes_per_second\": 446000000.0", "\"bytes_per_second\": \"x\"", "JSON"),
+            ("\"block_bytes\": 4096", "\"block_bytes\": 0", "numbers"),
+            ("\"block_bytes\": 4096", "\"block_bytes\": 5000", "numbers"),
+            ("\"block_bytes\": 4096", "\"block_bytes\": 18446744073709551615", "numbers"),
+            ("\"in_flight\": 4", "\"in_flight\": 0", "numbers"),
+            ("\"capacity_bytes\": 1", "\"capacity_bytes\": 0", "numbers"),
+            ("\"latency_us_mean\": 400.0", "\"latency_us_mean\": -1", "numbers"),
+            ("random-write", "random-wipe", "JSON"),
+            ("random-write", "random-read", "numbers"),
+        ];
+        for (from, to, what) in changes {
+            assert!(good.contains(from), "no {from} in {good}");
+            let error =
+                DriveProfile::from_json(good.replace(from, to).as_bytes(), Path::new("d")).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("d: {what}")), "{to}: {error}");
+        }
+        for text in ["", "{", "[]", "null", "{\"version\":1}", "{\"version\":1,\"devices\":[]}", "\u{0}"] {
+            assert!(DriveProfile::from_json(text.as_bytes(), Path::new("d")).is_err(), "{text:?}");
+        }
+        let deep = "[".repeat(1 << 20);
+        assert!(DriveProfile::from_json(deep.as_bytes(), Path::new("d")).is_err());
+        for length in 0..good.len() - 2 {
+            assert!(DriveProfile::from_json(&good.as_bytes()[..length], Path::new("d")).is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn estimates_grow_with_bytes_and_never_with_the_size_of_requests() {
+        let mut noisy = device(0, 1, 1e5, 3e9);
+        // A drive whose largest blocks were measured slower.
+        noisy.points.iter_mut().filter(|point| point.block_bytes > 1 << 18).for_each(|point| {
+            point.bytes_per_second /= 3.0;
+        });
+        for profile in [DriveProfile::default(), DriveProfile::new(vec![noisy, device(1, 3, 1e4, 1e9)])] {
+            for is_sequential in [false, true] {
+                for estimate in [DriveProfile::read_seconds, DriveProfile::write_seconds] {
+                    let of = |bytes, request| estimate(&profile, bytes, request, is_sequential);
+                    let mut before = f64::INFINITY;
+                    for request in (0..24).flat_map(|shift| [1u64 << shift, 3 << shift]).chain([u64::MAX]) {
+                        if request.is_power_of_two() {
+                            let next = of(1 << 30, request + request / 3);
+                            assert!(next <= of(1 << 30, request) * (1.0 + 1e-12), "{request}");
+                        }
+                        if request.is_power_of_two() || request == u64::MAX {
+                            let seconds = of(1 << 30, request);
+                            assert!(seconds > 0.0 && seconds <= before * (1.0 + 1e-12), "{request}");
+                            before = seconds;
+                        }
+                        assert!(of(2 << 30, request) > of(1 << 30, request));
+                        assert_eq!(of(0, request), 0.0);
+                    }
+                    assert_eq!(of(1 << 30, 0), of(1 << 30, 1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn estimates_meet_the_measured_points_and_lie_between_them() {
+        let profile = DriveProfile::new(vec![device(0, 1, 1e5, 3e9)]);
+        let rate = |request| (1u64 << 30) as f64 / profile.read_seconds(1 << 30, request, false);
+        let is_near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+        assert!(is_near(rate(4 << 10), 1e5 * 4096.0) && is_near(rate(1 << 20), 3e9));
+        // Half way on a logarithmic scale from 4 to 16 KiB; half a smallest block costs as much as a whole one.
+        assert!(is_near(rate(8 << 10), 1e5 * 8192.0), "{}", rate(8 << 10));
+        assert!(is_near(rate(2 << 10), 1e5 * 2048.0));
+        assert!(is_near(rate(1 << 30), 3e9));
+    }
+
+    #[test]
+    fn the_device_that_is_slow_for_its_share_decides() {
+        let fast = device(0, 1, 1e6, 4e9);
+        let one = DriveProfile::new(vec![fast.clone()]).read_seconds(1 << 30, 1 << 20, true);
+        let equal = DriveProfile::new(vec![fast.clone(), device(1, 1, 1e6, 4e9)]);
+        assert!((equal.read_seconds(1 << 30, 1 << 20, true) / (one / 2.0) - 1.0).abs() < 1e-9);
+        let slow = DriveProfile::new(vec![fast, device(1, 1, 1e6, 1e9)]);
+        assert!((slow.read_seconds(1 << 30, 1 << 20, true) / (one * 2.0) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_store_keeps_what_was_measured_and_ignores_what_it_does_not_know() {
+        let folder = tempfile::tempdir().unwrap();
+        let memory: [Arc<Memory>; 2] = [0, 1].map(|_| Arc::new(Memory::new(256)));
+        let devices = memory.map(|device| device as Arc<dyn crate::Device>).to_vec();
+        let store = Store::open_on(folder.path(), devices).unwrap();
+        assert_eq!(store.drive_profile(), None);
+        let job = store.job(crate::Budget::new(1 << 20, 1), crate::Cancel::default()).unwrap();
+        assert!(job.report().drive_floor.is_none());
+
+        let paths = store.device_paths().unwrap();
+        let of = |number, bandwidth| DeviceProfile {
+            path: paths[&number].display().to_string(),
+            ..device(number, 1, 1e5, bandwidth)
+        };
+        assert_eq!(store.keep_drive_profile(vec![of(0, 1e9)]).unwrap().devices, [of(0, 1e9)]);
+        assert_eq!(store.keep_drive_profile(vec![of(1, 2e9)]).unwrap().devices, [of(0, 1e9), of(1, 2e9)]);
+        let profile = store.keep_drive_profile(vec![of(0, 3e9)]).unwrap();
+        assert_eq!(profile.devices, [of(0, 3e9), of(1, 2e9)]);
+        assert_eq!(store.drive_profile(), Some(profile));
+        let floor = job.report().drive_floor.unwrap();
+        assert_eq!((floor.read_seconds, floor.write_seconds), (0.0, 0.0));
+
+        let names = || fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names().filter(|name| name.to_string_lossy().starts_with("drive.json")).count(), 1);
+        for text in ["{\"version\":2}", "", "no JSON"] {
+            fs::write(folder.path().join(FILE_NAME), text).unwrap();
+            assert_eq!(store.drive_profile(), None, "{text:?}");
+            assert!(job.report().drive_floor.is_none());
+        }
+        // Of what is not understood nothing is kept.
+        assert_eq!(store.keep_drive_profile(vec![of(1, 1e9)]).unwrap().devices, [of(1, 1e9)]);
+        forget(folder.path());
+        assert_eq!(store.drive_profile(), None);
+    }
+}
