@@ -74,7 +74,7 @@ pub(crate) struct Superblock {
 }
 
 impl Superblock {
-    fn encode(&self, device: u16) -> Vec<u8> {
+    pub fn encode(&self, device: u16) -> Vec<u8> {
         let mut body = Vec::new();
         body.extend(self.sequence.to_le_bytes());
         body.extend(self.generation.to_le_bytes());
@@ -306,6 +306,7 @@ pub(crate) struct Log {
     tail: Tail,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Header {
     generation: u64,
     number: u64,
@@ -663,4 +664,17 @@ pub(crate) fn random_uuid() -> [u8; 16] {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     bytes
+}
+
+/// Reads the header of a log record and writes it again: `None` where it is none; else whether both say the same.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn record_header_round_trip(store: &[u8; 16], bytes: &[u8]) -> Option<bool> {
+    let header = Header::decode(store, bytes)?;
+    Some(Header::decode(store, &header.encode(store)).as_ref() == Some(&header))
+}
+
+/// The checksum that the header of a log record must have.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn record_header_sum(store: &[u8; 16], bytes: &[u8]) -> u32 {
+    header_sum(store, &bytes[..RECORD_HEADER_BYTES - 4])
 }
