@@ -33,6 +33,9 @@ mod encoding;
 mod error;
 mod extents;
 mod faulty;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod header;
 mod io;
 mod job;

@@ -74,7 +74,7 @@ pub(crate) struct Superblock {
 }
 
 impl Superblock {
-    fn encode(&self, device: u16) -> Vec<u8> {
+    pub fn encode(&self, device: u16) -> Vec<u8> {
         let mut body = Vec::new();
         body.extend(self.sequence.to_le_bytes());
         body.extend(self.generation.to_le_bytes());
@@ -227,7 +227,15 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
         (None, None) if !is_blank => {
             bad("superblock", "two damaged copies".to_string(), "at least one that is whole".to_string())
         }
-        (newest, _) => Ok(newest),
+        (mut newest, _) => {
+            // The second one was written and is damaged. It says the same, and that the store is there.
+            if let Some((_, first)) = &mut newest
+                && !is_blank
+            {
+                first.sequence = first.sequence.max(2);
+            }
+            Ok(newest)
+        }
     }
 }
 
@@ -298,6 +306,7 @@ pub(crate) struct Log {
     tail: Tail,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Header {
     generation: u64,
     number: u64,
@@ -347,10 +356,16 @@ fn header_sum(store: &[u8; 16], bytes: &[u8]) -> u32 {
 impl Log {
     /// Begins a log: writes `catalog` as the first record and then the superblock that makes it count. If this
     /// fails, what the superblock on the devices names still counts, or this does, and both say the same.
+    ///
+    /// The superblock is written twice, with this sequence and the next, so that both slots name this log: of two slots
+    /// where one is damaged, nobody can tell whether it was the newer one, and the older log lacks what was committed
+    /// since.
     pub fn begin(devices: &Devices, superblock: Superblock, catalog: &Catalog, pinned: u64) -> Result<Log> {
         let mut log = Log { superblock, tail: Tail::START };
         log.append(devices, catalog.commit, &catalog.checkpoint(pinned))?
             .expect("a log has room for its catalog");
+        write_superblock(devices, &log.superblock)?;
+        log.superblock.sequence += 1;
         write_superblock(devices, &log.superblock)?;
         Ok(log)
     }
@@ -629,7 +644,7 @@ pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Res
         limit_bytes,
         is_leaving: false,
     });
-    let mut superblock = Superblock {
+    let superblock = Superblock {
         store: random_uuid(),
         sequence: 1,
         generation: 1,
@@ -637,11 +652,8 @@ pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Res
         log,
         spare,
     };
-    Log::begin(&numbered, superblock.clone(), &Catalog::default(), 0)?;
-    // Both slots from the beginning: of a store that is there, there are two superblocks.
-    superblock.sequence += 1;
-    write_superblock(&numbered, &superblock)?;
-    Ok((numbered, superblock))
+    let log = Log::begin(&numbered, superblock, &Catalog::default(), 0)?;
+    Ok((numbered, log.superblock))
 }
 
 /// A random (version 4) UUID.
@@ -652,4 +664,17 @@ pub(crate) fn random_uuid() -> [u8; 16] {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     bytes
+}
+
+/// Reads the header of a log record and writes it again: `None` where it is none; else whether both say the same.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn record_header_round_trip(store: &[u8; 16], bytes: &[u8]) -> Option<bool> {
+    let header = Header::decode(store, bytes)?;
+    Some(Header::decode(store, &header.encode(store)).as_ref() == Some(&header))
+}
+
+/// The checksum that the header of a log record must have.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn record_header_sum(store: &[u8; 16], bytes: &[u8]) -> u32 {
+    header_sum(store, &bytes[..RECORD_HEADER_BYTES - 4])
 }

@@ -360,14 +360,11 @@ impl Shared {
     pub fn renew_log(&self) -> Result<()> {
         let mut state = self.state();
         let guard = self.registry.lock()?;
-        // Twice: both slots of every superblock.
-        for _ in 0..2 {
-            self.refresh(&mut state)?;
-            state.doubtful = true;
-            state.log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, |_| {})?;
-            guard.tell_last_record(state.log.last());
-            state.doubtful = false;
-        }
+        self.refresh(&mut state)?;
+        state.doubtful = true;
+        state.log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, |_| {})?;
+        guard.tell_last_record(state.log.last());
+        state.doubtful = false;
         Ok(())
     }
 

@@ -1,0 +1,371 @@
+//! Flipped bits on flash. Where nothing else gives the bytes, reading is an error that names the place; with two copies
+//! or parity the right bytes come back, and `verify` mends what was damaged. Never wrong bytes, never a panic.
+//!
+//! Every byte of what describes the data (superblocks, log, headers of extents, lists of references) is flipped one at
+//! a time, of zeros to the end of a page some; of the data itself, bits at random: `INSHORE_FLIPS` says how many,
+//! `INSHORE_SEED` where to begin.
+
+use std::{io, ops::Range, sync::Arc};
+
+use inshore_store::{
+    Budget, Cancel, Dataset, Device, EXTENT_BYTES, FileReader, Job, Memory, PAGE_BYTES, Redundancy, Result,
+    Store,
+};
+
+const EXTENTS: u32 = 400;
+/// The extent of every device that holds its superblock.
+const SUPERBLOCK: u32 = 1;
+/// Where log and spare of a new store lie on a single device. On two devices they take half of that on each, and the
+/// other half is data.
+const LOG: Range<u32> = 2..6;
+/// Every how many bytes one that is zero, like all after it on its page, is flipped.
+const ZEROS_STEP: usize = 97;
+
+const NONE: Redundancy = Redundancy::Copies(1);
+const COPIES: Redundancy = Redundancy::Copies(2);
+const PARITY: Redundancy = Redundancy::Parity { data: 2, parity: 1 };
+
+/// Bytes of which each sector differs from the next.
+fn content(len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i / 512) * 31 + i % 512 + 7) as u8).collect()
+}
+
+/// A device in memory that takes none for pages of zeros, so that a file of many extents is small.
+#[derive(Debug)]
+struct Sparse(Arc<Memory>);
+
+impl Device for Sparse {
+    fn extents(&self) -> u32 {
+        self.0.extents()
+    }
+
+    fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.read(extent, offset, buffer)
+    }
+
+    fn write(&self, extent: u32, offset: usize, buffer: &[u8]) -> io::Result<()> {
+        let pages = buffer.chunks(PAGE_BYTES).enumerate();
+        for (number, page) in pages.filter(|(_, page)| page.iter().any(|&byte| byte != 0)) {
+            self.0.write(extent, offset + number * PAGE_BYTES, page)?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn prepare(&self, _extents: Range<u32>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, extents: Range<u32>) -> io::Result<()> {
+        self.0.discard(extents)
+    }
+
+    fn is_direct(&self) -> bool {
+        true
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+}
+
+/// A page of a device: number of the device, extent, page.
+type Page = (usize, u32, usize);
+
+/// A store with one dataset `kept` of one file `bytes`.
+struct Bed {
+    home: tempfile::TempDir,
+    devices: Vec<Arc<Memory>>,
+    store: Store,
+}
+
+impl Bed {
+    fn open(devices: Vec<Arc<Memory>>) -> Result<Bed> {
+        let home = tempfile::tempdir().unwrap();
+        let all = devices.iter().map(|device| Arc::new(Sparse(device.clone())) as Arc<dyn Device>).collect();
+        let store = Store::open_on(home.path(), all)?;
+        Ok(Bed { home, devices, store })
+    }
+
+    /// `zeros` bytes of zero, and then `content(len)`.
+    fn with(redundancy: Redundancy, zeros: usize, len: usize) -> Bed {
+        let count = redundancy.devices();
+        let bed = Bed::open((0..count).map(|_| Arc::new(Memory::new(EXTENTS))).collect()).unwrap();
+        let job = bed.job();
+        let mut builder = bed.store.create_dataset(&job, "kept", "test").unwrap();
+        builder.redundancy(redundancy).unwrap();
+        let mut writer = builder.file("bytes", 4096, 65536).unwrap();
+        let some = vec![0; 1 << 20];
+        (0..zeros / some.len()).for_each(|_| writer.write(&some).unwrap());
+        writer.write(&content(len)).unwrap();
+        builder.add(writer).unwrap();
+        builder.commit(b"attributes").unwrap();
+        drop(job);
+        bed
+    }
+
+    fn job(&self) -> Job {
+        self.store.job(Budget::new(32 << 20, 1), Cancel::default()).unwrap()
+    }
+
+    /// Whether a superblock or the log lies in an extent.
+    fn is_log(&self, extent: u32) -> bool {
+        let log = if self.devices.len() == 1 { LOG } else { 2..4 };
+        extent == SUPERBLOCK || log.contains(&extent)
+    }
+
+    /// Another store with the same bytes on its devices, as after a restart.
+    fn copy(&self) -> Vec<Arc<Memory>> {
+        self.devices.iter().map(|device| Arc::new(device.copy())).collect()
+    }
+
+    fn dataset(&self) -> Dataset {
+        self.store.dataset("kept").unwrap()
+    }
+
+    /// All pages that were written to, but those of which `is_wanted` says no.
+    fn pages(&self, is_wanted: impl Fn(u32) -> bool) -> Vec<Page> {
+        let devices = self.devices.iter().enumerate();
+        let pages = devices.flat_map(|(number, device)| {
+            device.written().into_iter().map(move |(extent, page)| (number, extent, page))
+        });
+        pages.filter(|&(_, extent, _)| is_wanted(extent)).collect()
+    }
+
+    /// Every place of a page up to its last byte that is not zero, and some after that.
+    fn places(&self, (device, extent, page): Page) -> Vec<usize> {
+        let mut places = Vec::new();
+        self.devices[device].change_page(extent, page, |bytes| {
+            let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+            places.extend((0..end).chain((end..PAGE_BYTES).step_by(ZEROS_STEP)));
+        });
+        places
+    }
+
+    /// Flips bits of a byte while `look` looks, and makes the page what it was, whatever `look` did to it.
+    fn flipped<T>(&self, (device, extent, page): Page, at: usize, bits: u8, look: impl FnOnce() -> T) -> T {
+        let mut was = [0; PAGE_BYTES];
+        self.devices[device].change_page(extent, page, |bytes| {
+            was = *bytes;
+            bytes[at] ^= bits;
+        });
+        let found = look();
+        self.devices[device].change_page(extent, page, |bytes| *bytes = was);
+        found
+    }
+
+    /// Mends everything, and finds nothing damaged after that.
+    fn scrub(&self, job: &Job, what: &str) {
+        self.store.verify(job, &[], true).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let left = self.store.verify(job, &[], false).unwrap().damage;
+        assert!(left.is_empty(), "{what}: {left:?}");
+    }
+}
+
+fn read(dataset: &Dataset, job: &Job, range: Range<u64>) -> Result<Vec<u8>> {
+    let file = dataset.file("bytes").expect("it has it");
+    let mut reader = FileReader::new(job, &file, range, 65536)?;
+    let mut bytes = Vec::new();
+    while let Some(piece) = reader.next_piece()? {
+        bytes.extend_from_slice(piece);
+    }
+    Ok(bytes)
+}
+
+/// What was read is what was written; an error is none only where nothing else gives the bytes, and names the place.
+fn check(found: Result<Vec<u8>>, expected: &[u8], redundancy: Redundancy, what: &str) {
+    match found {
+        Ok(found) => assert!(found == expected, "{what}: wrong bytes"),
+        Err(error) => {
+            let message = error.to_string();
+            assert!(redundancy == NONE && message.contains("kept/bytes"), "{what}: {message}");
+            assert!(message.contains("offset"), "{what}: {message}");
+        }
+    }
+}
+
+fn is_header(extent: u32) -> bool {
+    extent.is_multiple_of(128)
+}
+
+#[test]
+fn every_flipped_byte_of_superblocks_and_log_is_survived_and_mended() {
+    let len = 9_000;
+    // Both lie twice on a single device too.
+    for redundancy in [NONE, COPIES, PARITY] {
+        let bed = Bed::with(redundancy, 0, len);
+        let mut flips = 0;
+        for page in bed.pages(|extent| bed.is_log(extent)) {
+            for at in bed.places(page) {
+                let what = format!("{redundancy}, {page:?}, byte {at}");
+                let other = bed.flipped(page, at, 1 << (flips % 8), || bed.copy());
+                let other = Bed::open(other).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let job = other.job();
+                let found = read(&other.dataset(), &job, 0..len as u64);
+                assert!(found.unwrap() == content(len), "{what}");
+                // Costs more than all else, and what is mended are pages, not bytes.
+                if at < 48 || at % 8 == 0 {
+                    other.scrub(&job, &what);
+                }
+                flips += 1;
+            }
+        }
+        assert!(flips > 500, "{flips} bytes");
+    }
+}
+
+#[test]
+fn damage_in_all_copies_of_superblock_or_log_is_told_with_its_device() {
+    let bed = Bed::with(NONE, 0, 9_000);
+    let superblock = bed.pages(|extent| extent == SUPERBLOCK);
+    let log = bed.pages(|extent| LOG.contains(&extent));
+    // Of each copy of the log the checkpoint; the record of the dataset is behind it.
+    let first: Vec<Page> = log.iter().copied().filter(|&(.., page)| page == 0).collect();
+    assert_eq!((superblock.len(), first.len(), log.len() > first.len()), (2, 2, true));
+    // Of the last record nobody can tell whether it was damaged in both copies or never written: it is not among them.
+    for pages in [superblock, first] {
+        for at in (0..100).step_by(9) {
+            let other =
+                Bed { home: tempfile::tempdir().unwrap(), devices: bed.copy(), store: bed.store.clone() };
+            for &(device, extent, page) in &pages {
+                other.devices[device].change_page(extent, page, |bytes| bytes[at] ^= 1);
+            }
+            match Bed::open(other.devices) {
+                Err(error) => assert!(error.to_string().contains("memory "), "{error}"),
+                // Bytes that nothing checks: the checkpoint of an empty catalog is shorter.
+                Ok(opened) => {
+                    let job = opened.job();
+                    assert!(read(&opened.dataset(), &job, 0..9_000).unwrap() == content(9_000), "byte {at}");
+                }
+            }
+            drop(other.home);
+        }
+    }
+}
+
+#[test]
+fn one_damaged_superblock_takes_no_commit_back() {
+    let bed = Bed::with(NONE, 0, 9_000);
+    // The first superblock of all is damaged, or the second; then those of a log that began anew, which happens once in
+    // two of these commits.
+    for number in 0..7 {
+        for page in bed.pages(|extent| extent == SUPERBLOCK) {
+            let other = bed.flipped(page, 50, 1, || bed.copy());
+            let other = Bed::open(other).unwrap();
+            assert_eq!(other.store.list().unwrap().len(), 1 + number, "slot in page {}", page.2);
+            // And what goes on from there is found again.
+            other.store.remove("kept").unwrap();
+            let again = Bed::open(other.devices).unwrap();
+            assert_eq!(again.store.list().unwrap().len(), number, "slot in page {}", page.2);
+        }
+        let builder = bed.store.create_dataset(&bed.job(), &format!("large-{number}"), "test").unwrap();
+        builder.commit(&vec![7; 200_000 * number]).unwrap();
+    }
+}
+
+#[test]
+fn every_flipped_byte_of_extent_headers_is_told_or_mended() {
+    let len = 70_000;
+    for redundancy in [NONE, COPIES, PARITY] {
+        let bed = Bed::with(redundancy, 0, len);
+        let (job, expected) = (bed.job(), content(len));
+        let mut flips = 0;
+        for page in bed.pages(is_header) {
+            for at in bed.places(page) {
+                let what = format!("{redundancy}, {page:?}, byte {at}");
+                bed.flipped(page, at, 1 << (flips % 8), || {
+                    check(read(&bed.dataset(), &job, 0..len as u64), &expected, redundancy, &what);
+                });
+                // Without a read before, which may have mended it.
+                bed.flipped(page, at, 1 << (flips % 8), || bed.scrub(&job, &what));
+                flips += 1;
+            }
+        }
+        assert!(flips > 100, "{flips} bytes");
+    }
+}
+
+#[test]
+fn every_flipped_byte_of_lists_of_references_is_told_or_mended() {
+    // So many references that they lie in a list of their own.
+    let many = Redundancy::Parity { data: 2, parity: 6 };
+    for (redundancy, extents) in [(NONE, 129), (COPIES, 65), (many, 33)] {
+        let (zeros, len) = ((extents - 1) * EXTENT_BYTES, 9_000);
+        let bed = Bed::with(redundancy, zeros, len);
+        let (job, expected) = (bed.job(), content(len));
+        let end = (zeros + len) as u64;
+        // The list is the only extent of all whose page 0 names places; zeros take no pages.
+        let is_data = |extent: u32| !is_header(extent) && !bed.is_log(extent);
+        let places = |page: &Page| {
+            let mut first = [0; 12];
+            bed.devices[page.0].change_page(page.1, page.2, |bytes| first.copy_from_slice(&bytes[..12]));
+            first[2..4] == [0, 0] && (first[0] as usize) < bed.devices.len() && first[1] == 0
+        };
+        let lists: Vec<Page> = bed.pages(is_data).into_iter().filter(places).collect();
+        assert!(lists.len() >= redundancy.list_copies(), "{lists:?}");
+        let mut flips = 0;
+        for page in lists {
+            for at in bed.places(page) {
+                let what = format!("{redundancy}, list in {page:?}, byte {at}");
+                bed.flipped(page, at, 1 << (flips % 8), || {
+                    check(read(&bed.dataset(), &job, zeros as u64..end), &expected, redundancy, &what);
+                });
+                // It reads all of the large file twice.
+                if redundancy != NONE && flips % 1009 == 0 {
+                    bed.flipped(page, at, 1 << (flips % 8), || bed.scrub(&job, &what));
+                }
+                flips += 1;
+            }
+        }
+        assert!(flips > 1500, "{flips} bytes");
+    }
+}
+
+#[test]
+fn random_flips_of_data_never_give_wrong_bytes() {
+    let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    let (wanted, seed) = (number("INSHORE_FLIPS", 20_000), number("INSHORE_SEED", 1));
+    println!("seed {seed}, {wanted} flips");
+    let len = 70_000;
+    let expected = content(len);
+    // The last one has two extents of data in its group: to restore a page of that one costs two reads of 2 MiB.
+    let beds = [(NONE, 0), (COPIES, 0), (PARITY, 0), (PARITY, EXTENT_BYTES)].map(|(redundancy, zeros)| {
+        let bed = Bed::with(redundancy, zeros, len);
+        let pages = bed.pages(|extent| !is_header(extent) && !bed.is_log(extent));
+        let (dataset, job) = (bed.dataset(), bed.job());
+        (redundancy, zeros as u64, bed, pages, dataset, job)
+    });
+    let mut state = seed;
+    let mut below = |limit: u64| {
+        // SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = state;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ (word >> 31)) % limit
+    };
+    let (mut told, mut repaired) = (0, 0);
+    for flip in 0..wanted {
+        let (redundancy, zeros, bed, pages, dataset, job) =
+            &beds[if flip % 500 == 499 { 3 } else { (flip % 3) as usize }];
+        let page = pages[below(pages.len() as u64) as usize];
+        let (at, bits) = (below(PAGE_BYTES as u64) as usize, 1 << below(8));
+        let what = format!("seed {seed}, flip {flip}: {redundancy}, {page:?}, byte {at}");
+        let before = job.counters().repairs();
+        bed.flipped(page, at, bits, || {
+            let found = read(dataset, job, *zeros..zeros + len as u64);
+            told += u64::from(found.is_err());
+            check(found, &expected, *redundancy, &what);
+            // In the second copy and in parity only a scrub finds it.
+            if *redundancy != NONE && flip % 211 == 0 {
+                bed.scrub(job, &what);
+            }
+        });
+        repaired += job.counters().repairs() - before;
+    }
+    println!("{told} were told, {repaired} repaired");
+    assert!(wanted < 1000 || (told > wanted / 4 && repaired > wanted / 4));
+}
