@@ -72,9 +72,7 @@ fn work(folder: &Folder, worker: u64, kills: u64) -> u64 {
                 let after = Known { bytes: [&there[..], &bytes].concat(), sealed: false };
                 (format!("store put - --name {name} --append"), Some(after))
             }
-            (Some(now), 5) => {
-                (format!("store seal {name}"), Some(Known { sealed: true, ..now.clone() }))
-            }
+            (Some(now), 5) => (format!("store seal {name}"), Some(Known { sealed: true, ..now.clone() })),
             (Some(_), _) => (format!("store rm {name}"), None),
         };
         let started = std::time::Instant::now();

@@ -30,7 +30,9 @@ fn what_is_put_comes_out_again_from_files_and_pipes() {
         let said = folder.run(&format!("store put {name} --json")).ok().json();
         assert_eq!(said["summary"]["bytes"], len);
         folder.run(&format!("store put - --name {name}.piped --block 4KiB")).stdin(bytes(1, len)).ok();
-        assert!(get(&folder, name) == bytes(1, len) && get(&folder, &format!("{name}.piped")) == bytes(1, len));
+        assert!(
+            get(&folder, name) == bytes(1, len) && get(&folder, &format!("{name}.piped")) == bytes(1, len)
+        );
     }
     assert_eq!(folder.run("store get small").ok().stdout.len(), 10);
     folder.run("store get large --offset 4999990 --length 1MiB -o tail").ok();
@@ -38,7 +40,10 @@ fn what_is_put_comes_out_again_from_files_and_pipes() {
     let list = folder.run("store ls --json").ok().json();
     assert_eq!(list.as_array().unwrap().len(), 6);
     let stat = folder.run("store stat large.piped --json").ok().json();
-    assert_eq!((&stat["summary"]["files"][0]["block_bytes"], &stat["summary"]["sealed"]), (&4096.into(), &true.into()));
+    assert_eq!(
+        (&stat["summary"]["files"][0]["block_bytes"], &stat["summary"]["sealed"]),
+        (&4096.into(), &true.into())
+    );
     folder.run("store rm large small").ok();
     assert!(folder.run("store get large").exits(2).stderr.contains("there is no \"large\""));
 }
@@ -85,7 +90,8 @@ fn reading_makes_no_store_and_what_is_wrong_is_told() {
         let said = folder.run(&format!("{words} {two}")).stdin("x").exits(2).stderr;
         assert!(said.contains(told), "{words}: {said}");
     }
-    for (words, told) in [("--block 5000", "power of two"), ("--parity 1+1", "4+2"), ("--copies 3", "1..=2")] {
+    for (words, told) in [("--block 5000", "power of two"), ("--parity 1+1", "4+2"), ("--copies 3", "1..=2")]
+    {
         let said = folder.run(&format!("store put - --name x {words} {two}")).exits(2).stderr;
         assert!(said.contains(told), "{words}: {said}");
     }
@@ -112,7 +118,8 @@ fn damage(folder: &Folder, name: &str, copy: usize, devices: &[&str]) {
     let found = folder.run(&format!("store locate {name} --store {} --json", devices[0])).ok().json();
     for piece in found["summary"]["places"].as_array().unwrap() {
         let place = &piece["copies"][copy];
-        let (device, extent) = (place["device"].as_u64().unwrap() as usize, place["extent"].as_u64().unwrap());
+        let (device, extent) =
+            (place["device"].as_u64().unwrap() as usize, place["extent"].as_u64().unwrap());
         let path = folder.path(devices[device]).join(format!("segment-{:08}", extent / 128));
         let file = File::options().read(true).write(true).open(path).unwrap();
         let (mut byte, at) = ([0], extent % 128 * (2 << 20) + 100);
@@ -134,7 +141,11 @@ fn damage_is_found_named_and_mended_from_copies_and_parity() {
         let said = folder.run(&format!("store verify {name} --store one --json")).exits(1).json();
         let found = said["summary"]["damage"].as_array().unwrap();
         assert_eq!(found.len(), 5, "{name}: {said}");
-        assert!(found.iter().all(|damage| damage["file"] == format!("{name}/bytes") && damage["repaired"] == false));
+        assert!(
+            found
+                .iter()
+                .all(|damage| damage["file"] == format!("{name}/bytes") && damage["repaired"] == false)
+        );
         let get = folder.run(&format!("store get {name} --store three -o out"));
         match name {
             "alone" => {
@@ -217,7 +228,9 @@ impl SmallDisk {
             Command::new(program).args(words).output().is_ok_and(|output| output.status.success())
         };
         let (quiet, force) = (Path::new("-q"), Path::new("-F"));
-        if !done("mkfs.ext4", &[quiet, force, &image]) || !done("mount", &[Path::new("-oloop"), &image, &point]) {
+        if !done("mkfs.ext4", &[quiet, force, &image])
+            || !done("mount", &[Path::new("-oloop"), &image, &point])
+        {
             println!("skipped: no file system can be made in a file and mounted here");
             return None;
         }
@@ -236,7 +249,9 @@ fn on_a_full_file_system_reading_deleting_and_compacting_go_on() {
     let folder = Folder::new();
     let Some(_disk) = SmallDisk::new(&folder) else { return };
     let put = |name: &str, len: usize| {
-        folder.run(&format!("store put - --name {name} --store disk/store")).stdin(bytes(name.len() as u8, len))
+        folder
+            .run(&format!("store put - --name {name} --store disk/store"))
+            .stdin(bytes(name.len() as u8, len))
     };
     let mut names = Vec::new();
     for number in 0..60 {

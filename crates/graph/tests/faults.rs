@@ -163,10 +163,11 @@ fn damage_on_flash_is_found_in_every_file_of_a_graph() {
         import(&rig.store, &rig.job(), "g", &[Input::new(&path)], &ImportOptions::default()).unwrap();
         let dataset = rig.store.dataset("g").unwrap();
         let file = dataset.file(name).unwrap();
-        let (places, offset) = dataset.locate(&rig.job(), &file, 9).unwrap();
-        let segment = rig.store.path().join(format!("segment-{:08}", places[0].extent / SEGMENT_EXTENTS));
+        let found = &dataset.locate(&rig.job(), &file, 9..10).unwrap()[0];
+        let (place, offset) = (found.places[0], found.extent_offset as usize);
+        let segment = rig.store.path().join(format!("segment-{:08}", place.extent / SEGMENT_EXTENTS));
         let mut bytes = std::fs::read(&segment).unwrap();
-        bytes[(places[0].extent % SEGMENT_EXTENTS) as usize * EXTENT_BYTES + offset] ^= 1;
+        bytes[(place.extent % SEGMENT_EXTENTS) as usize * EXTENT_BYTES + offset] ^= 1;
         std::fs::write(&segment, bytes).unwrap();
         let run = || -> inshore_graph::Result<()> {
             let graph = Graph::open(&rig.store, "g")?;

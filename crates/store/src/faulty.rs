@@ -60,7 +60,8 @@ impl Chance {
     fn fault(self, kinds: &[fn(u64) -> Fault], n: u64) -> Option<Fault> {
         let mixed = |salt: u64| {
             // SplitMix64.
-            let mut word = self.seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (kinds.len() as u64) << 56 ^ salt << 48;
+            let mut word =
+                self.seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (kinds.len() as u64) << 56 ^ salt << 48;
             word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             word ^ (word >> 31)
@@ -223,7 +224,9 @@ impl Device for Faulty {
         let n = self.0.writes.fetch_add(1, Ordering::Relaxed);
         let fault = self.fault(&WRITE_FAULTS, n, |fault| match fault {
             Fault::NoSpaceFromWrite(first) | Fault::FailFromWrite(first) => n >= first,
-            Fault::FailWrite(m) | Fault::DropWrite(m) | Fault::TearWrite(m) | Fault::MisdirectWrite(m) => m == n,
+            Fault::FailWrite(m) | Fault::DropWrite(m) | Fault::TearWrite(m) | Fault::MisdirectWrite(m) => {
+                m == n
+            }
             _ => false,
         });
         let (extent, buffer) = match fault {

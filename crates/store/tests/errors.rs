@@ -156,7 +156,13 @@ impl Scene {
 
 /// Whether an error says that something is damaged.
 fn is_told(error: &Error) -> bool {
-    matches!(error, Error::Damaged { .. } | Error::DamagedHeader { .. } | Error::DamagedExtent { .. } | Error::BadFormat { .. })
+    matches!(
+        error,
+        Error::Damaged { .. }
+            | Error::DamagedHeader { .. }
+            | Error::DamagedExtent { .. }
+            | Error::BadFormat { .. }
+    )
 }
 
 #[test]
@@ -195,7 +201,8 @@ fn after_any_call_lied_nothing_that_is_read_is_wrong() {
         scene.devices[0].set(&[]);
         scene.act();
         let (reads, writes, _) = scene.devices[0].counts();
-        let reads = (0..reads).flat_map(|n| [Fault::FlipRead(n), Fault::MisdirectRead(n), Fault::StaleRead(n)]);
+        let reads =
+            (0..reads).flat_map(|n| [Fault::FlipRead(n), Fault::MisdirectRead(n), Fault::StaleRead(n)]);
         let writes =
             (0..writes).flat_map(|n| [Fault::DropWrite(n), Fault::MisdirectWrite(n), Fault::TearWrite(n)]);
         for fault in reads.chain(writes) {
