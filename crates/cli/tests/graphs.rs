@@ -101,6 +101,7 @@ fn ls_is_an_aligned_table() {
 #[test]
 fn ls_of_an_empty_store_prints_no_table() {
     let folder = Folder::new();
+    folder.run("store init store").ok();
     let said = folder.run("graph ls").ok();
     assert_eq!(said.stdout, "");
     assert!(said.stderr.starts_with("no graphs in "), "{said:?}");

@@ -240,6 +240,7 @@ fn what_is_put_and_removed_meanwhile_comes_and_goes() {
         return;
     }
     let folder = Folder::new();
+    folder.run("store init store").ok();
     let mounted = Mounted::new(&folder, "--quiet");
     assert_eq!(mounted.names(""), [""; 0]);
     put_bytes(&folder, "a", b"first");
@@ -398,6 +399,7 @@ fn unmounting_from_outside_ends_the_command() {
 #[test]
 fn only_an_empty_folder_is_a_mountpoint() {
     let folder = Folder::new();
+    folder.run("store init store").ok();
     folder.write("file", "");
     fs::create_dir(folder.path("full")).unwrap();
     folder.write("full/thesis.tex", "");
