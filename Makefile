@@ -95,7 +95,7 @@ fmt: $(VENV_READY) ## format Rust and Python
 
 .PHONY: clean
 clean: ## remove everything that these targets made
-	rm -rf target $(VENV) .tools .ruff_cache python/inshore/*.so
+	rm -rf target fuzz/target fuzz/corpus $(VENV) .tools .ruff_cache python/inshore/*.so
 	rm -rf $(addprefix python/,.mypy_cache .pytest_cache .ruff_cache)
 	find python scripts -name __pycache__ -prune -exec rm -rf {} +
 
