@@ -19,6 +19,9 @@ IN_VENV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 # Unoptimised: that takes one minute on two cores, once, and it still checks in a second.
 DENY_VERSION := 0.20.2
 DENY := .tools/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
+# Built by the stable toolchain: what its Cargo.lock names does not build with today's nightly.
+FUZZ_VERSION := 0.13.1
+FUZZ := .tools/cargo-fuzz-$(FUZZ_VERSION)/bin/cargo-fuzz
 
 .PHONY: help
 help: ## list these targets
@@ -42,7 +45,7 @@ bench: build ## measure against the peers
 	bench/run.sh
 
 .PHONY: test
-test: lint-rust deny test-rust lint-python test-python ## everything that .ci/run checks
+test: lint-rust deny test-rust fuzz lint-python test-python ## everything that .ci/run checks
 
 .PHONY: lint-rust
 lint-rust: need-rust ## rustfmt, clippy and the docs, with warnings as errors
@@ -56,6 +59,12 @@ lint-rust: need-rust ## rustfmt, clippy and the docs, with warnings as errors
 test-rust: need-rust ## the tests and doc tests of the workspace
 	@mkdir -p $(LOGS)
 	cargo test $(LOCKED) --workspace --no-fail-fast -- --show-output 2>&1 | tee $(LOGS)/cargo.log
+
+# Without a nightly toolchain it says that it is skipped.
+.PHONY: fuzz
+fuzz: $(FUZZ) ## hostile bytes for what reads the flash, FUZZ_SECONDS=300 in all
+	@mkdir -p $(LOGS)
+	scripts/fuzz.sh $(dir $(FUZZ)) 2>&1 | tee $(LOGS)/fuzz.log
 
 .PHONY: deny
 deny: $(DENY) ## licences, bans and sources of the dependencies
@@ -86,7 +95,7 @@ fmt: $(VENV_READY) ## format Rust and Python
 
 .PHONY: clean
 clean: ## remove everything that these targets made
-	rm -rf target $(VENV) .tools .ruff_cache python/inshore/*.so
+	rm -rf target fuzz/target fuzz/corpus $(VENV) .tools .ruff_cache python/inshore/*.so
 	rm -rf $(addprefix python/,.mypy_cache .pytest_cache .ruff_cache)
 	find python scripts -name __pycache__ -prune -exec rm -rf {} +
 
@@ -99,11 +108,17 @@ $(VENV_READY): python/requirements-dev.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-$(DENY): export CARGO_PROFILE_RELEASE_OPT_LEVEL = 0
-$(DENY): export CARGO_PROFILE_RELEASE_LTO = off
-$(DENY): export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 64
+$(DENY) $(FUZZ): export CARGO_PROFILE_RELEASE_OPT_LEVEL = 0
+$(DENY) $(FUZZ): export CARGO_PROFILE_RELEASE_LTO = off
+$(DENY) $(FUZZ): export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 64
 $(DENY):
 	@scripts/need.sh cargo cc
 	cargo install cargo-deny --quiet --version $(DENY_VERSION) --locked --root .tools/cargo-deny-$(DENY_VERSION) \
 		--target-dir .tools/build
 	@rm -rf .tools/build
+
+$(FUZZ):
+	@scripts/need.sh cargo cc
+	cargo install cargo-fuzz --quiet --version $(FUZZ_VERSION) --locked --root .tools/cargo-fuzz-$(FUZZ_VERSION) \
+		--target-dir .tools/build-fuzz
+	@rm -rf .tools/build-fuzz

@@ -1,10 +1,10 @@
-"""Add up the tests in saved logs of `cargo test -- --show-output` and `pytest`.
+"""Add up the tests in saved logs of `cargo test -- --show-output`, `scripts/fuzz.sh` and `pytest`.
 
-    python3 scripts/count_tests.py target/test-logs/cargo.log target/test-logs/pytest.log
+    python3 scripts/count_tests.py target/test-logs/{cargo,fuzz,pytest}.log
 
 The last line printed is `N passed, N failed`, and `, N skipped` where any were. Skipped are: what
 cargo ignored, what pytest skipped or expected to fail, and a Rust test that printed a line starting
-with `skipped:` and returned. Cargo reports that test as passed and shows what it printed only under
+with `skipped:` and returned. Each fuzz target counts as one test. Cargo reports that test as passed and shows what it printed only under
 `--show-output`. The exit code is 1 where a test failed, or where a log is absent or holds no result.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 CARGO_RESULT = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
 CARGO_TEST_OUTPUT = re.compile(r"---- .+ stdout ----$")
+FUZZ_RESULT = re.compile(r"fuzz \w+ \.\.\. (ok|FAILED|skipped:)")
 PYTEST_WORDS = "passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?|rerun|subtests passed"
 PYTEST_RESULT = re.compile(rf"=*\s*(\d+ (?:{PYTEST_WORDS})(?:, \d+ (?:{PYTEST_WORDS}))*) in [\d.]+s\b")
 
@@ -98,6 +99,21 @@ def count_cargo(lines: list[str]) -> Count | None:
     return total
 
 
+def count_fuzz(lines: list[str]) -> Count | None:
+    """Count the lines of `scripts/fuzz.sh`, one for each target; None where there is none.
+
+    >>> print(count_fuzz(["fuzz store ... ok (7 inputs)", "fuzz log ... FAILED", "fuzz lists ... ok ()"]))
+    2 passed, 1 failed
+    >>> print(count_fuzz(["fuzz store ... skipped: needs a nightly toolchain"]))
+    0 passed, 0 failed, 1 skipped
+    >>> count_fuzz(["error: could not compile `inshore-fuzz`"])
+    """
+    words = [result.group(1) for line in lines if (result := FUZZ_RESULT.match(line))]
+    if not words:
+        return None
+    return Count(words.count("ok"), words.count("FAILED"), words.count("skipped:"))
+
+
 def count_pytest(lines: list[str]) -> Count | None:
     """Read the last summary line; None where there is none.
 
@@ -122,16 +138,16 @@ def count_pytest(lines: list[str]) -> Count | None:
 
 
 def count_log(path: Path) -> Count | None:
-    """Count one log of either kind; None, and a line on standard error, where it holds no result."""
+    """Count one log of any kind; None, and a line on standard error, where it holds no result."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         print(f"{path}: {error.strerror}", file=sys.stderr)
         return None
     lines = ANSI_COLOUR.sub("", text).splitlines()
-    count = count_cargo(lines) or count_pytest(lines)
+    count = count_cargo(lines) or count_fuzz(lines) or count_pytest(lines)
     if count is None:
-        print(f"{path}: no result of cargo test or pytest in it", file=sys.stderr)
+        print(f"{path}: no result of cargo test, fuzzing or pytest in it", file=sys.stderr)
     return count
 
 

@@ -678,3 +678,35 @@ pub(crate) fn record_header_round_trip(store: &[u8; 16], bytes: &[u8]) -> Option
 pub(crate) fn record_header_sum(store: &[u8; 16], bytes: &[u8]) -> u32 {
     header_sum(store, &bytes[..RECORD_HEADER_BYTES - 4])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn superblocks_and_records_that_say_what_cannot_be_are_refused() {
+        let place = |device, extent| Place { device, extent };
+        let entry = |number| {
+            let path = "d".to_string();
+            DeviceEntry { number, uuid: [1; 16], path, limit_bytes: None, is_leaving: false }
+        };
+        let (log, spare) = (vec![vec![place(0, 2)], vec![place(1, 2)]], vec![vec![place(0, 3)]]);
+        let devices = vec![entry(0), entry(1)];
+        let whole = Superblock { store: [7; 16], sequence: 2, generation: 1, devices, log, spare };
+        let decodes = |superblock: &Superblock| Superblock::decode(&superblock.encode(0)).is_some();
+        assert!(decodes(&whole));
+        for bad in [(0, 1), (0, 0), (0, 128), (0, 2), (2, 9)] {
+            let spare = vec![vec![place(bad.0, bad.1)]];
+            assert!(!decodes(&Superblock { spare, ..whole.clone() }), "{bad:?}");
+        }
+        assert!(!decodes(&Superblock { devices: vec![entry(0), entry(1), entry(1)], ..whole.clone() }));
+        assert!(!decodes(&Superblock { sequence: u64::MAX, ..whole.clone() }));
+        assert!(!decodes(&Superblock { generation: u64::MAX, ..whole.clone() }));
+        for (commit, is_right) in [(9, true), (u64::MAX, false)] {
+            let header =
+                Header { generation: 1, number: 0, before: 0, commit, body_len: 4, body_sum: 0, sum: 0 };
+            let bytes = header.encode(&whole.store);
+            assert_eq!(Header::decode(&whole.store, &bytes).is_some(), is_right);
+        }
+    }
+}

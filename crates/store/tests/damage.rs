@@ -207,7 +207,7 @@ fn every_flipped_byte_of_superblocks_and_log_is_survived_and_mended() {
                 let found = read(&other.dataset(), &job, 0..len as u64);
                 assert!(found.unwrap() == content(len), "{what}");
                 // Costs more than all else, and what is mended are pages, not bytes.
-                if at < 48 || at % 8 == 0 {
+                if at < 8 || at % 24 == 0 {
                     other.scrub(&job, &what);
                 }
                 flips += 1;
@@ -307,14 +307,15 @@ fn every_flipped_byte_of_lists_of_references_is_told_or_mended() {
         let lists: Vec<Page> = bed.pages(is_data).into_iter().filter(places).collect();
         assert!(lists.len() >= redundancy.list_copies(), "{lists:?}");
         let mut flips = 0;
-        for page in lists {
-            for at in bed.places(page) {
+        for (copy, page) in lists.into_iter().enumerate() {
+            // Reading asks the second copy where the first is damaged, and no other before that.
+            for at in bed.places(page).into_iter().step_by(if copy == 0 { 1 } else { 50 }) {
                 let what = format!("{redundancy}, list in {page:?}, byte {at}");
                 bed.flipped(page, at, 1 << (flips % 8), || {
                     check(read(&bed.dataset(), &job, zeros as u64..end), &expected, redundancy, &what);
                 });
                 // It reads all of the large file twice.
-                if redundancy != NONE && flips % 1009 == 0 {
+                if redundancy != NONE && flips % 1500 == 7 {
                     bed.flipped(page, at, 1 << (flips % 8), || bed.scrub(&job, &what));
                 }
                 flips += 1;

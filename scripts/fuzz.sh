@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Runs every fuzz target for its share of FUZZ_SECONDS (default 300) and prints one line for each, which
+# scripts/count_tests.py counts. Starts from the seeds in fuzz/seeds/; what is found stays in fuzz/corpus/.
+#
+#   scripts/fuzz.sh .tools/cargo-fuzz-0.13.1/bin
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH="$PWD/${1:-.}:$PATH"
+
+mapfile -t targets < <(sed -n 's/^name = "\(.*\)"$/\1/p' fuzz/Cargo.toml | grep -v '^inshore-fuzz$')
+
+# The whole store runs some ten inputs a second and a decoder hundreds of thousands, so it gets four shares of ten.
+seconds_for() {
+    local shares=1
+    case $1 in
+    store) shares=4 ;;
+    registry) shares=2 ;;
+    esac
+    local seconds=$((${FUZZ_SECONDS:-300} * shares / 10))
+    echo $((seconds > 0 ? seconds : 1))
+}
+
+if ! rustc +nightly --version >/dev/null 2>&1; then
+    for target in "${targets[@]}"; do
+        echo "fuzz $target ... skipped: needs a nightly toolchain, run 'rustup toolchain install nightly'"
+    done
+    exit 0
+fi
+
+# Address sanitizer finds nothing in code without `unsafe`, and costs half of the inputs.
+options=(--sanitizer none --debug-assertions)
+cargo +nightly fuzz build "${options[@]}"
+status=0
+for target in "${targets[@]}"; do
+    mkdir -p "fuzz/corpus/$target" "fuzz/seeds/$target"
+    log=target/test-logs/fuzz-$target.txt
+    mkdir -p "${log%/*}"
+    if cargo +nightly fuzz run "${options[@]}" "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
+        -max_total_time="$(seconds_for "$target")" -timeout=20 -rss_limit_mb=2048 -max_len=4096 -len_control=0 >"$log" 2>&1; then
+        echo "fuzz $target ... ok ($(sed -n 's/^Done \([0-9]*\) runs.*/\1 inputs/p' "$log" | tail -n 1))"
+    else
+        tail -n 60 "$log"
+        echo "fuzz $target ... FAILED"
+        status=1
+    fi
+done
+exit "$status"
