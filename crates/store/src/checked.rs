@@ -24,7 +24,7 @@ use crate::{
     header::Header,
     io::{Direction, Part, Pending},
     log::metadata_buffer,
-    shared::{HEADER_BYTES, Pin, Shared, header_of},
+    shared::{HEADER_BYTES, Pin, header_of},
     whole::{PARITY, Shape, Whole, extent_buffer},
 };
 
@@ -139,7 +139,6 @@ pub(crate) enum Kept {
 impl CheckedFile {
     /// Opens a dataset's file as its record describes it. `name` is what errors call it.
     pub(crate) fn of_record(
-        shared: &Arc<Shared>,
         name: String,
         record: &FileRecord,
         identity: Identity,
@@ -160,7 +159,7 @@ impl CheckedFile {
             let identity = Identity { level: 1, ..identity };
             let name = format!("{name} (list of extents)");
             let copies = Redundancy::Copies(redundancy.list_copies() as u8);
-            Refs::Listed(Self::of_record(shared, name, &list, identity, copies, kept.clone()))
+            Refs::Listed(Self::of_record(name, &list, identity, copies, kept.clone()))
         };
         let map = DatasetMap {
             identity,

@@ -280,7 +280,7 @@ impl Store {
     ) -> CheckedFile {
         let label = format!("{}/{}", record.name, file.name);
         let identity = Identity { dataset: record.id, file: number, level: 0 };
-        CheckedFile::of_record(&self.0, label, file, identity, record.redundancy, kept)
+        CheckedFile::of_record(label, file, identity, record.redundancy, kept)
     }
 
     /// All datasets, by name.
