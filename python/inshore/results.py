@@ -80,6 +80,7 @@ class Report(TypedDict):
     bytes_written: int
     repairs: int
     direct_io: bool
+    io: str
     phases: list[PhaseReport]
     levels: list[LevelReport]
 

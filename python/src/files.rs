@@ -235,7 +235,7 @@ impl Writer {
 pub(crate) fn datasets(store: &store::Store) -> PyResult<String> {
     let all = store.list().map_err(to_python)?;
     let fact = |dataset: &store::DatasetSummary| {
-        let store::DatasetSummary { id, name, kind, bytes } = dataset;
+        let (name, id, kind, bytes) = (&dataset.name, dataset.id, &dataset.kind, dataset.bytes);
         serde_json::json!({ "name": name, "id": id, "kind": kind, "size": bytes })
     };
     to_json(&all.iter().map(fact).collect::<Vec<_>>())
