@@ -64,12 +64,14 @@ class LevelReport(TypedDict):
     records_out: int
 
 
-class Report(TypedDict):
-    """What a job cost.
+class DriveFloor(TypedDict):
+    """Seconds that the drive alone would have taken, at the best rates that ``inshore store bench`` measured."""
 
-    ``cpu_seconds`` and ``memory_resident_bytes_max`` are those of the whole Python process since it started.
-    """
+    read_seconds: float
+    write_seconds: float
 
+
+class _ReportOfAll(TypedDict):
     seconds: float
     cpu_seconds: float
     memory_budget_bytes: int
@@ -83,6 +85,15 @@ class Report(TypedDict):
     io: str
     phases: list[PhaseReport]
     levels: list[LevelReport]
+
+
+class Report(_ReportOfAll, total=False):
+    """What a job cost.
+
+    ``cpu_seconds`` and ``memory_resident_bytes_max`` are those of the whole Python process since it started.
+    """
+
+    drive_floor: DriveFloor
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, BufWriter, Read, Write},
+    os::fd::AsFd,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -135,7 +136,10 @@ pub fn put(session: &Session, words: &Put) -> Result<()> {
     let before = writer.len();
     if is_stdin {
         run.job.start_phase("reading standard input", "bytes", 0);
-        put_stream(&run.job, &mut io::stdin().lock(), &mut writer)?;
+        widen(&io::stdin());
+        // Not through the buffer of `Stdin`, which would be a copy more.
+        let mut stream = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
+        put_stream(&run.job, &mut stream, &mut writer)?;
     } else if std::fs::metadata(&words.file).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
         // A named pipe or a device.
         let mut stream =
@@ -172,6 +176,12 @@ fn begin(session: &Session, job: &Job, name: &str, words: &Put) -> Result<Datase
         builder.unsealed();
     }
     Ok(builder)
+}
+
+/// Lets a pipe hold more than its 64 KiB, so that whoever writes into it waits less often.
+fn widen(pipe: &impl AsFd) {
+    // What is no pipe, or may not be wider, stays as it is.
+    let _ = rustix::pipe::fcntl_setpipe_size(pipe, BUFFER_BYTES);
 }
 
 /// Reads straight into the buffers that are written.
@@ -231,6 +241,7 @@ pub fn get(session: &Session, words: &Get) -> Result<()> {
     let mut run = session.start()?;
     run.job.start_phase("reading", "bytes", bytes);
     if words.output == Path::new("-") {
+        widen(&io::stdout());
         // No buffer between: pieces are large.
         let mut out = io::stdout().lock();
         copy_out(&run.job, &file, range, |piece| Ok(out.write_all(piece)?))?;

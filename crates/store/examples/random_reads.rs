@@ -4,12 +4,11 @@
 //! dataset small check blocks (`store put --block 8KiB`), or more is read than asked for.
 
 use std::{
-    collections::VecDeque,
     error::Error,
     time::{Duration, Instant},
 };
 
-use inshore_store::{BYTES, Budget, Buffer, Cancel, Store};
+use inshore_store::{BYTES, Budget, Buffer, Cancel, PendingRead, Store};
 
 const READ_BYTES: u64 = 8192;
 
@@ -25,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     file.remember_headers(&job)?;
     let block = file.block_bytes().max(READ_BYTES as usize);
     let mut spare = Buffer::zeroed(job.budget(), depth * block, "reads")?.split(block);
-    let mut flying = VecDeque::new();
+    let mut flying = Vec::with_capacity(depth);
     let (mut state, mut reads) = (1u64, 0u64);
     let end = Instant::now() + Duration::from_secs(seconds);
     let started = Instant::now();
@@ -33,9 +32,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         while let Some(buffer) = spare.pop() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let place = (state >> 16) % (file.len() / READ_BYTES) * READ_BYTES;
-            flying.push_back(file.submit_read(&job, place..place + READ_BYTES, buffer)?);
+            flying.push(file.submit_read(&job, place..place + READ_BYTES, buffer)?);
         }
-        let (buffer, _) = flying.pop_front().expect("as many as buffers").wait()?;
+        let (buffer, _) = flying.swap_remove(PendingRead::wait_any(&flying)).wait()?;
         spare.push(buffer);
         reads += 1;
     }

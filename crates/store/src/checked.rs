@@ -598,6 +598,15 @@ pub struct PendingRead {
 }
 
 impl PendingRead {
+    /// Waits until one of several reads has come, and says which: of many that are on their way at random places the
+    /// first is not always the first to come.
+    ///
+    /// # Panics
+    /// Where there are none.
+    pub fn wait_any(reads: &[PendingRead]) -> usize {
+        Pending::wait_any(reads.iter().map(|read| &read.pending))
+    }
+
     /// Waits, checks, and gives the buffer back with the place of the wanted bytes in it. Where a dataset has a second
     /// copy, what is damaged or cannot be read comes from there, and the first one is repaired.
     ///

@@ -91,9 +91,10 @@ impl Pending {
     ///
     /// # Panics
     /// Where `pending` is empty.
-    pub fn wait_any(pending: &[Pending]) -> usize {
-        assert!(!pending.is_empty(), "nothing to wait for");
-        let slots = pending.iter().filter_map(|pending| match pending {
+    pub fn wait_any<'a>(pending: impl Iterator<Item = &'a Pending> + Clone) -> usize {
+        let all = pending.clone().count();
+        assert!(all > 0, "nothing to wait for");
+        let slots = pending.clone().filter_map(|pending| match pending {
             Pending::Ring(slot) => Some(slot),
             Pending::Pool(_) => None,
         });
@@ -107,7 +108,7 @@ impl Pending {
                 }
                 select.ready()
             }
-            rings if rings == pending.len() => PendingSlot::wait_any(slots),
+            rings if rings == all => PendingSlot::wait_any(slots),
             _ => 0,
         }
     }

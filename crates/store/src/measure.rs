@@ -380,7 +380,7 @@ impl Flight {
 
     /// Waits for one of them; gives its buffer and how long it took.
     fn land(&mut self) -> Result<(Buffer, Duration)> {
-        let index = Pending::wait_any(&self.pending);
+        let index = Pending::wait_any(self.pending.iter());
         let (buffer, result) = self.pending.swap_remove(index).wait();
         let (direction, part, submitted) = self.notes.swap_remove(index);
         let latency = submitted.elapsed();
