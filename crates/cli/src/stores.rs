@@ -24,8 +24,7 @@ use crate::{
     table::{self, Align},
 };
 
-/// Buffers of 1 MiB through which bytes stream: three on their way keep a drive busy, more gain nothing.
-const BUFFERS: usize = 4;
+/// The unit in which bytes stream: larger requests gain nothing.
 const BUFFER_BYTES: usize = 1 << 20;
 
 pub fn init(words: &Init, json: bool, quiet: bool) -> Result<()> {
@@ -132,7 +131,9 @@ pub fn put(session: &Session, words: &Put) -> Result<()> {
     };
     let mut run = session.start()?;
     let mut builder = begin(session, &run.job, &name, words)?;
-    let mut writer = builder.append(BYTES, words.block, BUFFER_BYTES, BUFFERS)?;
+    let buffer_bytes = BUFFER_BYTES.max(words.block);
+    let buffers = session.store.stream_buffers(run.job.budget(), buffer_bytes);
+    let mut writer = builder.append(BYTES, words.block, buffer_bytes, buffers)?;
     let before = writer.len();
     if is_stdin {
         run.job.start_phase("reading standard input", "bytes", 0);
@@ -269,7 +270,8 @@ fn copy_out(
     mut write: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let buffer_bytes = BUFFER_BYTES.next_multiple_of(file.block_bytes());
-    let mut reader = FileReader::deep(job, file, range, buffer_bytes, BUFFERS)?;
+    let buffers = job.store().stream_buffers(job.budget(), buffer_bytes);
+    let mut reader = FileReader::deep(job, file, range, buffer_bytes, buffers)?;
     while let Some(piece) = reader.next_piece()? {
         write(piece)?;
         job.progress().add(piece.len() as u64);

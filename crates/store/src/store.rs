@@ -186,6 +186,15 @@ impl Store {
         self.0.home()
     }
 
+    /// How many buffers of `buffer_bytes` keep all drives busy while a file is streamed: two extents for each drive that
+    /// takes data, since neighbours in a file lie on different drives; but no more than a quarter of the budget, and
+    /// two at least.
+    pub fn stream_buffers(&self, budget: &Budget, buffer_bytes: usize) -> usize {
+        let wanted = 2 * EXTENT_BYTES * self.0.open_devices().len();
+        let affordable = (budget.memory_bytes() / 4).min(usize::MAX as u64) as usize;
+        (wanted.min(affordable) / buffer_bytes).max(2)
+    }
+
     /// Starts a job, after giving back what dead jobs left behind.
     ///
     /// # Errors
