@@ -32,9 +32,13 @@ Examples:
     Put(Put),
     Get(Get),
     /// Seal a dataset: nothing can be appended any more
+    ///
+    /// For datasets that were begun with `put --append`. What was appended until then stays; who appends right now is
+    /// told that it is too late.
     #[command(after_help = "\
 Examples:
-  inshore store seal logs")]
+  inshore store seal logs
+  inshore store seal logs.1 logs.2")]
     Seal {
         /// Names of the datasets
         #[arg(required = true)]
@@ -89,8 +93,7 @@ Examples:
 #[command(after_help = "\
 Examples:
   inshore store init /mnt/nvme0/inshore /mnt/nvme1/inshore
-  inshore store init /data/inshore --size 500GiB
-  export INSHORE_STORE=/mnt/nvme0/inshore")]
+  inshore store init /data/inshore --size 500GiB")]
 pub struct Init {
     /// Folders, made if they are not there; what is there must be empty
     #[arg(required = true, value_name = "DIR")]
@@ -113,7 +116,6 @@ Examples:
   inshore store put web.log --name logs
   zcat huge.json.gz | inshore store put - --name events
   inshore store put web.log.2 --name logs --append
-  inshore store put photos.tar --name photos --copies 2
   inshore store put photos.tar --name photos --parity 4+2")]
 pub struct Put {
     /// The file; - is standard input

@@ -475,7 +475,7 @@ mod tests {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             for line in help.lines().filter(|line| line.starts_with("  ")) {
                 let from_here = &line[line.find("inshore").unwrap()..];
-                let until_there = from_here.split(['|', '>']).next().unwrap();
+                let until_there = from_here.split(['|', '>', '&']).next().unwrap();
                 let words = until_there.split_whitespace();
                 match super::Words::command().try_get_matches_from(words) {
                     Ok(_) => {}

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use crate::{Device, PAGE_BYTES};
+use crate::{Device, PAGE_BYTES, log::metadata_buffer};
 
 /// What goes wrong. Reads, writes and syncs are counted from 0, each for itself, over all clones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,8 +156,11 @@ impl Faulty {
     fn remember(&self, extent: u32, offset: usize, len: usize) -> io::Result<()> {
         let mut before = self.0.before.lock().expect("no panic under this lock");
         for page in offset / PAGE_BYTES..(offset + len) / PAGE_BYTES {
+            // As O_DIRECT wants it.
+            let mut aligned = metadata_buffer(PAGE_BYTES).map_err(io::Error::other)?;
+            self.0.inner.read(extent, page * PAGE_BYTES, &mut aligned)?;
             let mut bytes = Box::new([0; PAGE_BYTES]);
-            self.0.inner.read(extent, page * PAGE_BYTES, &mut bytes[..])?;
+            bytes.copy_from_slice(&aligned);
             before.last_sync.entry((extent, page)).or_insert_with(|| bytes.clone());
             before.last_write.insert((extent, page), bytes);
         }
@@ -168,7 +171,9 @@ impl Faulty {
     fn lose_unsynced(&self) -> io::Result<()> {
         let lost = std::mem::take(&mut self.0.before.lock().expect("no panic under this lock").last_sync);
         lost.iter().try_for_each(|((extent, page), bytes)| {
-            self.0.inner.write(*extent, page * PAGE_BYTES, &bytes[..])
+            let mut aligned = metadata_buffer(PAGE_BYTES).map_err(io::Error::other)?;
+            aligned.copy_from_slice(&bytes[..]);
+            self.0.inner.write(*extent, page * PAGE_BYTES, &aligned)
         })
     }
 
