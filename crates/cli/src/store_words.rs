@@ -67,7 +67,7 @@ Examples:
   inshore store jobs --json | jq '.[].process'")]
     Jobs,
     Verify(Verify),
-    Scrub(Verify),
+    Scrub(Scrub),
     /// Tell how full the devices are
     ///
     /// For each device: what it can hold, what datasets, jobs and metadata take, and what can still be written to it.
@@ -168,54 +168,33 @@ pub struct Get {
 
 /// Look whether everything is as it was written
 ///
-/// `verify` reads every extent, each copy, all parity, headers, lists, superblocks and both copies of the log, and
-/// compares them with their checksums. `scrub` does the same and mends: what is damaged is made again from copies or
-/// parity and written where it belongs; headers, superblocks and log are mended on stores without redundancy too.
-/// The exit code is 1 if there is damage that was not mended.
+/// Reads every extent, each copy, all parity, headers, lists, superblocks and both copies of the log, and compares them
+/// with their checksums. Changes nothing (`inshore store scrub` mends). The exit code is 1 if something is damaged.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore store verify
   inshore store verify logs --memory 64MiB
-  inshore store scrub --json | jq '.summary.damage'")]
+  inshore store verify --json | jq '.summary.damage'")]
 pub struct Verify {
     /// Names of the datasets [default: all]
     pub names: Vec<String>,
 }
 
-/// Measure what a drive can do
+/// Look whether everything is as it was written, and mend it
 ///
-/// Sequential and random reads and writes of 4 KiB to 2 MiB with 1 to 64 requests in flight, as jobs do them: past the
-/// page cache, in space of the store that no dataset has. Takes half a minute for each device and the time to write
-/// the working set, and writes tens of gigabytes on a fast drive (--quick: a fifth). What else runs on the drive is
-/// measured too.
-///
-/// What is found stays with the store (drive.json): from then on --explain tells for each job what the drive alone
-/// would have taken. A folder that is no device of a store is measured in a folder of its own below it, which is
-/// removed afterwards; nothing is kept.
+/// Reads what `inshore store verify` reads. What is damaged is made again from copies or parity and written where it
+/// belongs; headers, superblocks and log are mended on stores without redundancy too. The exit code is 1 if there is
+/// damage that was not mended.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  inshore store bench
-  inshore store bench -o drive.svg
-  inshore store bench /mnt/new-drive --quick
-  inshore store bench --json | jq '.summary.devices[0].points[] | select(.in_flight == 64)'")]
-pub struct Bench {
-    /// A device of a store, or any folder on the drive [default: all devices of the store]
-    #[arg(value_name = "DIR")]
-    pub folder: Option<PathBuf>,
-    /// Time for the measurement of each device [default: 30, with --quick 6]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub seconds: Option<f64>,
-    /// The range in which blocks are read and written [default: 1GiB, or a quarter of what is free]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub size: Option<u64>,
-    /// Measure fewer points for a shorter time
-    #[arg(long)]
-    pub quick: bool,
-    /// Draw the figure as SVG; - is standard output
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+  inshore store scrub
+  inshore store scrub photos
+  inshore store scrub --json | jq '.summary.damage[] | select(.repaired | not)'")]
+pub struct Scrub {
+    /// Names of the datasets [default: all]
+    pub names: Vec<String>,
 }
 
 /// Move data together, and give free space back

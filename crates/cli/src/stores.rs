@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::{
     outcome::{Outcome, print_json, print_line, say},
     session::Session,
-    store_words::{AddDevice, Compact, Get, Init, Locate, Put, RemoveDevice, Verify},
+    store_words::{AddDevice, Compact, Get, Init, Locate, Put, RemoveDevice},
     table::{self, Align},
 };
 
@@ -342,9 +342,9 @@ pub fn jobs(session: &Session) -> Result<()> {
 }
 
 /// Whether all is whole, or mended.
-pub fn verify(session: &Session, words: &Verify, repair: bool) -> Result<bool> {
+pub fn verify(session: &Session, names: &[String], repair: bool) -> Result<bool> {
     let mut run = session.start()?;
-    let findings = session.store.verify(&run.job, &words.names, repair)?;
+    let findings = session.store.verify(&run.job, names, repair)?;
     let report = run.finish();
     let repaired = findings.damage.iter().filter(|damage| damage.is_repaired).count();
     let left = findings.damage.len() - repaired;

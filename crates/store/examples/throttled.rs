@@ -5,9 +5,7 @@
 
 use std::{error::Error, sync::Arc, time::Instant};
 
-use inshore_store::{
-    BYTES, Budget, Cancel, Device, Directory, FileReader, Limits, Store, Throttled,
-};
+use inshore_store::{BYTES, Budget, Cancel, Device, Directory, FileReader, Limits, Store, Throttled};
 
 const BYTES_WRITTEN: u64 = 400 << 20;
 const BUFFER_BYTES: usize = 1 << 20;

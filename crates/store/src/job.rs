@@ -258,7 +258,7 @@ impl Job {
     }
 
     /// The store that it works on.
-    pub(crate) fn store(&self) -> Store {
+    pub fn store(&self) -> Store {
         Store(self.0.shared.clone())
     }
 
