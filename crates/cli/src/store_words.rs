@@ -197,6 +197,41 @@ pub struct Scrub {
     pub names: Vec<String>,
 }
 
+/// Measure what a drive can do
+///
+/// Sequential and random reads and writes of 4 KiB to 2 MiB with 1 to 64 requests in flight, as jobs do them: past the
+/// page cache, in space of the store that no dataset has. Takes half a minute for each device and the time to write
+/// the working set, and writes tens of gigabytes on a fast drive (--quick: a fifth). What else runs on the drive is
+/// measured too.
+///
+/// What is found stays with the store (drive.json): from then on --explain tells for each job what the drive alone
+/// would have taken. A folder that is no device of a store is measured in a folder of its own below it, which is
+/// removed afterwards; nothing is kept.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore store bench
+  inshore store bench -o drive.svg
+  inshore store bench /mnt/new-drive --quick
+  inshore store bench --json | jq '.summary.devices[0].points[] | select(.in_flight == 64)'")]
+pub struct Bench {
+    /// A device of a store, or any folder on the drive [default: all devices of the store]
+    #[arg(value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// Time for the measurement of each device [default: 30, with --quick 6]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub seconds: Option<f64>,
+    /// The range in which blocks are read and written [default: 1GiB, or a quarter of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub size: Option<u64>,
+    /// Measure fewer points for a shorter time
+    #[arg(long)]
+    pub quick: bool,
+    /// Draw the figure as SVG; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
 /// Move data together, and give free space back
 ///
 /// Moves what is in nearly empty segments (256 MiB each) into gaps of others, and gives the space of empty ones back to
