@@ -480,15 +480,14 @@ impl DatasetMap {
         for copy in 0..self.redundancy.copies() {
             match self.read_headers(job, file, extent, count, copy) {
                 Ok(read) => {
-                    let places = match copy {
-                        0 => read.iter().map(|(place, _)| *place).collect(),
-                        _ => vec![self.references(job, extent, 1, 0)?[0].place],
-                    };
+                    let sums = read[0].2.clone();
+                    let place = self.references(job, extent, 1, 0)?[0].place;
                     let mut headers = self.headers.lock().expect("no panic under this lock");
-                    for ((extent, &place), (_, sums)) in (extent..).zip(&places).zip(&read) {
-                        headers.put(extent, place, sums.clone());
+                    headers.put(extent, place, sums.clone());
+                    for (extent, place, sums) in read.into_iter().filter(|_| copy == 0) {
+                        headers.put(extent, place, sums);
                     }
-                    return Ok((places[0], read[0].1.clone()));
+                    return Ok((place, sums));
                 }
                 Err(error) => found = found.or(Some(error)),
             }
@@ -515,7 +514,8 @@ impl DatasetMap {
         Ok(Some((place, sums)))
     }
 
-    /// The checksums of `extent` and of up to `count` extents from there on whose headers lie side by side.
+    /// The checksums of `extent`, and of those among the `count` extents from there on whose headers lie close behind its
+    /// own: one request for all of them. Where a file is spread over drives these are not neighbours in the file.
     fn read_headers(
         &self,
         job: &Job,
@@ -523,30 +523,33 @@ impl DatasetMap {
         extent: u64,
         count: u64,
         copy: usize,
-    ) -> Result<Vec<(Place, Arc<[u32]>)>> {
-        let mut references = self.references(job, extent, count, copy)?;
-        let first = references[0];
-        let (header_extent, offset) = header_of(first.place.extent);
-        let follows = |(next, reference): (u32, &ExtentRef)| {
-            let place = Place { extent: first.place.extent + next, ..first.place };
-            reference.place == place && header_of(place.extent).0 == header_extent
+    ) -> Result<Vec<CachedHeader>> {
+        let references = self.references(job, extent, count, copy)?;
+        let first = references[0].place;
+        let (header_extent, offset) = header_of(first.extent);
+        let close = |(extent, reference): (u64, &ExtentRef)| {
+            let place = reference.place;
+            let behind = place.extent.checked_sub(first.extent)? as usize;
+            let is_close = place.device == first.device
+                && header_of(place.extent).0 == header_extent
+                && behind < HEADERS_AHEAD as usize;
+            is_close.then_some((extent, *reference, behind * HEADER_BYTES))
         };
-        let beside = (0..).zip(&references).take_while(|&pair| follows(pair)).count();
-        references.truncate(beside);
-        let device = job.device(first.place.device)?;
-        let len = references.len() * HEADER_BYTES;
+        let wanted: Vec<(u64, ExtentRef, usize)> = (extent..).zip(&references).filter_map(close).collect();
+        let len = wanted.iter().map(|(.., at)| at + HEADER_BYTES).max().expect("at least its own");
+        let device = job.device(first.device)?;
         let part = Part { device: device.clone(), extent: header_extent, offset, range: 0..len };
         let (pages, result) = job.submit(Direction::Read, vec![part], metadata_buffer(len)?, None).wait();
         result.map_err(|error| {
             Error::io("read the header of an extent", PathBuf::from(device.name()), error)
         })?;
-        let mut all = Vec::with_capacity(references.len());
-        for ((extent, reference), page) in (extent..).zip(references).zip(pages.chunks(HEADER_BYTES)) {
-            match self.decode_header(file, extent, reference, page) {
-                Ok(sums) => all.push((reference.place, sums)),
+        let mut all = Vec::with_capacity(wanted.len());
+        for (extent, reference, at) in wanted {
+            match self.decode_header(file, extent, reference, &pages[at..at + HEADER_BYTES]) {
+                Ok(sums) => all.push((extent, reference.place, sums)),
                 // One that is damaged is an error for whoever needs it.
                 Err(error) if all.is_empty() => return Err(error),
-                Err(_) => break,
+                Err(_) => {}
             }
         }
         Ok(all)

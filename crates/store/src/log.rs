@@ -297,6 +297,8 @@ impl Tail {
 pub(crate) struct LastRecord {
     pub generation: u64,
     pub number: u64,
+    /// The sequence of the superblock then.
+    pub sequence: u64,
 }
 
 /// The log as far as it was read or written.
@@ -381,7 +383,8 @@ impl Log {
 
     /// The last record that was read or written here.
     pub fn last(&self) -> LastRecord {
-        LastRecord { generation: self.superblock.generation, number: self.tail.number - 1 }
+        let Superblock { generation, sequence, .. } = self.superblock;
+        LastRecord { generation, number: self.tail.number - 1, sequence }
     }
 
     /// Appends a record in all copies and makes it durable. `None` where it does not fit.

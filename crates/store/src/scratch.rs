@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   STORE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes; in it stands
-//!                                   which record of the log is the last (16 bytes: its generation and number)
+//!                                   which record of the log is the last (24 bytes: its generation and number, and
+//!                                   the sequence of the superblock)
 //!   STORE/scratch/PID-RANDOM/       one for each job
 //!   STORE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
 //!   STORE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
@@ -69,7 +70,19 @@ impl Registry {
     pub fn last_record(&self) -> Option<LastRecord> {
         let bytes = fs::read(self.root.join("lock")).ok()?;
         let mut bytes = Cursor(&bytes);
-        Some(LastRecord { generation: bytes.u64()?, number: bytes.u64()? })
+        Some(LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? })
+    }
+
+    /// Tells the others which record of the log is the last. If that fails they know an older one, which is true too.
+    /// To be called under the lock, also one that is shared: then nobody appends, and all tell the same.
+    pub fn tell_last_record(&self, last: LastRecord) {
+        let path = self.root.join("lock");
+        let mut bytes = last.generation.to_le_bytes().to_vec();
+        bytes.extend(last.number.to_le_bytes());
+        bytes.extend(last.sequence.to_le_bytes());
+        let file = File::options().write(true).create(true).truncate(false).open(path);
+        // In one call: a reader sees the old one or this one.
+        let _ = file.and_then(|mut file| file.write_all(&bytes));
     }
 
     fn lock_as(&self, operation: FlockOperation) -> Result<Guard<'_>> {
@@ -127,16 +140,6 @@ impl Guard<'_> {
             owners.push(Owner { path, process, is_reader, lease, pin, since });
         }
         Ok(owners)
-    }
-
-    /// Tells the others which record of the log is the last. If that fails they know an older one, which is true too.
-    pub fn tell_last_record(&self, last: LastRecord) {
-        let path = self.root.join("lock");
-        let mut bytes = last.generation.to_le_bytes().to_vec();
-        bytes.extend(last.number.to_le_bytes());
-        let file = File::options().write(true).create(true).truncate(false).open(path);
-        // In one call: a reader sees the old one or this one.
-        let _ = file.and_then(|mut file| file.write_all(&bytes));
     }
 
     /// Ends the meeting place: the store has another one now.

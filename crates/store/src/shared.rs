@@ -165,6 +165,15 @@ impl Shared {
 
     /// Makes the state that of the devices. To be called under the registry's lock.
     fn refresh(&self, state: &mut State) -> Result<()> {
+        self.read_what_is_new(state)?;
+        let last = state.log.last();
+        if self.registry.last_record() != Some(last) {
+            self.registry.tell_last_record(last);
+        }
+        Ok(())
+    }
+
+    fn read_what_is_new(&self, state: &mut State) -> Result<()> {
         let devices = self.devices();
         let mut newest = None;
         for device in devices.values() {
@@ -307,7 +316,7 @@ impl Shared {
         if !appended {
             state.log = self.checkpoint(guard, &state.log.superblock, &catalog, |_| {}).map_err(in_doubt)?;
         }
-        guard.tell_last_record(state.log.last());
+        self.registry.tell_last_record(state.log.last());
         state.catalog = Arc::new(catalog);
         state.doubtful = false;
         self.discard_freed(guard, state).map_err(Failed::certain)
@@ -363,7 +372,7 @@ impl Shared {
         self.refresh(&mut state)?;
         state.doubtful = true;
         state.log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, |_| {})?;
-        guard.tell_last_record(state.log.last());
+        self.registry.tell_last_record(state.log.last());
         state.doubtful = false;
         Ok(())
     }
@@ -419,6 +428,7 @@ impl Shared {
         }
         *self.devices.write().expect("no panic under this lock") = devices;
         state.log.superblock = next;
+        self.registry.tell_last_record(state.log.last());
         state.doubtful = false;
         Ok(number)
     }
@@ -439,7 +449,7 @@ impl Shared {
             entries.for_each(|entry| entry.is_leaving = is_leaving);
         };
         state.log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, change)?;
-        guard.tell_last_record(state.log.last());
+        self.registry.tell_last_record(state.log.last());
         state.doubtful = false;
         Ok(())
     }
@@ -478,6 +488,7 @@ impl Shared {
         }
         *self.devices.write().expect("no panic under this lock") = devices;
         state.log.superblock = next;
+        self.registry.tell_last_record(state.log.last());
         state.doubtful = false;
         if let Some(device) = gone {
             erase_superblock(device.as_ref())?;
@@ -611,7 +622,11 @@ impl Shared {
     ) -> Result<Option<Run>> {
         let mut state = self.state();
         let guard = self.registry.lock()?;
-        self.refresh(&mut state)?;
+        // A record of somebody who died before telling of it does not matter here: what it took is in that one's lease,
+        // which stays until the next job comes and reads the log.
+        if state.doubtful || self.registry.last_record() != Some(state.log.last()) {
+            self.refresh(&mut state)?;
+        }
         let mut busy = self.busy(&guard, &state.log.superblock, &state.catalog)?;
         let device = self.device(number)?;
         let (extents, reserve) = (device.extents(), reserve(device.extents()));
