@@ -75,7 +75,7 @@ impl FileReader {
     /// The next piece: up to the next multiple of the buffer's size. `None` at the end of the range.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`], [`Error::Cancelled`].
+    /// [`crate::Error::Io`], [`crate::Error::Damaged`], [`crate::Error::Cancelled`].
     pub fn next_piece(&mut self) -> Result<Option<&[u8]>> {
         self.job.check_cancelled()?;
         self.spare.extend(self.current.take());
