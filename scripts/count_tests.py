@@ -4,8 +4,9 @@
 
 The last line printed is `N passed, N failed`, and `, N skipped` where any were. Skipped are: what
 cargo ignored, what pytest skipped or expected to fail, and a Rust test that printed a line starting
-with `skipped:` and returned. Each fuzz target counts as one test. Cargo reports that test as passed and shows what it printed only under
-`--show-output`. The exit code is 1 where a test failed, or where a log is absent or holds no result.
+with `skipped:` and returned: cargo reports that one as passed and shows what it printed only under
+`--show-output`. Each fuzz target counts as one test. The exit code is 1 where a test failed, or where a
+log is absent or holds no result.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class LevelReport(TypedDict):
 
 
 class DriveFloor(TypedDict):
-    """Seconds that the drive alone would have taken, at the best rates that ``inshore store bench`` measured."""
+    """Seconds of the drive alone, at the best rates that ``inshore store bench`` measured."""
 
     read_seconds: float
     write_seconds: float
