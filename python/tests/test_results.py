@@ -125,7 +125,8 @@ def test_a_reader_that_is_dropped_hands_its_scratch_back(graph: inshore.Graph, s
 def test_a_table_tells_what_it_cost(graph: inshore.Graph) -> None:
     table = graph.pagerank(iterations=3, memory=32 << 20, threads=1)
     cost = inshore.report(table)
-    assert set(cost) == set(inshore.Report.__annotations__)
+    # What only a measured drive has may be absent.
+    assert inshore.Report.__required_keys__ <= set(cost) <= set(inshore.Report.__annotations__)
     assert set(inshore.summary(table)) <= set(inshore.Summary.__annotations__)
     assert inshore.summary(table)["supersteps"] == 3
     assert (cost["threads"], cost["memory_budget_bytes"]) == (1, 32 << 20)
