@@ -153,9 +153,10 @@ pub fn put(session: &Session, words: &Put) -> Result<()> {
     let written = writer.len() - before;
     builder.add(writer)?;
     builder.commit(&[])?;
-    let verb = if before > 0 { "more, now" } else { "in" };
-    let sentence = format!("{name}: {} {verb} {}", format_bytes(written), format_bytes(before + written));
-    let sentence = if before > 0 { sentence } else { format!("{name}: {}", format_bytes(written)) };
+    let sentence = match before {
+        0 => format!("{name}: {}", format_bytes(written)),
+        before => format!("{name}: {} more, now {}", format_bytes(written), format_bytes(before + written)),
+    };
     let summary = json!({ "name": name, "bytes": written, "total_bytes": before + written });
     Ok(Outcome::new("store put", run.finish(), summary, sentence).tell(&session.options)?)
 }

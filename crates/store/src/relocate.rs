@@ -34,8 +34,6 @@ const PATIENCE: Duration = Duration::from_millis(200);
 pub struct Moved {
     /// Extents of 2 MiB.
     pub extents: u64,
-    /// Segments that are empty now, and take no space.
-    pub segments: u64,
 }
 
 /// What must move, and where nothing may go.
@@ -174,7 +172,7 @@ impl Store {
             all.closed.extend(choice.closed);
         }
         moved.extents += self.move_away(job, &all)?;
-        moved.segments = self.0.discard_empty_segments()?;
+        self.0.discard_empty_segments()?;
         Ok(moved)
     }
 

@@ -4,7 +4,7 @@
 //! Order of locks: the state's mutex, then the registry's lock on disk, then the readers' mutex.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, RwLock},
 };
@@ -531,30 +531,26 @@ impl Shared {
     }
 
     /// Gives all space of segments back in which nothing lies: that of the headers too.
-    pub fn discard_empty_segments(&self) -> Result<u64> {
+    pub fn discard_empty_segments(&self) -> Result<()> {
         let mut state = self.state();
         let guard = self.registry.lock()?;
         self.refresh(&mut state)?;
         let busy = self.busy(&guard, &state.log.superblock, &state.catalog)?;
-        let mut count = 0;
         for (number, device) in self.devices() {
-            let used: std::collections::BTreeSet<u32> = busy
-                .iter()
-                .filter(|run| run.start.device == number)
+            let on_it = busy.iter().filter(|run| run.start.device == number);
+            let used: BTreeSet<u32> = on_it
                 .flat_map(|run| {
                     run.start.extent / SEGMENT_EXTENTS..=(run.start.extent + run.count - 1) / SEGMENT_EXTENTS
                 })
                 .collect();
-            let last = used.last().copied().unwrap_or(0);
-            for segment in (1..=last + 64).filter(|segment| !used.contains(segment)) {
-                let start = segment.saturating_mul(SEGMENT_EXTENTS);
-                if start < device.extents() {
-                    let end = start.saturating_add(SEGMENT_EXTENTS).min(device.extents());
-                    count += u64::from(device.discard(start..end).is_ok());
-                }
+            // The first one holds the superblock.
+            for segment in (1..device.extents().div_ceil(SEGMENT_EXTENTS)).filter(|it| !used.contains(it)) {
+                let start = segment * SEGMENT_EXTENTS;
+                // It only saves space.
+                let _ = device.discard(start..start.saturating_add(SEGMENT_EXTENTS).min(device.extents()));
             }
         }
-        Ok(count)
+        Ok(())
     }
 
     /// Room for a log of `extents` extents a copy, on the devices of `next` that stay: on two where there are two.
