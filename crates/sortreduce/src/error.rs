@@ -40,4 +40,18 @@ pub enum Error {
         /// The budget in bytes.
         memory: u64,
     },
+    /// A row does not fit the memory.
+    #[error(
+        "{name}: a row{} is longer than the {} that this budget allows: give it more memory",
+        bytes.map(|bytes| format!(" of {}", inshore_store::format_bytes(bytes))).unwrap_or_default(),
+        inshore_store::format_bytes(*limit)
+    )]
+    RowTooLong {
+        /// The name of the sort.
+        name: &'static str,
+        /// Its bytes, if its end was seen.
+        bytes: Option<u64>,
+        /// Bytes of the longest row that is accepted.
+        limit: u64,
+    },
 }

@@ -89,6 +89,7 @@ mod merge;
 mod passes;
 mod plan;
 mod record;
+pub mod rows;
 mod run;
 mod scatter;
 mod sink;

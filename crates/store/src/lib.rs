@@ -44,6 +44,7 @@ mod log;
 mod measure;
 mod memory;
 mod parity;
+mod plain_sink;
 mod profile;
 mod reader;
 mod recording;
@@ -71,6 +72,7 @@ pub use job::{Cancel, Counters, DriveFloor, Job, LevelReport, PhaseReport, Progr
 pub use log::DeviceEntry;
 pub use measure::{MeasurePlan, measure};
 pub use memory::Memory;
+pub use plain_sink::FileSink;
 pub use profile::{DeviceProfile, DriveProfile, Pattern, Point};
 pub use reader::FileReader;
 pub use recording::{Fate, History, Operation, Recording, after_crash};

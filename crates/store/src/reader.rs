@@ -12,7 +12,7 @@ pub struct FileReader {
     buffer_bytes: usize,
     spare: Vec<Buffer>,
     ahead: VecDeque<PendingRead>,
-    current: Option<Buffer>,
+    current: Option<(Buffer, Range<usize>)>,
     next: u64,
     end: u64,
 }
@@ -78,12 +78,16 @@ impl FileReader {
     /// [`crate::Error::Io`], [`crate::Error::Damaged`], [`crate::Error::Cancelled`].
     pub fn next_piece(&mut self) -> Result<Option<&[u8]>> {
         self.job.check_cancelled()?;
-        self.spare.extend(self.current.take());
+        self.spare.extend(self.current.take().map(|(buffer, _)| buffer));
         self.read_ahead()?;
         let Some(pending) = self.ahead.pop_front() else { return Ok(None) };
-        let (buffer, wanted) = pending.wait()?;
-        let buffer = self.current.insert(buffer);
-        Ok(Some(&buffer[wanted]))
+        self.current = Some(pending.wait()?);
+        Ok(Some(self.piece()))
+    }
+
+    /// The piece that was given last; empty before the first and after the last.
+    pub fn piece(&self) -> &[u8] {
+        self.current.as_ref().map_or(&[], |(buffer, wanted)| &buffer[wanted.clone()])
     }
 
     /// The buffers, for the next reader.
@@ -91,7 +95,7 @@ impl FileReader {
         for pending in self.ahead.drain(..) {
             self.spare.push(pending.wait()?.0);
         }
-        self.spare.extend(self.current.take());
+        self.spare.extend(self.current.take().map(|(buffer, _)| buffer));
         Ok(self.spare)
     }
 }

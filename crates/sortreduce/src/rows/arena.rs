@@ -1,0 +1,130 @@
+//! An arena: the memory in which rows arrive, and are sorted without being moved.
+
+use inshore_store::{Budget, Buffer, FileWriter, Job};
+
+use super::{
+    cursor::Run,
+    order::{RowsInMemory, common_len, sort_rows},
+    plan::RowPlan,
+    shape::{RowOperation, RowShape},
+};
+use crate::{Result, array::Array};
+
+/// Bytes of whole rows, and room to sort them.
+pub(crate) struct Arena {
+    pub bytes: Buffer,
+    /// Bytes of rows in it.
+    pub filled: usize,
+    words: Array<u64>,
+    starts: Array<u32>,
+}
+
+/// Rows of an arena in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Part {
+    pub rows: usize,
+    /// Where in the arena the rows behind these begin.
+    pub end: usize,
+    pub row_bytes_max: usize,
+}
+
+/// Rows that are asked for before they are needed.
+const AHEAD: usize = 12;
+
+impl Arena {
+    pub fn new(plan: &RowPlan, budget: &Budget) -> Result<Arena> {
+        let what = "an arena that rows are sorted in";
+        Ok(Arena {
+            bytes: Buffer::zeroed(budget, plan.arena_bytes, what)?,
+            filled: 0,
+            words: Array::zeroed(budget, plan.rows_max, what)?,
+            starts: Array::zeroed(budget, plan.rows_max + 1, what)?,
+        })
+    }
+
+    /// Sorts the rows from byte `start` on, as many as there are words for.
+    pub fn sort<S: RowShape>(&mut self, shape: &S, descending: bool, start: usize) -> Part {
+        let part = self.find_rows(shape, start);
+        let rows = RowsInMemory {
+            shape,
+            bytes: &self.bytes[..self.filled],
+            starts: &self.starts[..=part.rows],
+            descending,
+        };
+        sort_rows(&rows, &mut self.words[..part.rows]);
+        part
+    }
+
+    fn find_rows<S: RowShape>(&mut self, shape: &S, start: usize) -> Part {
+        let bytes = &self.bytes[..self.filled];
+        let mut part = Part { end: start, ..Part::default() };
+        while part.end < bytes.len() && part.rows < self.words.len() {
+            let len = shape.row_len(&bytes[part.end..]).expect("an arena holds whole rows");
+            self.starts[part.rows] = part.end as u32;
+            part.rows += 1;
+            part.end += len;
+            part.row_bytes_max = part.row_bytes_max.max(len);
+        }
+        self.starts[part.rows] = part.end as u32;
+        part
+    }
+
+    /// The row at a place of the order.
+    #[inline]
+    pub fn row(&self, place: usize) -> &[u8] {
+        let number = self.words[place] as usize;
+        &self.bytes[self.starts[number] as usize..self.starts[number + 1] as usize]
+    }
+
+    /// Asks for a row to be in the cache soon.
+    #[inline]
+    pub fn prefetch(&self, place: usize) {
+        if let Some(&number) = self.words.get(place) {
+            super::order::prefetch(&self.bytes[self.starts[number as usize] as usize]);
+        }
+    }
+
+    /// Writes the sorted rows of a part as a run, equal keys combined.
+    pub fn write<S: RowShape, O: RowOperation>(
+        &self,
+        part: Part,
+        shape: &S,
+        operation: &O,
+        job: &Job,
+        (name, plan): (&'static str, &RowPlan),
+    ) -> Result<Run> {
+        let mut writer = FileWriter::create(job, name, plan.block_bytes, plan.write_bytes)?;
+        let mut rows = 0;
+        if O::COMBINES {
+            let mut current: Vec<u8> = Vec::new();
+            for place in 0..part.rows {
+                self.prefetch((place + AHEAD).min(part.rows - 1));
+                let row = self.row(place);
+                if place > 0 && shape.key(&current) == shape.key(row) {
+                    operation.combine(&mut current, row);
+                    continue;
+                }
+                writer.write(&current)?;
+                rows += 1;
+                current.clear();
+                current.extend_from_slice(row);
+            }
+            writer.write(&current)?;
+        } else {
+            for place in 0..part.rows {
+                self.prefetch((place + AHEAD).min(part.rows - 1));
+                writer.write(self.row(place))?;
+            }
+            rows = part.rows as u64;
+        }
+        let (first, last) = (shape.key(self.row(0)), shape.key(self.row(part.rows - 1)));
+        Ok(Run {
+            file: writer.finish()?,
+            rows,
+            row_bytes_max: part.row_bytes_max,
+            common: common_len(first, last).min(Run::FIRST_KEY_BYTES),
+            first_key: first[..first.len().min(Run::FIRST_KEY_BYTES)].to_vec(),
+            level: 0,
+        })
+    }
+}

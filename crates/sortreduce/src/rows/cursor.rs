@@ -1,0 +1,142 @@
+//! Sorted rows one after the other: of a run on flash, or of an arena.
+
+use inshore_store::{CheckedFile, FileReader, Job};
+
+use super::{
+    arena::{Arena, Part},
+    shape::RowShape,
+};
+use crate::Result;
+
+/// A sorted sequence of rows on flash.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub file: CheckedFile,
+    pub rows: u64,
+    pub row_bytes_max: usize,
+    /// Bytes that all keys of the run have in common from the start, as far as they are kept here.
+    pub common: usize,
+    pub first_key: Vec<u8>,
+    /// Merges that it went through.
+    pub level: u32,
+}
+
+impl Run {
+    /// Bytes of a run's first key that are remembered.
+    pub const FIRST_KEY_BYTES: usize = 64;
+}
+
+/// Where sorted rows come from.
+pub(crate) enum Cursor<S> {
+    Run(RunCursor<S>),
+    Arena(ArenaCursor),
+}
+
+impl<S: RowShape> Cursor<S> {
+    /// The row it stands on.
+    #[inline]
+    pub fn row(&self) -> &[u8] {
+        match self {
+            Cursor::Run(cursor) => cursor.row(),
+            Cursor::Arena(cursor) => cursor.arena.row(cursor.place),
+        }
+    }
+
+    /// Goes to the next row; `false` at the end.
+    #[inline]
+    pub fn advance(&mut self) -> Result<bool> {
+        match self {
+            Cursor::Run(cursor) => cursor.advance(),
+            Cursor::Arena(cursor) => {
+                cursor.place += 1;
+                cursor.arena.prefetch((cursor.place + 4).min(cursor.rows - 1));
+                Ok(cursor.place < cursor.rows)
+            }
+        }
+    }
+}
+
+/// The rows of an arena that never left memory.
+pub(crate) struct ArenaCursor {
+    arena: Arena,
+    rows: usize,
+    place: usize,
+}
+
+impl ArenaCursor {
+    /// Of at least one row.
+    pub fn new(arena: Arena, part: Part) -> Self {
+        ArenaCursor { arena, rows: part.rows, place: 0 }
+    }
+}
+
+/// The rows of a run.
+pub(crate) struct RunCursor<S> {
+    shape: S,
+    reader: FileReader,
+    /// Where in the reader's piece the row begins, or what is behind it if the row is in `carry`.
+    position: usize,
+    row_len: usize,
+    /// A row that lies across two pieces.
+    carry: Vec<u8>,
+}
+
+impl<S: RowShape> RunCursor<S> {
+    /// Stands on the first row of a run, which has one.
+    pub fn new(job: &Job, run: &Run, shape: S, (bytes, count): (usize, usize)) -> Result<Self> {
+        let reader = FileReader::deep(job, &run.file, 0..run.file.len(), bytes, count)?;
+        let mut cursor = RunCursor { shape, reader, position: 0, row_len: 0, carry: Vec::new() };
+        let some = cursor.advance()?;
+        assert!(some, "a run has rows");
+        Ok(cursor)
+    }
+
+    #[inline]
+    fn row(&self) -> &[u8] {
+        if self.carry.is_empty() {
+            &self.reader.piece()[self.position..][..self.row_len]
+        } else {
+            &self.carry
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<bool> {
+        if self.carry.is_empty() {
+            self.position += self.row_len;
+        }
+        self.carry.clear();
+        match self.shape.row_len(&self.reader.piece()[self.position..]) {
+            Some(len) => {
+                self.row_len = len;
+                Ok(true)
+            }
+            None => self.next_piece(),
+        }
+    }
+
+    /// The row does not end in this piece.
+    #[cold]
+    fn next_piece(&mut self) -> Result<bool> {
+        loop {
+            self.carry.extend_from_slice(&self.reader.piece()[self.position..]);
+            self.position = 0;
+            if self.reader.next_piece()?.is_none() {
+                assert!(self.carry.is_empty(), "a run ends with a whole row");
+                self.row_len = 0;
+                return Ok(false);
+            }
+            let piece = self.reader.piece();
+            if self.carry.is_empty() {
+                if let Some(len) = self.shape.row_len(piece) {
+                    self.row_len = len;
+                    return Ok(true);
+                }
+            } else if let Some(missing) = self.shape.missing_len(&self.carry, piece) {
+                self.carry.extend_from_slice(&piece[..missing]);
+                self.position = missing;
+                return Ok(true);
+            }
+        }
+    }
+}

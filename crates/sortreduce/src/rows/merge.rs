@@ -1,0 +1,248 @@
+//! Merging sorted rows through a tree of losers.
+//!
+//! Each leaf keeps eight bytes of its row's key, taken behind what all keys have in common, so that most matches are
+//! decided without a look at the rows. Equal keys go by the number of their leaf: the order of the input.
+
+use inshore_store::Job;
+
+use super::{
+    cursor::{Cursor, Run},
+    order::{common_len, word_at},
+    shape::{RowOperation, RowShape},
+    sort::RowStats,
+};
+use crate::Result;
+
+/// The result: rows in order. Dropping it removes the runs and hands the memory back.
+pub struct SortedRows<S: RowShape, O: RowOperation> {
+    tree: Tree<S>,
+    job: Job,
+    shape: S,
+    operation: O,
+    stats: RowStats,
+    /// The level in the job's counters, if rows are merged, and rows that enter there.
+    level: Option<(u32, u64)>,
+    /// The row that is given out, where rows are combined.
+    current: Vec<u8>,
+    has_current: bool,
+    /// Bytes of the row that were given out already.
+    given: usize,
+    ended: bool,
+}
+
+impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
+    pub(crate) fn new(
+        tree: Tree<S>,
+        job: &Job,
+        shape: S,
+        operation: O,
+        stats: RowStats,
+        level: Option<(u32, u64)>,
+    ) -> Self {
+        let job = job.clone();
+        let (current, has_current, given, ended) = (Vec::new(), false, 0, false);
+        SortedRows { tree, job, shape, operation, stats, level, current, has_current, given, ended }
+    }
+
+    /// Fills `out` with the bytes of the next rows, the last of them perhaps cut: the next call goes on there. Fewer
+    /// bytes than `out` has mean the end.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
+    pub fn fill(&mut self, out: &mut [u8]) -> Result<usize> {
+        self.job.check_cancelled()?;
+        let mut filled = 0;
+        while filled < out.len() && self.has_row()? {
+            let row = self.row();
+            let part = (row.len() - self.given).min(out.len() - filled);
+            out[filled..filled + part].copy_from_slice(&row[self.given..self.given + part]);
+            filled += part;
+            self.given += part;
+            if self.given == self.row().len() {
+                self.next_row()?;
+            }
+        }
+        Ok(filled)
+    }
+
+    /// Appends whole rows to `out` until it has at least `bytes` bytes; without any at the end. Not to be mixed with
+    /// [`SortedRows::fill`].
+    ///
+    /// # Errors
+    /// As [`SortedRows::fill`].
+    pub fn append(&mut self, out: &mut Vec<u8>, bytes: usize) -> Result<()> {
+        self.job.check_cancelled()?;
+        while out.len() < bytes && self.has_row()? {
+            out.extend_from_slice(self.row());
+            self.next_row()?;
+        }
+        Ok(())
+    }
+
+    /// Counters; rows given out so far.
+    pub fn stats(&self) -> RowStats {
+        self.stats
+    }
+
+    #[inline]
+    fn row(&self) -> &[u8] {
+        if O::COMBINES { &self.current } else { self.tree.row() }
+    }
+
+    #[inline]
+    fn has_row(&mut self) -> Result<bool> {
+        if O::COMBINES && !self.has_current {
+            self.combine()?;
+        }
+        let has = if O::COMBINES { self.has_current } else { !self.tree.is_empty() };
+        if !has
+            && !std::mem::replace(&mut self.ended, true)
+            && let Some((level, rows_in)) = self.level
+        {
+            self.job.counters().add_level(level, rows_in, self.stats.rows_out);
+        }
+        Ok(has)
+    }
+
+    #[inline]
+    fn next_row(&mut self) -> Result<()> {
+        self.given = 0;
+        self.stats.rows_out += 1;
+        if O::COMBINES {
+            self.has_current = false;
+            Ok(())
+        } else {
+            self.tree.advance()
+        }
+    }
+
+    /// Takes the next row and combines all that follow and are equal into it.
+    fn combine(&mut self) -> Result<()> {
+        if self.tree.is_empty() {
+            return Ok(());
+        }
+        self.current.clear();
+        self.current.extend_from_slice(self.tree.row());
+        self.has_current = true;
+        self.tree.advance()?;
+        while !self.tree.is_empty() && self.shape.key(self.tree.row()) == self.shape.key(&self.current) {
+            self.operation.combine(&mut self.current, self.tree.row());
+            self.tree.advance()?;
+        }
+        Ok(())
+    }
+}
+
+/// A tree of losers over cursors.
+pub(crate) struct Tree<S> {
+    shape: S,
+    descending: bool,
+    cursors: Vec<Cursor<S>>,
+    /// Eight bytes of each leaf's key; the largest word where the leaf has ended.
+    words: Vec<u64>,
+    ended: Vec<bool>,
+    /// Bytes that all keys have in common.
+    common: usize,
+    /// The winner, then at each inner node the leaf that lost there.
+    losers: Vec<u32>,
+    left: usize,
+}
+
+/// Bytes that all keys of all runs have in common.
+pub(crate) fn common_of_runs(runs: &[Run]) -> usize {
+    let Some(first) = runs.first() else { return 0 };
+    runs.iter().map(|run| run.common.min(common_len(&run.first_key, &first.first_key))).min().unwrap_or(0)
+}
+
+impl<S: RowShape> Tree<S> {
+    /// Over cursors that stand on a row each, in the order of the input.
+    pub fn new(cursors: Vec<Cursor<S>>, shape: S, descending: bool, common: usize) -> Self {
+        let count = cursors.len();
+        let mut tree = Tree {
+            shape,
+            descending,
+            words: vec![0; count],
+            ended: vec![false; count],
+            cursors,
+            common,
+            losers: vec![u32::MAX; count.max(1)],
+            left: count,
+        };
+        for leaf in 0..count {
+            tree.load(leaf);
+        }
+        // Each leaf climbs until it finds a node that waits for somebody.
+        for leaf in 0..count {
+            let (mut climber, mut node) = (leaf as u32, (leaf + count) / 2);
+            while node > 0 && tree.losers[node] != u32::MAX {
+                if tree.is_before(tree.losers[node], climber) {
+                    std::mem::swap(&mut climber, &mut tree.losers[node]);
+                }
+                node /= 2;
+            }
+            tree.losers[node] = climber;
+        }
+        tree
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.left == 0
+    }
+
+    /// The first of all rows; there must be one.
+    #[inline]
+    pub fn row(&self) -> &[u8] {
+        self.cursors[self.losers[0] as usize].row()
+    }
+
+    #[inline]
+    fn load(&mut self, leaf: usize) {
+        let key = self.shape.key(self.cursors[leaf].row());
+        let word = word_at(key, self.common);
+        self.words[leaf] = if self.descending { !word } else { word };
+    }
+
+    /// Goes behind the first row.
+    #[inline]
+    pub fn advance(&mut self) -> Result<()> {
+        let leaf = self.losers[0] as usize;
+        if self.cursors[leaf].advance()? {
+            self.load(leaf);
+        } else {
+            self.words[leaf] = u64::MAX;
+            self.ended[leaf] = true;
+            self.left -= 1;
+        }
+        let mut winner = leaf as u32;
+        let mut node = (leaf + self.cursors.len()) / 2;
+        while node > 0 {
+            let other = self.losers[node];
+            if self.is_before(other, winner) {
+                self.losers[node] = winner;
+                winner = other;
+            }
+            node /= 2;
+        }
+        self.losers[0] = winner;
+        Ok(())
+    }
+
+    #[inline]
+    fn is_before(&self, a: u32, b: u32) -> bool {
+        let (word_a, word_b) = (self.words[a as usize], self.words[b as usize]);
+        if word_a != word_b { word_a < word_b } else { self.is_before_by_rest(a as usize, b as usize) }
+    }
+
+    fn is_before_by_rest(&self, a: usize, b: usize) -> bool {
+        if self.ended[a] || self.ended[b] {
+            return (self.ended[a], a) < (self.ended[b], b);
+        }
+        let key = |leaf: usize| {
+            let key = self.shape.key(self.cursors[leaf].row());
+            &key[self.common.min(key.len())..]
+        };
+        let order = if self.descending { key(b).cmp(key(a)) } else { key(a).cmp(key(b)) };
+        order.then(a.cmp(&b)).is_lt()
+    }
+}

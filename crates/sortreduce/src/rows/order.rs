@@ -1,0 +1,245 @@
+//! The order of rows in memory, found by sorting words of 64 bits.
+//!
+//! ```text
+//!   word    [ some bytes of the key, big endian | number of the row ]
+//! ```
+//!
+//! With numbers of up to 24 bits, five bytes of the key fit beside them. Rows whose bytes are equal so far make a group,
+//! whose words get the next five bytes, and so on: the most significant digits first, five bytes at a time. A group of
+//! few rows is sorted by comparison. All is done in the place of the words. Numbers ascend in the input's order, so
+//! equal keys keep it.
+
+use super::shape::RowShape;
+
+/// Groups of so many rows are sorted by comparing rows.
+const GROUP_ROWS_SMALL: usize = 12;
+
+/// Rows in memory: bytes, where each row begins, and the end of the last.
+pub(crate) struct RowsInMemory<'a, S> {
+    pub shape: &'a S,
+    pub bytes: &'a [u8],
+    pub starts: &'a [u32],
+    /// Whether the greatest key comes first.
+    pub descending: bool,
+}
+
+impl<'a, S: RowShape> RowsInMemory<'a, S> {
+    pub fn len(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    #[inline]
+    pub fn row(&self, number: usize) -> &'a [u8] {
+        &self.bytes[self.starts[number] as usize..self.starts[number + 1] as usize]
+    }
+
+    #[inline]
+    pub fn key(&self, number: usize) -> &'a [u8] {
+        self.shape.key(self.row(number))
+    }
+
+    /// Asks for a row's first bytes to be in the cache soon.
+    #[inline]
+    pub fn prefetch(&self, number: usize) {
+        prefetch(&self.bytes[self.starts[number] as usize]);
+    }
+
+    fn order(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        if self.descending { b.cmp(a) } else { a.cmp(b) }
+    }
+}
+
+/// Asks for the line of memory with this byte to be in the cache soon.
+#[inline(always)]
+pub(crate) fn prefetch(byte: &u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching an address that a reference points to has no effect but on the cache.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+            std::ptr::from_ref(byte).cast(),
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = byte;
+}
+
+/// Eight bytes of a key from `depth` on as a number; zeros where it has ended.
+#[inline(always)]
+pub(crate) fn word_at(key: &[u8], depth: usize) -> u64 {
+    match key.get(depth..) {
+        Some(rest) if rest.len() >= 8 => u64::from_be_bytes(rest[..8].try_into().expect("eight bytes")),
+        Some(rest) => {
+            let mut bytes = [0; 8];
+            bytes[..rest.len()].copy_from_slice(rest);
+            u64::from_be_bytes(bytes)
+        }
+        None => 0,
+    }
+}
+
+/// Bytes that two keys have in common from the start.
+pub(crate) fn common_len(a: &[u8], b: &[u8]) -> usize {
+    let most = a.len().min(b.len());
+    let mut len = 0;
+    while len + 8 <= most {
+        let differs = word_at(a, len) ^ word_at(b, len);
+        if differs != 0 {
+            return len + differs.leading_zeros() as usize / 8;
+        }
+        len += 8;
+    }
+    len + a[len..most].iter().zip(&b[len..most]).take_while(|(a, b)| a == b).count()
+}
+
+/// Puts the numbers of the rows into `words` in the order of their keys.
+pub(crate) fn sort_rows<S: RowShape>(rows: &RowsInMemory<'_, S>, words: &mut [u64]) {
+    let count = rows.len();
+    assert_eq!(words.len(), count);
+    if count == 0 {
+        return;
+    }
+    let first = rows.key(0);
+    let common = (1..count).fold(first.len(), |common, number| {
+        let key = rows.key(number);
+        // Mostly nothing is in common, or all of what was.
+        if key.len() >= common && key[..common] == first[..common] {
+            common
+        } else {
+            common_len(key, &first[..common])
+        }
+    });
+    for (number, word) in words.iter_mut().enumerate() {
+        *word = number as u64;
+    }
+    let index_bits = (u64::BITS - (count as u64).leading_zeros()).max(1);
+    Order {
+        rows,
+        index_bits,
+        mask: (1 << index_bits) - 1,
+        key_bytes: ((u64::BITS - index_bits) / 8) as usize,
+    }
+    .sort(words, common);
+    for word in words {
+        *word &= (1 << index_bits) - 1;
+    }
+}
+
+struct Order<'a, 'b, S> {
+    rows: &'b RowsInMemory<'a, S>,
+    index_bits: u32,
+    mask: u64,
+    /// Bytes of the key in a word.
+    key_bytes: usize,
+}
+
+/// Rows that are alike in the first `depth` bytes of their keys.
+struct Group {
+    start: usize,
+    end: usize,
+    depth: usize,
+}
+
+impl<S: RowShape> Order<'_, '_, S> {
+    fn number(&self, word: u64) -> usize {
+        (word & self.mask) as usize
+    }
+
+    fn sort(&self, words: &mut [u64], depth: usize) {
+        let mut left = vec![Group { start: 0, end: words.len(), depth }];
+        while let Some(Group { start, end, depth }) = left.pop() {
+            let group = &mut words[start..end];
+            if group.len() <= GROUP_ROWS_SMALL {
+                self.sort_small(group, depth);
+                continue;
+            }
+            let next_depth = depth + self.key_bytes;
+            if self.load(group, depth) {
+                // All alike: go on behind what they have in common.
+                if let Some(rest) = self.set_ended_apart(group, next_depth) {
+                    left.push(Group { start: start + rest.start, end: start + rest.end, depth: next_depth });
+                }
+                continue;
+            }
+            group.sort_unstable();
+            self.push_groups(group, start, next_depth, &mut left);
+        }
+    }
+
+    /// Puts the key's bytes at `depth` into the words; whether they are the same in all.
+    fn load(&self, group: &mut [u64], depth: usize) -> bool {
+        const AHEAD: usize = 12;
+        let flip = if self.rows.descending { u64::MAX } else { 0 };
+        let (mut all, mut any) = (u64::MAX, 0);
+        for place in 0..group.len() {
+            if let Some(&ahead) = group.get(place + AHEAD) {
+                self.rows.prefetch(self.number(ahead));
+            }
+            let number = self.number(group[place]);
+            let key = (word_at(self.rows.key(number), depth) ^ flip) >> self.index_bits;
+            // Whole bytes only.
+            let key = key >> (u64::BITS - self.index_bits - 8 * self.key_bytes as u32);
+            all &= key;
+            any |= key;
+            group[place] = key << self.index_bits | number as u64;
+        }
+        all == any
+    }
+
+    /// Finds the groups of a sorted range whose bytes are equal up to `depth`.
+    fn push_groups(&self, words: &mut [u64], start: usize, depth: usize, left: &mut Vec<Group>) {
+        let mut first = 0;
+        while first < words.len() {
+            let key = words[first] >> self.index_bits;
+            let same = words[first + 1..].iter().take_while(|&&word| word >> self.index_bits == key).count();
+            let end = first + 1 + same;
+            if same > 0
+                && let Some(rest) = self.set_ended_apart(&mut words[first..end], depth)
+            {
+                let at = start + first;
+                left.push(Group { start: at + rest.start, end: at + rest.end, depth });
+            }
+            first = end;
+        }
+    }
+
+    /// Of rows that are alike up to `depth`, zeros taken for bytes that are not there, sorts those apart that end before:
+    /// the shorter one first. Gives the range of the others.
+    fn set_ended_apart(&self, group: &mut [u64], depth: usize) -> Option<std::ops::Range<usize>> {
+        let len = |word: u64| self.rows.key(self.number(word)).len().min(depth + 1);
+        let first = len(group[0]);
+        if group.iter().all(|&word| len(word) == first) {
+            // The numbers ascend already.
+            return (first > depth).then_some(0..group.len());
+        }
+        let descending = self.rows.descending;
+        group.sort_unstable_by_key(|&word| {
+            let len = len(word);
+            (if descending { depth + 1 - len } else { len }, word)
+        });
+        if descending {
+            let rest = group.iter().take_while(|&&word| len(word) > depth).count();
+            Some(0..rest)
+        } else {
+            let ended = group.iter().take_while(|&&word| len(word) <= depth).count();
+            Some(ended..group.len())
+        }
+    }
+
+    /// Insertion by comparing what comes after `depth`; keeps the order of equal ones.
+    fn sort_small(&self, group: &mut [u64], depth: usize) {
+        let key = |word: u64| {
+            let key = self.rows.key(self.number(word));
+            &key[depth.min(key.len())..]
+        };
+        for end in 1..group.len() {
+            let word = group[end];
+            let this = key(word);
+            let mut place = end;
+            while place > 0 && self.rows.order(key(group[place - 1]), this).is_gt() {
+                group[place] = group[place - 1];
+                place -= 1;
+            }
+            group[place] = word;
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Where rows end, what their keys are, and what becomes of equal ones.
+
+use memchr::{memchr, memrchr};
+
+/// How rows lie in bytes.
+pub trait RowShape: Clone + Send + Sync + 'static {
+    /// Length of the row that begins with `bytes`, with everything that belongs to it; `None` where it does not end in
+    /// them.
+    fn row_len(&self, bytes: &[u8]) -> Option<usize>;
+
+    /// Length of the longest prefix of `bytes` that consists of whole rows.
+    fn whole_rows_len(&self, bytes: &[u8]) -> usize;
+
+    /// How many of the bytes of `more` belong to the row that begins with `start` and does not end there; `None` where it
+    /// does not end in `more` either.
+    fn missing_len(&self, start: &[u8], more: &[u8]) -> Option<usize>;
+
+    /// The bytes of a whole row that it is sorted by, compared as unsigned bytes; a key sorts before those that it is a
+    /// prefix of.
+    fn key<'a>(&self, row: &'a [u8]) -> &'a [u8];
+
+    /// Bytes of a row, for the division of memory; a guess where rows differ.
+    fn row_bytes_hint(&self) -> usize;
+}
+
+/// Lines of text with their line ends; the whole line is the key. The last line must have its end too.
+#[derive(Clone, Copy, Debug)]
+pub struct Lines;
+
+impl RowShape for Lines {
+    #[inline]
+    fn row_len(&self, bytes: &[u8]) -> Option<usize> {
+        memchr(b'\n', bytes).map(|end| end + 1)
+    }
+
+    fn whole_rows_len(&self, bytes: &[u8]) -> usize {
+        memrchr(b'\n', bytes).map_or(0, |end| end + 1)
+    }
+
+    fn missing_len(&self, _: &[u8], more: &[u8]) -> Option<usize> {
+        self.row_len(more)
+    }
+
+    #[inline]
+    fn key<'a>(&self, row: &'a [u8]) -> &'a [u8] {
+        &row[..row.len() - 1]
+    }
+
+    fn row_bytes_hint(&self) -> usize {
+        48
+    }
+}
+
+/// Records of a fixed number of bytes, sorted by some of them.
+#[derive(Clone, Copy, Debug)]
+pub struct FixedRows {
+    row_bytes: usize,
+    key_start: usize,
+    key_end: usize,
+}
+
+impl FixedRows {
+    /// Records of `row_bytes` bytes that are sorted by the bytes `key`.
+    ///
+    /// # Panics
+    /// Where the key is not inside the record, or the record has no bytes.
+    pub fn new(row_bytes: usize, key: std::ops::Range<usize>) -> FixedRows {
+        assert!(row_bytes > 0 && key.start <= key.end && key.end <= row_bytes, "key {key:?} of {row_bytes}");
+        FixedRows { row_bytes, key_start: key.start, key_end: key.end }
+    }
+}
+
+impl RowShape for FixedRows {
+    #[inline]
+    fn row_len(&self, bytes: &[u8]) -> Option<usize> {
+        (bytes.len() >= self.row_bytes).then_some(self.row_bytes)
+    }
+
+    fn whole_rows_len(&self, bytes: &[u8]) -> usize {
+        bytes.len() / self.row_bytes * self.row_bytes
+    }
+
+    fn missing_len(&self, start: &[u8], more: &[u8]) -> Option<usize> {
+        Some(self.row_bytes - start.len()).filter(|&len| len <= more.len())
+    }
+
+    #[inline]
+    fn key<'a>(&self, row: &'a [u8]) -> &'a [u8] {
+        &row[self.key_start..self.key_end]
+    }
+
+    fn row_bytes_hint(&self) -> usize {
+        self.row_bytes
+    }
+}
+
+/// Rows that say how long they are and how much of them is the key; made by [`frame`].
+///
+/// ```text
+///   [ row bytes u32 | key bytes u32 | key | rest ]      little endian; row bytes counts all of it
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct FramedRows {
+    /// About how long rows are.
+    pub row_bytes_hint: usize,
+}
+
+/// Bytes before the key of a framed row.
+pub(crate) const FRAME_BYTES: usize = 8;
+
+/// Appends a framed row to `out`.
+///
+/// # Panics
+/// With 4 GiB or more in a row.
+pub fn frame(key: &[u8], rest: &[u8], out: &mut Vec<u8>) {
+    let len = u32::try_from(FRAME_BYTES + key.len() + rest.len()).expect("a row below 4 GiB");
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(&(key.len() as u32).to_le_bytes());
+    out.extend_from_slice(key);
+    out.extend_from_slice(rest);
+}
+
+impl FramedRows {
+    /// What comes after the key.
+    #[inline]
+    pub fn rest<'a>(&self, row: &'a [u8]) -> &'a [u8] {
+        &row[FRAME_BYTES + number(&row[4..])..]
+    }
+
+    /// The same, to be changed.
+    pub fn rest_mut<'a>(&self, row: &'a mut [u8]) -> &'a mut [u8] {
+        let start = FRAME_BYTES + number(&row[4..]);
+        &mut row[start..]
+    }
+}
+
+#[inline]
+fn number(bytes: &[u8]) -> usize {
+    u32::from_le_bytes(bytes[..4].try_into().expect("four bytes")) as usize
+}
+
+impl RowShape for FramedRows {
+    #[inline]
+    fn row_len(&self, bytes: &[u8]) -> Option<usize> {
+        if bytes.len() < FRAME_BYTES {
+            return None;
+        }
+        Some(number(bytes)).filter(|&len| len <= bytes.len())
+    }
+
+    fn whole_rows_len(&self, bytes: &[u8]) -> usize {
+        let mut whole = 0;
+        while let Some(len) = self.row_len(&bytes[whole..]) {
+            whole += len;
+        }
+        whole
+    }
+
+    fn missing_len(&self, start: &[u8], more: &[u8]) -> Option<usize> {
+        let mut len = [0; 4];
+        let there = start.len().min(4);
+        len[..there].copy_from_slice(&start[..there]);
+        len[there..].copy_from_slice(more.get(..4 - there)?);
+        Some(number(&len) - start.len()).filter(|&len| len <= more.len())
+    }
+
+    #[inline]
+    fn key<'a>(&self, row: &'a [u8]) -> &'a [u8] {
+        &row[FRAME_BYTES..][..number(&row[4..])]
+    }
+
+    fn row_bytes_hint(&self) -> usize {
+        self.row_bytes_hint
+    }
+}
+
+/// What becomes of rows whose keys are equal. It must be associative; rows come in the order of the input.
+pub trait RowOperation: Clone + Send + Sync + 'static {
+    /// Whether rows are combined at all.
+    const COMBINES: bool;
+
+    /// Combines the row `next` into the row `first`, which comes before it and has the same key.
+    fn combine(&self, first: &mut Vec<u8>, next: &[u8]);
+}
+
+/// Every row stays: a sort.
+#[derive(Clone, Copy, Debug)]
+pub struct KeepAll;
+
+impl RowOperation for KeepAll {
+    const COMBINES: bool = false;
+    fn combine(&self, _: &mut Vec<u8>, _: &[u8]) {}
+}
+
+/// The first row of each key stays.
+#[derive(Clone, Copy, Debug)]
+pub struct KeepFirst;
+
+impl RowOperation for KeepFirst {
+    const COMBINES: bool = true;
+    fn combine(&self, _: &mut Vec<u8>, _: &[u8]) {}
+}

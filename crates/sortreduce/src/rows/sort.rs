@@ -1,0 +1,501 @@
+//! From bytes to sorted rows: sinks fill arenas, workers sort them, runs are merged.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use inshore_store::{FileWriter, Job};
+use serde::Serialize;
+
+use super::{
+    arena::{Arena, Part},
+    cursor::{ArenaCursor, Cursor, Run, RunCursor},
+    merge::{SortedRows, Tree, common_of_runs},
+    order::common_len,
+    plan::{RowConfig, RowPlan},
+    shape::{RowOperation, RowShape},
+};
+use crate::{Error, Result};
+
+/// Sorts rows in memory of a given size. Bytes come in through one [`RowSink`]; [`RowSort::finish`] gives the rows back
+/// in order, those with equal keys in the order of the input.
+pub struct RowSort<S: RowShape, O: RowOperation> {
+    shared: Arc<Shared<S, O>>,
+    free: Receiver<Arena>,
+    tasks: Option<Sender<Task>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// Counters of a sort of rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RowStats {
+    /// Rows that came in.
+    pub rows_in: u64,
+    /// Rows given out so far.
+    pub rows_out: u64,
+    /// Bytes that came in.
+    pub bytes_in: u64,
+    /// Runs written while rows came in; 0 where all fitted in memory.
+    pub runs: u64,
+    /// Bytes of runs written in all passes.
+    pub bytes_spilled: u64,
+    /// How many runs can be merged at once.
+    pub fan_in: usize,
+    /// Merges that a row goes through at most, the last one included; 0 without runs.
+    pub merge_passes: u32,
+}
+
+struct Shared<S, O> {
+    job: Job,
+    shape: S,
+    operation: O,
+    config: RowConfig,
+    plan: RowPlan,
+    recycle: Sender<Arena>,
+    state: Mutex<State>,
+    rows_in: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// Sorted arenas that nobody needed the memory of yet, by their place in the input.
+    held: Vec<(u64, Arena, Part)>,
+    /// Whether arenas are written as runs.
+    is_spilling: bool,
+    /// Runs by their place in the input and in the arena.
+    runs: Vec<((u64, usize), Run)>,
+    error: Option<Error>,
+}
+
+enum Task {
+    Sort(u64, Arena),
+    Write(u64, Arena, Part),
+}
+
+impl<S: RowShape, O: RowOperation> Shared<S, O> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    fn work(&self, tasks: &Receiver<Task>) {
+        for task in tasks {
+            if let Err(error) = self.serve(task) {
+                self.state().error.get_or_insert(error);
+                // Who waits for an arena looks for an error first: any arena wakes it.
+            }
+        }
+    }
+
+    fn serve(&self, task: Task) -> Result<()> {
+        match task {
+            Task::Sort(order, mut arena) => {
+                let result = self.sort(order, &mut arena);
+                match result {
+                    Ok(Some(part)) => self.hold_or_write(order, arena, part),
+                    Ok(None) => {
+                        self.give_back(arena);
+                        Ok(())
+                    }
+                    Err(error) => {
+                        self.fail(error, arena);
+                        Ok(())
+                    }
+                }
+            }
+            Task::Write(order, arena, part) => self.write_and_give_back(order, arena, part),
+        }
+    }
+
+    /// An arena with an error to look at.
+    fn fail(&self, error: Error, arena: Arena) {
+        self.state().error.get_or_insert(error);
+        self.give_back(arena);
+    }
+
+    fn give_back(&self, mut arena: Arena) {
+        arena.filled = 0;
+        // Nobody takes it after the end.
+        let _ = self.recycle.send(arena);
+    }
+
+    /// Sorts an arena. Where its rows are too short to be sorted at once, writes them in parts; otherwise gives the only
+    /// part.
+    fn sort(&self, order: u64, arena: &mut Arena) -> Result<Option<Part>> {
+        let mut start = 0;
+        for number in 0.. {
+            self.job.check_cancelled()?;
+            let part = arena.sort(&self.shape, self.config.descending, start);
+            self.rows_in.fetch_add(part.rows as u64, Ordering::Relaxed);
+            self.check_rows(part)?;
+            if number == 0 && part.end == arena.filled {
+                return Ok(Some(part));
+            }
+            self.write((order, number), arena, part)?;
+            if part.end == arena.filled {
+                break;
+            }
+            start = part.end;
+        }
+        Ok(None)
+    }
+
+    fn check_rows(&self, part: Part) -> Result<()> {
+        let limit = self.plan.row_bytes_max;
+        if part.row_bytes_max <= limit {
+            return Ok(());
+        }
+        Err(Error::RowTooLong {
+            name: self.config.name,
+            bytes: Some(part.row_bytes_max as u64),
+            limit: limit as u64,
+        })
+    }
+
+    fn hold_or_write(&self, order: u64, arena: Arena, part: Part) -> Result<()> {
+        let mut state = self.state();
+        if !state.is_spilling {
+            state.held.push((order, arena, part));
+            return Ok(());
+        }
+        drop(state);
+        self.write_and_give_back(order, arena, part)
+    }
+
+    fn write_and_give_back(&self, order: u64, arena: Arena, part: Part) -> Result<()> {
+        match self.write((order, 0), &arena, part) {
+            Ok(()) => self.give_back(arena),
+            Err(error) => self.fail(error, arena),
+        }
+        Ok(())
+    }
+
+    fn write(&self, place: (u64, usize), arena: &Arena, part: Part) -> Result<()> {
+        let _span = tracing::debug_span!("run", rows = part.rows).entered();
+        let named = (self.config.name, &self.plan);
+        let run = arena.write(part, &self.shape, &self.operation, &self.job, named)?;
+        let mut state = self.state();
+        state.is_spilling = true;
+        state.runs.push((place, run));
+        let bytes: u64 = state.runs.iter().map(|(_, run)| run.file.len()).sum();
+        let most = (self.plan.sums_bytes / 2 / 4 * self.plan.block_bytes) as u64;
+        if bytes > most {
+            let memory = self.plan.memory_bytes as u64;
+            return Err(Error::TooManyRuns { name: self.config.name, spilled: bytes, memory });
+        }
+        Ok(())
+    }
+}
+
+impl<S: RowShape, O: RowOperation> RowSort<S, O> {
+    /// Begins a sort: takes the memory of the arenas and starts the workers.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::BudgetTooSmall`] where `config.memory_bytes` is below
+    /// [`super::smallest_row_memory_bytes`]; [`inshore_store::Error::OverBudget`] where the job's budget has less.
+    pub fn new(job: &Job, shape: S, operation: O, config: &RowConfig) -> Result<Self> {
+        let plan = RowPlan::new(config, &shape)?;
+        let (recycle, free) = unbounded();
+        for _ in 0..plan.arenas {
+            let _ = recycle.send(Arena::new(&plan, job.budget())?);
+        }
+        let shared = Arc::new(Shared {
+            job: job.clone(),
+            shape,
+            operation,
+            config: config.clone(),
+            plan,
+            recycle,
+            state: Mutex::default(),
+            rows_in: AtomicU64::new(0),
+        });
+        let (tasks, queue) = unbounded();
+        let start = |_| {
+            let (shared, queue) = (shared.clone(), queue.clone());
+            thread::spawn(move || shared.work(&queue))
+        };
+        let workers = (0..config.threads.max(1)).map(start).collect();
+        Ok(RowSort { shared, free, tasks: Some(tasks), workers })
+    }
+
+    /// Where the input goes. One at a time: the order of its bytes is the order of the rows.
+    pub fn sink(&mut self) -> RowSink<'_, S, O> {
+        RowSink { sort: self, order: 0, arena: None, carry: Vec::new(), bytes: 0 }
+    }
+
+    /// An arena to be filled; where all are in use, those that are held in memory are written.
+    fn arena(&self) -> Result<Arena> {
+        loop {
+            self.check()?;
+            if let Ok(arena) = self.free.try_recv() {
+                return Ok(arena);
+            }
+            self.spill();
+            // A worker that fails gives its arena back, so this ends.
+            let arena = self.free.recv().expect("the sender lives in `shared`");
+            match self.check() {
+                Ok(()) => return Ok(arena),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.shared.job.check_cancelled()?;
+        match self.shared.state().error.take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// From now on arenas are written as runs.
+    fn spill(&self) {
+        let held = {
+            let mut state = self.shared.state();
+            state.is_spilling = true;
+            std::mem::take(&mut state.held)
+        };
+        for (order, arena, part) in held {
+            self.send(Task::Write(order, arena, part));
+        }
+    }
+
+    fn send(&self, task: Task) {
+        let tasks = self.tasks.as_ref().expect("open until the end");
+        assert!(tasks.send(task).is_ok(), "the workers live as long as the queue");
+    }
+
+    fn join(&mut self) {
+        self.tasks = None;
+        for worker in self.workers.drain(..) {
+            worker.join().expect("workers do not panic");
+        }
+    }
+
+    /// Ends the input and gives the result. Runs are merged here until one merge is left; that one goes on while the
+    /// result is read.
+    ///
+    /// # Errors
+    /// Those of writing and reading runs; [`inshore_store::Error::Cancelled`].
+    pub fn finish(mut self) -> Result<SortedRows<S, O>> {
+        if self.shared.state().is_spilling {
+            self.spill();
+        }
+        self.join();
+        // One that was sorted while the last look was taken.
+        self.check()?;
+        let shared = self.shared.clone();
+        while self.free.try_recv().is_ok() {}
+        let (held, mut runs, is_spilling) = {
+            let mut state = shared.state();
+            (std::mem::take(&mut state.held), std::mem::take(&mut state.runs), state.is_spilling)
+        };
+        let mut stats = RowStats { rows_in: shared.rows_in.load(Ordering::Relaxed), ..RowStats::default() };
+        if !is_spilling {
+            return Ok(shared.finish_in_memory(held, stats));
+        }
+        for (order, arena, part) in held {
+            let named = (shared.config.name, &shared.plan);
+            runs.push(((order, 0), arena.write(part, &shared.shape, &shared.operation, &shared.job, named)?));
+        }
+        drop(self);
+        runs.sort_by_key(|(place, _)| *place);
+        stats.runs = runs.len() as u64;
+        shared.finish_on_flash(runs.into_iter().map(|(_, run)| run).collect(), stats)
+    }
+}
+
+impl<S: RowShape, O: RowOperation> Shared<S, O> {
+    fn finish_in_memory(&self, mut held: Vec<(u64, Arena, Part)>, stats: RowStats) -> SortedRows<S, O> {
+        held.sort_by_key(|(order, ..)| *order);
+        held.retain(|(_, _, part)| part.rows > 0);
+        let key = |(_, arena, _): &(u64, Arena, Part), place| self.shape.key(arena.row(place)).to_vec();
+        let first = held.first().map(|held| key(held, 0)).unwrap_or_default();
+        let ends = held.iter().flat_map(|held| [key(held, 0), key(held, held.2.rows - 1)]);
+        let common = ends.map(|end| common_len(&first, &end)).min().unwrap_or(0);
+        let cursors = held.into_iter();
+        let cursors = cursors.map(|(_, arena, part)| Cursor::Arena(ArenaCursor::new(arena, part))).collect();
+        let tree = Tree::new(cursors, self.shape.clone(), self.config.descending, common);
+        let (shape, operation) = (self.shape.clone(), self.operation.clone());
+        SortedRows::new(tree, &self.job, shape, operation, stats, Some((0, stats.rows_in)))
+    }
+
+    fn finish_on_flash(&self, mut runs: Vec<Run>, mut stats: RowStats) -> Result<SortedRows<S, O>> {
+        let in_runs = runs.iter().map(|run| run.rows).sum();
+        self.job.counters().add_level(0, stats.rows_in, in_runs);
+        stats.bytes_spilled = runs.iter().map(|run| run.file.len()).sum();
+        let row_bytes = runs.iter().map(|run| run.row_bytes_max).max().unwrap_or(0);
+        let fan_in = self.plan.fan_in(row_bytes);
+        stats.fan_in = fan_in;
+        while runs.len() > fan_in {
+            runs = self.merge_pass(runs, fan_in, row_bytes, &mut stats)?;
+        }
+        let level = level_above(&runs);
+        stats.merge_passes = level;
+        let rows_in = runs.iter().map(|run| run.rows).sum();
+        let tree = self.tree(&runs, row_bytes)?;
+        let (shape, operation) = (self.shape.clone(), self.operation.clone());
+        Ok(SortedRows::new(tree, &self.job, shape, operation, stats, Some((level, rows_in))))
+    }
+
+    /// Merges neighbours into longer runs, no more than needed so that one merge is left.
+    fn merge_pass(
+        &self,
+        runs: Vec<Run>,
+        fan_in: usize,
+        row_bytes: usize,
+        stats: &mut RowStats,
+    ) -> Result<Vec<Run>> {
+        let mut merged = Vec::new();
+        let mut runs = runs.into_iter();
+        while merged.len() + runs.len() > fan_in && runs.len() > 1 {
+            let group = fan_in.min(merged.len() + runs.len() - fan_in + 1);
+            let group: Vec<Run> = runs.by_ref().take(group).collect();
+            let run = self.merge_group(group, row_bytes)?;
+            stats.bytes_spilled += run.file.len();
+            merged.push(run);
+        }
+        merged.extend(runs);
+        Ok(merged)
+    }
+
+    fn merge_group(&self, runs: Vec<Run>, row_bytes: usize) -> Result<Run> {
+        let _span = tracing::debug_span!("merge", runs = runs.len()).entered();
+        let (level, common) = (level_above(&runs), common_of_runs(&runs));
+        let rows_in: u64 = runs.iter().map(|run| run.rows).sum();
+        let first_key = |run: &Run| run.first_key.clone();
+        let first = runs.iter().map(first_key);
+        let first_key = if self.config.descending { first.max() } else { first.min() };
+        let tree = self.tree(&runs, row_bytes)?;
+        drop(runs);
+        let (shape, operation) = (self.shape.clone(), self.operation.clone());
+        let mut sorted = SortedRows::new(tree, &self.job, shape, operation, RowStats::default(), None);
+        let (block, write) = (self.plan.block_bytes, self.plan.write_bytes);
+        let mut writer = FileWriter::create(&self.job, self.config.name, block, write)?;
+        loop {
+            let space = writer.space();
+            let (room, filled) = (space.len(), sorted.fill(space)?);
+            writer.advance(filled)?;
+            if filled < room {
+                break;
+            }
+        }
+        let rows = sorted.stats().rows_out;
+        self.job.counters().add_level(level, rows_in, rows);
+        let first_key = first_key.unwrap_or_default();
+        Ok(Run { file: writer.finish()?, rows, row_bytes_max: row_bytes, common, first_key, level })
+    }
+
+    fn tree(&self, runs: &[Run], row_bytes: usize) -> Result<Tree<S>> {
+        let buffers = self.plan.read_buffers(runs.len(), row_bytes);
+        let cursor = |run| RunCursor::new(&self.job, run, self.shape.clone(), buffers).map(Cursor::Run);
+        let cursors = runs.iter().map(cursor).collect::<Result<_>>()?;
+        Ok(Tree::new(cursors, self.shape.clone(), self.config.descending, common_of_runs(runs)))
+    }
+}
+
+fn level_above(runs: &[Run]) -> u32 {
+    runs.iter().map(|run| run.level).max().unwrap_or(0) + 1
+}
+
+impl<S: RowShape, O: RowOperation> Drop for RowSort<S, O> {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// Takes the bytes of rows.
+pub struct RowSink<'a, S: RowShape, O: RowOperation> {
+    sort: &'a mut RowSort<S, O>,
+    order: u64,
+    arena: Option<Arena>,
+    /// The beginning of a row whose end did not come yet, to go before the next arena.
+    carry: Vec<u8>,
+    bytes: u64,
+}
+
+impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
+    /// Where the next bytes of the input may be put; never empty.
+    ///
+    /// # Errors
+    /// What a worker failed with; [`inshore_store::Error::Cancelled`].
+    pub fn space(&mut self) -> Result<&mut [u8]> {
+        if self.arena.is_none() {
+            let mut arena = self.sort.arena()?;
+            arena.bytes[..self.carry.len()].copy_from_slice(&self.carry);
+            arena.filled = self.carry.len();
+            self.carry.clear();
+            self.arena = Some(arena);
+        }
+        let arena = self.arena.as_mut().expect("set above");
+        Ok(&mut arena.bytes[arena.filled..])
+    }
+
+    /// Takes the first `len` bytes of [`RowSink::space`].
+    ///
+    /// # Errors
+    /// [`Error::RowTooLong`] for a row that does not fit.
+    pub fn advance(&mut self, len: usize) -> Result<()> {
+        self.bytes += len as u64;
+        let arena = self.arena.as_mut().expect("filled by the caller");
+        arena.filled += len;
+        if arena.filled == arena.bytes.len() { self.send() } else { Ok(()) }
+    }
+
+    /// Takes `bytes`, which may begin and end inside a row.
+    ///
+    /// # Errors
+    /// Those of [`RowSink::space`] and [`RowSink::advance`].
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let space = self.space()?;
+            let part = space.len().min(bytes.len());
+            space[..part].copy_from_slice(&bytes[..part]);
+            bytes = &bytes[part..];
+            self.advance(part)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes taken so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Gives a full arena to the workers.
+    fn send(&mut self) -> Result<()> {
+        let Some(mut arena) = self.arena.take() else { return Ok(()) };
+        let shared = &self.sort.shared;
+        let whole = shared.shape.whole_rows_len(&arena.bytes[..arena.filled]);
+        let rest = arena.filled - whole;
+        if whole == 0 || rest > shared.plan.row_bytes_max {
+            let limit = shared.plan.row_bytes_max as u64;
+            return Err(Error::RowTooLong { name: shared.config.name, bytes: None, limit });
+        }
+        self.carry.extend_from_slice(&arena.bytes[whole..arena.filled]);
+        arena.filled = whole;
+        self.sort.send(Task::Sort(self.order, arena));
+        self.order += 1;
+        Ok(())
+    }
+
+    /// Ends the input: gives the bytes of a last row that did not end, of which there are none if all is well.
+    ///
+    /// # Errors
+    /// Those of [`RowSink::space`].
+    pub fn finish(mut self) -> Result<Vec<u8>> {
+        if let Some(arena) = &self.arena {
+            let whole = self.sort.shared.shape.whole_rows_len(&arena.bytes[..arena.filled]);
+            if whole > 0 {
+                self.send()?;
+            } else {
+                self.carry.extend_from_slice(&arena.bytes[..arena.filled]);
+            }
+        }
+        Ok(self.carry)
+    }
+}

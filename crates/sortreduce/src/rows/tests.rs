@@ -1,0 +1,261 @@
+//! Sorts of rows against the standard library's, in a lot of memory and in very little.
+
+use inshore_store::{Budget, Cancel, Job, Store};
+use proptest::prelude::*;
+
+use super::*;
+use crate::Result;
+
+const MIB: u64 = 1 << 20;
+
+struct TestJob {
+    job: Job,
+    _folder: tempfile::TempDir,
+}
+
+fn job(memory_bytes: u64) -> TestJob {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    TestJob { job: store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap(), _folder: folder }
+}
+
+/// Sorts `input` given in pieces of `piece_bytes`.
+fn sorted<S: RowShape, O: RowOperation>(
+    input: &[u8],
+    piece_bytes: usize,
+    shape: S,
+    operation: O,
+    config: &RowConfig,
+) -> Result<(Vec<u8>, RowStats)> {
+    let test = job(config.memory_bytes);
+    let mut sort = RowSort::new(&test.job, shape, operation, config)?;
+    let mut sink = sort.sink();
+    for piece in input.chunks(piece_bytes.max(1)) {
+        sink.write(piece)?;
+    }
+    assert!(sink.finish()?.is_empty());
+    let mut sorted = sort.finish()?;
+    let mut out = Vec::new();
+    let mut block = vec![0; 1000];
+    loop {
+        let filled = sorted.fill(&mut block)?;
+        out.extend_from_slice(&block[..filled]);
+        if filled < block.len() {
+            break;
+        }
+    }
+    let stats = sorted.stats();
+    drop(sorted);
+    let budget = test.job.budget();
+    assert_eq!(budget.reserved_bytes(), 0);
+    assert!(budget.reserved_bytes_max() <= config.memory_bytes, "{}", budget.reserved_bytes_max());
+    Ok((out, stats))
+}
+
+fn configs() -> Vec<RowConfig> {
+    let mut all = Vec::new();
+    for descending in [false, true] {
+        for (memory_bytes, threads, arena_bytes) in [
+            (64 * MIB, 2, None),
+            (smallest_row_memory_bytes(1), 1, None),
+            (smallest_row_memory_bytes(3), 3, Some(16 << 10)),
+        ] {
+            all.push(RowConfig { memory_bytes, threads, descending, arena_bytes, name: "test" });
+        }
+    }
+    all
+}
+
+/// The rows of `input` in order, by the standard library.
+fn model<S: RowShape>(input: &[u8], shape: &S, descending: bool) -> Vec<Vec<u8>> {
+    let mut rows = Vec::new();
+    let mut rest = input;
+    while let Some(len) = shape.row_len(rest) {
+        rows.push(rest[..len].to_vec());
+        rest = &rest[len..];
+    }
+    assert!(rest.is_empty());
+    rows.sort_by(|a, b| {
+        let order = shape.key(a).cmp(shape.key(b));
+        if descending { order.reverse() } else { order }
+    });
+    rows
+}
+
+fn check<S: RowShape>(input: &[u8], shape: &S, piece_bytes: usize) {
+    for config in configs() {
+        let what = format!("{} bytes, {config:?}", input.len());
+        let mut expected = model(input, shape, config.descending);
+        let (got, stats) = sorted(input, piece_bytes, shape.clone(), KeepAll, &config).unwrap();
+        assert!(got == expected.concat(), "{what}");
+        assert_eq!((stats.rows_in, stats.rows_out), (expected.len() as u64, expected.len() as u64), "{what}");
+        if config.arena_bytes.is_some() && input.len() > 200_000 {
+            assert!(stats.runs > 5, "{what}: {stats:?}");
+        }
+        expected.dedup_by(|next, first| shape.key(next) == shape.key(first));
+        let (got, _) = sorted(input, piece_bytes, shape.clone(), KeepFirst, &config).unwrap();
+        assert!(got == expected.concat(), "{what}, first of each");
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+}
+
+#[test]
+fn records_are_sorted_by_some_of_their_bytes_and_keep_their_order_otherwise() {
+    let mut random = Random(1);
+    for (row_bytes, key) in [(100, 0..10), (100, 90..100), (7, 2..5), (16, 0..16), (5, 1..1), (1, 0..1)] {
+        for below in [2, 256] {
+            let bytes = 400_000 / row_bytes * row_bytes;
+            let input: Vec<u8> = (0..bytes).map(|_| (random.next() % below) as u8).collect();
+            check(&input, &FixedRows::new(row_bytes, key.clone()), 30_011);
+        }
+    }
+}
+
+#[test]
+fn lines_of_many_lengths_with_common_beginnings_are_sorted() {
+    let mut random = Random(2);
+    let beginnings = ["", "a", "https://www.example.org/a/long/path/", "https://www.example.org/another/"];
+    let mut input = Vec::new();
+    while input.len() < 300_000 {
+        input.extend_from_slice(beginnings[random.next() as usize % 4].as_bytes());
+        let len = random.next() % 40;
+        input.extend((0..len).map(|_| b"\0ab\xff"[random.next() as usize % 4]));
+        input.push(b'\n');
+    }
+    check(&input, &Lines, 1 << 20);
+    // Nothing but empty lines, and one line many times.
+    check(&b"\n".repeat(100_000), &Lines, 999);
+    check(&b"the same line\n".repeat(20_000), &Lines, 999);
+    check(b"", &Lines, 1);
+    check(b"one\n", &Lines, 1);
+}
+
+#[test]
+fn framed_rows_are_sorted_by_their_keys_alone() {
+    let mut random = Random(3);
+    let mut input = Vec::new();
+    for number in 0..9_000u32 {
+        let key: Vec<u8> = (0..random.next() % 20).map(|_| (random.next() % 3) as u8).collect();
+        frame(&key, &number.to_le_bytes()[..(random.next() % 5) as usize], &mut input);
+    }
+    check(&input, &FramedRows { row_bytes_hint: 24 }, 4097);
+}
+
+/// Adds up the numbers behind the keys.
+#[derive(Clone)]
+struct Add;
+
+impl RowOperation for Add {
+    const COMBINES: bool = true;
+    fn combine(&self, first: &mut Vec<u8>, next: &[u8]) {
+        let shape = FramedRows { row_bytes_hint: 0 };
+        let value = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+        let sum = value(shape.rest(first)) + value(shape.rest(next));
+        shape.rest_mut(first).copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+#[test]
+fn rows_are_combined_at_every_level() {
+    let mut random = Random(4);
+    let (mut input, mut expected) = (Vec::new(), std::collections::BTreeMap::new());
+    for _ in 0..20_000 {
+        let key = format!("key {}", random.next() % 3_000).into_bytes();
+        let value = random.next() % 1_000_000;
+        frame(&key, &value.to_le_bytes(), &mut input);
+        *expected.entry(key).or_insert(0) += value;
+    }
+    let shape = FramedRows { row_bytes_hint: 24 };
+    for config in configs() {
+        let (got, stats) = sorted(&input, 8192, shape, Add, &config).unwrap();
+        let mut wanted = Vec::new();
+        let append = |(key, value): (&Vec<u8>, &u64)| frame(key, &value.to_le_bytes(), &mut wanted);
+        if config.descending {
+            expected.iter().rev().for_each(append);
+        } else {
+            expected.iter().for_each(append);
+        }
+        assert!(got == wanted, "{config:?}");
+        assert_eq!((stats.rows_in, stats.rows_out), (20_000, expected.len() as u64));
+    }
+}
+
+#[test]
+fn runs_beyond_the_fan_in_are_merged_in_passes() {
+    let mut random = Random(5);
+    let memory_bytes = smallest_row_memory_bytes(1);
+    let config = RowConfig {
+        memory_bytes,
+        threads: 1,
+        arena_bytes: Some(16 << 10),
+        name: "test",
+        ..RowConfig::default()
+    };
+    let input: Vec<u8> = (0..3_000_000 / 10 * 10).map(|_| random.next() as u8).collect();
+    let shape = FixedRows::new(10, 0..4);
+    let (got, stats) = sorted(&input, 1 << 20, shape, KeepAll, &config).unwrap();
+    assert!(stats.runs > stats.fan_in as u64 && stats.merge_passes > 1, "{stats:?}");
+    assert!(got == model(&input, &shape, false).concat());
+}
+
+#[test]
+fn a_row_that_does_not_fit_and_bytes_that_are_no_row_are_told() {
+    let config = RowConfig { memory_bytes: smallest_row_memory_bytes(1), threads: 1, ..RowConfig::default() };
+    let mut input = b"short\n".to_vec();
+    input.extend(vec![b'x'; 2_000_000]);
+    let test = job(config.memory_bytes);
+    let mut sort = RowSort::new(&test.job, Lines, KeepAll, &config).unwrap();
+    let error = sort.sink().write(&input).unwrap_err().to_string();
+    assert!(error.contains("a row is longer than the"), "{error}");
+    drop(sort);
+    let mut sort = RowSort::new(&test.job, FixedRows::new(10, 0..2), KeepAll, &config).unwrap();
+    let mut sink = sort.sink();
+    sink.write(&[1; 25]).unwrap();
+    assert_eq!(sink.finish().unwrap(), [1; 5]);
+    let mut out = [0; 100];
+    assert_eq!(sort.finish().unwrap().fill(&mut out).unwrap(), 20);
+    let too_small = RowConfig { memory_bytes: config.memory_bytes - 1, ..config };
+    assert!(RowSort::new(&test.job, Lines, KeepAll, &too_small).is_err());
+}
+
+#[test]
+fn a_stopped_sort_ends_with_its_workers() {
+    let test = job(64 * MIB);
+    let config = RowConfig { memory_bytes: 8 * MIB, ..RowConfig::default() };
+    let mut sort = RowSort::new(&test.job, Lines, KeepAll, &config).unwrap();
+    let mut sink = sort.sink();
+    sink.write(&b"line\n".repeat(1_000_000)).unwrap();
+    test.job.cancel().cancel();
+    assert!(sink.write(&b"line\n".repeat(3_000_000)).is_err());
+    drop(sort);
+    // What was on its way to the drive lands with the job.
+    let budget = test.job.budget().clone();
+    drop(test);
+    assert_eq!(budget.reserved_bytes(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+    #[test]
+    fn any_lines_are_sorted(
+        lines in proptest::collection::vec(proptest::collection::vec(prop_oneof![0u8..3, 97u8..99, 254u8..], 0..12), 0..600),
+    ) {
+        let mut input = Vec::new();
+        for line in lines {
+            input.extend(line.into_iter().filter(|&byte| byte != b'\n'));
+            input.push(b'\n');
+        }
+        check(&input, &Lines, 100);
+    }
+}
