@@ -22,6 +22,7 @@ mod progress;
 mod session;
 mod signals;
 mod sizes;
+mod sorting;
 mod store_words;
 mod stores;
 mod table;
@@ -49,6 +50,7 @@ fn run(words: Words) -> anyhow::Result<bool> {
     match words.command {
         Command::Graph { command } => graph(words.everywhere, command),
         Command::Store { command } => store(words.everywhere, command),
+        Command::Sort(sort) => sorting::sort(&Session::open(words.everywhere)?, &sort).map(|()| true),
         Command::Completions { shell } => manual::completions(shell).map(|()| true),
         Command::Man { out } => manual::man(out.as_deref()).map(|()| true),
     }

@@ -27,7 +27,7 @@ const TOP_MAX: u64 = 100_000;
 Examples:
   inshore graph import web.txt.gz --name web
   inshore graph pagerank web --memory 64MiB --top 20 -o ranks.parquet
-  inshore graph pagerank --help
+  inshore sort access.log -o sorted.log --memory 1GiB
 
 Exit codes: 0 done, 1 a \"no\" (graph check), 2 an error, 130 stopped by a signal.")]
 pub struct Words {
@@ -93,6 +93,7 @@ Examples:
         #[command(subcommand)]
         command: StoreCommand,
     },
+    Sort(Sort),
     /// Print the completions of a shell
     ///
     /// The script goes to standard output. Your shell's manual says where it wants it.
@@ -117,6 +118,60 @@ Examples:
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
+}
+
+/// Sort lines of text or records, larger than memory
+///
+/// Lines are sorted by their bytes, as LC_ALL=C sort does, and records of a fixed number of bytes (--record) by some of
+/// them. What is equal keeps the order of the input. The bytes pass over the drive twice each way, or once where they
+/// fit --memory; scratch lies in the store. The output appears whole or not at all. gzip and zstd are unpacked.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore sort access.log -o sorted.log
+  inshore sort words-*.txt.gz --unique -o words.txt --memory 256MiB
+  inshore sort records.bin --record 100 --key-bytes 0..10 -o sorted.bin --memory 1GiB
+  zcat big.gz | inshore sort - -o - | head")]
+pub struct Sort {
+    /// Files to sort together; - is standard input
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The file to write; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Sort records of so many bytes instead of lines
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=65536))]
+    pub record: Option<u64>,
+    /// The bytes that records are sorted by: from the first, counted from 0, to before the second [default: all]
+    #[arg(long, value_name = "A..B", requires = "record")]
+    pub key_bytes: Option<KeyBytes>,
+    /// The greatest first
+    #[arg(short, long)]
+    pub reverse: bool,
+    /// Of lines that are equal, or records with equal keys, keep the first only
+    #[arg(short, long)]
+    pub unique: bool,
+}
+
+/// A range of bytes in a record.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyBytes {
+    /// The first.
+    pub start: usize,
+    /// Behind the last.
+    pub end: usize,
+}
+
+impl std::str::FromStr for KeyBytes {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let range =
+            text.split_once("..").and_then(|(start, end)| Some((start.parse().ok()?, end.parse().ok()?)));
+        match range {
+            Some((start, end)) if start < end => Ok(KeyBytes { start, end }),
+            _ => Err("expected a range of bytes such as 0..10".to_string()),
+        }
+    }
 }
 
 #[derive(Subcommand)]

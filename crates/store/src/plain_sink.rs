@@ -7,9 +7,9 @@
 use std::{
     collections::VecDeque,
     fs::File,
-    io,
+    io::{self, Write},
     ops::Range,
-    os::unix::fs::{FileExt, FileTypeExt},
+    os::unix::fs::FileExt,
     sync::Arc,
 };
 
@@ -44,7 +44,6 @@ impl FileSink {
     pub fn new(job: &Job, file: File, name: &str, bytes_hint: Option<u64>) -> Result<FileSink> {
         let fail = |error: io::Error| Error::io("write", name, error);
         let kind = file.metadata().map_err(fail)?.file_type();
-        let is_stream = kind.is_fifo() || kind.is_char_device() || kind.is_socket();
         // File systems without O_DIRECT take the same writes through the cache.
         let direct = kind.is_file()
             && fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT)).is_ok();
@@ -55,9 +54,25 @@ impl FileSink {
                 Ok(()) | Err(_) => {}
             }
         }
+        Self::with(job, Target { name: name.to_string(), file: Arc::new(file), direct, is_stream: false })
+    }
+
+    /// Begins to write to a pipe, a terminal, or standard output, whatever that is: from where it stands, one write after
+    /// the other.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`].
+    pub fn stream(job: &Job, file: File, name: &str) -> Result<FileSink> {
+        Self::with(
+            job,
+            Target { name: name.to_string(), file: Arc::new(file), direct: false, is_stream: true },
+        )
+    }
+
+    fn with(job: &Job, target: Target) -> Result<FileSink> {
         let buffers = Buffer::zeroed(job.budget(), BUFFERS * BUFFER_BYTES, "buffers to write a file")?;
         let mut spare = buffers.split(BUFFER_BYTES);
-        let device = Arc::new(Target { name: name.to_string(), file: Arc::new(file), direct, is_stream });
+        let device = Arc::new(target);
         Ok(FileSink {
             job: job.clone(),
             device,
@@ -113,7 +128,7 @@ impl FileSink {
         let len = self.filled;
         self.filled = 0;
         if self.device.is_stream {
-            let written = (&*self.device.file as &File).write_all_stream(&self.filling[..len]);
+            let written = (&*self.device.file).write_all(&self.filling[..len]);
             written.map_err(|error| Error::io("write", &self.device.name, error))?;
             self.offset += len as u64;
             return Ok(());
@@ -164,17 +179,6 @@ impl FileSink {
             self.device.file.set_len(self.offset).map_err(fail)?;
         }
         Ok(self.offset)
-    }
-}
-
-/// Writes everything to a pipe or terminal.
-trait WriteAllStream {
-    fn write_all_stream(self, bytes: &[u8]) -> io::Result<()>;
-}
-
-impl WriteAllStream for &File {
-    fn write_all_stream(mut self, bytes: &[u8]) -> io::Result<()> {
-        io::Write::write_all(&mut self, bytes)
     }
 }
 
@@ -257,7 +261,7 @@ mod tests {
             io::Read::read_to_end(&mut reader, &mut found).map(|_| found)
         });
         let file = File::from(std::os::fd::OwnedFd::from(writer));
-        let mut sink = FileSink::new(&job, file, "pipe", None).unwrap();
+        let mut sink = FileSink::stream(&job, file, "pipe").unwrap();
         sink.write(&bytes).unwrap();
         assert_eq!(sink.finish().unwrap(), bytes.len() as u64);
         assert!(reading.join().unwrap().unwrap() == bytes);
@@ -267,7 +271,7 @@ mod tests {
     fn a_full_device_is_an_error() {
         let (_folder, job) = crate::job::test_job(16 << 20, &[]);
         let file = File::options().write(true).open("/dev/full").unwrap();
-        let mut sink = FileSink::new(&job, file, "full", None).unwrap();
+        let mut sink = FileSink::stream(&job, file, "full").unwrap();
         assert!(sink.write(&vec![1; 2 << 20]).is_err());
     }
 }

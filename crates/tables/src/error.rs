@@ -17,6 +17,19 @@ pub enum Error {
     /// The budget or the store refused.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
+    /// Sorting failed.
+    #[error(transparent)]
+    SortReduce(inshore_sortreduce::Error),
+    /// There is not enough room on a disk; found before the work began.
+    #[error("{place}: the job needs {what}, and {} are free", format_bytes(*free))]
+    NoRoom {
+        /// The store or the folder of the result.
+        place: String,
+        /// How much, for what.
+        what: String,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// The operating system refused an operation on a file (no permission, disk full, I/O error).
     #[error("{file}: cannot {what}: {source}")]
     Io {
@@ -93,6 +106,15 @@ pub enum Error {
         /// What it uses, and what to do instead.
         what: String,
     },
+}
+
+impl From<inshore_sortreduce::Error> for Error {
+    fn from(error: inshore_sortreduce::Error) -> Self {
+        match error {
+            inshore_sortreduce::Error::Store(error) => Error::Store(error),
+            other => Error::SortReduce(other),
+        }
+    }
 }
 
 impl Error {

@@ -47,6 +47,7 @@ mod input;
 mod lines;
 mod new_file;
 mod reader;
+mod sort;
 mod writer;
 mod zstd_frames;
 
@@ -55,4 +56,5 @@ pub use input::{Bytes, Input};
 pub use lines::{LineBlock, LineBlocks};
 pub use new_file::{NewFile, NewFileWriter};
 pub use reader::{TableReader, column_names};
+pub use sort::{SortOptions, SortSummary, check_space, sort_lines, sort_records};
 pub use writer::TableWriter;

@@ -75,6 +75,14 @@ impl NewFile {
         self.out.clone_handle().map_err(|source| Error::io(&self.name, "open it", source))
     }
 
+    /// The open file itself, for whoever writes it in another way.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there are too many open files.
+    pub fn file(&self) -> Result<File> {
+        self.out.file.try_clone().map_err(|source| Error::io(&self.name, "open it", source))
+    }
+
     /// The folder where the file will be, for scratch beside it.
     pub(crate) fn folder(&self) -> PathBuf {
         self.part.as_ref().map_or_else(std::env::temp_dir, |(_, path)| folder_of(path).to_path_buf())

@@ -1,0 +1,14 @@
+//! Sorts files: lines of text, records of a fixed number of bytes, tables.
+//!
+//! ```text
+//!   inputs ── RowSink ── (arenas, runs in the store's scratch) ── SortedRows ── a new file
+//! ```
+//!
+//! The bytes of files that are not compressed go past the page cache in both directions. The file of results appears
+//! whole or not at all.
+
+mod bytes;
+mod space;
+
+pub use bytes::{SortOptions, SortSummary, sort_lines, sort_records};
+pub use space::check_space;

@@ -1,0 +1,43 @@
+//! Whether the disk has room for a job, asked before it begins.
+
+use std::{os::unix::fs::MetadataExt, path::Path};
+
+use inshore_store::{Job, format_bytes};
+
+use crate::{Error, Result};
+
+/// Makes sure that the job's store can hold `scratch_bytes` for a while, and the file system of `output` another
+/// `output_bytes`.
+///
+/// # Errors
+/// [`Error::NoRoom`] where it cannot: nothing was written then. What cannot be found out is no error: the job will see.
+pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_bytes: u64) -> Result<()> {
+    let store = job.store();
+    let usage = store.usage()?;
+    let scratch_free: u64 = usage.iter().map(|device| device.free_bytes).sum();
+    let folder = output.map(|path| path.parent().filter(|folder| !folder.as_os_str().is_empty()));
+    let folder = folder.map(|folder| folder.unwrap_or(Path::new(".")));
+    let refuse = |place: String, needed: u64, free: u64, what: &str| {
+        Err(Error::NoRoom { place, what: format!("{} for {what}", format_bytes(needed)), free })
+    };
+    if scratch_bytes > scratch_free {
+        return refuse(store.path().display().to_string(), scratch_bytes, scratch_free, "sorted runs");
+    }
+    let Some(folder) = folder else { return Ok(()) };
+    let (Ok(there), Ok(found)) = (rustix::fs::statvfs(folder), std::fs::metadata(folder)) else {
+        return Ok(());
+    };
+    let free = there.f_bavail.saturating_mul(there.f_frsize);
+    let shares = |path: &Path| std::fs::metadata(path).is_ok_and(|device| device.dev() == found.dev());
+    let all_shared = !usage.is_empty() && usage.iter().all(|device| shares(&device.path));
+    let (needed, what) = if all_shared && scratch_bytes > 0 {
+        let (scratch, result) = (format_bytes(scratch_bytes), format_bytes(output_bytes));
+        (output_bytes + scratch_bytes, format!("the result ({result}) and sorted runs ({scratch})"))
+    } else {
+        (output_bytes, "the result".to_string())
+    };
+    if needed > free {
+        return refuse(folder.display().to_string(), needed, free, &what);
+    }
+    Ok(())
+}
