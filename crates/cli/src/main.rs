@@ -51,6 +51,7 @@ fn run(words: Words) -> anyhow::Result<bool> {
         Command::Graph { command } => graph(words.everywhere, command),
         Command::Store { command } => store(words.everywhere, command),
         Command::Sort(sort) => sorting::sort(&Session::open(words.everywhere)?, &sort).map(|()| true),
+        Command::Reduce(reduce) => sorting::reduce(&Session::open(words.everywhere)?, &reduce).map(|()| true),
         Command::Completions { shell } => manual::completions(shell).map(|()| true),
         Command::Man { out } => manual::man(out.as_deref()).map(|()| true),
     }

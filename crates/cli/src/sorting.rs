@@ -1,4 +1,4 @@
-//! `inshore sort`.
+//! `inshore sort` and `inshore reduce`.
 
 use std::path::Path;
 
@@ -6,13 +6,16 @@ use anyhow::{Result, bail};
 use inshore::{
     sortreduce::rows::FixedRows,
     store::format_bytes,
-    tables::{Input, SortOptions, SortSummary, sort_lines, sort_records},
+    tables::{
+        self, Aggregate, Input, ReduceOptions, ReduceSummary, SortKey, SortOptions, SortSummary, sort_lines,
+        sort_records, sort_table,
+    },
 };
 
 use crate::{
     outcome::Outcome,
     session::Session,
-    words::{KeyBytes, Sort},
+    words::{KeyBytes, Reduce, Sort},
 };
 
 pub fn sort(session: &Session, words: &Sort) -> Result<()> {
@@ -20,14 +23,28 @@ pub fn sort(session: &Session, words: &Sort) -> Result<()> {
     let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
     let options = SortOptions { descending: words.reverse, unique: words.unique };
     let shape = words.record.map(|bytes| shape(bytes, words.key_bytes)).transpose()?;
+    let keys: Vec<SortKey> = words.key.iter().map(|key| key.0.clone()).collect();
+    if keys.is_empty()
+        && shape.is_none()
+        && let Some(table) = inputs.iter().find(|input| is_binary_table(input))
+    {
+        bail!("{}: a table is sorted by its columns: name them with --key", table.name());
+    }
     let mut run = session.start()?;
+    let (job, output) = (&run.job, &words.output);
     let (summary, what) = match shape {
-        Some(shape) => (sort_records(&run.job, &inputs, &words.output, shape, options)?, "records"),
-        None => (sort_lines(&run.job, &inputs, &words.output, options)?, "lines"),
+        Some(shape) => (sort_records(job, &inputs, output, shape, options)?, "records"),
+        None if keys.is_empty() => (sort_lines(job, &inputs, output, options)?, "lines"),
+        None => (sort_table(job, &inputs, output, &keys, &words.text, options)?, "rows"),
     };
     let sentence = sentence(&summary, what, &words.output);
     let outcome = Outcome::new("sort", run.finish(), summary, sentence);
     Ok(Outcome { sentence_aside: true, how: how(&summary), ..outcome }.tell(&session.options)?)
+}
+
+/// Whether lines of it mean nothing.
+fn is_binary_table(input: &Input) -> bool {
+    matches!(&*input.extension(), "parquet" | "arrow")
 }
 
 fn shape(record_bytes: u64, key: Option<KeyBytes>) -> Result<FixedRows> {
@@ -41,7 +58,10 @@ fn shape(record_bytes: u64, key: Option<KeyBytes>) -> Result<FixedRows> {
 
 fn sentence(summary: &SortSummary, what: &str, output: &Path) -> String {
     let (rows, bytes) = (summary.rows, format_bytes(summary.bytes));
-    format!("{rows} {what}, {bytes}, written to {}", output.display())
+    match output == Path::new("-") {
+        true => format!("{rows} {what}"),
+        false => format!("{rows} {what}, {bytes}, written to {}", output.display()),
+    }
 }
 
 fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {
@@ -54,5 +74,60 @@ fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {
         ("sorted in", format!("{} runs, merged {} at a time at most", stats.runs, stats.fan_in)),
         ("scratch", format_bytes(stats.bytes_spilled) + &expected.unwrap_or_default()),
         ("merge passes", stats.merge_passes.to_string()),
+    ]
+}
+
+pub fn reduce(session: &Session, words: &Reduce) -> Result<()> {
+    session.check_stdout_is_free(&words.output)?;
+    let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
+    let options = ReduceOptions {
+        by: words.by.clone(),
+        aggregates: aggregates(words),
+        as_text: words.text.clone(),
+        general: false,
+    };
+    if options.by.is_empty() && options.aggregates.is_empty() {
+        bail!(
+            "nothing is asked for: name columns with --by, or what to compute (--count, --sum COLUMN, ...)"
+        );
+    }
+    let mut run = session.start()?;
+    let summary = tables::reduce(&run.job, &inputs, &words.output, &options)?;
+    let sentence = match words.output == Path::new("-") {
+        true => format!("{} groups of {} rows", summary.groups, summary.rows_in),
+        false => {
+            let (groups, rows) = (summary.groups, summary.rows_in);
+            format!("{groups} groups of {rows} rows written to {}", words.output.display())
+        }
+    };
+    let how = how_reduced(&summary);
+    let outcome = Outcome::new("reduce", run.finish(), summary, sentence);
+    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
+}
+
+/// In the order in which the help names them.
+fn aggregates(words: &Reduce) -> Vec<Aggregate> {
+    let count = words.count.iter().map(|column| match &**column {
+        "" => Aggregate::count(),
+        column => Aggregate::count_of(column),
+    });
+    let all = |columns: &[String], make: fn(String) -> Aggregate| {
+        columns.iter().cloned().map(make).collect::<Vec<_>>()
+    };
+    count
+        .chain(all(&words.sum, Aggregate::sum))
+        .chain(all(&words.mean, Aggregate::mean))
+        .chain(all(&words.min, Aggregate::min))
+        .chain(all(&words.max, Aggregate::max))
+        .chain(all(&words.first, Aggregate::first))
+        .chain(all(&words.last, Aggregate::last))
+        .collect()
+}
+
+fn how_reduced(summary: &ReduceSummary) -> Vec<(&'static str, String)> {
+    vec![
+        ("grouped as", summary.way.to_string()),
+        ("strategy", summary.strategy.clone()),
+        ("runs", format!("{}, {}", summary.runs, format_bytes(summary.bytes_spilled))),
     ]
 }

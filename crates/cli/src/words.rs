@@ -10,6 +10,7 @@ use inshore::{
     graph::{BetweennessOptions, EdgeFormat, PageRankOptions},
     sortreduce,
     store::parse_bytes,
+    tables::SortKey,
 };
 
 use crate::store_words::StoreCommand;
@@ -94,6 +95,7 @@ Examples:
         command: StoreCommand,
     },
     Sort(Sort),
+    Reduce(Reduce),
     /// Print the completions of a shell
     ///
     /// The script goes to standard output. Your shell's manual says where it wants it.
@@ -120,37 +122,110 @@ Examples:
     },
 }
 
-/// Sort lines of text or records, larger than memory
+/// Sort lines, records or tables larger than memory
 ///
-/// Lines are sorted by their bytes, as LC_ALL=C sort does, and records of a fixed number of bytes (--record) by some of
-/// them. What is equal keeps the order of the input. The bytes pass over the drive twice each way, or once where they
-/// fit --memory; scratch lies in the store. The output appears whole or not at all. gzip and zstd are unpacked.
+/// Lines are sorted by their bytes, as LC_ALL=C sort does; records of a fixed number of bytes (--record) by some of
+/// their bytes; tables (.parquet, .csv, .tsv, .arrow) by columns (--key). What is equal keeps the order of the input.
+/// Where the input does not fit --memory, sorted runs lie in the store for a while, as large as the input; whether there
+/// is room is looked at before. The output appears whole or not at all. gzip and zstd are unpacked.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore sort access.log -o sorted.log
   inshore sort words-*.txt.gz --unique -o words.txt --memory 256MiB
-  inshore sort records.bin --record 100 --key-bytes 0..10 -o sorted.bin --memory 1GiB
-  zcat big.gz | inshore sort - -o - | head")]
+  inshore sort sales.parquet --key region,price:desc -o sorted.parquet
+  inshore sort records.bin --record 100 --key-bytes 0..10 -o sorted.bin --memory 1GiB")]
 pub struct Sort {
     /// Files to sort together; - is standard input
     #[arg(value_name = "INPUT", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// The file to write; - is standard output
+    /// The file to write; - is standard output. For tables its ending chooses the format: .parquet, .arrow or .csv
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
+    /// Columns that tables are sorted by; the greatest first where :desc follows. Nulls come last
+    #[arg(short, long, value_name = "COLUMN[:desc]", value_delimiter = ',')]
+    pub key: Vec<Key>,
+    /// Columns of CSV that are text even where they look like numbers
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',', requires = "key")]
+    pub text: Vec<String>,
     /// Sort records of so many bytes instead of lines
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=65536))]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=65536), conflicts_with = "key")]
     pub record: Option<u64>,
     /// The bytes that records are sorted by: from the first, counted from 0, to before the second [default: all]
     #[arg(long, value_name = "A..B", requires = "record")]
     pub key_bytes: Option<KeyBytes>,
-    /// The greatest first
+    /// The greatest first, and the smallest where a key says :desc
     #[arg(short, long)]
     pub reverse: bool,
-    /// Of lines that are equal, or records with equal keys, keep the first only
+    /// Of lines that are equal, or records and rows with equal keys, keep the first only
     #[arg(short, long)]
     pub unique: bool,
+}
+
+/// A column to sort by.
+#[derive(Clone, Debug)]
+pub struct Key(pub SortKey);
+
+impl std::str::FromStr for Key {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (column, descending) = match text.rsplit_once(':') {
+            Some((column, "desc")) => (column, true),
+            Some((column, "asc")) => (column, false),
+            _ => (text, false),
+        };
+        if column.is_empty() {
+            return Err("expected the name of a column".to_string());
+        }
+        Ok(Key(SortKey { column: column.to_string(), descending }))
+    }
+}
+
+/// Group the rows of tables by columns and compute something of each group
+///
+/// GROUP BY for tables larger than memory: Parquet, CSV, TSV and Arrow in, one row for each group out, in the order of
+/// the columns that they are grouped by. Nulls are passed over by aggregates and are a group of their own in --by.
+/// Without --by all rows are one group. A sum of whole numbers that needs more than 64 bits is an error.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore reduce sales.parquet --by shop --sum price --count -o shops.parquet
+  inshore reduce log-*.csv --by user,day --count --min time --max time -o days.csv --memory 256MiB
+  inshore reduce sales.parquet --mean price --max price -o -")]
+pub struct Reduce {
+    /// Tables to read together; - is CSV from standard input
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Columns whose values make a group
+    #[arg(short, long, value_name = "COLUMN", value_delimiter = ',')]
+    pub by: Vec<String>,
+    /// Count the rows of each group; with columns, their values that are not null
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',', num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub count: Vec<String>,
+    /// Add up a column
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub sum: Vec<String>,
+    /// The mean of a column
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub mean: Vec<String>,
+    /// The smallest value of a column
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub min: Vec<String>,
+    /// The greatest value of a column
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub max: Vec<String>,
+    /// The first value of a column, in the order of the input
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub first: Vec<String>,
+    /// The last value of a column, in the order of the input
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub last: Vec<String>,
+    /// Columns of CSV that are text even where they look like numbers
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub text: Vec<String>,
 }
 
 /// A range of bytes in a record.

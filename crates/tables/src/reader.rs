@@ -49,6 +49,8 @@ pub struct TableReader {
     first_row: u64,
     next_row: u64,
     failed: bool,
+    /// All rows are in another part.
+    ended: bool,
 }
 
 enum Source {
@@ -109,9 +111,20 @@ impl TableReader {
             let names = source.names();
             Ok((source, names))
         })?;
-        let schema = Arc::new(Schema::new(choose(&names)?));
-        let indices = find_columns(input.name(), &names, &schema)?;
-        let mut source = source;
+        let fields = choose(&names)?;
+        Self::chosen(input, source, &names, fields, batch_rows, budget)
+    }
+
+    fn chosen(
+        input: &Input,
+        mut source: Source,
+        names: &[String],
+        fields: Vec<Field>,
+        batch_rows: usize,
+        budget: &Budget,
+    ) -> Result<Self> {
+        let schema = Arc::new(Schema::new(fields));
+        let indices = find_columns(input.name(), names, &schema)?;
         without_panic(input.name(), || source.choose(input.name(), &indices, &schema, batch_rows))?;
         Ok(TableReader {
             name: input.name().to_string(),
@@ -122,7 +135,54 @@ impl TableReader {
             first_row: 0,
             next_row: 0,
             failed: false,
+            ended: false,
         })
+    }
+
+    /// Opens a table to read `columns` (none: all of them) as they are stored, in the order asked for. Columns of any
+    /// flat type can be read so: numbers, text, bytes, dates and times, decimals, truth values, with nulls. Text comes as
+    /// `Utf8` and bytes as `Binary`, however they are stored.
+    ///
+    /// CSV does not say what its columns are: a column is whole numbers (`Int64`) or numbers (`Float64`) if its first
+    /// 1,000 values are, and text otherwise or if it is named in `as_text`; nothing between two separators is null.
+    ///
+    /// `(number, count)` picks one of `count` parts of the table, in order, so that as many threads can read it: Parquet is
+    /// divided by its row groups, others are whole in the first part.
+    ///
+    /// # Errors
+    /// As [`TableReader::open`].
+    pub fn open_stored(
+        input: &Input,
+        columns: Option<&[String]>,
+        as_text: &[String],
+        batch_rows: usize,
+        budget: &Budget,
+        (number, count): (usize, usize),
+    ) -> Result<Self> {
+        let batch_rows = batch_rows.max(1);
+        let (source, names, fields) = without_panic(input.name(), || {
+            let mut source = Source::open(input, budget)?;
+            let names = source.names();
+            let wanted = columns.map_or_else(|| names.clone(), <[String]>::to_vec);
+            let as_text: Vec<usize> =
+                (0..names.len()).filter(|&index| as_text.contains(&names[index])).collect();
+            let fields = source.stored_fields(&as_text)?;
+            let find = |name: &String| names.iter().position(|other| other == name);
+            let missing = |name: &String| Field::new(name, DataType::Null, true);
+            let fields: Vec<Field> = wanted
+                .iter()
+                .map(|name| find(name).map_or_else(|| missing(name), |at| fields[at].clone()))
+                .collect();
+            source.part(number, count);
+            Ok((source, names, fields))
+        })?;
+        let is_elsewhere = number > 0 && !matches!(source, Source::Parquet(_));
+        let mut reader = Self::chosen(input, source, &names, fields, batch_rows, budget)?;
+        reader.ended = is_elsewhere;
+        if let Source::Parquet(source) = &reader.source {
+            reader.next_row = source.first_row();
+        }
+        Ok(reader)
     }
 
     /// The chosen columns, in the order and with the types that were asked for.
@@ -141,6 +201,9 @@ impl TableReader {
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         if self.failed {
             return Err(Error::damaged(&self.name, "reading it has failed before"));
+        }
+        if self.ended {
+            return Ok(None);
         }
         let name = self.name.clone();
         let batch = without_panic(&name, || self.decode());
@@ -212,6 +275,22 @@ impl Source {
         }
     }
 
+    /// All columns as they are stored, views and large offsets made plain.
+    fn stored_fields(&mut self, as_text: &[usize]) -> Result<Vec<Field>> {
+        let plain = |field: &Arc<Field>| Field::new(field.name(), plain_type(field.data_type()), true);
+        match self {
+            Source::Csv(source) => source.inferred_fields(as_text),
+            Source::Ipc(source) => Ok(source.schema().fields().iter().map(plain).collect()),
+            Source::Parquet(source) => Ok(source.schema().fields().iter().map(plain).collect()),
+        }
+    }
+
+    fn part(&mut self, number: usize, count: usize) {
+        if let Source::Parquet(source) = self {
+            source.take_part(number, count);
+        }
+    }
+
     fn choose(&mut self, file: &str, columns: &[usize], wanted: &SchemaRef, batch_rows: usize) -> Result<()> {
         let check = |schema: &Schema| {
             columns
@@ -261,6 +340,9 @@ fn find_columns(file: &str, names: &[String], wanted: &Schema) -> Result<Vec<usi
 fn check_type(file: &str, stored: &Field, wanted: &DataType) -> Result<()> {
     use DataType::{Float32, Float64, Int32, Int64, UInt32, UInt64, Utf8};
     let is_wanted = matches!(wanted, UInt64 | Int64 | UInt32 | Int32 | Float64 | Float32 | Utf8);
+    if is_flat(wanted) && *wanted == plain_type(stored.data_type()) {
+        return Ok(());
+    }
     if is_wanted && is_readable_as(stored.data_type(), wanted) {
         return Ok(());
     }
@@ -269,6 +351,34 @@ fn check_type(file: &str, stored: &Field, wanted: &DataType) -> Result<()> {
         file,
         format!("column '{name}' has type {kind}, which cannot be read as {wanted}"),
     ))
+}
+
+/// A type without views and large offsets.
+fn plain_type(stored: &DataType) -> DataType {
+    match stored {
+        DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
+        DataType::LargeBinary | DataType::BinaryView => DataType::Binary,
+        other => other.clone(),
+    }
+}
+
+/// Whether a column has one value in each row that is not made of others.
+fn is_flat(kind: &DataType) -> bool {
+    use DataType::*;
+    matches!(
+        kind,
+        Boolean
+            | Utf8
+            | Binary
+            | FixedSizeBinary(_)
+            | Date32
+            | Date64
+            | Time32(_)
+            | Time64(_)
+            | Timestamp(..)
+    ) || matches!(kind, Decimal128(..) | Decimal256(..) | Duration(_))
+        || kind.is_integer()
+        || kind.is_floating()
 }
 
 /// Runs a decoder on bytes that nobody vouches for.

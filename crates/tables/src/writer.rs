@@ -4,6 +4,7 @@
 //! batches and whatever the budget: rows are regrouped into batches of [`BATCH_ROWS`] and row groups of
 //! [`ROW_GROUP_ROWS`], and only where finished pages wait depends on memory (see [`pages`]).
 
+mod background;
 mod pages;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use parquet::{
     schema::types::ColumnPath,
 };
 
+pub(crate) use self::background::BackgroundWriter;
 use self::pages::WaitingPages;
 use crate::{
     Error, Result,

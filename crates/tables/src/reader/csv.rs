@@ -10,11 +10,12 @@ use std::{
 
 use arrow::{
     array::{
-        Array, ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringBuilder, UInt32Array,
-        UInt64Array, make_array,
+        Array, ArrayRef, AsArray, Float32Array, Float64Array, Int32Array, Int64Array, StringArray,
+        StringBuilder, UInt32Array, UInt64Array, make_array,
     },
     buffer::NullBuffer,
-    datatypes::{DataType, Field, SchemaRef},
+    compute::cast,
+    datatypes::{DataType, Field, Schema, SchemaRef},
     record_batch::RecordBatch,
 };
 use csv::{ByteRecord, ErrorKind, Position, Reader, ReaderBuilder, Terminator};
@@ -23,6 +24,8 @@ use inshore_store::Budget;
 use crate::{Bytes, Error, Input, Result, allowance::piece_limit};
 
 const BUFFER_BYTES: usize = 64 << 10;
+/// Rows that are looked at to guess what a column is.
+const SAMPLE_ROWS: usize = 1_000;
 
 pub(super) struct CsvSource {
     name: String,
@@ -32,6 +35,10 @@ pub(super) struct CsvSource {
     record_limit: u64,
     columns: Vec<usize>,
     wanted: Option<SchemaRef>,
+    /// All columns of the first rows as text, where those were looked at.
+    sample: Option<RecordBatch>,
+    /// What a later value that does not fit is told with.
+    sampled: &'static str,
 }
 
 impl CsvSource {
@@ -57,6 +64,8 @@ impl CsvSource {
             record_limit,
             columns: Vec::new(),
             wanted: None,
+            sample: None,
+            sampled: "",
         };
         source.read_header()?;
         Ok(source)
@@ -73,6 +82,36 @@ impl CsvSource {
     pub fn choose(&mut self, columns: &[usize], wanted: &SchemaRef) {
         self.columns = columns.to_vec();
         self.wanted = Some(wanted.clone());
+    }
+
+    /// All columns with the types that the first rows suggest; those in `as_text` are text.
+    pub fn inferred_fields(&mut self, as_text: &[usize]) -> Result<Vec<Field>> {
+        let text = |name: &String| Field::new(name, DataType::Utf8, true);
+        let all: Vec<Field> = self.names.iter().map(text).collect();
+        self.choose(&(0..all.len()).collect::<Vec<_>>(), &Arc::new(Schema::new(all.clone())));
+        let sample = self.next_batch(SAMPLE_ROWS)?;
+        let infer = |(index, field): (usize, Field)| match &sample {
+            Some(sample) if !as_text.contains(&index) => {
+                let kind = inferred_type(sample.column(index).as_string::<i32>());
+                field.with_data_type(kind)
+            }
+            _ => field,
+        };
+        let fields = all.into_iter().enumerate().map(infer).collect();
+        (self.sample, self.sampled) = (sample, ", as in the first rows (or name the column as text)");
+        Ok(fields)
+    }
+
+    /// The rows that were looked at, as what they were taken for.
+    fn take_sample(&mut self, wanted: &SchemaRef) -> Option<Result<RecordBatch>> {
+        let sample = self.sample.take()?;
+        let convert = |(&index, field): (&usize, &Arc<Field>)| {
+            cast(sample.column(index), field.data_type())
+                .map_err(|error| Error::damaged(&self.name, error.to_string()))
+        };
+        let columns = self.columns.iter().zip(wanted.fields()).map(convert).collect::<Result<Vec<_>>>();
+        let batch = columns.map(|columns| RecordBatch::try_new(wanted.clone(), columns));
+        Some(batch.and_then(|batch| batch.map_err(|error| Error::damaged(&self.name, error.to_string()))))
     }
 
     fn read_header(&mut self) -> Result<()> {
@@ -94,6 +133,9 @@ impl CsvSource {
     /// The next rows: at most `batch_rows`, and fewer where strings are long.
     pub fn next_batch(&mut self, batch_rows: usize) -> Result<Option<RecordBatch>> {
         let wanted = self.wanted.clone().expect("columns are chosen before batches are read");
+        if let Some(sample) = self.take_sample(&wanted) {
+            return sample.map(Some);
+        }
         let mut columns: Vec<Column> = wanted.fields().iter().map(|field| Column::new(field)).collect();
         let (mut rows, mut text_bytes) = (0, 0);
         while rows < batch_rows && text_bytes < self.record_limit && self.next_record()? {
@@ -151,7 +193,7 @@ impl CsvSource {
     }
 
     fn bad_field(&self, index: usize, column: &Column, field: &[u8]) -> Error {
-        let expected = format!("{} in column '{}'", column.expected(), self.names[index]);
+        let expected = format!("{} in column '{}'{}", column.expected(), self.names[index], self.sampled);
         Error::bad_line(&self.name, self.line(), expected, field)
     }
 
@@ -176,6 +218,18 @@ impl CsvSource {
             ErrorKind::Io(error) => Error::from_read(&self.name, error),
             other => Error::damaged(&self.name, format!("{other:?}")),
         }
+    }
+}
+
+/// Whole numbers if all values are, numbers if all are, text otherwise. Nothing but nulls is text.
+fn inferred_type(values: &StringArray) -> DataType {
+    let all = |is: fn(&str) -> bool| values.null_count() < values.len() && values.iter().flatten().all(is);
+    if all(|value| value.trim().parse::<i64>().is_ok()) {
+        DataType::Int64
+    } else if all(|value| value.trim().parse::<f64>().is_ok()) {
+        DataType::Float64
+    } else {
+        DataType::Utf8
     }
 }
 

@@ -4,7 +4,7 @@
 //! a guard. Strings are read as views into their pages: a short dictionary can then not become a batch of
 //! gigabytes.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use arrow::{
     datatypes::{DataType, Field, Fields, Schema},
@@ -36,6 +36,8 @@ pub(super) struct ParquetSource {
     /// Where each chosen column stands among those that are read, which come in the order of the file.
     order: Vec<usize>,
     rows_left: u64,
+    /// The row groups that are read.
+    groups: Range<usize>,
 }
 
 impl ParquetSource {
@@ -72,6 +74,7 @@ impl ParquetSource {
             schema: found.schema().as_ref().clone(),
             reader: None,
             order: Vec::new(),
+            groups: 0..found.metadata().row_groups().len(),
             rows_left,
         })
     }
@@ -82,6 +85,34 @@ impl ParquetSource {
 
     pub fn position(&self) -> u64 {
         self.file.position()
+    }
+
+    /// Reads one of `count` parts only: row groups whose bytes begin in it.
+    pub fn take_part(&mut self, number: usize, count: usize) {
+        let groups = self.metadata.row_groups();
+        let bytes = |group: &RowGroupMetaData| group.compressed_size().max(0) as u64;
+        let all: u64 = groups.iter().map(bytes).fold(0, u64::saturating_add);
+        let border = |part: usize| {
+            let before = (all as u128 * part as u128 / count.max(1) as u128) as u64;
+            let mut sum = 0u64;
+            groups
+                .iter()
+                .take_while(|group| {
+                    let is_before = sum < before;
+                    sum = sum.saturating_add(bytes(group));
+                    is_before
+                })
+                .count()
+        };
+        self.groups = border(number)..if number + 1 == count { groups.len() } else { border(number + 1) };
+        let rows = |group: &RowGroupMetaData| group.num_rows().max(0) as u64;
+        self.rows_left = groups[self.groups.clone()].iter().map(rows).fold(0, u64::saturating_add);
+    }
+
+    /// The first row of the part in the file.
+    pub fn first_row(&self) -> u64 {
+        let before = &self.metadata.row_groups()[..self.groups.start];
+        before.iter().map(|group| group.num_rows().max(0) as u64).fold(0, u64::saturating_add)
     }
 
     pub fn choose(&mut self, columns: &[usize], batch_rows: usize) -> Result<()> {
@@ -104,7 +135,8 @@ impl ParquetSource {
         self.file.set_columns((0..leaves).map(is_text));
         let text_leaves: Vec<usize> = (0..leaves).filter(|&leaf| is_text(leaf)).collect();
         let batch_rows = batch_rows.min(self.text_rows(&text_leaves));
-        let groups = Groups { file: self.file.clone(), metadata: self.metadata.clone() };
+        let groups =
+            Groups { file: self.file.clone(), metadata: self.metadata.clone(), range: self.groups.clone() };
         let reader = ParquetRecordBatchReader::try_new_with_row_groups(&levels, &groups, batch_rows, None)
             .map_err(|reported| self.file.error(reported))?;
         self.reader = Some(reader);
@@ -150,28 +182,31 @@ fn text_as_views(fields: &Fields) -> Fields {
     fields.iter().map(as_view).collect()
 }
 
-/// All row groups of a file, whose columns are read through [`Pages`].
+/// Row groups of a file, whose columns are read through [`Pages`].
 struct Groups {
     file: Arc<ParquetFile>,
     metadata: Arc<ParquetMetaData>,
+    range: Range<usize>,
+}
+
+impl Groups {
+    fn chosen(&self) -> &[RowGroupMetaData] {
+        &self.metadata.row_groups()[self.range.clone()]
+    }
 }
 
 impl RowGroups for Groups {
     fn num_rows(&self) -> usize {
-        self.metadata
-            .row_groups()
-            .iter()
-            .map(|group| group.num_rows().max(0) as usize)
-            .fold(0, usize::saturating_add)
+        self.chosen().iter().map(|group| group.num_rows().max(0) as usize).fold(0, usize::saturating_add)
     }
 
     fn column_chunks(&self, column: usize) -> ParquetResult<Box<dyn PageIterator>> {
         let (file, metadata) = (self.file.clone(), self.metadata.clone());
-        Ok(Box::new(Chunks { file, metadata, column, next_group: 0 }))
+        Ok(Box::new(Chunks { file, metadata, column, groups: self.range.clone() }))
     }
 
     fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
-        Box::new(self.metadata.row_groups().iter())
+        Box::new(self.chosen().iter())
     }
 
     fn metadata(&self) -> &ParquetMetaData {
@@ -183,15 +218,14 @@ struct Chunks {
     file: Arc<ParquetFile>,
     metadata: Arc<ParquetMetaData>,
     column: usize,
-    next_group: usize,
+    groups: Range<usize>,
 }
 
 impl Iterator for Chunks {
     type Item = ParquetResult<Box<dyn PageReader>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let group = self.metadata.row_groups().get(self.next_group)?;
-        self.next_group += 1;
+        let group = self.metadata.row_group(self.groups.next()?);
         let descriptor = self.metadata.file_metadata().schema_descr().column(self.column);
         let chunk = group.column(self.column);
         let rows = group.num_rows().max(0) as usize;

@@ -24,7 +24,10 @@ pub(super) fn is_readable_as(stored: &DataType, wanted: &DataType) -> bool {
             DataType::Boolean | DataType::Date32 | DataType::Date64 | DataType::Timestamp(..)
         );
     let is_number = stored.is_floating() || matches!(stored, DataType::Decimal128(..));
+    let is_bytes =
+        |kind: &DataType| matches!(kind, DataType::Binary | DataType::LargeBinary | DataType::BinaryView);
     let kinds_fit = match wanted {
+        kind if is_bytes(kind) => is_bytes(stored),
         kind if kind.is_integer() => is_text || is_whole || matches!(stored, DataType::Decimal128(_, 0)),
         kind if kind.is_floating() => is_text || stored.is_integer() || is_number,
         DataType::Utf8 => is_text || is_whole || is_number,

@@ -9,6 +9,11 @@
 
 mod bytes;
 mod space;
+mod table;
+#[cfg(test)]
+mod tests;
 
 pub use bytes::{SortOptions, SortSummary, sort_lines, sort_records};
 pub use space::check_space;
+pub use table::{SortKey, sort_table};
+pub(crate) use table::{different, no_column, too_long};

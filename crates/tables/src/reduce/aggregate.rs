@@ -1,0 +1,105 @@
+//! What can be computed of a group.
+
+use arrow::datatypes::DataType;
+
+/// One column of the result: a function of one column of the input, or of the rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Aggregate {
+    pub(super) function: Function,
+    pub(super) column: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Function {
+    Count,
+    Sum,
+    Mean,
+    Min,
+    Max,
+    First,
+    Last,
+}
+
+impl Function {
+    pub fn name(self) -> &'static str {
+        match self {
+            Function::Count => "count",
+            Function::Sum => "sum",
+            Function::Mean => "mean",
+            Function::Min => "min",
+            Function::Max => "max",
+            Function::First => "first",
+            Function::Last => "last",
+        }
+    }
+
+    pub fn result_type(self, of: Option<&DataType>) -> DataType {
+        let of = of.cloned().unwrap_or(DataType::UInt64);
+        match self {
+            Function::Count => DataType::UInt64,
+            Function::Mean => DataType::Float64,
+            Function::Sum if of.is_unsigned_integer() => DataType::UInt64,
+            Function::Sum if of.is_integer() => DataType::Int64,
+            Function::Sum if of.is_floating() => DataType::Float64,
+            Function::Sum => match of {
+                DataType::Decimal128(_, scale) => DataType::Decimal128(38, scale),
+                other => other,
+            },
+            Function::Min | Function::Max | Function::First | Function::Last => of,
+        }
+    }
+}
+
+impl Aggregate {
+    /// The number of rows.
+    pub fn count() -> Aggregate {
+        Aggregate { function: Function::Count, column: None }
+    }
+
+    /// The number of values of a column that are not null.
+    pub fn count_of(column: impl Into<String>) -> Aggregate {
+        Self::of(Function::Count, column)
+    }
+
+    /// The sum of a column's values.
+    pub fn sum(column: impl Into<String>) -> Aggregate {
+        Self::of(Function::Sum, column)
+    }
+
+    /// The mean of a column's values.
+    pub fn mean(column: impl Into<String>) -> Aggregate {
+        Self::of(Function::Mean, column)
+    }
+
+    /// The smallest value of a column.
+    pub fn min(column: impl Into<String>) -> Aggregate {
+        Self::of(Function::Min, column)
+    }
+
+    /// The greatest value of a column.
+    pub fn max(column: impl Into<String>) -> Aggregate {
+        Self::of(Function::Max, column)
+    }
+
+    /// The value of a column in the first row of the group that has one, in the order of the input.
+    pub fn first(column: impl Into<String>) -> Aggregate {
+        Self::of(Function::First, column)
+    }
+
+    /// The value of a column in the last row of the group that has one.
+    pub fn last(column: impl Into<String>) -> Aggregate {
+        Self::of(Function::Last, column)
+    }
+
+    fn of(function: Function, column: impl Into<String>) -> Aggregate {
+        Aggregate { function, column: Some(column.into()) }
+    }
+
+    /// The name of the result's column: "count", "sum_price".
+    pub fn name(&self) -> String {
+        match &self.column {
+            Some(column) => format!("{}_{column}", self.function.name()),
+            None => self.function.name().to_string(),
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Sorting tables: rows are encoded so that their bytes compare as their values do.
+//!
+//! ```text
+//!   row     [ frame | key columns, encoded | all other columns, encoded ]
+//! ```
+//!
+//! The encoding is that of the `arrow` crate ("row format"): comparable as bytes, with descending order and nulls last,
+//! and turned back into columns at the end.
+
+use std::{path::Path, sync::Arc};
+
+use arrow::{
+    array::ArrayRef,
+    compute::SortOptions as ColumnOrder,
+    datatypes::{Field, Schema, SchemaRef},
+    record_batch::RecordBatch,
+    row::{RowConverter, SortField},
+};
+use inshore_sortreduce::rows::{
+    FramedRows, KeepAll, KeepFirst, RowConfig, RowOperation, RowShape, RowSort, RowStats, SortedRows, frame,
+};
+use inshore_store::Job;
+
+use super::{SortOptions, SortSummary, check_space};
+use crate::{Error, Input, Result, TableReader, TableWriter, writer::BackgroundWriter};
+
+/// A column that rows are sorted by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SortKey {
+    /// Its name.
+    pub column: String,
+    /// The greatest first.
+    pub descending: bool,
+}
+
+const BATCH_ROWS: usize = 8 << 10;
+/// Bytes of encoded rows that become one batch.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Rows from which the width of all is guessed.
+const SHAPE: FramedRows = FramedRows { row_bytes_hint: 64 };
+
+/// Sorts the rows of tables (Parquet, CSV, TSV, Arrow) with the same columns by some of them, and writes them to
+/// `output`, whose ending chooses the format. Nulls come last. Rows with equal keys keep the order of the input; with
+/// [`SortOptions::unique`] the first of them stays. [`SortOptions::descending`] turns every key around. Columns of CSV
+/// named in `as_text` are text.
+///
+/// # Errors
+/// Those of [`TableReader::open_stored`] and [`TableWriter::create`]; [`Error::NoColumn`]; [`Error::NoRoom`];
+/// [`Error::Unsupported`] for tables whose columns differ; [`Error::TooLarge`] for a row that does not fit the budget.
+pub fn sort_table(
+    job: &Job,
+    inputs: &[Input],
+    output: &Path,
+    keys: &[SortKey],
+    as_text: &[String],
+    options: SortOptions,
+) -> Result<SortSummary> {
+    TableWriter::check_path(output)?;
+    let table = Table { job, inputs, output, keys, as_text, options };
+    if options.unique { table.sort(KeepFirst) } else { table.sort(KeepAll) }
+}
+
+struct Table<'a> {
+    job: &'a Job,
+    inputs: &'a [Input],
+    output: &'a Path,
+    keys: &'a [SortKey],
+    as_text: &'a [String],
+    options: SortOptions,
+}
+
+impl Table<'_> {
+    fn sort<O: RowOperation>(&self, operation: O) -> Result<SortSummary> {
+        let budget = self.job.budget();
+        let sizes: Option<u64> = self.inputs.iter().map(Input::compressed_bytes).sum();
+        let first = self.inputs.first().expect("the command line asks for one");
+        let mut reader = Some(self.open(first)?);
+        let schema = reader.as_ref().expect("opened above").schema().clone();
+        let mut codec = Codec::new(first.name(), &schema, self.keys, self.options.descending)?;
+        // The rest is for pages, batches on their way and the writer.
+        let memory_bytes = budget.free_bytes() / 4 * 3;
+        let threads = budget.threads();
+        let config = RowConfig { memory_bytes, threads, name: "sort", ..RowConfig::default() };
+        self.job.start_phase("sorting", "bytes", sizes.unwrap_or(0));
+        let mut sort = RowSort::new(self.job, SHAPE, operation, &config)?;
+        let (mut sink, mut block, mut scratch) = (sort.sink(), Vec::new(), None);
+        for input in self.inputs {
+            let mut reader = match reader.take() {
+                Some(reader) => reader,
+                None => self.open(input)?,
+            };
+            if reader.schema() != &schema {
+                return Err(different(input, &schema, reader.schema()));
+            }
+            let mut position = 0;
+            while let Some(batch) = reader.next_batch()? {
+                self.job.check_cancelled()?;
+                block.clear();
+                codec.encode(&batch, &mut block)?;
+                sink.write(&block)?;
+                self.job.progress().add(reader.position() - position);
+                position = reader.position();
+                if scratch.is_none() && position > 0 {
+                    scratch = Some(self.foresee(sink.bytes(), position, sizes, memory_bytes)?);
+                }
+            }
+        }
+        let bytes_in = sink.bytes();
+        sink.finish()?;
+        let sorted = sort.finish().map_err(|error| too_long(error, first.name()))?;
+        self.job.start_phase("merging", "rows", sorted.stats().rows_in);
+        let (rows, stats) = self.write(sorted, &codec, &schema)?;
+        let bytes = std::fs::metadata(self.output).map_or(0, |written| written.len());
+        let stats = RowStats { bytes_in, ..stats };
+        Ok(SortSummary { rows, bytes, scratch_bytes_expected: scratch.flatten(), stats })
+    }
+
+    fn open(&self, input: &Input) -> Result<TableReader> {
+        let input = input.clone().stopped_by(self.job.cancel());
+        let reader =
+            TableReader::open_stored(&input, None, self.as_text, BATCH_ROWS, self.job.budget(), (0, 1))?;
+        for key in self.keys {
+            if reader.schema().column_with_name(&key.column).is_none() {
+                return Err(no_column(&input, &key.column, reader.schema()));
+            }
+        }
+        Ok(reader)
+    }
+
+    /// From the first batch guesses how much all rows are, and refuses what has no room.
+    fn foresee(&self, encoded: u64, read: u64, sizes: Option<u64>, memory: u64) -> Result<Option<u64>> {
+        let Some(bytes) = sizes else { return Ok(None) };
+        // A compressed file is read in whole pages, so the first batch may have read ahead.
+        let all = (encoded as f64 * bytes as f64 / read as f64) as u64;
+        let scratch = if all > memory / 4 * 3 { all } else { 0 };
+        let is_stdout = self.output == Path::new("-");
+        check_space(self.job, scratch, (!is_stdout).then_some(self.output), bytes)?;
+        Ok(Some(scratch))
+    }
+
+    fn write<O: RowOperation>(
+        &self,
+        mut sorted: SortedRows<FramedRows, O>,
+        codec: &Codec,
+        schema: &SchemaRef,
+    ) -> Result<(u64, RowStats)> {
+        let mut writer = BackgroundWriter::create(self.output, schema.clone(), self.job.budget());
+        let mut block = Vec::with_capacity(BLOCK_BYTES + BLOCK_BYTES / 8);
+        loop {
+            block.clear();
+            sorted.append(&mut block, BLOCK_BYTES)?;
+            if block.is_empty() {
+                break;
+            }
+            let batch = codec.decode(&block)?;
+            self.job.progress().add(batch.num_rows() as u64);
+            writer.write(batch)?;
+        }
+        let stats = sorted.stats();
+        drop(sorted);
+        Ok((writer.finish()?, stats))
+    }
+}
+
+pub(crate) fn no_column(input: &Input, column: &str, schema: &Schema) -> Error {
+    let columns = schema.fields().iter().map(|field| field.name().clone()).collect();
+    Error::NoColumn { file: input.name().to_string(), column: column.to_string(), found: 0, columns }
+}
+
+pub(crate) fn different(input: &Input, expected: &Schema, found: &Schema) -> Error {
+    let list = |schema: &Schema| {
+        let fields = schema.fields().iter().map(|field| format!("{} {}", field.name(), field.data_type()));
+        fields.collect::<Vec<_>>().join(", ")
+    };
+    let what = format!(
+        "its columns are not those of the first input: expected {}, got {}",
+        list(expected),
+        list(found)
+    );
+    Error::unsupported(input.name(), what)
+}
+
+/// A row that does not fit, told with a name.
+pub(crate) fn too_long(error: inshore_sortreduce::Error, place: &str) -> Error {
+    match error {
+        inshore_sortreduce::Error::RowTooLong { bytes, limit, .. } => Error::TooLarge {
+            place: place.to_string(),
+            what: "a row",
+            bytes: bytes.unwrap_or(limit + 1),
+            limit,
+        },
+        other => other.into(),
+    }
+}
+
+/// Turns columns into rows and back.
+struct Codec {
+    name: String,
+    schema: SchemaRef,
+    keys: RowConverter,
+    others: RowConverter,
+    key_columns: Vec<usize>,
+    other_columns: Vec<usize>,
+}
+
+impl Codec {
+    fn new(name: &str, schema: &SchemaRef, keys: &[SortKey], turned: bool) -> Result<Codec> {
+        let index =
+            |key: &SortKey| schema.index_of(&key.column).expect("looked for when the table was opened");
+        let key_columns: Vec<usize> = keys.iter().map(index).collect();
+        let other_columns: Vec<usize> =
+            (0..schema.fields().len()).filter(|column| !key_columns.contains(column)).collect();
+        let kind = |column: usize| schema.field(column).data_type().clone();
+        let fields = key_columns.iter().zip(keys).map(|(&column, key)| {
+            let order = ColumnOrder { descending: key.descending != turned, nulls_first: false };
+            SortField::new_with_options(kind(column), order)
+        });
+        let others = other_columns.iter().map(|&column| SortField::new(kind(column)));
+        let fail = |error: arrow::error::ArrowError| Error::unsupported(name, error.to_string());
+        Ok(Codec {
+            keys: RowConverter::new(fields.collect()).map_err(fail)?,
+            others: RowConverter::new(others.collect()).map_err(fail)?,
+            name: name.to_string(),
+            schema: schema.clone(),
+            key_columns,
+            other_columns,
+        })
+    }
+
+    fn encode(&mut self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<()> {
+        let fail = |error: arrow::error::ArrowError| Error::unsupported(&self.name, error.to_string());
+        let columns = |columns: &[usize]| -> Vec<ArrayRef> {
+            columns.iter().map(|&column| batch.column(column).clone()).collect()
+        };
+        let keys = self.keys.convert_columns(&columns(&self.key_columns)).map_err(fail)?;
+        if self.other_columns.is_empty() {
+            keys.iter().for_each(|key| frame(key.data(), &[], out));
+            return Ok(());
+        }
+        let others = self.others.convert_columns(&columns(&self.other_columns)).map_err(fail)?;
+        keys.iter().zip(others.iter()).for_each(|(key, other)| frame(key.data(), other.data(), out));
+        Ok(())
+    }
+
+    fn decode(&self, block: &[u8]) -> Result<RecordBatch> {
+        let fail = |error: arrow::error::ArrowError| Error::damaged(&self.name, error.to_string());
+        let (keys, others) = (self.keys.parser(), self.others.parser());
+        let (mut key_rows, mut other_rows) = (Vec::new(), Vec::new());
+        let mut rest = block;
+        while let Some(len) = SHAPE.row_len(rest) {
+            let (row, after) = rest.split_at(len);
+            key_rows.push(keys.parse(SHAPE.key(row)));
+            other_rows.push(others.parse(SHAPE.rest(row)));
+            rest = after;
+        }
+        let rows = key_rows.len();
+        let mut columns: Vec<Option<ArrayRef>> = vec![None; self.schema.fields().len()];
+        let found = self.keys.convert_rows(key_rows).map_err(fail)?;
+        self.key_columns.iter().zip(found).for_each(|(&column, array)| columns[column] = Some(array));
+        if !self.other_columns.is_empty() {
+            let found = self.others.convert_rows(other_rows).map_err(fail)?;
+            self.other_columns.iter().zip(found).for_each(|(&column, array)| columns[column] = Some(array));
+        }
+        let columns: Vec<ArrayRef> = columns.into_iter().flatten().collect();
+        debug_assert!(columns.iter().all(|column| column.len() == rows));
+        let fields: Vec<Field> = self.schema.fields().iter().map(|field| Field::clone(field)).collect();
+        RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(fail)
+    }
+}

@@ -1,0 +1,81 @@
+//! Writes a table on a thread of its own, so that encoding and compressing do not wait for what makes the rows.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    thread::{self, JoinHandle},
+};
+
+use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
+use inshore_store::Budget;
+
+use super::TableWriter;
+use crate::Result;
+
+/// A [`TableWriter`] behind a queue of two batches.
+pub(crate) struct BackgroundWriter {
+    batches: Option<SyncSender<RecordBatch>>,
+    thread: Option<JoinHandle<Result<u64>>>,
+}
+
+impl BackgroundWriter {
+    /// As [`TableWriter::create`]; what that fails with is told by the first write or the end.
+    pub fn create(path: &Path, schema: SchemaRef, budget: &Budget) -> BackgroundWriter {
+        let (batches, queue) = sync_channel(2);
+        let (path, budget) = (path.to_path_buf(), budget.clone());
+        let thread = thread::spawn(move || write_all(path, schema, &budget, &queue));
+        BackgroundWriter { batches: Some(batches), thread: Some(thread) }
+    }
+
+    /// Hands a batch over.
+    ///
+    /// # Errors
+    /// What the writer failed with.
+    pub fn write(&mut self, batch: RecordBatch) -> Result<()> {
+        let queue = self.batches.as_ref().expect("open until the end");
+        match queue.send(batch) {
+            Ok(()) => Ok(()),
+            // The writer has gone, which it does with an error only.
+            Err(_) => self.join().map(|_| ()),
+        }
+    }
+
+    /// As [`TableWriter::finish`].
+    pub fn finish(mut self) -> Result<u64> {
+        if let Some(queue) = self.batches.take() {
+            // The end of the queue alone would be taken for a job that failed.
+            let end = RecordBatch::new_empty(arrow::datatypes::Schema::empty().into());
+            let _ = queue.send(end);
+        }
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<u64> {
+        self.batches = None;
+        self.thread.take().map_or(Ok(0), |thread| thread.join().expect("the writer does not panic"))
+    }
+}
+
+fn write_all(
+    path: PathBuf,
+    schema: SchemaRef,
+    budget: &Budget,
+    queue: &Receiver<RecordBatch>,
+) -> Result<u64> {
+    let mut writer = TableWriter::create(&path, schema, budget)?;
+    for batch in queue {
+        if batch.num_columns() == 0 {
+            return writer.finish();
+        }
+        writer.write(&batch)?;
+    }
+    // Whoever made the rows failed: the table is dropped and leaves nothing.
+    Ok(0)
+}
+
+impl Drop for BackgroundWriter {
+    fn drop(&mut self) {
+        // What it failed with was told, or something else was before.
+        let _ = self.join();
+    }
+}
