@@ -239,6 +239,14 @@ impl TableReader {
         self.first_row
     }
 
+    /// The rows of this part, where the file says how many there are before they are read (Parquet).
+    pub fn rows(&self) -> Option<u64> {
+        match &self.source {
+            Source::Parquet(source) => Some(source.rows()),
+            Source::Csv(_) | Source::Ipc(_) => None,
+        }
+    }
+
     /// How far into the file reading has come, to be compared with [`Input::compressed_bytes`].
     pub fn position(&self) -> u64 {
         match &self.source {

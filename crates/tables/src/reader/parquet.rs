@@ -109,6 +109,11 @@ impl ParquetSource {
         self.rows_left = groups[self.groups.clone()].iter().map(rows).fold(0, u64::saturating_add);
     }
 
+    /// The rows that are left of the part.
+    pub fn rows(&self) -> u64 {
+        self.rows_left
+    }
+
     /// The first row of the part in the file.
     pub fn first_row(&self) -> u64 {
         let before = &self.metadata.row_groups()[..self.groups.start];

@@ -93,6 +93,7 @@ impl Table<'_> {
                 return Err(different(input, &schema, reader.schema()));
             }
             let mut position = 0;
+            let this_share = share_of(input, sizes);
             while let Some(batch) = reader.next_batch()? {
                 self.job.check_cancelled()?;
                 block.clear();
@@ -100,8 +101,14 @@ impl Table<'_> {
                 sink.write(&block)?;
                 self.job.progress().add(reader.position() - position);
                 position = reader.position();
-                if scratch.is_none() && position > 0 {
-                    scratch = Some(self.foresee(sink.bytes(), position, sizes, memory_bytes)?);
+                if scratch.is_none() {
+                    let read = batch.num_rows() as f64;
+                    let share = match reader.rows() {
+                        Some(left) => read / (read + left as f64) * this_share,
+                        None => position as f64 / sizes.unwrap_or(0).max(1) as f64,
+                    };
+                    let all = sizes.map(|_| (sink.bytes() as f64 / share.max(1e-12)) as u64);
+                    scratch = Some(self.foresee(all, sizes, memory_bytes)?);
                 }
             }
         }
@@ -127,11 +134,9 @@ impl Table<'_> {
         Ok(reader)
     }
 
-    /// From the first batch guesses how much all rows are, and refuses what has no room.
-    fn foresee(&self, encoded: u64, read: u64, sizes: Option<u64>, memory: u64) -> Result<Option<u64>> {
-        let Some(bytes) = sizes else { return Ok(None) };
-        // A compressed file is read in whole pages, so the first batch may have read ahead.
-        let all = (encoded as f64 * bytes as f64 / read as f64) as u64;
+    /// Refuses what has no room; gives the bytes of runs, if so many bytes of rows come.
+    fn foresee(&self, all: Option<u64>, sizes: Option<u64>, memory: u64) -> Result<Option<u64>> {
+        let (Some(all), Some(bytes)) = (all, sizes) else { return Ok(None) };
         let scratch = if all > memory / 4 * 3 { all } else { 0 };
         let is_stdout = self.output == Path::new("-");
         check_space(self.job, scratch, (!is_stdout).then_some(self.output), bytes)?;
@@ -159,6 +164,14 @@ impl Table<'_> {
         let stats = sorted.stats();
         drop(sorted);
         Ok((writer.finish()?, stats))
+    }
+}
+
+/// What part of all bytes lies in one input.
+fn share_of(input: &Input, sizes: Option<u64>) -> f64 {
+    match (input.compressed_bytes(), sizes) {
+        (Some(bytes), Some(all)) if all > 0 => bytes as f64 / all as f64,
+        _ => 1.0,
     }
 }
 
