@@ -65,10 +65,11 @@ impl<O: Operation> Dense<O> {
     fn apply(&self, shard: usize, keys: &[O::Key], values: &[O::Value]) -> Result<()> {
         let Some(_) = keys.first() else { return Ok(()) };
         let (_, max) = min_max(keys);
-        if max >= self.plan.key_range {
-            return Err(Error::KeyOutOfRange { name: self.name, key: max, range: self.plan.key_range });
+        if max >= self.plan.key_range.into() {
+            let key = O::Key::from_word(max).to_u64();
+            return Err(Error::KeyOutOfRange { name: self.name, key, range: self.plan.key_range });
         }
-        let min = (shard * self.plan.shard_keys) as u64;
+        let min = ((shard * self.plan.shard_keys) as u64).into();
         let mut shard = self.shards[shard].lock().expect("operations do not panic");
         shard.used = true;
         let (table, present) = parts_mut(&mut shard.memory, self.plan.shard_keys);
@@ -84,11 +85,11 @@ impl<O: Operation> Dense<O> {
 }
 
 /// The bins of one sink.
-pub(crate) struct Bins<K, V> {
+pub(crate) struct Bins<K: Key, V> {
     keys: Array<K>,
     values: Array<V>,
     cursors: Vec<u32>,
-    map: BucketMap,
+    map: BucketMap<K::Word>,
     bin_records: usize,
 }
 
@@ -97,7 +98,7 @@ impl<K: Key, V: Value> Bins<K, V> {
         let records = plan.shards * plan.bin_records;
         let what = "the bins of the dense strategy";
         // One bucket for each shard, since shards are powers of two; what is out of range goes to the last.
-        let max = (plan.shards * plan.shard_keys) as u64 - 1;
+        let max = ((plan.shards * plan.shard_keys) as u64 - 1).into();
         let map = BucketMap::by_shift(plan.shard_keys.ilog2(), max);
         debug_assert_eq!(map.buckets(), plan.shards);
         Ok(Bins {
@@ -124,7 +125,7 @@ impl<K: Key, V: Value> Bins<K, V> {
                 Blocks { keys: &mut self.keys, values: &mut self.values, block_records: self.bin_records };
             let done = taken;
             taken += scatter(self.map, &keys[done..], |i| value_at(done + i), into, &mut self.cursors);
-            let bin = self.map.bucket(keys[taken - 1].to_u64());
+            let bin = self.map.bucket(keys[taken - 1].to_word());
             if self.cursors[bin] as usize == (bin + 1) * self.bin_records {
                 self.apply(bin, dense)?;
             }
@@ -187,7 +188,7 @@ impl<O: Operation> Scan<O> {
                 continue;
             }
             let (table, present) = parts::<O::Value>(&shard.memory, shard_keys);
-            let min = (self.shard * shard_keys + self.word * 64) as u64;
+            let min = ((self.shard * shard_keys + self.word * 64) as u64).into();
             let place = self.word * 64;
             let (words, records) =
                 scan(min, &present[self.word..], &table[place..], &mut self.keys, &mut self.values);

@@ -21,7 +21,7 @@ pub enum Error {
     KeyOutOfRange {
         /// The name of the sort-reduce.
         name: &'static str,
-        /// The largest such key of those seen together.
+        /// The largest such key of those seen together; `u64::MAX` for all that are larger.
         key: u64,
         /// The range.
         range: u64,

@@ -2,7 +2,7 @@
 //!
 //! The nouns:
 //!
-//! - a record: a [`Key`] and a [`Value`]; an [`Operation`] combines two values of one key.
+//! - a record: a [`Key`] of 32, 64 or 128 bits and a [`Value`]; an [`Operation`] combines two values of one key.
 //! - [`SortReduce`]: takes records in any order and gives each key once, in ascending order, with all its values
 //!   combined. This is how random updates of something larger than memory become one sequential pass (thesis of
 //!   2018, section 9.3).
@@ -97,6 +97,7 @@ mod sort;
 mod sorted;
 mod sortreduce;
 mod table;
+mod word;
 
 pub use config::{Config, Strategy, choose, smallest_memory_bytes};
 pub use error::{Error, Result};

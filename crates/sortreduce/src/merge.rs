@@ -14,7 +14,7 @@ use inshore_store::{Buffer, Job};
 use crate::{Block, Key, Operation, Result, Value, chunk::Chunk, run::RunReader, sort::Sorter};
 
 /// A sorted source of records without equal keys.
-pub(crate) enum Source<K, V> {
+pub(crate) enum Source<K: Key, V> {
     /// A run on flash.
     Run(RunReader<K, V>),
     /// A sorted chunk that never left memory.
@@ -22,7 +22,7 @@ pub(crate) enum Source<K, V> {
 }
 
 /// Streams a sorted chunk.
-pub(crate) struct ChunkReader<K, V> {
+pub(crate) struct ChunkReader<K: Key, V> {
     chunk: Chunk<K, V>,
     blocks: std::vec::IntoIter<u32>,
     current: Option<u32>,

@@ -119,6 +119,32 @@ fn large_inputs_of_all_shapes_agree_with_the_model() {
     }
 }
 
+/// Keys that differ in their highest bits, their lowest, in both, and in the middle.
+const WIDENINGS: [fn(u64) -> u128; 4] = [
+    |key| u128::from(key) << 64,
+    u128::from,
+    |key| u128::from(key) << 62 | u128::from(key % 1000),
+    |key| u128::from(key % 3) << 126 | u128::from(key) << 40,
+];
+
+#[test]
+fn wide_keys_of_all_shapes_agree_with_the_model() {
+    for (name, shape) in SHAPES {
+        println!("{name}");
+        for (count, widen) in
+            [1, 257, 8193, 60_000].into_iter().flat_map(|count| WIDENINGS.map(|widen| (count, widen)))
+        {
+            let keys = keys::<u64>(shape, count, None).into_iter().map(widen);
+            let records: Vec<(u128, u32)> = keys.clone().zip(1..).collect();
+            check(&by(|a: u32, b| a.wrapping_add(b)), None, &records);
+            let records: Vec<(u128, ())> = keys.map(|key| (key, ())).collect();
+            check(&by(|(), ()| ()), None, &records);
+        }
+        let records: Vec<(u128, u64)> = keys(shape, 50_000, Some(100_000)).into_iter().zip(1..).collect();
+        check(&by(|a: u64, b| a.min(b)), Some(100_000), &records);
+    }
+}
+
 #[test]
 fn wide_values_are_sorted_too() {
     let mut random = Random(1);
@@ -270,6 +296,13 @@ fn dense_is_chosen_where_it_fits() {
 
 #[test]
 fn a_key_outside_the_range_of_a_dense_array_is_an_error() {
+    for key in [1000, 1u128 << 64, u128::MAX] {
+        let config = Config { key_range: Some(1000), ..config(16 * MIB, 1) };
+        let records = [(5u128, 1u64), (key, 1)];
+        let error = sort_reduce(&job(16 * MIB, &[]), &by(|a: u64, b| a + b), &config, &records).unwrap_err();
+        let shown = u64::try_from(key).unwrap_or(u64::MAX);
+        assert!(error.to_string().contains(&format!("key {shown} is outside")), "{error}");
+    }
     for key in [1000, 1023, 1 << 20, u32::MAX] {
         let config = Config { key_range: Some(1000), ..config(16 * MIB, 1) };
         let records = [(5u32, 1u64), (key, 1)];
