@@ -32,7 +32,7 @@ pub(crate) struct Formation<O: Operation> {
     /// Bytes of all runs.
     spilled_bytes: u64,
     /// What happened since it was last asked.
-    pub done: Formed,
+    pub done: Formed<O::Key>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,17 +44,23 @@ enum ChunkState {
 }
 
 /// What forming runs did.
-#[derive(Debug, Default)]
-pub(crate) struct Formed {
+#[derive(Debug)]
+pub(crate) struct Formed<K> {
     pub records_pushed: u64,
     pub records_in_runs: u64,
-    pub runs: Vec<Run>,
+    pub runs: Vec<Run<K>>,
     pub runs_count: u64,
 }
 
-impl Formed {
+impl<K> Default for Formed<K> {
+    fn default() -> Self {
+        Formed { records_pushed: 0, records_in_runs: 0, runs: Vec::new(), runs_count: 0 }
+    }
+}
+
+impl<K> Formed<K> {
     /// Adds what another formation did.
-    pub fn add(&mut self, other: Formed) {
+    pub fn add(&mut self, other: Formed<K>) {
         self.records_pushed += other.records_pushed;
         self.records_in_runs += other.records_in_runs;
         self.runs_count += other.runs_count;
@@ -163,7 +169,7 @@ impl<O: Operation> Formation<O> {
         Ok(())
     }
 
-    /// Counts a run's bytes: the checksums of all runs stay in memory, so there cannot be any number of them.
+    /// Counts a run's bytes: checksums and first keys of all blocks stay in memory, so there cannot be any number of them.
     fn take_of_allowance(&mut self, records: u64) -> Result<()> {
         self.spilled_bytes += run_bytes::<O::Key, O::Value>(records, self.plan.block_bytes);
         if self.spilled_bytes > self.plan.spilled_bytes_max {
@@ -183,7 +189,7 @@ impl<O: Operation> Formation<O> {
     ///
     /// # Errors
     /// Those of writing a run.
-    pub fn finish(mut self) -> Result<Formed> {
+    pub fn finish(mut self) -> Result<Formed<O::Key>> {
         if self.state == ChunkState::Sorted {
             self.write_run()?;
         }
@@ -191,9 +197,9 @@ impl<O: Operation> Formation<O> {
         Ok(self.done)
     }
 
-    /// The sorted chunk and the sorter, where all fits in memory.
-    pub fn into_memory(self) -> (Chunk<O::Key, O::Value>, Sorter<O>) {
-        (self.chunk, self.sorter)
+    /// The sorted chunk, where all fits in memory.
+    pub fn into_chunk(self) -> Chunk<O::Key, O::Value> {
+        self.chunk
     }
 
     /// Buckets for keys like these first ones. A bad guess costs speed only.
