@@ -27,6 +27,7 @@ use crate::{
     scatter::{Blocks, BucketMap, scatter},
     sizes::{BLOCK_EXTRA_BYTES, BUCKET_BITS_MAX, ChunkSizes, spare_blocks},
     sort::{Sorter, min_max},
+    word::Word,
 };
 
 const NONE: u32 = u32::MAX;
@@ -49,14 +50,14 @@ struct Bucket {
 
 /// Blocks of records in buckets.
 #[derive(Debug)]
-pub(crate) struct Chunk<K, V> {
+pub(crate) struct Chunk<K: Key, V> {
     keys: Array<K>,
     values: Array<V>,
     sizes: ChunkSizes,
     next: Vec<u32>,
     fill: Vec<u32>,
     free: Vec<u32>,
-    map: BucketMap,
+    map: BucketMap<K::Word>,
     buckets: Vec<Bucket>,
     cursors: Vec<u32>,
     /// A block's records on their way to another bucket.
@@ -65,7 +66,7 @@ pub(crate) struct Chunk<K, V> {
 }
 
 impl<K: Key, V: Value> Chunk<K, V> {
-    pub fn new(sizes: ChunkSizes, map: BucketMap, budget: &Budget) -> Result<Self> {
+    pub fn new(sizes: ChunkSizes, map: BucketMap<K::Word>, budget: &Budget) -> Result<Self> {
         let records = sizes.blocks * sizes.block_records;
         let what = "the chunk that runs are formed in";
         let extra = budget.reserve((sizes.blocks * BLOCK_EXTRA_BYTES) as u64, what)?;
@@ -88,7 +89,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
     }
 
     /// Forgets all records and starts again with other buckets.
-    pub fn clear(&mut self, map: BucketMap) {
+    pub fn clear(&mut self, map: BucketMap<K::Word>) {
         for bucket in std::mem::take(&mut self.buckets) {
             self.release(bucket.closed);
             self.free.extend(Some(bucket.open).filter(|&block| block != NONE));
@@ -101,7 +102,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
     }
 
     /// The present buckets.
-    pub fn map(&self) -> BucketMap {
+    pub fn map(&self) -> BucketMap<K::Word> {
         self.map
     }
 
@@ -134,7 +135,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
             };
             let done = taken;
             taken += scatter(self.map, &keys[done..], |i| value_at(done + i), into, &mut self.cursors);
-            let bucket = self.map.bucket(keys[taken - 1].to_u64());
+            let bucket = self.map.bucket(keys[taken - 1].to_word());
             if self.is_block_full(self.cursors[bucket], self.buckets[bucket].open) && !self.open_next(bucket)
             {
                 return (taken, true);
@@ -252,8 +253,8 @@ impl<K: Key, V: Value> Chunk<K, V> {
         count
     }
 
-    fn min_max(&self, chain: Chain) -> (u64, u64) {
-        let (mut min, mut max) = (u64::MAX, 0);
+    fn min_max(&self, chain: Chain) -> (K::Word, K::Word) {
+        let (mut min, mut max) = (K::Word::MAX, K::Word::from(0));
         let mut block = chain.head;
         while block != NONE {
             let (low, high) = min_max(self.block(block).0);
@@ -263,7 +264,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         (min, max)
     }
 
-    fn accumulate<O>(&mut self, chain: Chain, min: u64, sorter: &mut Sorter<O>)
+    fn accumulate<O>(&mut self, chain: Chain, min: K::Word, sorter: &mut Sorter<O>)
     where
         O: Operation<Key = K, Value = V>,
     {
@@ -308,7 +309,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
     /// Scatters a chain that is larger than a slab over chains of smaller ranges, in ascending order. Needs no
     /// more blocks than are free: every block that is taken was given back before, but for one open block in
     /// each new chain.
-    fn scatter_chain(&mut self, chain: Chain, min: u64, max: u64, slab_records: usize) -> Vec<Chain> {
+    fn scatter_chain(&mut self, chain: Chain, min: K::Word, max: K::Word, slab_records: usize) -> Vec<Chain> {
         let wanted = (2 * chain.records / slab_records).next_power_of_two().ilog2();
         let most = self.free.len().saturating_sub(spare_blocks::<K>()).max(2).ilog2();
         let map = BucketMap::over(min, max, wanted.min(most).clamp(1, BUCKET_BITS_MAX));
@@ -380,14 +381,14 @@ impl<K: Key, V: Value> Chunk<K, V> {
 }
 
 /// The buckets that records are scattered over while a chunk's own buckets wait.
-struct Scattering {
-    map: BucketMap,
+struct Scattering<W> {
+    map: BucketMap<W>,
     buckets: Vec<Bucket>,
     cursors: Vec<u32>,
 }
 
-impl Scattering {
-    fn swap<K, V>(&mut self, chunk: &mut Chunk<K, V>) {
+impl<W> Scattering<W> {
+    fn swap<K: Key<Word = W>, V>(&mut self, chunk: &mut Chunk<K, V>) {
         std::mem::swap(&mut self.map, &mut chunk.map);
         std::mem::swap(&mut self.buckets, &mut chunk.buckets);
         std::mem::swap(&mut self.cursors, &mut chunk.cursors);

@@ -11,16 +11,19 @@
 //! sinks, need an atomic operation that structs and floats do not have). Array and bins are mapped but not
 //! touched before they are used, so few updates of a wide range cost few pages.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    marker::PhantomData,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use inshore_store::{Budget, Buffer};
 
 use crate::{
     Block, Error, Key, Operation, Result, Value,
-    array::{Array, typed, typed_mut},
+    array::{Array, taken_bytes, typed, typed_mut},
     plan::{DensePlan, shard_bytes},
     scatter::{Blocks, BucketMap, scatter},
     sort::min_max,
@@ -65,10 +68,11 @@ impl<O: Operation> Dense<O> {
     fn apply(&self, shard: usize, keys: &[O::Key], values: &[O::Value]) -> Result<()> {
         let Some(_) = keys.first() else { return Ok(()) };
         let (_, max) = min_max(keys);
-        if max >= self.plan.key_range {
-            return Err(Error::KeyOutOfRange { name: self.name, key: max, range: self.plan.key_range });
+        if max >= self.plan.key_range.into() {
+            let key = O::Key::from_word(max).to_u64();
+            return Err(Error::KeyOutOfRange { name: self.name, key, range: self.plan.key_range });
         }
-        let min = (shard * self.plan.shard_keys) as u64;
+        let min = ((shard * self.plan.shard_keys) as u64).into();
         let mut shard = self.shards[shard].lock().expect("operations do not panic");
         shard.used = true;
         let (table, present) = parts_mut(&mut shard.memory, self.plan.shard_keys);
@@ -84,11 +88,11 @@ impl<O: Operation> Dense<O> {
 }
 
 /// The bins of one sink.
-pub(crate) struct Bins<K, V> {
+pub(crate) struct Bins<K: Key, V> {
     keys: Array<K>,
     values: Array<V>,
     cursors: Vec<u32>,
-    map: BucketMap,
+    map: BucketMap<K::Word>,
     bin_records: usize,
 }
 
@@ -97,7 +101,7 @@ impl<K: Key, V: Value> Bins<K, V> {
         let records = plan.shards * plan.bin_records;
         let what = "the bins of the dense strategy";
         // One bucket for each shard, since shards are powers of two; what is out of range goes to the last.
-        let max = (plan.shards * plan.shard_keys) as u64 - 1;
+        let max = ((plan.shards * plan.shard_keys) as u64 - 1).into();
         let map = BucketMap::by_shift(plan.shard_keys.ilog2(), max);
         debug_assert_eq!(map.buckets(), plan.shards);
         Ok(Bins {
@@ -124,7 +128,7 @@ impl<K: Key, V: Value> Bins<K, V> {
                 Blocks { keys: &mut self.keys, values: &mut self.values, block_records: self.bin_records };
             let done = taken;
             taken += scatter(self.map, &keys[done..], |i| value_at(done + i), into, &mut self.cursors);
-            let bin = self.map.bucket(keys[taken - 1].to_u64());
+            let bin = self.map.bucket(keys[taken - 1].to_word());
             if self.cursors[bin] as usize == (bin + 1) * self.bin_records {
                 self.apply(bin, dense)?;
             }
@@ -154,9 +158,89 @@ impl<K: Key, V: Value> Bins<K, V> {
     }
 }
 
-/// Streams the array's records in order.
+/// Shards of the array that are to be streamed in order.
+pub(crate) struct DensePart<O: Operation> {
+    shards: Vec<Shard>,
+    /// The number of the first.
+    first: usize,
+    plan: DensePlan,
+    /// For the records that are handed out.
+    scan_bytes: usize,
+    of: PhantomData<O>,
+}
+
+impl<O: Operation> DensePart<O> {
+    pub fn new(dense: Dense<O>) -> Self {
+        let shards =
+            dense.shards.into_iter().map(|shard| shard.into_inner().expect("operations do not panic"));
+        let scan_bytes = dense.plan.scan_bytes(size_of::<O::Key>(), size_of::<O::Value>());
+        DensePart { shards: shards.collect(), first: 0, plan: dense.plan, scan_bytes, of: PhantomData }
+    }
+
+    fn scan_records(&self, parts: usize) -> usize {
+        let (key_bytes, value_bytes) = (size_of::<O::Key>(), size_of::<O::Value>());
+        let fits = |&records: &usize| {
+            taken_bytes(records * key_bytes) + taken_bytes(records * value_bytes) <= self.scan_bytes / parts
+        };
+        let halved = std::iter::successors(Some(self.plan.scan_records), |records| Some(records / 2));
+        halved.take_while(|&records| records >= 64).find(fits).unwrap_or(0)
+    }
+
+    /// Cuts the shards into parts with about equally many records.
+    pub fn split(self, parts: usize) -> Vec<DensePart<O>> {
+        let parts = (1..=parts).rev().find(|&parts| parts == 1 || self.scan_records(parts) > 0).unwrap_or(1);
+        let (plan, scan_bytes) = (self.plan, self.scan_bytes / parts);
+        let counts: Vec<u64> = self.shards.iter().map(|shard| shard.records::<O::Value>(&plan)).collect();
+        let all: u64 = counts.iter().sum();
+        let mut shards = self.shards.into_iter().zip(counts).enumerate().peekable();
+        let mut done = 0;
+        let part = |number: usize| {
+            let end = all * (number as u64 + 1) / parts as u64;
+            let first = self.first + shards.peek().map_or(0, |(number, _)| *number);
+            let mut taken = Vec::new();
+            // A shard belongs to the part in which its middle lies.
+            while let Some((_, (shard, count))) =
+                shards.next_if(|(_, (_, count))| number + 1 == parts || done + count / 2 < end)
+            {
+                done += count;
+                taken.push(shard);
+            }
+            DensePart { shards: taken, first, plan, scan_bytes, of: PhantomData }
+        };
+        (0..parts).map(part).collect()
+    }
+
+    /// Takes memory for the records that are handed out.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::OverBudget`].
+    pub fn begin(self, budget: &Budget) -> Result<Scan<O>> {
+        let what = "the records of a dense scan";
+        let records = self.scan_records(1);
+        Ok(Scan {
+            keys: Array::zeroed(budget, records, what)?,
+            values: Array::zeroed(budget, records, what)?,
+            part: self,
+            shard: 0,
+            word: 0,
+        })
+    }
+}
+
+impl Shard {
+    /// How many keys it has.
+    fn records<V: Value>(&self, plan: &DensePlan) -> u64 {
+        if !self.used {
+            return 0;
+        }
+        let (_, present) = parts::<V>(&self.memory, plan.shard_keys);
+        present.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+}
+
+/// Streams the records of shards in order.
 pub(crate) struct Scan<O: Operation> {
-    dense: Dense<O>,
+    part: DensePart<O>,
     keys: Array<O::Key>,
     values: Array<O::Value>,
     shard: usize,
@@ -164,31 +248,20 @@ pub(crate) struct Scan<O: Operation> {
 }
 
 impl<O: Operation> Scan<O> {
-    pub fn new(dense: Dense<O>, budget: &Budget) -> Result<Self> {
-        let what = "the records of a dense scan";
-        Ok(Scan {
-            keys: Array::zeroed(budget, dense.plan.scan_records, what)?,
-            values: Array::zeroed(budget, dense.plan.scan_records, what)?,
-            dense,
-            shard: 0,
-            word: 0,
-        })
-    }
-
     /// The next records; none at the end.
     pub fn next_block(&mut self) -> Option<Block<'_, O::Key, O::Value>> {
-        let shard_keys = self.dense.plan.shard_keys;
+        let shard_keys = self.part.plan.shard_keys;
         let mut count = 0;
         while count == 0 {
-            let shard = self.dense.shards.get_mut(self.shard)?.get_mut().expect("operations do not panic");
+            let shard = self.part.shards.get(self.shard)?;
             if !shard.used || self.word == shard_keys / 64 {
                 self.shard += 1;
                 self.word = 0;
                 continue;
             }
             let (table, present) = parts::<O::Value>(&shard.memory, shard_keys);
-            let min = (self.shard * shard_keys + self.word * 64) as u64;
             let place = self.word * 64;
+            let min = (((self.part.first + self.shard) * shard_keys + place) as u64).into();
             let (words, records) =
                 scan(min, &present[self.word..], &table[place..], &mut self.keys, &mut self.values);
             self.word += words;

@@ -21,13 +21,13 @@ pub enum Error {
     KeyOutOfRange {
         /// The name of the sort-reduce.
         name: &'static str,
-        /// The largest such key of those seen together.
+        /// The largest such key of those seen together; `u64::MAX` for all that are larger.
         key: u64,
         /// The range.
         range: u64,
     },
-    /// More runs were written than a budget of this size can keep the checksums of: about 512 times the budget,
-    /// counted after reduction.
+    /// More runs were written than a budget of this size can keep the checksums and first keys of: 512 times the budget
+    /// with keys of 4 bytes, 341 times with 8, 205 times with 16, counted after reduction.
     #[error(
         "{name}: {} of runs are too much for a budget of {}: give it more memory",
         inshore_store::format_bytes(*spilled), inshore_store::format_bytes(*memory)

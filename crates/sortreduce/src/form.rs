@@ -6,9 +6,11 @@ use crate::{
     Error, Key, Operation, Result,
     chunk::Chunk,
     plan::MergePlan,
+    record::key_max,
     run::{Run, RunWriter, run_bytes},
     scatter::BucketMap,
     sort::Sorter,
+    word::Word,
 };
 
 /// Keys that are looked at to guess how keys are spread, where no range is known.
@@ -30,7 +32,7 @@ pub(crate) struct Formation<O: Operation> {
     /// Bytes of all runs.
     spilled_bytes: u64,
     /// What happened since it was last asked.
-    pub done: Formed,
+    pub done: Formed<O::Key>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,17 +44,23 @@ enum ChunkState {
 }
 
 /// What forming runs did.
-#[derive(Debug, Default)]
-pub(crate) struct Formed {
+#[derive(Debug)]
+pub(crate) struct Formed<K> {
     pub records_pushed: u64,
     pub records_in_runs: u64,
-    pub runs: Vec<Run>,
+    pub runs: Vec<Run<K>>,
     pub runs_count: u64,
 }
 
-impl Formed {
+impl<K> Default for Formed<K> {
+    fn default() -> Self {
+        Formed { records_pushed: 0, records_in_runs: 0, runs: Vec::new(), runs_count: 0 }
+    }
+}
+
+impl<K> Formed<K> {
     /// Adds what another formation did.
-    pub fn add(&mut self, other: Formed) {
+    pub fn add(&mut self, other: Formed<K>) {
         self.records_pushed += other.records_pushed;
         self.records_in_runs += other.records_in_runs;
         self.runs_count += other.runs_count;
@@ -68,9 +76,9 @@ impl<O: Operation> Formation<O> {
         plan: &MergePlan,
         range: Option<u64>,
     ) -> Result<Self> {
-        let key_max = u64::MAX >> (u64::BITS - O::Key::BITS);
-        let max = range.map_or(key_max, |range| range.saturating_sub(1).min(key_max));
-        let map = BucketMap::over(0, max, plan.chunk.bucket_bits);
+        let key_max = key_max::<O::Key>();
+        let max = range.map_or(key_max, |range| key_max.min(range.saturating_sub(1).into()));
+        let map = BucketMap::over(0.into(), max, plan.chunk.bucket_bits);
         Ok(Formation {
             job: job.clone(),
             name,
@@ -161,7 +169,7 @@ impl<O: Operation> Formation<O> {
         Ok(())
     }
 
-    /// Counts a run's bytes: the checksums of all runs stay in memory, so there cannot be any number of them.
+    /// Counts a run's bytes: checksums and first keys of all blocks stay in memory, so there cannot be any number of them.
     fn take_of_allowance(&mut self, records: u64) -> Result<()> {
         self.spilled_bytes += run_bytes::<O::Key, O::Value>(records, self.plan.block_bytes);
         if self.spilled_bytes > self.plan.spilled_bytes_max {
@@ -181,7 +189,7 @@ impl<O: Operation> Formation<O> {
     ///
     /// # Errors
     /// Those of writing a run.
-    pub fn finish(mut self) -> Result<Formed> {
+    pub fn finish(mut self) -> Result<Formed<O::Key>> {
         if self.state == ChunkState::Sorted {
             self.write_run()?;
         }
@@ -189,31 +197,30 @@ impl<O: Operation> Formation<O> {
         Ok(self.done)
     }
 
-    /// The sorted chunk and the sorter, where all fits in memory.
-    pub fn into_memory(self) -> (Chunk<O::Key, O::Value>, Sorter<O>) {
-        (self.chunk, self.sorter)
+    /// The sorted chunk, where all fits in memory.
+    pub fn into_chunk(self) -> Chunk<O::Key, O::Value> {
+        self.chunk
     }
 
     /// Buckets for keys like these first ones. A bad guess costs speed only.
-    fn sampled_map(&self, keys: &[O::Key]) -> BucketMap {
-        let mut sample: Vec<u64> = keys.iter().take(SAMPLE_KEYS).map(|key| key.to_u64()).collect();
+    fn sampled_map(&self, keys: &[O::Key]) -> BucketMap<<O::Key as Key>::Word> {
+        let mut sample: Vec<_> = keys.iter().take(SAMPLE_KEYS).map(|key| key.to_word()).collect();
         sample.sort_unstable();
         let eighth = sample.len() / 8;
         spread::<O::Key>(sample[eighth], sample[sample.len() - 1 - eighth], self.chunk.bucket_bits())
     }
 
     /// Buckets for keys like those in the sorted chunk, without the outer 64ths.
-    fn learned_map(&self) -> BucketMap {
+    fn learned_map(&self) -> BucketMap<<O::Key as Key>::Word> {
         let blocks = self.chunk.sorted_block_numbers();
-        let first_key = |number: usize| self.chunk.numbered_block(blocks[number]).0[0].to_u64();
+        let first_key = |number: usize| self.chunk.numbered_block(blocks[number]).0[0].to_word();
         let outer = blocks.len() / 64;
         spread::<O::Key>(first_key(outer), first_key(blocks.len() - 1 - outer), self.chunk.bucket_bits())
     }
 }
 
 /// Buckets for keys that mostly lie in `low..=high`, with a margin.
-fn spread<K: Key>(low: u64, high: u64, bits: u32) -> BucketMap {
-    let margin = (high - low) / 4;
-    let key_max = u64::MAX >> (u64::BITS - K::BITS);
-    BucketMap::over(low.saturating_sub(margin), high.saturating_add(margin).min(key_max), bits)
+fn spread<K: Key>(low: K::Word, high: K::Word, bits: u32) -> BucketMap<K::Word> {
+    let margin = (high - low) >> 2;
+    BucketMap::over(low.saturating_sub(margin), high.saturating_add(margin).min(key_max::<K>()), bits)
 }

@@ -2,7 +2,7 @@
 //!
 //! The nouns:
 //!
-//! - a record: a [`Key`] and a [`Value`]; an [`Operation`] combines two values of one key.
+//! - a record: a [`Key`] of 32, 64 or 128 bits and a [`Value`]; an [`Operation`] combines two values of one key.
 //! - [`SortReduce`]: takes records in any order and gives each key once, in ascending order, with all its values
 //!   combined. This is how random updates of something larger than memory become one sequential pass (thesis of
 //!   2018, section 9.3).
@@ -85,7 +85,9 @@ mod config;
 mod dense;
 mod error;
 mod form;
+mod keyrange;
 mod merge;
+mod part;
 mod passes;
 mod plan;
 mod record;
@@ -98,6 +100,7 @@ mod sort;
 mod sorted;
 mod sortreduce;
 mod table;
+mod word;
 
 pub use config::{Config, Strategy, choose, smallest_memory_bytes};
 pub use error::{Error, Result};

@@ -9,47 +9,77 @@
 //! A window doubles where its end is the limit, and shrinks where little of it is taken, so that runs of
 //! disjoint or very different keys cost few rounds too.
 
+use std::{ops::Range, sync::Arc};
+
 use inshore_store::{Buffer, Job};
 
-use crate::{Block, Key, Operation, Result, Value, chunk::Chunk, run::RunReader, sort::Sorter};
+use crate::{
+    Block, Key, Operation, Result, Value,
+    chunk::Chunk,
+    keyrange::{KeyRange, partition_point},
+    run::RunReader,
+    sort::Sorter,
+};
 
 /// A sorted source of records without equal keys.
-pub(crate) enum Source<K, V> {
+pub(crate) enum Source<K: Key, V> {
     /// A run on flash.
     Run(RunReader<K, V>),
     /// A sorted chunk that never left memory.
     Chunk(ChunkReader<K, V>),
 }
 
-/// Streams a sorted chunk.
-pub(crate) struct ChunkReader<K, V> {
+/// A sorted chunk that several readers share, and its blocks in order.
+pub(crate) struct SortedChunk<K: Key, V> {
     chunk: Chunk<K, V>,
-    blocks: std::vec::IntoIter<u32>,
-    current: Option<u32>,
+    order: Vec<u32>,
+}
+
+impl<K: Key, V: Value> SortedChunk<K, V> {
+    pub fn new(chunk: Chunk<K, V>) -> Self {
+        SortedChunk { order: chunk.sorted_block_numbers(), chunk }
+    }
+
+    fn block(&self, number: usize) -> (&[K], &[V]) {
+        self.chunk.numbered_block(self.order[number])
+    }
+
+    /// About how many half blocks lie below a key: of the last block that begins below it, one half.
+    pub fn halves_below(&self, key: K) -> u64 {
+        let blocks = partition_point(self.order.len(), |number| self.block(number).0[0] < key) as u64;
+        (2 * blocks).saturating_sub(1)
+    }
+}
+
+/// Streams the records of a sorted chunk in a range of keys.
+pub(crate) struct ChunkReader<K: Key, V> {
+    chunk: Arc<SortedChunk<K, V>>,
+    range: KeyRange<K>,
+    blocks: Range<usize>,
     position: usize,
 }
 
 impl<K: Key, V: Value> ChunkReader<K, V> {
-    pub fn new(chunk: Chunk<K, V>) -> Self {
-        let mut blocks = chunk.sorted_block_numbers().into_iter();
-        let current = blocks.next();
-        ChunkReader { chunk, blocks, current, position: 0 }
+    pub fn new(chunk: Arc<SortedChunk<K, V>>, range: KeyRange<K>) -> Self {
+        let blocks = range.blocks(chunk.order.len(), |number| chunk.block(number).0[0]);
+        let mut reader = ChunkReader { chunk, range, blocks, position: 0 };
+        reader.advance(range.skipped(reader.records().0));
+        reader
     }
 
     fn records(&self) -> (&[K], &[V]) {
-        match self.current {
-            Some(block) => {
-                let (keys, values) = self.chunk.numbered_block(block);
-                (&keys[self.position..], &values[self.position..])
-            }
-            None => (&[], &[]),
+        if self.blocks.is_empty() {
+            return (&[], &[]);
         }
+        let (keys, values) = self.chunk.block(self.blocks.start);
+        let end = self.range.kept(keys).max(self.position);
+        (&keys[self.position..end], &values[self.position..end])
     }
 
     /// Moves as many records as there is room for; gives their number.
     fn take(&mut self, (keys, values): (&mut [K], &mut [V])) -> usize {
         let mut taken = 0;
-        while self.current.is_some() && taken < keys.len() {
+        while !self.blocks.is_empty() && taken < keys.len() {
             let (from_keys, from_values) = self.records();
             let part = from_keys.len().min(keys.len() - taken);
             keys[taken..taken + part].copy_from_slice(&from_keys[..part]);
@@ -63,7 +93,7 @@ impl<K: Key, V: Value> ChunkReader<K, V> {
     fn advance(&mut self, count: usize) {
         self.position += count;
         if self.records().0.is_empty() {
-            self.current = self.blocks.next();
+            self.blocks.start = (self.blocks.start + 1).min(self.blocks.end);
             self.position = 0;
         }
     }
@@ -212,11 +242,6 @@ impl<O: Operation> Merge<O> {
                 number += 1;
             }
         }
-    }
-
-    /// The memory of the merge's slab, for the next one.
-    pub fn into_sorter(self) -> Sorter<O> {
-        self.sorter
     }
 }
 

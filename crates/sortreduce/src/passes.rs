@@ -1,87 +1,131 @@
-//! Merging runs that are too many to be merged at once.
+//! Merging runs that are too many to be merged at once: groups of them side by side, a thread for each.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use inshore_store::Job;
 
 use crate::{
     Operation, Result,
-    merge::{Merge, Source, read_buffers},
+    part::RunsPart,
     plan::MergePlan,
-    run::{Run, RunReader, RunWriter, run_bytes},
-    sort::Sorter,
+    run::{Run, RunWriter, run_bytes},
 };
 
-/// The last merge of some runs.
-pub(crate) struct LastMerge<O: Operation> {
-    pub merge: Merge<O>,
-    /// Merges before it, and itself.
+/// Groups that are merged side by side have at least this fan-in, or the runs would go through too many merges.
+const FAN_IN_MIN: usize = 16;
+
+/// Runs that are few enough to be merged at once.
+pub(crate) struct Merged<K> {
+    pub runs: Vec<Run<K>>,
+    /// Merges that a record went through at most.
     pub level: u32,
-    /// Bytes of runs that merges before it wrote.
+    /// Bytes of runs that were written.
     pub bytes_written: u64,
 }
 
-/// Merges groups of runs until one merge is left, and begins that one. A group's runs are removed as soon as
-/// they are merged.
+/// What all merges of a round need.
+struct Round<'a, O> {
+    job: &'a Job,
+    name: &'static str,
+    operation: &'a O,
+    plan: &'a MergePlan,
+    /// How many merge side by side.
+    threads: usize,
+    /// One failed: the others need not go on.
+    has_failed: AtomicBool,
+}
+
+/// Merges groups of runs until one merge is left. A group's runs are removed as soon as they are merged.
 ///
 /// # Errors
 /// Those of reading and writing runs.
 pub(crate) fn merge_runs<O: Operation>(
     job: &Job,
     name: &'static str,
-    operation: O,
+    operation: &O,
     plan: &MergePlan,
-    runs: Vec<Run>,
-) -> Result<LastMerge<O>> {
+    threads: usize,
+    runs: Vec<Run<O::Key>>,
+) -> Result<Merged<O::Key>> {
     let fan_in = plan.fan_in::<O::Key, O::Value>();
     let mut runs = VecDeque::from(runs);
-    let mut sorter = Sorter::new(operation, plan.merge_slab_records, job.budget())?;
     let mut bytes_written = 0;
     while runs.len() > fan_in {
-        // No more than needed, so that the last merge is as wide as can be and the fewest records are
-        // written again.
-        let group = runs.drain(..fan_in.min(runs.len() - fan_in + 1)).collect();
-        let (run, its_sorter) = merge_group(job, name, sorter, plan, group)?;
-        sorter = its_sorter;
-        bytes_written += run_bytes::<O::Key, O::Value>(run.records, plan.block_bytes);
-        runs.push_back(run);
+        let excess = runs.len() - fan_in;
+        let threads = threads_for::<O>(plan, threads.min(excess));
+        let group = group_len::<O>(plan, threads, excess);
+        let groups: Vec<Vec<Run<O::Key>>> =
+            (0..threads).map(|_| runs.drain(..group.min(runs.len())).collect()).collect();
+        let round = Round { job, name, operation, plan, threads, has_failed: AtomicBool::new(false) };
+        for run in round.merge(groups)? {
+            bytes_written += run_bytes::<O::Key, O::Value>(run.records, plan.block_bytes);
+            runs.push_back(run);
+        }
     }
-    let level = level_above(runs.make_contiguous());
-    let merge = Merge::new(job, open::<O>(job, plan, runs.into())?, sorter);
-    Ok(LastMerge { merge, level, bytes_written })
+    let level = level_of(runs.make_contiguous());
+    Ok(Merged { runs: runs.into(), level, bytes_written })
 }
 
-fn level_above(runs: &[Run]) -> u32 {
-    runs.iter().map(|run| run.level).max().unwrap_or(0) + 1
+/// How many threads merge side by side without too small a fan-in for each.
+fn threads_for<O: Operation>(plan: &MergePlan, most: usize) -> usize {
+    let is_wide = |&threads: &usize| plan.merge::<O::Key, O::Value>(threads).fan_in >= FAN_IN_MIN;
+    (2..=most).rev().find(is_wide).unwrap_or(1)
 }
 
-/// Readers of some runs, with as much memory as pays.
-fn open<O: Operation>(job: &Job, plan: &MergePlan, runs: Vec<Run>) -> Result<Vec<Source<O::Key, O::Value>>> {
-    let bytes = runs.iter().map(|run| run_bytes::<O::Key, O::Value>(run.records, plan.block_bytes)).sum();
-    let unit_bytes = plan.unit_bytes::<O::Key, O::Value>(runs.len(), bytes);
-    let buffers = read_buffers(job, runs.len(), unit_bytes)?;
-    let readers = runs.into_iter().zip(buffers).map(|(run, buffers)| RunReader::new(job, run, buffers));
-    readers.map(|reader| Ok(Source::Run(reader?))).collect()
+/// Runs in each group: no more than needed, so that the last merge is as wide as can be and the fewest records are
+/// written again.
+fn group_len<O: Operation>(plan: &MergePlan, threads: usize, excess: usize) -> usize {
+    let fan_in = plan.merge::<O::Key, O::Value>(threads).fan_in.max(2);
+    fan_in.min(excess.div_ceil(threads) + 1)
 }
 
-/// Merges runs into one.
-fn merge_group<O: Operation>(
-    job: &Job,
-    name: &'static str,
-    sorter: Sorter<O>,
-    plan: &MergePlan,
-    runs: Vec<Run>,
-) -> Result<(Run, Sorter<O>)> {
-    let _span = tracing::debug_span!("merge", runs = runs.len()).entered();
-    let level = level_above(&runs);
-    let mut writer = RunWriter::new(job, name, plan.block_bytes, plan.write_bytes)?;
-    writer.begin(level)?;
-    let mut merge = Merge::new(job, open::<O>(job, plan, runs)?, sorter);
-    while let Some(block) = merge.next_block()? {
-        writer.append(block.keys, block.values)?;
+fn level_of<K>(runs: &[Run<K>]) -> u32 {
+    runs.iter().map(|run| run.level).max().unwrap_or(0)
+}
+
+impl<O: Operation> Round<'_, O> {
+    /// Merges each group into a run.
+    fn merge(&self, groups: Vec<Vec<Run<O::Key>>>) -> Result<Vec<Run<O::Key>>> {
+        std::thread::scope(|scope| {
+            let groups = groups.into_iter().filter(|group| !group.is_empty());
+            let threads: Vec<_> = groups.map(|group| scope.spawn(|| self.merge_group(group))).collect();
+            let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+            let results = results.into_iter().map(|result| match result {
+                Ok(run) => run.transpose(),
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            results.flatten().collect()
+        })
     }
-    let ended = writer.end()?;
-    let run = ended.into_iter().chain(writer.finish()?).next().expect("one run was begun");
-    job.counters().add_level(level, merge.records_in, run.records);
-    Ok((run, merge.into_sorter()))
+
+    /// Merges runs into one; none where another group failed.
+    fn merge_group(&self, runs: Vec<Run<O::Key>>) -> Result<Option<Run<O::Key>>> {
+        let result = self.try_merge_group(runs);
+        if result.is_err() {
+            self.has_failed.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn try_merge_group(&self, runs: Vec<Run<O::Key>>) -> Result<Option<Run<O::Key>>> {
+        let _span = tracing::debug_span!("merge", runs = runs.len()).entered();
+        let level = level_of(&runs) + 1;
+        let mut writer = RunWriter::new(self.job, self.name, self.plan.block_bytes, self.plan.write_bytes)?;
+        writer.begin(level)?;
+        let part = RunsPart::new(self.operation.clone(), *self.plan, runs, self.threads);
+        let mut merge = part.begin(self.job)?;
+        while let Some(block) = merge.next_block()? {
+            writer.append(block.keys, block.values)?;
+            if self.has_failed.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+        }
+        let ended = writer.end()?;
+        let run = ended.into_iter().chain(writer.finish()?).next().expect("one run was begun");
+        self.job.counters().add_level(level, merge.records_in, run.records);
+        Ok(Some(run))
+    }
 }

@@ -6,6 +6,7 @@ use crate::{
     Config, Key, Result, Value,
     array::{largest_buffer, taken_bytes},
     record::record_bytes,
+    run::block_index_bytes,
     sizes::ChunkSizes,
     smallest_memory_bytes,
     sort::{slab_records_in, sorter_bytes},
@@ -15,8 +16,6 @@ const PAGE_BYTES: usize = inshore_store::PAGE_BYTES;
 /// Check blocks of run files: large enough that checksums are nothing (4 bytes each), small enough that
 /// hundreds of runs can be read at once.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Bytes of the checksum of a block.
-const SUM_BYTES: usize = 4;
 /// Requests beyond these gain nothing: measured, 512 KiB and more read at full speed.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 const READ_BYTES_MAX: usize = 512 << 10;
@@ -33,17 +32,26 @@ pub(crate) struct MergePlan {
     pub slab_records: usize,
     pub block_bytes: usize,
     pub write_bytes: usize,
-    /// Bytes that the checksums of all runs may take.
-    pub sums_bytes: usize,
-    /// Bytes of runs that one sink may write: their checksums take half of all that is set aside for them, and
-    /// merged runs have the other half.
+    /// Bytes that the checksums and first keys of the blocks of all runs may take.
+    index_bytes: usize,
+    /// Bytes of runs that one sink may write: their checksums and keys take half of all that is set aside for them,
+    /// and merged runs have the other half.
     pub spilled_bytes_max: u64,
-    pub merge_slab_records: usize,
+}
+
+/// Sizes of one of some merges that work side by side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MergeSizes {
+    pub slab_records: usize,
+    /// How many runs it can merge at once.
+    pub fan_in: usize,
+    read_bytes: usize,
+    block_bytes: usize,
 }
 
 impl MergePlan {
-    /// Divides the memory: each sink has a share for its chunk, its sorter and two write buffers; checksums of
-    /// runs have a sixteenth of all.
+    /// Divides the memory: each sink has a share for its chunk, its sorter and two write buffers; what is known of the
+    /// blocks of runs has an eighth of all.
     ///
     /// # Errors
     /// [`Error::BudgetTooSmall`].
@@ -60,8 +68,8 @@ impl MergePlan {
         if config.memory_bytes < smallest {
             return Err(too_small(smallest).into());
         }
-        let sums_bytes = memory_bytes / 16;
-        let share = (memory_bytes - sums_bytes) / sinks;
+        let index_bytes = memory_bytes / 8;
+        let share = (memory_bytes - index_bytes) / sinks;
         let block_bytes = block_bytes(record, share, config.chunk_bytes);
         let write_bytes = (share / 32).clamp(block_bytes, WRITE_BYTES_MAX) / block_bytes * block_bytes;
         let mut slab_records = slab_records_in::<K, V>(share / 4).min(SLAB_RECORDS_MAX);
@@ -82,41 +90,44 @@ impl MergePlan {
         if chunk.bytes::<K, V>() > rest(slab_records) {
             return Err(too_small(2 * config.memory_bytes).into());
         }
-        let merge_slab_records = slab_records_in::<K, V>(memory_bytes / 8).min(MERGE_SLAB_RECORDS_MAX);
         Ok(MergePlan {
             memory_bytes,
             chunk,
             slab_records,
             block_bytes,
             write_bytes,
-            sums_bytes,
-            spilled_bytes_max: (sums_bytes / 2 / sinks / SUM_BYTES * block_bytes) as u64,
-            merge_slab_records,
+            index_bytes,
+            spilled_bytes_max: (index_bytes / 2 / sinks / block_index_bytes::<K>() * block_bytes) as u64,
         })
     }
 
-    /// Bytes for the read buffers of one merge that writes a run: what the memory leaves beside checksums,
-    /// slab and write buffers.
-    fn read_bytes<K: Key, V: Value>(&self) -> usize {
-        let taken = self.sums_bytes
-            + sorter_bytes(self.merge_slab_records, size_of::<K>(), size_of::<V>())
+    /// The sizes of each of `count` merges that work side by side, with write buffers: what the index leaves is divided
+    /// among them.
+    pub fn merge<K: Key, V: Value>(&self, count: usize) -> MergeSizes {
+        let share = (self.memory_bytes - self.index_bytes) / count;
+        let slab_records = slab_records_in::<K, V>(share / 8).min(MERGE_SLAB_RECORDS_MAX);
+        let taken = sorter_bytes(slab_records, size_of::<K>(), size_of::<V>())
             + taken_bytes(2 * self.write_bytes)
             + staging_bytes(self.block_bytes);
-        largest_buffer(self.memory_bytes.saturating_sub(taken))
+        let read_bytes = largest_buffer(share.saturating_sub(taken));
+        // Two buffers of one block for each run, and at least some records of each in a slab.
+        let fan_in = (read_bytes / (2 * self.block_bytes)).min(slab_records / 4);
+        MergeSizes { slab_records, fan_in, read_bytes, block_bytes: self.block_bytes }
     }
 
-    /// How many runs can be merged at once: two buffers of one block for each, and at least one record of
-    /// each in a slab.
+    /// How many runs one merge with all the memory merges at once.
     pub fn fan_in<K: Key, V: Value>(&self) -> usize {
-        (self.read_bytes::<K, V>() / (2 * self.block_bytes)).min(self.merge_slab_records / 4).max(2)
+        self.merge::<K, V>(1).fan_in.max(2)
     }
+}
 
+impl MergeSizes {
     /// Bytes of one of the two buffers of each of `runs` runs with `bytes` together: as large as pays, and not
     /// much of a run, since memory must be zeroed before its first use. An odd number of blocks, since buffers at
     /// a power-of-two stride would share few lines of the cache.
-    pub fn unit_bytes<K: Key, V: Value>(&self, runs: usize, bytes: u64) -> usize {
+    pub fn unit_bytes(&self, runs: usize, bytes: u64) -> usize {
         let pays = READ_BYTES_MAX.min((bytes / (8 * runs as u64)) as usize);
-        let blocks = (self.read_bytes::<K, V>() / (2 * runs)).min(pays) / self.block_bytes;
+        let blocks = (self.read_bytes / (2 * runs)).min(pays) / self.block_bytes;
         (blocks.saturating_sub(1) | 1) * self.block_bytes
     }
 }
@@ -151,6 +162,7 @@ pub(crate) struct DensePlan {
     /// Records in a bin, a power of two.
     pub bin_records: usize,
     pub scan_records: usize,
+    sinks: usize,
 }
 
 impl DensePlan {
@@ -166,8 +178,10 @@ impl DensePlan {
         let shards = key_range.div_ceil(shard_keys as u64) as usize;
         let array = taken_bytes(shards.checked_mul(shard_bytes(shard_keys, value_bytes))?);
         let scan_records = SCAN_RECORDS.min(key_range as usize).max(64);
-        let scan = taken_bytes(scan_records * key_bytes) + taken_bytes(scan_records * value_bytes);
-        let left = memory.checked_sub(array)?.checked_sub(scan)? / config.sinks.max(1);
+        let sinks = config.sinks.max(1);
+        let plan = DensePlan { key_range, shard_keys, shards, bin_records: 0, scan_records, sinks };
+        let scan = plan.scan_bytes(key_bytes, value_bytes);
+        let left = memory.checked_sub(array)?.checked_sub(scan)? / sinks;
         let bins = |records: usize| {
             taken_bytes(shards * records * key_bytes) + taken_bytes(shards * records * value_bytes)
         };
@@ -179,7 +193,13 @@ impl DensePlan {
                 return None;
             }
         }
-        Some(DensePlan { key_range, shard_keys, shards, bin_records, scan_records })
+        Some(DensePlan { bin_records, ..plan })
+    }
+
+    /// Bytes for the records that scans hand out: one for each sink, since what pushed will read.
+    pub fn scan_bytes(&self, key_bytes: usize, value_bytes: usize) -> usize {
+        self.sinks
+            * (taken_bytes(self.scan_records * key_bytes) + taken_bytes(self.scan_records * value_bytes))
     }
 }
 

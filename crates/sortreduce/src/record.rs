@@ -2,40 +2,58 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A key: `u32` or `u64`.
+use crate::word::Word;
+
+/// A key: `u32`, `u64`, or `u128` (k-mers of up to 63 bases, pairs of ids, addresses).
 pub trait Key:
     Copy + Ord + Default + Send + Sync + 'static + FromBytes + IntoBytes + Immutable + KnownLayout
 {
+    /// What differences of keys are reckoned in.
+    type Word: Word;
     /// Bits in a key.
     const BITS: u32;
     /// The key as a number, in the same order.
+    fn to_word(self) -> Self::Word;
+    /// The key that [`Key::to_word`] made `number` of; higher bits are cut off.
+    fn from_word(number: Self::Word) -> Self;
+    /// The key as a number, in the same order; `u64::MAX` for all that are larger.
     fn to_u64(self) -> u64;
-    /// The key that [`Key::to_u64`] made `number` of; higher bits are cut off.
+    /// The key of a number; higher bits are cut off.
     fn from_u64(number: u64) -> Self;
 }
 
-impl Key for u32 {
-    const BITS: u32 = 32;
-    #[inline]
-    fn to_u64(self) -> u64 {
-        self.into()
-    }
-    #[inline]
-    fn from_u64(number: u64) -> Self {
-        number as u32
-    }
+macro_rules! impl_key {
+    ($key:ty, $word:ty) => {
+        impl Key for $key {
+            type Word = $word;
+            const BITS: u32 = <$key>::BITS;
+            #[inline(always)]
+            fn to_word(self) -> $word {
+                <$word>::from(self)
+            }
+            #[inline(always)]
+            fn from_word(number: $word) -> $key {
+                number as $key
+            }
+            #[inline]
+            fn to_u64(self) -> u64 {
+                u64::try_from(self).unwrap_or(u64::MAX)
+            }
+            #[inline]
+            fn from_u64(number: u64) -> $key {
+                number as $key
+            }
+        }
+    };
 }
 
-impl Key for u64 {
-    const BITS: u32 = 64;
-    #[inline]
-    fn to_u64(self) -> u64 {
-        self
-    }
-    #[inline]
-    fn from_u64(number: u64) -> Self {
-        number
-    }
+impl_key!(u32, u64);
+impl_key!(u64, u64);
+impl_key!(u128, u128);
+
+/// The largest key as a word.
+pub(crate) fn key_max<K: Key>() -> K::Word {
+    K::Word::MAX >> (K::Word::BITS - K::BITS)
 }
 
 /// A value: any plain bytes without padding, such as `u32`, `f64`, an array or a struct with zerocopy's

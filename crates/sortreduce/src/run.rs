@@ -11,30 +11,88 @@
 //! Numbers are little endian (the machine's order: scratch is never read by another). A block is also the unit
 //! of checking (see `CheckedFile` of the store), so that no record straddles a check. Where a run begins and how
 //! many records it has is kept in memory. Several runs share a file because a file takes whole extents
-//! of 2 MiB and two buffers to write, and a budget of 64 MiB makes thousands of runs of a terabyte.
+//! of 2 MiB and two buffers to write, and a budget of 64 MiB makes thousands of runs of a terabyte. The first key of each
+//! block is kept in memory too, beside the block's checksum, so that a run can be read from any key on.
 
-use std::{marker::PhantomData, ops::Range};
+use std::{marker::PhantomData, ops::Range, sync::Arc};
 
-use inshore_store::{Buffer, CheckedFile, FileWriter, Job, PendingRead};
+use inshore_store::{Buffer, CheckedFile, FileWriter, Job, PendingRead, Reservation};
 
 use crate::{
     Key, Result, Value,
     array::{typed, typed_mut},
+    keyrange::KeyRange,
     record::record_bytes,
 };
 
 /// Runs in a file: more would hold back scratch space while runs are merged in several passes.
 const RUNS_PER_FILE: usize = 256;
 
+/// First keys for which memory is reserved at once.
+const KEYS_STEP_BYTES: usize = 4096;
+
+/// Bytes of memory for each block of a run on flash: a checksum and its first key.
+pub(crate) const fn block_index_bytes<K>() -> usize {
+    4 + size_of::<K>()
+}
+
 /// A run.
 #[derive(Clone, Debug)]
-pub(crate) struct Run {
+pub(crate) struct Run<K> {
     file: CheckedFile,
-    start: u64,
-    blocks: u64,
+    first_keys: Arc<FirstKeys<K>>,
+    /// Its blocks in the file.
+    blocks: Range<u64>,
     pub records: u64,
     /// How many merges it went through.
     pub level: u32,
+}
+
+/// The first key of each block of a file of runs.
+#[derive(Debug)]
+struct FirstKeys<K> {
+    keys: Vec<K>,
+    reservation: Reservation,
+}
+
+impl<K: Key> FirstKeys<K> {
+    fn push(&mut self, key: K) -> Result<()> {
+        if (self.keys.len() + 1) * size_of::<K>() > self.reservation.bytes() as usize {
+            self.reservation.resize(self.reservation.bytes() + KEYS_STEP_BYTES as u64)?;
+        }
+        self.keys.push(key);
+        Ok(())
+    }
+
+    /// Hands back what is not needed, since nothing will be added.
+    fn end(&mut self) -> Result<()> {
+        self.keys.shrink_to_fit();
+        Ok(self.reservation.resize((self.keys.len() * size_of::<K>()) as u64)?)
+    }
+}
+
+impl<K: Key> Run<K> {
+    /// The first keys of its blocks.
+    fn first_keys(&self) -> &[K] {
+        &self.first_keys.keys[self.blocks.start as usize..self.blocks.end as usize]
+    }
+
+    /// About how many half blocks lie below a key: of the last block that begins below it, one half.
+    pub fn halves_below(&self, key: K) -> u64 {
+        (2 * self.first_keys().partition_point(|&first| first < key) as u64).saturating_sub(1)
+    }
+
+    /// How many of its blocks may hold keys of a range.
+    pub fn blocks_in(&self, range: &KeyRange<K>) -> u64 {
+        let blocks = self.part(range);
+        (blocks.end - blocks.start) as u64
+    }
+
+    /// The blocks that may hold keys of a range, counted from its first.
+    fn part(&self, range: &KeyRange<K>) -> Range<usize> {
+        let keys = self.first_keys();
+        range.blocks(keys.len(), |block| keys[block])
+    }
 }
 
 /// Where things are in a block.
@@ -75,13 +133,14 @@ pub(crate) struct RunWriter<K, V> {
     layout: Layout<K, V>,
     staging: Buffer,
     staged: usize,
-    current: Option<OpenFile>,
+    current: Option<OpenFile<K>>,
 }
 
 #[derive(Debug)]
-struct OpenFile {
+struct OpenFile<K> {
     writer: FileWriter,
-    /// Start, blocks, records and level of the runs in it.
+    first_keys: FirstKeys<K>,
+    /// First block, blocks, records and level of the runs in it.
     runs: Vec<(u64, u64, u64, u32)>,
 }
 
@@ -108,13 +167,15 @@ impl<K: Key, V: Value> RunWriter<K, V> {
             Some(file) => file,
             None => self.current.insert(self.create()?),
         };
-        file.runs.push((file.writer.len(), 0, 0, level));
+        file.runs.push((file.first_keys.keys.len() as u64, 0, 0, level));
         Ok(())
     }
 
-    fn create(&self) -> Result<OpenFile> {
+    fn create(&self) -> Result<OpenFile<K>> {
         let writer = FileWriter::create(&self.job, self.name, self.layout.block_bytes, self.write_bytes)?;
-        Ok(OpenFile { writer, runs: Vec::with_capacity(RUNS_PER_FILE) })
+        let reservation = self.job.budget().reserve(0, "the first keys of blocks of runs")?;
+        let first_keys = FirstKeys { keys: Vec::new(), reservation };
+        Ok(OpenFile { writer, first_keys, runs: Vec::with_capacity(RUNS_PER_FILE) })
     }
 
     /// Appends records to the run.
@@ -139,6 +200,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
 
     fn write_block(&mut self) -> Result<()> {
         let file = self.current.as_mut().expect("a run was begun");
+        file.first_keys.push(self.layout.keys(&self.staging, 1)[0])?;
         file.writer.write(&self.staging)?;
         let (_, blocks, records, _) = file.runs.last_mut().expect("a run was begun");
         *blocks += 1;
@@ -149,7 +211,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     }
 
     /// Ends the run; gives the file's runs if it has enough of them now.
-    pub fn end(&mut self) -> Result<Vec<Run>> {
+    pub fn end(&mut self) -> Result<Vec<Run<K>>> {
         if self.staged > 0 {
             self.write_block()?;
         }
@@ -163,10 +225,19 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`] of a write that was still on its way.
-    pub fn finish(&mut self) -> Result<Vec<Run>> {
-        let Some(OpenFile { writer, runs }) = self.current.take() else { return Ok(Vec::new()) };
-        let file = writer.finish()?;
-        let run = |(start, blocks, records, level)| Run { file: file.clone(), start, blocks, records, level };
+    pub fn finish(&mut self) -> Result<Vec<Run<K>>> {
+        let Some(OpenFile { writer, mut first_keys, runs }) = self.current.take() else {
+            return Ok(Vec::new());
+        };
+        first_keys.end()?;
+        let (file, first_keys) = (writer.finish()?, Arc::new(first_keys));
+        let run = |(start, blocks, records, level)| Run {
+            file: file.clone(),
+            first_keys: first_keys.clone(),
+            blocks: start..start + blocks,
+            records,
+            level,
+        };
         Ok(runs.into_iter().map(run).collect())
     }
 }
@@ -176,11 +247,12 @@ pub(crate) fn run_bytes<K: Key, V: Value>(records: u64, block_bytes: usize) -> u
     records.div_ceil(Layout::<K, V>::new(block_bytes).block_records as u64) * block_bytes as u64
 }
 
-/// Streams a run, a block at a time, through two buffers: one is used while the other is being filled.
+/// Streams the records of a run in a range of keys, a block at a time, through two buffers: one is used while the other is being filled.
 #[derive(Debug)]
 pub(crate) struct RunReader<K, V> {
     job: Job,
-    run: Run,
+    run: Run<K>,
+    range: KeyRange<K>,
     layout: Layout<K, V>,
     /// Bytes of the file that were not yet asked for.
     unread: Range<u64>,
@@ -190,30 +262,36 @@ pub(crate) struct RunReader<K, V> {
     left: Range<usize>,
     position: usize,
     block_len: usize,
-    /// Records of the run in blocks after the current one.
+    /// Records in blocks after the current one that may be in the range.
     records_left: u64,
 }
 
 impl<K: Key, V: Value> RunReader<K, V> {
     /// Starts to read. Both buffers are of one size, a multiple of the run's block.
-    pub fn new(job: &Job, run: Run, buffers: [Buffer; 2]) -> Result<Self> {
-        let layout = Layout::new(run.file.block_bytes());
+    pub fn new(job: &Job, run: Run<K>, range: KeyRange<K>, buffers: [Buffer; 2]) -> Result<Self> {
+        let layout = Layout::<K, V>::new(run.file.block_bytes());
+        let blocks = run.part(&range);
+        let place = |block: usize| (run.blocks.start + block as u64) * layout.block_bytes as u64;
+        let records = |block: usize| run.records.min((block * layout.block_records) as u64);
         assert!(buffers[0].len() >= layout.block_bytes, "a buffer smaller than a block");
         let [current, spare] = buffers;
         let mut reader = RunReader {
             job: job.clone(),
             layout,
-            unread: run.start..run.start + run.blocks * layout.block_bytes as u64,
+            unread: place(blocks.start)..place(blocks.end),
             ahead: None,
             current,
             left: 0..0,
             position: 0,
             block_len: 0,
-            records_left: run.records,
+            records_left: records(blocks.end) - records(blocks.start),
             run,
+            range,
         };
         reader.read_ahead(spare)?;
         reader.next_block()?;
+        let skipped = range.skipped(reader.keys());
+        reader.advance(skipped)?;
         Ok(reader)
     }
 
@@ -243,6 +321,7 @@ impl<K: Key, V: Value> RunReader<K, V> {
         self.position = 0;
         self.block_len = self.records_left.min(self.layout.block_records as u64) as usize;
         self.records_left -= self.block_len as u64;
+        self.block_len = self.range.kept(self.keys());
         Ok(())
     }
 
@@ -265,7 +344,7 @@ impl<K: Key, V: Value> RunReader<K, V> {
     pub fn advance(&mut self, count: usize) -> Result<()> {
         self.position += count;
         debug_assert!(self.position <= self.block_len);
-        if self.position == self.block_len {
+        if self.position == self.block_len && count > 0 {
             self.next_block()?;
         }
         Ok(())

@@ -5,40 +5,40 @@
 //! each record, which fails once in a block. Writes go to as many places as there are buckets; up to about a
 //! thousand of them stay in the second-level cache, so that memory sees whole lines.
 
-use crate::{Key, Value};
+use crate::{Key, Value, word::Word};
 
 /// Which bucket a key belongs to: `(key - base) >> shift`, with everything outside in the outer buckets.
 /// A greater key never has a smaller bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BucketMap {
-    base: u64,
+pub(crate) struct BucketMap<W> {
+    base: W,
     shift: u32,
-    last: u64,
+    last: W,
 }
 
-impl BucketMap {
+impl<W: Word> BucketMap<W> {
     /// At most `2^bits` buckets for the keys `min..=max`.
-    pub fn over(min: u64, max: u64, bits: u32) -> Self {
+    pub fn over(min: W, max: W, bits: u32) -> Self {
         debug_assert!(min <= max && (1..32).contains(&bits));
         let width = max - min;
-        let shift = (u64::BITS - width.leading_zeros()).saturating_sub(bits);
+        let shift = width.bits().saturating_sub(bits);
         BucketMap { base: min, shift, last: width >> shift }
     }
 
     /// Buckets of `2^shift` keys each for the keys `0..=max`.
-    pub fn by_shift(shift: u32, max: u64) -> Self {
-        BucketMap { base: 0, shift, last: max >> shift }
+    pub fn by_shift(shift: u32, max: W) -> Self {
+        BucketMap { base: W::from(0), shift, last: max >> shift }
     }
 
     /// The bucket of a key.
     #[inline(always)]
-    pub fn bucket(self, key: u64) -> usize {
-        (key.saturating_sub(self.base) >> self.shift).min(self.last) as usize
+    pub fn bucket(self, key: W) -> usize {
+        (key.saturating_sub(self.base) >> self.shift).min(self.last).low() as usize
     }
 
     /// How many buckets there are.
     pub fn buckets(self) -> usize {
-        self.last as usize + 1
+        self.last.low() as usize + 1
     }
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Blocks<'a, K, V> {
 /// number of records that were put: if a block is full, it is the one of the last of these.
 #[inline(always)]
 pub(crate) fn scatter<K: Key, V: Value>(
-    map: BucketMap,
+    map: BucketMap<K::Word>,
     keys: &[K],
     value_at: impl Fn(usize) -> V,
     into: Blocks<'_, K, V>,
@@ -62,7 +62,7 @@ pub(crate) fn scatter<K: Key, V: Value>(
 ) -> usize {
     let mask = into.block_records as u32 - 1;
     for (i, &key) in keys.iter().enumerate() {
-        let cursor = &mut cursors[map.bucket(key.to_u64())];
+        let cursor = &mut cursors[map.bucket(key.to_word())];
         into.keys[*cursor as usize] = key;
         into.values[*cursor as usize] = value_at(i);
         *cursor += 1;
@@ -79,7 +79,8 @@ mod tests {
 
     #[test]
     fn buckets_are_monotone_and_few_for_any_range() {
-        let keys = [0, 1, 2, 63, 64, 1000, 1 << 20, (1 << 32) - 1, 1 << 32, 1 << 63, u64::MAX - 1, u64::MAX];
+        let keys =
+            [0u64, 1, 2, 63, 64, 1000, 1 << 20, (1 << 32) - 1, 1 << 32, 1 << 63, u64::MAX - 1, u64::MAX];
         for (i, &min) in keys.iter().enumerate() {
             for &max in &keys[i..] {
                 for bits in [1, 3, 10] {
@@ -89,6 +90,11 @@ mod tests {
                     assert!(keys.windows(2).all(|pair| map.bucket(pair[0]) <= map.bucket(pair[1])));
                     // A range of two keys and more is always cut.
                     assert!(min == max || map.buckets() >= 2, "{map:?}");
+                    // Wider words are cut as those are, where those are cut as finely as was asked for.
+                    let wide = |key: u64| u128::from(key) << 64;
+                    let wide_map = BucketMap::over(wide(min), wide(max), bits);
+                    let is_same = |&key: &u64| map.bucket(key) == wide_map.bucket(wide(key));
+                    assert!(map.shift == 0 || keys.iter().all(is_same), "{map:?} {wide_map:?}");
                 }
             }
         }

@@ -19,6 +19,7 @@ use crate::{
     array::Array,
     record::record_bytes,
     table::{accumulate, scan},
+    word::Word,
 };
 
 /// Most bins of [`sort_words`] as a power of two. One to two bins for each word are best: measured with 8 Ki
@@ -29,6 +30,9 @@ const BIN_BITS: u32 = 15;
 const INSERTION_WORDS: u32 = 24;
 /// A table may have so many keys for each record: reading its bitmap costs about one record for 64 keys.
 const TABLE_KEYS_PER_RECORD: u64 = 16;
+
+/// The words of an operation's keys.
+type WordOf<O> = <<O as Operation>::Key as Key>::Word;
 
 /// The memory for slabs of one thread.
 pub(crate) struct Sorter<O: Operation> {
@@ -115,13 +119,15 @@ impl<O: Operation> Sorter<O> {
             return 0;
         }
         let (min, max) = min_max(&self.keys[..count]);
-        if self.has_table_for(min, max) && max - min < TABLE_KEYS_PER_RECORD.saturating_mul(count as u64) {
+        if self.has_table_for(min, max)
+            && max - min < TABLE_KEYS_PER_RECORD.saturating_mul(count as u64).into()
+        {
             let operation = &self.operation;
             let combine = |a, b| operation.combine(a, b);
             let (keys, values) = (&self.keys[..count], &self.values[..count]);
             accumulate(min, keys, values, &mut self.table, &mut self.present, combine);
             self.take_table(min, max)
-        } else if size_of::<O::Value>() == 0 {
+        } else if size_of::<O::Value>() == 0 && (max - min).bits() <= u64::BITS {
             self.sort_keys(count, min, max)
         } else {
             self.sort_packed(count, min, max)
@@ -129,43 +135,43 @@ impl<O: Operation> Sorter<O> {
     }
 
     /// Whether [`Sorter::accumulate`] can take the keys `min..=max`.
-    pub fn has_table_for(&self, min: u64, max: u64) -> bool {
-        max - min < self.table.len() as u64
+    pub fn has_table_for(&self, min: WordOf<O>, max: WordOf<O>) -> bool {
+        max - min < (self.table.len() as u64).into()
     }
 
     /// Combines records with keys not below `min` into the table.
-    pub fn accumulate(&mut self, min: u64, keys: &[O::Key], values: &[O::Value]) {
+    pub fn accumulate(&mut self, min: WordOf<O>, keys: &[O::Key], values: &[O::Value]) {
         let operation = &self.operation;
         accumulate(min, keys, values, &mut self.table, &mut self.present, |a, b| operation.combine(a, b));
     }
 
     /// Moves what was accumulated to the outputs, gives its number and leaves the table empty.
-    pub fn take_table(&mut self, min: u64, max: u64) -> usize {
-        let words = (max - min) as usize / 64 + 1;
+    pub fn take_table(&mut self, min: WordOf<O>, max: WordOf<O>) -> usize {
+        let words = (max - min).low() as usize / 64 + 1;
         let present = &mut self.present[..words];
         let (_, count) = scan(min, present, &self.table, &mut self.out_keys, &mut self.out_values);
         present.fill(0);
         count
     }
 
-    fn sort_keys(&mut self, count: usize, min: u64, max: u64) -> usize {
+    fn sort_keys(&mut self, count: usize, min: WordOf<O>, max: WordOf<O>) -> usize {
         let (words, sorted) = (&mut self.words[..count], &mut self.sorted[..count]);
         for (word, key) in words.iter_mut().zip(&self.keys[..count]) {
-            *word = key.to_u64() - min;
+            *word = (key.to_word() - min).low();
         }
-        sort_words(words, sorted, &mut self.bins, bits_of(max - min));
+        sort_words(words, sorted, &mut self.bins, (max - min).bits());
         gather_keys(min, sorted, &mut self.out_keys)
     }
 
-    fn sort_packed(&mut self, count: usize, min: u64, max: u64) -> usize {
-        let index_bits = bits_of(count as u64 - 1);
-        let lost_bits = (bits_of(max - min) + index_bits).saturating_sub(u64::BITS);
+    fn sort_packed(&mut self, count: usize, min: WordOf<O>, max: WordOf<O>) -> usize {
+        let index_bits = (count as u64 - 1).bits();
+        let lost_bits = ((max - min).bits() + index_bits).saturating_sub(u64::BITS);
         let (words, sorted) = (&mut self.words[..count], &mut self.sorted[..count]);
         let (keys, values) = (&self.keys[..count], &self.values[..count]);
         for (index, (word, key)) in words.iter_mut().zip(keys).enumerate() {
-            *word = (key.to_u64() - min) >> lost_bits << index_bits | index as u64;
+            *word = ((key.to_word() - min) >> lost_bits).low() << index_bits | index as u64;
         }
-        sort_words(words, sorted, &mut self.bins, bits_of(max - min) - lost_bits + index_bits);
+        sort_words(words, sorted, &mut self.bins, (max - min).bits() - lost_bits + index_bits);
         if lost_bits > 0 {
             sort_groups(sorted, index_bits, keys);
         }
@@ -186,15 +192,11 @@ pub(crate) fn slab_records_in<K, V>(bytes: usize) -> usize {
     records
 }
 
-fn bits_of(number: u64) -> u32 {
-    u64::BITS - number.leading_zeros()
-}
-
 /// The smallest and largest of at least one key.
-pub(crate) fn min_max<K: Key>(keys: &[K]) -> (u64, u64) {
+pub(crate) fn min_max<K: Key>(keys: &[K]) -> (K::Word, K::Word) {
     let first = keys[0];
     let (min, max) = keys.iter().fold((first, first), |(min, max), &key| (min.min(key), max.max(key)));
-    (min.to_u64(), max.to_u64())
+    (min.to_word(), max.to_word())
 }
 
 /// Sorts `words`, all below `2^bits`, into `sorted`. `bins` is work space of a power of two of at least 2.
@@ -271,13 +273,13 @@ fn sort_groups<K: Key>(words: &mut [u64], index_bits: u32, keys: &[K]) {
 }
 
 /// Writes each distinct word once, as a key, and gives their number.
-fn gather_keys<K: Key>(min: u64, sorted: &[u64], out: &mut [K]) -> usize {
+fn gather_keys<K: Key>(min: K::Word, sorted: &[u64], out: &mut [K]) -> usize {
     let mut last = 0;
     let mut current = sorted[0];
-    out[0] = K::from_u64(min + current);
+    out[0] = K::from_word(min + current.into());
     for &word in sorted {
         last += usize::from(word != current);
-        out[last] = K::from_u64(min + word);
+        out[last] = K::from_word(min + word.into());
         current = word;
     }
     last + 1
@@ -373,6 +375,30 @@ mod tests {
         let high = low.clone().map(|key| u64::MAX - key);
         let equal = [5, u64::MAX - 5, 5, u64::MAX - 5];
         check(&low.chain(high).chain(equal).collect::<Vec<_>>(), &mut sorter);
+    }
+
+    #[test]
+    fn wide_keys_are_sorted_by_all_their_bits() {
+        let budget = Budget::new(1 << 20, 1);
+        let mut sorter = Sorter::new(Widest, 300, &budget).unwrap();
+        for spread in 0..128 {
+            // Neighbours in the packed bits differ in the lowest.
+            let key = |i: u128| (i * 91 % 150) << spread ^ (i * 37 % 300);
+            let (keys, _) = sorter.inputs();
+            (0..300).for_each(|i| keys[i] = key(i as u128));
+            let count = sorter.sort_reduce(300);
+            let expected: std::collections::BTreeSet<u128> = (0..300).map(key).collect();
+            assert!(sorter.outputs(count).0.iter().eq(&expected), "{spread}");
+        }
+    }
+
+    #[derive(Clone)]
+    struct Widest;
+
+    impl Operation for Widest {
+        type Key = u128;
+        type Value = ();
+        fn combine(&self, (): (), (): ()) {}
     }
 
     #[test]

@@ -3,16 +3,34 @@
 use inshore_store::Job;
 use serde::Serialize;
 
-use crate::{Block, Operation, Result, Strategy, dense::Scan, merge::Merge};
+use crate::{Block, Operation, Result, Strategy, dense::Scan, merge::Merge, part::Part};
 
 /// The result: sorted, unique records, block by block. Dropping it removes the runs and hands the memory back.
+///
+/// Nothing is read before the first block is asked for; until then the result can be cut into parts.
 pub struct Sorted<O: Operation> {
     job: Job,
     stats: Stats,
-    /// The level of the streaming merge (0: a dense scan) in the job's counters; none where nothing is merged.
-    level: Option<u32>,
-    ended: bool,
-    records: Records<O>,
+    level: Level,
+    state: State<O>,
+}
+
+/// What is added to the job's counters at the end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Level {
+    /// Nothing: no merge was needed.
+    None,
+    /// So many records entered level 0, which has an array and no runs.
+    Pushed(u64),
+    /// What went through the merge of this level.
+    Merge(u32),
+}
+
+enum State<O: Operation> {
+    Waiting(Part<O>),
+    Begun(Records<O>),
+    /// Beginning failed.
+    Failed,
 }
 
 /// Where the records come from.
@@ -21,9 +39,89 @@ pub(crate) enum Records<O: Operation> {
     Merge(Box<Merge<O>>),
 }
 
+impl<O: Operation> Records<O> {
+    fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
+        match self {
+            Records::Dense(scan) => Ok(scan.next_block()),
+            Records::Merge(merge) => merge.next_block(),
+        }
+    }
+
+    fn records_in(&self) -> u64 {
+        match self {
+            Records::Dense(_) => 0,
+            Records::Merge(merge) => merge.records_in,
+        }
+    }
+}
+
 impl<O: Operation> Sorted<O> {
-    pub(crate) fn new(job: Job, stats: Stats, level: Option<u32>, records: Records<O>) -> Self {
-        Sorted { job, stats, level, ended: false, records }
+    pub(crate) fn new(job: Job, stats: Stats, level: Level, part: Part<O>) -> Self {
+        Sorted { job, stats, level, state: State::Waiting(part) }
+    }
+
+    /// Cuts the result into parts of ascending keys with about equally many records to read, each for a thread of its
+    /// own: one after the other they are the same stream. There are at most `parts` of them, fewer where the memory,
+    /// which they divide among them, has no room for the read buffers of so many; a part may be empty. As many
+    /// parts as there were sinks have room, unless hundreds of runs are left.
+    ///
+    /// Costs some reading of memory. Where runs are merged, each part reads at most two blocks of each run more than its
+    /// own records. Each part counts its own [`Stats::records_out`]; the other counters are those of the whole.
+    ///
+    /// # Errors
+    /// None so far.
+    ///
+    /// # Panics
+    /// Where a block was taken already.
+    ///
+    /// ```
+    /// # use inshore_sortreduce::{Config, Operation, SortReduce};
+    /// # use inshore_store::{Budget, Cancel, Store};
+    /// # #[derive(Clone)]
+    /// # struct Sum;
+    /// # impl Operation for Sum {
+    /// #     type Key = u32;
+    /// #     type Value = u64;
+    /// #     fn combine(&self, a: u64, b: u64) -> u64 {
+    /// #         a + b
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let job = store.job(Budget::new(64 << 20, 2), Cancel::default())?;
+    /// # let config = Config { memory_bytes: 16 << 20, ..Config::default() };
+    /// # let sums = SortReduce::new(&job, Sum, &config)?;
+    /// # let mut sink = sums.sink()?;
+    /// # (0..1000).try_for_each(|key| sink.push(key % 600, 1))?;
+    /// # sink.finish()?;
+    /// let parts = sums.finish()?.split(2)?;
+    /// let count = std::thread::scope(|scope| {
+    ///     let count = |mut part: inshore_sortreduce::Sorted<_>| {
+    ///         let mut count = 0;
+    ///         while let Some(block) = part.next_block()? {
+    ///             count += block.keys.len();
+    ///         }
+    ///         Ok::<_, inshore_sortreduce::Error>(count)
+    ///     };
+    ///     let threads: Vec<_> = parts.into_iter().map(|part| scope.spawn(move || count(part))).collect();
+    ///     threads.into_iter().map(|thread| thread.join().unwrap()).sum::<Result<usize, _>>()
+    /// })?;
+    /// assert_eq!(count, 600);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn split(self, parts: usize) -> Result<Vec<Sorted<O>>> {
+        let Sorted { job, stats, level, state } = self;
+        let State::Waiting(part) = state else { panic!("a result is cut before its first block is read") };
+        let parts = part.split(parts.max(1)).into_iter().enumerate().map(|(number, part)| {
+            let level = match level {
+                Level::Pushed(_) if number > 0 => Level::Pushed(0),
+                level => level,
+            };
+            Sorted { job: job.clone(), stats, level, state: State::Waiting(part) }
+        });
+        Ok(parts.collect())
     }
 
     /// The next records: one or more, up to some ten thousand; `None` at the end.
@@ -32,22 +130,21 @@ impl<O: Operation> Sorted<O> {
     /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         self.job.check_cancelled()?;
-        let (block, records_in) = match &mut self.records {
-            Records::Dense(scan) => (scan.next_block(), self.stats.records_in),
-            Records::Merge(merge) => {
-                let records_in = merge.records_in;
-                (merge.next_block()?, records_in)
-            }
-        };
-        match block {
+        if matches!(self.state, State::Waiting(_)) {
+            let State::Waiting(part) = std::mem::replace(&mut self.state, State::Failed) else {
+                unreachable!()
+            };
+            self.state = State::Begun(part.begin(&self.job)?);
+        }
+        let State::Begun(records) = &mut self.state else { return Ok(None) };
+        let records_in = records.records_in();
+        let block = records.next_block()?;
+        match &block {
             Some(block) => self.stats.records_out += block.keys.len() as u64,
-            None if !self.ended => {
-                self.ended = true;
-                if let Some(level) = self.level {
-                    self.job.counters().add_level(level, records_in, self.stats.records_out);
-                }
+            None => {
+                count(&self.job, self.level, records_in, self.stats.records_out);
+                self.level = Level::None;
             }
-            None => {}
         }
         Ok(block)
     }
@@ -55,6 +152,15 @@ impl<O: Operation> Sorted<O> {
     /// Counters.
     pub fn stats(&self) -> Stats {
         self.stats
+    }
+}
+
+/// Adds what a part did to the job's counters.
+fn count(job: &Job, level: Level, records_in: u64, records_out: u64) {
+    match level {
+        Level::None => {}
+        Level::Pushed(records) => job.counters().add_level(0, records, records_out),
+        Level::Merge(level) => job.counters().add_level(level, records_in, records_out),
     }
 }
 

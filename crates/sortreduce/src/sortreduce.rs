@@ -9,14 +9,15 @@ use inshore_store::Job;
 
 use crate::{
     Config, Error, Operation, Result, Sink, Sorted, Stats, Strategy, choose,
-    dense::{Bins, Dense, Scan},
+    dense::{Bins, Dense, DensePart},
     form::{Formation, Formed},
-    merge::{ChunkReader, Merge, Source},
+    merge::SortedChunk,
+    part::{ChunksPart, Part, RunsPart},
     passes::merge_runs,
     plan::{DensePlan, MergePlan},
     run::run_bytes,
     sink::Target,
-    sorted::Records,
+    sorted::Level,
 };
 
 /// Sorts records by key and combines the values of equal keys, in memory of a given size.
@@ -43,7 +44,7 @@ enum Method<O: Operation> {
 struct Forming<O: Operation> {
     /// Formations that no sink uses now. Their chunks are sorted.
     idle: Vec<Formation<O>>,
-    formed: Formed,
+    formed: Formed<O::Key>,
 }
 
 impl<O: Operation> SortReduce<O> {
@@ -100,8 +101,9 @@ impl<O: Operation> SortReduce<O> {
         Ok(Sink::new(shared.clone(), target))
     }
 
-    /// Ends the input and gives the result. Runs are merged here, with all the memory, until one merge is left;
-    /// that one streams while the result is read.
+    /// Ends the input and gives the result. Runs are merged here, with all the memory and as many threads as there were
+    /// sinks, until one merge is left; that one streams while the result is read, whole or in parts
+    /// ([`Sorted::split`]).
     ///
     /// # Errors
     /// Those of writing and reading runs; [`inshore_store::Error::Cancelled`].
@@ -167,13 +169,13 @@ impl<O: Operation> Shared<O> {
         match method {
             Method::Dense { dense, .. } => {
                 let stats = Stats { records_in: dense.pushed(), ..Stats::new(Strategy::Dense) };
-                let scan = Scan::new(dense, job.budget())?;
-                Ok(Sorted::new(job, stats, Some(0), Records::Dense(scan)))
+                let level = Level::Pushed(stats.records_in);
+                Ok(Sorted::new(job, stats, level, Part::Dense(DensePart::new(dense))))
             }
             Method::Merge { plan, state } => {
                 let state = state.into_inner().expect("no panic under this lock");
                 if state.formed.runs_count == 0 {
-                    finish_in_memory(job, operation, &plan, state)
+                    Ok(finish_in_memory(job, operation, &plan, state))
                 } else {
                     finish_on_flash(job, operation, &plan, &config, state)
                 }
@@ -182,33 +184,17 @@ impl<O: Operation> Shared<O> {
     }
 }
 
-/// No run was written: the sinks' chunks are merged where they lie. The slab fits in the memory of the sinks'
-/// own sorters.
-fn finish_in_memory<O: Operation>(
-    job: Job,
-    operation: O,
-    plan: &MergePlan,
-    state: Forming<O>,
-) -> Result<Sorted<O>> {
+/// No run was written: the sinks' chunks are merged where they lie.
+fn finish_in_memory<O: Operation>(job: Job, operation: O, plan: &MergePlan, state: Forming<O>) -> Sorted<O> {
     let mut stats = Stats::new(Strategy::Merge);
     stats.fan_in = plan.fan_in::<O::Key, O::Value>();
     stats.records_in = state.formed.records_pushed;
     let records = state.idle.iter().map(Formation::records_in_chunk).sum();
     job.counters().add_level(0, stats.records_in, records);
-    let mut sorter = None;
-    let mut sources = Vec::with_capacity(state.idle.len());
-    for formation in state.idle {
-        let (chunk, its_sorter) = formation.into_memory();
-        sources.push(Source::Chunk(ChunkReader::new(chunk)));
-        sorter.get_or_insert(its_sorter);
-    }
-    let sorter = match sorter {
-        Some(sorter) => sorter,
-        None => crate::sort::Sorter::new(operation, 1, job.budget())?,
-    };
-    let level = (sources.len() > 1).then_some(1);
-    let merge = Merge::new(&job, sources, sorter);
-    Ok(Sorted::new(job, stats, level, Records::Merge(Box::new(merge))))
+    let chunk = |formation: Formation<O>| Arc::new(SortedChunk::new(formation.into_chunk()));
+    let chunks: Vec<_> = state.idle.into_iter().map(chunk).collect();
+    let level = if chunks.len() > 1 { Level::Merge(1) } else { Level::None };
+    Sorted::new(job, stats, level, Part::Chunks(ChunksPart::new(operation, chunks, plan.slab_records)))
 }
 
 fn finish_on_flash<O: Operation>(
@@ -229,10 +215,11 @@ fn finish_on_flash<O: Operation>(
     stats.runs = formed.runs_count;
     let bytes = |records| run_bytes::<O::Key, O::Value>(records, plan.block_bytes);
     stats.bytes_spilled = formed.runs.iter().map(|run| bytes(run.records)).sum();
-    let merging = merge_runs(&job, config.name, operation, plan, formed.runs)?;
-    stats.bytes_spilled += merging.bytes_written;
-    stats.merge_passes = merging.level;
-    Ok(Sorted::new(job, stats, Some(merging.level), Records::Merge(Box::new(merging.merge))))
+    let merged = merge_runs(&job, config.name, &operation, plan, config.sinks.max(1), formed.runs)?;
+    stats.bytes_spilled += merged.bytes_written;
+    stats.merge_passes = merged.level + 1;
+    let part = Part::Runs(RunsPart::new(operation, *plan, merged.runs, 1));
+    Ok(Sorted::new(job, stats, Level::Merge(stats.merge_passes), part))
 }
 
 impl<O: Operation> Shared<O> {

@@ -5,7 +5,7 @@
 
 use std::hint::select_unpredictable;
 
-use crate::{Key, Value};
+use crate::{Key, Value, word::Word};
 
 /// Records that are accumulated together.
 const GROUP_RECORDS: usize = 256;
@@ -16,7 +16,7 @@ const GROUP_RECORDS: usize = 256;
 /// rest. So a group of records goes through two loops without a branch on it: the first one fills empty places
 /// and lists the other records (and waits for many cache misses at once), the second one combines those.
 pub(crate) fn accumulate<K: Key, V: Value>(
-    min: u64,
+    min: K::Word,
     keys: &[K],
     values: &[V],
     table: &mut [V],
@@ -35,7 +35,7 @@ pub(crate) fn accumulate<K: Key, V: Value>(
 
 /// Puts values where there is none; lists place and number of the other records and gives how many they are.
 fn fill_empty<K: Key, V: Value>(
-    min: u64,
+    min: K::Word,
     keys: &[K],
     values: &[V],
     table: &mut [V],
@@ -45,7 +45,7 @@ fn fill_empty<K: Key, V: Value>(
     let mut count = 0;
     let mut nowhere = V::default();
     for (number, (key, &value)) in keys.iter().zip(values).enumerate() {
-        let place = (key.to_u64() - min) as usize;
+        let place = (key.to_word() - min).low() as usize;
         let word = &mut present[place / 64];
         let taken = *word >> (place % 64) & 1;
         *word |= 1 << (place % 64);
@@ -60,7 +60,7 @@ fn fill_empty<K: Key, V: Value>(
 /// Writes the records of a table in order until less than a word's keys have room; gives how many words it
 /// scanned and how many records it wrote.
 pub(crate) fn scan<K: Key, V: Value>(
-    min: u64,
+    min: K::Word,
     present: &[u64],
     table: &[V],
     keys: &mut [K],
@@ -71,10 +71,10 @@ pub(crate) fn scan<K: Key, V: Value>(
         if count + 64 > keys.len() {
             return (number, count);
         }
-        let (start, first) = (number * 64, min + number as u64 * 64);
+        let (start, first) = (number * 64, min + K::Word::from(number as u64 * 64));
         if word == u64::MAX {
             for (i, key) in keys[count..count + 64].iter_mut().enumerate() {
-                *key = K::from_u64(first + i as u64);
+                *key = K::from_word(first + K::Word::from(i as u64));
             }
             values[count..count + 64].copy_from_slice(&table[start..start + 64]);
             count += 64;
@@ -83,7 +83,7 @@ pub(crate) fn scan<K: Key, V: Value>(
         let mut left = word;
         while left != 0 {
             let place = left.trailing_zeros() as usize;
-            keys[count] = K::from_u64(first + place as u64);
+            keys[count] = K::from_word(first + K::Word::from(place as u64));
             values[count] = table[start + place];
             count += 1;
             left &= left - 1;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Random, TestJob, assert_same, by, job, model, sort_reduce};
+use common::{Random, TestJob, assert_same, by, job, model, sort_reduce, sort_reduce_in};
 use inshore_sortreduce::{
     Block, Config, Error, Key, Operation, SortReduce, Strategy, choose, smallest_memory_bytes,
 };
@@ -47,10 +47,11 @@ where
     O::Value: PartialEq + std::fmt::Debug,
 {
     let expected = model(operation, records);
-    for config in configs(range, size_of::<O::Key>() + size_of::<O::Value>()) {
+    let configs = configs(range, size_of::<O::Key>() + size_of::<O::Value>());
+    for (config, parts) in configs.into_iter().zip([1, 2, 1, 3, 1, 8, 2].into_iter().cycle()) {
         let job = job(config.memory_bytes, &[]);
-        let (got, _) = sort_reduce(&job, operation, &config, records).unwrap();
-        assert_same(&got, &expected, &format!("{} records, {config:?}", records.len()));
+        let (got, _) = sort_reduce_in(parts, &job, operation, &config, records).unwrap();
+        assert_same(&got, &expected, &format!("{} records, {parts} parts, {config:?}", records.len()));
         assert!(job.job.budget().reserved_bytes_max() <= config.memory_bytes);
     }
 }
@@ -116,6 +117,35 @@ fn large_inputs_of_all_shapes_agree_with_the_model() {
         let records: Vec<(u32, Extent)> =
             keys(shape, 100_000, range).into_iter().zip((0..).map(extent)).collect();
         check(&by(join), range, &records);
+    }
+}
+
+/// Keys that differ in their highest bits, their lowest, in both, and in the middle.
+const WIDENINGS: [fn(u64) -> u128; 4] = [
+    |key| u128::from(key) << 64,
+    u128::from,
+    |key| u128::from(key) << 62 | u128::from(key % 1000),
+    |key| u128::from(key % 3) << 126 | u128::from(key) << 40,
+];
+
+#[test]
+fn wide_keys_of_all_shapes_agree_with_the_model() {
+    for (name, shape) in SHAPES {
+        println!("{name}");
+        for (count, widen) in
+            [1, 257, 50_000].into_iter().flat_map(|count| WIDENINGS.map(|widen| (count, widen)))
+        {
+            let keys = keys::<u64>(shape, count, None).into_iter().map(widen);
+            if count > 257 {
+                let records: Vec<(u128, ())> = keys.map(|key| (key, ())).collect();
+                check(&by(|(), ()| ()), None, &records);
+            } else {
+                let records: Vec<(u128, u32)> = keys.zip(1..).collect();
+                check(&by(|a: u32, b| a.wrapping_add(b)), None, &records);
+            }
+        }
+        let records: Vec<(u128, u64)> = keys(shape, 50_000, Some(100_000)).into_iter().zip(1..).collect();
+        check(&by(|a: u64, b| a.min(b)), Some(100_000), &records);
     }
 }
 
@@ -210,6 +240,53 @@ fn more_runs_than_the_fan_in_are_merged_in_several_passes() {
 }
 
 #[test]
+fn the_parts_of_a_result_hold_about_equally_many_records() {
+    let operation = by(|a: u64, b| a + b);
+    // Two thirds of the keys are in the lowest fifth.
+    let key = |n: u64| if n < 200_000 { n } else { 200_000 + (n - 200_000) * 8 };
+    let records: Vec<(u64, u64)> = (0..300_000).map(|n| (key(n * 7919 % 300_000), n)).collect();
+    let expected = model(&operation, &records);
+    let dense = Config { key_range: Some(1 << 20), ..config(64 * MIB, 2) };
+    let memory = Config { strategy: Some(Strategy::Merge), ..config(64 * MIB, 2) };
+    let flash = Config { chunk_bytes: Some(1 << 20), ..memory.clone() };
+    for config in [dense, memory, flash] {
+        for parts in [1, 2, 3, 5] {
+            let job = job(config.memory_bytes, &[]);
+            let sort = SortReduce::new(&job.job, operation.clone(), &config).unwrap();
+            common::push_all(&sort, 2, &records).unwrap();
+            let sorted = sort.finish().unwrap().split(parts).unwrap();
+            assert_eq!(sorted.len(), parts);
+            let mut got = Vec::new();
+            for part in sorted {
+                let (records, stats) = common::read(part).unwrap();
+                assert_eq!(stats.records_in, 300_000);
+                let fair = expected.len() / parts;
+                // A shard of a dense array has 2^16 keys.
+                let slack = if stats.strategy == Strategy::Dense { 100_000 } else { 15_000 };
+                let what = format!("{} of {fair} in {parts} parts, {config:?}", records.len());
+                assert!(records.len().abs_diff(fair) <= slack, "{what}");
+                got.extend(records);
+            }
+            assert_same(&got, &expected, "parts");
+            assert!(job.job.budget().reserved_bytes_max() <= config.memory_bytes);
+            let level = job.job.report().levels.into_iter().next_back().unwrap();
+            assert_eq!(level.records_out, expected.len() as u64);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "a result is cut before its first block is read")]
+fn a_result_that_is_being_read_is_not_cut() {
+    let (job, config, records) = spill(1000, 1);
+    let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config).unwrap();
+    common::push_all(&sort, 1, &records).unwrap();
+    let mut sorted = sort.finish().unwrap();
+    sorted.next_block().unwrap();
+    let _ = sorted.split(2);
+}
+
+#[test]
 fn few_distinct_keys_never_leave_memory() {
     let config = Config { strategy: Some(Strategy::Merge), ..config(MIB, 1) };
     let records: Vec<(u64, u64)> = (0..1_000_000).map(|n| (n % 1000 * 0x1234_5678_9abc, 1)).collect();
@@ -270,6 +347,13 @@ fn dense_is_chosen_where_it_fits() {
 
 #[test]
 fn a_key_outside_the_range_of_a_dense_array_is_an_error() {
+    for key in [1000, 1u128 << 64, u128::MAX] {
+        let config = Config { key_range: Some(1000), ..config(16 * MIB, 1) };
+        let records = [(5u128, 1u64), (key, 1)];
+        let error = sort_reduce(&job(16 * MIB, &[]), &by(|a: u64, b| a + b), &config, &records).unwrap_err();
+        let shown = u64::try_from(key).unwrap_or(u64::MAX);
+        assert!(error.to_string().contains(&format!("key {shown} is outside")), "{error}");
+    }
     for key in [1000, 1023, 1 << 20, u32::MAX] {
         let config = Config { key_range: Some(1000), ..config(16 * MIB, 1) };
         let records = [(5u32, 1u64), (key, 1)];
@@ -308,7 +392,7 @@ fn more_runs_than_checksums_have_room_for_are_refused() {
     let refused = (0..3_000_000u64).find_map(|n| sink.push(n.wrapping_mul(0x9e37_79b9_7f4a_7c15), n).err());
     let error = refused.expect("48 MB of runs in blocks of 4 KiB");
     assert!(matches!(error, Error::TooManyRuns { .. }), "{error}");
-    assert!(error.to_string().contains("32.0 MiB of runs are too much for a budget of 1 MiB"), "{error}");
+    assert!(error.to_string().contains("21.3 MiB of runs are too much for a budget of 1 MiB"), "{error}");
     assert!(job.job.budget().reserved_bytes_max() <= MIB);
 }
 
@@ -333,6 +417,7 @@ proptest! {
         memory_kib in 512u64..8192,
         chunk_bits in 10u32..20,
         with_range in any::<bool>(),
+        parts in 1usize..6,
     ) {
         let mut random = Random(seed);
         let mask = u64::MAX.checked_shr(64 - range_bits).unwrap_or(0);
@@ -346,7 +431,7 @@ proptest! {
         };
         let job = job(config.memory_bytes, &[]);
         let operation = by(|a: u64, b| a + b);
-        let (got, _) = sort_reduce(&job, &operation, &config, &records).unwrap();
+        let (got, _) = sort_reduce_in(parts, &job, &operation, &config, &records).unwrap();
         assert_same(&got, &model(&operation, &records), "any");
         prop_assert!(job.job.budget().reserved_bytes_max() <= config.memory_bytes);
     }

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fmt::Debug, marker::PhantomData, sync::Arc};
 
-use inshore_sortreduce::{Config, Key, Operation, Result, SortReduce, Stats, Value};
+use inshore_sortreduce::{Config, Key, Operation, Result, SortReduce, Sorted, Stats, Value};
 use inshore_store::{Budget, Cancel, Directory, Fault, Faulty, Job, Store};
 
 /// An operation given by a function.
@@ -75,6 +75,36 @@ pub fn push_all<O: Operation>(
 /// Keys and values of an operation.
 pub type Records<O> = Vec<(<O as Operation>::Key, <O as Operation>::Value)>;
 
+/// Reads a whole result.
+pub fn read<O: Operation>(mut sorted: Sorted<O>) -> Result<(Records<O>, Stats)> {
+    let mut out: Vec<(O::Key, O::Value)> = Vec::new();
+    while let Some(block) = sorted.next_block()? {
+        assert!(!block.keys.is_empty() && block.keys.len() == block.values.len());
+        out.extend(block.keys.iter().copied().zip(block.values.iter().copied()));
+    }
+    assert!(sorted.next_block()?.is_none(), "the end stays the end");
+    assert_eq!(sorted.stats().records_out, out.len() as u64);
+    Ok((out, sorted.stats()))
+}
+
+/// Reads a result in parts, a thread for each, and puts them together.
+pub fn read_in_parts<O: Operation>(sorted: Sorted<O>, parts: usize) -> Result<(Records<O>, Stats)> {
+    let (sorted, mut stats) = (sorted.split(parts)?, None::<Stats>);
+    assert!((1..=parts).contains(&sorted.len()), "{} parts", sorted.len());
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = sorted.into_iter().map(|part| scope.spawn(move || read(part))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut out = Vec::new();
+    for result in results {
+        let (records, part) = result?;
+        out.extend(records);
+        let records_out = stats.map_or(0, |stats| stats.records_out) + part.records_out;
+        stats = Some(Stats { records_out, ..part });
+    }
+    Ok((out, stats.expect("at least one part")))
+}
+
 /// Sorts and reduces; checks order, uniqueness and that nothing is left behind.
 pub fn sort_reduce<O: Operation>(
     job: &TestJob,
@@ -82,20 +112,24 @@ pub fn sort_reduce<O: Operation>(
     config: &Config,
     records: &[(O::Key, O::Value)],
 ) -> Result<(Records<O>, Stats)> {
+    sort_reduce_in(1, job, operation, config, records)
+}
+
+/// The same, with the result read in parts.
+pub fn sort_reduce_in<O: Operation>(
+    parts: usize,
+    job: &TestJob,
+    operation: &O,
+    config: &Config,
+    records: &[(O::Key, O::Value)],
+) -> Result<(Records<O>, Stats)> {
     let sort = SortReduce::new(&job.job, operation.clone(), config)?;
     push_all(&sort, config.sinks, records)?;
-    let mut sorted = sort.finish()?;
-    let mut out: Vec<(O::Key, O::Value)> = Vec::new();
-    while let Some(block) = sorted.next_block()? {
-        assert!(!block.keys.is_empty() && block.keys.len() == block.values.len());
-        out.extend(block.keys.iter().copied().zip(block.values.iter().copied()));
-    }
-    assert!(sorted.next_block()?.is_none(), "the end stays the end");
+    let sorted = sort.finish()?;
+    let (out, stats) = if parts == 1 { read(sorted)? } else { read_in_parts(sorted, parts)? };
     assert!(out.windows(2).all(|pair| pair[0].0 < pair[1].0), "sorted and unique");
-    let stats = sorted.stats();
     assert_eq!(stats.records_in, records.len() as u64);
     assert_eq!(stats.records_out, out.len() as u64);
-    drop(sorted);
     job.assert_scratch_is_empty("sorted");
     assert_eq!(job.job.budget().reserved_bytes(), 0);
     Ok((out, stats))

@@ -1,0 +1,157 @@
+//! Parts of a result: ascending ranges of keys, each to be streamed by a thread of its own.
+//!
+//! ```text
+//!   runs     0 [ block | block | block | block ]       the first key of each block is in memory, so a range of keys
+//!            1 [ block | block ]                       is a range of blocks in each run, and the cut is found by
+//!   parts       ── part 0 ──┼── part 1 ──              halving on keys until the blocks below it are half of all
+//! ```
+//!
+//! A part is nothing but what it will read until its first block is asked for: so a result can be cut after it was
+//! made, and what is not read takes no memory. Parts share what they read and divide the memory among them.
+
+use std::sync::Arc;
+
+use inshore_store::Job;
+
+use crate::{
+    Operation, Result,
+    dense::DensePart,
+    keyrange::KeyRange,
+    merge::{ChunkReader, Merge, SortedChunk, Source, read_buffers},
+    plan::MergePlan,
+    run::{Run, RunReader},
+    sort::{Sorter, slab_records_in, sorter_bytes},
+    sorted::Records,
+};
+
+/// Slabs of parts in memory are not smaller.
+const SLAB_RECORDS_MIN: usize = 256;
+
+/// What a part will read.
+pub(crate) enum Part<O: Operation> {
+    Dense(DensePart<O>),
+    Chunks(ChunksPart<O>),
+    Runs(RunsPart<O>),
+}
+
+impl<O: Operation> Part<O> {
+    /// Cuts it into `parts`, or fewer where the memory of one is too little for so many.
+    pub fn split(self, parts: usize) -> Vec<Part<O>> {
+        match self {
+            Part::Dense(dense) => dense.split(parts).into_iter().map(Part::Dense).collect(),
+            Part::Chunks(chunks) => chunks.split(parts).into_iter().map(Part::Chunks).collect(),
+            Part::Runs(runs) => runs.split(parts).into_iter().map(Part::Runs).collect(),
+        }
+    }
+
+    /// Takes the memory that reading needs and starts to read.
+    ///
+    /// # Errors
+    /// Those of reading runs; no memory.
+    pub fn begin(self, job: &Job) -> Result<Records<O>> {
+        match self {
+            Part::Dense(dense) => dense.begin(job.budget()).map(Records::Dense),
+            Part::Chunks(chunks) => chunks.begin(job).map(|merge| Records::Merge(Box::new(merge))),
+            Part::Runs(runs) => runs.begin(job).map(|merge| Records::Merge(Box::new(merge))),
+        }
+    }
+}
+
+/// Sorted chunks that never left memory.
+pub(crate) struct ChunksPart<O: Operation> {
+    operation: O,
+    chunks: Vec<Arc<SortedChunk<O::Key, O::Value>>>,
+    range: KeyRange<O::Key>,
+    /// For the slab: what the sinks' own sorters had.
+    sorter_bytes: usize,
+    slab_records_max: usize,
+}
+
+impl<O: Operation> ChunksPart<O> {
+    pub fn new(
+        operation: O,
+        chunks: Vec<Arc<SortedChunk<O::Key, O::Value>>>,
+        slab_records_max: usize,
+    ) -> Self {
+        let each = sorter_bytes(slab_records_max, size_of::<O::Key>(), size_of::<O::Value>());
+        let sorter_bytes = each * chunks.len().max(1);
+        ChunksPart { operation, chunks, range: KeyRange::ALL, sorter_bytes, slab_records_max }
+    }
+
+    fn slab_records(&self, parts: usize) -> usize {
+        slab_records_in::<O::Key, O::Value>(self.sorter_bytes / parts).min(self.slab_records_max)
+    }
+
+    fn split(self, parts: usize) -> Vec<ChunksPart<O>> {
+        let least = SLAB_RECORDS_MIN.max(4 * self.chunks.len());
+        let parts = (1..=parts).rev().find(|&parts| parts == 1 || self.slab_records(parts) >= least);
+        let parts = parts.unwrap_or(1);
+        let below = |key| self.chunks.iter().map(|chunk| chunk.halves_below(key)).sum();
+        let ranges = self.range.split(parts, below);
+        let part = |range| ChunksPart {
+            operation: self.operation.clone(),
+            chunks: self.chunks.clone(),
+            range,
+            sorter_bytes: self.sorter_bytes / parts,
+            slab_records_max: self.slab_records_max,
+        };
+        ranges.into_iter().map(part).collect()
+    }
+
+    fn begin(self, job: &Job) -> Result<Merge<O>> {
+        let sorter = Sorter::new(self.operation.clone(), self.slab_records(1), job.budget())?;
+        let source = |chunk| Source::Chunk(ChunkReader::new(chunk, self.range));
+        Ok(Merge::new(job, self.chunks.into_iter().map(source).collect(), sorter))
+    }
+}
+
+/// Runs on flash.
+pub(crate) struct RunsPart<O: Operation> {
+    operation: O,
+    plan: MergePlan,
+    runs: Vec<Run<O::Key>>,
+    range: KeyRange<O::Key>,
+    /// How many parts divide the memory.
+    parts: usize,
+}
+
+impl<O: Operation> RunsPart<O> {
+    /// All records of `runs`, with one of `parts` parts of the memory.
+    pub fn new(operation: O, plan: MergePlan, runs: Vec<Run<O::Key>>, parts: usize) -> Self {
+        RunsPart { operation, plan, runs, range: KeyRange::ALL, parts }
+    }
+
+    fn split(self, parts: usize) -> Vec<RunsPart<O>> {
+        let fits =
+            |parts: usize| self.plan.merge::<O::Key, O::Value>(self.parts * parts).fan_in >= self.runs.len();
+        let parts = (1..=parts).rev().find(|&parts| parts == 1 || fits(parts)).unwrap_or(1);
+        let below = |key| self.runs.iter().map(|run| run.halves_below(key)).sum();
+        let ranges = self.range.split(parts, below);
+        let part = |range| RunsPart {
+            operation: self.operation.clone(),
+            plan: self.plan,
+            runs: self.runs.clone(),
+            range,
+            parts: self.parts * parts,
+        };
+        ranges.into_iter().map(part).collect()
+    }
+
+    /// A merge of all runs in the range.
+    pub fn begin(self, job: &Job) -> Result<Merge<O>> {
+        let sizes = self.plan.merge::<O::Key, O::Value>(self.parts);
+        let sorter = Sorter::new(self.operation, sizes.slab_records, job.budget())?;
+        let mut runs = self.runs;
+        runs.retain(|run| run.blocks_in(&self.range) > 0);
+        if runs.is_empty() {
+            return Ok(Merge::new(job, Vec::new(), sorter));
+        }
+        let blocks: u64 = runs.iter().map(|run| run.blocks_in(&self.range)).sum();
+        let unit_bytes = sizes.unit_bytes(runs.len(), blocks * self.plan.block_bytes as u64);
+        let buffers = read_buffers(job, runs.len(), unit_bytes)?;
+        let readers = runs.into_iter().zip(buffers);
+        let sources =
+            readers.map(|(run, buffers)| Ok(Source::Run(RunReader::new(job, run, self.range, buffers)?)));
+        Ok(Merge::new(job, sources.collect::<Result<_>>()?, sorter))
+    }
+}

@@ -1,0 +1,62 @@
+//! Words: what differences of keys are reckoned in, as wide as the key needs.
+
+use std::{
+    fmt::Debug,
+    ops::{Add, Shr, Sub},
+};
+
+/// An unsigned number that holds every difference of two keys: `u64`, and `u128` for wider keys. So narrow keys pay
+/// nothing for wide ones.
+pub trait Word:
+    Copy
+    + Ord
+    + Debug
+    + Send
+    + Sync
+    + From<u64>
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Shr<u32, Output = Self>
+    + 'static
+{
+    /// Bits in a word.
+    const BITS: u32;
+    /// The largest word.
+    const MAX: Self;
+    /// The lowest 64 bits.
+    fn low(self) -> u64;
+    /// How many bits the number has.
+    fn bits(self) -> u32;
+    /// The sum, at most [`Word::MAX`].
+    fn saturating_add(self, other: Self) -> Self;
+    /// The difference, at least 0.
+    fn saturating_sub(self, other: Self) -> Self;
+}
+
+macro_rules! impl_word {
+    ($word:ty) => {
+        impl Word for $word {
+            const BITS: u32 = <$word>::BITS;
+            const MAX: $word = <$word>::MAX;
+            #[inline(always)]
+            fn low(self) -> u64 {
+                self as u64
+            }
+            #[inline(always)]
+            fn bits(self) -> u32 {
+                <$word>::BITS - self.leading_zeros()
+            }
+            #[inline(always)]
+            fn saturating_add(self, other: $word) -> $word {
+                <$word>::saturating_add(self, other)
+            }
+            #[inline(always)]
+            fn saturating_sub(self, other: $word) -> $word {
+                <$word>::saturating_sub(self, other)
+            }
+        }
+    };
+}
+
+impl_word!(u64);
+impl_word!(u128);
