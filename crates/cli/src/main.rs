@@ -12,6 +12,7 @@
 
 mod answers;
 mod bench;
+mod counting;
 mod failure;
 mod figure;
 mod graphs;
@@ -35,7 +36,7 @@ use clap::Parser;
 
 use session::Session;
 use store_words::StoreCommand;
-use words::{Command, Everywhere, Generator, GraphCommand, Words};
+use words::{Command, CountCommand, Everywhere, Generator, GraphCommand, Words};
 
 fn main() -> ExitCode {
     match run(Words::parse()) {
@@ -52,6 +53,14 @@ fn run(words: Words) -> anyhow::Result<bool> {
         Command::Store { command } => store(words.everywhere, command),
         Command::Sort(sort) => sorting::sort(&Session::open(words.everywhere)?, &sort).map(|()| true),
         Command::Reduce(reduce) => sorting::reduce(&Session::open(words.everywhere)?, &reduce).map(|()| true),
+        Command::Count { command } => {
+            let session = Session::open(words.everywhere)?;
+            match command {
+                CountCommand::Kmers(kmers) => counting::kmers(&session, &kmers)?,
+                CountCommand::Values(values) => counting::values(&session, &values)?,
+            }
+            Ok(true)
+        }
         Command::Completions { shell } => manual::completions(shell).map(|()| true),
         Command::Man { out } => manual::man(out.as_deref()).map(|()| true),
     }

@@ -10,7 +10,7 @@ use inshore::{
     graph::{BetweennessOptions, EdgeFormat, PageRankOptions},
     sortreduce,
     store::parse_bytes,
-    tables::SortKey,
+    tables::{KMER_MAX, SortKey},
 };
 
 use crate::store_words::StoreCommand;
@@ -96,6 +96,20 @@ Examples:
     },
     Sort(Sort),
     Reduce(Reduce),
+    /// Count what occurs how often: k-mers of sequences, values of a column
+    ///
+    /// The result is a table with one row for each of them and its count, in order.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore count kmers reads.fq.gz -k 25 -o kmers.parquet
+  inshore count values log.csv --column user -o users.parquet"
+    )]
+    Count {
+        #[command(subcommand)]
+        command: CountCommand,
+    },
     /// Print the completions of a shell
     ///
     /// The script goes to standard output. Your shell's manual says where it wants it.
@@ -179,6 +193,69 @@ impl std::str::FromStr for Key {
         }
         Ok(Key(SortKey { column: column.to_string(), descending }))
     }
+}
+
+#[derive(Subcommand)]
+pub enum CountCommand {
+    Kmers(Kmers),
+    Values(Values),
+}
+
+/// Count the k-mers of FASTA and FASTQ files
+///
+/// A k-mer is a stretch of k bases. It and its reverse complement count as one, the smaller of both, unless --forward
+/// is given; letters that are no bases break a sequence. The table has the columns kmer and count.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore count kmers reads.fq.gz -k 25 -o kmers.parquet --memory 512MiB
+  inshore count kmers genome.fa -k 31 --min-count 2 --codes -o kmers.parquet
+  inshore count kmers genome.fa -k 21 --histogram spectrum.csv -o kmers.parquet")]
+pub struct Kmers {
+    /// Files of sequences; - is standard input. gzip and zstd are unpacked
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Bases in a k-mer
+    #[arg(short, value_name = "K", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=KMER_MAX as i64))]
+    pub k: u32,
+    /// Count a k-mer and its reverse complement apart
+    #[arg(long)]
+    pub forward: bool,
+    /// Write those only that occur so often
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub min_count: u32,
+    /// Write numbers with two bits for each base (A 0, C 1, G 2, T 3) instead of text; k up to 32
+    #[arg(long)]
+    pub codes: bool,
+    /// Also write how many k-mers occur once, twice, ...: CSV with the columns count and kmers
+    #[arg(long, value_name = "FILE")]
+    pub histogram: Option<PathBuf>,
+}
+
+/// Count how often each value of a column occurs
+///
+/// The same as reduce --by COLUMN --count: the table has the column and count, in the order of the values.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore count values log.csv --column user -o users.parquet
+  inshore count values sales-*.parquet --column shop,day -o - | head")]
+pub struct Values {
+    /// Tables to read together; - is CSV from standard input
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The column, or several whose values count together
+    #[arg(short, long, value_name = "COLUMN", value_delimiter = ',', required = true)]
+    pub column: Vec<String>,
+    /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Columns of CSV that are text even where they look like numbers
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub text: Vec<String>,
 }
 
 /// Group the rows of tables by columns and compute something of each group

@@ -44,16 +44,20 @@
 mod allowance;
 mod error;
 mod input;
+mod kmers;
 mod lines;
 mod new_file;
+mod pieces;
 mod reader;
 mod reduce;
+mod sequences;
 mod sort;
 mod writer;
 mod zstd_frames;
 
 pub use error::{Error, LINE_BYTES_MAX, Result};
 pub use input::{Bytes, Input};
+pub use kmers::{KMER_MAX, KmerOptions, KmerSummary, count_kmers};
 pub use lines::{LineBlock, LineBlocks};
 pub use new_file::{NewFile, NewFileWriter};
 pub use reader::{TableReader, column_names};

@@ -1,1 +1,187 @@
+//! Both ways of grouping against a map, in much and in little memory.
 
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
+
+use arrow::{
+    array::{ArrayRef, Date32Array, Float64Array, Int32Array, Int64Array, StringArray, UInt64Array},
+    compute::concat_batches,
+    record_batch::RecordBatch,
+};
+use inshore_store::{Budget, Cancel, Store};
+
+use super::*;
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn reduce(
+        &self,
+        inputs: &[Input],
+        options: &ReduceOptions,
+        memory_bytes: u64,
+    ) -> Result<(ReduceSummary, RecordBatch)> {
+        let store = Store::open(self.path("store")).unwrap();
+        let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
+        let output = self.path("out.parquet");
+        let summary = reduce(&job, inputs, &output, options)?;
+        let budget = Budget::new(64 << 20, 1);
+        let mut reader = TableReader::open_stored(&Input::new(&output), None, &[], 8192, &budget, (0, 1))?;
+        let mut batches = Vec::new();
+        while let Some(batch) = reader.next_batch()? {
+            batches.push(batch);
+        }
+        let all = concat_batches(reader.schema(), &batches).unwrap();
+        Ok((summary, all))
+    }
+}
+
+/// A table whose column q has nulls, if that is wanted.
+fn table(place: &Place, rows: i64, with_nulls: bool) -> Input {
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("k", Arc::new(UInt64Array::from_iter_values((0..rows).map(|i| (i * 7919 % 40_000) as u64)))),
+        ("i", Arc::new(Int64Array::from_iter_values((0..rows).map(|i| i % 100 - 50)))),
+        ("n", Arc::new(Int32Array::from_iter_values((0..rows).map(|i| (i * 31 % 5000 - 2500) as i32)))),
+        ("f", Arc::new(Float64Array::from_iter_values((0..rows).map(|i| (i % 77) as f64 - 38.5)))),
+        ("d", Arc::new(Date32Array::from_iter_values((0..rows).map(|i| (i % 300) as i32 - 150)))),
+        ("s", Arc::new(StringArray::from_iter_values((0..rows).map(|i| format!("s{}", i * 13 % 3000))))),
+        (
+            "q",
+            Arc::new(Int32Array::from_iter(
+                (0..rows).map(|i| (!with_nulls || i % 5 != 0).then_some((i % 9) as i32)),
+            )),
+        ),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let path = place.path("in.parquet");
+    let mut writer = TableWriter::create(&path, batch.schema(), &Budget::new(64 << 20, 1)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    Input::new(path)
+}
+
+fn options(by: &[&str], aggregates: Vec<Aggregate>, general: bool) -> ReduceOptions {
+    ReduceOptions {
+        by: by.iter().map(|by| by.to_string()).collect(),
+        aggregates,
+        as_text: Vec::new(),
+        general,
+    }
+}
+
+const ROWS: i64 = 400_000;
+
+#[test]
+fn both_ways_give_the_same_in_any_memory() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let inputs = [table(&place, ROWS, false)];
+    let sums = || vec![Aggregate::sum("i"), Aggregate::count(), Aggregate::min("f"), Aggregate::max("n")];
+    for (by, aggregates) in [
+        ("k", sums()),
+        ("n", sums()),
+        ("d", sums()),
+        ("i", vec![]),
+        ("k", vec![Aggregate::count_of("s")]),
+        ("n", vec![Aggregate::mean("f"), Aggregate::sum("k"), Aggregate::max("f")]),
+    ] {
+        let run = |general, memory| {
+            place.reduce(&inputs, &options(&[by], aggregates.clone(), general), memory).unwrap()
+        };
+        let (fast, expected) = run(false, 256 << 20);
+        assert_eq!((fast.way, fast.rows_in), ("numbers", ROWS as u64));
+        for (general, memory) in [(false, 8 << 20), (true, 8 << 20), (true, 256 << 20)] {
+            let (summary, found) = run(general, memory);
+            assert_eq!(summary.way, if general { "rows" } else { "numbers" });
+            assert_eq!(found, expected, "by {by}, {general} {memory}");
+        }
+    }
+}
+
+#[test]
+fn sums_of_groups_are_those_of_a_map() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let inputs = [table(&place, ROWS, false)];
+    let mut expected = BTreeMap::new();
+    for i in 0..ROWS {
+        let entry = expected.entry((i * 7919 % 40_000) as u64).or_insert((0i64, 0u64, i64::MAX, i64::MIN));
+        let value = i % 100 - 50;
+        *entry = (entry.0 + value, entry.1 + 1, entry.2.min(value), entry.3.max(value));
+    }
+    let aggregates = vec![Aggregate::sum("i"), Aggregate::count(), Aggregate::min("i"), Aggregate::max("i")];
+    let (summary, found) = place.reduce(&inputs, &options(&["k"], aggregates, false), 8 << 20).unwrap();
+    assert!(summary.groups == expected.len() as u64, "{summary:?}");
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(UInt64Array::from_iter_values(expected.keys().copied())),
+        Arc::new(Int64Array::from_iter_values(expected.values().map(|value| value.0))),
+        Arc::new(UInt64Array::from_iter_values(expected.values().map(|value| value.1))),
+        Arc::new(Int64Array::from_iter_values(expected.values().map(|value| value.2))),
+        Arc::new(Int64Array::from_iter_values(expected.values().map(|value| value.3))),
+    ];
+    assert_eq!(found.columns(), &columns[..]);
+}
+
+#[test]
+fn nulls_make_the_fast_way_start_again_as_the_other() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let inputs = [table(&place, 10_000, true)];
+    let (summary, found) = place
+        .reduce(&inputs, &options(&["q"], vec![Aggregate::count(), Aggregate::first("s")], false), 64 << 20)
+        .unwrap();
+    assert_eq!((summary.way, found.num_rows()), ("rows", 10));
+    // Nulls come last.
+    assert!(found.column(0).is_null(9) && !found.column(0).is_null(8));
+    let aggregates = vec![Aggregate::count_of("q"), Aggregate::sum("q"), Aggregate::mean("q")];
+    let (summary, found) = place.reduce(&inputs, &options(&[], aggregates, false), 64 << 20).unwrap();
+    assert_eq!((summary.rows_in, found.num_rows()), (10_000, 1));
+    let sum: i64 = (0..10_000i64).filter(|i| i % 5 != 0).map(|i| i % 9).sum();
+    let columns: [ArrayRef; 3] = [
+        Arc::new(UInt64Array::from(vec![8000])),
+        Arc::new(Int64Array::from(vec![sum])),
+        Arc::new(Float64Array::from(vec![sum as f64 / 8000.0])),
+    ];
+    assert_eq!(found.columns(), columns);
+}
+
+#[test]
+fn first_and_last_go_by_the_order_of_the_input() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    fs::write(place.path("a.csv"), "k,v\n2,x\n1,a\n1,\n").unwrap();
+    fs::write(place.path("b.csv"), "k,v\n1,b\n1,c\n2,\n").unwrap();
+    let inputs = ["a.csv", "b.csv"].map(|name| Input::new(place.path(name)));
+    let aggregates =
+        vec![Aggregate::first("v"), Aggregate::last("v"), Aggregate::min("v"), Aggregate::count_of("v")];
+    let (_, found) = place.reduce(&inputs, &options(&["k"], aggregates, false), 64 << 20).unwrap();
+    let text = |values: [&str; 2]| Arc::new(StringArray::from_iter_values(values)) as ArrayRef;
+    let columns: [ArrayRef; 5] = [
+        Arc::new(Int64Array::from(vec![1, 2])),
+        text(["a", "x"]),
+        text(["c", "x"]),
+        text(["a", "x"]),
+        Arc::new(UInt64Array::from(vec![3, 1])),
+    ];
+    assert_eq!(found.columns(), columns);
+}
+
+#[test]
+fn what_has_no_answer_is_an_error() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    fs::write(place.path("a.csv"), format!("k,v,s\n1,{},x\n1,{},y\n", i64::MAX, 1)).unwrap();
+    let inputs = [Input::new(place.path("a.csv"))];
+    let error = |by: &[&str], aggregate: Aggregate, general| {
+        place.reduce(&inputs, &options(by, vec![aggregate], general), 64 << 20).unwrap_err().to_string()
+    };
+    for general in [false, true] {
+        assert!(error(&["k"], Aggregate::sum("v"), general).contains("a sum (sum_v) does not fit 64 bits"));
+        assert!(
+            error(&["k"], Aggregate::sum("s"), general)
+                .contains("column 's' has type Utf8, which has no sum")
+        );
+        assert!(error(&["x"], Aggregate::count(), general).contains("'x'"));
+    }
+    assert!(!place.path("out.parquet").exists());
+}

@@ -1,15 +1,15 @@
 //! Sorting lines and records: rows that are copied as they are.
 
-use std::{fs::File, io::Read, path::Path};
+use std::path::Path;
 
 use inshore_sortreduce::rows::{
     FixedRows, KeepAll, KeepFirst, Lines, RowConfig, RowOperation, RowShape, RowSink, RowSort, RowStats,
 };
-use inshore_store::{FileSink, FileSource, Job};
+use inshore_store::{FileSink, Job};
 use serde::Serialize;
 
 use super::check_space;
-use crate::{Error, Input, NewFile, Result, zstd_frames::is_zstd};
+use crate::{Error, Input, NewFile, Result, pieces::for_each_piece};
 
 /// How rows are sorted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,10 +48,12 @@ const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 /// [`Error::Io`], [`Error::Damaged`], [`Error::Store`].
 pub fn sort_lines(job: &Job, inputs: &[Input], output: &Path, options: SortOptions) -> Result<SortSummary> {
     sort(job, inputs, output, options, Lines, "a line", |input, sink| {
-        if read_into(job, input, sink, true)? != Some(b'\n') && sink.bytes() > 0 {
-            sink.write(b"\n")?;
-        }
-        Ok(())
+        let mut last = b'\n';
+        for_each_piece(job, input, true, |piece| {
+            last = piece[piece.len() - 1];
+            sink.write(piece)
+        })?;
+        if last == b'\n' { Ok(()) } else { sink.write(b"\n") }
     })
 }
 
@@ -81,7 +83,7 @@ pub fn sort_records(
     }
     sort(job, inputs, output, options, shape, "a record", |input, sink| {
         let before = sink.bytes();
-        read_into(job, input, sink, is_packed_by_name(input))?;
+        for_each_piece(job, input, is_packed_by_name(input), |piece| sink.write(piece))?;
         check(input, sink.bytes() - before)
     })
 }
@@ -91,21 +93,13 @@ fn is_packed_by_name(input: &Input) -> bool {
     ["gz", "zst", "zstd"].iter().any(|packed| ending.eq_ignore_ascii_case(packed))
 }
 
-/// Takes bytes of any kind of sink.
+/// A sink of rows of any kind.
 trait TakesRows {
-    fn space(&mut self) -> Result<&mut [u8]>;
-    fn advance(&mut self, len: usize) -> Result<()>;
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
     fn bytes(&self) -> u64;
 }
 
 impl<S: RowShape, O: RowOperation> TakesRows for RowSink<'_, S, O> {
-    fn space(&mut self) -> Result<&mut [u8]> {
-        Ok(RowSink::space(self)?)
-    }
-    fn advance(&mut self, len: usize) -> Result<()> {
-        Ok(RowSink::advance(self, len)?)
-    }
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         Ok(RowSink::write(self, bytes)?)
     }
@@ -204,52 +198,6 @@ impl Sorting<'_> {
                 Error::TooLarge { place, what: self.what, bytes: bytes.unwrap_or(limit + 1), limit }
             }
             other => other,
-        }
-    }
-}
-
-/// Reads all bytes of an input, unpacked if `may_unpack` and they are packed; gives the last one.
-fn read_into(job: &Job, input: &Input, sink: &mut dyn TakesRows, may_unpack: bool) -> Result<Option<u8>> {
-    let path = input.path().filter(|_| input.compressed_bytes().is_some());
-    match path {
-        Some(path) if !(may_unpack && is_packed(input, path)?) => read_file(job, path, sink),
-        _ => read_stream(job, input, sink),
-    }
-}
-
-fn is_packed(input: &Input, path: &Path) -> Result<bool> {
-    let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(4).read_to_end(&mut head));
-    read.map_err(|source| Error::io(input.name(), "open it", source))?;
-    Ok(head.starts_with(&[0x1f, 0x8b]) || is_zstd(&head))
-}
-
-fn read_file(job: &Job, path: &Path, sink: &mut dyn TakesRows) -> Result<Option<u8>> {
-    let mut source = FileSource::open(job, path)?;
-    let mut last = None;
-    while let Some(piece) = source.next_piece()? {
-        sink.write(piece)?;
-        last = piece.last().copied().or(last);
-        job.progress().add(piece.len() as u64);
-    }
-    Ok(last)
-}
-
-fn read_stream(job: &Job, input: &Input, sink: &mut dyn TakesRows) -> Result<Option<u8>> {
-    const PIECE_BYTES: usize = 1 << 20;
-    let mut bytes = input.open(job.budget())?;
-    let (mut last, mut position) = (None, 0);
-    loop {
-        job.check_cancelled()?;
-        let space = sink.space()?;
-        let room = space.len().min(PIECE_BYTES);
-        let filled = bytes.fill(&mut space[..room])?;
-        last = space[..filled].last().copied().or(last);
-        sink.advance(filled)?;
-        job.progress().add(bytes.position() - position);
-        position = bytes.position();
-        if filled < room {
-            return Ok(last);
         }
     }
 }

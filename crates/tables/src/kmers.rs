@@ -1,0 +1,444 @@
+//! Counts k-mers: all stretches of k bases in sequences, as many as there are bases.
+//!
+//! ```text
+//!   a reader ── blocks of bases ──► workers: codes of 2 bits a base ── SortReduce ──► one row for each k-mer
+//! ```
+//!
+//! A code has two bits for each base (A 0, C 1, G 2, T 3), the first base highest, so that codes compare as text does. A
+//! stretch and its reverse complement are the same piece of DNA: the smaller of both stands for them (canonical), unless
+//! the user wants the strands apart. What is no base (N) breaks a sequence.
+//!
+//! # Cost
+//!
+//! Cycles: 2 ns for each base to roll both codes, then those of [`SortReduce`]. Bytes: 12 for each stretch that is not
+//! combined with an equal one in memory (20 beyond k = 32), written and read once.
+
+use std::{
+    marker::PhantomData,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        mpsc::{Receiver, sync_channel},
+    },
+    thread,
+};
+
+use arrow::{
+    array::{ArrayRef, StringArray, UInt32Array, UInt64Array},
+    buffer::{Buffer, OffsetBuffer},
+    datatypes::{DataType, Field, Schema, SchemaRef},
+    record_batch::RecordBatch,
+};
+use inshore_sortreduce::{Config, Key, Operation, Sink, SortReduce};
+use inshore_store::Job;
+use serde::Serialize;
+
+use crate::{
+    Error, Input, Result, TableWriter, pieces::for_each_piece, sequences::Sequences, writer::BackgroundWriter,
+};
+
+/// The longest k-mer: its code and the reverse complement's have 126 bits.
+pub const KMER_MAX: u32 = 63;
+const BLOCK_BYTES: usize = 256 << 10;
+const NOT_A_BASE: u8 = 4;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug)]
+pub struct KmerOptions {
+    /// Bases in a k-mer, from 1 to [`KMER_MAX`].
+    pub k: u32,
+    /// Counts a k-mer and its reverse complement as one.
+    pub canonical: bool,
+    /// Writes those only that were seen so often.
+    pub min_count: u32,
+    /// Writes codes instead of text (k up to 32).
+    pub codes: bool,
+}
+
+impl Default for KmerOptions {
+    /// Canonical, 25 bases, all of them, as text.
+    fn default() -> Self {
+        KmerOptions { k: 25, canonical: true, min_count: 1, codes: false }
+    }
+}
+
+/// What was counted.
+#[derive(Clone, Debug, Serialize)]
+pub struct KmerSummary {
+    /// Sequences read.
+    pub sequences: u64,
+    /// Letters in them.
+    pub bases: u64,
+    /// Stretches of k bases.
+    pub kmers: u64,
+    /// Different ones.
+    pub distinct: u64,
+    /// Those written: seen often enough.
+    pub written: u64,
+    /// Of the different ones, how many were seen once, twice, ...; the last number is for all above.
+    pub histogram: Vec<u64>,
+    /// Runs written to the store's scratch.
+    pub runs: u64,
+    /// Bytes of them.
+    pub bytes_spilled: u64,
+}
+
+/// Places of the histogram.
+const HISTOGRAM: usize = 256;
+
+/// Counts the k-mers of FASTA and FASTQ files, packed or not, and writes a table with the columns kmer and count in the
+/// order of the text. A count beyond 2^32 - 1 stays there.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a k that is none; [`Error::BadValue`] and [`Error::Damaged`] for input that is neither
+/// format; those of [`TableWriter::create`]; [`Error::Store`].
+pub fn count_kmers(job: &Job, inputs: &[Input], output: &Path, options: &KmerOptions) -> Result<KmerSummary> {
+    let refuse = |what: String| Err(Error::unsupported("k-mers", what));
+    if options.k == 0 || options.k > KMER_MAX {
+        return refuse(format!("expected a k from 1 to {KMER_MAX}, got {}", options.k));
+    }
+    if options.codes && options.k > 32 {
+        return refuse(format!("expected a k up to 32 for codes of 64 bits, got {}", options.k));
+    }
+    TableWriter::check_path(output)?;
+    match options.k {
+        ..=16 => count::<u32>(job, inputs, output, options),
+        ..=32 => count::<u64>(job, inputs, output, options),
+        _ => count::<u128>(job, inputs, output, options),
+    }
+}
+
+/// A number that holds a code.
+trait Code: Key {
+    fn wide(self) -> u128;
+    /// Gives the code of every stretch of `k` bases in a block, in pieces.
+    fn stretches(
+        block: &[u8],
+        k: u32,
+        canonical: bool,
+        give: impl FnMut(&[Self]) -> Result<()>,
+    ) -> Result<u64>;
+}
+
+macro_rules! code {
+    ($type:ty) => {
+        impl Code for $type {
+            fn wide(self) -> u128 {
+                self.into()
+            }
+
+            fn stretches(
+                block: &[u8],
+                k: u32,
+                canonical: bool,
+                mut give: impl FnMut(&[Self]) -> Result<()>,
+            ) -> Result<u64> {
+                const PIECE: usize = 2048;
+                let mask = <$type>::MAX >> (<$type>::BITS - 2 * k);
+                let high = 2 * (k - 1);
+                let (mut forward, mut reverse, mut bases): ($type, $type, u32) = (0, 0, 0);
+                let mut codes = [0; PIECE];
+                let mut all = 0;
+                for letters in block.chunks(PIECE) {
+                    let mut count = 0;
+                    for &letter in letters {
+                        let base = CODES[letter as usize];
+                        forward = (forward << 2 | (base & 3) as $type) & mask;
+                        reverse = reverse >> 2 | ((3 - (base & 3)) as $type) << high;
+                        bases = if base == NOT_A_BASE { 0 } else { bases + 1 };
+                        codes[count] = if canonical { forward.min(reverse) } else { forward };
+                        count += usize::from(bases >= k);
+                    }
+                    all += count as u64;
+                    give(&codes[..count])?;
+                }
+                Ok(all)
+            }
+        }
+    };
+}
+
+code!(u32);
+code!(u64);
+code!(u128);
+
+/// The code of each letter.
+const CODES: [u8; 256] = {
+    let mut codes = [NOT_A_BASE; 256];
+    let letters = *b"ACGTacgt";
+    let mut i = 0;
+    while i < letters.len() {
+        codes[letters[i] as usize] = (i % 4) as u8;
+        i += 1;
+    }
+    codes[b'U' as usize] = 3;
+    codes[b'u' as usize] = 3;
+    codes
+};
+
+/// Adds counts, up to the largest.
+#[derive(Clone)]
+struct Count<K>(PhantomData<K>);
+
+impl<K: Key> Operation for Count<K> {
+    type Key = K;
+    type Value = u32;
+    #[inline]
+    fn combine(&self, a: u32, b: u32) -> u32 {
+        a.saturating_add(b)
+    }
+}
+
+fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOptions) -> Result<KmerSummary> {
+    let budget = job.budget();
+    let threads = budget.threads();
+    let sizes: Option<u64> = inputs.iter().map(Input::compressed_bytes).sum();
+    let held = (BLOCK_BYTES * (3 * threads + 2)) as u64 + (6 << 20);
+    let config = Config {
+        key_range: 1u64.checked_shl(2 * options.k).filter(|&range| range > 1),
+        memory_bytes: budget.free_bytes().saturating_sub(held) / 16 * 15,
+        sinks: threads,
+        name: "kmers",
+        ..Config::default()
+    };
+    job.start_phase("counting", "bytes", sizes.unwrap_or(0));
+    let reduce = SortReduce::new(job, Count::<K>(PhantomData), &config)?;
+    let mut summary = push_all(job, inputs, options, threads, &reduce)?;
+    let mut sorted = reduce.finish()?;
+    job.start_phase("writing k-mers", "k-mers", 0);
+    let mut rows = Rows::new(options);
+    let mut writer = BackgroundWriter::create(output, rows.schema.clone(), budget);
+    let mut histogram = vec![0u64; HISTOGRAM];
+    while let Some(block) = sorted.next_block()? {
+        for &count in block.values {
+            histogram[(count as usize).min(HISTOGRAM) - 1] += 1;
+        }
+        summary.distinct += block.keys.len() as u64;
+        job.progress().add(block.keys.len() as u64);
+        if let Some(batch) = rows.batch(block.keys, block.values)? {
+            writer.write(batch)?;
+        }
+    }
+    let stats = sorted.stats();
+    drop(sorted);
+    summary.written = writer.finish()?;
+    histogram.truncate(HISTOGRAM - histogram.iter().rev().take_while(|&&count| count == 0).count());
+    Ok(KmerSummary { histogram, runs: stats.runs, bytes_spilled: stats.bytes_spilled, ..summary })
+}
+
+/// Reads all inputs on this thread and pushes their k-mers on as many as there are.
+fn push_all<K: Code>(
+    job: &Job,
+    inputs: &[Input],
+    options: &KmerOptions,
+    threads: usize,
+    reduce: &SortReduce<Count<K>>,
+) -> Result<KmerSummary> {
+    let (send, queue) = sync_channel::<Vec<u8>>(threads);
+    let queue = Arc::new(Mutex::new(queue));
+    thread::scope(|scope| {
+        let work = || {
+            let pushed = reduce.sink().map_err(Error::from).and_then(|sink| push(sink, &queue, options));
+            // The reader must not wait for a queue that nobody empties.
+            pushed.inspect_err(|_| while queue.lock().expect("no panic under this lock").recv().is_ok() {})
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let read = || -> Result<(u64, u64)> {
+            // A worker that failed has gone: its error is told below.
+            let stopped = || Error::Store(inshore_store::Error::Cancelled);
+            let emit = |block| send.send(block).map_err(|_| stopped());
+            let mut sequences = Sequences::new(BLOCK_BYTES, options.k as usize - 1, emit);
+            for input in inputs {
+                let input = input.clone().stopped_by(job.cancel());
+                for_each_piece(job, &input, true, |piece| sequences.take(input.name(), piece))?;
+                sequences.end_file(input.name())?;
+            }
+            sequences.finish()
+        };
+        let found = read();
+        drop(send);
+        let pushed: Result<Vec<u64>> =
+            workers.into_iter().map(|worker| worker.join().expect("workers do not panic")).collect();
+        // What a worker failed with comes before that it had gone.
+        let kmers = pushed.map(|pushed| pushed.into_iter().sum());
+        let (kmers, (sequences, bases)) = match (kmers, found) {
+            (Err(error), _) | (_, Err(error)) => return Err(error),
+            (Ok(kmers), Ok(found)) => (kmers, found),
+        };
+        let (distinct, written, runs, bytes_spilled) = (0, 0, 0, 0);
+        Ok(KmerSummary {
+            sequences,
+            bases,
+            kmers,
+            distinct,
+            written,
+            histogram: Vec::new(),
+            runs,
+            bytes_spilled,
+        })
+    })
+}
+
+fn push<K: Code>(
+    mut sink: Sink<Count<K>>,
+    queue: &Mutex<Receiver<Vec<u8>>>,
+    options: &KmerOptions,
+) -> Result<u64> {
+    let mut kmers = 0;
+    loop {
+        let next = queue.lock().expect("no panic under this lock").recv();
+        let Ok(block) = next else { break };
+        kmers += K::stretches(&block, options.k, options.canonical, |codes| Ok(sink.push_all(codes, 1)?))?;
+    }
+    sink.finish()?;
+    Ok(kmers)
+}
+
+/// Makes rows of codes and counts.
+struct Rows {
+    schema: SchemaRef,
+    k: usize,
+    min_count: u32,
+    codes: bool,
+}
+
+impl Rows {
+    fn new(options: &KmerOptions) -> Rows {
+        let kind = if options.codes { DataType::UInt64 } else { DataType::Utf8 };
+        let fields = vec![Field::new("kmer", kind, false), Field::new("count", DataType::UInt32, false)];
+        let schema = Arc::new(Schema::new(fields));
+        Rows { schema, k: options.k as usize, min_count: options.min_count, codes: options.codes }
+    }
+
+    /// The rows of those k-mers that were seen often enough, if there are any.
+    fn batch<K: Code>(&mut self, keys: &[K], counts: &[u32]) -> Result<Option<RecordBatch>> {
+        let kept = || keys.iter().zip(counts).filter(|&(_, &count)| count >= self.min_count);
+        let rows = if self.min_count <= 1 { keys.len() } else { kept().count() };
+        if rows == 0 {
+            return Ok(None);
+        }
+        let kmers: ArrayRef = if self.codes {
+            Arc::new(UInt64Array::from_iter_values(kept().map(|(key, _)| key.wide() as u64)))
+        } else {
+            let mut text = vec![0u8; rows * self.k];
+            for (text, (key, _)) in text.chunks_exact_mut(self.k).zip(kept()) {
+                spell(key.wide(), text);
+            }
+            let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(self.k, rows));
+            // Letters of ours.
+            Arc::new(StringArray::new(offsets, Buffer::from_vec(text), None))
+        };
+        let counts: ArrayRef = Arc::new(UInt32Array::from_iter_values(kept().map(|(_, &count)| count)));
+        let batch = RecordBatch::try_new(self.schema.clone(), vec![kmers, counts]);
+        Ok(Some(batch.expect("columns of one length and the types of the schema")))
+    }
+}
+
+/// Writes the bases of a code.
+fn spell(code: u128, text: &mut [u8]) {
+    let mut rest = code;
+    for letter in text.iter_mut().rev() {
+        *letter = b"ACGT"[(rest & 3) as usize];
+        rest >>= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use arrow::{array::AsArray, datatypes::UInt32Type};
+    use inshore_store::{Budget, Cancel, Store};
+
+    use super::*;
+    use crate::TableReader;
+
+    fn complement(text: &str) -> String {
+        let other = |letter| match letter {
+            'A' => 'T',
+            'C' => 'G',
+            'G' => 'C',
+            _ => 'A',
+        };
+        text.chars().rev().map(other).collect()
+    }
+
+    /// What anybody would write.
+    fn naive(sequences: &[String], options: &KmerOptions) -> BTreeMap<String, u32> {
+        let mut counts = BTreeMap::new();
+        for sequence in sequences {
+            let sequence = sequence.to_uppercase().replace('U', "T");
+            for start in 0..(sequence.len() + 1).saturating_sub(options.k as usize) {
+                let kmer = &sequence[start..start + options.k as usize];
+                if kmer.bytes().all(|letter| b"ACGT".contains(&letter)) {
+                    let other = complement(kmer);
+                    let key = if options.canonical { other.min(kmer.to_string()) } else { kmer.to_string() };
+                    *counts.entry(key).or_default() += 1;
+                }
+            }
+        }
+        counts.retain(|_, count| *count >= options.min_count);
+        counts
+    }
+
+    fn sequences() -> Vec<String> {
+        let mut state = 1u64;
+        let mut below = |limit: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % limit
+        };
+        let mut all: Vec<String> = (0..60)
+            .map(|_| (0..below(400)).map(|_| b"ACGTacgtNU"[below(10) as usize] as char).collect())
+            .collect();
+        // The same again, so that some are seen often.
+        all.push("ACGT".repeat(50));
+        all.push("A".repeat(200));
+        all.extend(all.clone().into_iter().skip(20).step_by(3));
+        all
+    }
+
+    #[test]
+    fn kmers_of_any_length_are_those_of_a_naive_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("store")).unwrap();
+        let (path, output) = (folder.path().join("reads.fa"), folder.path().join("counts.parquet"));
+        let sequences = sequences();
+        let text: String = sequences.iter().map(|sequence| format!(">x\n{sequence}\n")).collect();
+        std::fs::write(&path, text).unwrap();
+        for (k, canonical, min_count) in [
+            (1, true, 1),
+            (5, false, 2),
+            (13, true, 1),
+            (16, true, 1),
+            (17, true, 2),
+            (31, true, 1),
+            (32, true, 1),
+            (33, true, 1),
+            (63, false, 1),
+            (63, true, 2),
+        ] {
+            let options = KmerOptions { k, canonical, min_count, codes: false };
+            let job = store.job(Budget::new(16 << 20, 2), Cancel::default()).unwrap();
+            let summary = count_kmers(&job, &[Input::new(&path)], &output, &options).unwrap();
+            let expected = naive(&sequences, &options);
+            let columns = [("kmer", DataType::Utf8), ("count", DataType::UInt32)];
+            let budget = Budget::new(16 << 20, 1);
+            let mut table = TableReader::open(&Input::new(&output), &columns, 1000, &budget).unwrap();
+            let mut found = Vec::new();
+            while let Some(batch) = table.next_batch().unwrap() {
+                let kmers = batch.column(0).as_string::<i32>().iter().map(|kmer| kmer.unwrap().to_string());
+                found
+                    .extend(kmers.zip(batch.column(1).as_primitive::<UInt32Type>().values().iter().copied()));
+            }
+            assert_eq!(found, expected.clone().into_iter().collect::<Vec<_>>(), "k = {k}");
+            assert_eq!(summary.written, expected.len() as u64);
+            assert_eq!(summary.sequences, sequences.len() as u64);
+            assert_eq!(summary.histogram.iter().sum::<u64>(), summary.distinct);
+        }
+        let job = store.job(Budget::new(16 << 20, 2), Cancel::default()).unwrap();
+        for k in [0, 64] {
+            let options = KmerOptions { k, ..KmerOptions::default() };
+            assert!(count_kmers(&job, &[Input::new(&path)], &output, &options).is_err());
+        }
+    }
+}

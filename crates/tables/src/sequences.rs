@@ -1,0 +1,277 @@
+//! FASTA and FASTQ as streams of bases.
+//!
+//! ```text
+//!   FASTA   >name ...            FASTQ   @name ...
+//!           ACGT...                      ACGT...            one line
+//!           ACGT...                      +
+//!                                        (as many letters of quality)
+//! ```
+//!
+//! What comes out are blocks of letters in which [`BREAK`] stands between sequences. A block begins with the last
+//! letters of the one before (as many as were asked for), so that nothing that lies across two blocks is lost and, where
+//! one letter less is asked for than is looked at together, nothing is seen twice. A line may be as long as it likes.
+
+use memchr::memchr;
+
+use crate::{Error, Result};
+
+/// Stands where a sequence ends; it is no base.
+pub(crate) const BREAK: u8 = b'\n';
+
+/// Turns the bytes of FASTA or FASTQ files into blocks of bases.
+pub(crate) struct Sequences<F> {
+    block: Vec<u8>,
+    block_bytes: usize,
+    /// Letters that a block repeats from the one before.
+    overlap: usize,
+    state: State,
+    /// The number of the present record in its file, from 1.
+    record: u64,
+    /// Letters of the present FASTQ sequence, and of its quality.
+    letters: u64,
+    qualities: u64,
+    pub sequences: u64,
+    pub bases: u64,
+    emit: F,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Before the first byte of a file.
+    Begin,
+    FastaHeader,
+    /// At the beginning of a line.
+    FastaLine,
+    FastaLetters,
+    FastqBegin,
+    FastqHeader,
+    FastqLetters,
+    FastqPlus,
+    FastqPlusRest,
+    FastqQuality,
+}
+
+impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
+    /// Gives blocks of at most `block_bytes` to `emit`.
+    pub fn new(block_bytes: usize, overlap: usize, emit: F) -> Self {
+        assert!(block_bytes > overlap + 1);
+        Sequences {
+            block: Vec::with_capacity(block_bytes),
+            block_bytes,
+            overlap,
+            state: State::Begin,
+            record: 0,
+            letters: 0,
+            qualities: 0,
+            sequences: 0,
+            bases: 0,
+            emit,
+        }
+    }
+
+    /// Takes the next bytes of a file called `name`.
+    ///
+    /// # Errors
+    /// [`Error::BadValue`] with the number of the record where it is neither format; what `emit` returns.
+    pub fn take(&mut self, name: &str, mut bytes: &[u8]) -> Result<()> {
+        while let Some(&first) = bytes.first() {
+            let line = memchr(b'\n', bytes);
+            let (part, ended) = (&bytes[..line.unwrap_or(bytes.len())], line.is_some());
+            let mut used = part.len() + usize::from(ended);
+            match self.state {
+                State::Begin => {
+                    used = 0;
+                    self.state = match first {
+                        b'>' => State::FastaLine,
+                        b'@' => State::FastqBegin,
+                        b'\n' | b'\r' => {
+                            used = 1;
+                            State::Begin
+                        }
+                        _ => return Err(self.bad(name, "'>' of FASTA or '@' of FASTQ", bytes)),
+                    };
+                }
+                State::FastaLine | State::FastaLetters if part.is_empty() => self.state = State::FastaLine,
+                State::FastaLine if first == b'>' => {
+                    self.begin_sequence()?;
+                    self.state = if ended { State::FastaLine } else { State::FastaHeader };
+                }
+                State::FastaHeader => self.state = if ended { State::FastaLine } else { State::FastaHeader },
+                State::FastaLine | State::FastaLetters => {
+                    self.put(part)?;
+                    self.state = if ended { State::FastaLine } else { State::FastaLetters };
+                }
+                State::FastqBegin => match first {
+                    b'@' => {
+                        self.begin_sequence()?;
+                        self.state = if ended { State::FastqLetters } else { State::FastqHeader };
+                    }
+                    b'\n' | b'\r' => used = 1,
+                    _ => return Err(self.bad(name, "'@' at the beginning of a record", bytes)),
+                },
+                State::FastqHeader => {
+                    self.state = if ended { State::FastqLetters } else { State::FastqHeader }
+                }
+                State::FastqLetters => {
+                    self.letters += letters(part);
+                    self.put(part)?;
+                    self.state = if ended { State::FastqPlus } else { State::FastqLetters };
+                }
+                State::FastqPlus if first != b'+' => {
+                    return Err(self.bad(name, "'+' after one line of bases", bytes));
+                }
+                State::FastqPlus | State::FastqPlusRest => {
+                    self.state = if ended { State::FastqQuality } else { State::FastqPlusRest };
+                }
+                State::FastqQuality => {
+                    self.qualities += letters(part);
+                    if ended {
+                        self.check_quality(name)?;
+                        self.state = State::FastqBegin;
+                    }
+                }
+            }
+            bytes = &bytes[used..];
+        }
+        Ok(())
+    }
+
+    /// Ends a file.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for a FASTQ record that is cut; what `emit` returns.
+    pub fn end_file(&mut self, name: &str) -> Result<()> {
+        let is_cut = match self.state {
+            State::FastqQuality => self.check_quality(name).is_err(),
+            State::FastqBegin => false,
+            State::Begin | State::FastaHeader | State::FastaLine | State::FastaLetters => false,
+            _ => true,
+        };
+        if is_cut {
+            return Err(Error::damaged(name, format!("truncated: record {} has no end", self.record)));
+        }
+        self.state = State::Begin;
+        self.record = 0;
+        self.put(&[BREAK])
+    }
+
+    /// Gives the last block.
+    ///
+    /// # Errors
+    /// What `emit` returns.
+    pub fn finish(mut self) -> Result<(u64, u64)> {
+        if !self.block.is_empty() {
+            (self.emit)(std::mem::take(&mut self.block))?;
+        }
+        Ok((self.sequences, self.bases))
+    }
+
+    fn begin_sequence(&mut self) -> Result<()> {
+        self.record += 1;
+        self.sequences += 1;
+        (self.letters, self.qualities) = (0, 0);
+        self.put(&[BREAK])
+    }
+
+    fn check_quality(&self, name: &str) -> Result<()> {
+        if self.letters == self.qualities {
+            return Ok(());
+        }
+        Err(Error::BadValue {
+            place: format!("{name}: record {}", self.record),
+            expected: format!("{} letters of quality, one for each base", self.letters),
+            found: self.qualities.to_string(),
+        })
+    }
+
+    fn bad(&self, name: &str, expected: &str, found: &[u8]) -> Error {
+        let line = found.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        Error::BadValue {
+            place: format!("{name}: record {}", self.record),
+            expected: expected.to_string(),
+            found: crate::error::quote(line),
+        }
+    }
+
+    fn put(&mut self, mut letters: &[u8]) -> Result<()> {
+        if let Some(rest) = letters.strip_suffix(b"\r") {
+            letters = rest;
+        }
+        if letters != [BREAK] {
+            self.bases += letters.len() as u64;
+        }
+        while !letters.is_empty() {
+            let part = letters.len().min(self.block_bytes - self.block.len());
+            self.block.extend_from_slice(&letters[..part]);
+            letters = &letters[part..];
+            if self.block.len() == self.block_bytes {
+                let tail = self.block[self.block_bytes - self.overlap..].to_vec();
+                let full = std::mem::replace(&mut self.block, Vec::with_capacity(self.block_bytes));
+                (self.emit)(full)?;
+                self.block.extend_from_slice(&tail);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Letters of a part of a line: all but the carriage return of a Windows line end.
+fn letters(part: &[u8]) -> u64 {
+    (part.len() - usize::from(part.ends_with(b"\r"))) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sequences that come out, put together again.
+    fn read(text: &[u8], piece: usize, block: usize, overlap: usize) -> Result<Vec<String>> {
+        let mut all: Vec<u8> = Vec::new();
+        let mut first = true;
+        let mut sequences = Sequences::new(block, overlap, |block: Vec<u8>| {
+            let skip = if std::mem::replace(&mut first, false) { 0 } else { overlap };
+            all.extend_from_slice(&block[skip..]);
+            Ok(())
+        });
+        for part in text.chunks(piece) {
+            sequences.take("test.fa", part)?;
+        }
+        sequences.end_file("test.fa")?;
+        sequences.finish()?;
+        let text = String::from_utf8(all).unwrap();
+        Ok(text.split('\n').filter(|sequence| !sequence.is_empty()).map(str::to_string).collect())
+    }
+
+    #[test]
+    fn both_formats_are_read_in_pieces_of_any_size() {
+        let fasta = b">one\nACGT\nAC\r\n\n>two words\n\nGGG\n>three\n>four\nTTTT";
+        let fastq = b"@one\nACGTAC\n+\n@>++++\n@two\r\nGGG\r\n+two\r\n+@I\r\n\n@four\nTTTT\n+\nIIII";
+        for text in [&fasta[..], &fastq[..]] {
+            for piece in 1..text.len() {
+                for (block, overlap) in [(100, 3), (7, 3), (5, 0), (6, 4)] {
+                    assert_eq!(
+                        read(text, piece, block, overlap).unwrap(),
+                        ["ACGTAC", "GGG", "TTTT"],
+                        "{piece} {block}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_neither_format_is_told_with_its_record() {
+        for (text, expected) in [
+            (&b"ACGT\n"[..], "test.fa: record 0: expected '>' of FASTA or '@' of FASTQ, got 'ACGT'"),
+            (b"@a\nAC\nGT\n", "record 1: expected '+' after one line of bases, got 'GT'"),
+            (b"@a\nAC\n+\nIII\n", "record 1: expected 2 letters of quality, one for each base, got 3"),
+            (b"@a\nAC\n+\nII\nx\n", "record 1: expected '@' at the beginning of a record, got 'x'"),
+            (b"@a\nAC\n+\nII\n@b\nAC\n", "test.fa: truncated: record 2 has no end"),
+            (b"@a\nAC\n+\nI", "test.fa: truncated: record 1 has no end"),
+        ] {
+            let error = read(text, 100, 100, 3).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        assert!(read(b"", 1, 10, 3).unwrap().is_empty());
+    }
+}
