@@ -97,6 +97,7 @@ mod sort;
 mod sorted;
 mod sortreduce;
 mod table;
+mod words;
 
 pub use config::{Config, Strategy, choose, smallest_memory_bytes};
 pub use error::{Error, Result};
