@@ -101,6 +101,7 @@ mod sorted;
 mod sortreduce;
 mod table;
 mod word;
+mod words;
 
 pub use config::{Config, Strategy, choose, smallest_memory_bytes};
 pub use error::{Error, Result};

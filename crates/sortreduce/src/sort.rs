@@ -9,8 +9,7 @@
 //!   are sorted, and the records are gathered and combined in that order. Keys that need more bits than there are
 //!   lose their lowest ones, and what is equal then is sorted again by the whole key.
 //!
-//! Words are sorted by one scatter on their highest bits, which leaves about a word in each bin of evenly spread
-//! keys, and an insertion sort over the whole. Where a bin has many words, it is sorted by comparison.
+//! How words are sorted: [`crate::words`].
 
 use inshore_store::{Budget, Result};
 
@@ -20,14 +19,9 @@ use crate::{
     record::record_bytes,
     table::{accumulate, scan},
     word::Word,
+    words::{ranges, sort_spread},
 };
 
-/// Most bins of [`sort_words`] as a power of two. One to two bins for each word are best: measured with 8 Ki
-/// words of random keys, 2^10 / 2^12 / 2^13 / 2^14 / 2^15 bins take 11.6 / 8.2 / 6.9 / 6.2 / 7.6 ns a word, and
-/// sorting by comparison 12 ns.
-const BIN_BITS: u32 = 15;
-/// Words in a bin from which on insertion sort loses against sorting by comparison.
-const INSERTION_WORDS: u32 = 24;
 /// A table may have so many keys for each record: reading its bitmap costs about one record for 64 keys.
 const TABLE_KEYS_PER_RECORD: u64 = 16;
 
@@ -41,7 +35,7 @@ pub(crate) struct Sorter<O: Operation> {
     values: Array<O::Value>,
     words: Array<u64>,
     sorted: Array<u64>,
-    bins: Array<u32>,
+    ranges: Array<u32>,
     table: Array<O::Value>,
     present: Array<u64>,
     out_keys: Array<O::Key>,
@@ -60,18 +54,10 @@ pub(crate) fn sorter_bytes(slab_records: usize, key_bytes: usize, value_bytes: u
     taken_bytes(slab_records * key_bytes)
         + taken_bytes(slab_records * value_bytes)
         + 2 * taken_bytes(slab_records * 8)
-        + taken_bytes(bins(slab_records) * 4)
+        + taken_bytes(ranges(slab_records) * 4)
         + 2 * taken_bytes(table * value_bytes)
         + taken_bytes(table / 8)
         + taken_bytes(table * key_bytes)
-}
-
-fn bins(slab_records: usize) -> usize {
-    1 << bin_bits(slab_records)
-}
-
-fn bin_bits(words: usize) -> u32 {
-    (words.ilog2() + 1).min(BIN_BITS)
 }
 
 impl<O: Operation> Sorter<O> {
@@ -85,7 +71,7 @@ impl<O: Operation> Sorter<O> {
             values: Array::zeroed(budget, slab_records, what)?,
             words: Array::zeroed(budget, slab_records, what)?,
             sorted: Array::zeroed(budget, slab_records, what)?,
-            bins: Array::zeroed(budget, bins(slab_records), what)?,
+            ranges: Array::zeroed(budget, ranges(slab_records), what)?,
             table: Array::zeroed(budget, table, what)?,
             present: Array::zeroed(budget, table / 64, what)?,
             out_keys: Array::zeroed(budget, table, what)?,
@@ -159,7 +145,7 @@ impl<O: Operation> Sorter<O> {
         for (word, key) in words.iter_mut().zip(&self.keys[..count]) {
             *word = (key.to_word() - min).low();
         }
-        sort_words(words, sorted, &mut self.bins, (max - min).bits());
+        sort_spread(words, sorted, &mut self.ranges, (max - min).low());
         gather_keys(min, sorted, &mut self.out_keys)
     }
 
@@ -171,20 +157,21 @@ impl<O: Operation> Sorter<O> {
         for (index, (word, key)) in words.iter_mut().zip(keys).enumerate() {
             *word = ((key.to_word() - min) >> lost_bits).low() << index_bits | index as u64;
         }
-        sort_words(words, sorted, &mut self.bins, (max - min).bits() - lost_bits + index_bits);
+        let mask = (1 << index_bits) - 1;
+        let greatest = ((max - min) >> lost_bits).low() << index_bits | mask;
+        sort_spread(words, sorted, &mut self.ranges, greatest);
         if lost_bits > 0 {
             sort_groups(sorted, index_bits, keys);
         }
         let operation = &self.operation;
         let combine = |a, b| operation.combine(a, b);
-        let mask = (1 << index_bits) - 1;
         gather(sorted, mask, keys, values, &mut self.out_keys, &mut self.out_values, combine)
     }
 }
 
 /// Records of a slab so that a sorter for it takes at most `bytes`.
 pub(crate) fn slab_records_in<K, V>(bytes: usize) -> usize {
-    let each = 5 * record_bytes::<K, V>() + 4 * size_of::<V>() + 25;
+    let each = 5 * record_bytes::<K, V>() + 4 * size_of::<V>() + 17;
     let mut records = (bytes / each).max(1);
     while records > 1 && sorter_bytes(records, size_of::<K>(), size_of::<V>()) > bytes {
         records -= records.div_ceil(16);
@@ -197,69 +184,6 @@ pub(crate) fn min_max<K: Key>(keys: &[K]) -> (K::Word, K::Word) {
     let first = keys[0];
     let (min, max) = keys.iter().fold((first, first), |(min, max), &key| (min.min(key), max.max(key)));
     (min.to_word(), max.to_word())
-}
-
-/// Sorts `words`, all below `2^bits`, into `sorted`. `bins` is work space of a power of two of at least 2.
-fn sort_words(words: &[u64], sorted: &mut [u64], bins: &mut [u32], bits: u32) {
-    if words.len() < 64 {
-        sorted.copy_from_slice(words);
-        return sorted.sort_unstable();
-    }
-    let bin_bits = bin_bits(words.len()).min(bits).min(bins.len().ilog2());
-    let shift = bits - bin_bits;
-    let bins = &mut bins[..1 << bin_bits];
-    let fullest = count_bins(words, shift, bins);
-    start_bins(bins);
-    for &word in words {
-        let place = &mut bins[(word >> shift) as usize];
-        sorted[*place as usize] = word;
-        *place += 1;
-    }
-    if fullest > INSERTION_WORDS {
-        sort_full_bins(sorted, bins);
-    }
-    insertion_sort(sorted);
-}
-
-/// Counts the words of each bin and gives the highest count.
-fn count_bins(words: &[u64], shift: u32, bins: &mut [u32]) -> u32 {
-    bins.fill(0);
-    for &word in words {
-        bins[(word >> shift) as usize] += 1;
-    }
-    bins.iter().copied().max().unwrap_or(0)
-}
-
-/// Turns counts into the places where bins start.
-fn start_bins(bins: &mut [u32]) {
-    let mut start = 0;
-    for bin in bins {
-        start += std::mem::replace(bin, start);
-    }
-}
-
-/// Sorts those bins by comparison that are too full for insertion. `ends` are the places after them.
-fn sort_full_bins(sorted: &mut [u64], ends: &[u32]) {
-    let mut start = 0;
-    for &end in ends {
-        if end - start > INSERTION_WORDS {
-            sorted[start as usize..end as usize].sort_unstable();
-        }
-        start = end;
-    }
-}
-
-/// Fast where every word is close to its place.
-fn insertion_sort(words: &mut [u64]) {
-    for end in 1..words.len() {
-        let word = words[end];
-        let mut place = end;
-        while place > 0 && words[place - 1] > word {
-            words[place] = words[place - 1];
-            place -= 1;
-        }
-        words[place] = word;
-    }
 }
 
 /// Sorts neighbours whose packed bits of the key are equal by the whole key, and those by their number.

@@ -1,0 +1,82 @@
+//! Sorting words that are spread over their range.
+//!
+//! One scatter over ranges does for a slab in two passes what seven steps of quicksort do, and leaves each range
+//! to a network.
+//!
+//! Measured on one busy core of Zen 3 (AVX2), nanoseconds of CPU time a word, medians of seven turns: words of
+//! 30 random bits and a number / Zipf keys and a number. Before it there was a scatter to a bin for each word
+//! and an insertion sort.
+//!
+//! | words | scatter and insertion | quicksort | this |
+//! |---|---|---|---|
+//! | 1 Ki | 7.0 / 16.4 | 10.2 / 7.6 | 6.5 / 8.5 |
+//! | 8 Ki | 6.1 / 17.9 | 13.3 / 14.4 | 5.2 / 14.7 |
+//! | 16 Ki | 6.6 / 19.2 | 13.8 / 16.1 | 5.1 / 18.1 |
+//! | 64 Ki | 11.3 / 20.4 | 14.3 / 12.3 | 5.8 / 14.3 |
+
+use super::{Instructions, sort_parts};
+
+/// Words in a range on average, so that few ranges need the next larger network. (16, 32 and 64 were slower in
+/// an earlier form, which cut ranges at the highest bits only.)
+const RANGE_WORDS: usize = 24;
+/// A range with this part of all words shows that they are not spread: then the scatter is not worth its cost.
+const CROWDED_PART: usize = 8;
+
+/// How many counters [`sort_spread`] uses for so many words.
+pub(crate) const fn ranges(words: usize) -> usize {
+    words.div_ceil(RANGE_WORDS)
+}
+
+/// Sorts `words`, none above `max`, into `sorted`, of the same length. `ends` are [`ranges`] counters.
+pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], max: u64) {
+    let ends = &mut ends[..ranges(words.len())];
+    let map = Ranges::over(max, ends.len());
+    count(words, map, ends);
+    let fullest = ends.iter().copied().max().unwrap_or(0) as usize;
+    if fullest > RANGE_WORDS * 4 && fullest > words.len() / CROWDED_PART {
+        sorted.copy_from_slice(words);
+        return super::sort(sorted);
+    }
+    start(ends);
+    for &word in words {
+        let place = &mut ends[map.range(word)];
+        sorted[*place as usize] = word;
+        *place += 1;
+    }
+    sort_parts(Instructions::best(), sorted, ends);
+}
+
+/// Equal ranges of words in ascending order.
+#[derive(Clone, Copy)]
+struct Ranges {
+    shift: u32,
+    /// Ranges for each step of `1 << shift`, as a fixed-point number with 32 binary places.
+    scale: u64,
+}
+
+impl Ranges {
+    fn over(max: u64, ranges: usize) -> Self {
+        let shift = u64::from(u32::MAX).leading_zeros().saturating_sub(max.leading_zeros());
+        Ranges { shift, scale: ((ranges as u64) << 32) / ((max >> shift) + 1) }
+    }
+
+    #[inline(always)]
+    fn range(self, word: u64) -> usize {
+        (((word >> self.shift) * self.scale) >> 32) as usize
+    }
+}
+
+fn count(words: &[u64], map: Ranges, counts: &mut [u32]) {
+    counts.fill(0);
+    for &word in words {
+        counts[map.range(word)] += 1;
+    }
+}
+
+/// Turns counts into the places where ranges start.
+fn start(counts: &mut [u32]) {
+    let mut start = 0;
+    for count in counts {
+        start += std::mem::replace(count, start);
+    }
+}
