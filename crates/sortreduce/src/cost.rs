@@ -289,10 +289,8 @@ impl<'a> Model<'a> {
     }
 
     fn hash_first(&self) -> Option<[Phase; 2]> {
-        let smallest = smallest_memory_bytes(self.config.sinks, self.record_bytes() as usize);
-        let spare = self.config.memory_bytes.checked_sub(smallest)? / self.config.sinks.max(1) as u64;
-        let slots = front::slots(self.record_bytes() as usize, spare) as f64;
-        let fronts = self.config.sinks.max(1) as u64 * (2 << 20).min(spare / 4);
+        let (slots, fronts) = front::plan(self.config, self.layout)?;
+        let slots = slots as f64;
         // A slot gives its key back where no other one came in between.
         let hits = (slots / self.keys * -(-self.keys / slots).exp_m1()).min(1.0);
         let hits = if hits < front::HITS_MIN {
@@ -300,7 +298,7 @@ impl<'a> Model<'a> {
         } else {
             hits * (1.0 - self.keys.min(self.records) / self.records)
         };
-        let memory_bytes = self.config.memory_bytes - fronts.min(spare);
+        let memory_bytes = self.config.memory_bytes - fronts;
         let mut phases = self.merge(self.records * (1.0 - hits), memory_bytes)?;
         phases[0].cpu_ns += self.records * FRONT_NS;
         Some(phases)

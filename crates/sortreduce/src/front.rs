@@ -13,8 +13,10 @@
 use inshore_store::{Budget, Result as StoreResult};
 
 use crate::{
-    Key, Operation, Result, Value,
+    Config, Key, Operation, Result,
     array::{Array, taken_bytes},
+    cost::Layout,
+    smallest_memory_bytes,
     word::Word,
 };
 
@@ -31,18 +33,28 @@ const GROUP_RECORDS: usize = 256;
 const LEAVING_RECORDS: usize = 4 * GROUP_RECORDS;
 
 /// How many slots a front has where a sink has `share_bytes`: a power of two.
-pub(crate) fn slots(record_bytes: usize, share_bytes: u64) -> usize {
+fn slots(record_bytes: usize, share_bytes: u64) -> usize {
     let bytes = TABLE_BYTES.min(share_bytes as usize / 8);
     1 << (bytes / (record_bytes + 1)).max(64).ilog2()
 }
 
 /// What a front takes from the budget.
-pub(crate) fn front_bytes<K: Key, V: Value>(slots: usize) -> usize {
-    taken_bytes(slots * size_of::<K>())
-        + taken_bytes(slots * size_of::<V>())
+pub(crate) fn front_bytes(slots: usize, layout: Layout) -> usize {
+    taken_bytes(slots * layout.key_bytes)
+        + taken_bytes(slots * layout.value_bytes)
         + taken_bytes(slots)
-        + taken_bytes(LEAVING_RECORDS * size_of::<K>())
-        + taken_bytes(LEAVING_RECORDS * size_of::<V>())
+        + taken_bytes(LEAVING_RECORDS * layout.key_bytes)
+        + taken_bytes(LEAVING_RECORDS * layout.value_bytes)
+}
+
+/// The slots of each sink's front and the bytes of all fronts; none where too little would be left to merge with.
+pub(crate) fn plan(config: &Config, layout: Layout) -> Option<(usize, u64)> {
+    let sinks = config.sinks.max(1);
+    let record_bytes = layout.key_bytes + layout.value_bytes;
+    let spare = config.memory_bytes.checked_sub(smallest_memory_bytes(sinks, record_bytes))?;
+    let slots = slots(record_bytes, spare / sinks as u64);
+    let bytes = (sinks * front_bytes(slots, layout)) as u64;
+    (bytes <= spare).then_some((slots, bytes))
 }
 
 /// A table of one sink.
@@ -199,7 +211,10 @@ mod tests {
         let budget = Budget::new(4 << 20, 1);
         let slots = slots(16, 1 << 20);
         let mut front = Front::new(Sum, slots, &budget).unwrap();
-        assert!(budget.reserved_bytes() <= front_bytes::<u64, u64>(slots) as u64);
+        assert!(
+            budget.reserved_bytes()
+                <= front_bytes(slots, Layout { key_bytes: 8, value_bytes: 8, value_align: 8 }) as u64
+        );
         let (mut went_on, mut sums) = (0, BTreeMap::<u64, u64>::new());
         let mut pass = |keys: &[u64], values: &[u64]| {
             went_on += keys.len();

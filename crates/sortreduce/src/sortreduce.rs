@@ -13,17 +13,15 @@ use crate::{
     cost::{Choice, Layout},
     dense::{Bins, Dense, DensePart},
     form::{Formation, Formed},
-    front::{Front, front_bytes, slots},
+    front::{self, Front},
     merge::SortedChunk,
     part::{ChunksPart, Part, RunsPart},
     partition::{Binned, Partitioner},
     partplan::PartitionPlan,
     passes::merge_runs,
     plan::{DensePlan, MergePlan},
-    record::record_bytes,
     run::run_bytes,
     sink::Target,
-    smallest_memory_bytes,
     sorted::Level,
 };
 
@@ -183,16 +181,15 @@ impl<O: Operation> Method<O> {
 
     /// Fronts take their memory from what merging has.
     fn hash_first(config: &Config) -> Result<Self> {
-        let sinks = config.sinks.max(1) as u64;
-        let smallest = smallest_memory_bytes(config.sinks, record_bytes::<O::Key, O::Value>());
-        let spare = config.memory_bytes.saturating_sub(smallest) / sinks;
-        let slots = slots(record_bytes::<O::Key, O::Value>(), spare);
-        let fronts = sinks * front_bytes::<O::Key, O::Value>(slots) as u64;
-        if config.memory_bytes < smallest + fronts {
-            let what = format!("sorting {} with {sinks} sinks behind tables", config.name);
-            let (given, smallest) = (config.memory_bytes, smallest + fronts);
+        let fits = |bytes| front::plan(&Config { memory_bytes: bytes, ..config.clone() }, layout::<O>());
+        let Some((slots, fronts)) = fits(config.memory_bytes) else {
+            let what = format!("sorting {} with {} sinks behind tables", config.name, config.sinks);
+            let doubled =
+                std::iter::successors(Some(config.memory_bytes.max(1)), |bytes| bytes.checked_mul(2));
+            let smallest = doubled.clone().find(|&bytes| fits(bytes).is_some()).unwrap_or(u64::MAX);
+            let given = config.memory_bytes;
             return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
-        }
+        };
         Self::merge(&Config { memory_bytes: config.memory_bytes - fronts, ..config.clone() }, Some(slots))
     }
 }

@@ -41,7 +41,8 @@ fn configs(range: Option<u64>, record_bytes: usize) -> Vec<Config> {
                 all.push(Config { key_range: range, strategy, chunk_bytes, ..config(memory_bytes, sinks) });
             }
         }
-        let tiny = smallest_memory_bytes(sinks, record_bytes) + sinks as u64 * (64 << 10);
+        let tiny = smallest_memory_bytes(sinks, record_bytes)
+            + (sinks * (64 << 10) + sinks * 1100 * record_bytes) as u64;
         for (memory_bytes, chunk_bytes) in [(64 * MIB, None), (tiny, Some(16 << 10))] {
             let strategy = Some(Strategy::HashFirst);
             all.push(Config { key_range: range, strategy, chunk_bytes, ..config(memory_bytes, sinks) });
