@@ -34,7 +34,7 @@ pub struct Summary {
     pub edges_traversed: u64,
     /// Where vertex state was kept: "memory" or "flash".
     pub state: &'static str,
-    /// How updates were combined in each superstep: "dense" or "merge".
+    /// How updates were combined: "dense", "partition", "merge", or several of them.
     pub strategy: &'static str,
     /// Vertices that were reached (BFS), with the source.
     #[serde(skip_serializing_if = "Option::is_none")]

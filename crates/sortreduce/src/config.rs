@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::plan::DensePlan;
+use crate::cost::{Choice, Layout};
 
 /// How equal keys are brought together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -10,15 +10,37 @@ use crate::plan::DensePlan;
 pub enum Strategy {
     /// An array with a place for every possible key, in memory.
     Dense,
+    /// Bins of key ranges on flash, each accumulated in memory.
+    Partition,
     /// Sorted runs on flash, merged.
     Merge,
+    /// As [`Strategy::Merge`], behind a table in the cache that combines what is popular.
+    #[serde(rename = "hash-first")]
+    HashFirst,
+}
+
+impl Strategy {
+    /// All of them.
+    pub const ALL: [Strategy; 4] =
+        [Strategy::Dense, Strategy::Partition, Strategy::Merge, Strategy::HashFirst];
+}
+
+impl std::fmt::Display for Strategy {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Strategy::Dense => "dense",
+            Strategy::Partition => "partition",
+            Strategy::Merge => "merge",
+            Strategy::HashFirst => "hash-first",
+        })
+    }
 }
 
 /// What a sort-reduce may use.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Keys are below this (`None`: any key). The dense strategy needs it, and it makes merging a little
-    /// faster. A larger key is an error in a dense sort-reduce and costs only speed in a merging one.
+    /// Keys are below this (`None`: any key). Dense and partition need it, and it makes merging a little faster. A
+    /// larger key is an error in a dense or partitioning sort-reduce and costs only speed in a merging one.
     pub key_range: Option<u64>,
     /// Bytes of the job's budget that it may use, in all phases together with their blocks handed out. More
     /// means fewer runs and more equal keys combined before they are written. Too little is an error that
@@ -26,8 +48,14 @@ pub struct Config {
     pub memory_bytes: u64,
     /// The number of sinks that push at the same time (1 or more); they share the memory.
     pub sinks: usize,
-    /// Forces a strategy; `None`: [`choose`].
+    /// Forces a strategy; `None`: the one that [`Choice`] estimates as the quickest.
     pub strategy: Option<Strategy>,
+    /// About how many records will be pushed, for the choice of the strategy; `None`: eight times as many bytes of
+    /// them as there is memory. A wrong number costs speed only.
+    pub expected_records: Option<u64>,
+    /// About how many distinct keys they have, likewise; `None`: keys spread evenly over the range, all different where
+    /// there is none.
+    pub expected_keys: Option<u64>,
     /// Forces the size of a sink's chunk in bytes of records, so that tests write runs; `None`: as large as the
     /// memory allows. Blocks of the runs shrink with it.
     pub chunk_bytes: Option<usize>,
@@ -43,22 +71,20 @@ impl Default for Config {
             memory_bytes: 256 << 20,
             sinks: 1,
             strategy: None,
+            expected_records: None,
+            expected_keys: None,
             chunk_bytes: None,
             name: "records",
         }
     }
 }
 
-/// The strategy for values of `value_bytes` bytes: dense if its array, presence bitmap and bins fit the memory.
-///
-/// This is the cost model. Dense moves no byte to flash and its time does not depend on the range but for one
-/// scan of the bitmap, so it wins wherever it fits.
+/// The strategy for values of `value_bytes` bytes that a sort-reduce takes where the drive was not measured: the one that
+/// [`Choice`] estimates as the quickest, or the one that is forced.
 pub fn choose(config: &Config, value_bytes: usize) -> Strategy {
-    // Keys of 8 bytes are the larger case; the choice must not depend on how keys are held.
-    config.strategy.unwrap_or(match DensePlan::new(config, 8, value_bytes) {
-        Some(_) => Strategy::Dense,
-        None => Strategy::Merge,
-    })
+    // Keys of 8 bytes are the larger case of the usual two.
+    let layout = Layout { key_bytes: 8, value_bytes, value_align: 1 << value_bytes.trailing_zeros().min(3) };
+    Choice::new(config, layout, None).strategy
 }
 
 /// The smallest [`Config::memory_bytes`] with which merging works, for records of `record_bytes` (key and value).

@@ -1,5 +1,7 @@
 //! What can go wrong while records are sorted and combined.
 
+use crate::Strategy;
+
 /// The result of a sort-reduce operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -10,9 +12,11 @@ pub enum Error {
     /// The store failed: I/O, damage, budget, cancellation.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
-    /// The dense strategy was forced without a range of keys.
-    #[error("{name}: the dense strategy needs a range of keys, and none was given")]
+    /// The dense or the partition strategy was forced without a range of keys.
+    #[error("{name}: the {strategy} strategy needs a range of keys, and none was given")]
     NoKeyRange {
+        /// The strategy.
+        strategy: Strategy,
         /// The name of the sort-reduce.
         name: &'static str,
     },

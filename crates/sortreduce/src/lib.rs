@@ -43,14 +43,20 @@
 //! # Strategies
 //!
 //! ```text
-//!   dense   push -> bins of key ranges -> array in memory + presence bitmap -> scan
-//!   merge   push -> buckets of a chunk -> sort, reduce -> (run on flash -> merge passes) -> merge
+//!   dense       push -> bins of key ranges -> array in memory + presence bitmap -> scan
+//!   partition   push -> bins of key ranges (-> flash) -> the same for one bin after the other
+//!   merge       push -> buckets of a chunk -> sort, reduce (-> run on flash -> merge passes) -> merge
+//!   hash-first  push -> table in the cache -> what leaves it goes on as for merge
 //! ```
 //!
-//! [`choose`] takes dense wherever the array fits the memory. Merging reduces at every step: a chunk is written
-//! only if sorting and reducing it in place leaves it more than half full, so what has few distinct keys never
-//! reaches the drive; the fan-in is as wide as read buffers of one check block allow (hundreds, where the paper's
-//! hardware had 16), so that one merge pass is the rule.
+//! A [`Choice`] estimates the seconds of each that the key range and the memory allow, from what is expected of the
+//! records and from the store's drive profile, and takes the least. Dense moves no byte to flash. Partition moves each
+//! update once to flash and back. Merging reduces at every step: a chunk is written only if sorting and reducing it in
+//! place leaves it more than half full, so what has few distinct keys never reaches the drive; the fan-in is as wide as
+//! read buffers of one check block allow (hundreds, where the paper's hardware had 16), so that one merge pass is the
+//! rule. Hash-first saves most of the sorting where few keys are popular, and steps aside where they are not.
+//!
+//! With any of them [`Sorted::split`] gives the result in parts, each for a thread of its own.
 //!
 //! # Cost
 //!
@@ -80,14 +86,19 @@
 #![warn(missing_docs)]
 
 mod array;
+mod bins;
 mod chunk;
 mod config;
+mod cost;
 mod dense;
 mod error;
 mod form;
+mod front;
 mod keyrange;
 mod merge;
 mod part;
+mod partition;
+mod partplan;
 mod passes;
 mod plan;
 mod record;
@@ -104,6 +115,7 @@ mod word;
 mod words;
 
 pub use config::{Config, Strategy, choose, smallest_memory_bytes};
+pub use cost::{Choice, Estimate};
 pub use error::{Error, Result};
 pub use record::{Block, Key, Operation, Value};
 pub use sink::Sink;

@@ -22,6 +22,7 @@ use crate::{
 };
 
 /// A sorted source of records without equal keys.
+#[allow(clippy::large_enum_variant, reason = "hundreds of them at most, and looked at in every round")]
 pub(crate) enum Source<K: Key, V> {
     /// A run on flash.
     Run(RunReader<K, V>),

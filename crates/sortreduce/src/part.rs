@@ -15,6 +15,7 @@ use inshore_store::Job;
 
 use crate::{
     Operation, Result,
+    bins::BinsPart,
     dense::DensePart,
     keyrange::KeyRange,
     merge::{ChunkReader, Merge, SortedChunk, Source, read_buffers},
@@ -32,6 +33,7 @@ pub(crate) enum Part<O: Operation> {
     Dense(DensePart<O>),
     Chunks(ChunksPart<O>),
     Runs(RunsPart<O>),
+    Bins(BinsPart<O>),
 }
 
 impl<O: Operation> Part<O> {
@@ -41,6 +43,7 @@ impl<O: Operation> Part<O> {
             Part::Dense(dense) => dense.split(parts).into_iter().map(Part::Dense).collect(),
             Part::Chunks(chunks) => chunks.split(parts).into_iter().map(Part::Chunks).collect(),
             Part::Runs(runs) => runs.split(parts).into_iter().map(Part::Runs).collect(),
+            Part::Bins(bins) => bins.split(parts).into_iter().map(Part::Bins).collect(),
         }
     }
 
@@ -53,6 +56,7 @@ impl<O: Operation> Part<O> {
             Part::Dense(dense) => dense.begin(job.budget()).map(Records::Dense),
             Part::Chunks(chunks) => chunks.begin(job).map(|merge| Records::Merge(Box::new(merge))),
             Part::Runs(runs) => runs.begin(job).map(|merge| Records::Merge(Box::new(merge))),
+            Part::Bins(bins) => bins.begin(job).map(|reader| Records::Bins(Box::new(reader))),
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{Operation, Result, dense::Bins, form::Formation, sortreduce::Shared};
+use crate::{
+    Operation, Result, dense::Bins, form::Formation, front::Front, partition::Partitioner, sortreduce::Shared,
+};
 
 /// Records that a sink collects before it scatters them: what [`Sink::push`] costs is two stores.
 const STAGED_RECORDS: usize = 256;
@@ -12,6 +14,8 @@ const SCATTERED_KEYS: usize = 64;
 /// Where one thread puts its records.
 pub struct Sink<O: Operation> {
     shared: Arc<Shared<O>>,
+    /// What combines before anything goes to the target, with the hash-first strategy.
+    front: Option<Box<Front<O>>>,
     target: Target<O>,
     staged: usize,
     keys: Box<[O::Key; STAGED_RECORDS]>,
@@ -22,12 +26,30 @@ pub struct Sink<O: Operation> {
 pub(crate) enum Target<O: Operation> {
     Dense(Bins<O::Key, O::Value>),
     Merge(Box<Formation<O>>),
+    Partition(Box<Partitioner<O::Key, O::Value>>),
+}
+
+impl<O: Operation> Target<O> {
+    #[inline(always)]
+    fn push(
+        &mut self,
+        keys: &[O::Key],
+        value_at: impl Fn(usize) -> O::Value,
+        shared: &Shared<O>,
+    ) -> Result<()> {
+        match self {
+            Target::Dense(bins) => bins.push(keys, value_at, shared.dense()),
+            Target::Merge(formation) => formation.push(keys, value_at),
+            Target::Partition(partitioner) => partitioner.push(keys, value_at),
+        }
+    }
 }
 
 impl<O: Operation> Sink<O> {
-    pub(crate) fn new(shared: Arc<Shared<O>>, target: Target<O>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared<O>>, front: Option<Front<O>>, target: Target<O>) -> Self {
         Sink {
             shared,
+            front: front.map(Box::new),
             target,
             staged: 0,
             keys: Box::new([O::Key::default(); STAGED_RECORDS]),
@@ -35,7 +57,7 @@ impl<O: Operation> Sink<O> {
         }
     }
 
-    /// Takes a record. Mostly it is only put aside; now and then bins are applied or a run is written.
+    /// Takes a record. Mostly it is only put aside; now and then bins are applied or written, or a run is written.
     ///
     /// # Errors
     /// Those of writing a run; [`crate::Error::KeyOutOfRange`]; [`inshore_store::Error::Cancelled`]. After an error the
@@ -74,19 +96,26 @@ impl<O: Operation> Sink<O> {
 
     #[inline(never)]
     fn scatter(&mut self, keys: &[O::Key], value: O::Value) -> Result<()> {
-        match &mut self.target {
-            Target::Dense(bins) => bins.push(keys, |_| value, self.shared.dense()),
-            Target::Merge(formation) => formation.push(keys, |_| value),
+        let Sink { target, shared, .. } = self;
+        match &mut self.front {
+            None => target.push(keys, |_| value, shared),
+            Some(front) => {
+                front.push(keys, |_| value, |keys, values| target.push(keys, |i| values[i], shared))
+            }
         }
     }
 
     #[inline(never)]
     fn flush(&mut self) -> Result<()> {
+        let Sink { target, shared, .. } = self;
         let (keys, values) = (&self.keys[..self.staged], &self.values[..self.staged]);
         self.staged = 0;
-        match &mut self.target {
-            Target::Dense(bins) => bins.push(keys, |i| values[i], self.shared.dense()),
-            Target::Merge(formation) => formation.push(keys, |i| values[i]),
+        let value_at = |i| values[i];
+        match &mut self.front {
+            None => target.push(keys, value_at, shared),
+            Some(front) => {
+                front.push(keys, value_at, |keys, values| target.push(keys, |i| values[i], shared))
+            }
         }
     }
 
@@ -96,14 +125,21 @@ impl<O: Operation> Sink<O> {
     /// Those of [`Sink::push`].
     pub fn finish(mut self) -> Result<()> {
         self.flush()?;
-        let Sink { shared, target, .. } = self;
+        let Sink { shared, front, mut target, .. } = self;
+        let mut combined = 0;
+        if let Some(mut front) = front {
+            front.empty(&mut |keys, values| target.push(keys, |i| values[i], &shared))?;
+            combined = front.combined;
+        }
         shared.job.check_cancelled()?;
         match target {
             Target::Dense(bins) => bins.finish(shared.dense())?,
             Target::Merge(mut formation) => {
                 formation.sort()?;
+                formation.done.records_pushed += combined;
                 shared.take_back(*formation);
             }
+            Target::Partition(partitioner) => shared.take_partitioner(*partitioner),
         }
         shared.sink_finished();
         Ok(())

@@ -3,7 +3,7 @@
 use inshore_store::Job;
 use serde::Serialize;
 
-use crate::{Block, Operation, Result, Strategy, dense::Scan, merge::Merge, part::Part};
+use crate::{Block, Operation, Result, Strategy, bins::BinReader, dense::Scan, merge::Merge, part::Part};
 
 /// The result: sorted, unique records, block by block. Dropping it removes the runs and hands the memory back.
 ///
@@ -37,6 +37,7 @@ enum State<O: Operation> {
 pub(crate) enum Records<O: Operation> {
     Dense(Scan<O>),
     Merge(Box<Merge<O>>),
+    Bins(Box<BinReader<O>>),
 }
 
 impl<O: Operation> Records<O> {
@@ -44,6 +45,7 @@ impl<O: Operation> Records<O> {
         match self {
             Records::Dense(scan) => Ok(scan.next_block()),
             Records::Merge(merge) => merge.next_block(),
+            Records::Bins(reader) => reader.next_block(),
         }
     }
 
@@ -51,6 +53,7 @@ impl<O: Operation> Records<O> {
         match self {
             Records::Dense(_) => 0,
             Records::Merge(merge) => merge.records_in,
+            Records::Bins(reader) => reader.records_in,
         }
     }
 }
@@ -173,13 +176,14 @@ pub struct Stats {
     pub records_in: u64,
     /// Distinct keys handed out so far: all of them after the end.
     pub records_out: u64,
-    /// Runs written while records came in; 0 where all fitted in memory.
+    /// Runs written while records came in; 0 where all fitted in memory, and for dense and partition.
     pub runs: u64,
-    /// How many runs can be merged at once; 0 for dense.
+    /// How many runs can be merged at once; 0 for dense and partition.
     pub fan_in: usize,
-    /// Merges that a record goes through at most, the last, streaming one included; 0 without runs.
+    /// Merges that a record goes through at most, the last, streaming one included; 0 without runs, 1 with bins
+    /// on flash.
     pub merge_passes: u32,
-    /// Bytes of runs written in all passes.
+    /// Bytes of runs or bins written in all passes.
     pub bytes_spilled: u64,
 }
 

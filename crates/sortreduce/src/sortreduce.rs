@@ -8,11 +8,16 @@ use std::sync::{
 use inshore_store::Job;
 
 use crate::{
-    Config, Error, Operation, Result, Sink, Sorted, Stats, Strategy, choose,
+    Config, Error, Operation, Result, Sink, Sorted, Stats, Strategy,
+    bins::BinsPart,
+    cost::{Choice, Layout},
     dense::{Bins, Dense, DensePart},
     form::{Formation, Formed},
+    front::{self, Front},
     merge::SortedChunk,
     part::{ChunksPart, Part, RunsPart},
+    partition::{Binned, Partitioner},
+    partplan::PartitionPlan,
     passes::merge_runs,
     plan::{DensePlan, MergePlan},
     run::run_bytes,
@@ -31,13 +36,26 @@ pub(crate) struct Shared<O: Operation> {
     pub job: Job,
     operation: O,
     pub config: Config,
+    choice: Choice,
     sinks_open: AtomicUsize,
     method: Method<O>,
 }
 
 enum Method<O: Operation> {
-    Dense { dense: Dense<O>, plan: DensePlan },
-    Merge { plan: MergePlan, state: Mutex<Forming<O>> },
+    Dense {
+        dense: Dense<O>,
+        plan: DensePlan,
+    },
+    Partition {
+        plan: PartitionPlan,
+        idle: Mutex<Vec<Partitioner<O::Key, O::Value>>>,
+    },
+    /// With so many slots in the front of each sink, if any.
+    Merge {
+        plan: MergePlan,
+        slots: Option<usize>,
+        state: Mutex<Forming<O>>,
+    },
 }
 
 /// What the sinks of a merging sort-reduce have done so far.
@@ -55,22 +73,19 @@ impl<O: Operation> SortReduce<O> {
     /// [`crate::smallest_memory_bytes`], or below what a forced dense strategy needs;
     /// [`inshore_store::Error::OverBudget`] where the job's budget has less; [`Error::NoKeyRange`].
     pub fn new(job: &Job, operation: O, config: &Config) -> Result<Self> {
-        let method = match choose(config, size_of::<O::Value>()) {
-            Strategy::Dense => {
-                let plan = dense_plan::<O>(config)?;
-                let dense = Dense::new(config.name, operation.clone(), plan, job.budget())?;
-                Method::Dense { dense, plan }
-            }
-            Strategy::Merge => {
-                let plan = MergePlan::new::<O::Key, O::Value>(config)?;
-                let state = Mutex::new(Forming { idle: Vec::new(), formed: Formed::default() });
-                Method::Merge { plan, state }
-            }
+        let profile = job.store().drive_profile();
+        let choice = Choice::new(config, layout::<O>(), profile.as_ref());
+        let method = match choice.strategy {
+            Strategy::Dense => Method::dense(job, operation.clone(), config)?,
+            Strategy::Partition => Method::partition(config)?,
+            Strategy::Merge => Method::merge(config, None)?,
+            Strategy::HashFirst => Method::hash_first(config)?,
         };
         Ok(SortReduce(Arc::new(Shared {
             job: job.clone(),
             operation,
             config: config.clone(),
+            choice,
             sinks_open: AtomicUsize::new(0),
             method,
         })))
@@ -80,8 +95,15 @@ impl<O: Operation> SortReduce<O> {
     pub fn strategy(&self) -> Strategy {
         match self.0.method {
             Method::Dense { .. } => Strategy::Dense,
-            Method::Merge { .. } => Strategy::Merge,
+            Method::Partition { .. } => Strategy::Partition,
+            Method::Merge { slots: None, .. } => Strategy::Merge,
+            Method::Merge { slots: Some(_), .. } => Strategy::HashFirst,
         }
+    }
+
+    /// Why that strategy: what each one was estimated to cost.
+    pub fn choice(&self) -> &Choice {
+        &self.0.choice
     }
 
     /// A sink for one thread. Sinks may come one after the other; at most [`Config::sinks`] at the same time.
@@ -95,10 +117,11 @@ impl<O: Operation> SortReduce<O> {
         let shared = &self.0;
         let open = shared.sinks_open.fetch_add(1, Ordering::Relaxed);
         assert!(open < shared.config.sinks.max(1), "more than {} sinks", shared.config.sinks);
-        let target = shared.target().inspect_err(|_| {
+        let both = shared.front().and_then(|front| Ok((front, shared.target()?)));
+        let (front, target) = both.inspect_err(|_| {
             shared.sinks_open.fetch_sub(1, Ordering::Relaxed);
         })?;
-        Ok(Sink::new(shared.clone(), target))
+        Ok(Sink::new(shared.clone(), front, target))
     }
 
     /// Ends the input and gives the result. Runs are merged here, with all the memory and as many threads as there were
@@ -125,23 +148,63 @@ impl<O: Operation> SortReduce<O> {
     }
 }
 
-fn dense_plan<O: Operation>(config: &Config) -> Result<DensePlan> {
-    let (key_bytes, value_bytes) = (size_of::<O::Key>(), size_of::<O::Value>());
-    let Some(key_range) = config.key_range else { return Err(Error::NoKeyRange { name: config.name }) };
-    if let Some(plan) = DensePlan::new(config, key_bytes, value_bytes) {
-        return Ok(plan);
+fn layout<O: Operation>() -> Layout {
+    Layout {
+        key_bytes: size_of::<O::Key>(),
+        value_bytes: size_of::<O::Value>(),
+        value_align: align_of::<O::Value>(),
     }
-    let fits = |&bytes: &u64| {
-        let config = Config { memory_bytes: bytes, ..config.clone() };
-        DensePlan::new(&config, key_bytes, value_bytes).is_some()
-    };
+}
+
+impl<O: Operation> Method<O> {
+    fn dense(job: &Job, operation: O, config: &Config) -> Result<Self> {
+        let bytes = (size_of::<O::Key>(), size_of::<O::Value>());
+        let plan = DensePlan::new(config, bytes.0, bytes.1);
+        let fits = |config: &Config| DensePlan::new(config, bytes.0, bytes.1).is_some();
+        let plan = plan.map_or_else(|| Err(does_not_fit(Strategy::Dense, "array", config, fits)), Ok)?;
+        Ok(Method::Dense { dense: Dense::new(config.name, operation, plan, job.budget())?, plan })
+    }
+
+    fn partition(config: &Config) -> Result<Self> {
+        let plan = |config: &Config| PartitionPlan::new(config, layout::<O>());
+        let fits = |config: &Config| plan(config).is_some();
+        let plan =
+            plan(config).map_or_else(|| Err(does_not_fit(Strategy::Partition, "bins", config, fits)), Ok)?;
+        Ok(Method::Partition { plan, idle: Mutex::default() })
+    }
+
+    fn merge(config: &Config, slots: Option<usize>) -> Result<Self> {
+        let plan = MergePlan::new::<O::Key, O::Value>(config)?;
+        let state = Mutex::new(Forming { idle: Vec::new(), formed: Formed::default() });
+        Ok(Method::Merge { plan, slots, state })
+    }
+
+    /// Fronts take their memory from what merging has.
+    fn hash_first(config: &Config) -> Result<Self> {
+        let fits = |bytes| front::plan(&Config { memory_bytes: bytes, ..config.clone() }, layout::<O>());
+        let Some((slots, fronts)) = fits(config.memory_bytes) else {
+            let what = format!("sorting {} with {} sinks behind tables", config.name, config.sinks);
+            let doubled =
+                std::iter::successors(Some(config.memory_bytes.max(1)), |bytes| bytes.checked_mul(2));
+            let smallest = doubled.clone().find(|&bytes| fits(bytes).is_some()).unwrap_or(u64::MAX);
+            let given = config.memory_bytes;
+            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
+        };
+        Self::merge(&Config { memory_bytes: config.memory_bytes - fronts, ..config.clone() }, Some(slots))
+    }
+}
+
+/// Why a strategy cannot be forced: there is no range of keys, or it needs more memory, and how much.
+fn does_not_fit(strategy: Strategy, what: &str, config: &Config, fits: impl Fn(&Config) -> bool) -> Error {
+    let Some(key_range) = config.key_range else { return Error::NoKeyRange { name: config.name, strategy } };
+    let fits = |&bytes: &u64| fits(&Config { memory_bytes: bytes, ..config.clone() });
     let doubled = std::iter::successors(Some(config.memory_bytes.max(1)), |bytes| bytes.checked_mul(2));
-    Err(inshore_store::Error::BudgetTooSmall {
-        what: format!("the dense array of {} for {key_range} keys", config.name),
+    inshore_store::Error::BudgetTooSmall {
+        what: format!("the {strategy} {what} of {} for {key_range} keys", config.name),
         given: config.memory_bytes,
         smallest: doubled.clone().find(fits).unwrap_or(u64::MAX),
     }
-    .into())
+    .into()
 }
 
 impl<O: Operation> Shared<O> {
@@ -149,13 +212,30 @@ impl<O: Operation> Shared<O> {
     fn target(&self) -> Result<Target<O>> {
         match &self.method {
             Method::Dense { plan, .. } => Ok(Target::Dense(Bins::new(plan, self.job.budget())?)),
-            Method::Merge { plan, state } => {
+            Method::Partition { plan, idle } => {
+                let idle = idle.lock().expect("no panic under this lock").pop();
+                Ok(Target::Partition(Box::new(match idle {
+                    Some(partitioner) => partitioner,
+                    None => Partitioner::new(&self.job, self.config.name, plan)?,
+                })))
+            }
+            Method::Merge { plan, state, .. } => {
                 let idle = state.lock().expect("no panic under this lock").idle.pop();
                 Ok(Target::Merge(Box::new(match idle {
                     Some(formation) => formation,
                     None => self.formation(plan)?,
                 })))
             }
+        }
+    }
+
+    /// What a new sink combines in first.
+    fn front(&self) -> Result<Option<Front<O>>> {
+        match self.method {
+            Method::Merge { slots: Some(slots), .. } => {
+                Ok(Some(Front::new(self.operation.clone(), slots, self.job.budget())?))
+            }
+            _ => Ok(None),
         }
     }
 
@@ -172,23 +252,50 @@ impl<O: Operation> Shared<O> {
                 let level = Level::Pushed(stats.records_in);
                 Ok(Sorted::new(job, stats, level, Part::Dense(DensePart::new(dense))))
             }
-            Method::Merge { plan, state } => {
+            Method::Partition { plan, idle } => {
+                finish_bins(job, operation, plan, idle.into_inner().expect("no panic under this lock"))
+            }
+            Method::Merge { plan, slots, state } => {
                 let state = state.into_inner().expect("no panic under this lock");
+                let strategy = if slots.is_some() { Strategy::HashFirst } else { Strategy::Merge };
+                let mut stats = Stats::new(strategy);
+                stats.fan_in = plan.fan_in::<O::Key, O::Value>();
+                stats.records_in = state.formed.records_pushed;
                 if state.formed.runs_count == 0 {
-                    Ok(finish_in_memory(job, operation, &plan, state))
+                    Ok(finish_in_memory(job, operation, &plan, state, stats))
                 } else {
-                    finish_on_flash(job, operation, &plan, &config, state)
+                    finish_on_flash(job, operation, &plan, &config, state, stats)
                 }
             }
         }
     }
 }
 
+/// Bins are read from flash, and where they lie in memory.
+fn finish_bins<O: Operation>(
+    job: Job,
+    operation: O,
+    plan: PartitionPlan,
+    idle: Vec<Partitioner<O::Key, O::Value>>,
+) -> Result<Sorted<O>> {
+    let mut stats = Stats::new(Strategy::Partition);
+    stats.records_in = idle.iter().map(|partitioner| partitioner.records).sum();
+    let sinks = idle.into_iter().map(Partitioner::finish).collect::<Result<Vec<_>>>()?;
+    let blocks: usize = sinks.iter().map(Binned::blocks_len).sum();
+    stats.bytes_spilled = (blocks * plan.block_bytes) as u64;
+    stats.merge_passes = u32::from(blocks > 0);
+    job.counters().add_level(0, stats.records_in, stats.records_in);
+    Ok(Sorted::new(job, stats, Level::Merge(1), Part::Bins(BinsPart::new(operation, plan, sinks))))
+}
+
 /// No run was written: the sinks' chunks are merged where they lie.
-fn finish_in_memory<O: Operation>(job: Job, operation: O, plan: &MergePlan, state: Forming<O>) -> Sorted<O> {
-    let mut stats = Stats::new(Strategy::Merge);
-    stats.fan_in = plan.fan_in::<O::Key, O::Value>();
-    stats.records_in = state.formed.records_pushed;
+fn finish_in_memory<O: Operation>(
+    job: Job,
+    operation: O,
+    plan: &MergePlan,
+    state: Forming<O>,
+    stats: Stats,
+) -> Sorted<O> {
     let records = state.idle.iter().map(Formation::records_in_chunk).sum();
     job.counters().add_level(0, stats.records_in, records);
     let chunk = |formation: Formation<O>| Arc::new(SortedChunk::new(formation.into_chunk()));
@@ -203,15 +310,13 @@ fn finish_on_flash<O: Operation>(
     plan: &MergePlan,
     config: &Config,
     state: Forming<O>,
+    mut stats: Stats,
 ) -> Result<Sorted<O>> {
     let mut formed = state.formed;
     for formation in state.idle {
         formed.add(formation.finish()?);
     }
     job.counters().add_level(0, formed.records_pushed, formed.records_in_runs);
-    let mut stats = Stats::new(Strategy::Merge);
-    stats.fan_in = plan.fan_in::<O::Key, O::Value>();
-    stats.records_in = formed.records_pushed;
     stats.runs = formed.runs_count;
     let bytes = |records| run_bytes::<O::Key, O::Value>(records, plan.block_bytes);
     stats.bytes_spilled = formed.runs.iter().map(|run| bytes(run.records)).sum();
@@ -226,13 +331,21 @@ impl<O: Operation> Shared<O> {
     pub fn dense(&self) -> &Dense<O> {
         match &self.method {
             Method::Dense { dense, .. } => dense,
-            Method::Merge { .. } => unreachable!("a sink with bins belongs to a dense sort-reduce"),
+            _ => unreachable!("a sink with bins belongs to a dense sort-reduce"),
         }
     }
 
     /// Counts a sink as finished.
     pub fn sink_finished(&self) {
         self.sinks_open.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Keeps a sink's bins for the next sink or the end.
+    pub fn take_partitioner(&self, partitioner: Partitioner<O::Key, O::Value>) {
+        let Method::Partition { idle, .. } = &self.method else {
+            unreachable!("a sink with a partitioner belongs to a partitioning sort-reduce")
+        };
+        idle.lock().expect("no panic under this lock").push(partitioner);
     }
 
     /// Keeps a sink's formation for the next sink or the end.

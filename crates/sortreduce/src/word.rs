@@ -25,6 +25,8 @@ pub trait Word:
     const MAX: Self;
     /// The lowest 64 bits.
     fn low(self) -> u64;
+    /// All bits, folded to 64: equal for equal numbers.
+    fn fold(self) -> u64;
     /// How many bits the number has.
     fn bits(self) -> u32;
     /// The sum, at most [`Word::MAX`].
@@ -41,6 +43,10 @@ macro_rules! impl_word {
             #[inline(always)]
             fn low(self) -> u64 {
                 self as u64
+            }
+            #[inline(always)]
+            fn fold(self) -> u64 {
+                self as u64 ^ u128::from(self).wrapping_shr(64) as u64
             }
             #[inline(always)]
             fn bits(self) -> u32 {

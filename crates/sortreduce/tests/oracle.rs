@@ -36,6 +36,16 @@ fn configs(range: Option<u64>, record_bytes: usize) -> Vec<Config> {
         if range.is_some() {
             let strategy = Some(Strategy::Dense);
             all.push(Config { key_range: range, strategy, ..config(256 * MIB, sinks) });
+            for (memory_bytes, chunk_bytes) in [(64 * MIB, None), (16 * MIB, Some(64 << 10))] {
+                let strategy = Some(Strategy::Partition);
+                all.push(Config { key_range: range, strategy, chunk_bytes, ..config(memory_bytes, sinks) });
+            }
+        }
+        let tiny = smallest_memory_bytes(sinks, record_bytes)
+            + (sinks * (64 << 10) + sinks * 1100 * record_bytes) as u64;
+        for (memory_bytes, chunk_bytes) in [(64 * MIB, None), (tiny, Some(16 << 10))] {
+            let strategy = Some(Strategy::HashFirst);
+            all.push(Config { key_range: range, strategy, chunk_bytes, ..config(memory_bytes, sinks) });
         }
     }
     all
@@ -179,7 +189,7 @@ fn sums_of_floats_agree_within_their_tolerance() {
 fn one_value_for_many_keys_is_the_same_as_many_records() {
     let mut random = Random(3);
     let operation = by(|a: u64, b| a + b);
-    for strategy in [Strategy::Dense, Strategy::Merge] {
+    for strategy in Strategy::ALL {
         let config = Config {
             key_range: Some(50_000),
             strategy: Some(strategy),
@@ -299,7 +309,7 @@ fn few_distinct_keys_never_leave_memory() {
 #[test]
 fn sinks_one_after_the_other_share_a_chunk() {
     for (strategy, chunk_bytes) in
-        [(Strategy::Dense, None), (Strategy::Merge, None), (Strategy::Merge, Some(4096))]
+        Strategy::ALL.map(|strategy| (strategy, None)).into_iter().chain([(Strategy::Merge, Some(4096))])
     {
         let config =
             Config { key_range: Some(1 << 20), strategy: Some(strategy), chunk_bytes, ..config(64 * MIB, 1) };
@@ -324,6 +334,54 @@ fn sinks_one_after_the_other_share_a_chunk() {
 }
 
 #[test]
+fn partitioning_writes_and_reads_each_update_once() {
+    let config = Config {
+        key_range: Some(1 << 20),
+        strategy: Some(Strategy::Partition),
+        chunk_bytes: Some(64 << 10),
+        ..config(8 * MIB, 2)
+    };
+    let mut random = Random(7);
+    let records: Vec<(u64, u32)> = (0..600_000).map(|n| (random.below(1 << 20), n)).collect();
+    let operation = by(|a: u32, b| a.wrapping_add(b));
+    let job = job(config.memory_bytes, &[]);
+    let (got, stats) = sort_reduce_in(2, &job, &operation, &config, &records).unwrap();
+    assert_same(&got, &model(&operation, &records), "partition");
+    // Keys of 20 bits less those of the bin take 2 bytes, and what is left in memory is not written.
+    let counters = job.job.counters();
+    assert_eq!(counters.bytes_read(), stats.bytes_spilled);
+    assert!((2_400_000..3_700_000).contains(&stats.bytes_spilled), "{stats:?}");
+    assert!(counters.bytes_written() >= stats.bytes_spilled);
+    let levels = job.job.report().levels;
+    assert_eq!((levels[0].records_in, levels[0].records_out), (600_000, 600_000));
+    assert_eq!((levels[1].records_in, levels[1].records_out), (600_000, got.len() as u64));
+}
+
+#[test]
+fn the_answer_does_not_depend_on_strategy_budget_threads_or_parts() {
+    let mut random = Random(8);
+    // Some keys are popular.
+    let records: Vec<(u32, u64)> = (0..250_000u64)
+        .map(|n| (random.below(400_000) as u32 >> (random.below(4) * 5), n.wrapping_mul(n) << 20))
+        .collect();
+    let operation = by(|a: u64, b| a.wrapping_add(b));
+    let expected = model(&operation, &records);
+    for strategy in Strategy::ALL {
+        for (memory_bytes, chunk_bytes) in [(128 * MIB, None), (8 * MIB, None), (8 * MIB, Some(32 << 10))] {
+            for (sinks, parts) in [(1, 4), (2, 1), (4, 2), (3, 7)] {
+                let strategy = Some(strategy);
+                let config =
+                    Config { key_range: Some(400_000), strategy, chunk_bytes, ..config(memory_bytes, sinks) };
+                let job = job(config.memory_bytes, &[]);
+                let (got, _) = sort_reduce_in(parts, &job, &operation, &config, &records).unwrap();
+                assert_same(&got, &expected, &format!("{parts} parts, {config:?}"));
+                assert!(job.job.budget().reserved_bytes_max() <= config.memory_bytes, "{config:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_result_that_is_dropped_half_read_leaves_nothing_behind() {
     let (job, config, records) = spill(50_000, 2);
     let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config).unwrap();
@@ -339,10 +397,50 @@ fn a_result_that_is_dropped_half_read_leaves_nothing_behind() {
 fn dense_is_chosen_where_it_fits() {
     let with = |key_range, memory_bytes| Config { key_range, ..config(memory_bytes, 2) };
     assert_eq!(choose(&with(Some(1 << 20), 64 * MIB), 8), Strategy::Dense);
-    assert_eq!(choose(&with(Some(1 << 20), 8 * MIB), 8), Strategy::Merge);
+    assert_ne!(choose(&with(Some(1 << 20), 8 * MIB), 8), Strategy::Dense);
+    assert_eq!(choose(&with(Some(1 << 20), MIB), 8), Strategy::Merge);
     assert_eq!(choose(&with(Some(1 << 28), 64 * MIB), 0), Strategy::Dense);
     assert_eq!(choose(&with(Some(u64::MAX), 64 * MIB), 0), Strategy::Merge);
     assert_eq!(choose(&with(None, 64 * MIB), 8), Strategy::Merge);
+}
+
+#[test]
+fn the_choice_follows_what_is_expected() {
+    let with = |key_range, records, keys| Config {
+        key_range,
+        expected_records: Some(records),
+        expected_keys: Some(keys),
+        ..config(64 * MIB, 2)
+    };
+    let range = Some(100_000_000);
+    // Each update once, where every one has its own key.
+    assert_eq!(choose(&with(range, 1_000_000_000, 100_000_000), 4), Strategy::Partition);
+    // Half of a few keys' updates meet in the cache, and the rest in a chunk.
+    assert_eq!(choose(&with(None, 1_000_000_000, 1 << 14), 8), Strategy::HashFirst);
+    assert_eq!(choose(&with(None, 1_000_000_000, 500_000_000), 8), Strategy::Merge);
+    let forced = Config { strategy: Some(Strategy::Merge), ..with(range, 1_000_000_000, 100_000_000) };
+    assert_eq!(choose(&forced, 4), Strategy::Merge);
+}
+
+#[test]
+fn a_choice_tells_what_it_was_made_of() {
+    let config =
+        Config { key_range: Some(100_000_000), expected_records: Some(200_000_000), ..config(64 * MIB, 2) };
+    let job = job(64 * MIB, &[]);
+    let sort = SortReduce::new(&job.job, by::<u32, f32>(|a, b| a + b), &config).unwrap();
+    let choice = sort.choice();
+    assert_eq!((choice.strategy, sort.strategy()), (Strategy::Partition, Strategy::Partition));
+    assert_eq!((choice.is_forced, choice.is_drive_measured, choice.records), (false, false, 200_000_000));
+    // Not dense: the array needs 400 MB.
+    assert_eq!(choice.estimates.len(), 3);
+    assert!(choice.estimates.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
+    for estimate in &choice.estimates {
+        assert!(estimate.bytes_written >= 100 * MIB && estimate.bytes_read >= 100 * MIB, "{choice}");
+        assert!(estimate.cpu_seconds > 0.0 && estimate.drive_seconds > 0.0 && estimate.seconds > 0.0);
+    }
+    let text = choice.to_string();
+    assert!(text.starts_with("partition (least estimate) for 200000000 records"), "{text}");
+    assert_eq!(text.lines().count(), 4, "{text}");
 }
 
 #[test]
@@ -356,6 +454,13 @@ fn a_key_outside_the_range_of_a_dense_array_is_an_error() {
     }
     for key in [1000, 1023, 1 << 20, u32::MAX] {
         let config = Config { key_range: Some(1000), ..config(16 * MIB, 1) };
+        let records = [(5u32, 1u64), (key, 1)];
+        let error = sort_reduce(&job(16 * MIB, &[]), &by(|a: u64, b| a + b), &config, &records).unwrap_err();
+        assert!(error.to_string().contains(&format!("key {key} is outside")), "{error}");
+    }
+    for key in [1000, u32::MAX] {
+        let strategy = Some(Strategy::Partition);
+        let config = Config { key_range: Some(1000), strategy, ..config(16 * MIB, 1) };
         let records = [(5u32, 1u64), (key, 1)];
         let error = sort_reduce(&job(16 * MIB, &[]), &by(|a: u64, b| a + b), &config, &records).unwrap_err();
         assert!(error.to_string().contains(&format!("key {key} is outside")), "{error}");
@@ -378,14 +483,25 @@ fn a_budget_too_small_is_refused_by_size() {
     let dense = Config { key_range: Some(1 << 30), strategy, ..config(MIB, 1) };
     let error = SortReduce::new(&job.job, by::<u64, u64>(|a, b| a + b), &dense).err().unwrap();
     assert!(error.to_string().contains("the smallest budget that works is 16 GiB"), "{error}");
-    let dense = Config { strategy, ..config(MIB, 1) };
-    let error = SortReduce::new(&job.job, by::<u64, u64>(|a, b| a + b), &dense).err().unwrap();
-    assert!(matches!(error, Error::NoKeyRange { .. }), "{error}");
+    for strategy in [Strategy::Dense, Strategy::Partition] {
+        let small = Config { strategy: Some(strategy), ..config(MIB, 1) };
+        let error = SortReduce::new(&job.job, by::<u64, u64>(|a, b| a + b), &small).err().unwrap();
+        assert!(error.to_string().contains(&format!("the {strategy} strategy needs a range")), "{error}");
+    }
+    let partition =
+        Config { key_range: Some(1 << 33), strategy: Some(Strategy::Partition), ..config(4 * MIB, 1) };
+    let error = SortReduce::new(&job.job, by::<u64, u64>(|a, b| a + b), &partition).err().unwrap();
+    assert!(error.to_string().contains("the partition bins of test"), "{error}");
+    let hash_first =
+        Config { strategy: Some(Strategy::HashFirst), ..config(smallest_memory_bytes(1, 16), 1) };
+    let error = SortReduce::new(&job.job, by::<u64, u64>(|a, b| a + b), &hash_first).err().unwrap();
+    assert!(error.to_string().contains("the smallest budget that works"), "{error}");
 }
 
 #[test]
 fn more_runs_than_checksums_have_room_for_are_refused() {
-    let config = Config { chunk_bytes: Some(4 << 10), ..config(MIB, 1) };
+    let strategy = Some(Strategy::Merge);
+    let config = Config { chunk_bytes: Some(4 << 10), strategy, ..config(MIB, 1) };
     let job = job(MIB, &[]);
     let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config).unwrap();
     let mut sink = sort.sink().unwrap();

@@ -126,6 +126,7 @@ fn sort_config(vertices: u64, sinks: usize, memory_bytes: u64, tuning: &Tuning) 
         strategy: tuning.strategy,
         chunk_bytes: tuning.chunk_bytes,
         name: "updates",
+        ..Config::default()
     }
 }
 
@@ -275,12 +276,17 @@ impl<S: State> Engine<S> {
 
     /// What is to be said of the run.
     pub fn summary(&self) -> Summary {
-        let strategy =
-            match (self.strategies.contains(&Strategy::Dense), self.strategies.contains(&Strategy::Merge)) {
-                (true, true) => "dense and merge",
-                (true, false) => "dense",
-                (false, _) => "merge",
-            };
+        let has = |strategy| self.strategies.contains(&strategy);
+        let has_merge = has(Strategy::Merge) || has(Strategy::HashFirst);
+        let strategy = match (has(Strategy::Dense), has(Strategy::Partition), has_merge) {
+            (true, true, true) => "dense, partition and merge",
+            (true, true, false) => "dense and partition",
+            (true, false, true) => "dense and merge",
+            (true, false, false) => "dense",
+            (false, true, true) => "partition and merge",
+            (false, true, false) => "partition",
+            (false, false, _) => "merge",
+        };
         Summary {
             supersteps: self.supersteps,
             edges_traversed: self.edges_traversed,

@@ -1,0 +1,201 @@
+//! Reading what the partition strategy put into bins.
+
+use std::{collections::VecDeque, ops::Range, sync::Arc};
+
+use inshore_store::{Buffer, Job, PendingRead};
+
+use crate::{
+    Block, Operation, Result,
+    array::Array,
+    partition::{Binned, block_values, unpack},
+    partplan::{PartitionPlan, UNPACKED_RECORDS},
+    table::{accumulate, scan},
+};
+
+/// Some bins that are to be streamed in order.
+pub(crate) struct BinsPart<O: Operation> {
+    operation: O,
+    plan: PartitionPlan,
+    sinks: Arc<Vec<Binned<O::Value>>>,
+    bins: Range<usize>,
+    /// Readers that have room beside each other.
+    readers_max: usize,
+}
+
+impl<O: Operation> BinsPart<O> {
+    pub fn new(operation: O, plan: PartitionPlan, sinks: Vec<Binned<O::Value>>) -> Self {
+        let (bins, readers_max) = (0..plan.bins, plan.readers_max);
+        BinsPart { operation, plan, sinks: Arc::new(sinks), bins, readers_max }
+    }
+
+    fn records(&self, bin: usize) -> u64 {
+        self.sinks.iter().map(|sink| sink.records(bin)).sum()
+    }
+
+    /// Cuts the bins into parts with about equally many records.
+    pub fn split(self, parts: usize) -> Vec<BinsPart<O>> {
+        let parts = parts.min(self.readers_max).max(1);
+        let all: u64 = self.bins.clone().map(|bin| self.records(bin)).sum();
+        let (mut start, mut done) = (self.bins.start, 0);
+        let part = |number: usize| {
+            let wanted = all * (number as u64 + 1) / parts as u64;
+            let mut end = start;
+            // A bin belongs to the part in which its middle lies.
+            while end < self.bins.end && (number + 1 == parts || done + self.records(end) / 2 < wanted) {
+                done += self.records(end);
+                end += 1;
+            }
+            let bins = std::mem::replace(&mut start, end)..end;
+            BinsPart {
+                operation: self.operation.clone(),
+                plan: self.plan,
+                sinks: self.sinks.clone(),
+                bins,
+                readers_max: self.readers_max / parts,
+            }
+        };
+        (0..parts).map(part).collect()
+    }
+
+    /// Takes the memory for one bin's table and starts to read.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn begin(self, job: &Job) -> Result<BinReader<O>> {
+        let (plan, what) = (self.plan, "the table of a bin");
+        let keys = 1usize << plan.bin_bits;
+        let read_bytes = plan.reads_ahead * plan.block_bytes;
+        let buffers = Buffer::zeroed(job.budget(), read_bytes, "the read buffers of bins")?;
+        let mut reader = BinReader {
+            job: job.clone(),
+            table: Array::zeroed(job.budget(), keys, what)?,
+            present: Array::zeroed(job.budget(), keys.div_ceil(64), what)?,
+            lows: Array::zeroed(job.budget(), UNPACKED_RECORDS, what)?,
+            keys: Array::zeroed(job.budget(), plan.scan_records, what)?,
+            values: Array::zeroed(job.budget(), plan.scan_records, what)?,
+            ahead: VecDeque::new(),
+            wanted: Wanted { bin: self.bins.start, sink: 0, block: 0 },
+            bin: self.bins.start,
+            word: None,
+            records_in: 0,
+            part: self,
+        };
+        buffers.split(plan.block_bytes).into_iter().try_for_each(|buffer| reader.read_ahead(buffer))?;
+        Ok(reader)
+    }
+}
+
+/// The next block that will be asked for.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    bin: usize,
+    sink: usize,
+    block: usize,
+}
+
+/// Streams the records of bins in order.
+pub(crate) struct BinReader<O: Operation> {
+    job: Job,
+    part: BinsPart<O>,
+    table: Array<O::Value>,
+    present: Array<u64>,
+    lows: Array<u32>,
+    keys: Array<O::Key>,
+    values: Array<O::Value>,
+    /// Blocks on their way, in the order in which they are used.
+    ahead: VecDeque<PendingRead>,
+    wanted: Wanted,
+    bin: usize,
+    /// The next word of the bitmap to be scanned; none where the bin is not accumulated yet.
+    word: Option<usize>,
+    pub records_in: u64,
+}
+
+impl<O: Operation> BinReader<O> {
+    /// The next records; none at the end.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
+    pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
+        while self.bin < self.part.bins.end {
+            let word = match self.word {
+                Some(word) => word,
+                None => {
+                    self.accumulate_bin()?;
+                    0
+                }
+            };
+            let place = word * 64;
+            let min = (((self.bin as u64) << self.part.plan.bin_bits) + place as u64).into();
+            let (words, count) = scan::<O::Key, _>(
+                min,
+                &self.present[word..],
+                &self.table[place.min(self.table.len())..],
+                &mut self.keys,
+                &mut self.values,
+            );
+            self.word = Some(word + words);
+            if word + words == self.present.len() {
+                self.present.fill(0);
+                self.word = None;
+                self.bin += 1;
+            }
+            if count > 0 {
+                return Ok(Some(Block { keys: &self.keys[..count], values: &self.values[..count] }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn accumulate_bin(&mut self) -> Result<()> {
+        self.job.check_cancelled()?;
+        let sinks = self.part.sinks.clone();
+        for sink in sinks.iter() {
+            for _ in sink.blocks(self.bin) {
+                self.accumulate_block()?;
+            }
+            let (lows, values) = sink.in_memory(self.bin);
+            let operation = &self.part.operation;
+            let combine = |a, b| operation.combine(a, b);
+            accumulate(0, lows, values, &mut self.table, &mut self.present, combine);
+            self.records_in += lows.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Takes the block that was asked for first.
+    fn accumulate_block(&mut self) -> Result<()> {
+        let (buffer, wanted) = self.ahead.pop_front().expect("asked for in the order of use").wait()?;
+        let plan = self.part.plan;
+        let block = &buffer[wanted];
+        let operation = &self.part.operation;
+        let values = block_values::<O::Value>(&plan, block);
+        for (number, values) in values.chunks(UNPACKED_RECORDS).enumerate() {
+            let lows = &mut self.lows[..values.len()];
+            unpack(&block[number * UNPACKED_RECORDS * plan.low_bytes..], plan.low_bytes, lows);
+            let combine = |a, b| operation.combine(a, b);
+            accumulate(0, lows, values, &mut self.table, &mut self.present, combine);
+        }
+        self.records_in += plan.block_records as u64;
+        self.read_ahead(buffer)
+    }
+
+    /// Asks for the next block, if there is one.
+    fn read_ahead(&mut self, buffer: Buffer) -> Result<()> {
+        let sinks = &self.part.sinks;
+        while self.wanted.bin < self.part.bins.end {
+            let Wanted { bin, sink, block } = self.wanted;
+            if sink == sinks.len() {
+                self.wanted = Wanted { bin: bin + 1, sink: 0, block: 0 };
+            } else if let Some(&number) = sinks[sink].blocks(bin).get(block) {
+                let (file, range) = sinks[sink].place(number);
+                self.ahead.push_back(file.submit_read(&self.job, range, buffer)?);
+                self.wanted.block += 1;
+                return Ok(());
+            } else {
+                self.wanted = Wanted { bin, sink: sink + 1, block: 0 };
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,306 @@
+//! The cost model: what each strategy would move and compute, and so which one is taken.
+//!
+//! ```text
+//!   records n, distinct keys d        from the configuration, or assumed
+//!   memory, sinks, key range      ─►  the same plans that the strategies use: chunks, bins, fronts
+//!   drive profile                     measured with the store, or assumed
+//!                                 ─►  Estimate of each possible strategy ─► the least seconds
+//! ```
+//!
+//! Keys are taken to be spread evenly over the distinct ones; skewed keys are combined more often, which helps the
+//! strategies that combine before they write. A strategy has two phases, pushing and reading; in each of them drive and
+//! cores work at the same time, so the slower one counts. Costs of the cores are constants, each with its measurement.
+
+use std::fmt;
+
+use inshore_store::{DriveProfile, format_bytes};
+use serde::Serialize;
+
+use crate::{Config, Strategy, front, partplan::PartitionPlan, plan::DensePlan, smallest_memory_bytes};
+
+// Nanoseconds of one core a record: CPU time of `examples/strategies.rs` with 8 million records and two threads, zeroing
+// of memory and I/O threads included, on a machine that was busy with other work. Ratios matter, not sizes.
+/// Dense: bins, shards, and the scan of the result.
+const DENSE_NS: f64 = 12.0;
+/// Dense: the same beyond the last-level cache (the 14 ns of one random update of 256 MiB).
+const DENSE_FAR_NS: f64 = 13.0;
+const DENSE_FAR_BYTES: f64 = (32 << 20) as f64;
+/// Dense: first touch of a byte of the array: 41 and 57 ns a record with arrays of 400 and 800 MB.
+const DENSE_TOUCH_NS: f64 = 0.35;
+/// Partition: bins and packed blocks; unpacking and tables; 24 ns together with the range's 6.
+const PARTITION_PUSH_NS: f64 = 10.0;
+const PARTITION_READ_NS: f64 = 8.0;
+/// Partition: a key of the range, for bitmap and table.
+const PARTITION_KEY_NS: f64 = 0.5;
+/// Merge: buckets and one sort of a chunk, for a record of 8 bytes and for each byte more. With 65,536 keys, where nothing
+/// is merged: 28 and 32 ns with 8 and 16 bytes.
+const FORM_NS: f64 = 24.0;
+const FORM_BYTE_NS: f64 = 0.75;
+/// Merge: a record of a run that is merged. With even keys: 38 and 50 ns together with forming.
+const MERGE_NS: f64 = 14.0;
+const MERGE_BYTE_NS: f64 = 0.75;
+/// Hash-first: a probe. With 65,536 keys and as many slots, of which 63 % hit: 29 ns with what went on.
+const FRONT_NS: f64 = 16.0;
+
+/// Without a profile of the drive: bytes a second, read and written at the same time, of a virtual drive with ordinary
+/// pages (the slowest that was measured), and reads a second of blocks here and there.
+const DRIVE_BYTES_PER_SECOND: f64 = 1.2e9;
+const DRIVE_READS_PER_SECOND: f64 = 40e3;
+/// Reads of a merge are of about this size.
+const MERGE_READ_BYTES: u64 = 256 << 10;
+const WRITE_BYTES: u64 = 1 << 20;
+/// Without a hint there are so many times as many bytes of records as memory.
+const MEMORY_TIMES: u64 = 8;
+
+/// What one strategy would cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Bytes of runs or bins written to the drive.
+    pub bytes_written: u64,
+    /// Bytes of them read back.
+    pub bytes_read: u64,
+    /// How long the drive would take for these, one after the other.
+    pub drive_seconds: f64,
+    /// Seconds of one core.
+    pub cpu_seconds: f64,
+    /// How long it would take: in each phase the larger of the drive's time and the cores'.
+    pub seconds: f64,
+}
+
+/// Why a strategy was taken: what `--explain` prints.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Whether it was forced, and not the least estimate.
+    pub is_forced: bool,
+    /// Records that are expected: [`Config::expected_records`], or a guess.
+    pub records: u64,
+    /// Distinct keys that are expected: [`Config::expected_keys`], or a guess.
+    pub keys: u64,
+    /// Whether the drive was measured; a guess otherwise.
+    pub is_drive_measured: bool,
+    /// Estimates of the strategies that the key range and the memory allow, the least first.
+    pub estimates: Vec<Estimate>,
+}
+
+impl Choice {
+    /// Estimates all strategies and takes the one that is forced or the least.
+    pub(crate) fn new(config: &Config, layout: Layout, profile: Option<&DriveProfile>) -> Choice {
+        let model = Model::new(config, layout, profile);
+        let mut estimates: Vec<Estimate> =
+            Strategy::ALL.into_iter().filter_map(|strategy| model.estimate(strategy)).collect();
+        estimates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let least = estimates.first().map_or(Strategy::Merge, |estimate| estimate.strategy);
+        Choice {
+            strategy: config.strategy.unwrap_or(least),
+            is_forced: config.strategy.is_some(),
+            records: model.records as u64,
+            keys: model.keys as u64,
+            is_drive_measured: profile.is_some(),
+            estimates,
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    /// Some lines of text.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = if self.is_forced { "forced" } else { "least estimate" };
+        writeln!(
+            out,
+            "{} ({why}) for {} records of {} keys, {} drive",
+            self.strategy,
+            self.records,
+            self.keys,
+            if self.is_drive_measured { "measured" } else { "assumed" }
+        )?;
+        for estimate in &self.estimates {
+            writeln!(
+                out,
+                "  {:10} {:8.2} s: cores {:.2} s, drive {:.2} s ({} written, {} read)",
+                estimate.strategy.to_string(),
+                estimate.seconds,
+                estimate.cpu_seconds,
+                estimate.drive_seconds,
+                format_bytes(estimate.bytes_written),
+                format_bytes(estimate.bytes_read)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// How keys and values lie in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub key_bytes: usize,
+    pub value_bytes: usize,
+    pub value_align: usize,
+}
+
+/// What the estimates are made of.
+struct Model<'a> {
+    config: &'a Config,
+    layout: Layout,
+    profile: Option<&'a DriveProfile>,
+    threads: f64,
+    records: f64,
+    keys: f64,
+}
+
+/// A phase: bytes written and read, and nanoseconds of one core.
+#[derive(Clone, Copy, Default)]
+struct Phase {
+    written: f64,
+    read: f64,
+    read_bytes: u64,
+    cpu_ns: f64,
+}
+
+/// How many distinct keys `records` records have, of `keys` that are equally likely.
+fn distinct(records: f64, keys: f64) -> f64 {
+    keys * -(-records / keys).exp_m1()
+}
+
+impl<'a> Model<'a> {
+    fn new(config: &'a Config, layout: Layout, profile: Option<&'a DriveProfile>) -> Model<'a> {
+        let record = (layout.key_bytes + layout.value_bytes) as u64;
+        let guess = config.memory_bytes.saturating_mul(MEMORY_TIMES) / record;
+        let records = config.expected_records.unwrap_or(guess).max(1) as f64;
+        let range = config.key_range.map_or(f64::INFINITY, |range| range.max(1) as f64);
+        let keys = match config.expected_keys {
+            Some(keys) => (keys.max(1) as f64).min(range).min(records),
+            None if range.is_finite() => distinct(records, range).max(1.0),
+            None => records,
+        };
+        let threads = config.sinks.max(1) as f64;
+        Model { config, layout, profile, threads, records, keys }
+    }
+
+    fn estimate(&self, strategy: Strategy) -> Option<Estimate> {
+        let phases = match strategy {
+            Strategy::Dense => self.dense()?,
+            Strategy::Partition => self.partition()?,
+            Strategy::Merge => self.merge(self.records, self.config.memory_bytes)?,
+            Strategy::HashFirst => self.hash_first()?,
+        };
+        let mut sum = Estimate {
+            strategy,
+            bytes_written: 0,
+            bytes_read: 0,
+            drive_seconds: 0.0,
+            cpu_seconds: 0.0,
+            seconds: 0.0,
+        };
+        for phase in phases {
+            let (drive, cpu) = (self.drive_seconds(phase), phase.cpu_ns * 1e-9);
+            sum.bytes_written += phase.written as u64;
+            sum.bytes_read += phase.read as u64;
+            sum.drive_seconds += drive;
+            sum.cpu_seconds += cpu;
+            sum.seconds += drive.max(cpu / self.threads);
+        }
+        Some(sum)
+    }
+
+    fn drive_seconds(&self, phase: Phase) -> f64 {
+        match self.profile {
+            Some(profile) => {
+                profile.write_seconds(phase.written as u64, WRITE_BYTES, true)
+                    + profile.read_seconds(phase.read as u64, phase.read_bytes, false)
+            }
+            None => {
+                let read_rate = DRIVE_BYTES_PER_SECOND.min(DRIVE_READS_PER_SECOND * phase.read_bytes as f64);
+                phase.written / DRIVE_BYTES_PER_SECOND + phase.read / read_rate.max(1.0)
+            }
+        }
+    }
+
+    fn record_bytes(&self) -> f64 {
+        (self.layout.key_bytes + self.layout.value_bytes) as f64
+    }
+
+    fn dense(&self) -> Option<[Phase; 2]> {
+        let Layout { key_bytes, value_bytes, .. } = self.layout;
+        // As wide as `choose` takes them, so that it agrees with what a sort-reduce does.
+        DensePlan::new(self.config, key_bytes.max(8), value_bytes)?;
+        // Memory comes in large pages: few keys of a wide range touch as many of those as there are keys.
+        let pages = self.config.key_range? as f64 * value_bytes as f64 / (2 << 20) as f64;
+        let touched = distinct(self.keys, pages.max(1.0)) * (2 << 20) as f64;
+        let far_ns = if touched > DENSE_FAR_BYTES { DENSE_FAR_NS } else { 0.0 };
+        let cpu_ns = self.records * (DENSE_NS + far_ns) + touched * DENSE_TOUCH_NS;
+        Some([Phase { cpu_ns, ..Phase::default() }, Phase::default()])
+    }
+
+    fn partition(&self) -> Option<[Phase; 2]> {
+        let plan = PartitionPlan::new(self.config, self.layout)?;
+        let in_memory = plan.bins as f64 * plan.block_records as f64 * self.threads;
+        // At the end half of a block of each bin is in memory.
+        let spilled =
+            if self.records <= in_memory / 2.0 { 0.0 } else { (self.records - in_memory / 2.0).max(0.0) };
+        let blocks = spilled / plan.block_records as f64;
+        if blocks > plan.blocks_max as f64 * self.threads {
+            return None;
+        }
+        let bytes = blocks * plan.block_bytes as f64;
+        let push = Phase { written: bytes, cpu_ns: self.records * PARTITION_PUSH_NS, ..Phase::default() };
+        let cpu_ns = self.records * PARTITION_READ_NS + plan.key_range as f64 * PARTITION_KEY_NS;
+        Some([push, Phase { read: bytes, read_bytes: plan.block_bytes as u64, cpu_ns, ..Phase::default() }])
+    }
+
+    /// For `records` records with the memory given.
+    fn merge(&self, records: f64, memory_bytes: u64) -> Option<[Phase; 2]> {
+        let smallest = smallest_memory_bytes(self.config.sinks, self.record_bytes() as usize);
+        if memory_bytes < smallest {
+            return None;
+        }
+        let share = memory_bytes as f64 * 0.8 / self.threads;
+        let chunk = share.min(self.config.chunk_bytes.map_or(f64::INFINITY, |bytes| bytes as f64));
+        let chunk = (chunk / self.record_bytes()).max(1.0);
+        // A chunk goes on being filled until sorting leaves more than half of it.
+        let fills = if self.keys <= chunk / 2.0 {
+            f64::INFINITY
+        } else {
+            -self.keys * (-chunk / 2.0 / self.keys).ln_1p()
+        };
+        let pushed = fills.max(chunk);
+        let each = records / self.threads;
+        let form_ns = FORM_NS + FORM_BYTE_NS * (self.record_bytes() - 8.0).max(0.0);
+        let merge_ns = MERGE_NS + MERGE_BYTE_NS * (self.record_bytes() - 8.0).max(0.0);
+        let left = distinct(pushed.min(each), self.keys) * (each / pushed).max(1.0) * self.threads;
+        let bytes = if each > pushed { left * self.record_bytes() } else { 0.0 };
+        let push = Phase { written: bytes, cpu_ns: records * form_ns, ..Phase::default() };
+        let read =
+            Phase { read: bytes, read_bytes: MERGE_READ_BYTES, cpu_ns: left * merge_ns, ..Phase::default() };
+        // Runs that are too many for one merge are written and read once more.
+        let runs = each / pushed * self.threads;
+        let fan_in = (memory_bytes as f64 * 0.7 / (2.0 * 64.0 * 1024.0)).max(16.0);
+        let again = if runs > fan_in { ((runs - fan_in) / runs).min(1.0) } else { 0.0 };
+        let push = Phase {
+            written: push.written + bytes * again,
+            read: bytes * again,
+            read_bytes: MERGE_READ_BYTES,
+            cpu_ns: push.cpu_ns + left * again * merge_ns,
+        };
+        Some([push, read])
+    }
+
+    fn hash_first(&self) -> Option<[Phase; 2]> {
+        let (slots, fronts) = front::plan(self.config, self.layout)?;
+        let slots = slots as f64;
+        // A slot gives its key back where no other one came in between.
+        let hits = (slots / self.keys * -(-self.keys / slots).exp_m1()).min(1.0);
+        let hits = if hits < front::HITS_MIN {
+            0.0
+        } else {
+            hits * (1.0 - self.keys.min(self.records) / self.records)
+        };
+        let memory_bytes = self.config.memory_bytes - fronts;
+        let mut phases = self.merge(self.records * (1.0 - hits), memory_bytes)?;
+        phases[0].cpu_ns += self.records * FRONT_NS;
+        Some(phases)
+    }
+}

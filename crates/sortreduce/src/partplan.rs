@@ -1,0 +1,148 @@
+//! How the partition strategy divides memory. Nothing here allocates.
+
+use crate::{Config, array::taken_bytes, cost::Layout, partition::BLOCK_NUMBER_BYTES};
+
+/// Bytes of values in a bin's table: what stays in the second-level cache, as for the shards of the dense strategy.
+const TABLE_VALUES_BYTES: usize = 512 << 10;
+/// More bins than this push the lines that are being written out of the cache.
+const BINS_MAX: u64 = 2048;
+/// Blocks of at least this size are wished for, since they are read here and there; measured, 64 KiB at random read at a
+/// third of the full rate, 16 KiB at a tenth.
+const BLOCK_BYTES_WISHED: usize = 32 << 10;
+/// Sizes of a block that are tried; the unit of checking is the power of two in it.
+const BLOCK_KIB: [usize; 17] = [1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4];
+const CHECK_BYTES_MAX: usize = 64 << 10;
+const WRITE_BYTES_MAX: usize = 1 << 20;
+/// Bytes that are on their way to one reader.
+const READ_AHEAD_BYTES: usize = 2 << 20;
+/// Records in a block that is handed out.
+const SCAN_RECORDS: usize = 16 << 10;
+/// Records that are unpacked at once.
+pub(crate) const UNPACKED_RECORDS: usize = 4 << 10;
+
+/// Sizes of everything that partitioning uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartitionPlan {
+    pub memory_bytes: u64,
+    pub key_range: u64,
+    /// Low bits of a key: a bin has `2^bin_bits` keys.
+    pub bin_bits: u32,
+    pub bins: usize,
+    /// Bytes of a key on flash.
+    pub low_bytes: usize,
+    pub block_bytes: usize,
+    pub block_records: usize,
+    /// Where values start in a block.
+    pub values_offset: usize,
+    /// The unit of checking.
+    pub check_bytes: usize,
+    pub write_bytes: usize,
+    /// Blocks that one sink may write: what is known of them stays in memory.
+    pub blocks_max: usize,
+    /// Reads of a block on their way to one reader.
+    pub reads_ahead: usize,
+    pub scan_records: usize,
+    /// Readers that have room side by side.
+    pub readers_max: usize,
+}
+
+impl PartitionPlan {
+    /// The sizes; `None` where there is no range of keys, or it is too wide for the memory.
+    pub fn new(config: &Config, layout: Layout) -> Option<PartitionPlan> {
+        let value_bytes = layout.value_bytes;
+        let range = config.key_range?.max(1);
+        let bits_of_range = u64::BITS - (range - 1).leading_zeros();
+        let by_cache =
+            TABLE_VALUES_BYTES.checked_div(value_bytes).unwrap_or(TABLE_VALUES_BYTES * 8).max(64).ilog2();
+        // Tests that ask for small chunks want bins too.
+        let first = if config.chunk_bytes.is_some() {
+            by_cache.min(bits_of_range.saturating_sub(4))
+        } else {
+            by_cache
+        };
+        let plans = |bits| {
+            let sizes = BLOCK_KIB.iter().map(|kib| kib << 10);
+            let shape = Shape { config, range, bits, layout };
+            sizes.filter_map(move |block_bytes| shape.plan(block_bytes)).next()
+        };
+        let all =
+            || (first.max(6)..32).filter(|bits| range.div_ceil(1 << bits) <= BINS_MAX).filter_map(plans);
+        let is_enough =
+            |plan: &PartitionPlan| plan.block_bytes >= BLOCK_BYTES_WISHED || config.chunk_bytes.is_some();
+        all().find(is_enough).or_else(|| all().max_by_key(|plan| plan.block_bytes))
+    }
+}
+
+/// What a plan is made for.
+#[derive(Clone, Copy)]
+struct Shape<'a> {
+    config: &'a Config,
+    range: u64,
+    bits: u32,
+    layout: Layout,
+}
+
+impl Shape<'_> {
+    /// The plan with blocks of a size, if the memory suffices for it.
+    fn plan(self, block_bytes: usize) -> Option<PartitionPlan> {
+        let Shape { config, range, bits, layout: Layout { value_bytes, value_align, .. } } = self;
+        let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX / 2);
+        let sinks = config.sinks.max(1);
+        let index_bytes = memory / 8;
+        let left = memory - index_bytes;
+        let bins = range.div_ceil(1 << bits) as usize;
+        let low_bytes = (bits as usize).div_ceil(8).max(2);
+        let check_bytes = (1 << block_bytes.trailing_zeros()).min(CHECK_BYTES_MAX);
+        let mut block_records = block_bytes / (low_bytes + value_bytes);
+        let offset = |records: usize| (records * low_bytes).next_multiple_of(value_align);
+        while offset(block_records) + block_records * value_bytes > block_bytes {
+            block_records -= 1;
+        }
+        if check_bytes < inshore_store::PAGE_BYTES || block_records == 0 || bins * block_records > 1 << 31 {
+            return None;
+        }
+        if config.chunk_bytes.is_some_and(|bytes| block_bytes > (bytes / 8).max(4 << 10)) {
+            return None;
+        }
+        let write_bytes = (left / sinks / 32).clamp(check_bytes, WRITE_BYTES_MAX) / check_bytes * check_bytes;
+        let staging = taken_bytes(bins * block_records * 4)
+            + taken_bytes(bins * block_records * value_bytes)
+            + taken_bytes(block_bytes);
+        let reads_ahead = (READ_AHEAD_BYTES / block_bytes).clamp(3, 16);
+        let scan_records = SCAN_RECORDS.min(1 << bits).max(64);
+        let reader = self.reader_bytes(scan_records, reads_ahead * block_bytes);
+        let writing = sinks.checked_mul(staging + taken_bytes(2 * write_bytes))?;
+        if writing.checked_add(sinks * reader)? > left {
+            return None;
+        }
+        let block_index_bytes = 4 * block_bytes / check_bytes + BLOCK_NUMBER_BYTES;
+        Some(PartitionPlan {
+            memory_bytes: config.memory_bytes,
+            key_range: range,
+            bin_bits: bits,
+            bins,
+            low_bytes,
+            block_bytes,
+            block_records,
+            values_offset: offset(block_records),
+            check_bytes,
+            write_bytes,
+            // Both kinds of numbers are reserved in steps of a page.
+            blocks_max: (index_bytes / sinks).saturating_sub(2 << 12) / block_index_bytes,
+            reads_ahead,
+            scan_records,
+            readers_max: (left - sinks * staging) / reader,
+        })
+    }
+
+    fn reader_bytes(&self, scan_records: usize, read_bytes: usize) -> usize {
+        let Layout { key_bytes, value_bytes, .. } = self.layout;
+        let keys = 1usize << self.bits;
+        taken_bytes(keys * value_bytes)
+            + taken_bytes(keys.div_ceil(64) * 8)
+            + taken_bytes(scan_records * key_bytes)
+            + taken_bytes(scan_records * value_bytes)
+            + taken_bytes(UNPACKED_RECORDS * 4)
+            + taken_bytes(read_bytes)
+    }
+}
