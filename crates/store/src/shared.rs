@@ -12,7 +12,9 @@ use std::{
 use crate::{
     Catalog, Device, DeviceEntry, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
     catalog::Run,
-    log::{Devices, Log, LogPlaces, Superblock, erase_superblock, read_superblock, write_superblock},
+    log::{
+        Aim, Devices, Log, LogPlaces, Superblock, erase_superblock, read_superblock, spread, write_superblock,
+    },
     scratch::{Guard, Owner, Registry, Scratch, is_read_only},
 };
 
@@ -68,12 +70,23 @@ pub(crate) struct Terms {
     pub with_reserve: bool,
 }
 
+/// Why a new log is begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Urgency {
+    /// To the old one nothing can be appended.
+    Needed,
+    /// It does not lie on as many devices as it could. Nothing is written unless the new one does.
+    ToLieBetter,
+}
+
 #[derive(Debug)]
 struct State {
     log: Log,
     catalog: Arc<Catalog>,
     /// An append failed: what is on flash can be known by reading it only, and nothing may be appended to it.
     doubtful: bool,
+    /// The superblock of a device that is there is not the newest: it was away, or a crash came between.
+    is_stale: bool,
     /// The extents that commits up to this one freed were given back to the devices, as far as they could.
     discarded: u64,
 }
@@ -111,7 +124,7 @@ impl Shared {
         let guard = registry.share()?;
         let found = gather(&devices, &opener)?;
         drop(guard);
-        let (mut known, superblock) = match found {
+        let (mut known, _) = match found {
             Some(found) => found,
             None => {
                 let _guard = registry.lock()?;
@@ -123,9 +136,15 @@ impl Shared {
             }
         };
         let guard = registry.share()?;
-        let (log, catalog) = read_all(&mut known, superblock, &opener)?;
+        // Somebody may have begun a new log since.
+        let newest = newest(&known)?.ok_or_else(|| Error::NotAStore { path: home.to_path_buf() })?;
+        let newest = open_others(&mut known, newest, &opener)?;
+        let is_stale = newest.is_stale;
+        let (log, catalog) = Log::read(&known, newest.superblock)?;
+        known.retain(|number, _| log.superblock.devices.iter().any(|entry| entry.number == *number));
         drop(guard);
-        let state = State { log, discarded: catalog.commit, catalog: Arc::new(catalog), doubtful: false };
+        let (discarded, catalog) = (catalog.commit, Arc::new(catalog));
+        let state = State { log, discarded, catalog, doubtful: false, is_stale };
         Ok(Arc::new(Shared {
             home: home.to_path_buf(),
             registry,
@@ -174,25 +193,21 @@ impl Shared {
     }
 
     fn read_what_is_new(&self, state: &mut State) -> Result<()> {
-        let devices = self.devices();
-        let mut newest = None;
-        for device in devices.values() {
-            if let Some((_, superblock)) = read_superblock(device.as_ref())?
-                && newest.as_ref().is_none_or(|newest: &Superblock| newest.sequence < superblock.sequence)
-            {
-                newest = Some(superblock);
-            }
-        }
-        let newest = newest.ok_or_else(|| Error::NotAStore { path: self.home.clone() })?;
-        if newest.sequence == state.log.superblock.sequence && !state.doubtful {
+        let mut devices = self.devices();
+        let known = devices.len();
+        let newest = newest(&devices)?.ok_or_else(|| Error::NotAStore { path: self.home.clone() })?;
+        // One that was away may be back.
+        let newest = open_others(&mut devices, newest, &self.opener)?;
+        state.is_stale = newest.is_stale;
+        let is_known = devices.len() == known;
+        if newest.superblock.sequence == state.log.superblock.sequence && is_known && !state.doubtful {
             let mut catalog = (*state.catalog).clone();
             if state.log.follow(&devices, &mut catalog, self.registry.last_record())? > 0 {
                 state.catalog = Arc::new(catalog);
             }
             return Ok(());
         }
-        let mut devices = devices;
-        let (log, catalog) = read_all(&mut devices, newest, &self.opener)?;
+        let (log, catalog) = Log::read(&devices, newest.superblock)?;
         devices.retain(|number, _| log.superblock.devices.iter().any(|entry| entry.number == *number));
         *self.devices.write().expect("no panic under this lock") = devices;
         (state.log, state.catalog) = (log, Arc::new(catalog));
@@ -309,58 +324,92 @@ impl Shared {
         let in_doubt = |error| Failed { error, is_in_doubt: true };
         let devices = self.devices();
         // What was appended to a log that failed may lie behind a record that is not whole.
-        let is_free = !state.doubtful && state.log.is_there(&devices);
+        let is_free = !state.doubtful && !state.is_stale && state.log.is_fit(&devices);
         state.doubtful = true;
-        let appended =
-            is_free && state.log.append(&devices, catalog.commit, edits).map_err(in_doubt)?.is_some();
-        if !appended {
-            state.log = self.checkpoint(guard, &state.log.superblock, &catalog, |_| {}).map_err(in_doubt)?;
+        let lies_well =
+            spread(&state.log.superblock.log) >= self.aim(&state.log.superblock, &catalog).spread();
+        let mut is_done = false;
+        if is_free && !lies_well {
+            // A log that lies better is worth a superblock, but no error: there may be no room for it.
+            let urgency = Urgency::ToLieBetter;
+            let log = self.checkpoint(guard, &state.log.superblock, &catalog, urgency, |_| {});
+            if let Some(log) = log.map_err(in_doubt)? {
+                (state.log, is_done) = (log, true);
+            }
         }
+        if is_free && !is_done {
+            is_done = state.log.append(&devices, catalog.commit, edits).map_err(in_doubt)?.is_some();
+        }
+        if !is_done {
+            let superblock = &state.log.superblock;
+            let log = self.checkpoint(guard, superblock, &catalog, Urgency::Needed, |_| {});
+            state.log = log.map_err(in_doubt)?.expect("it was needed");
+        }
+        state.is_stale = false;
         self.registry.tell_last_record(state.log.last());
         state.catalog = Arc::new(catalog);
         state.doubtful = false;
         self.discard_freed(guard, state).map_err(Failed::certain)
     }
 
-    /// Writes the catalog to where the spare log is, and makes that the log, with a superblock that `change` changed.
+    /// How the log is to lie, on the devices that are there and that `superblock` gives new data.
+    fn aim(&self, superblock: &Superblock, catalog: &Catalog) -> Aim {
+        let devices = self.devices.read().expect("no panic under this lock");
+        Aim::of(catalog, devices.keys().filter(|number| superblock.takes_data(**number)).count())
+    }
+
+    /// Writes the catalog to where the spare log is, or to a place that is better, and makes that the log, with a
+    /// superblock that `change` changed. `None`: it was to lie better, and there is no room for that.
     fn checkpoint(
         &self,
         guard: &Guard,
         superblock: &Superblock,
         catalog: &Catalog,
+        urgency: Urgency,
         change: impl FnOnce(&mut Superblock),
-    ) -> Result<Log> {
+    ) -> Result<Option<Log>> {
         let pinned = guard.pinned(catalog.commit)?;
         let devices = self.devices();
         let mut next = superblock.clone();
         change(&mut next);
         next.sequence += 1;
         next.generation += 1;
+        let aim = self.aim(&next, catalog);
         let needed = Log::needed_bytes(catalog, pinned);
         let stays = |place: &Place| next.takes_data(place.device) && devices.contains_key(&place.device);
         let spare_stays = superblock.spare.iter().flatten().all(stays);
         let room = crate::log::capacity(&superblock.spare);
         let log_stays = superblock.log.iter().flatten().all(|place| next.takes_data(place.device));
+        let lies_well = spread(&superblock.spare) >= aim.spread();
         let to_spare = |mut next: Superblock| {
             std::mem::swap(&mut next.log, &mut next.spare);
-            Log::begin(&devices, next, catalog, pinned)
+            Log::begin(&devices, next, catalog, pinned).map(Some)
         };
         // A new log has room for as much again as it begins with.
-        if spare_stays && log_stays && 2 * needed <= room {
+        if spare_stays && log_stays && lies_well && 2 * needed <= room {
             return to_spare(next);
         }
         let extents = (4 * needed).div_ceil(EXTENT_BYTES).max(superblock.log[0].len());
-        let taken = self.log_places(guard, &next, superblock, &[], catalog, extents).and_then(|log| {
+        let take = |aim: Aim, spread: usize| {
+            let log = self.log_places(guard, &next, superblock, &[], catalog, extents, aim, spread)?;
             let taken: Vec<Place> = log.iter().flatten().copied().collect();
-            Ok((log, self.log_places(guard, &next, superblock, &taken, catalog, extents)?))
-        });
+            let spare = self.log_places(guard, &next, superblock, &taken, catalog, extents, aim, spread)?;
+            Ok((log, spare))
+        };
+        let mut taken = take(aim, aim.spread());
+        if urgency == Urgency::Needed && taken.as_ref().is_err_and(Error::is_no_space) {
+            // Better on fewer devices than nowhere.
+            taken = take(aim, 1);
+        }
         match taken {
             Ok((log, spare)) => {
                 (next.log, next.spare) = (log, spare);
-                Log::begin(&devices, next, catalog, pinned)
+                Log::begin(&devices, next, catalog, pinned).map(Some)
             }
+            Err(error) if !error.is_no_space() => Err(error),
+            Err(_) if urgency == Urgency::ToLieBetter => Ok(None),
             // A full store can still be told what to delete.
-            Err(error) if error.is_no_space() && spare_stays && log_stays && needed <= room => to_spare(next),
+            Err(_) if spare_stays && log_stays && needed <= room => to_spare(next),
             Err(error) => Err(error),
         }
     }
@@ -371,16 +420,17 @@ impl Shared {
         let guard = self.registry.lock()?;
         self.refresh(&mut state)?;
         state.doubtful = true;
-        state.log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, |_| {})?;
+        let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, Urgency::Needed, |_| {})?;
+        state.log = log.expect("it was needed");
         self.registry.tell_last_record(state.log.last());
-        state.doubtful = false;
+        (state.doubtful, state.is_stale) = (false, false);
         Ok(())
     }
 
     /// Adds a device, under the next free number or, if it is one whose adding was not finished, its own.
     pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
         let mut state = self.state();
-        let _guard = self.registry.lock()?;
+        let guard = self.registry.lock()?;
         self.refresh(&mut state)?;
         let mut next = state.log.superblock.clone();
         let name = device.name();
@@ -429,7 +479,19 @@ impl Shared {
         *self.devices.write().expect("no panic under this lock") = devices;
         state.log.superblock = next;
         self.registry.tell_last_record(state.log.last());
-        state.doubtful = false;
+        (state.doubtful, state.is_stale) = (false, false);
+        // The device belongs to the store now, with a superblock of its own; the log may lie on it from here on.
+        let aim = self.aim(&state.log.superblock, &state.catalog);
+        if spread(&state.log.superblock.log) < aim.spread() {
+            let urgency = Urgency::ToLieBetter;
+            state.doubtful = true;
+            let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, urgency, |_| {})?;
+            if let Some(log) = log {
+                state.log = log;
+            }
+            self.registry.tell_last_record(state.log.last());
+            state.doubtful = false;
+        }
         Ok(number)
     }
 
@@ -448,7 +510,8 @@ impl Shared {
             let entries = next.devices.iter_mut().filter(|entry| entry.number == number);
             entries.for_each(|entry| entry.is_leaving = is_leaving);
         };
-        state.log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, change)?;
+        let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, Urgency::Needed, change)?;
+        state.log = log.expect("it was needed");
         self.registry.tell_last_record(state.log.last());
         state.doubtful = false;
         Ok(())
@@ -514,7 +577,8 @@ impl Shared {
         let mut state = self.state();
         let _guard = self.registry.share()?;
         self.refresh(&mut state)?;
-        Ok(state.log.check(&self.devices()))
+        let aim = self.aim(&state.log.superblock, &state.catalog);
+        Ok(state.log.check(&self.devices(), aim))
     }
 
     /// Everybody who is at work.
@@ -553,7 +617,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Room for a log of `extents` extents a copy, on the devices of `next` that stay: on two where there are two.
+    /// Room for a log of `extents` extents a copy, on the devices of `next` that stay: each copy on a device of its own,
+    /// as long as there are any with room.
+    ///
+    /// # Errors
+    /// No space, where the copies would lie on fewer than `spread` devices.
+    #[allow(clippy::too_many_arguments)]
     fn log_places(
         &self,
         guard: &Guard,
@@ -562,27 +631,34 @@ impl Shared {
         taken: &[Place],
         catalog: &Catalog,
         extents: usize,
+        aim: Aim,
+        spread: usize,
     ) -> Result<LogPlaces> {
         let mut devices = self.devices();
         devices.retain(|&number, _| next.takes_data(number));
         let mut busy = self.busy(guard, superblock, catalog)?;
         busy.extend(taken.iter().map(|&start| Run { start, count: 1 }));
         let mut log = LogPlaces::new();
-        for copy in 0..2 {
-            let number = *devices.keys().nth(copy % devices.len().max(1)).ok_or_else(|| self.no_space())?;
-            let mut places = Vec::new();
-            while places.len() < extents {
-                let wanted = (extents - places.len()) as u32;
-                let device = &devices[&number];
-                let run =
-                    first_gap(&busy, number, device.extents(), wanted).ok_or_else(|| self.no_space())?;
-                busy.push(run);
-                device
-                    .prepare(run.start.extent..run.start.extent + run.count)
-                    .map_err(|error| Error::io("take space for the log", device.name(), error))?;
-                places.extend(run.places());
+        for (&number, device) in &devices {
+            if log.len() < aim.copies {
+                log.extend(places_on(device, number, extents, &mut busy)?);
             }
-            log.push(places);
+        }
+        let lies_on = log.len();
+        for (&number, device) in &devices {
+            while log.len() < 2 {
+                let Some(places) = places_on(device, number, extents, &mut busy)? else { break };
+                log.push(places);
+            }
+        }
+        if lies_on < spread || log.len() < 2 {
+            return Err(self.no_space());
+        }
+        for place in log.iter().flatten() {
+            let device = &devices[&place.device];
+            device
+                .prepare(place.extent..place.extent + 1)
+                .map_err(|error| Error::io("take space for the log", device.name(), error))?;
         }
         Ok(log)
     }
@@ -739,16 +815,35 @@ fn reserve(extents: u32) -> u64 {
     (extents as u64 / 64).clamp(4, 64)
 }
 
+/// Extents for a copy of a log on a device, of those that are not in `busy`, to which they are added. `None` where there
+/// are too few.
+fn places_on(
+    device: &Arc<dyn Device>,
+    number: u16,
+    extents: usize,
+    busy: &mut Vec<Run>,
+) -> Result<Option<Vec<Place>>> {
+    let (mut places, begin) = (Vec::new(), busy.len());
+    while places.len() < extents {
+        let wanted = (extents - places.len()) as u32;
+        let Some(run) = first_gap(busy, number, device.extents(), wanted) else {
+            busy.truncate(begin);
+            return Ok(None);
+        };
+        busy.push(run);
+        places.extend(run.places());
+    }
+    Ok(Some(places))
+}
+
 /// The devices by the numbers that their superblocks say, with those that these name, and the newest of them. `None`
 /// where there is no store: none was ever made, or its making was not finished (see [`read_superblock`]).
 fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Devices, Superblock)>> {
     let mut known = Devices::new();
-    let mut newest: Option<Superblock> = None;
+    let mut store = None;
     for device in devices {
         let Some((number, superblock)) = read_superblock(device.as_ref())? else { continue };
-        if let Some(other) = &newest
-            && other.store != superblock.store
-        {
+        if *store.get_or_insert(superblock.store) != superblock.store {
             return Err(Error::BadFormat {
                 path: PathBuf::from(device.name()),
                 what: "store",
@@ -757,12 +852,9 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
             });
         }
         known.insert(number, device.clone());
-        if newest.as_ref().is_none_or(|newest| newest.sequence < superblock.sequence) {
-            newest = Some(superblock);
-        }
     }
-    let Some(superblock) = newest else { return Ok(None) };
-    let superblock = open_others(&mut known, superblock, opener)?;
+    let Some(newest) = newest(&known)? else { return Ok(None) };
+    let superblock = open_others(&mut known, newest, opener)?.superblock;
     if superblock.sequence > 1 {
         return Ok(Some((known, superblock)));
     }
@@ -775,36 +867,54 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
     }
 }
 
+/// The superblock that counts of those that devices have.
+struct Newest {
+    superblock: Superblock,
+    /// Some have an older one.
+    is_stale: bool,
+}
+
+/// What counts of what the superblocks of devices say; `None` where there is none.
+fn newest(devices: &Devices) -> Result<Option<Newest>> {
+    let mut newest: Option<Newest> = None;
+    for device in devices.values() {
+        let Some((_, found)) = read_superblock(device.as_ref())? else { continue };
+        newest = Some(match newest {
+            None => Newest { superblock: found, is_stale: false },
+            Some(newest) if newest.superblock.sequence < found.sequence => {
+                Newest { superblock: found, is_stale: true }
+            }
+            Some(newest) => {
+                let is_stale = newest.is_stale || found.sequence < newest.superblock.sequence;
+                Newest { is_stale, ..newest }
+            }
+        });
+    }
+    Ok(newest)
+}
+
 /// Opens the devices that the superblock names and nobody has opened yet; gives the newest superblock of all.
-fn open_others(devices: &mut Devices, mut superblock: Superblock, opener: &Opener) -> Result<Superblock> {
+fn open_others(devices: &mut Devices, mut known: Newest, opener: &Opener) -> Result<Newest> {
     loop {
-        let mut newer = None;
-        for entry in &superblock.devices {
+        let mut is_new = false;
+        for entry in &known.superblock.devices {
             if devices.contains_key(&entry.number) {
                 continue;
             }
             // A device that is not there is an error for whoever needs it.
             if let Ok(device) = opener(entry)
                 && let Some((number, found)) = read_superblock(device.as_ref())?
-                && (number, found.store) == (entry.number, superblock.store)
+                && (number, found.store) == (entry.number, known.superblock.store)
             {
                 devices.insert(number, device);
-                if found.sequence > superblock.sequence {
-                    newer = Some(found);
-                }
+                is_new = true;
             }
         }
-        match newer {
-            Some(newer) => superblock = newer,
-            None => return Ok(superblock),
+        if !is_new {
+            return Ok(known);
         }
+        known = newest(devices)?.expect("they have one");
     }
-}
-
-/// Opens what is not open yet and reads the log.
-fn read_all(devices: &mut Devices, superblock: Superblock, opener: &Opener) -> Result<(Log, Catalog)> {
-    let superblock = open_others(devices, superblock, opener)?;
-    Log::read(devices, superblock)
 }
 
 /// The first extents of a device that are not in `busy`: up to `wanted`, all in one segment.
