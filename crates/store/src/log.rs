@@ -30,8 +30,11 @@ use crate::{
 pub(crate) type Devices = BTreeMap<u16, Arc<dyn Device>>;
 
 const SUPERBLOCK_MAGIC: &[u8; 8] = b"INSHSUPR";
-/// Version 1 was that of stores before the first release, which had no log.
-const SUPERBLOCK_VERSION: u32 = 2;
+/// Version 1 was that of stores before the first release, which had no log. Version 2 had no branches.
+const SUPERBLOCK_VERSION: u32 = 3;
+const SUPERBLOCK_VERSION_MIN: u32 = 2;
+/// Branches that a superblock remembers. A drive that was away during more of them is taken for one that went its own way.
+const BRANCHES_MAX: usize = 1000;
 /// The extent of every device that holds its superblock.
 pub(crate) const SUPERBLOCK_EXTENT: u32 = 1;
 const SLOT_BYTES: usize = EXTENT_BYTES / 2;
@@ -69,6 +72,8 @@ pub(crate) struct Superblock {
     pub sequence: u64,
     /// Counts logs: only records of this generation are of this log.
     pub generation: u64,
+    /// Random numbers, one for each time that the store was changed while a device of its log was missing.
+    pub branches: Vec<u64>,
     pub devices: Vec<DeviceEntry>,
     pub log: LogPlaces,
     pub spare: LogPlaces,
@@ -79,6 +84,8 @@ impl Superblock {
         let mut body = Vec::new();
         body.extend(self.sequence.to_le_bytes());
         body.extend(self.generation.to_le_bytes());
+        put_u32(&mut body, self.branches.len());
+        self.branches.iter().for_each(|branch| body.extend(branch.to_le_bytes()));
         put_u32(&mut body, self.devices.len());
         for entry in &self.devices {
             body.extend(entry.number.to_le_bytes());
@@ -115,7 +122,11 @@ impl Superblock {
     /// whole one of this version.
     pub fn decode(slot: &[u8]) -> Option<(u16, Superblock)> {
         let mut header = Cursor(slot);
-        if header.take(8)? != SUPERBLOCK_MAGIC || header.u32()? != SUPERBLOCK_VERSION {
+        if header.take(8)? != SUPERBLOCK_MAGIC {
+            return None;
+        }
+        let version = header.u32()?;
+        if !is_known(version) {
             return None;
         }
         let (sum, len) = (header.u32()?, header.u32()? as usize);
@@ -128,6 +139,7 @@ impl Superblock {
         }
         let mut body = Cursor(header.take(len)?);
         let (sequence, generation) = (body.u64()?, body.u64()?);
+        let branches = if version < 3 { Vec::new() } else { body.list(|body| body.u64())? };
         let devices = body.list(|body| {
             let (number, uuid, path) = (body.u16()?, body.array()?, body.string()?);
             let limit_bytes = Some(body.u64()?).filter(|&bytes| bytes > 0);
@@ -145,7 +157,7 @@ impl Superblock {
             is_whole.then_some(log)
         };
         let (log, spare) = (places(&mut body)?, places(&mut body)?);
-        let superblock = Superblock { store, sequence, generation, devices, log, spare };
+        let superblock = Superblock { store, sequence, generation, branches, devices, log, spare };
         (body.0.is_empty() && superblock.is_sound()).then_some((device, superblock))
     }
 
@@ -161,6 +173,32 @@ impl Superblock {
             && places.iter().all(|place| place.is_for_data() && numbers.contains(&place.device))
     }
 
+    /// Whether this is what became of `other`, or the same. The other one may have changes of its own that were never
+    /// acknowledged, but none that were: a change that is acknowledged is known to every device of the log, or has begun
+    /// a branch.
+    pub fn descends_from(&self, other: &Superblock) -> bool {
+        other.branches.last().is_none_or(|branch| self.branches.contains(branch))
+    }
+
+    /// To be called before the store is changed: begins a branch where a device of the log is missing, which could be
+    /// changed by somebody who sees only that one.
+    pub fn branch(&mut self, devices: &Devices) {
+        if self.log.iter().flatten().any(|place| !devices.contains_key(&place.device)) {
+            self.begin_branch();
+        }
+    }
+
+    pub fn begin_branch(&mut self) {
+        self.branches.push(random_u64());
+        let over = self.branches.len().saturating_sub(BRANCHES_MAX);
+        self.branches.drain(..over);
+    }
+
+    /// The UUID of a device.
+    pub fn uuid_of(&self, number: u16) -> Option<[u8; 16]> {
+        self.devices.iter().find(|entry| entry.number == number).map(|entry| entry.uuid)
+    }
+
     /// Whether a device may get new data.
     pub fn takes_data(&self, number: u16) -> bool {
         self.devices.iter().any(|entry| entry.number == number && !entry.is_leaving)
@@ -170,6 +208,10 @@ impl Superblock {
     pub fn places(&self) -> impl Iterator<Item = Place> {
         self.log.iter().chain(&self.spare).flatten().copied()
     }
+}
+
+fn is_known(version: u32) -> bool {
+    (SUPERBLOCK_VERSION_MIN..=SUPERBLOCK_VERSION).contains(&version)
 }
 
 /// Memory for metadata: small, and outside of every job's budget.
@@ -203,7 +245,7 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
         read(&mut buffer[..PAGE_BYTES])?;
         let word = |at: usize| u32::from_le_bytes(buffer[at..at + 4].try_into().expect("4 bytes"));
         is_blank &= slot == 1 || buffer[..PAGE_BYTES].iter().all(|&byte| byte == 0);
-        if &buffer[..8] == SUPERBLOCK_MAGIC && word(8) != SUPERBLOCK_VERSION {
+        if &buffer[..8] == SUPERBLOCK_MAGIC && !is_known(word(8)) {
             other_version = Some(word(8));
         }
         let body_len = if &buffer[..8] == SUPERBLOCK_MAGIC { word(16) as usize } else { 0 };
@@ -223,7 +265,7 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
     };
     match (newest, other_version) {
         (None, Some(version)) if !is_blank => {
-            bad("version of the store", version.to_string(), SUPERBLOCK_VERSION.to_string())
+            bad("version of the store", version.to_string(), "2 or 3".to_string())
         }
         (None, None) if !is_blank => {
             bad("superblock", "two damaged copies".to_string(), "at least one that is whole".to_string())
@@ -712,6 +754,7 @@ pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Res
         store: random_uuid(),
         sequence: 1,
         generation: 1,
+        branches: Vec::new(),
         devices: entries.collect(),
         log,
         spare,
@@ -756,7 +799,15 @@ mod tests {
         };
         let (log, spare) = (vec![vec![place(0, 2)], vec![place(1, 2)]], vec![vec![place(0, 3)]]);
         let devices = vec![entry(0), entry(1)];
-        let whole = Superblock { store: [7; 16], sequence: 2, generation: 1, devices, log, spare };
+        let whole = Superblock {
+            store: [7; 16],
+            sequence: 2,
+            generation: 1,
+            branches: vec![3, 4],
+            devices,
+            log,
+            spare,
+        };
         let decodes = |superblock: &Superblock| Superblock::decode(&superblock.encode(0)).is_some();
         assert!(decodes(&whole));
         for bad in [(0, 1), (0, 0), (0, 128), (0, 2), (2, 9)] {

@@ -15,15 +15,15 @@ use crate::{
     log::{
         Aim, Devices, Log, LogPlaces, Superblock, erase_superblock, read_superblock, spread, write_superblock,
     },
-    scratch::{Guard, Owner, Registry, Scratch, is_read_only},
+    scratch::{Guard, Owner, Registry, Scratch, identity, is_read_only},
 };
 
 /// Below so much free space on a file system, space is taken for extents as soon as a job takes them: then what a job
 /// was given it can write, and being full is told at one place.
 const NEAR_FULL_BYTES: u64 = 8 << 30;
 
-/// Makes a device of what the superblock says of it.
-pub(crate) type Opener = Box<dyn Fn(&crate::DeviceEntry) -> Result<Arc<dyn Device>> + Send + Sync>;
+/// What may be the device that the superblock names, the likeliest first. Which of them it is, it says itself.
+pub(crate) type Opener = Box<dyn Fn(&crate::DeviceEntry) -> Vec<Arc<dyn Device>> + Send + Sync>;
 
 pub(crate) struct Shared {
     home: PathBuf,
@@ -131,18 +131,22 @@ impl Shared {
                 // Another process may have been faster.
                 match gather(&devices, &opener)? {
                     Some(found) => found,
-                    None => crate::log::init(&devices, limit_bytes)?,
+                    None => {
+                        check_is_new(&devices, &registry)?;
+                        crate::log::init(&devices, limit_bytes)?
+                    }
                 }
             }
         };
+        registry.meet_on(folders(&known));
         let guard = registry.share()?;
         // Somebody may have begun a new log since.
-        let newest = newest(&known)?.ok_or_else(|| Error::NotAStore { path: home.to_path_buf() })?;
+        let newest = newest(&mut known)?.ok_or_else(|| Error::NotAStore { path: home.to_path_buf() })?;
         let newest = open_others(&mut known, newest, &opener)?;
         let is_stale = newest.is_stale;
         let (log, catalog) = Log::read(&known, newest.superblock)?;
-        known.retain(|number, _| log.superblock.devices.iter().any(|entry| entry.number == *number));
         drop(guard);
+        registry.meet_on(folders(&known));
         let (discarded, catalog) = (catalog.commit, Arc::new(catalog));
         let state = State { log, discarded, catalog, doubtful: false, is_stale };
         Ok(Arc::new(Shared {
@@ -195,7 +199,7 @@ impl Shared {
     fn read_what_is_new(&self, state: &mut State) -> Result<()> {
         let mut devices = self.devices();
         let known = devices.len();
-        let newest = newest(&devices)?.ok_or_else(|| Error::NotAStore { path: self.home.clone() })?;
+        let newest = newest(&mut devices)?.ok_or_else(|| Error::NotAStore { path: self.home.clone() })?;
         // One that was away may be back.
         let newest = open_others(&mut devices, newest, &self.opener)?;
         state.is_stale = newest.is_stale;
@@ -208,7 +212,7 @@ impl Shared {
             return Ok(());
         }
         let (log, catalog) = Log::read(&devices, newest.superblock)?;
-        devices.retain(|number, _| log.superblock.devices.iter().any(|entry| entry.number == *number));
+        self.registry.meet_on(folders(&devices));
         *self.devices.write().expect("no panic under this lock") = devices;
         (state.log, state.catalog) = (log, Arc::new(catalog));
         Ok(())
@@ -228,6 +232,8 @@ impl Shared {
         let (guard, can_pin) = match self.registry.lock() {
             // Nobody can remove anything from a store that is mounted read-only.
             Err(Error::Io { source, .. }) if is_read_only(&source) => (self.registry.share()?, false),
+            // A drive was moved away. What is on the others can be read on, and nobody removes it meanwhile.
+            Err(Error::BadDevice { .. }) => (self.registry.share()?, true),
             guard => (guard?, true),
         };
         self.refresh(&mut state)?;
@@ -235,6 +241,8 @@ impl Shared {
         let mut readers = self.readers.lock().expect("no panic under this lock");
         if can_pin && readers.scratch.is_none() {
             readers.scratch = Some(guard.join("reader-")?);
+        } else if can_pin && let Some(scratch) = &readers.scratch {
+            guard.join_also(scratch)?;
         }
         *readers.commits.entry(commit).or_default() += 1;
         let pin = Pin { shared: self.clone(), commit };
@@ -371,7 +379,9 @@ impl Shared {
         let pinned = guard.pinned(catalog.commit)?;
         let devices = self.devices();
         let mut next = superblock.clone();
+        next.branch(&devices);
         change(&mut next);
+        note_places(&mut next, &devices);
         next.sequence += 1;
         next.generation += 1;
         let aim = self.aim(&next, catalog);
@@ -435,16 +445,30 @@ impl Shared {
         let mut next = state.log.superblock.clone();
         let name = device.name();
         let known = next.devices.iter().find(|entry| entry.path == name).map(|entry| entry.number);
-        let bad = |what: &str| Err(Error::BadDevice { path: PathBuf::from(&name), what: what.to_string() });
+        let bad = |what: String| Err(Error::BadDevice { path: PathBuf::from(&name), what });
         match read_superblock(device.as_ref())? {
-            Some((_, other)) if other.store == next.store && known.is_some() => {
-                return bad("it is a device of this store already");
+            Some((number, other)) if other.store == next.store => {
+                return bad(match next.uuid_of(number) == other.uuid_of(number) {
+                    true => format!("it is device {number} of this store already"),
+                    false => format!("it was device {number} of this store and was removed: empty it first"),
+                });
             }
-            Some((_, other)) if other.store == next.store && other.sequence >= next.sequence => {
-                return bad("it is a device of this store, which was found elsewhere before");
-            }
-            Some(_) => return bad("it holds a store already"),
+            Some(_) => return bad("it holds a store already".to_string()),
             None => {}
+        }
+        for entry in next.devices.iter().filter(|entry| Some(entry.number) != known) {
+            let place =
+                self.device(entry.number).ok().and_then(|device| Some(device.folder()?.to_path_buf()));
+            let place = place.unwrap_or_else(|| PathBuf::from(&entry.path));
+            if let Some(folder) = device.folder()
+                && (folder.starts_with(&place) || place.starts_with(folder))
+            {
+                return bad(format!(
+                    "{} is device {} of this store: one lies in the other",
+                    place.display(),
+                    entry.number
+                ));
+            }
         }
         device
             .prepare(crate::log::SUPERBLOCK_EXTENT..crate::log::SUPERBLOCK_EXTENT + 1)
@@ -455,7 +479,7 @@ impl Shared {
                 let Some(number) =
                     next.devices.iter().map(|entry| entry.number).max().unwrap_or(0).checked_add(1)
                 else {
-                    return bad("the store has had as many devices as it can have");
+                    return bad("the store has had as many devices as it can have".to_string());
                 };
                 let uuid = crate::log::random_uuid();
                 next.devices.push(DeviceEntry {
@@ -469,7 +493,9 @@ impl Shared {
             }
         };
         let mut devices = self.devices();
+        next.branch(&devices);
         devices.insert(number, device);
+        note_places(&mut next, &devices);
         // Twice: both slots of the new device's superblock.
         for _ in 0..2 {
             next.sequence += 1;
@@ -480,10 +506,12 @@ impl Shared {
         state.log.superblock = next;
         self.registry.tell_last_record(state.log.last());
         (state.doubtful, state.is_stale) = (false, false);
+        self.registry.meet_on(folders(&self.devices()));
         // The device belongs to the store now, with a superblock of its own; the log may lie on it from here on.
         let aim = self.aim(&state.log.superblock, &state.catalog);
-        if spread(&state.log.superblock.log) < aim.spread() {
-            let urgency = Urgency::ToLieBetter;
+        if known.is_some() || spread(&state.log.superblock.log) < aim.spread() {
+            // One that was known may have lost a copy of the log that it had.
+            let urgency = if known.is_some() { Urgency::Needed } else { Urgency::ToLieBetter };
             state.doubtful = true;
             let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, urgency, |_| {})?;
             if let Some(log) = log {
@@ -492,6 +520,38 @@ impl Shared {
             self.registry.tell_last_record(state.log.last());
             state.doubtful = false;
         }
+        Ok(number)
+    }
+
+    /// Takes a device back that went its own way while it was away: what was committed there only is given up. Extents
+    /// that were written over there are damaged now, and told and mended like all that is damaged.
+    pub fn rejoin(&self, device: Arc<dyn Device>) -> Result<u16> {
+        self.registry
+            .meet_on(folders(&self.devices()).into_iter().chain(device.folder().map(Path::to_path_buf)));
+        let mut state = self.state();
+        let guard = self.registry.lock()?;
+        self.refresh(&mut state)?;
+        let name = device.name();
+        let bad = |what: &str| Err(Error::BadDevice { path: PathBuf::from(&name), what: what.to_string() });
+        let superblock = &state.log.superblock;
+        let Some((number, own)) = read_superblock(device.as_ref())? else {
+            return bad("it holds no store");
+        };
+        if own.store != superblock.store || own.uuid_of(number) != superblock.uuid_of(number) {
+            return bad("it is no device of this store");
+        }
+        let mut devices = self.devices();
+        if superblock.descends_from(&own) {
+            return bad("it did not go its own way: the store has all that it has");
+        }
+        let superblock = Superblock { sequence: superblock.sequence.max(own.sequence), ..superblock.clone() };
+        devices.insert(number, device);
+        *self.devices.write().expect("no panic under this lock") = devices;
+        state.doubtful = true;
+        let log = self.checkpoint(&guard, &superblock, &state.catalog, Urgency::Needed, |_| {})?;
+        state.log = log.expect("it was needed");
+        self.registry.tell_last_record(state.log.last());
+        (state.doubtful, state.is_stale) = (false, false);
         Ok(number)
     }
 
@@ -530,7 +590,7 @@ impl Shared {
             return Ok(Some("a dataset that was written meanwhile".to_string()));
         }
         let owners = guard.owners()?;
-        let others = owners.iter().filter(|owner| owner.path != own.path());
+        let others = owners.iter().filter(|owner| owner.path.file_name() != own.path().file_name());
         let is_home = state.log.superblock.devices.first().is_some_and(|first| first.number == number);
         for owner in others {
             let reads = owner.pin.is_some_and(|pin| pin < state.catalog.commit);
@@ -543,6 +603,8 @@ impl Shared {
         assert!(next.places().all(|place| place.device != number), "the log was moved before");
         let mut devices = self.devices();
         let gone = devices.remove(&number);
+        next.branch(&devices);
+        note_places(&mut next, &devices);
         state.doubtful = true;
         // Twice: no slot of any superblock knows it any more.
         for _ in 0..2 {
@@ -553,13 +615,18 @@ impl Shared {
         state.log.superblock = next;
         self.registry.tell_last_record(state.log.last());
         state.doubtful = false;
-        if let Some(device) = gone {
+        if let Some(device) = &gone {
             erase_superblock(device.as_ref())?;
             let _ = device.discard(0..device.extents()).and_then(|()| device.clear());
         }
         if is_home {
             crate::profile::forget(&self.home);
-            guard.close();
+        }
+        drop(guard);
+        if let Some(folder) = gone.as_ref().and_then(|gone| gone.folder()) {
+            self.registry.remove(folder);
+        } else if is_home {
+            self.registry.remove(&self.home);
         }
         Ok(None)
     }
@@ -683,6 +750,27 @@ impl Shared {
             .collect()
     }
 
+    /// How many devices the store has that are not there.
+    pub fn missing_devices(&self) -> usize {
+        let state = self.state();
+        let devices = self.devices.read().expect("no panic under this lock");
+        let entries = state.log.superblock.devices.iter();
+        entries.filter(|entry| !devices.contains_key(&entry.number)).count()
+    }
+
+    /// Which part of each device datasets take.
+    pub fn filled(&self) -> BTreeMap<u16, f64> {
+        let state = self.state();
+        let devices = self.devices.read().expect("no panic under this lock");
+        let mut taken: BTreeMap<u16, u64> = devices.keys().map(|&number| (number, 0)).collect();
+        for run in state.catalog.datasets.values().flat_map(|record| &record.runs) {
+            taken.entry(run.start.device).and_modify(|taken| *taken += run.count as u64);
+        }
+        let part =
+            |(number, taken): (u16, u64)| (number, taken as f64 / devices[&number].extents().max(1) as f64);
+        taken.into_iter().map(part).collect()
+    }
+
     /// Starts to use extents of a device: at most `wanted` that follow each other, written down as taken in
     /// `scratch`. `None` where it is full, but for what is held back for deleting and moving.
     pub fn take_extents(
@@ -694,6 +782,7 @@ impl Shared {
     ) -> Result<Option<Run>> {
         let mut state = self.state();
         let guard = self.registry.lock()?;
+        guard.join_also(scratch)?;
         // A record of somebody who died before telling of it does not matter here: what it took is in that one's lease,
         // which stays until the next job comes and reads the log.
         if state.doubtful || self.registry.last_record() != Some(state.log.last()) {
@@ -853,8 +942,11 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
         }
         known.insert(number, device.clone());
     }
-    let Some(newest) = newest(&known)? else { return Ok(None) };
+    let Some(newest) = newest(&mut known)? else { return Ok(None) };
     let superblock = open_others(&mut known, newest, opener)?.superblock;
+    for device in devices {
+        check_is_no_copy(device, &superblock)?;
+    }
     if superblock.sequence > 1 {
         return Ok(Some((known, superblock)));
     }
@@ -867,30 +959,133 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
     }
 }
 
+/// Refuses to make a store where one was: somebody was at work there, and only its bytes are gone.
+fn check_is_new(devices: &[Arc<dyn Device>], registry: &Registry) -> Result<()> {
+    match devices.first().and_then(|device| device.folder()) {
+        Some(folder) if registry.tells_of_a_store() => Err(Error::BadFormat {
+            path: folder.to_path_buf(),
+            what: "segment-00000000",
+            found: "no superblock, although scratch/lock tells of a store that was here".to_string(),
+            expected: "the store, or a folder without scratch".to_string(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a folder that is a copy of a device which is where the superblock says.
+fn check_is_no_copy(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<()> {
+    let (Some(folder), Some((number, own))) = (device.folder(), read_superblock(device.as_ref())?) else {
+        return Ok(());
+    };
+    let entry = superblock.devices.iter().find(|entry| entry.number == number);
+    let Some(entry) = entry.filter(|entry| Some(entry.uuid) == own.uuid_of(number)) else { return Ok(()) };
+    let path = Path::new(&entry.path);
+    if identity(path).is_none_or(|recorded| Some(recorded) == identity(folder)) {
+        return Ok(());
+    }
+    // What cannot be read there is not the device.
+    let there =
+        crate::Directory::open(path, None).ok().and_then(|there| read_superblock(&there).ok().flatten());
+    match there {
+        Some((found, other)) if found == number && other.uuid_of(found) == own.uuid_of(number) => {
+            Err(Error::IsACopy { copy: folder.to_path_buf(), number, path: path.to_path_buf() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The folders of devices.
+fn folders(devices: &Devices) -> Vec<PathBuf> {
+    devices.values().filter_map(|device| device.folder()).map(Path::to_path_buf).collect()
+}
+
+/// Writes down where the devices are. Where one was moved, that begins a branch: of a device and a copy of it, the one
+/// that stayed and the one that was moved are told from each other.
+fn note_places(superblock: &mut Superblock, devices: &Devices) {
+    let mut is_moved = false;
+    for entry in &mut superblock.devices {
+        let place = devices.get(&entry.number).and_then(|device| device.folder());
+        if let Some(place) = place.map(|folder| folder.display().to_string())
+            && place != entry.path
+        {
+            (entry.path, is_moved) = (place, true);
+        }
+    }
+    if is_moved {
+        superblock.begin_branch();
+    }
+}
+
 /// The superblock that counts of those that devices have.
 struct Newest {
     superblock: Superblock,
-    /// Some have an older one.
+    /// Some have an older one, or are no longer where it says.
     is_stale: bool,
 }
 
-/// What counts of what the superblocks of devices say; `None` where there is none.
-fn newest(devices: &Devices) -> Result<Option<Newest>> {
-    let mut newest: Option<Newest> = None;
-    for device in devices.values() {
-        let Some((_, found)) = read_superblock(device.as_ref())? else { continue };
-        newest = Some(match newest {
-            None => Newest { superblock: found, is_stale: false },
-            Some(newest) if newest.superblock.sequence < found.sequence => {
-                Newest { superblock: found, is_stale: true }
-            }
-            Some(newest) => {
-                let is_stale = newest.is_stale || found.sequence < newest.superblock.sequence;
-                Newest { is_stale, ..newest }
-            }
-        });
+/// What counts of what the superblocks of devices say, without devices that are none of the store any more; `None` where
+/// there is no superblock.
+///
+/// # Errors
+/// [`Error::Diverged`]; I/O; damage.
+fn newest(devices: &mut Devices) -> Result<Option<Newest>> {
+    let mut found: BTreeMap<u16, Superblock> = BTreeMap::new();
+    for (&number, device) in devices.iter() {
+        if let Some((_, superblock)) = read_superblock(device.as_ref())? {
+            found.insert(number, superblock);
+        }
     }
-    Ok(newest)
+    let mut newest: Option<&Superblock> = None;
+    for other in found.values() {
+        let Some(known) = newest else {
+            newest = Some(other);
+            continue;
+        };
+        newest = match (known.descends_from(other), other.descends_from(known)) {
+            (true, true) if known.sequence < other.sequence => Some(other),
+            (true, _) => Some(known),
+            (false, true) => Some(other),
+            (false, false) => return Err(diverged(devices, &found, known, other)),
+        };
+    }
+    let Some(newest) = newest else { return Ok(None) };
+    devices.retain(|number, _| {
+        let own = found.get(number).map(|own| own.uuid_of(*number));
+        newest.uuid_of(*number).is_some_and(|uuid| own.is_none_or(|own| own == Some(uuid)))
+    });
+    let mut placed = newest.clone();
+    note_places(&mut placed, devices);
+    let is_old = |(number, own): (&u16, &Superblock)| {
+        devices.contains_key(number) && (own.sequence, &own.branches) != (newest.sequence, &newest.branches)
+    };
+    let is_stale = placed != *newest || found.iter().any(is_old);
+    // Higher than any that was seen: the next one is to be the newest in both slots of all.
+    let sequence = found.values().map(|own| own.sequence).max().unwrap_or(newest.sequence);
+    Ok(Some(Newest { superblock: Superblock { sequence, ..newest.clone() }, is_stale }))
+}
+
+/// The error that tells of two superblocks of which neither is what became of the other.
+fn diverged(
+    devices: &Devices,
+    found: &BTreeMap<u16, Superblock>,
+    one: &Superblock,
+    other: &Superblock,
+) -> Error {
+    let side = |one: &Superblock, other: &Superblock| {
+        let is_of_it = |own: &Superblock| one.descends_from(own) && !other.descends_from(own);
+        let mut own: Devices = devices.clone();
+        own.retain(|number, _| found.get(number).is_some_and(is_of_it));
+        let names: Vec<String> =
+            own.iter().map(|(number, device)| format!("device {number} ({})", device.name())).collect();
+        let last = match Log::read(&own, one.clone()) {
+            Ok((_, catalog)) => {
+                format!("commit {}, {} datasets", catalog.commit, catalog.datasets.len())
+            }
+            Err(_) => "its log cannot be read".to_string(),
+        };
+        format!("{}, at {last},", names.join(" and "))
+    };
+    Error::Diverged { one: side(one, other), other: side(other, one) }
 }
 
 /// Opens the devices that the superblock names and nobody has opened yet; gives the newest superblock of all.
@@ -902,12 +1097,15 @@ fn open_others(devices: &mut Devices, mut known: Newest, opener: &Opener) -> Res
                 continue;
             }
             // A device that is not there is an error for whoever needs it.
-            if let Ok(device) = opener(entry)
-                && let Some((number, found)) = read_superblock(device.as_ref())?
-                && (number, found.store) == (entry.number, known.superblock.store)
-            {
-                devices.insert(number, device);
-                is_new = true;
+            for device in opener(entry) {
+                if let Some((number, found)) = read_superblock(device.as_ref())?
+                    && (number, found.store) == (entry.number, known.superblock.store)
+                    && found.uuid_of(number) == Some(entry.uuid)
+                {
+                    devices.insert(number, device);
+                    is_new = true;
+                    break;
+                }
             }
         }
         if !is_new {
