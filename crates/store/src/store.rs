@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   DIR/segment-00000000, ...   128 extents of 2 MiB each; extent 1 of the first holds the superblock
-//!   DIR/scratch/...             who is at work (see `scratch.rs`); in the folder of the first device only
+//!   DIR/scratch/...             who is at work (see `scratch.rs`)
 //! ```
 //!
 //! A dataset is written into extents that nobody else uses, made durable, and exists from the moment in which one

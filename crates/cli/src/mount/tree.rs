@@ -36,7 +36,10 @@ impl Node {
     /// What the root has for a dataset.
     pub fn of_dataset(dataset: &DatasetSummary) -> (u64, Node) {
         let file = (dataset.kind == BYTES).then(|| (BYTES.to_string(), dataset.bytes));
-        (number(dataset.id, 0, file.as_ref().map_or(0, |(_, len)| *len)), Node { name: dataset.name.clone(), id: dataset.id, file })
+        (
+            number(dataset.id, 0, file.as_ref().map_or(0, |(_, len)| *len)),
+            Node { name: dataset.name.clone(), id: dataset.id, file },
+        )
     }
 
     /// What a dataset's folder has, in order.
