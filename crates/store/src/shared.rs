@@ -121,6 +121,7 @@ impl Shared {
         limit_bytes: Option<u64>,
     ) -> Result<Arc<Shared>> {
         let registry = Registry::open(home)?;
+        registry.meet_on(devices.iter().filter_map(|device| device.folder()).map(Path::to_path_buf));
         let guard = registry.share()?;
         let found = gather(&devices, &opener)?;
         drop(guard);
@@ -1005,10 +1006,12 @@ fn note_places(superblock: &mut Superblock, devices: &Devices) {
     let mut is_moved = false;
     for entry in &mut superblock.devices {
         let place = devices.get(&entry.number).and_then(|device| device.folder());
-        if let Some(place) = place.map(|folder| folder.display().to_string())
-            && place != entry.path
+        if let Some(place) = place
+            && place.display().to_string() != entry.path
+            // Another name of the same folder is no other place.
+            && identity(Path::new(&entry.path)) != identity(place)
         {
-            (entry.path, is_moved) = (place, true);
+            (entry.path, is_moved) = (place.display().to_string(), true);
         }
     }
     if is_moved {

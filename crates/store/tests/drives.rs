@@ -365,3 +365,36 @@ fn a_size_that_is_too_small_is_refused_and_leaves_nothing() {
     bench.put("e0", "a", NONE).unwrap();
     bench.is_whole("e0", "a").unwrap();
 }
+
+#[test]
+fn a_removal_that_is_stopped_says_that_the_device_is_still_leaving() {
+    let bench = Bench::with(&["e0", "e1"]);
+    bench.put("e0", "a", NONE).unwrap();
+    let store = bench.open("e0").unwrap();
+    let cancel = Cancel::default();
+    let stopped = store.job(Budget::new(64 << 20, 1), cancel.clone()).unwrap();
+    cancel.cancel();
+    let error = store.remove_device(&stopped, 1, |_| {}).unwrap_err();
+    assert!(error.is_cancelled() && error.to_string().contains("device 1 is still leaving"), "{error}");
+    assert_eq!(store.usage().unwrap()[1].state, "leaving");
+    store.keep_device(1).unwrap();
+    assert_eq!(store.usage().unwrap()[1].state, "ok");
+    bench.is_whole("e1", "a").unwrap();
+}
+
+#[test]
+fn a_lost_drive_with_the_only_copy_of_something_is_not_removed_by_halves() {
+    let bench = Bench::with(&["e0", "e1"]);
+    bench.put("e0", "alone", NONE).unwrap();
+    bench.put("e0", "twice", COPIES).unwrap();
+    bench.add("e2", "e0").unwrap();
+    bench.mv("e1", "q1");
+    let store = bench.open("e0").unwrap();
+    let error = store.remove_device(&job(&store), 1, |_| {}).unwrap_err().to_string();
+    assert!(error.contains("of alone:") && !error.contains("twice"), "{error}");
+    assert_eq!(store.usage().unwrap()[1].state, "missing");
+    drop(store);
+    bench.mv("q1", "e1");
+    bench.put("e0", "more", NONE).unwrap();
+    assert_eq!(bench.verify("e0", false).damage, []);
+}
