@@ -34,7 +34,7 @@ fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
 
 fn is_cancelled(cause: &(dyn std::error::Error + 'static)) -> bool {
     let graph = cause.downcast_ref::<graph::Error>().is_some_and(graph::Error::is_cancelled);
-    graph || matches!(cause.downcast_ref::<store::Error>(), Some(store::Error::Cancelled))
+    graph || cause.downcast_ref::<store::Error>().is_some_and(store::Error::is_cancelled)
 }
 
 #[cfg(test)]

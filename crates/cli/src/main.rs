@@ -73,6 +73,9 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
     if let StoreCommand::Bench(words) = command {
         return bench::bench(options, &words).map(|()| true);
     }
+    if let StoreCommand::Rejoin(words) = command {
+        return stores::rejoin(&options, &words).map(|()| true);
+    }
     // Only what puts something into a store makes one.
     let session = match command {
         StoreCommand::Put(_) => Session::open(options)?,
@@ -80,7 +83,9 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
     };
     let session = &session;
     match command {
-        StoreCommand::Init(_) | StoreCommand::Bench(_) => unreachable!("done above"),
+        StoreCommand::Init(_) | StoreCommand::Bench(_) | StoreCommand::Rejoin(_) => {
+            unreachable!("done above")
+        }
         StoreCommand::Ls => stores::ls(session)?,
         StoreCommand::Stat { name } => stores::stat(session, &name)?,
         StoreCommand::Put(words) => stores::put(session, &words)?,

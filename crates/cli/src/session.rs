@@ -1,11 +1,14 @@
 //! What all commands have in common: the store, the options that go everywhere, and the stop flag.
 
-use std::{path::Path, thread};
+use std::{
+    path::{Path, PathBuf},
+    thread,
+};
 
 use anyhow::{Context, Result, bail};
-use inshore::store::{Budget, Cancel, Job, Report, Store, default_memory_bytes, default_store_path};
+use inshore::store::{Budget, Cancel, Error, Job, Report, Store, default_memory_bytes, default_store_path};
 
-use crate::{progress::Bar, signals, words::Everywhere};
+use crate::{outcome::say, progress::Bar, signals, words::Everywhere};
 
 /// One invocation of the command.
 pub struct Session {
@@ -15,32 +18,40 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the store, or makes it, and begins to listen for signals.
+    /// Opens the store, or makes it and says so, and begins to listen for signals.
     pub fn open(options: Everywhere) -> Result<Session> {
-        Self::open_with(options, |path| Store::open(path))
+        let quiet = options.quiet;
+        Self::open_with(options, |paths| match Store::open_folders(paths) {
+            Err(Error::NoStore { .. }) if paths.len() == 1 => {
+                let store = Store::open(&paths[0])?;
+                if !quiet {
+                    say(&format!("note: a new store was made in {}", store.path().display()));
+                }
+                Ok(store)
+            }
+            opened => opened,
+        })
     }
 
     /// Opens the store if it is there, and begins to listen for signals.
     pub fn open_existing(options: Everywhere) -> Result<Session> {
-        Self::open_with(options, |path| Store::open_existing(path))
+        Self::open_with(options, |paths| Store::open_folders(paths))
     }
 
     fn open_with(
         options: Everywhere,
-        open: impl FnOnce(&Path) -> inshore::store::Result<Store>,
+        open: impl FnOnce(&[PathBuf]) -> inshore::store::Result<Store>,
     ) -> Result<Session> {
-        let path = options.store.clone().or_else(default_store_path).context(
-            "no place for a store: there is neither --store nor INSHORE_STORE nor a home directory",
-        )?;
+        let path = store_path(&options)?;
         let cancel = Cancel::default();
         signals::listen(&cancel)?;
-        Ok(Session { store: open(&path)?, options, cancel })
+        Ok(Session { store: open(&folders(&path))?, options, cancel })
     }
 
     /// Refuses an output on standard output (`-`) where that belongs to `--json`.
     pub fn check_stdout_is_free(&self, output: &Path) -> Result<()> {
         if output == Path::new("-") && self.options.json {
-            bail!("-o - and --json both want standard output: give one of them");
+            bail!("-o - and --json both want standard output: give -o FILE");
         }
         Ok(())
     }
@@ -54,6 +65,21 @@ impl Session {
         let drawn = !self.options.quiet && !self.options.json;
         Ok(Run { bar: drawn.then(|| Bar::draw(&job)).flatten(), job })
     }
+}
+
+/// Where the store is, as options, environment or habit say.
+pub fn store_path(options: &Everywhere) -> Result<PathBuf> {
+    options
+        .store
+        .clone()
+        .or_else(default_store_path)
+        .context("no place for a store: there is neither --store nor INSHORE_STORE nor a home directory")
+}
+
+/// The folders that `--store` names: one, or several with ':' between them.
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let several = path.to_str().filter(|text| text.contains(':') && !path.exists());
+    several.map_or_else(|| vec![path.to_path_buf()], |text| text.split(':').map(PathBuf::from).collect())
 }
 
 /// A job and its progress bar.

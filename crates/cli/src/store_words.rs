@@ -80,6 +80,7 @@ Examples:
     Compact(Compact),
     AddDevice(AddDevice),
     RemoveDevice(RemoveDevice),
+    Rejoin(Rejoin),
     Locate(Locate),
     Mount(Mount),
 }
@@ -87,7 +88,7 @@ Examples:
 /// Make a store on one or several drives
 ///
 /// Each device is a folder: no root, no formatting. Data is spread over all devices in proportion to their size, so
-/// that reads and writes go to all drives at once. Those who are at work meet in the folder of the first device. A
+/// that reads and writes go to all drives at once. Those who are at work meet in the folder of each device. A
 /// store on one device needs no init: the first put or import makes it.
 #[derive(Args)]
 #[command(after_help = "\
@@ -121,7 +122,8 @@ pub struct Put {
     /// The file; - is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Name of the dataset [default: the file's]
+    /// Name of the dataset [default: the file's]: 1 to 100 letters, digits, '.', '_' and '-', the first of them a letter
+    /// or digit
     #[arg(long)]
     pub name: Option<String>,
     /// Append to the dataset, or begin one that can be appended to
@@ -168,7 +170,7 @@ pub struct Get {
 
 /// Look whether everything is as it was written
 ///
-/// Reads every extent, each copy, all parity, headers, lists, superblocks and both copies of the log, and compares them
+/// Reads every extent, each copy, all parity, headers, lists, superblocks and all copies of the log, and compares them
 /// with their checksums. Changes nothing (`inshore store scrub` mends). The exit code is 1 if something is damaged.
 #[derive(Args)]
 #[command(after_help = "\
@@ -184,8 +186,8 @@ pub struct Verify {
 /// Look whether everything is as it was written, and mend it
 ///
 /// Reads what `inshore store verify` reads. What is damaged is made again from copies or parity and written where it
-/// belongs; headers, superblocks and log are mended on stores without redundancy too. The exit code is 1 if there is
-/// damage that was not mended.
+/// belongs; headers, superblocks and log are mended on stores without redundancy too. Extents of a drive that is missing
+/// are not made again: `inshore store remove-device` does that. The exit code is 1 if there is damage that was not mended.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -268,7 +270,8 @@ pub struct AddDevice {
 ///
 /// Moves everything from it to the others while all data stays readable, waits until nobody reads from it any more, and
 /// leaves it empty. If it is stopped, nothing new goes to the drive; the same command goes on, --keep takes it back.
-/// A drive that is lost is removed too: what was on it is made again from copies or parity.
+/// A drive that is lost is removed too: what was on it is made again from copies or parity, on as many drives as these
+/// ask for (4+2 on six drives needs another one first).
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -283,6 +286,22 @@ pub struct RemoveDevice {
     /// Do not remove it after all
     #[arg(long)]
     pub keep: bool,
+}
+
+/// Give up what a drive has of its own, and take it back
+///
+/// For a store that went two ways: it was written to while one drive was away, and by that drive alone while the others
+/// were. Then every command ends with an error that names both sides, and nothing is overwritten. Move one side away to
+/// look at the other and to get from it what only it has; then choose: the store that --store names stays as it is,
+/// and what was committed only on the drive in DIR is given up. Run `inshore store scrub` afterwards.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore store rejoin /mnt/nvme1/inshore --store /mnt/nvme0/inshore && inshore store scrub")]
+pub struct Rejoin {
+    /// Folder of the drive whose own commits are given up
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
 }
 
 /// Tell where the bytes of a dataset lie

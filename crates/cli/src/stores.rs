@@ -19,9 +19,10 @@ use serde_json::{Value, json};
 
 use crate::{
     outcome::{Outcome, print_json, print_line, say},
-    session::Session,
-    store_words::{AddDevice, Compact, Get, Init, Locate, Put, RemoveDevice},
+    session::{Session, store_path},
+    store_words::{AddDevice, Compact, Get, Init, Locate, Put, Rejoin, RemoveDevice},
     table::{self, Align},
+    words::Everywhere,
 };
 
 /// The unit in which bytes stream: larger requests gain nothing.
@@ -130,35 +131,78 @@ pub fn put(session: &Session, words: &Put) -> Result<()> {
         _ => bail!("standard input has no name: give one with --name"),
     };
     let mut run = session.start()?;
-    let mut builder = begin(session, &run.job, &name, words)?;
-    let buffer_bytes = BUFFER_BYTES.max(words.block);
-    let buffers = session.store.stream_buffers(run.job.budget(), buffer_bytes);
-    let mut writer = builder.append(BYTES, words.block, buffer_bytes, buffers)?;
-    let before = writer.len();
-    if is_stdin {
-        run.job.start_phase("reading standard input", "bytes", 0);
-        widen(&io::stdin());
-        // Not through the buffer of `Stdin`, which would be a copy more.
-        let mut stream = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
-        put_stream(&run.job, &mut stream, &mut writer)?;
-    } else if std::fs::metadata(&words.file).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
-        // A named pipe or a device.
-        let mut stream =
-            std::fs::File::open(&words.file).with_context(|| words.file.display().to_string())?;
-        run.job.start_phase("reading", "bytes", 0);
-        put_stream(&run.job, &mut stream, &mut writer)?;
-    } else {
-        put_file(&run.job, &words.file, &mut writer)?;
-    }
-    let written = writer.len() - before;
-    builder.add(writer)?;
-    builder.commit(&[])?;
+    let (before, written) = loop {
+        match put_once(session, &run.job, &name, words) {
+            // Somebody else appended at the same time. What can be read again is appended after that.
+            Err(error) if words.append && is_changed(&error) => {
+                if !std::fs::metadata(&words.file).is_ok_and(|found| found.is_file()) {
+                    let store = session.store.path().to_path_buf();
+                    return Err(Error::Changed { name, store }.into());
+                }
+                run.job.check_cancelled()?;
+            }
+            done => break done?,
+        }
+    };
     let sentence = match before {
         0 => format!("{name}: {}", format_bytes(written)),
         before => format!("{name}: {} more, now {}", format_bytes(written), format_bytes(before + written)),
     };
     let summary = json!({ "name": name, "bytes": written, "total_bytes": before + written });
-    Ok(Outcome::new("store put", run.finish(), summary, sentence).tell(&session.options)?)
+    let told = Outcome::new("store put", run.finish(), summary, sentence).tell(&session.options);
+    told.with_context(|| format!("{name} is stored, and only telling of it on standard output failed"))
+}
+
+fn is_changed(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Changed { .. } | Error::NameExists { .. }))
+}
+
+/// The bytes that were there before, and those that were written.
+fn put_once(session: &Session, job: &Job, name: &str, words: &Put) -> Result<(u64, u64)> {
+    let mut builder = begin(session, job, name, words)?;
+    let buffer_bytes = BUFFER_BYTES.max(words.block);
+    check_memory(job, builder.guarded_by(), buffer_bytes)?;
+    let buffers = session.store.stream_buffers(job.budget(), buffer_bytes);
+    let mut writer = builder.append(BYTES, words.block, buffer_bytes, buffers)?;
+    let before = writer.len();
+    if words.file == Path::new("-") {
+        job.start_phase("reading standard input", "bytes", 0);
+        widen(&io::stdin());
+        // Not through the buffer of `Stdin`, which would be a copy more.
+        let mut stream = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
+        put_stream(job, &mut stream, &mut writer)?;
+    } else if std::fs::metadata(&words.file).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        // A named pipe or a device.
+        let mut stream =
+            std::fs::File::open(&words.file).with_context(|| words.file.display().to_string())?;
+        job.start_phase("reading", "bytes", 0);
+        put_stream(job, &mut stream, &mut writer)?;
+    } else {
+        put_file(job, &words.file, &mut writer)?;
+    }
+    let written = writer.len() - before;
+    builder.add(writer)?;
+    builder.commit(&[])?;
+    Ok((before, written))
+}
+
+/// Refuses a budget in which a dataset that is guarded like this cannot be written.
+fn check_memory(job: &Job, redundancy: Redundancy, buffer_bytes: usize) -> Result<()> {
+    const MIB: u64 = 1 << 20;
+    // A group of extents with parity, two buffers of the writer, four to read the file, and lists and checksums.
+    let group = if redundancy.parity() > 0 { 2 * MIB * redundancy.devices() as u64 } else { 0 };
+    let others = group + 5 * MIB;
+    // The writer takes a quarter of the budget, if that is more than two buffers.
+    let smallest = (others + 2 * buffer_bytes as u64).max(others * 4 / 3).next_multiple_of(MIB).max(8 * MIB);
+    let given = job.budget().memory_bytes();
+    if given < smallest {
+        let what = match group {
+            0 => "store put".to_string(),
+            _ => format!("store put with {redundancy}"),
+        };
+        return Err(Error::BudgetTooSmall { what, given, smallest }.into());
+    }
+    Ok(())
 }
 
 fn begin(session: &Session, job: &Job, name: &str, words: &Put) -> Result<DatasetBuilder> {
@@ -236,6 +280,7 @@ fn range_of(file: &CheckedFile, offset: u64, length: Option<u64>) -> Result<std:
 
 pub fn get(session: &Session, words: &Get) -> Result<()> {
     session.check_stdout_is_free(&words.output)?;
+    check_is_outside(session, &words.output)?;
     let dataset = session.store.dataset(&words.name)?;
     let file = file_of(&dataset, words.file.as_deref())?;
     let range = range_of(&file, words.offset, words.length)?;
@@ -262,6 +307,25 @@ pub fn get(session: &Session, words: &Get) -> Result<()> {
     let summary = json!({ "name": words.name, "bytes": bytes });
     let outcome = Outcome::new("store get", run.finish(), summary, sentence);
     Ok(Outcome { sentence_aside: true, ..outcome }.tell(&session.options)?)
+}
+
+/// Refuses to write over what the store consists of.
+fn check_is_outside(session: &Session, output: &Path) -> Result<()> {
+    let path = output.canonicalize().ok().or_else(|| {
+        let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty());
+        Some(parent.unwrap_or(Path::new(".")).canonicalize().ok()?.join(output.file_name()?))
+    });
+    let Some(path) = path.filter(|_| output != Path::new("-")) else { return Ok(()) };
+    for device in session.store.device_paths()?.into_values() {
+        if path != device && path.starts_with(&device) {
+            bail!(
+                "{}: lies in {}, a device of the store: choose another place",
+                output.display(),
+                device.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 fn copy_out(
@@ -307,6 +371,10 @@ fn for_each(
         print_json(&json!({ "command": command, "summary": { done: acted } }))?;
     }
     if !failures.is_empty() {
+        if !acted.is_empty() && !session.options.quiet && !session.options.json {
+            let acted: Vec<&str> = acted.iter().map(|name| name.as_str()).collect();
+            say(&format!("{done}: {}", acted.join(", ")));
+        }
         bail!(failures.join("\ninshore: "));
     }
     Ok(())
@@ -425,6 +493,7 @@ pub fn compact(session: &Session, words: &Compact) -> Result<()> {
 
 pub fn add_device(session: &Session, words: &AddDevice) -> Result<()> {
     let fail = || words.folder.display().to_string();
+    check_is_outside(session, &words.folder)?;
     std::fs::create_dir_all(&words.folder).with_context(fail)?;
     let folder = words.folder.canonicalize().with_context(fail)?;
     let known = session.store.device_paths()?.into_values().any(|path| path == folder);
@@ -455,7 +524,12 @@ pub fn remove_device(session: &Session, words: &RemoveDevice) -> Result<()> {
         .map(|(number, _)| *number)
         .with_context(|| format!("{} is no device of {}", words.device, session.store.path().display()))?;
     if words.keep {
-        return Ok(session.store.keep_device(number)?);
+        session.store.keep_device(number)?;
+        if session.options.json {
+            let summary = json!({ "number": number, "kept": true });
+            return Ok(print_json(&json!({ "command": "store remove-device", "summary": summary }))?);
+        }
+        return Ok(print_line(&format!("device {number} stays"))?);
     }
     let mut run = session.start()?;
     let mut last = String::new();
@@ -467,7 +541,29 @@ pub fn remove_device(session: &Session, words: &RemoveDevice) -> Result<()> {
     })?;
     let sentence = format!("device {number} removed: {} extents moved", moved.extents);
     let summary = json!({ "number": number, "extents": moved.extents });
-    Ok(Outcome::new("store remove-device", run.finish(), summary, sentence).tell(&session.options)?)
+    let mut outcome = Outcome::new("store remove-device", run.finish(), summary, sentence);
+    let named = store_path(&session.options)?;
+    let left = session.store.device_paths()?;
+    if devices.get(&number) == Some(&named.canonicalize().unwrap_or(named))
+        && let Some(folder) = left.values().next()
+    {
+        outcome.notice = Some(format!(
+            "the store lies elsewhere now: use it with --store or INSHORE_STORE={}",
+            folder.display()
+        ));
+    }
+    Ok(outcome.tell(&session.options)?)
+}
+
+pub fn rejoin(options: &Everywhere, words: &Rejoin) -> Result<()> {
+    let number = Store::rejoin(store_path(options)?, &words.folder)?;
+    if options.json {
+        let summary = json!({ "number": number, "path": words.folder });
+        return Ok(print_json(&json!({ "command": "store rejoin", "summary": summary }))?);
+    }
+    Ok(print_line(&format!(
+        "device {number} is a device of the store again; `inshore store scrub` mends what was written over"
+    ))?)
 }
 
 pub fn locate(session: &Session, words: &Locate) -> Result<()> {

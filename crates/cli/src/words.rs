@@ -48,7 +48,8 @@ pub struct Everywhere {
     /// Worker threads [default: one for each core that this process may use]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Folder of the store, made on first use [default: $INSHORE_STORE, else one in the user's data directory]
+    /// Folder of the store, made on first use [default: $INSHORE_STORE, else one in the user's data directory]. Of a
+    /// store on several drives any of its folders, or DIR:DIR:... where they were moved apart
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<PathBuf>,
     /// Print counters and facts as one JSON value, and nothing else, on standard output

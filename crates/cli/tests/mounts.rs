@@ -259,6 +259,31 @@ fn what_is_put_and_removed_meanwhile_comes_and_goes() {
 }
 
 #[test]
+fn what_is_appended_meanwhile_is_there_within_a_second() {
+    if !usable() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("x", "first ");
+    folder.run("store put x --name log --append").ok();
+    let mounted = Mounted::new(&folder, "--quiet");
+    assert_eq!(fs::read(mounted.path("log")).unwrap(), b"first ");
+    let mut open = File::open(mounted.path("log")).unwrap();
+    let first = open.metadata().unwrap();
+    folder.run("store put x --name log --append").ok();
+    thread::sleep(LONG_AGO);
+    assert_eq!(fs::read(mounted.path("log")).unwrap(), b"first first ");
+    let then = fs::metadata(mounted.path("log")).unwrap();
+    assert!(then.len() == 12 && then.modified().unwrap() != first.modified().unwrap());
+    // Who has it open goes on with what it was.
+    let mut found = Vec::new();
+    open.read_to_end(&mut found).unwrap();
+    assert_eq!(found, b"first ");
+    drop(open);
+    mounted.ends(Some(Signal::INT));
+}
+
+#[test]
 fn a_removal_does_not_disturb_who_has_the_file_open() {
     if !usable() {
         return;

@@ -212,7 +212,7 @@ fn drives_come_and_go_while_data_stays() {
         df[device]["dataset_bytes"].as_u64().unwrap()
     };
     assert!(used(0) > 10_000_000 && used(1) > 10_000_000);
-    // The first device is where those who are at work meet; it can go too.
+    // The device that named the store can go too.
     folder.run("store remove-device one --store two").ok();
     folder.run("store get a --store two -o out").ok();
     assert!(fs::read(folder.path("out")).unwrap() == all);
@@ -295,4 +295,122 @@ fn on_a_full_file_system_reading_deleting_and_compacting_go_on() {
         folder.run(&format!("store rm {name} --store disk/store")).ok();
     }
     folder.run("store verify --store disk/store --memory 16MiB").ok();
+}
+
+#[test]
+fn what_a_command_leaves_behind_is_told() {
+    let folder = Folder::new();
+    let said = folder.run("store put - --name a").stdin("a").ok().stderr;
+    assert!(said.contains("a new store was made in"), "{said}");
+    let said = folder.run("store put - --name b").stdin("b").ok().stderr;
+    assert!(!said.contains("a new store"), "{said}");
+    let said = folder.run("store rm a nope").exits(2).stderr;
+    assert!(said.contains("removed: a\n") && said.contains("there is no \"nope\""), "{said}");
+    let said = folder.run("store get b --json").exits(2).stderr;
+    assert!(said.contains("give -o FILE"), "{said}");
+    for output in ["store/segment-00000000", "store/new"] {
+        let said = folder.run(&format!("store get b -o {output}")).exits(2).stderr;
+        assert!(said.contains("a device of the store"), "{said}");
+    }
+    assert_eq!(folder.run("store get b").ok().stdout, "b");
+    // Where standard output takes nothing, the dataset is there all the same.
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let status = Command::new(env!("CARGO_BIN_EXE_inshore"))
+        .args(["store", "put", "Cargo.toml", "--name", "full", "--append", "--store"])
+        .arg(folder.path("store"))
+        .stdout(full)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&status.stderr).into_owned();
+    assert!(status.status.code() == Some(2) && said.contains("full is stored, and only telling"), "{said}");
+    folder.run("store stat full").ok();
+}
+
+#[test]
+fn a_drive_that_leaves_stays_or_was_lost_is_told_of() {
+    let folder = Folder::new();
+    folder.run("store init one two --size 1GiB").ok();
+    // Two datasets of one extent each lie on two drives.
+    for name in ["a", "b"] {
+        folder.run(&format!("store put - --name {name} --store one")).stdin(name).ok();
+    }
+    let device = |name: &str| {
+        let found = folder.run(&format!("store locate {name} --store one --json")).ok().json();
+        found["summary"]["places"][0]["copies"][0]["device"].as_u64().unwrap()
+    };
+    assert_ne!(device("a"), device("b"));
+    let kept = folder.run("store remove-device 1 --keep --json --store one").ok().json();
+    assert_eq!((&kept["summary"]["number"], &kept["summary"]["kept"]), (&1.into(), &true.into()));
+    fs::rename(folder.path("two"), folder.path("lost")).unwrap();
+    let said = folder.run("store put - --name c --copies 2 --store one").stdin("c").exits(2).stderr;
+    assert!(said.contains("1 missing"), "{said}");
+    let lost = if device("a") == 1 { "a" } else { "b" };
+    let said = folder.run("store remove-device 1 --store one").exits(2).stderr;
+    assert!(said.contains("device 1 is missing") && said.contains(&format!(" of {lost}:")), "{said}");
+    let df = folder.run("store df --json --store one").ok().json();
+    assert_eq!(df[1]["state"], "missing");
+    fs::rename(folder.path("lost"), folder.path("two")).unwrap();
+    assert_eq!(folder.run("store df --json --store one").ok().json()[1]["state"], "ok");
+    let said = folder.run("store remove-device one --store one").ok().stderr;
+    assert!(
+        said.contains(&format!("INSHORE_STORE={}", folder.path("two").canonicalize().unwrap().display())),
+        "{said}"
+    );
+    assert_eq!(folder.run("store get a --store two").ok().stdout, "a");
+}
+
+#[test]
+fn the_smallest_memory_for_put_is_named_and_works() {
+    let folder = Folder::new();
+    folder.write("data", bytes(5, 9_000_000));
+    folder.run("store init s0 s1 s2 s3 s4 s5 --size 256MiB").ok();
+    for words in ["", "--parity 2+1", "--parity 4+2", "--block 2MiB", "--parity 4+2 --block 2MiB"] {
+        let put = format!("store put data --name data --store s0 {words}");
+        let said = folder.run(&format!("{put} --memory 4MiB")).exits(2).stderr;
+        let smallest = said.trim_end().rsplit("is ").next().unwrap().replace(' ', "");
+        folder.run(&format!("{put} --memory {smallest}")).ok();
+        folder.run("store verify --store s5").ok();
+        folder.run("store rm data --store s0").ok();
+    }
+}
+
+#[test]
+fn many_that_begin_to_append_at_once_all_append() {
+    let folder = Folder::new();
+    folder.run("store init store").ok();
+    folder.write("data", [7; 1000]);
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| folder.run("store put data --name log --append").ok());
+        }
+    });
+    assert_eq!(get(&folder, "log").len(), 6000);
+}
+
+#[test]
+fn a_store_that_went_two_ways_is_told_and_one_side_given_up() {
+    let folder = Folder::new();
+    let (mv, one, two) =
+        (|from: &str, to: &str| fs::rename(folder.path(from), folder.path(to)).unwrap(), "one", "two");
+    folder.run("store init one two --size 1GiB").ok();
+    mv(two, "away");
+    folder.run("store put - --name x --store one").stdin("x").ok();
+    mv(one, "gone");
+    mv("away", two);
+    folder.run("store put - --name y --store two").stdin("y").ok();
+    mv("gone", one);
+    for words in ["store ls", "store put - --name z", "store scrub"] {
+        let said = folder.run(&format!("{words} --store two")).exits(2).stderr;
+        assert!(said.contains("/one") && said.contains("/two") && said.contains("store rejoin"), "{said}");
+    }
+    folder.run("store rejoin two --store one").ok();
+    folder.run("store scrub --store two").ok();
+    assert_eq!(folder.run("store get x --store two").ok().stdout, "x");
+    assert!(folder.run("store get y --store two").exits(2).stderr.contains("there is no \"y\""));
+    // Moved apart, and named one by one.
+    fs::create_dir(folder.path("far")).unwrap();
+    mv(two, "far/other");
+    let stores = format!("{}:{}", folder.path("one").display(), folder.path("far/other").display());
+    folder.run(&format!("store put - --name z --copies 2 --store {stores}")).stdin("z").ok();
+    folder.run("store verify --store far/other").ok();
 }

@@ -87,6 +87,6 @@ impl Error {
             Error::Tables(inshore_tables::Error::Store(error)) => error,
             _ => return false,
         };
-        matches!(store, inshore_store::Error::Cancelled)
+        store.is_cancelled()
     }
 }

@@ -99,6 +99,12 @@ pub trait Device: Send + Sync + Debug {
 
     /// What errors call it.
     fn name(&self) -> String;
+
+    /// The folder that it is. `None` where it is none: then it cannot be looked for when the store is opened again, and
+    /// those who are at work do not meet on it.
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
 }
 
 /// Stands for a device that is not there: everything fails.
@@ -370,5 +376,9 @@ impl Device for Directory {
 
     fn name(&self) -> String {
         self.path.display().to_string()
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.path)
     }
 }

@@ -136,7 +136,12 @@ pub enum Error {
         number: u16,
     },
     /// Redundancy needs more devices than the store has.
-    #[error("{}: {redundancy} need {} devices, and the store has {found}", store.display(), redundancy.devices())]
+    #[error(
+        "{}: {redundancy} need {} devices, and the store has {found}{}",
+        store.display(), redundancy.devices(),
+        if *missing > 0 { format!(" that are there and {missing} missing: put them back where they were") }
+        else { String::new() }
+    )]
     TooFewDevices {
         /// The store.
         store: PathBuf,
@@ -144,6 +149,8 @@ pub enum Error {
         redundancy: crate::Redundancy,
         /// Devices that are there and take data.
         found: usize,
+        /// Devices that are missing.
+        missing: usize,
     },
     /// A dataset that was sealed cannot grow.
     #[error("{name:?} in {} is sealed: nothing can be appended to it", store.display())]
@@ -181,6 +188,32 @@ pub enum Error {
         /// Why not.
         what: String,
     },
+    /// Two parts of the store were written to, each while it could not see the other.
+    #[error(
+        "the store went two ways: {one} and {other} were each written to while the other was away. Nothing was changed \
+         now. Move one of the two away and the store opens with the other; `inshore store rejoin DIR` gives up what the \
+         drive in DIR has of its own"
+    )]
+    Diverged {
+        /// The devices of one part, with its last commit.
+        one: String,
+        /// Those of the other.
+        other: String,
+    },
+    /// A folder is a copy of a device of a store, which is where it was.
+    #[error(
+        "{} is a copy of device {number} of the store, which is at {}: two of one device in one store would overwrite \
+         each other. Use the store there, or remove one of the two",
+        copy.display(), path.display()
+    )]
+    IsACopy {
+        /// The folder that was named.
+        copy: PathBuf,
+        /// The number of the device.
+        number: u16,
+        /// Where the store says that the device is, and where it is.
+        path: PathBuf,
+    },
     /// All devices are full.
     #[error("{}: no space left on its devices", store.display())]
     NoSpace {
@@ -190,6 +223,12 @@ pub enum Error {
     /// The job was asked to stop.
     #[error("stopped before it was done; the store is as it was")]
     Cancelled,
+    /// The job was asked to stop, and something was done until then.
+    #[error("stopped before it was done; {left}")]
+    Stopped {
+        /// How the store was left.
+        left: String,
+    },
 }
 
 impl Error {
@@ -200,6 +239,16 @@ impl Error {
             Error::Io { source, .. } => source.kind() == io::ErrorKind::StorageFull,
             _ => false,
         }
+    }
+
+    /// Whether the job was asked to stop.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Error::Cancelled | Error::Stopped { .. })
+    }
+
+    /// The same, where what was done until the job was stopped stays done.
+    pub(crate) fn leaves(self, left: impl FnOnce() -> String) -> Self {
+        if matches!(self, Error::Cancelled) { Error::Stopped { left: left() } } else { self }
     }
 
     /// The same once more, for another who waits for the same thing.
@@ -214,6 +263,8 @@ impl Error {
             }
             Error::NoSpace { store } => Error::NoSpace { store: store.clone() },
             Error::NoDevice { number } => Error::NoDevice { number: *number },
+            Error::BadDevice { path, what } => Error::BadDevice { path: path.clone(), what: what.clone() },
+            Error::Diverged { one, other } => Error::Diverged { one: one.clone(), other: other.clone() },
             other => Error::io("commit", PathBuf::new(), io::Error::other(other.to_string())),
         }
     }

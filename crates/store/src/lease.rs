@@ -7,7 +7,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use crate::{
@@ -27,6 +27,8 @@ pub(crate) struct Lease {
     scratch: Arc<Scratch>,
     pools: Mutex<BTreeMap<u16, Pool>>,
     terms: Mutex<Terms>,
+    /// Which part of each device was filled when the first extent was taken.
+    filled: OnceLock<BTreeMap<u16, f64>>,
 }
 
 /// Extents of one device.
@@ -45,7 +47,7 @@ struct Pool {
 
 impl Lease {
     pub fn new(shared: Arc<Shared>, scratch: Arc<Scratch>) -> Lease {
-        Lease { shared, scratch, pools: Mutex::default(), terms: Mutex::default() }
+        Lease { shared, scratch, pools: Mutex::default(), terms: Mutex::default(), filled: OnceLock::new() }
     }
 
     /// Another one of a job, which shares nothing with its first.
@@ -58,13 +60,15 @@ impl Lease {
         *self.terms.lock().expect("no panic under this lock") = terms;
     }
 
-    /// An extent on the device that has the smallest share of this job's yet, among those not in `avoid`.
+    /// An extent on the device that has the smallest share of this job's yet, among those not in `avoid`; of several, on
+    /// the emptiest, so that many small datasets spread too.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`] where all these devices are full.
     pub fn take(&self, avoid: &[u16]) -> Result<Place> {
         let mut pools = self.pools.lock().expect("no panic under this lock");
         let devices = self.shared.open_devices();
+        let filled = self.filled.get_or_init(|| self.shared.filled());
         let terms = self.terms.lock().expect("no panic under this lock").clone();
         loop {
             let share = |number: u16, extents: u32| {
@@ -75,9 +79,12 @@ impl Lease {
                 !avoid.contains(number) && !pools.get(number).is_some_and(|pool| pool.full)
             });
             let best = open
-                .map(|&(number, extents)| (share(number, extents), number))
+                .map(|&(number, extents)| {
+                    let filled = filled.get(&number).copied().unwrap_or(0.0);
+                    (share(number, extents), filled, number)
+                })
                 .min_by(|a, b| a.partial_cmp(b).expect("shares are numbers"));
-            let Some((_, device)) = best else { return Err(self.shared.no_space()) };
+            let Some((_, _, device)) = best else { return Err(self.shared.no_space()) };
             let pool = pools.entry(device).or_default();
             if pool.free.is_empty() {
                 let wanted = (pool.last_run * 2).clamp(2, RUN_EXTENTS_MAX);

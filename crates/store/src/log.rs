@@ -4,13 +4,14 @@
 //! ```text
 //!   superblock   two slots on every device, written in turn: which devices, where the log lies
 //!   log          record 0: a checkpoint of the catalog | record 1: edits of a commit | record 2 | ...
-//!                written twice, on two devices where there are two
+//!                written in two copies or more, on as many devices where there are so many: see [`Aim`]
 //!   spare        as many extents again, taken in advance: where the next checkpoint goes
 //! ```
 //!
-//! A record counts once it is durable in both copies. Of a record that is whole in one copy only, that copy is taken.
-//! Where neither copy is whole, the log ends, unless a later record follows: then something that was acknowledged is
-//! damaged, and that is an error.
+//! A record counts once it is durable in all copies. Of a record that is not whole in all of them, a whole one is taken.
+//! Where no copy is whole, the log ends, unless a later record follows: then something that was acknowledged is
+//! damaged, and that is an error. A log whose copies differ is begun anew before anything is appended to it: otherwise
+//! the copy that lacks a record would be worth nothing without the others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,8 +30,11 @@ use crate::{
 pub(crate) type Devices = BTreeMap<u16, Arc<dyn Device>>;
 
 const SUPERBLOCK_MAGIC: &[u8; 8] = b"INSHSUPR";
-/// Version 1 was that of stores before the first release, which had no log.
-const SUPERBLOCK_VERSION: u32 = 2;
+/// Version 1 was that of stores before the first release, which had no log. Version 2 had no branches.
+const SUPERBLOCK_VERSION: u32 = 3;
+const SUPERBLOCK_VERSION_MIN: u32 = 2;
+/// Branches that a superblock remembers. A drive that was away during more of them is taken for one that went its own way.
+const BRANCHES_MAX: usize = 1000;
 /// The extent of every device that holds its superblock.
 pub(crate) const SUPERBLOCK_EXTENT: u32 = 1;
 const SLOT_BYTES: usize = EXTENT_BYTES / 2;
@@ -68,6 +72,8 @@ pub(crate) struct Superblock {
     pub sequence: u64,
     /// Counts logs: only records of this generation are of this log.
     pub generation: u64,
+    /// Random numbers, one for each time that the store was changed while a device of its log was missing.
+    pub branches: Vec<u64>,
     pub devices: Vec<DeviceEntry>,
     pub log: LogPlaces,
     pub spare: LogPlaces,
@@ -78,6 +84,8 @@ impl Superblock {
         let mut body = Vec::new();
         body.extend(self.sequence.to_le_bytes());
         body.extend(self.generation.to_le_bytes());
+        put_u32(&mut body, self.branches.len());
+        self.branches.iter().for_each(|branch| body.extend(branch.to_le_bytes()));
         put_u32(&mut body, self.devices.len());
         for entry in &self.devices {
             body.extend(entry.number.to_le_bytes());
@@ -114,7 +122,11 @@ impl Superblock {
     /// whole one of this version.
     pub fn decode(slot: &[u8]) -> Option<(u16, Superblock)> {
         let mut header = Cursor(slot);
-        if header.take(8)? != SUPERBLOCK_MAGIC || header.u32()? != SUPERBLOCK_VERSION {
+        if header.take(8)? != SUPERBLOCK_MAGIC {
+            return None;
+        }
+        let version = header.u32()?;
+        if !is_known(version) {
             return None;
         }
         let (sum, len) = (header.u32()?, header.u32()? as usize);
@@ -127,6 +139,7 @@ impl Superblock {
         }
         let mut body = Cursor(header.take(len)?);
         let (sequence, generation) = (body.u64()?, body.u64()?);
+        let branches = if version < 3 { Vec::new() } else { body.list(|body| body.u64())? };
         let devices = body.list(|body| {
             let (number, uuid, path) = (body.u16()?, body.array()?, body.string()?);
             let limit_bytes = Some(body.u64()?).filter(|&bytes| bytes > 0);
@@ -144,7 +157,7 @@ impl Superblock {
             is_whole.then_some(log)
         };
         let (log, spare) = (places(&mut body)?, places(&mut body)?);
-        let superblock = Superblock { store, sequence, generation, devices, log, spare };
+        let superblock = Superblock { store, sequence, generation, branches, devices, log, spare };
         (body.0.is_empty() && superblock.is_sound()).then_some((device, superblock))
     }
 
@@ -160,6 +173,32 @@ impl Superblock {
             && places.iter().all(|place| place.is_for_data() && numbers.contains(&place.device))
     }
 
+    /// Whether this is what became of `other`, or the same. The other one may have changes of its own that were never
+    /// acknowledged, but none that were: a change that is acknowledged is known to every device of the log, or has begun
+    /// a branch.
+    pub fn descends_from(&self, other: &Superblock) -> bool {
+        other.branches.last().is_none_or(|branch| self.branches.contains(branch))
+    }
+
+    /// To be called before the store is changed: begins a branch where a device of the log is missing, which could be
+    /// changed by somebody who sees only that one.
+    pub fn branch(&mut self, devices: &Devices) {
+        if self.log.iter().flatten().any(|place| !devices.contains_key(&place.device)) {
+            self.begin_branch();
+        }
+    }
+
+    pub fn begin_branch(&mut self) {
+        self.branches.push(random_u64());
+        let over = self.branches.len().saturating_sub(BRANCHES_MAX);
+        self.branches.drain(..over);
+    }
+
+    /// The UUID of a device.
+    pub fn uuid_of(&self, number: u16) -> Option<[u8; 16]> {
+        self.devices.iter().find(|entry| entry.number == number).map(|entry| entry.uuid)
+    }
+
     /// Whether a device may get new data.
     pub fn takes_data(&self, number: u16) -> bool {
         self.devices.iter().any(|entry| entry.number == number && !entry.is_leaving)
@@ -169,6 +208,10 @@ impl Superblock {
     pub fn places(&self) -> impl Iterator<Item = Place> {
         self.log.iter().chain(&self.spare).flatten().copied()
     }
+}
+
+fn is_known(version: u32) -> bool {
+    (SUPERBLOCK_VERSION_MIN..=SUPERBLOCK_VERSION).contains(&version)
 }
 
 /// Memory for metadata: small, and outside of every job's budget.
@@ -202,7 +245,7 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
         read(&mut buffer[..PAGE_BYTES])?;
         let word = |at: usize| u32::from_le_bytes(buffer[at..at + 4].try_into().expect("4 bytes"));
         is_blank &= slot == 1 || buffer[..PAGE_BYTES].iter().all(|&byte| byte == 0);
-        if &buffer[..8] == SUPERBLOCK_MAGIC && word(8) != SUPERBLOCK_VERSION {
+        if &buffer[..8] == SUPERBLOCK_MAGIC && !is_known(word(8)) {
             other_version = Some(word(8));
         }
         let body_len = if &buffer[..8] == SUPERBLOCK_MAGIC { word(16) as usize } else { 0 };
@@ -222,7 +265,7 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
     };
     match (newest, other_version) {
         (None, Some(version)) if !is_blank => {
-            bad("version of the store", version.to_string(), SUPERBLOCK_VERSION.to_string())
+            bad("version of the store", version.to_string(), "2 or 3".to_string())
         }
         (None, None) if !is_blank => {
             bad("superblock", "two damaged copies".to_string(), "at least one that is whole".to_string())
@@ -239,12 +282,12 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
     }
 }
 
-/// Which of the two slots of a device's superblock can be read.
-fn superblock_slots(device: &dyn Device) -> [bool; 2] {
+/// What is in the two slots of a device's superblock, as far as it can be read.
+fn superblock_slots(device: &dyn Device) -> [Option<Superblock>; 2] {
     [0, 1].map(|slot| {
-        let Ok(mut buffer) = metadata_buffer(SLOT_BYTES) else { return false };
-        let read = device.read(SUPERBLOCK_EXTENT, slot * SLOT_BYTES, &mut buffer);
-        read.is_ok() && Superblock::decode(&buffer).is_some()
+        let mut buffer = metadata_buffer(SLOT_BYTES).ok()?;
+        device.read(SUPERBLOCK_EXTENT, slot * SLOT_BYTES, &mut buffer).ok()?;
+        Superblock::decode(&buffer).map(|(_, superblock)| superblock)
     })
 }
 
@@ -306,6 +349,38 @@ pub(crate) struct LastRecord {
 pub(crate) struct Log {
     pub superblock: Superblock,
     tail: Tail,
+    /// A record that was read is not in all copies that are there.
+    is_uneven: bool,
+}
+
+/// On how many devices the copies of a log are to lie, among those that can take one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Aim {
+    /// Devices that a log can lie on.
+    pub devices: usize,
+    /// How many copies there are to be: one more than devices may fail.
+    pub copies: usize,
+}
+
+impl Aim {
+    /// What the datasets of a catalog ask for: where any m devices may fail, the log is on m + 1; and on two at least.
+    pub fn of(catalog: &Catalog, devices: usize) -> Aim {
+        let wanted = catalog.datasets.values().map(|record| record.redundancy.list_copies());
+        let copies = wanted.max().unwrap_or(1).min(devices).max(2);
+        Aim { devices, copies }
+    }
+
+    /// Devices that the log is to lie on.
+    pub fn spread(&self) -> usize {
+        self.copies.min(self.devices)
+    }
+}
+
+/// Devices of which any but one may be lost, and a log is still there whole.
+pub(crate) fn spread(log: &LogPlaces) -> usize {
+    let first =
+        |copy: &Vec<Place>| copy.iter().all(|place| place.device == copy[0].device).then_some(copy[0].device);
+    log.iter().filter_map(first).collect::<BTreeSet<u16>>().len()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -363,7 +438,7 @@ impl Log {
     /// where one is damaged, nobody can tell whether it was the newer one, and the older log lacks what was committed
     /// since.
     pub fn begin(devices: &Devices, superblock: Superblock, catalog: &Catalog, pinned: u64) -> Result<Log> {
-        let mut log = Log { superblock, tail: Tail::START };
+        let mut log = Log { superblock, tail: Tail::START, is_uneven: false };
         log.append(devices, catalog.commit, &catalog.checkpoint(pinned))?
             .expect("a log has room for its catalog");
         write_superblock(devices, &log.superblock)?;
@@ -432,7 +507,7 @@ impl Log {
 
     /// Reads a log from its start.
     pub fn read(devices: &Devices, superblock: Superblock) -> Result<(Log, Catalog)> {
-        let mut log = Log { superblock, tail: Tail::START };
+        let mut log = Log { superblock, tail: Tail::START, is_uneven: false };
         let mut catalog = Catalog::default();
         if log.follow(devices, &mut catalog, None)? == 0 {
             return Err(log.damaged("its first record".to_string(), "a checkpoint"));
@@ -452,7 +527,8 @@ impl Log {
         known: Option<LastRecord>,
     ) -> Result<u64> {
         let first = self.tail.number;
-        while let Some((header, body)) = self.next_record(devices)? {
+        while let Some((header, body, is_in_all)) = self.next_record(devices)? {
+            self.is_uneven |= !is_in_all;
             let edits = decode_edits(&body).ok_or_else(|| {
                 self.damaged(format!("record {} with unknown edits", header.number), "edits of this version")
             })?;
@@ -475,8 +551,13 @@ impl Log {
         Ok(self.tail.number - first)
     }
 
-    /// Whether all devices of both copies are there, so that records can be appended.
-    pub fn is_there(&self, devices: &Devices) -> bool {
+    /// Whether records can be appended: all devices of all copies are there, and all copies say the same.
+    pub fn is_fit(&self, devices: &Devices) -> bool {
+        self.is_there(devices) && !self.is_uneven
+    }
+
+    /// Whether all devices of all copies are there.
+    fn is_there(&self, devices: &Devices) -> bool {
         self.superblock.log.iter().flatten().all(|place| devices.contains_key(&place.device))
     }
 
@@ -486,8 +567,9 @@ impl Log {
         self.superblock.log.iter().any(is_there)
     }
 
-    /// What is wrong with the superblocks and with each copy of the log, although together they are enough.
-    pub fn check(&self, devices: &Devices) -> Vec<String> {
+    /// What is wrong with the superblocks and with each copy of the log, although together they are enough. `aim` is how
+    /// the log is to lie.
+    pub fn check(&self, devices: &Devices, aim: Aim) -> Vec<String> {
         let mut wrong = Vec::new();
         for entry in &self.superblock.devices {
             let Some(device) = devices.get(&entry.number) else {
@@ -495,9 +577,22 @@ impl Log {
                 continue;
             };
             let whole = superblock_slots(device.as_ref());
-            for slot in (0..2).filter(|&slot| !whole[slot]) {
+            for slot in (0..2).filter(|&slot| whole[slot].is_none()) {
                 wrong.push(format!("slot {slot} of the superblock of {} is damaged", device.name()));
             }
+            let is_old = |slot: &Superblock| slot.sequence < self.superblock.sequence;
+            if whole.iter().all(|slot| slot.as_ref().is_some_and(is_old)) {
+                wrong.push(format!("the superblock of {} is of an older state of the store", device.name()));
+            }
+        }
+        let lies_on = spread(&self.superblock.log);
+        if lies_on < aim.spread() {
+            let count = |count: usize| if count == 1 { "1 drive".into() } else { format!("{count} drives") };
+            wrong.push(format!(
+                "the log lies on {} and is to lie on {}, so that it survives what the data survives",
+                count(lies_on),
+                count(aim.spread())
+            ));
         }
         for (number, copy) in self.superblock.log.iter().enumerate() {
             let superblock = Superblock { log: vec![copy.clone()], ..self.superblock.clone() };
@@ -521,22 +616,30 @@ impl Log {
         }
     }
 
-    fn next_record(&self, devices: &Devices) -> Result<Option<(Header, Vec<u8>)>> {
+    /// The next record, and whether it is in all copies that are there.
+    fn next_record(&self, devices: &Devices) -> Result<Option<(Header, Vec<u8>, bool)>> {
         if self.tail.offset + PAGE_BYTES > self.capacity() {
             return Ok(None);
         }
-        let mut failed = None;
+        let (mut record, mut failed, mut is_in_all) = (None, None, true);
         for copy in &self.superblock.log {
             match self.record_of(devices, copy) {
-                Ok(Some(record)) => return Ok(Some(record)),
-                Ok(None) => {}
-                // A device that is gone has nothing to say; what was acknowledged is in the other copy too.
+                Ok(Some(found)) => record = record.or(Some(found)),
+                Ok(None) => is_in_all = false,
+                // A device that is gone has nothing to say; what was acknowledged is in another copy too.
                 Err(Error::NoDevice { .. }) if self.is_readable(devices) => {}
-                Err(error) => failed = Some(error),
+                Err(error) => {
+                    is_in_all = false;
+                    failed = Some(error);
+                }
             }
         }
-        // Nothing can be said of a record that no copy gave and one could not be asked for.
-        failed.map_or(Ok(None), Err)
+        match (record, failed) {
+            (Some((header, body)), _) => Ok(Some((header, body, is_in_all))),
+            // Nothing can be said of a record that no copy gave and one could not be asked for.
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(None),
+        }
     }
 
     fn record_of(&self, devices: &Devices, copy: &[Place]) -> Result<Option<(Header, Vec<u8>)>> {
@@ -651,6 +754,7 @@ pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Res
         store: random_uuid(),
         sequence: 1,
         generation: 1,
+        branches: Vec::new(),
         devices: entries.collect(),
         log,
         spare,
@@ -695,7 +799,15 @@ mod tests {
         };
         let (log, spare) = (vec![vec![place(0, 2)], vec![place(1, 2)]], vec![vec![place(0, 3)]]);
         let devices = vec![entry(0), entry(1)];
-        let whole = Superblock { store: [7; 16], sequence: 2, generation: 1, devices, log, spare };
+        let whole = Superblock {
+            store: [7; 16],
+            sequence: 2,
+            generation: 1,
+            branches: vec![3, 4],
+            devices,
+            log,
+            spare,
+        };
         let decodes = |superblock: &Superblock| Superblock::decode(&superblock.encode(0)).is_some();
         assert!(decodes(&whole));
         for bad in [(0, 1), (0, 0), (0, 128), (0, 2), (2, 9)] {

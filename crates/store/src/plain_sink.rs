@@ -48,10 +48,11 @@ impl FileSink {
         let direct = kind.is_file()
             && fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT)).is_ok();
         if let Some(bytes) = bytes_hint.filter(|&bytes| bytes > 0 && kind.is_file()) {
-            match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes) {
-                Err(error @ rustix::io::Errno::NOSPC) => return Err(fail(error.into())),
-                // Only a hint: a file system that cannot do it is none the worse.
-                Ok(()) | Err(_) => {}
+            // Only a hint: a file system that cannot do it is none the worse.
+            if let Err(error @ rustix::io::Errno::NOSPC) =
+                fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes)
+            {
+                return Err(fail(error.into()));
             }
         }
         Self::with(job, Target { name: name.to_string(), file: Arc::new(file), direct, is_stream: false })

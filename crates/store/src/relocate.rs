@@ -156,6 +156,11 @@ impl Store {
     /// [`Error::NoSpace`]; damage in what must be moved and cannot be made again; [`Error::Cancelled`], and what was
     /// moved until then is moved.
     pub fn compact(&self, job: &Job, balance: bool) -> Result<Moved> {
+        let left = || "what was moved until then is moved, and nothing is lost".to_string();
+        self.compact_all(job, balance).map_err(|error| error.leaves(left))
+    }
+
+    fn compact_all(&self, job: &Job, balance: bool) -> Result<Moved> {
         let mut moved = Moved::default();
         if balance {
             let (_, catalog) = self.0.state_of_things()?;
@@ -182,6 +187,9 @@ impl Store {
     /// # Errors
     /// [`Error::BadDevice`], [`Error::Io`].
     pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
+        if let Some(folder) = device.folder() {
+            crate::store::check_lies_apart(folder, &[])?;
+        }
         self.0.add_device(device, limit_bytes)
     }
 
@@ -212,7 +220,33 @@ impl Store {
                 ));
             }
         }
+        if self.0.device(number).is_err() {
+            let runs_on = |record: &&Arc<DatasetRecord>| {
+                let is_alone = record.redundancy == crate::Redundancy::Copies(1);
+                is_alone && record.runs.iter().any(|run| run.start.device == number)
+            };
+            let lost: Vec<&str> =
+                catalog.datasets.values().filter(runs_on).map(|record| record.name.as_str()).collect();
+            if !lost.is_empty() {
+                return bad(format!(
+                    "device {number} is missing, and without copies or parity there is no other place that has what \
+                     lies on it of {}: put it back, or remove {} first",
+                    lost.join(", "),
+                    if lost.len() == 1 { "this dataset" } else { "these datasets" }
+                ));
+            }
+        }
         self.0.set_leaving(number, true)?;
+        let left = || {
+            format!(
+                "device {number} is still leaving: nothing new goes to it, and what was moved is moved. The same command \
+                 goes on; with --keep the device stays"
+            )
+        };
+        self.empty_and_forget(job, number, &mut waiting).map_err(|error| error.leaves(left))
+    }
+
+    fn empty_and_forget(&self, job: &Job, number: u16, waiting: &mut impl FnMut(&str)) -> Result<Moved> {
         let everything = Run { start: Place { device: number, extent: 0 }, count: u32::MAX };
         let choice = Choice { unwanted: vec![everything], closed: vec![everything], is_optional: false };
         let mut moved = Moved::default();

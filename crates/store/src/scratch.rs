@@ -1,24 +1,32 @@
 //! Who is at work on a store: the folders of living jobs, what extents they took, and what they still read.
 //!
 //! ```text
-//!   STORE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes; in it stands
-//!                                   which record of the log is the last (24 bytes: its generation and number, and
-//!                                   the sequence of the superblock)
-//!   STORE/scratch/PID-RANDOM/       one for each job
-//!   STORE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
-//!   STORE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
-//!   STORE/scratch/PID-RANDOM/lease  extents that it took (10 bytes each: device, first extent, count)
-//!   STORE/scratch/PID-RANDOM/pin    the oldest commit that it reads (8 bytes); absent: none
+//!   DEVICE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes; in it stands
+//!                                    which record of the log is the last (24 bytes: its generation and number, and
+//!                                    the sequence of the superblock)
+//!   DEVICE/scratch/PID-RANDOM/       one for each job
+//!   DEVICE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
+//!   DEVICE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
+//!   DEVICE/scratch/PID-RANDOM/lease  extents that it took (10 bytes each: device, first extent, count)
+//!   DEVICE/scratch/PID-RANDOM/pin    the oldest commit that it reads (8 bytes); absent: none
 //! ```
+//!
+//! The same stands in the folder of every device, and who changes something holds the locks of all devices that it
+//! sees. So two that have any device in common meet, whatever was moved or unmounted meanwhile: with one meeting place
+//! in the folder of the first device, one that comes while that is away would meet nobody. A folder that is no longer
+//! where it was found is an error for who wants to change something, and left out by who only reads.
 //!
 //! A lock (`flock`) ends with the process that holds it, however it ends. So a folder whose lock can be taken belongs
 //! to a dead owner and is removed at the start of the next job; the folders of the living are not touched. After a
 //! power loss everybody is dead, so nothing here is ever synced.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{ErrorKind, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::{Mutex, RwLock},
 };
 
 use rustix::fs::{FlockOperation, flock};
@@ -27,73 +35,167 @@ use crate::{Error, Place, Result, catalog::Run, encoding::Cursor, log::LastRecor
 
 const RUN_BYTES: usize = 10;
 
-/// The scratch folder of a store.
-#[derive(Clone, Debug)]
+/// The scratch folders of a store.
+#[derive(Debug)]
 pub(crate) struct Registry {
-    root: PathBuf,
+    /// That of the folder which was named first; jobs keep plain files there.
+    home: PathBuf,
+    /// In the order in which everybody locks them.
+    roots: RwLock<Vec<Root>>,
+}
+
+/// The scratch folder of a device.
+#[derive(Clone, Debug)]
+struct Root {
+    /// Which folder the device was when it was found: number of the file system and of the folder.
+    identity: (u64, u64),
+    folder: PathBuf,
+    path: PathBuf,
 }
 
 /// The lock of a store. Whoever writes the log or takes extents holds it alone; whoever reads the log may share it.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
-    root: &'a Path,
-    _lock: Option<File>,
+    home: &'a Path,
+    roots: Vec<PathBuf>,
+    _locks: Vec<File>,
+}
+
+/// Which folder or file that is, whatever it is called; `None` where there is none.
+pub(crate) fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+impl Root {
+    fn lock(&self, operation: FlockOperation) -> Result<Option<File>> {
+        let path = self.path.join("lock");
+        loop {
+            if identity(&self.folder) != Some(self.identity) {
+                let what = "it is no longer where it was: was it moved or unmounted? Begin again".to_string();
+                return Err(Error::BadDevice { path: self.folder.clone(), what });
+            }
+            let lock = match open_lock(&path) {
+                // The device was taken out of the store.
+                Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => return Ok(None),
+                lock => lock?,
+            };
+            match flock(&lock, operation) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(Error::io("lock", path, error.into())),
+            }
+            // While this one waited, the folder may have been removed or moved.
+            let held = lock.metadata().map_err(|error| Error::io("lock", &path, error))?;
+            if identity(&path) == Some((held.dev(), held.ino())) {
+                return Ok(Some(lock));
+            }
+        }
+    }
 }
 
 impl Registry {
     /// That of the store whose home is `home`. Makes the folder if it is not there and can be made.
     pub fn open(home: &Path) -> Result<Registry> {
-        let root = home.join("scratch");
-        match fs::create_dir_all(&root) {
-            Err(error) if !is_read_only(&error) => Err(Error::io("create folder", root, error)),
-            _ => Ok(Registry { root }),
+        let path = home.join("scratch");
+        match fs::create_dir_all(&path) {
+            Err(error) if !is_read_only(&error) => return Err(Error::io("create folder", path, error)),
+            _ => {}
         }
+        let identity = identity(home).ok_or_else(|| Error::io("open", home, ErrorKind::NotFound.into()))?;
+        let root = Root { identity, folder: home.to_path_buf(), path: path.clone() };
+        Ok(Registry { home: path, roots: RwLock::new(vec![root]) })
+    }
+
+    /// From now on the store's folders are these, beside that of its home. Where no folder can be made, nobody meets.
+    pub fn meet_on(&self, folders: impl IntoIterator<Item = PathBuf>) {
+        let folders: Vec<PathBuf> = folders.into_iter().collect();
+        let mut roots = self.roots.write().expect("no panic under this lock");
+        roots.retain(|root| root.path == self.home || folders.contains(&root.folder));
+        for folder in folders {
+            let Some(identity) = identity(&folder) else { continue };
+            if !roots.iter().any(|root| root.identity == identity) {
+                let path = folder.join("scratch");
+                let _ = fs::create_dir_all(&path);
+                roots.push(Root { identity, folder, path });
+            }
+        }
+        roots.sort_unstable_by_key(|root| root.identity);
+    }
+
+    /// A folder is no longer one of the store: nobody meets there any more.
+    pub fn remove(&self, folder: &Path) {
+        let mut roots = self.roots.write().expect("no panic under this lock");
+        roots.retain(|root| root.folder != folder);
+        let _ = fs::remove_dir_all(folder.join("scratch"));
     }
 
     /// Waits for the lock, to change something.
+    ///
+    /// # Errors
+    /// I/O; [`Error::BadDevice`] where a folder is no longer where it was.
     pub fn lock(&self) -> Result<Guard<'_>> {
         self.lock_as(FlockOperation::LockExclusive)
     }
 
     /// Waits until nobody changes anything. On a file system that is mounted read-only nobody does.
     pub fn share(&self) -> Result<Guard<'_>> {
-        match self.lock_as(FlockOperation::LockShared) {
-            Err(Error::Io { source, .. }) if is_read_only(&source) => {
-                Ok(Guard { root: &self.root, _lock: None })
-            }
-            guard => guard,
-        }
+        self.lock_as(FlockOperation::LockShared)
     }
 
     /// The last record that somebody appended to the log since the machine was started; `None`: nobody knows. To be
     /// called under the lock.
     pub fn last_record(&self) -> Option<LastRecord> {
-        let bytes = fs::read(self.root.join("lock")).ok()?;
-        let mut bytes = Cursor(&bytes);
-        Some(LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? })
+        let roots = self.roots.read().expect("no panic under this lock");
+        // A folder in which nobody can meet says nothing.
+        let told = roots.iter().filter_map(|root| fs::read(root.path.join("lock")).ok());
+        let mut all = told.map(|bytes| {
+            let mut bytes = Cursor(&bytes);
+            Some(LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? })
+        });
+        let first = all.next()??;
+        // One that was away knows an older one, or nothing.
+        all.all(|other| other == Some(first)).then_some(first)
+    }
+
+    /// Whether somebody told of a record here.
+    pub fn tells_of_a_store(&self) -> bool {
+        let roots = self.roots.read().expect("no panic under this lock");
+        roots.iter().any(|root| fs::metadata(root.path.join("lock")).is_ok_and(|lock| lock.len() > 0))
     }
 
     /// Tells the others which record of the log is the last. If that fails they know an older one, which is true too.
     /// To be called under the lock, also one that is shared: then nobody appends, and all tell the same.
     pub fn tell_last_record(&self, last: LastRecord) {
-        let path = self.root.join("lock");
         let mut bytes = last.generation.to_le_bytes().to_vec();
         bytes.extend(last.number.to_le_bytes());
         bytes.extend(last.sequence.to_le_bytes());
-        let file = File::options().write(true).create(true).truncate(false).open(path);
-        // In one call: a reader sees the old one or this one.
-        let _ = file.and_then(|mut file| file.write_all(&bytes));
+        for root in self.roots.read().expect("no panic under this lock").iter() {
+            let path = root.path.join("lock");
+            let file = File::options().write(true).create(true).truncate(false).open(path);
+            // In one call: a reader sees the old one or this one.
+            let _ = file.and_then(|mut file| file.write_all(&bytes));
+        }
     }
 
     fn lock_as(&self, operation: FlockOperation) -> Result<Guard<'_>> {
-        let path = self.root.join("lock");
-        let lock = open_lock(&path)?;
-        loop {
-            match flock(&lock, operation) {
-                Ok(()) => return Ok(Guard { root: &self.root, _lock: Some(lock) }),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(Error::io("lock", path, error.into())),
+        let only_reads = operation == FlockOperation::LockShared;
+        let all = self.roots.read().expect("no panic under this lock").clone();
+        let (mut roots, mut locks, mut gone) = (Vec::new(), Vec::new(), None);
+        for root in all {
+            match root.lock(operation) {
+                Ok(Some(lock)) => {
+                    locks.push(lock);
+                    roots.push(root.path);
+                }
+                Ok(None) => gone = Some(Error::io("open", root.path, ErrorKind::NotFound.into())),
+                Err(Error::Io { source, .. }) if only_reads && is_read_only(&source) => roots.push(root.path),
+                Err(error @ Error::BadDevice { .. }) if only_reads => gone = Some(error),
+                Err(error) => return Err(error),
             }
+        }
+        match gone {
+            Some(error) if roots.is_empty() => Err(error),
+            _ => Ok(Guard { home: &self.home, roots, _locks: locks }),
         }
     }
 }
@@ -124,60 +226,77 @@ impl Guard<'_> {
     /// Everybody who is alive.
     pub fn owners(&self) -> Result<Vec<Owner>> {
         let mut owners = Vec::new();
-        for path in self.folders()? {
-            if is_dead(&path)? {
+        for (name, folders) in self.folders()? {
+            if is_dead(&folders)? {
                 continue;
             }
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let (is_reader, rest) = match name.strip_prefix("reader-") {
                 Some(rest) => (true, rest),
                 None => (false, &name[..]),
             };
             let process = rest.split('-').next().and_then(|number| number.parse().ok()).unwrap_or(0);
-            let pin = read_if_there(&path.join("pin"))?.map(|bytes| Cursor(&bytes).u64().unwrap_or(0));
+            let path = folders[0].clone();
             let since = fs::metadata(path.join("lock")).and_then(|lock| lock.modified()).ok();
-            let lease = read_lease(&path)?;
+            let (lease, pin) = (read_lease(&folders)?, oldest_pin(&folders)?);
             owners.push(Owner { path, process, is_reader, lease, pin, since });
         }
         Ok(owners)
     }
 
-    /// Ends the meeting place: the store has another one now.
-    pub fn close(self) {
-        let _ = fs::remove_dir_all(self.root);
-    }
-
     /// Removes what dead owners left, and gives the extents that they had taken.
     pub fn remove_dead(&self) -> Result<Vec<Run>> {
         let mut left = Vec::new();
-        for path in self.folders()? {
-            if is_dead(&path)? {
-                left.extend(read_lease(&path)?);
-                match fs::remove_dir_all(&path) {
-                    // An owner that ends removes its folder without asking.
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    removed => removed.map_err(|error| Error::io("remove", &path, error))?,
+        for folders in self.folders()?.into_values() {
+            if is_dead(&folders)? {
+                left.extend(read_lease(&folders)?);
+                for path in folders {
+                    match fs::remove_dir_all(&path) {
+                        // An owner that ends removes its folder without asking.
+                        Err(error) if error.kind() == ErrorKind::NotFound => {}
+                        removed => removed.map_err(|error| Error::io("remove", &path, error))?,
+                    }
                 }
             }
         }
         Ok(left)
     }
 
-    /// A folder for a new owner, whose name begins with `prefix`.
+    /// Folders for a new owner, whose name begins with `prefix`.
     pub fn join(&self, prefix: &str) -> Result<Scratch> {
-        let path = self.root.join(format!("{prefix}{}-{:016x}", std::process::id(), random_u64()));
-        fs::create_dir(&path).map_err(|error| Error::io("create folder", &path, error))?;
-        let lock = open_lock(&path.join("lock"))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|error| Error::io("lock", path.join("lock"), error.into()))?;
-        Ok(Scratch { path, _lock: lock })
+        let name = format!("{prefix}{}-{:016x}", std::process::id(), random_u64());
+        let scratch = Scratch { home: self.home.join(&name), name, members: Mutex::default() };
+        self.join_also(&scratch)?;
+        Ok(scratch)
+    }
+
+    /// Folders for an owner wherever it has none yet: in those of devices that came later.
+    pub fn join_also(&self, scratch: &Scratch) -> Result<()> {
+        let mut members = scratch.members.lock().expect("no panic under this lock");
+        for root in &self.roots {
+            let path = root.join(&scratch.name);
+            if members.iter().any(|(known, _)| *known == path) {
+                continue;
+            }
+            fs::create_dir(&path).map_err(|error| Error::io("create folder", &path, error))?;
+            let lock = open_lock(&path.join("lock"))?;
+            flock(&lock, FlockOperation::NonBlockingLockExclusive)
+                .map_err(|error| Error::io("lock", path.join("lock"), error.into()))?;
+            for (name, known) in ["lease", "pin"].iter().filter_map(|name| Some((name, members.first()?))) {
+                if let Some(bytes) = read_if_there(&known.0.join(name))? {
+                    let copy = path.join(name);
+                    fs::write(&copy, bytes).map_err(|error| Error::io("write", copy, error))?;
+                }
+            }
+            members.push((path, lock));
+        }
+        Ok(())
     }
 
     /// The extents that all owners have taken.
     pub fn leases(&self) -> Result<Vec<Run>> {
         let mut leases = Vec::new();
-        for path in self.folders()? {
-            leases.extend(read_lease(&path)?);
+        for folders in self.folders()?.into_values() {
+            leases.extend(read_lease(&folders)?);
         }
         Ok(leases)
     }
@@ -190,75 +309,93 @@ impl Guard<'_> {
     /// The oldest commit that somebody says to read.
     fn oldest_pin(&self) -> Result<Option<u64>> {
         let mut oldest: Option<u64> = None;
-        for path in self.folders()? {
-            if let Some(bytes) = read_if_there(&path.join("pin"))?
-                // A pin that is being written pins everything.
-                && !is_dead(&path)?
+        for folders in self.folders()?.into_values() {
+            if let Some(pin) = oldest_pin(&folders)?
+                && !is_dead(&folders)?
             {
-                let pin = Cursor(&bytes).u64().unwrap_or(0);
                 oldest = Some(oldest.map_or(pin, |oldest| oldest.min(pin)));
             }
         }
         Ok(oldest)
     }
 
-    fn folders(&self) -> Result<Vec<PathBuf>> {
-        let read = |error| Error::io("list", self.root, error);
-        let mut folders = Vec::new();
-        for entry in fs::read_dir(self.root).map_err(read)? {
-            let path = entry.map_err(read)?.path();
-            if path.is_dir() {
-                folders.push(path);
+    /// The folders of each owner, by its name.
+    fn folders(&self) -> Result<BTreeMap<String, Vec<PathBuf>>> {
+        let mut folders: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+        for root in &self.roots {
+            let read = |error| Error::io("list", root, error);
+            for entry in fs::read_dir(root).map_err(read)? {
+                let entry = entry.map_err(read)?;
+                if entry.path().is_dir() {
+                    let name = entry.file_name().to_string_lossy().into_owned();
+                    folders.entry(name).or_default().push(entry.path());
+                }
             }
         }
         Ok(folders)
     }
 }
 
-/// The folder of one owner; removed on drop.
+/// The folders of one owner; removed on drop.
 #[derive(Debug)]
 pub struct Scratch {
-    path: PathBuf,
-    _lock: File,
+    name: String,
+    home: PathBuf,
+    /// With the lock of each.
+    members: Mutex<Vec<(PathBuf, File)>>,
 }
 
 impl Scratch {
-    /// The folder.
+    /// The folder for plain files.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.home
     }
 
     /// Writes down that these extents are taken. To be called under the store's lock.
     pub(crate) fn add_lease(&self, run: Run) -> Result<()> {
-        let path = self.path.join("lease");
         let mut bytes = Vec::with_capacity(RUN_BYTES);
         bytes.extend(run.start.device.to_le_bytes());
         bytes.extend(run.start.extent.to_le_bytes());
         bytes.extend(run.count.to_le_bytes());
-        let mut file = File::options().append(true).create(true).open(&path);
-        let written = file.as_mut().map_err(|error| std::io::Error::from(error.kind()));
-        written.and_then(|file| file.write_all(&bytes)).map_err(|error| Error::io("write", path, error))
+        self.in_each("lease", |path| File::options().append(true).create(true).open(path)?.write_all(&bytes))
     }
 
     /// Writes down the oldest commit that is read here; `None` for none.
     pub(crate) fn pin(&self, commit: Option<u64>) -> Result<()> {
-        let path = self.path.join("pin");
-        let done = match commit {
+        self.in_each("pin", |path| match commit {
             // Overwritten in place and in one call: a reader sees the old commit or the new one.
             Some(commit) => {
-                let file = File::options().write(true).create(true).truncate(false).open(&path);
+                let file = File::options().write(true).create(true).truncate(false).open(path);
                 file.and_then(|mut file| file.write_all(&commit.to_le_bytes()))
             }
-            None => fs::remove_file(&path),
-        };
-        done.map_err(|error| Error::io("write", path, error))
+            None => fs::remove_file(path),
+        })
+    }
+
+    /// Does something to a file in each folder. Those of devices that are gone count no more, as long as one is left.
+    fn in_each(&self, name: &str, act: impl Fn(&Path) -> std::io::Result<()>) -> Result<()> {
+        let members = self.members.lock().expect("no panic under this lock");
+        let (mut done, mut gone) = (false, None);
+        for (folder, _) in members.iter() {
+            let path = folder.join(name);
+            match act(&path) {
+                Ok(()) => done = true,
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    gone = Some(Error::io("write", path, error))
+                }
+                Err(error) => return Err(Error::io("write", path, error)),
+            }
+        }
+        if done { Ok(()) } else { gone.map_or(Ok(()), Err) }
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next job.
-        let _ = fs::remove_dir_all(&self.path);
+        for (folder, _) in self.members.get_mut().expect("no panic under this lock") {
+            // What cannot be removed now is removed by the next job.
+            let _ = fs::remove_dir_all(folder);
+        }
     }
 }
 
@@ -279,9 +416,17 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-fn read_lease(folder: &Path) -> Result<Vec<Run>> {
-    let bytes = read_if_there(&folder.join("lease"))?.unwrap_or_default();
-    let runs = bytes.chunks_exact(RUN_BYTES).map(|bytes| {
+/// What an owner has taken, as its folders say. Each of them says everything, but for one that was away, or in which
+/// it is about to be written.
+fn read_lease(folders: &[PathBuf]) -> Result<Vec<Run>> {
+    let mut longest = Vec::new();
+    for folder in folders {
+        let bytes = read_if_there(&folder.join("lease"))?.unwrap_or_default();
+        if bytes.len() > longest.len() {
+            longest = bytes;
+        }
+    }
+    let runs = longest.chunks_exact(RUN_BYTES).map(|bytes| {
         let mut bytes = Cursor(bytes);
         let start = Place { device: bytes.u16().expect("10 bytes"), extent: bytes.u32().expect("10 bytes") };
         Run { start, count: bytes.u32().expect("10 bytes") }
@@ -290,14 +435,31 @@ fn read_lease(folder: &Path) -> Result<Vec<Run>> {
     Ok(runs.filter(|run| run.is_for_data()).collect())
 }
 
-/// Whether nobody holds the lock of a folder. A folder without one is of an owner that died between two system
-/// calls, since the lock of `root` is held here.
-fn is_dead(folder: &Path) -> Result<bool> {
-    match File::options().write(true).open(folder.join("lock")) {
-        Ok(lock) => Ok(flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
-        Err(error) => Err(Error::io("open", folder.join("lock"), error)),
+/// The oldest commit that the folders of an owner say to be read.
+fn oldest_pin(folders: &[PathBuf]) -> Result<Option<u64>> {
+    let mut oldest: Option<u64> = None;
+    for folder in folders {
+        if let Some(bytes) = read_if_there(&folder.join("pin"))? {
+            // A pin that is being written pins everything.
+            let pin = Cursor(&bytes).u64().unwrap_or(0);
+            oldest = Some(oldest.map_or(pin, |oldest| oldest.min(pin)));
+        }
     }
+    Ok(oldest)
+}
+
+/// Whether nobody holds the lock of any of an owner's folders. A folder without one is of an owner that died between two
+/// system calls, since the lock of the store is held here.
+fn is_dead(folders: &[PathBuf]) -> Result<bool> {
+    for folder in folders {
+        match File::options().write(true).open(folder.join("lock")) {
+            Ok(lock) if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() => {}
+            Ok(_) => return Ok(false),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io("open", folder.join("lock"), error)),
+        }
+    }
+    Ok(true)
 }
 
 /// Eight random bytes of the system's.

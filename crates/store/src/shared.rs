@@ -12,16 +12,18 @@ use std::{
 use crate::{
     Catalog, Device, DeviceEntry, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
     catalog::Run,
-    log::{Devices, Log, LogPlaces, Superblock, erase_superblock, read_superblock, write_superblock},
-    scratch::{Guard, Owner, Registry, Scratch, is_read_only},
+    log::{
+        Aim, Devices, Log, LogPlaces, Superblock, erase_superblock, read_superblock, spread, write_superblock,
+    },
+    scratch::{Guard, Owner, Registry, Scratch, identity, is_read_only},
 };
 
 /// Below so much free space on a file system, space is taken for extents as soon as a job takes them: then what a job
 /// was given it can write, and being full is told at one place.
 const NEAR_FULL_BYTES: u64 = 8 << 30;
 
-/// Makes a device of what the superblock says of it.
-pub(crate) type Opener = Box<dyn Fn(&crate::DeviceEntry) -> Result<Arc<dyn Device>> + Send + Sync>;
+/// What may be the device that the superblock names, the likeliest first. Which of them it is, it says itself.
+pub(crate) type Opener = Box<dyn Fn(&crate::DeviceEntry) -> Vec<Arc<dyn Device>> + Send + Sync>;
 
 pub(crate) struct Shared {
     home: PathBuf,
@@ -68,12 +70,23 @@ pub(crate) struct Terms {
     pub with_reserve: bool,
 }
 
+/// Why a new log is begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Urgency {
+    /// To the old one nothing can be appended.
+    Needed,
+    /// It does not lie on as many devices as it could. Nothing is written unless the new one does.
+    ToLieBetter,
+}
+
 #[derive(Debug)]
 struct State {
     log: Log,
     catalog: Arc<Catalog>,
     /// An append failed: what is on flash can be known by reading it only, and nothing may be appended to it.
     doubtful: bool,
+    /// The superblock of a device that is there is not the newest: it was away, or a crash came between.
+    is_stale: bool,
     /// The extents that commits up to this one freed were given back to the devices, as far as they could.
     discarded: u64,
 }
@@ -108,24 +121,35 @@ impl Shared {
         limit_bytes: Option<u64>,
     ) -> Result<Arc<Shared>> {
         let registry = Registry::open(home)?;
+        registry.meet_on(devices.iter().filter_map(|device| device.folder()).map(Path::to_path_buf));
         let guard = registry.share()?;
         let found = gather(&devices, &opener)?;
         drop(guard);
-        let (mut known, superblock) = match found {
+        let (mut known, _) = match found {
             Some(found) => found,
             None => {
                 let _guard = registry.lock()?;
                 // Another process may have been faster.
                 match gather(&devices, &opener)? {
                     Some(found) => found,
-                    None => crate::log::init(&devices, limit_bytes)?,
+                    None => {
+                        check_is_new(&devices, &registry)?;
+                        crate::log::init(&devices, limit_bytes)?
+                    }
                 }
             }
         };
+        registry.meet_on(folders(&known));
         let guard = registry.share()?;
-        let (log, catalog) = read_all(&mut known, superblock, &opener)?;
+        // Somebody may have begun a new log since.
+        let newest = newest(&mut known)?.ok_or_else(|| Error::NotAStore { path: home.to_path_buf() })?;
+        let newest = open_others(&mut known, newest, &opener)?;
+        let is_stale = newest.is_stale;
+        let (log, catalog) = Log::read(&known, newest.superblock)?;
         drop(guard);
-        let state = State { log, discarded: catalog.commit, catalog: Arc::new(catalog), doubtful: false };
+        registry.meet_on(folders(&known));
+        let (discarded, catalog) = (catalog.commit, Arc::new(catalog));
+        let state = State { log, discarded, catalog, doubtful: false, is_stale };
         Ok(Arc::new(Shared {
             home: home.to_path_buf(),
             registry,
@@ -174,26 +198,22 @@ impl Shared {
     }
 
     fn read_what_is_new(&self, state: &mut State) -> Result<()> {
-        let devices = self.devices();
-        let mut newest = None;
-        for device in devices.values() {
-            if let Some((_, superblock)) = read_superblock(device.as_ref())?
-                && newest.as_ref().is_none_or(|newest: &Superblock| newest.sequence < superblock.sequence)
-            {
-                newest = Some(superblock);
-            }
-        }
-        let newest = newest.ok_or_else(|| Error::NotAStore { path: self.home.clone() })?;
-        if newest.sequence == state.log.superblock.sequence && !state.doubtful {
+        let mut devices = self.devices();
+        let known = devices.len();
+        let newest = newest(&mut devices)?.ok_or_else(|| Error::NotAStore { path: self.home.clone() })?;
+        // One that was away may be back.
+        let newest = open_others(&mut devices, newest, &self.opener)?;
+        state.is_stale = newest.is_stale;
+        let is_known = devices.len() == known;
+        if newest.superblock.sequence == state.log.superblock.sequence && is_known && !state.doubtful {
             let mut catalog = (*state.catalog).clone();
             if state.log.follow(&devices, &mut catalog, self.registry.last_record())? > 0 {
                 state.catalog = Arc::new(catalog);
             }
             return Ok(());
         }
-        let mut devices = devices;
-        let (log, catalog) = read_all(&mut devices, newest, &self.opener)?;
-        devices.retain(|number, _| log.superblock.devices.iter().any(|entry| entry.number == *number));
+        let (log, catalog) = Log::read(&devices, newest.superblock)?;
+        self.registry.meet_on(folders(&devices));
         *self.devices.write().expect("no panic under this lock") = devices;
         (state.log, state.catalog) = (log, Arc::new(catalog));
         Ok(())
@@ -213,6 +233,8 @@ impl Shared {
         let (guard, can_pin) = match self.registry.lock() {
             // Nobody can remove anything from a store that is mounted read-only.
             Err(Error::Io { source, .. }) if is_read_only(&source) => (self.registry.share()?, false),
+            // A drive was moved away. What is on the others can be read on, and nobody removes it meanwhile.
+            Err(Error::BadDevice { .. }) => (self.registry.share()?, true),
             guard => (guard?, true),
         };
         self.refresh(&mut state)?;
@@ -220,6 +242,8 @@ impl Shared {
         let mut readers = self.readers.lock().expect("no panic under this lock");
         if can_pin && readers.scratch.is_none() {
             readers.scratch = Some(guard.join("reader-")?);
+        } else if can_pin && let Some(scratch) = &readers.scratch {
+            guard.join_also(scratch)?;
         }
         *readers.commits.entry(commit).or_default() += 1;
         let pin = Pin { shared: self.clone(), commit };
@@ -309,58 +333,94 @@ impl Shared {
         let in_doubt = |error| Failed { error, is_in_doubt: true };
         let devices = self.devices();
         // What was appended to a log that failed may lie behind a record that is not whole.
-        let is_free = !state.doubtful && state.log.is_there(&devices);
+        let is_free = !state.doubtful && !state.is_stale && state.log.is_fit(&devices);
         state.doubtful = true;
-        let appended =
-            is_free && state.log.append(&devices, catalog.commit, edits).map_err(in_doubt)?.is_some();
-        if !appended {
-            state.log = self.checkpoint(guard, &state.log.superblock, &catalog, |_| {}).map_err(in_doubt)?;
+        let lies_well =
+            spread(&state.log.superblock.log) >= self.aim(&state.log.superblock, &catalog).spread();
+        let mut is_done = false;
+        if is_free && !lies_well {
+            // A log that lies better is worth a superblock, but no error: there may be no room for it.
+            let urgency = Urgency::ToLieBetter;
+            let log = self.checkpoint(guard, &state.log.superblock, &catalog, urgency, |_| {});
+            if let Some(log) = log.map_err(in_doubt)? {
+                (state.log, is_done) = (log, true);
+            }
         }
+        if is_free && !is_done {
+            is_done = state.log.append(&devices, catalog.commit, edits).map_err(in_doubt)?.is_some();
+        }
+        if !is_done {
+            let superblock = &state.log.superblock;
+            let log = self.checkpoint(guard, superblock, &catalog, Urgency::Needed, |_| {});
+            state.log = log.map_err(in_doubt)?.expect("it was needed");
+        }
+        state.is_stale = false;
         self.registry.tell_last_record(state.log.last());
         state.catalog = Arc::new(catalog);
         state.doubtful = false;
         self.discard_freed(guard, state).map_err(Failed::certain)
     }
 
-    /// Writes the catalog to where the spare log is, and makes that the log, with a superblock that `change` changed.
+    /// How the log is to lie, on the devices that are there and that `superblock` gives new data.
+    fn aim(&self, superblock: &Superblock, catalog: &Catalog) -> Aim {
+        let devices = self.devices.read().expect("no panic under this lock");
+        Aim::of(catalog, devices.keys().filter(|number| superblock.takes_data(**number)).count())
+    }
+
+    /// Writes the catalog to where the spare log is, or to a place that is better, and makes that the log, with a
+    /// superblock that `change` changed. `None`: it was to lie better, and there is no room for that.
     fn checkpoint(
         &self,
         guard: &Guard,
         superblock: &Superblock,
         catalog: &Catalog,
+        urgency: Urgency,
         change: impl FnOnce(&mut Superblock),
-    ) -> Result<Log> {
+    ) -> Result<Option<Log>> {
         let pinned = guard.pinned(catalog.commit)?;
         let devices = self.devices();
         let mut next = superblock.clone();
+        next.branch(&devices);
         change(&mut next);
+        note_places(&mut next, &devices);
         next.sequence += 1;
         next.generation += 1;
+        let aim = self.aim(&next, catalog);
         let needed = Log::needed_bytes(catalog, pinned);
         let stays = |place: &Place| next.takes_data(place.device) && devices.contains_key(&place.device);
         let spare_stays = superblock.spare.iter().flatten().all(stays);
         let room = crate::log::capacity(&superblock.spare);
         let log_stays = superblock.log.iter().flatten().all(|place| next.takes_data(place.device));
+        let lies_well = spread(&superblock.spare) >= aim.spread();
         let to_spare = |mut next: Superblock| {
             std::mem::swap(&mut next.log, &mut next.spare);
-            Log::begin(&devices, next, catalog, pinned)
+            Log::begin(&devices, next, catalog, pinned).map(Some)
         };
         // A new log has room for as much again as it begins with.
-        if spare_stays && log_stays && 2 * needed <= room {
+        if spare_stays && log_stays && lies_well && 2 * needed <= room {
             return to_spare(next);
         }
         let extents = (4 * needed).div_ceil(EXTENT_BYTES).max(superblock.log[0].len());
-        let taken = self.log_places(guard, &next, superblock, &[], catalog, extents).and_then(|log| {
+        let take = |aim: Aim, spread: usize| {
+            let log = self.log_places(guard, &next, superblock, &[], catalog, extents, aim, spread)?;
             let taken: Vec<Place> = log.iter().flatten().copied().collect();
-            Ok((log, self.log_places(guard, &next, superblock, &taken, catalog, extents)?))
-        });
+            let spare = self.log_places(guard, &next, superblock, &taken, catalog, extents, aim, spread)?;
+            Ok((log, spare))
+        };
+        let mut taken = take(aim, aim.spread());
+        if urgency == Urgency::Needed && taken.as_ref().is_err_and(Error::is_no_space) {
+            // Better on fewer devices than nowhere.
+            taken = take(aim, 1);
+        }
         match taken {
             Ok((log, spare)) => {
                 (next.log, next.spare) = (log, spare);
-                Log::begin(&devices, next, catalog, pinned)
+                Log::begin(&devices, next, catalog, pinned).map(Some)
             }
+            Err(error) if !error.is_no_space() => Err(error),
+            Err(_) if urgency == Urgency::ToLieBetter => Ok(None),
             // A full store can still be told what to delete.
-            Err(error) if error.is_no_space() && spare_stays && log_stays && needed <= room => to_spare(next),
+            Err(_) if spare_stays && log_stays && needed <= room => to_spare(next),
             Err(error) => Err(error),
         }
     }
@@ -371,30 +431,45 @@ impl Shared {
         let guard = self.registry.lock()?;
         self.refresh(&mut state)?;
         state.doubtful = true;
-        state.log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, |_| {})?;
+        let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, Urgency::Needed, |_| {})?;
+        state.log = log.expect("it was needed");
         self.registry.tell_last_record(state.log.last());
-        state.doubtful = false;
+        (state.doubtful, state.is_stale) = (false, false);
         Ok(())
     }
 
     /// Adds a device, under the next free number or, if it is one whose adding was not finished, its own.
     pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
         let mut state = self.state();
-        let _guard = self.registry.lock()?;
+        let guard = self.registry.lock()?;
         self.refresh(&mut state)?;
         let mut next = state.log.superblock.clone();
         let name = device.name();
         let known = next.devices.iter().find(|entry| entry.path == name).map(|entry| entry.number);
-        let bad = |what: &str| Err(Error::BadDevice { path: PathBuf::from(&name), what: what.to_string() });
+        let bad = |what: String| Err(Error::BadDevice { path: PathBuf::from(&name), what });
         match read_superblock(device.as_ref())? {
-            Some((_, other)) if other.store == next.store && known.is_some() => {
-                return bad("it is a device of this store already");
+            Some((number, other)) if other.store == next.store => {
+                return bad(match next.uuid_of(number) == other.uuid_of(number) {
+                    true => format!("it is device {number} of this store already"),
+                    false => format!("it was device {number} of this store and was removed: empty it first"),
+                });
             }
-            Some((_, other)) if other.store == next.store && other.sequence >= next.sequence => {
-                return bad("it is a device of this store, which was found elsewhere before");
-            }
-            Some(_) => return bad("it holds a store already"),
+            Some(_) => return bad("it holds a store already".to_string()),
             None => {}
+        }
+        for entry in next.devices.iter().filter(|entry| Some(entry.number) != known) {
+            let place =
+                self.device(entry.number).ok().and_then(|device| Some(device.folder()?.to_path_buf()));
+            let place = place.unwrap_or_else(|| PathBuf::from(&entry.path));
+            if let Some(folder) = device.folder()
+                && (folder.starts_with(&place) || place.starts_with(folder))
+            {
+                return bad(format!(
+                    "{} is device {} of this store: one lies in the other",
+                    place.display(),
+                    entry.number
+                ));
+            }
         }
         device
             .prepare(crate::log::SUPERBLOCK_EXTENT..crate::log::SUPERBLOCK_EXTENT + 1)
@@ -405,7 +480,7 @@ impl Shared {
                 let Some(number) =
                     next.devices.iter().map(|entry| entry.number).max().unwrap_or(0).checked_add(1)
                 else {
-                    return bad("the store has had as many devices as it can have");
+                    return bad("the store has had as many devices as it can have".to_string());
                 };
                 let uuid = crate::log::random_uuid();
                 next.devices.push(DeviceEntry {
@@ -419,7 +494,9 @@ impl Shared {
             }
         };
         let mut devices = self.devices();
+        next.branch(&devices);
         devices.insert(number, device);
+        note_places(&mut next, &devices);
         // Twice: both slots of the new device's superblock.
         for _ in 0..2 {
             next.sequence += 1;
@@ -429,7 +506,53 @@ impl Shared {
         *self.devices.write().expect("no panic under this lock") = devices;
         state.log.superblock = next;
         self.registry.tell_last_record(state.log.last());
-        state.doubtful = false;
+        (state.doubtful, state.is_stale) = (false, false);
+        self.registry.meet_on(folders(&self.devices()));
+        // The device belongs to the store now, with a superblock of its own; the log may lie on it from here on.
+        let aim = self.aim(&state.log.superblock, &state.catalog);
+        if known.is_some() || spread(&state.log.superblock.log) < aim.spread() {
+            // One that was known may have lost a copy of the log that it had.
+            let urgency = if known.is_some() { Urgency::Needed } else { Urgency::ToLieBetter };
+            state.doubtful = true;
+            let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, urgency, |_| {})?;
+            if let Some(log) = log {
+                state.log = log;
+            }
+            self.registry.tell_last_record(state.log.last());
+            state.doubtful = false;
+        }
+        Ok(number)
+    }
+
+    /// Takes a device back that went its own way while it was away: what was committed there only is given up. Extents
+    /// that were written over there are damaged now, and told and mended like all that is damaged.
+    pub fn rejoin(&self, device: Arc<dyn Device>) -> Result<u16> {
+        self.registry
+            .meet_on(folders(&self.devices()).into_iter().chain(device.folder().map(Path::to_path_buf)));
+        let mut state = self.state();
+        let guard = self.registry.lock()?;
+        self.refresh(&mut state)?;
+        let name = device.name();
+        let bad = |what: &str| Err(Error::BadDevice { path: PathBuf::from(&name), what: what.to_string() });
+        let superblock = &state.log.superblock;
+        let Some((number, own)) = read_superblock(device.as_ref())? else {
+            return bad("it holds no store");
+        };
+        if own.store != superblock.store || own.uuid_of(number) != superblock.uuid_of(number) {
+            return bad("it is no device of this store");
+        }
+        let mut devices = self.devices();
+        if superblock.descends_from(&own) {
+            return bad("it did not go its own way: the store has all that it has");
+        }
+        let superblock = Superblock { sequence: superblock.sequence.max(own.sequence), ..superblock.clone() };
+        devices.insert(number, device);
+        *self.devices.write().expect("no panic under this lock") = devices;
+        state.doubtful = true;
+        let log = self.checkpoint(&guard, &superblock, &state.catalog, Urgency::Needed, |_| {})?;
+        state.log = log.expect("it was needed");
+        self.registry.tell_last_record(state.log.last());
+        (state.doubtful, state.is_stale) = (false, false);
         Ok(number)
     }
 
@@ -448,7 +571,8 @@ impl Shared {
             let entries = next.devices.iter_mut().filter(|entry| entry.number == number);
             entries.for_each(|entry| entry.is_leaving = is_leaving);
         };
-        state.log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, change)?;
+        let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, Urgency::Needed, change)?;
+        state.log = log.expect("it was needed");
         self.registry.tell_last_record(state.log.last());
         state.doubtful = false;
         Ok(())
@@ -467,7 +591,7 @@ impl Shared {
             return Ok(Some("a dataset that was written meanwhile".to_string()));
         }
         let owners = guard.owners()?;
-        let others = owners.iter().filter(|owner| owner.path != own.path());
+        let others = owners.iter().filter(|owner| owner.path.file_name() != own.path().file_name());
         let is_home = state.log.superblock.devices.first().is_some_and(|first| first.number == number);
         for owner in others {
             let reads = owner.pin.is_some_and(|pin| pin < state.catalog.commit);
@@ -480,6 +604,8 @@ impl Shared {
         assert!(next.places().all(|place| place.device != number), "the log was moved before");
         let mut devices = self.devices();
         let gone = devices.remove(&number);
+        next.branch(&devices);
+        note_places(&mut next, &devices);
         state.doubtful = true;
         // Twice: no slot of any superblock knows it any more.
         for _ in 0..2 {
@@ -490,13 +616,18 @@ impl Shared {
         state.log.superblock = next;
         self.registry.tell_last_record(state.log.last());
         state.doubtful = false;
-        if let Some(device) = gone {
+        if let Some(device) = &gone {
             erase_superblock(device.as_ref())?;
             let _ = device.discard(0..device.extents()).and_then(|()| device.clear());
         }
         if is_home {
             crate::profile::forget(&self.home);
-            guard.close();
+        }
+        drop(guard);
+        if let Some(folder) = gone.as_ref().and_then(|gone| gone.folder()) {
+            self.registry.remove(folder);
+        } else if is_home {
+            self.registry.remove(&self.home);
         }
         Ok(None)
     }
@@ -514,7 +645,8 @@ impl Shared {
         let mut state = self.state();
         let _guard = self.registry.share()?;
         self.refresh(&mut state)?;
-        Ok(state.log.check(&self.devices()))
+        let aim = self.aim(&state.log.superblock, &state.catalog);
+        Ok(state.log.check(&self.devices(), aim))
     }
 
     /// Everybody who is at work.
@@ -553,7 +685,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Room for a log of `extents` extents a copy, on the devices of `next` that stay: on two where there are two.
+    /// Room for a log of `extents` extents a copy, on the devices of `next` that stay: each copy on a device of its own,
+    /// as long as there are any with room.
+    ///
+    /// # Errors
+    /// No space, where the copies would lie on fewer than `spread` devices.
+    #[allow(clippy::too_many_arguments)]
     fn log_places(
         &self,
         guard: &Guard,
@@ -562,27 +699,34 @@ impl Shared {
         taken: &[Place],
         catalog: &Catalog,
         extents: usize,
+        aim: Aim,
+        spread: usize,
     ) -> Result<LogPlaces> {
         let mut devices = self.devices();
         devices.retain(|&number, _| next.takes_data(number));
         let mut busy = self.busy(guard, superblock, catalog)?;
         busy.extend(taken.iter().map(|&start| Run { start, count: 1 }));
         let mut log = LogPlaces::new();
-        for copy in 0..2 {
-            let number = *devices.keys().nth(copy % devices.len().max(1)).ok_or_else(|| self.no_space())?;
-            let mut places = Vec::new();
-            while places.len() < extents {
-                let wanted = (extents - places.len()) as u32;
-                let device = &devices[&number];
-                let run =
-                    first_gap(&busy, number, device.extents(), wanted).ok_or_else(|| self.no_space())?;
-                busy.push(run);
-                device
-                    .prepare(run.start.extent..run.start.extent + run.count)
-                    .map_err(|error| Error::io("take space for the log", device.name(), error))?;
-                places.extend(run.places());
+        for (&number, device) in &devices {
+            if log.len() < aim.copies {
+                log.extend(places_on(device, number, extents, &mut busy)?);
             }
-            log.push(places);
+        }
+        let lies_on = log.len();
+        for (&number, device) in &devices {
+            while log.len() < 2 {
+                let Some(places) = places_on(device, number, extents, &mut busy)? else { break };
+                log.push(places);
+            }
+        }
+        if lies_on < spread || log.len() < 2 {
+            return Err(self.no_space());
+        }
+        for place in log.iter().flatten() {
+            let device = &devices[&place.device];
+            device
+                .prepare(place.extent..place.extent + 1)
+                .map_err(|error| Error::io("take space for the log", device.name(), error))?;
         }
         Ok(log)
     }
@@ -607,6 +751,27 @@ impl Shared {
             .collect()
     }
 
+    /// How many devices the store has that are not there.
+    pub fn missing_devices(&self) -> usize {
+        let state = self.state();
+        let devices = self.devices.read().expect("no panic under this lock");
+        let entries = state.log.superblock.devices.iter();
+        entries.filter(|entry| !devices.contains_key(&entry.number)).count()
+    }
+
+    /// Which part of each device datasets take.
+    pub fn filled(&self) -> BTreeMap<u16, f64> {
+        let state = self.state();
+        let devices = self.devices.read().expect("no panic under this lock");
+        let mut taken: BTreeMap<u16, u64> = devices.keys().map(|&number| (number, 0)).collect();
+        for run in state.catalog.datasets.values().flat_map(|record| &record.runs) {
+            taken.entry(run.start.device).and_modify(|taken| *taken += run.count as u64);
+        }
+        let part =
+            |(number, taken): (u16, u64)| (number, taken as f64 / devices[&number].extents().max(1) as f64);
+        taken.into_iter().map(part).collect()
+    }
+
     /// Starts to use extents of a device: at most `wanted` that follow each other, written down as taken in
     /// `scratch`. `None` where it is full, but for what is held back for deleting and moving.
     pub fn take_extents(
@@ -618,6 +783,7 @@ impl Shared {
     ) -> Result<Option<Run>> {
         let mut state = self.state();
         let guard = self.registry.lock()?;
+        guard.join_also(scratch)?;
         // A record of somebody who died before telling of it does not matter here: what it took is in that one's lease,
         // which stays until the next job comes and reads the log.
         if state.doubtful || self.registry.last_record() != Some(state.log.last()) {
@@ -739,16 +905,35 @@ fn reserve(extents: u32) -> u64 {
     (extents as u64 / 64).clamp(4, 64)
 }
 
+/// Extents for a copy of a log on a device, of those that are not in `busy`, to which they are added. `None` where there
+/// are too few.
+fn places_on(
+    device: &Arc<dyn Device>,
+    number: u16,
+    extents: usize,
+    busy: &mut Vec<Run>,
+) -> Result<Option<Vec<Place>>> {
+    let (mut places, begin) = (Vec::new(), busy.len());
+    while places.len() < extents {
+        let wanted = (extents - places.len()) as u32;
+        let Some(run) = first_gap(busy, number, device.extents(), wanted) else {
+            busy.truncate(begin);
+            return Ok(None);
+        };
+        busy.push(run);
+        places.extend(run.places());
+    }
+    Ok(Some(places))
+}
+
 /// The devices by the numbers that their superblocks say, with those that these name, and the newest of them. `None`
 /// where there is no store: none was ever made, or its making was not finished (see [`read_superblock`]).
 fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Devices, Superblock)>> {
     let mut known = Devices::new();
-    let mut newest: Option<Superblock> = None;
+    let mut store = None;
     for device in devices {
         let Some((number, superblock)) = read_superblock(device.as_ref())? else { continue };
-        if let Some(other) = &newest
-            && other.store != superblock.store
-        {
+        if *store.get_or_insert(superblock.store) != superblock.store {
             return Err(Error::BadFormat {
                 path: PathBuf::from(device.name()),
                 what: "store",
@@ -757,12 +942,12 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
             });
         }
         known.insert(number, device.clone());
-        if newest.as_ref().is_none_or(|newest| newest.sequence < superblock.sequence) {
-            newest = Some(superblock);
-        }
     }
-    let Some(superblock) = newest else { return Ok(None) };
-    let superblock = open_others(&mut known, superblock, opener)?;
+    let Some(newest) = newest(&mut known)? else { return Ok(None) };
+    let superblock = open_others(&mut known, newest, opener)?.superblock;
+    for device in devices {
+        check_is_no_copy(device, &superblock)?;
+    }
     if superblock.sequence > 1 {
         return Ok(Some((known, superblock)));
     }
@@ -775,36 +960,162 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
     }
 }
 
+/// Refuses to make a store where one was: somebody was at work there, and only its bytes are gone.
+fn check_is_new(devices: &[Arc<dyn Device>], registry: &Registry) -> Result<()> {
+    match devices.first().and_then(|device| device.folder()) {
+        Some(folder) if registry.tells_of_a_store() => Err(Error::BadFormat {
+            path: folder.to_path_buf(),
+            what: "segment-00000000",
+            found: "no superblock, although scratch/lock tells of a store that was here".to_string(),
+            expected: "the store, or a folder without scratch".to_string(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a folder that is a copy of a device which is where the superblock says.
+fn check_is_no_copy(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<()> {
+    let (Some(folder), Some((number, own))) = (device.folder(), read_superblock(device.as_ref())?) else {
+        return Ok(());
+    };
+    let entry = superblock.devices.iter().find(|entry| entry.number == number);
+    let Some(entry) = entry.filter(|entry| Some(entry.uuid) == own.uuid_of(number)) else { return Ok(()) };
+    let path = Path::new(&entry.path);
+    if identity(path).is_none_or(|recorded| Some(recorded) == identity(folder)) {
+        return Ok(());
+    }
+    // What cannot be read there is not the device.
+    let there =
+        crate::Directory::open(path, None).ok().and_then(|there| read_superblock(&there).ok().flatten());
+    match there {
+        Some((found, other)) if found == number && other.uuid_of(found) == own.uuid_of(number) => {
+            Err(Error::IsACopy { copy: folder.to_path_buf(), number, path: path.to_path_buf() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The folders of devices.
+fn folders(devices: &Devices) -> Vec<PathBuf> {
+    devices.values().filter_map(|device| device.folder()).map(Path::to_path_buf).collect()
+}
+
+/// Writes down where the devices are. Where one was moved, that begins a branch: of a device and a copy of it, the one
+/// that stayed and the one that was moved are told from each other.
+fn note_places(superblock: &mut Superblock, devices: &Devices) {
+    let mut is_moved = false;
+    for entry in &mut superblock.devices {
+        let place = devices.get(&entry.number).and_then(|device| device.folder());
+        if let Some(place) = place
+            && place.display().to_string() != entry.path
+            // Another name of the same folder is no other place.
+            && identity(Path::new(&entry.path)) != identity(place)
+        {
+            (entry.path, is_moved) = (place.display().to_string(), true);
+        }
+    }
+    if is_moved {
+        superblock.begin_branch();
+    }
+}
+
+/// The superblock that counts of those that devices have.
+struct Newest {
+    superblock: Superblock,
+    /// Some have an older one, or are no longer where it says.
+    is_stale: bool,
+}
+
+/// What counts of what the superblocks of devices say, without devices that are none of the store any more; `None` where
+/// there is no superblock.
+///
+/// # Errors
+/// [`Error::Diverged`]; I/O; damage.
+fn newest(devices: &mut Devices) -> Result<Option<Newest>> {
+    let mut found: BTreeMap<u16, Superblock> = BTreeMap::new();
+    for (&number, device) in devices.iter() {
+        if let Some((_, superblock)) = read_superblock(device.as_ref())? {
+            found.insert(number, superblock);
+        }
+    }
+    let mut newest: Option<&Superblock> = None;
+    for other in found.values() {
+        let Some(known) = newest else {
+            newest = Some(other);
+            continue;
+        };
+        newest = match (known.descends_from(other), other.descends_from(known)) {
+            (true, true) if known.sequence < other.sequence => Some(other),
+            (true, _) => Some(known),
+            (false, true) => Some(other),
+            (false, false) => return Err(diverged(devices, &found, known, other)),
+        };
+    }
+    let Some(newest) = newest else { return Ok(None) };
+    devices.retain(|number, _| {
+        let own = found.get(number).map(|own| own.uuid_of(*number));
+        newest.uuid_of(*number).is_some_and(|uuid| own.is_none_or(|own| own == Some(uuid)))
+    });
+    let mut placed = newest.clone();
+    note_places(&mut placed, devices);
+    let is_old = |(number, own): (&u16, &Superblock)| {
+        devices.contains_key(number) && (own.sequence, &own.branches) != (newest.sequence, &newest.branches)
+    };
+    let is_stale = placed != *newest || found.iter().any(is_old);
+    // Higher than any that was seen: the next one is to be the newest in both slots of all.
+    let sequence = found.values().map(|own| own.sequence).max().unwrap_or(newest.sequence);
+    Ok(Some(Newest { superblock: Superblock { sequence, ..newest.clone() }, is_stale }))
+}
+
+/// The error that tells of two superblocks of which neither is what became of the other.
+fn diverged(
+    devices: &Devices,
+    found: &BTreeMap<u16, Superblock>,
+    one: &Superblock,
+    other: &Superblock,
+) -> Error {
+    let side = |one: &Superblock, other: &Superblock| {
+        let is_of_it = |own: &Superblock| one.descends_from(own) && !other.descends_from(own);
+        let mut own: Devices = devices.clone();
+        own.retain(|number, _| found.get(number).is_some_and(is_of_it));
+        let names: Vec<String> =
+            own.iter().map(|(number, device)| format!("device {number} ({})", device.name())).collect();
+        let last = match Log::read(&own, one.clone()) {
+            Ok((_, catalog)) => {
+                format!("commit {}, {} datasets", catalog.commit, catalog.datasets.len())
+            }
+            Err(_) => "its log cannot be read".to_string(),
+        };
+        format!("{}, at {last},", names.join(" and "))
+    };
+    Error::Diverged { one: side(one, other), other: side(other, one) }
+}
+
 /// Opens the devices that the superblock names and nobody has opened yet; gives the newest superblock of all.
-fn open_others(devices: &mut Devices, mut superblock: Superblock, opener: &Opener) -> Result<Superblock> {
+fn open_others(devices: &mut Devices, mut known: Newest, opener: &Opener) -> Result<Newest> {
     loop {
-        let mut newer = None;
-        for entry in &superblock.devices {
+        let mut is_new = false;
+        for entry in &known.superblock.devices {
             if devices.contains_key(&entry.number) {
                 continue;
             }
             // A device that is not there is an error for whoever needs it.
-            if let Ok(device) = opener(entry)
-                && let Some((number, found)) = read_superblock(device.as_ref())?
-                && (number, found.store) == (entry.number, superblock.store)
-            {
-                devices.insert(number, device);
-                if found.sequence > superblock.sequence {
-                    newer = Some(found);
+            for device in opener(entry) {
+                if let Some((number, found)) = read_superblock(device.as_ref())?
+                    && (number, found.store) == (entry.number, known.superblock.store)
+                    && found.uuid_of(number) == Some(entry.uuid)
+                {
+                    devices.insert(number, device);
+                    is_new = true;
+                    break;
                 }
             }
         }
-        match newer {
-            Some(newer) => superblock = newer,
-            None => return Ok(superblock),
+        if !is_new {
+            return Ok(known);
         }
+        known = newest(devices)?.expect("they have one");
     }
-}
-
-/// Opens what is not open yet and reads the log.
-fn read_all(devices: &mut Devices, superblock: Superblock, opener: &Opener) -> Result<(Log, Catalog)> {
-    let superblock = open_others(devices, superblock, opener)?;
-    Log::read(devices, superblock)
 }
 
 /// The first extents of a device that are not in `busy`: up to `wanted`, all in one segment.

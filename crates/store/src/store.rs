@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   DIR/segment-00000000, ...   128 extents of 2 MiB each; extent 1 of the first holds the superblock
-//!   DIR/scratch/...             who is at work (see `scratch.rs`); in the folder of the first device only
+//!   DIR/scratch/...             who is at work (see `scratch.rs`)
 //! ```
 //!
 //! A dataset is written into extents that nobody else uses, made durable, and exists from the moment in which one
@@ -29,6 +29,9 @@ use crate::{
 
 /// The kind of a dataset that is one file of plain bytes, and the name of that file.
 pub const BYTES: &str = "bytes";
+
+/// The least that a device may be limited to: log, spare, superblock, headers, what is held back, and a few extents.
+const LEAST_BYTES: u64 = 32 << 20;
 
 /// The header of stores before the first release, which had a folder for each dataset.
 const OLD_HEADER_NAME: &str = "inshore.store";
@@ -109,34 +112,81 @@ impl Store {
         }
     }
 
-    /// Opens the store that has a device in the folder `path`.
+    /// Opens the store that has a device in the folder `path`. Its other devices are where they were, or where they are
+    /// if all were moved together: at the same place seen from this one, or beside it. Where they are is written down by
+    /// the next commit.
     ///
     /// # Errors
-    /// [`Error::NoStore`]; those of [`Store::open`].
+    /// [`Error::NoStore`]; [`Error::IsACopy`]; [`Error::Diverged`]; those of [`Store::open`].
     pub fn open_existing(path: impl AsRef<Path>) -> Result<Store> {
-        let none = || Error::NoStore { path: path.as_ref().to_path_buf() };
-        let path = match path.as_ref().canonicalize() {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(none()),
-            found => found.map_err(|error| Error::io("open", path.as_ref(), error))?,
-        };
-        let device = directory(&path, None)?;
-        let Some((number, superblock)) = read_superblock(device.as_ref())? else {
-            check_is_empty(&path)?;
-            return Err(none());
-        };
-        // Those who are at work meet in the folder of the first device that is there.
-        let is_there = |entry: &&DeviceEntry| {
-            entry.number == number
-                || directory(Path::new(&entry.path), None)
-                    .and_then(|device| read_superblock(device.as_ref()))
-                    .is_ok_and(|found| found.is_some_and(|(_, found)| found.store == superblock.store))
-        };
-        let first = superblock.devices.iter().find(is_there).filter(|first| first.number != number);
-        let home = first.map_or(path.clone(), |first| PathBuf::from(&first.path));
+        Self::open_folders(&[path])
+    }
+
+    /// The same where devices are in the folders `paths`: for those that nothing else leads to.
+    ///
+    /// # Errors
+    /// Those of [`Store::open_existing`].
+    pub fn open_folders(paths: &[impl AsRef<Path>]) -> Result<Store> {
+        Self::open_without(paths, None)
+    }
+
+    /// Takes a device back into the store at `path` that went its own way while it was away: see [`Error::Diverged`].
+    /// What was committed there only is given up. To be verified afterwards: where that wrote over something that the
+    /// store still has, it is damaged. Gives the number of the device.
+    ///
+    /// # Errors
+    /// [`Error::BadDevice`]; those of [`Store::open_existing`].
+    pub fn rejoin(path: impl AsRef<Path>, given_up: impl AsRef<Path>) -> Result<u16> {
+        let given_up = canonical(given_up.as_ref())?;
+        let path = canonical(path.as_ref())?;
+        if path == given_up {
+            let what = "it is the one that names the store: name another one with --store".to_string();
+            return Err(Error::BadDevice { path, what });
+        }
+        let store = Self::open_without(&[path], Some(&given_up))?;
         let limit =
-            superblock.devices.iter().find(|entry| entry.number == number).and_then(|e| e.limit_bytes);
-        let device = directory(&path, limit)?;
-        Ok(Store(Shared::open(&home, vec![device], Box::new(open_entry), None)?))
+            read_superblock(directory(&given_up, None)?.as_ref())?.and_then(|(number, superblock)| {
+                superblock
+                    .devices
+                    .iter()
+                    .find(|entry| entry.number == number)
+                    .and_then(|entry| entry.limit_bytes)
+            });
+        store.0.rejoin(directory(&given_up, limit)?)
+    }
+
+    fn open_without(paths: &[impl AsRef<Path>], without: Option<&Path>) -> Result<Store> {
+        let mut whereabouts =
+            Whereabouts { without: without.map(Path::to_path_buf), ..Whereabouts::default() };
+        let (mut first, mut devices) = (None, Vec::new());
+        for path in paths {
+            let path = canonical(path.as_ref())?;
+            let Some((number, superblock)) = read_superblock(directory(&path, None)?.as_ref())? else {
+                check_is_empty(&path)?;
+                return Err(Error::NoStore { path });
+            };
+            let entry = superblock.devices.iter().find(|entry| entry.number == number).cloned();
+            devices.push(directory(&path, entry.as_ref().and_then(|entry| entry.limit_bytes))?);
+            whereabouts.known.extend(entry.map(|entry| (PathBuf::from(entry.path), path.clone())));
+            first.get_or_insert((path, number, superblock));
+        }
+        let (path, number, superblock) = first.expect("at least one folder");
+        // The home of the store is the folder of the first device that is there.
+        let is_it = |entry: &DeviceEntry, device: &Arc<dyn Device>| {
+            let found = read_superblock(device.as_ref()).ok().flatten();
+            found.is_some_and(|(number, found)| {
+                (number, found.uuid_of(number)) == (entry.number, Some(entry.uuid))
+            })
+        };
+        let place_of = |entry: &DeviceEntry| match entry.number == number {
+            true => Some(path.clone()),
+            false => {
+                let found = whereabouts.open(entry).into_iter().find(|device| is_it(entry, device));
+                found.and_then(|device| Some(device.folder()?.to_path_buf()))
+            }
+        };
+        let home = superblock.devices.iter().find_map(place_of).unwrap_or_else(|| path.clone());
+        Ok(Store(Shared::open(&home, devices, Box::new(move |entry| whereabouts.open(entry)), None)?))
     }
 
     /// Makes a store whose devices are the folders `paths`, which are made where they are not there and must be empty.
@@ -146,6 +196,12 @@ impl Store {
     /// [`Error::StoreExists`]; [`Error::NotAStore`] where a folder holds something else; [`Error::BadDevice`];
     /// [`Error::Io`].
     pub fn init(paths: &[impl AsRef<Path>], limit_bytes: Option<u64>) -> Result<Store> {
+        if let Some(bytes) = limit_bytes.filter(|&bytes| bytes < LEAST_BYTES) {
+            let (given, least) = (crate::format_bytes(bytes), crate::format_bytes(LEAST_BYTES));
+            let path = paths.first().expect("at least one folder").as_ref().to_path_buf();
+            let what = format!("{given} are too few for a device of a store: the least is {least}");
+            return Err(Error::BadDevice { path, what });
+        }
         for path in paths {
             match Self::open_existing(path.as_ref()) {
                 Err(Error::NoStore { .. }) => {}
@@ -162,14 +218,13 @@ impl Store {
             let path = path.as_ref();
             fs::create_dir_all(path).map_err(|error| Error::io("create folder", path, error))?;
             let path = path.canonicalize().map_err(|error| Error::io("open", path, error))?;
-            if folders.contains(&path) {
-                return Err(Error::BadDevice { path, what: "it is named twice".to_string() });
-            }
+            check_lies_apart(&path, &folders)?;
             devices.push(directory(&path, limit_bytes)?);
             folders.push(path);
         }
         let home = folders.first().expect("at least one folder");
-        Ok(Store(Shared::open(home, devices, Box::new(open_entry), limit_bytes)?))
+        let opener = |entry: &DeviceEntry| Whereabouts::default().open(entry);
+        Ok(Store(Shared::open(home, devices, Box::new(opener), limit_bytes)?))
     }
 
     /// The store on `devices`, or a new one if they hold none; `home` is a folder where those who are at work meet.
@@ -177,7 +232,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_on(home: impl AsRef<Path>, devices: Vec<Arc<dyn Device>>) -> Result<Store> {
-        let opener = |entry: &crate::DeviceEntry| Err(Error::NoDevice { number: entry.number });
+        let opener = |_: &DeviceEntry| Vec::new();
         Ok(Store(Shared::open(home.as_ref(), devices, Box::new(opener), None)?))
     }
 
@@ -328,8 +383,65 @@ fn directory(path: &Path, limit_bytes: Option<u64>) -> Result<Arc<dyn Device>> {
     Ok(Arc::new(device))
 }
 
-fn open_entry(entry: &DeviceEntry) -> Result<Arc<dyn Device>> {
-    directory(Path::new(&entry.path), entry.limit_bytes)
+/// Where the devices of a store may be.
+#[derive(Clone, Debug, Default)]
+struct Whereabouts {
+    /// Folders that were named, and where their superblocks say that they are.
+    known: Vec<(PathBuf, PathBuf)>,
+    /// A folder that is to count as absent.
+    without: Option<PathBuf>,
+}
+
+impl Whereabouts {
+    /// What may be this device: where it was; if it went together with one that is known, at the same place seen from
+    /// that one; or beside it.
+    fn open(&self, entry: &DeviceEntry) -> Vec<Arc<dyn Device>> {
+        let was = PathBuf::from(&entry.path);
+        let mut places = vec![was.clone()];
+        for (old, new) in &self.known {
+            let moved = moved(old, new, &was);
+            let beside = new.parent().zip(was.file_name()).map(|(parent, name)| parent.join(name));
+            places.extend(moved.into_iter().chain(beside));
+        }
+        places.retain(|place| self.without.as_ref().is_none_or(|without| *without != *place));
+        let places = places.iter().filter_map(|place| place.canonicalize().ok());
+        places.filter_map(|place| directory(&place, entry.limit_bytes).ok()).collect()
+    }
+}
+
+/// Where `was` is, if `old` is `new` now and what lies above both went along.
+fn moved(old: &Path, new: &Path, was: &Path) -> Option<PathBuf> {
+    let common = old.ancestors().find(|above| was.starts_with(above))?;
+    let depth = old.strip_prefix(common).ok()?.components().count();
+    Some(new.ancestors().nth(depth)?.join(was.strip_prefix(common).ok()?))
+}
+
+fn canonical(path: &Path) -> Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(Error::NoStore { path: path.to_path_buf() })
+        }
+        found => found.map_err(|error| Error::io("open", path, error)),
+    }
+}
+
+/// Refuses a new device that lies in another one, or another in it.
+pub(crate) fn check_lies_apart(path: &Path, others: &[PathBuf]) -> Result<()> {
+    let bad = |what: String| Err(Error::BadDevice { path: path.to_path_buf(), what });
+    for other in others {
+        if path == other {
+            return bad("it is named twice".to_string());
+        }
+        if path.starts_with(other) || other.starts_with(path) {
+            return bad(format!("it and {} lie one in the other", other.display()));
+        }
+    }
+    for above in path.ancestors().skip(1) {
+        if above.join("segment-00000000").is_file() {
+            return bad(format!("it lies in {}, which is a device of a store", above.display()));
+        }
+    }
+    Ok(())
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -350,7 +462,7 @@ fn check_is_empty(path: &Path) -> Result<()> {
                 path: path.to_path_buf(),
                 what: "version of the store",
                 found: "1, from before the first release".to_string(),
-                expected: "2".to_string(),
+                expected: "2 or 3".to_string(),
             });
         }
         if name != "scratch" && name != "segment-00000000" && name != "lost+found" {
@@ -398,10 +510,16 @@ impl DatasetBuilder {
         assert!(redundancy.is_sound(), "{redundancy:?}");
         let found = self.store.0.open_devices().len();
         if found < redundancy.devices() {
-            return Err(Error::TooFewDevices { store: self.store.path().to_path_buf(), redundancy, found });
+            let (store, missing) = (self.store.path().to_path_buf(), self.store.0.missing_devices());
+            return Err(Error::TooFewDevices { store, redundancy, found, missing });
         }
         self.record.redundancy = redundancy;
         Ok(())
+    }
+
+    /// What guards the dataset.
+    pub fn guarded_by(&self) -> Redundancy {
+        self.record.redundancy
     }
 
     /// Leaves the dataset open: [`Store::append_to_dataset`] makes it longer until [`Store::seal`].

@@ -48,7 +48,7 @@ impl Findings {
 
 impl Store {
     /// Reads every extent of `names` (all datasets where there are none), each copy, all parity, lists and headers,
-    /// the superblocks and both copies of the log, and compares them with their checksums. With `repair`, what is
+    /// the superblocks and all copies of the log, and compares them with their checksums. With `repair`, what is
     /// damaged is made again from the rest where that gives it, and written where it belongs; superblocks and log are
     /// written anew.
     ///

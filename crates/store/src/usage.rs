@@ -1,10 +1,13 @@
 //! What is on the devices and who is at work: what `store df`, `store jobs` and `store locate` tell.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use serde::Serialize;
 
-use crate::{EXTENT_BYTES, Owner, Result, SEGMENT_EXTENTS, Store, catalog::Run};
+use crate::{DeviceEntry, EXTENT_BYTES, Owner, Result, SEGMENT_EXTENTS, Store, catalog::Run};
 
 /// What is on one device, in bytes.
 #[derive(Clone, Debug, Serialize)]
@@ -81,7 +84,7 @@ impl Store {
             let room = device.as_ref().and_then(|device| device.free_bytes().ok()).flatten();
             DeviceUsage {
                 number: entry.number,
-                path: PathBuf::from(&entry.path),
+                path: self.place_of(entry),
                 state: match (device.is_some(), entry.is_leaving) {
                     (false, _) => "missing",
                     (true, true) => "leaving",
@@ -117,12 +120,19 @@ impl Store {
         Ok(self.0.owners()?.into_iter().map(job).collect())
     }
 
+    /// Where a device is, or was.
+    fn place_of(&self, entry: &DeviceEntry) -> PathBuf {
+        let device = self.0.device(entry.number).ok();
+        let folder = device.as_ref().and_then(|device| device.folder());
+        folder.map_or_else(|| PathBuf::from(&entry.path), Path::to_path_buf)
+    }
+
     /// The folders of the devices by their numbers.
     ///
     /// # Errors
     /// [`crate::Error::Io`], [`crate::Error::BadFormat`].
     pub fn device_paths(&self) -> Result<BTreeMap<u16, PathBuf>> {
         let (superblock, _) = self.0.state_of_things()?;
-        Ok(superblock.devices.into_iter().map(|entry| (entry.number, PathBuf::from(entry.path))).collect())
+        Ok(superblock.devices.iter().map(|entry| (entry.number, self.place_of(entry))).collect())
     }
 }

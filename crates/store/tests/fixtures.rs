@@ -10,8 +10,8 @@ use inshore_store::{
 };
 
 const EXTENTS: u32 = 200;
-/// The version that this program writes.
-const VERSION: &str = "v2";
+/// The versions that this program reads; the last is the one that it writes.
+const VERSIONS: [&str; 2] = ["v2", "v3"];
 
 /// A dataset of a fixture: its name, what guards it, whether something can be appended.
 type Wanted = (&'static str, Redundancy, bool);
@@ -135,18 +135,39 @@ fn check(name: &str, store: &Store, datasets: &[Wanted]) {
 }
 
 #[test]
-fn stores_of_version_2_are_read_byte_for_byte() {
-    for (name, _, datasets) in STORES {
-        let image = fs::read(folder().join("v2").join(name)).unwrap();
-        let (_home, store) = open(&load(&image)).unwrap();
-        check(name, &store, datasets);
+fn stores_of_every_version_are_read_byte_for_byte() {
+    for version in VERSIONS {
+        for (name, _, datasets) in STORES {
+            let image = fs::read(folder().join(version).join(name)).unwrap();
+            let (_home, store) = open(&load(&image)).unwrap();
+            check(name, &store, datasets);
+        }
     }
 }
 
 #[test]
-fn parity_of_version_2_gives_each_device_again() {
+fn stores_of_every_version_can_be_written_to() {
+    for version in VERSIONS {
+        for (name, _, datasets) in STORES {
+            let devices = load(&fs::read(folder().join(version).join(name)).unwrap());
+            let (_home, store) = open(&devices).unwrap();
+            store.create_dataset(&job(&store), "new", "test").unwrap().commit(&vec![7; 3 << 20]).unwrap();
+            drop(store);
+            let (_home, store) = open(&devices).unwrap();
+            store.remove("new").unwrap();
+            check(name, &store, datasets);
+        }
+    }
+}
+
+#[test]
+fn parity_of_every_version_gives_each_device_again() {
+    VERSIONS.into_iter().for_each(parity_gives_each_device_again);
+}
+
+fn parity_gives_each_device_again(version: &str) {
     let (name, devices, datasets) = STORES[1];
-    let image = fs::read(folder().join("v2").join(name)).unwrap();
+    let image = fs::read(folder().join(version).join(name)).unwrap();
     for lost in 0..devices {
         let loaded = load(&image);
         // All that datasets have on it, with the headers. Superblock and log stay, which lies on the first two only.
@@ -180,8 +201,9 @@ fn make_fixtures_and_seeds() {
     };
     for (name, devices, datasets) in STORES {
         let devices = make(devices, datasets);
-        fs::create_dir_all(folder().join(VERSION)).unwrap();
-        fs::write(folder().join(VERSION).join(name), image(&devices)).unwrap();
+        let version = VERSIONS[VERSIONS.len() - 1];
+        fs::create_dir_all(folder().join(version)).unwrap();
+        fs::write(folder().join(version).join(name), image(&devices)).unwrap();
         for (extent, page) in devices[0].written() {
             devices[0].change_page(extent, page, |bytes| {
                 let target = match &bytes[..8] {

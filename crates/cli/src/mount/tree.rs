@@ -6,8 +6,9 @@
 //!   └── NAME/FILE         any other: a folder with its files
 //! ```
 //!
-//! A dataset's number is its own random one, and its files are counted on from there. So a number means the same bytes
-//! for ever, whatever takes the name later, and the kernel may keep what it has read.
+//! The number of a file is made of the dataset's own random one, of its place in the dataset and of its length: files
+//! only ever grow at the end. So a number means the same bytes for ever, whatever takes the name later or is appended,
+//! and the kernel may keep what it has read.
 
 use std::{
     collections::HashMap,
@@ -35,7 +36,10 @@ impl Node {
     /// What the root has for a dataset.
     pub fn of_dataset(dataset: &DatasetSummary) -> (u64, Node) {
         let file = (dataset.kind == BYTES).then(|| (BYTES.to_string(), dataset.bytes));
-        (number(dataset.id, 0), Node { name: dataset.name.clone(), id: dataset.id, file })
+        (
+            number(dataset.id, 0, file.as_ref().map_or(0, |(_, len)| *len)),
+            Node { name: dataset.name.clone(), id: dataset.id, file },
+        )
     }
 
     /// What a dataset's folder has, in order.
@@ -44,7 +48,7 @@ impl Node {
             let len = dataset.file(name).expect("one of its files").len();
             let file = Some((name.to_string(), len));
             (
-                number(dataset.id(), 1 + at as u64),
+                number(dataset.id(), 1 + at as u64, len),
                 Node { name: dataset.name().into(), id: dataset.id(), file },
             )
         })
@@ -64,9 +68,19 @@ impl Node {
     }
 }
 
-/// 0 is no number, and 1 is the root.
-fn number(id: u64, at: u64) -> u64 {
-    id.wrapping_add(at).max(INodeNo::ROOT.0 + 1)
+/// The number of a dataset (0) or of one of its files (from 1 on), as long as it has `len` bytes. 0 is no number, and 1 is
+/// the root.
+fn number(id: u64, at: u64, len: u64) -> u64 {
+    let number = [at, len].into_iter().fold(id, |number, word| mix(number ^ word));
+    number.max(INodeNo::ROOT.0 + 1)
+}
+
+/// SplitMix64's: no two words give the same.
+fn mix(word: u64) -> u64 {
+    let mut word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }
 
 /// Whom the files belong to.
@@ -78,11 +92,12 @@ pub struct Owner {
 
 impl Owner {
     /// The attributes of a node, or of the root. They never change. The store keeps no times: what programs see are
-    /// some of 1970, made of the dataset's number, so that those who compare times know one dataset from another.
+    /// some of 1970, made of the node's number, so that those who compare times know one dataset from another, and from
+    /// what it was before something was appended.
     pub fn attributes(self, number: u64, node: Option<&Node>) -> FileAttr {
         let size = node.and_then(|node| node.file.as_ref()).map_or(0, |(_, len)| *len);
         let kind = node.map_or(FileType::Directory, Node::kind);
-        let time = UNIX_EPOCH + Duration::from_micros(node.map_or(0, |node| node.id) % YEAR_MICROSECONDS);
+        let time = UNIX_EPOCH + Duration::from_micros(node.map_or(0, |_| number) % YEAR_MICROSECONDS);
         let (perm, nlink) = if kind == FileType::Directory { (0o555, 2) } else { (0o444, 1) };
         FileAttr {
             ino: INodeNo(number),
@@ -157,7 +172,13 @@ mod tests {
     #[test]
     fn no_node_has_the_number_of_the_root() {
         for id in [0, 1, u64::MAX] {
-            assert!(number(id, 0) > 1 && number(id, 1) > 1);
+            assert!(number(id, 0, 0) > 1 && number(id, 1, 9) > 1);
         }
+    }
+
+    #[test]
+    fn what_grew_has_another_number() {
+        let numbers = [number(7, 0, 5), number(7, 0, 6), number(7, 1, 5), number(8, 0, 5)];
+        assert!((0..4).all(|at| !numbers[..at].contains(&numbers[at])), "{numbers:?}");
     }
 }

@@ -177,7 +177,8 @@ impl View {
         }
     }
 
-    /// The dataset of a node: `ESTALE`, upon which the kernel looks its name up again, where that is another's now.
+    /// The dataset of a node: `ESTALE`, upon which the kernel looks its name up again, where that is another's now, or it
+    /// has grown.
     fn dataset(&self, node: &Node) -> std::result::Result<Dataset, Errno> {
         match self.store.dataset(&node.name) {
             Ok(dataset) if dataset.id() == node.id => Ok(dataset),
@@ -220,9 +221,12 @@ impl View {
     }
 
     fn new_file(&self, number: u64, node: &Node) -> std::result::Result<OpenFile, Errno> {
-        let (name, _) = node.file.as_ref().ok_or(Errno::EISDIR)?;
+        let (name, len) = node.file.as_ref().ok_or(Errno::EISDIR)?;
         let dataset = self.dataset(node)?;
-        let file = dataset.file(name).ok_or(Errno::EIO)?;
+        let file = dataset.file(name).ok_or(Errno::ESTALE)?;
+        if file.len() != *len {
+            return Err(Errno::ESTALE);
+        }
         let sums = 4 * (EXTENT_BYTES / file.block_bytes()) as u64;
         let reservation = self.job.budget().reserve(HEADERS * (sums + 64), "headers of open files");
         let reservation = reservation.map_err(|error| self.told(&error))?;

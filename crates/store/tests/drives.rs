@@ -1,0 +1,400 @@
+//! Drives that are moved away and come back: folders on a file system, renamed between one use of the store and the next.
+//! What was acknowledged is there as long as the drives are that hold it, and nothing is lost without a word.
+
+use std::{fs, path::PathBuf, sync::Arc};
+
+use inshore_store::{Budget, Cancel, Directory, Error, FileReader, Findings, Job, Redundancy, Result, Store};
+
+const SIZE: Option<u64> = Some(128 << 20);
+const COPIES: Redundancy = Redundancy::Copies(2);
+const NONE: Redundancy = Redundancy::Copies(1);
+
+/// A folder in which drives are folders.
+struct Bench(tempfile::TempDir);
+
+impl Bench {
+    fn new() -> Bench {
+        Bench(tempfile::tempdir().unwrap())
+    }
+
+    /// With a store on these drives.
+    fn with(drives: &[&str]) -> Bench {
+        let bench = Bench::new();
+        let folders: Vec<PathBuf> = drives.iter().map(|name| bench.path(name)).collect();
+        Store::init(&folders, SIZE).unwrap();
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().canonicalize().unwrap().join(name)
+    }
+
+    fn mv(&self, from: &str, to: &str) {
+        fs::rename(self.path(from), self.path(to)).unwrap();
+    }
+
+    fn open(&self, name: &str) -> Result<Store> {
+        Store::open_existing(self.path(name))
+    }
+
+    fn add(&self, drive: &str, to: &str) -> Result<u16> {
+        fs::create_dir_all(self.path(drive)).unwrap();
+        let device = Directory::open(&self.path(drive), SIZE).unwrap();
+        self.open(to)?.add_device(Arc::new(device), SIZE)
+    }
+
+    fn put(&self, drive: &str, name: &str, redundancy: Redundancy) -> Result<()> {
+        let store = self.open(drive)?;
+        put(&store, name, redundancy)
+    }
+
+    /// What a dataset holds is what [`Bench::put`] put there.
+    fn is_whole(&self, drive: &str, name: &str) -> Result<()> {
+        let store = self.open(drive)?;
+        let job = job(&store);
+        let file = store.dataset(name)?.file("bytes").unwrap();
+        let mut reader = FileReader::new(&job, &file, 0..file.len(), 65536)?;
+        let mut found = Vec::new();
+        while let Some(piece) = reader.next_piece()? {
+            found.extend_from_slice(piece);
+        }
+        assert!(found == content(name), "{name}");
+        Ok(())
+    }
+
+    fn names(&self, drive: &str) -> Vec<String> {
+        self.open(drive).unwrap().list().unwrap().into_iter().map(|summary| summary.name).collect()
+    }
+
+    fn verify(&self, drive: &str, repair: bool) -> Findings {
+        let store = self.open(drive).unwrap();
+        store.verify(&job(&store), &[], repair).unwrap()
+    }
+}
+
+fn job(store: &Store) -> Job {
+    store.job(Budget::new(64 << 20, 1), Cancel::default()).unwrap()
+}
+
+fn content(name: &str) -> Vec<u8> {
+    let salt = name.bytes().fold(1u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    (0..2_500_000u32).map(|n| (n.wrapping_mul(salt | 1) >> 13) as u8).collect()
+}
+
+fn put(store: &Store, name: &str, redundancy: Redundancy) -> Result<()> {
+    let job = store.job(Budget::new(64 << 20, 1), Cancel::default())?;
+    let mut builder = store.create_dataset(&job, name, "test")?;
+    builder.redundancy(redundancy)?;
+    let mut writer = builder.file("bytes", 65536, 1 << 20)?;
+    writer.write(&content(name))?;
+    builder.add(writer)?;
+    builder.commit(&[])
+}
+
+#[test]
+fn the_log_of_a_store_that_grew_lies_on_both_drives() {
+    let bench = Bench::with(&["e0"]);
+    bench.add("e1", "e0").unwrap();
+    bench.put("e0", "c", COPIES).unwrap();
+    assert!(bench.verify("e0", false).is_sound());
+    bench.mv("e0", "q0");
+    bench.is_whole("e1", "c").unwrap();
+}
+
+#[test]
+fn as_many_drives_may_fail_as_the_strongest_dataset_says() {
+    let drives = ["e0", "e1", "e2", "e3", "e4", "e5"];
+    let parity = Redundancy::Parity { data: 4, parity: 2 };
+    let bench = Bench::with(&drives);
+    bench.put("e0", "p", parity).unwrap();
+    for first in drives {
+        for second in drives.into_iter().filter(|second| *second > first) {
+            let other = drives.into_iter().find(|other| ![first, second].contains(other)).unwrap();
+            bench.mv(first, "q0");
+            bench.mv(second, "q1");
+            bench.is_whole(other, "p").unwrap_or_else(|error| panic!("without {first}, {second}: {error}"));
+            bench.mv("q0", first);
+            bench.mv("q1", second);
+        }
+    }
+    assert_eq!(bench.verify("e0", false).damage, []);
+}
+
+#[test]
+fn a_drive_that_was_away_is_brought_up_to_date_by_the_next_commit() {
+    let bench = Bench::with(&["e0", "e1"]);
+    bench.put("e0", "c", COPIES).unwrap();
+    bench.mv("e1", "q1");
+    bench.put("e0", "x", NONE).unwrap();
+    bench.mv("q1", "e1");
+    bench.put("e0", "z", COPIES).unwrap();
+    assert_eq!(bench.verify("e0", false).damage, []);
+    bench.mv("e0", "q0");
+    bench.is_whole("e1", "c").unwrap();
+    bench.is_whole("e1", "z").unwrap();
+    assert_eq!(bench.names("e1"), ["c", "x", "z"]);
+}
+
+#[test]
+fn verify_tells_of_a_drive_that_was_away_and_scrub_brings_it_up_to_date() {
+    let bench = Bench::with(&["e0", "e1"]);
+    bench.put("e0", "c", COPIES).unwrap();
+    bench.mv("e1", "q1");
+    bench.put("e0", "x", NONE).unwrap();
+    bench.mv("q1", "e1");
+    let findings = bench.verify("e0", false);
+    let told = |what: &str| findings.damage.iter().any(|damage| damage.what.contains(what));
+    assert!(told("older state") && told("lies on 1 drive"), "{findings:?}");
+    let mended = bench.verify("e0", true);
+    assert!(!mended.damage.is_empty() && mended.is_sound(), "{mended:?}");
+    assert_eq!(bench.verify("e0", false).damage, []);
+    bench.mv("e0", "q0");
+    bench.is_whole("e1", "c").unwrap();
+    assert_eq!(bench.names("e1"), ["c", "x"]);
+}
+
+/// A store on two drives, each of which was written to while the other was away.
+fn split() -> Bench {
+    let bench = Bench::with(&["e0", "e1"]);
+    bench.put("e0", "c", COPIES).unwrap();
+    bench.mv("e1", "a1");
+    bench.put("e0", "x", NONE).unwrap();
+    bench.mv("e0", "a0");
+    bench.mv("a1", "e1");
+    bench.put("e1", "y", NONE).unwrap();
+    bench.put("e1", "z", NONE).unwrap();
+    bench.mv("a0", "e0");
+    bench
+}
+
+#[test]
+fn two_drives_that_went_two_ways_are_told_and_neither_is_written_to() {
+    let bench = split();
+    for drive in ["e0", "e1"] {
+        let error = bench.open(drive).unwrap_err();
+        let Error::Diverged { one, other } = &error else { panic!("{error}") };
+        assert!(one.contains("e0") && one.contains("2 datasets"), "{one}");
+        assert!(other.contains("e1") && other.contains("3 datasets"), "{other}");
+    }
+    for (drive, other, datasets) in [("e0", "e1", &["c", "x"][..]), ("e1", "e0", &["c", "y", "z"])] {
+        bench.mv(other, "away");
+        assert_eq!(bench.names(drive), datasets);
+        datasets.iter().for_each(|name| bench.is_whole(drive, name).unwrap());
+        bench.mv("away", other);
+    }
+}
+
+#[test]
+fn a_drive_that_went_its_own_way_comes_back_once_what_it_has_is_given_up() {
+    let bench = split();
+    assert!(matches!(Store::rejoin(bench.path("e0"), bench.path("e0")), Err(Error::BadDevice { .. })));
+    assert_eq!(Store::rejoin(bench.path("e0"), bench.path("e1")).unwrap(), 1);
+    assert_eq!(bench.names("e1"), ["c", "x"]);
+    assert!(bench.verify("e0", true).is_sound());
+    bench.mv("e0", "a0");
+    bench.is_whole("e1", "c").unwrap();
+    bench.mv("a0", "e0");
+    // There is nothing to be given up any more.
+    assert!(matches!(Store::rejoin(bench.path("e0"), bench.path("e1")), Err(Error::BadDevice { .. })));
+}
+
+#[test]
+fn a_drive_that_was_away_and_not_written_to_went_no_way_of_its_own() {
+    let bench = Bench::with(&["e0", "e1", "e2"]);
+    for (away, other, name) in [("e0", "e1", "a"), ("e1", "e2", "b"), ("e2", "e0", "c"), ("e0", "e2", "d")] {
+        bench.mv(away, "away");
+        bench.put(other, name, COPIES).unwrap();
+        bench.mv("away", away);
+        bench.put(away, &format!("{name}2"), COPIES).unwrap();
+    }
+    assert_eq!(bench.verify("e0", false).damage, []);
+    assert_eq!(bench.names("e1").len(), 8);
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().flatten() {
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to.join(entry.file_name()));
+        } else {
+            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_copy_of_a_drive_is_refused_where_the_drive_is_and_taken_where_it_is_gone() {
+    let bench = Bench::with(&["e0", "e1"]);
+    bench.put("e0", "c", COPIES).unwrap();
+    copy(&bench.path("e0"), &bench.path("par/e0"));
+    copy(&bench.path("e1"), &bench.path("par/e1"));
+    for drive in ["par/e0", "par/e1"] {
+        match bench.open(drive).unwrap_err() {
+            Error::IsACopy { copy, path, .. } => {
+                assert_eq!((copy, path), (bench.path(drive), bench.path(&drive[4..])));
+            }
+            error => panic!("{error}"),
+        }
+    }
+    bench.is_whole("e0", "c").unwrap();
+    bench.mv("e0", "gone0");
+    bench.mv("e1", "gone1");
+    bench.is_whole("par/e0", "c").unwrap();
+    bench.put("par/e0", "d", COPIES).unwrap();
+    bench.is_whole("par/e1", "d").unwrap();
+    assert_eq!(bench.verify("par/e1", false).damage, []);
+}
+
+#[test]
+fn drives_that_were_moved_together_find_each_other_and_their_new_places_are_written_down() {
+    let bench = Bench::with(&["e0", "e1", "e2"]);
+    bench.put("e0", "a", Redundancy::Parity { data: 2, parity: 1 }).unwrap();
+    fs::create_dir(bench.path("par")).unwrap();
+    for drive in ["e0", "e1", "e2"] {
+        bench.mv(drive, &format!("par/{drive}"));
+    }
+    bench.is_whole("par/e0", "a").unwrap();
+    bench.is_whole("par/e2", "a").unwrap();
+    let paths: Vec<PathBuf> = bench.open("par/e1").unwrap().device_paths().unwrap().into_values().collect();
+    assert_eq!(paths, ["par/e0", "par/e1", "par/e2"].map(|path| bench.path(path)));
+    assert_eq!(bench.open("par/e1").unwrap().usage().unwrap()[2].path, bench.path("par/e2"));
+    // They are named one by one where nothing else leads to them; the commit writes their places down.
+    let apart = ["one", "two/deep", "three/deeper/still"];
+    for (drive, place) in ["e0", "e1", "e2"].into_iter().zip(apart) {
+        fs::create_dir_all(bench.path(place).parent().unwrap()).unwrap();
+        bench.mv(&format!("par/{drive}"), place);
+    }
+    assert!(bench.is_whole("one", "a").is_err());
+    let store = Store::open_folders(&apart.map(|place| bench.path(place))).unwrap();
+    put(&store, "b", COPIES).unwrap();
+    drop(store);
+    bench.is_whole("two/deep", "a").unwrap();
+    bench.is_whole("one", "b").unwrap();
+    assert_eq!(bench.verify("three/deeper/still", false).damage, []);
+}
+
+#[test]
+fn who_comes_by_another_drive_meets_who_is_at_work() {
+    let bench = Bench::with(&["e0", "e1"]);
+    let store = bench.open("e0").unwrap();
+    let at_work = job(&store);
+    let mut builder = store.create_dataset(&at_work, "slow", "test").unwrap();
+    let mut writer = builder.file("bytes", 65536, 1 << 20).unwrap();
+    let bytes = content("slow");
+    writer.write(&bytes).unwrap();
+    bench.mv("e0", "q0");
+    // It sees one drive only, and takes nothing that the other has taken there.
+    bench.put("e1", "fast", NONE).unwrap();
+    assert_eq!(bench.open("e1").unwrap().jobs().unwrap().len(), 1);
+    bench.mv("q0", "e0");
+    builder.add(writer).unwrap();
+    builder.commit(&[]).unwrap();
+    drop((at_work, store));
+    bench.is_whole("e0", "slow").unwrap();
+    bench.is_whole("e0", "fast").unwrap();
+    assert_eq!(bench.verify("e1", false).damage, []);
+}
+
+#[test]
+fn who_is_at_work_on_a_drive_that_was_moved_is_told_and_commits_nothing() {
+    let bench = Bench::with(&["e0", "e1"]);
+    let store = bench.open("e0").unwrap();
+    bench.mv("e0", "q0");
+    bench.put("e1", "fast", NONE).unwrap();
+    let error = put(&store, "slow", NONE).unwrap_err();
+    assert!(error.to_string().contains("no longer where it was"), "{error}");
+    // Who only reads goes on with what is left.
+    assert_eq!(store.list().unwrap().len(), 1);
+    drop(store);
+    bench.is_whole("q0", "fast").unwrap();
+    assert_eq!(bench.names("q0"), ["fast"]);
+}
+
+#[test]
+fn a_device_in_a_device_is_refused_by_name() {
+    let bench = Bench::with(&["e0"]);
+    bench.put("e0", "a", NONE).unwrap();
+    for inner in ["e0/scratch/in", "e0/in"] {
+        let error = bench.add(inner, "e0").unwrap_err();
+        assert!(error.to_string().contains(&bench.path("e0").display().to_string()), "{error}");
+        let error = Store::init(&[bench.path(inner)], SIZE).unwrap_err();
+        assert!(matches!(error, Error::BadDevice { .. }), "{error}");
+    }
+    for folders in [["s", "s/inner"], ["s/inner", "s"], ["s", "s"]] {
+        let error = Store::init(&folders.map(|folder| bench.path(folder)), SIZE).unwrap_err();
+        assert!(matches!(error, Error::BadDevice { .. } | Error::NotAStore { .. }), "{error}");
+    }
+    bench.is_whole("e0", "a").unwrap();
+}
+
+#[test]
+fn a_folder_whose_store_is_gone_becomes_no_new_store_silently() {
+    let bench = Bench::with(&["e0"]);
+    bench.put("e0", "a", NONE).unwrap();
+    fs::remove_file(bench.path("e0/segment-00000000")).unwrap();
+    let error = Store::open(bench.path("e0")).unwrap_err();
+    assert!(error.to_string().contains("segment-00000000"), "{error}");
+    assert!(!bench.path("e0/segment-00000000").exists());
+}
+
+#[test]
+fn a_drive_that_was_removed_is_no_device_any_more_when_it_comes_back() {
+    let bench = Bench::with(&["e0", "e1", "e2"]);
+    bench.put("e0", "a", COPIES).unwrap();
+    bench.mv("e2", "q2");
+    let store = bench.open("e0").unwrap();
+    store.remove_device(&job(&store), 2, |who| panic!("waits for {who}")).unwrap();
+    drop(store);
+    // The number comes again.
+    assert_eq!(bench.add("e3", "e0").unwrap(), 2);
+    bench.put("e0", "b", COPIES).unwrap();
+    bench.mv("q2", "e2");
+    let error = bench.add("e2", "e0").unwrap_err();
+    assert!(error.to_string().contains("was device 2 of this store and was removed"), "{error}");
+    bench.is_whole("e3", "b").unwrap();
+    assert_eq!(bench.names("e0"), ["a", "b"]);
+}
+
+#[test]
+fn a_size_that_is_too_small_is_refused_and_leaves_nothing() {
+    let bench = Bench::new();
+    let error = Store::init(&[bench.path("e0")], Some(4 << 20)).unwrap_err();
+    assert!(error.to_string().contains("the least is 32 MiB"), "{error}");
+    assert!(!bench.path("e0").exists());
+    Store::init(&[bench.path("e0")], Some(32 << 20)).unwrap();
+    bench.put("e0", "a", NONE).unwrap();
+    bench.is_whole("e0", "a").unwrap();
+}
+
+#[test]
+fn a_removal_that_is_stopped_says_that_the_device_is_still_leaving() {
+    let bench = Bench::with(&["e0", "e1"]);
+    bench.put("e0", "a", NONE).unwrap();
+    let store = bench.open("e0").unwrap();
+    let cancel = Cancel::default();
+    let stopped = store.job(Budget::new(64 << 20, 1), cancel.clone()).unwrap();
+    cancel.cancel();
+    let error = store.remove_device(&stopped, 1, |_| {}).unwrap_err();
+    assert!(error.is_cancelled() && error.to_string().contains("device 1 is still leaving"), "{error}");
+    assert_eq!(store.usage().unwrap()[1].state, "leaving");
+    store.keep_device(1).unwrap();
+    assert_eq!(store.usage().unwrap()[1].state, "ok");
+    bench.is_whole("e1", "a").unwrap();
+}
+
+#[test]
+fn a_lost_drive_with_the_only_copy_of_something_is_not_removed_by_halves() {
+    let bench = Bench::with(&["e0", "e1"]);
+    bench.put("e0", "alone", NONE).unwrap();
+    bench.put("e0", "twice", COPIES).unwrap();
+    bench.add("e2", "e0").unwrap();
+    bench.mv("e1", "q1");
+    let store = bench.open("e0").unwrap();
+    let error = store.remove_device(&job(&store), 1, |_| {}).unwrap_err().to_string();
+    assert!(error.contains("of alone:") && !error.contains("twice"), "{error}");
+    assert_eq!(store.usage().unwrap()[1].state, "missing");
+    drop(store);
+    bench.mv("q1", "e1");
+    bench.put("e0", "more", NONE).unwrap();
+    assert_eq!(bench.verify("e0", false).damage, []);
+}
