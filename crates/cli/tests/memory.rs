@@ -91,3 +91,40 @@ fn import_pagerank_and_bfs_of_ten_times_the_budget_keep_it() {
         println!("{words}: {} MiB resident at most", peak / MIB);
     }
 }
+
+#[test]
+fn sort_reduce_and_count_of_ten_times_the_budget_keep_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let budget = 16 * MIB;
+    let group = Cgroup::new("sorts", budget + 96 * MIB);
+    if group.is_none() {
+        println!("skipped: no memory cgroup can be made here; only the resident size is checked");
+    }
+    let mut state = 1u64;
+    let mut random = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state >> 20
+    };
+    let mut csv = "k,v,s\n".to_string();
+    let mut dna = ">x\n".to_string();
+    for _ in 0..6_000_000 {
+        csv += &format!("{},{},s{}\n", random() % 4_000_000, random() % 1000, random() % 100_000);
+        dna.extend([b"ACGT"[random() as usize % 4] as char; 1]);
+        dna.extend((0..3).map(|i| b"ACGT"[(random() >> i) as usize % 4] as char));
+    }
+    fs::write(folder.path().join("t.csv"), &csv).unwrap();
+    fs::write(folder.path().join("x.fa"), dna).unwrap();
+    drop(csv);
+    for words in [
+        "sort t.csv -o lines.txt --memory 16MiB",
+        "sort t.csv --key v:desc,k -o sorted.parquet --memory 16MiB",
+        "reduce sorted.parquet --by k --sum v --count -o numbers.parquet --memory 16MiB",
+        "reduce t.csv --by s,v --count --max k --first s -o rows.arrow --memory 16MiB",
+        "count kmers x.fa -k 31 --codes -o kmers.parquet --memory 16MiB",
+        "count kmers x.fa -k 41 -o kmers.csv --memory 16MiB",
+    ] {
+        let peak = run(&folder, group.as_ref(), words);
+        assert!(peak <= budget + 64 * MIB, "{words}: {} MiB resident", peak / MIB);
+        println!("{words}: {} MiB resident at most", peak / MIB);
+    }
+}

@@ -11,6 +11,7 @@ mod kills;
 mod manual;
 mod memory;
 mod mounts;
+mod sorting;
 mod stopping;
 mod stores;
 mod util;
