@@ -11,6 +11,7 @@ use inshore::{
 use crate::{
     outcome::Outcome,
     session::Session,
+    sorting::estimates,
     words::{Kmers, Values},
 };
 
@@ -29,7 +30,8 @@ pub fn kmers(session: &Session, words: &Kmers) -> Result<()> {
     let place = place(&words.output);
     let sentence =
         format!("{kmers} {k}-mers of {sequences} sequences, {distinct} different, {written} written{place}");
-    let how = vec![("runs", format!("{}, {}", summary.runs, format_bytes(summary.bytes_spilled)))];
+    let mut how = vec![("runs", format!("{}, {}", summary.runs, format_bytes(summary.bytes_spilled)))];
+    how.extend(summary.choice.as_ref().map(estimates).unwrap_or_default());
     let outcome = Outcome::new("count kmers", run.finish(), summary, sentence);
     Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
 }

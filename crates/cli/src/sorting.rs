@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use inshore::{
-    sortreduce::rows::FixedRows,
+    sortreduce::{Choice, Estimate, rows::FixedRows},
     store::format_bytes,
     tables::{
         self, Aggregate, Input, ReduceOptions, ReduceSummary, SortKey, SortOptions, SortSummary, sort_lines,
@@ -130,4 +130,19 @@ fn how_reduced(summary: &ReduceSummary) -> Vec<(&'static str, String)> {
         ("strategy", summary.strategy.clone()),
         ("runs", format!("{}, {}", summary.runs, format_bytes(summary.bytes_spilled))),
     ]
+    .into_iter()
+    .chain(summary.choice.as_ref().map(estimates).unwrap_or_default())
+    .collect()
+}
+
+/// What each strategy was estimated to cost, for `--explain`.
+pub fn estimates(choice: &Choice) -> Vec<(&'static str, String)> {
+    let line = |estimate: &Estimate| {
+        let Estimate { strategy, seconds, cpu_seconds, drive_seconds, .. } = estimate;
+        format!("{strategy}: {seconds:.2} s (cores {cpu_seconds:.2} s, drive {drive_seconds:.2} s)")
+    };
+    let drive = if choice.is_drive_measured { "measured" } else { "assumed" };
+    let first = ("chosen for", format!("{} records of {} keys, drive {drive}", choice.records, choice.keys));
+    let all = choice.estimates.iter().map(|estimate| ("estimate", line(estimate)));
+    std::iter::once(first).chain(all).collect()
 }

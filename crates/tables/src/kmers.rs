@@ -29,7 +29,7 @@ use arrow::{
     datatypes::{DataType, Field, Schema, SchemaRef},
     record_batch::RecordBatch,
 };
-use inshore_sortreduce::{Config, Key, Operation, Sink, SortReduce};
+use inshore_sortreduce::{Choice, Config, Key, Operation, Sink, SortReduce};
 use inshore_store::Job;
 use serde::Serialize;
 
@@ -81,6 +81,9 @@ pub struct KmerSummary {
     pub runs: u64,
     /// Bytes of them.
     pub bytes_spilled: u64,
+    /// What each strategy was estimated to cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Choice>,
 }
 
 /// Places of the histogram.
@@ -102,7 +105,6 @@ pub fn count_kmers(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpt
     }
     TableWriter::check_path(output)?;
     match options.k {
-        ..=16 => count::<u32>(job, inputs, output, options),
         ..=32 => count::<u64>(job, inputs, output, options),
         _ => count::<u128>(job, inputs, output, options),
     }
@@ -158,7 +160,6 @@ macro_rules! code {
     };
 }
 
-code!(u32);
 code!(u64);
 code!(u128);
 
@@ -198,11 +199,14 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
         key_range: 1u64.checked_shl(2 * options.k).filter(|&range| range > 1),
         memory_bytes: budget.free_bytes().saturating_sub(held) / 16 * 15,
         sinks: threads,
+        // About as many as there are letters; packed files have four times as many.
+        expected_records: sizes,
         name: "kmers",
         ..Config::default()
     };
     job.start_phase("counting", "bytes", sizes.unwrap_or(0));
     let reduce = SortReduce::new(job, Count::<K>(PhantomData), &config)?;
+    let choice = Some(reduce.choice().clone());
     let mut summary = push_all(job, inputs, options, threads, &reduce)?;
     let mut sorted = reduce.finish()?;
     job.start_phase("writing k-mers", "k-mers", 0);
@@ -223,7 +227,7 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
     drop(sorted);
     summary.written = writer.finish()?;
     histogram.truncate(HISTOGRAM - histogram.iter().rev().take_while(|&&count| count == 0).count());
-    Ok(KmerSummary { histogram, runs: stats.runs, bytes_spilled: stats.bytes_spilled, ..summary })
+    Ok(KmerSummary { histogram, runs: stats.runs, bytes_spilled: stats.bytes_spilled, choice, ..summary })
 }
 
 /// Reads all inputs on this thread and pushes their k-mers on as many as there are.
@@ -267,6 +271,7 @@ fn push_all<K: Code>(
         };
         let (distinct, written, runs, bytes_spilled) = (0, 0, 0, 0);
         Ok(KmerSummary {
+            choice: None,
             sequences,
             bases,
             kmers,

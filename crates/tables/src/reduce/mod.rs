@@ -18,6 +18,7 @@ mod tests;
 use std::path::Path;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use inshore_sortreduce::Choice;
 use inshore_store::Job;
 use serde::Serialize;
 
@@ -60,6 +61,9 @@ pub struct ReduceSummary {
     pub runs: u64,
     /// Bytes of runs written.
     pub bytes_spilled: u64,
+    /// What each strategy was estimated to cost; absent where there was no choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Choice>,
 }
 
 /// Groups the rows of all inputs by some columns and writes one row for each group to `output`: the columns of the

@@ -56,6 +56,8 @@ pub(super) struct Plan {
     result: SchemaRef,
     key_type: DataType,
     words: Vec<Word>,
+    /// Rows of all inputs, where their files say so.
+    rows: Option<u64>,
 }
 
 impl Plan {
@@ -91,7 +93,8 @@ impl Plan {
         }
         let fits = words.len() <= WORDS_MAX;
         let result = asked.result_schema(schema);
-        fits.then(|| Plan { schema: schema.clone(), result, key_type, words })
+        let rows = asked.inputs.iter().map(|input| asked.open(input, (0, 1)).ok()?.rows()).sum();
+        fits.then(|| Plan { schema: schema.clone(), result, key_type, words, rows })
     }
 }
 
@@ -120,16 +123,13 @@ fn is_narrow(kind: &DataType) -> bool {
 }
 
 pub(super) fn reduce(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome> {
+    // Few shapes, since each is compiled with all of sort-reduce: what is not needed of a record counts for nothing.
     match (is_narrow(&plan.key_type), plan.words.len()) {
-        (true, 0) => run::<u32, 0>(asked, plan),
-        (true, 1) => run::<u32, 1>(asked, plan),
+        (true, 0 | 1) => run::<u32, 1>(asked, plan),
         (true, 2) => run::<u32, 2>(asked, plan),
-        (true, 3) => run::<u32, 3>(asked, plan),
         (true, _) => run::<u32, 4>(asked, plan),
-        (false, 0) => run::<u64, 0>(asked, plan),
-        (false, 1) => run::<u64, 1>(asked, plan),
+        (false, 0 | 1) => run::<u64, 1>(asked, plan),
         (false, 2) => run::<u64, 2>(asked, plan),
-        (false, 3) => run::<u64, 3>(asked, plan),
         (false, _) => run::<u64, 4>(asked, plan),
     }
 }
@@ -237,16 +237,22 @@ where
 {
     let overflow = Arc::new(AtomicBool::new(false));
     let operation = Words::<K, N> {
-        combine: std::array::from_fn(|i| plan.words[i].combine),
+        combine: std::array::from_fn(|i| plan.words.get(i).map_or(Combine::Count, |word| word.combine)),
         overflow: overflow.clone(),
         of: std::marker::PhantomData,
     };
     let job = asked.job;
     let threads = job.budget().threads();
-    let config =
-        Config { memory_bytes: asked.memory_bytes(), sinks: threads, name: "reduce", ..Config::default() };
+    let config = Config {
+        memory_bytes: asked.memory_bytes(),
+        sinks: threads,
+        name: "reduce",
+        expected_records: plan.rows,
+        ..Config::default()
+    };
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
     let reduce = SortReduce::new(job, operation, &config)?;
+    let choice = reduce.choice().clone();
     let (saw_null, rows_in) = (AtomicBool::new(false), AtomicU64::new(0));
     let work = |number: usize| -> Result<()> {
         let mut sink = reduce.sink()?;
@@ -285,6 +291,7 @@ where
         strategy: strategy_name(stats.strategy),
         runs: stats.runs,
         bytes_spilled: stats.bytes_spilled,
+        choice: Some(choice),
     }))
 }
 
@@ -328,7 +335,7 @@ where
         });
         let words = words.collect::<Result<Vec<_>>>()?;
         for (row, &key) in keys.iter().enumerate() {
-            let value = std::array::from_fn(|i| words[i][row]);
+            let value = std::array::from_fn(|i| words.get(i).map_or(0, |words| words[row]));
             sink.push(K::from_u64(key), value)?;
         }
         let now = reader.position();

@@ -213,6 +213,7 @@ pub(super) fn reduce(asked: &Asked<'_>) -> Result<ReduceSummary> {
         strategy: "rows".to_string(),
         runs: stats.runs,
         bytes_spilled: stats.bytes_spilled,
+        choice: None,
     })
 }
 
