@@ -35,7 +35,7 @@ impl Session {
 
     /// Opens the store if it is there, and begins to listen for signals.
     pub fn open_existing(options: Everywhere) -> Result<Session> {
-        Self::open_with(options, |paths| Store::open_folders(paths))
+        Self::open_with(options, Store::open_folders)
     }
 
     fn open_with(

@@ -4,11 +4,14 @@ use std::{fs, io::Read, process::Command};
 
 use crate::util::{EDGES, Folder, Run};
 
-/// Runs a command that must fail with one line on standard error and nothing on standard output.
+/// Runs a command that must fail with one line on standard error and nothing on standard output. That it made a store
+/// before, as whatever puts something into one does, is told on a line of its own.
 fn refused(run: Run) -> String {
     let said = run.exits(2);
     assert_eq!(said.stdout, "");
-    let line = said.stderr.strip_prefix("inshore: ").unwrap_or_else(|| panic!("{said:?}"));
+    let made = said.stderr.starts_with("note: a new store was made in ");
+    let rest = if made { said.stderr.split_once('\n').unwrap().1 } else { &said.stderr };
+    let line = rest.strip_prefix("inshore: ").unwrap_or_else(|| panic!("{said:?}"));
     assert_eq!(line.lines().count(), 1, "{said:?}");
     line.trim_end().to_string()
 }

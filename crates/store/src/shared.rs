@@ -1082,7 +1082,8 @@ fn diverged(
             own.iter().map(|(number, device)| format!("device {number} ({})", device.name())).collect();
         let last = match Log::read(&own, one.clone()) {
             Ok((_, catalog)) => {
-                format!("commit {}, {} datasets", catalog.commit, catalog.datasets.len())
+                let count = catalog.datasets.len();
+                format!("commit {} with {count} dataset{}", catalog.commit, if count == 1 { "" } else { "s" })
             }
             Err(_) => "its log cannot be read".to_string(),
         };

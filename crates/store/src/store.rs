@@ -213,6 +213,19 @@ impl Store {
     }
 
     fn make(paths: &[impl AsRef<Path>], limit_bytes: Option<u64>) -> Result<Store> {
+        let is_new = |path: &&Path| !path.exists();
+        let mut made: Vec<&Path> = paths.iter().map(AsRef::as_ref).filter(is_new).collect();
+        // What lies in others first.
+        made.sort_unstable_by_key(|path| std::cmp::Reverse(path.components().count()));
+        let store = Self::make_in(paths, limit_bytes);
+        if store.is_err() {
+            // Only what is empty goes: another process may be about to do the same.
+            made.iter().for_each(|path| drop(fs::remove_dir(path)));
+        }
+        store
+    }
+
+    fn make_in(paths: &[impl AsRef<Path>], limit_bytes: Option<u64>) -> Result<Store> {
         let (mut folders, mut devices): (Vec<PathBuf>, Vec<_>) = Default::default();
         for path in paths {
             let path = path.as_ref();

@@ -323,6 +323,7 @@ fn a_device_in_a_device_is_refused_by_name() {
     for folders in [["s", "s/inner"], ["s/inner", "s"], ["s", "s"]] {
         let error = Store::init(&folders.map(|folder| bench.path(folder)), SIZE).unwrap_err();
         assert!(matches!(error, Error::BadDevice { .. } | Error::NotAStore { .. }), "{error}");
+        assert!(!bench.path("s").exists(), "{folders:?}");
     }
     bench.is_whole("e0", "a").unwrap();
 }
