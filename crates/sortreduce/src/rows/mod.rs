@@ -15,7 +15,7 @@
 //!
 //! An arena is the unit of work: its bytes arrive straight from the input, and one of the workers sorts it while the
 //! next one fills. What is sorted are words of 64 bits: the next few bytes of the key above the number of the row
-//! ([`order`]), so that a comparison touches no row; ties go to the bytes after. Runs hold rows as they were, and a run
+//! (`order.rs`), so that a comparison touches no row; ties go to the bytes after. Runs hold rows as they were, and a run
 //! keeps its number, so equal keys come out in the order in which they went in (the sort is stable).
 //!
 //! The obvious other way, sorting pointers by comparing rows, misses the cache twice for each comparison: GNU sort

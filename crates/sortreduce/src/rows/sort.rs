@@ -229,19 +229,15 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
 
     /// An arena to be filled; where all are in use, those that are held in memory are written.
     fn arena(&self) -> Result<Arena> {
-        loop {
-            self.check()?;
-            if let Ok(arena) = self.free.try_recv() {
-                return Ok(arena);
-            }
-            self.spill();
-            // A worker that fails gives its arena back, so this ends.
-            let arena = self.free.recv().expect("the sender lives in `shared`");
-            match self.check() {
-                Ok(()) => return Ok(arena),
-                Err(error) => return Err(error),
-            }
+        self.check()?;
+        if let Ok(arena) = self.free.try_recv() {
+            return Ok(arena);
         }
+        self.spill();
+        // A worker that fails gives its arena back, so this ends.
+        let arena = self.free.recv().expect("the sender lives in `shared`");
+        self.check()?;
+        Ok(arena)
     }
 
     fn check(&self) -> Result<()> {
