@@ -21,6 +21,8 @@ from pathlib import Path
 MIB = 1 << 20
 REQUEST = MIB
 THREADS = 4
+EXTENT = 2 * MIB
+SEGMENT_EXTENTS = 128
 
 
 def drop_caches() -> None:
@@ -65,6 +67,42 @@ def move(path: Path, size: int, is_write: bool) -> float:
         os.fdatasync(handle)
     os.close(handle)
     return time.monotonic() - started
+
+
+def places(binary: str, store: Path) -> list[tuple[Path, int]]:
+    """Where the extents of the dataset lie: segment file and offset in it, neighbours in one piece."""
+    told = subprocess.run([binary, "store", "locate", "bench", "--json"], capture_output=True, check=True)
+    found = json.loads(told.stdout)["summary"]["places"]
+    extents = [place["copies"][0]["extent"] for place in found]
+    return [(store / f"segment-{e // SEGMENT_EXTENTS:08}", e % SEGMENT_EXTENTS * EXTENT) for e in extents]
+
+
+def read_places(where: list[tuple[Path, int]]) -> float:
+    """Seconds to read the same extents from the store's own files, in order, without checking anything."""
+    paths = {path for path, _ in where}
+    handles = {path: os.open(path, os.O_DIRECT | os.O_RDONLY) for path in paths}
+    requests = [(handles[path], at + half) for path, at in where for half in range(0, EXTENT, REQUEST)]
+    lock, position = threading.Lock(), 0
+
+    def work(buffer: memoryview) -> None:
+        nonlocal position
+        while True:
+            with lock:
+                number, position = position, position + 1
+            if number >= len(requests):
+                return
+            assert os.preadv(requests[number][0], [buffer], requests[number][1]) == REQUEST
+
+    threads = [threading.Thread(target=work, args=(buffer,)) for buffer in buffers()]
+    started = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    elapsed = time.monotonic() - started
+    for handle in handles.values():
+        os.close(handle)
+    return elapsed
 
 
 def inshore(binary: str, *words: str, stdout: int | None = subprocess.DEVNULL) -> float:
@@ -122,6 +160,9 @@ def main() -> None:
             drop_caches()
             if who == "plain":
                 note("read: plain", move(plain, size, False))
+                where = places(options.inshore, store)
+                drop_caches()
+                note("read: plain, the store's own extents", read_places(where))
             else:
                 note("read: get", inshore(options.inshore, "get", "bench"))
                 drop_caches()

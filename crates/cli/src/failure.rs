@@ -2,7 +2,7 @@
 
 use std::{io, process::ExitCode};
 
-use inshore::{graph, store};
+use inshore::{graph, store, tables};
 
 use crate::{outcome::say, signals};
 
@@ -34,7 +34,8 @@ fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
 
 fn is_cancelled(cause: &(dyn std::error::Error + 'static)) -> bool {
     let graph = cause.downcast_ref::<graph::Error>().is_some_and(graph::Error::is_cancelled);
-    graph || cause.downcast_ref::<store::Error>().is_some_and(store::Error::is_cancelled)
+    let tables = cause.downcast_ref::<tables::Error>().is_some_and(tables::Error::is_cancelled);
+    graph || tables || cause.downcast_ref::<store::Error>().is_some_and(store::Error::is_cancelled)
 }
 
 #[cfg(test)]
@@ -54,6 +55,8 @@ mod tests {
     fn cancellation_and_broken_pipes_are_found_in_the_chain() {
         let stopped: anyhow::Result<()> = Err(graph::Error::from(store::Error::Cancelled).into());
         assert!(stopped.context("ranking").unwrap_err().chain().any(is_cancelled));
+        let stopped: anyhow::Result<()> = Err(tables::Error::from(store::Error::Cancelled).into());
+        assert!(stopped.unwrap_err().chain().any(is_cancelled));
         let pipe: anyhow::Result<()> = Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
         assert!(pipe.context("printing").unwrap_err().chain().any(is_broken_pipe));
     }

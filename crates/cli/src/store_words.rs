@@ -297,7 +297,8 @@ pub struct RemoveDevice {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  inshore store rejoin /mnt/nvme1/inshore --store /mnt/nvme0/inshore && inshore store scrub")]
+  inshore store rejoin /mnt/nvme1/inshore --store /mnt/nvme0/inshore
+  inshore store rejoin nvme1 --store nvme0 && inshore store scrub --store nvme0")]
 pub struct Rejoin {
     /// Folder of the drive whose own commits are given up
     #[arg(value_name = "DIR")]

@@ -64,6 +64,24 @@ fn records_and_tables_are_sorted_by_what_is_named() {
 }
 
 #[test]
+fn a_budget_too_small_is_refused_with_one_that_works() {
+    let folder = Folder::new();
+    folder.write("in.csv", "a,b\n1,2\n");
+    folder.write("in.fa", ">x\nACGTACGT\n");
+    for words in [
+        "sort in.csv -o out.csv --threads 2",
+        "sort in.csv --key a -o out.csv --threads 2",
+        "reduce in.csv --by a --sum b -o out.csv --threads 2",
+        "reduce in.csv --by a --first b -o out.csv --threads 2",
+        "count kmers in.fa -k 3 -o out.csv --threads 2",
+    ] {
+        let said = folder.run(&format!("{words} --memory 1MiB")).exits(2).stderr;
+        let smallest = said.trim().rsplit_once("the smallest budget that works is ").expect(&said).1;
+        folder.run(&format!("{words} --memory {}", smallest.replace(' ', ""))).ok();
+    }
+}
+
+#[test]
 fn groups_are_computed_and_told() {
     let folder = Folder::new();
     folder.write("in.csv", "shop,price,when\na,1,5\nb,2,4\na,3,1\n,4,9\n");

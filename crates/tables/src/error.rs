@@ -118,6 +118,11 @@ impl From<inshore_sortreduce::Error> for Error {
 }
 
 impl Error {
+    /// Whether somebody asked the job to stop.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Error::Store(error) if error.is_cancelled())
+    }
+
     /// An [`Error::BadValue`] in a line of text: "edges.txt:1042: expected two vertex ids, got 'foo'". `found` is
     /// the text itself; it is quoted, and cut after 60 characters.
     pub fn bad_line(file: &str, line: u64, expected: impl Into<String>, found: &[u8]) -> Self {

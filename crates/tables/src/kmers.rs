@@ -29,12 +29,13 @@ use arrow::{
     datatypes::{DataType, Field, Schema, SchemaRef},
     record_batch::RecordBatch,
 };
-use inshore_sortreduce::{Choice, Config, Key, Operation, Sink, SortReduce};
+use inshore_sortreduce::{Choice, Config, Key, Operation, Sink, SortReduce, smallest_memory_bytes};
 use inshore_store::Job;
 use serde::Serialize;
 
 use crate::{
-    Error, Input, Result, TableWriter, pieces::for_each_piece, sequences::Sequences, writer::BackgroundWriter,
+    Error, Input, Result, TableWriter, pieces::for_each_piece, sequences::Sequences, sort::sort_memory,
+    writer::BackgroundWriter,
 };
 
 /// The longest k-mer: its code and the reverse complement's have 126 bits.
@@ -195,9 +196,10 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
     let threads = budget.threads();
     let sizes: Option<u64> = inputs.iter().map(Input::compressed_bytes).sum();
     let held = (BLOCK_BYTES * (3 * threads + 2)) as u64 + (6 << 20);
+    let smallest = smallest_memory_bytes(threads, size_of::<K>() + 4);
     let config = Config {
         key_range: 1u64.checked_shl(2 * options.k).filter(|&range| range > 1),
-        memory_bytes: budget.free_bytes().saturating_sub(held) / 16 * 15,
+        memory_bytes: sort_memory(budget, "counting k-mers", held, (15, 16), smallest)?,
         sinks: threads,
         // About as many as there are letters; packed files have four times as many.
         expected_records: sizes,

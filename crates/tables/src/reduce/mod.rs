@@ -27,7 +27,7 @@ pub use aggregate::Aggregate;
 use self::{aggregate::Function, numbers::Outcome};
 use crate::{
     Error, Input, Result, TableReader, TableWriter,
-    sort::{different, no_column},
+    sort::{different, no_column, sort_memory},
 };
 
 /// Rows of a batch that is read.
@@ -182,8 +182,8 @@ impl Asked<'_> {
     }
 
     /// Bytes of the budget that sorting may use: the rest is for pages, batches and the writer.
-    fn memory_bytes(&self) -> u64 {
-        self.job.budget().free_bytes() / 4 * 3
+    fn memory_bytes(&self, smallest: u64) -> Result<u64> {
+        sort_memory(self.job.budget(), "grouping", 0, (3, 4), smallest)
     }
 
     fn compressed_bytes(&self) -> u64 {

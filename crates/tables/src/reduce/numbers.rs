@@ -16,7 +16,7 @@ use arrow::{
     datatypes::{DataType, Float64Type, Int64Type, Schema, SchemaRef, UInt64Type},
     record_batch::RecordBatch,
 };
-use inshore_sortreduce::{Config, Key, Operation, SortReduce, Strategy};
+use inshore_sortreduce::{Config, Key, Operation, SortReduce, Strategy, smallest_memory_bytes};
 
 use super::{Asked, ReduceSummary, aggregate::Function};
 use crate::{Error, Input, Result, writer::BackgroundWriter};
@@ -244,7 +244,7 @@ where
     let job = asked.job;
     let threads = job.budget().threads();
     let config = Config {
-        memory_bytes: asked.memory_bytes(),
+        memory_bytes: asked.memory_bytes(smallest_memory_bytes(threads, size_of::<K>() + 8 * N))?,
         sinks: threads,
         name: "reduce",
         expected_records: plan.rows,

@@ -28,7 +28,9 @@ use arrow::{
     record_batch::RecordBatch,
     row::{RowConverter, Rows, SortField},
 };
-use inshore_sortreduce::rows::{FramedRows, RowConfig, RowOperation, RowShape, RowSort, frame};
+use inshore_sortreduce::rows::{
+    FramedRows, RowConfig, RowOperation, RowShape, RowSort, frame, smallest_row_memory_bytes,
+};
 
 use super::{Asked, ReduceSummary, aggregate::Function};
 use crate::{Error, Result, sort::too_long, writer::BackgroundWriter};
@@ -162,7 +164,8 @@ pub(super) fn reduce(asked: &Asked<'_>) -> Result<ReduceSummary> {
     let mut codec = Codec::new(asked, &schema)?;
     let overflow = Arc::new(AtomicBool::new(false));
     let operation = Combine { states: codec.states.clone().into(), overflow: overflow.clone() };
-    let (memory_bytes, threads) = (asked.memory_bytes(), job.budget().threads());
+    let threads = job.budget().threads();
+    let memory_bytes = asked.memory_bytes(smallest_row_memory_bytes(threads))?;
     let config = RowConfig { memory_bytes, threads, name: "reduce", ..RowConfig::default() };
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
     let mut sort = RowSort::new(job, SHAPE, operation, &config)?;

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use inshore_sortreduce::rows::{
     FixedRows, KeepAll, KeepFirst, Lines, RowConfig, RowOperation, RowShape, RowSink, RowSort, RowStats,
+    smallest_row_memory_bytes,
 };
 use inshore_store::{FileSink, Job};
 use serde::Serialize;
 
-use super::check_space;
+use super::{check_space, sort_memory};
 use crate::{Error, Input, NewFile, Result, pieces::for_each_piece};
 
 /// How rows are sorted.
@@ -140,7 +141,8 @@ impl Sorting<'_> {
         let target = if is_stdout { NewFile::stdout()? } else { NewFile::create(self.output)? };
         let sizes: Option<u64> = self.inputs.iter().map(Input::compressed_bytes).sum();
         let budget = self.job.budget();
-        let memory_bytes = budget.free_bytes().saturating_sub(FILE_BYTES);
+        let smallest = smallest_row_memory_bytes(budget.threads());
+        let memory_bytes = sort_memory(budget, "sorting", FILE_BYTES, (1, 1), smallest)?;
         let config = RowConfig {
             memory_bytes,
             threads: budget.threads(),

@@ -15,5 +15,6 @@ mod tests;
 
 pub use bytes::{SortOptions, SortSummary, sort_lines, sort_records};
 pub use space::check_space;
+pub(crate) use space::sort_memory;
 pub use table::{SortKey, sort_table};
 pub(crate) use table::{different, no_column, too_long};

@@ -1,10 +1,31 @@
-//! Whether the disk has room for a job, asked before it begins.
+//! Whether memory and disk have room for a job, asked before it begins.
 
 use std::{os::unix::fs::MetadataExt, path::Path};
 
-use inshore_store::{Job, format_bytes};
+use inshore_store::{Budget, Job, format_bytes};
 
 use crate::{Error, Result};
+
+/// Of what is free of a budget, `share` (numerator and denominator) of all but `beside` bytes.
+///
+/// # Errors
+/// [`inshore_store::Error::BudgetTooSmall`] where that is less than `smallest`, with the budget that would do.
+pub(crate) fn sort_memory(
+    budget: &Budget,
+    what: &str,
+    beside: u64,
+    (part, of): (u64, u64),
+    smallest: u64,
+) -> Result<u64> {
+    let taken = budget.memory_bytes() - budget.free_bytes();
+    let memory_bytes = budget.free_bytes().saturating_sub(beside) / of * part;
+    if memory_bytes >= smallest {
+        return Ok(memory_bytes);
+    }
+    let needed = (smallest.div_ceil(part) * of + beside + taken).next_multiple_of(1 << 20);
+    let (what, given) = (what.to_string(), budget.memory_bytes());
+    Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: needed }.into())
+}
 
 /// Makes sure that the job's store can hold `scratch_bytes` for a while, and the file system of `output` another
 /// `output_bytes`.

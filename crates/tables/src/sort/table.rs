@@ -18,10 +18,11 @@ use arrow::{
 };
 use inshore_sortreduce::rows::{
     FramedRows, KeepAll, KeepFirst, RowConfig, RowOperation, RowShape, RowSort, RowStats, SortedRows, frame,
+    smallest_row_memory_bytes,
 };
 use inshore_store::Job;
 
-use super::{SortOptions, SortSummary, check_space};
+use super::{SortOptions, SortSummary, check_space, sort_memory};
 use crate::{Error, Input, Result, TableReader, TableWriter, writer::BackgroundWriter};
 
 /// A column that rows are sorted by.
@@ -78,7 +79,8 @@ impl Table<'_> {
         let schema = reader.as_ref().expect("opened above").schema().clone();
         let mut codec = Codec::new(first.name(), &schema, self.keys, self.options.descending)?;
         // The rest is for pages, batches on their way and the writer.
-        let memory_bytes = budget.free_bytes() / 4 * 3;
+        let smallest = smallest_row_memory_bytes(budget.threads());
+        let memory_bytes = sort_memory(budget, "sorting", 0, (3, 4), smallest)?;
         let threads = budget.threads();
         let config = RowConfig { memory_bytes, threads, name: "sort", ..RowConfig::default() };
         self.job.start_phase("sorting", "bytes", sizes.unwrap_or(0));
