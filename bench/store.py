@@ -45,17 +45,31 @@ def move(path: Path, size: int, is_write: bool) -> float:
     """Seconds to read or write a file of `size` bytes; a write ends with a sync."""
     flags = os.O_DIRECT | (os.O_RDWR | os.O_CREAT if is_write else os.O_RDONLY)
     handle = os.open(path, flags)
+    call = os.pwritev if is_write else os.preadv
+    seconds = in_threads(
+        [lambda buffer, at=at: check(call(handle, [buffer], at), min(REQUEST, size - at)) for at in range(0, size, REQUEST)],
+        (lambda: os.fdatasync(handle)) if is_write else None,
+    )
+    os.close(handle)
+    return seconds
+
+
+def check(moved: int, expected: int) -> None:
+    assert moved == expected, f"{moved} of {expected} bytes"
+
+
+def in_threads(requests: list, at_the_end=None) -> float:
+    """Seconds in which a few threads make all requests in order, each with a buffer of its own."""
     lock, position = threading.Lock(), 0
 
     def work(buffer: memoryview) -> None:
         nonlocal position
         while True:
             with lock:
-                offset, position = position, position + REQUEST
-            if offset >= size:
+                number, position = position, position + 1
+            if number >= len(requests):
                 return
-            call = os.pwritev if is_write else os.preadv
-            assert call(handle, [buffer], offset) == min(REQUEST, size - offset)
+            requests[number](buffer)
 
     threads = [threading.Thread(target=work, args=(buffer,)) for buffer in buffers()]
     started = time.monotonic()
@@ -63,9 +77,8 @@ def move(path: Path, size: int, is_write: bool) -> float:
         thread.start()
     for thread in threads:
         thread.join()
-    if is_write:
-        os.fdatasync(handle)
-    os.close(handle)
+    if at_the_end:
+        at_the_end()
     return time.monotonic() - started
 
 
@@ -81,28 +94,13 @@ def read_places(where: list[tuple[Path, int]]) -> float:
     """Seconds to read the same extents from the store's own files, in order, without checking anything."""
     paths = {path for path, _ in where}
     handles = {path: os.open(path, os.O_DIRECT | os.O_RDONLY) for path in paths}
-    requests = [(handles[path], at + half) for path, at in where for half in range(0, EXTENT, REQUEST)]
-    lock, position = threading.Lock(), 0
-
-    def work(buffer: memoryview) -> None:
-        nonlocal position
-        while True:
-            with lock:
-                number, position = position, position + 1
-            if number >= len(requests):
-                return
-            assert os.preadv(requests[number][0], [buffer], requests[number][1]) == REQUEST
-
-    threads = [threading.Thread(target=work, args=(buffer,)) for buffer in buffers()]
-    started = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    elapsed = time.monotonic() - started
+    places_of_requests = [(handles[path], at + half) for path, at in where for half in range(0, EXTENT, REQUEST)]
+    seconds = in_threads(
+        [lambda buffer, h=handle, at=at: check(os.preadv(h, [buffer], at), REQUEST) for handle, at in places_of_requests]
+    )
     for handle in handles.values():
         os.close(handle)
-    return elapsed
+    return seconds
 
 
 def inshore(binary: str, *words: str, stdout: int | None = subprocess.DEVNULL) -> float:

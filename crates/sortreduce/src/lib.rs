@@ -7,6 +7,7 @@
 //!   combined. This is how random updates of something larger than memory become one sequential pass (thesis of
 //!   2018, section 9.3).
 //! - [`Sink`]: where one thread pushes records. [`Sorted`]: the result, block by block.
+//! - [`rows`]: the same for byte strings of any length, sorted by the bytes of their keys.
 //! - a run: a sorted, reduced sequence of records in the job's scratch folder.
 //!
 //! ```
