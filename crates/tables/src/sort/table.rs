@@ -7,12 +7,12 @@
 //! The encoding is that of the `arrow` crate ("row format"): comparable as bytes, with descending order and nulls last,
 //! and turned back into columns at the end.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
 use arrow::{
     array::ArrayRef,
     compute::SortOptions as ColumnOrder,
-    datatypes::{Field, Schema, SchemaRef},
+    datatypes::{Schema, SchemaRef},
     record_batch::RecordBatch,
     row::{RowConverter, SortField},
 };
@@ -278,7 +278,6 @@ impl Codec {
         }
         let columns: Vec<ArrayRef> = columns.into_iter().flatten().collect();
         debug_assert!(columns.iter().all(|column| column.len() == rows));
-        let fields: Vec<Field> = self.schema.fields().iter().map(|field| Field::clone(field)).collect();
-        RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(fail)
+        RecordBatch::try_new(self.schema.clone(), columns).map_err(fail)
     }
 }
