@@ -3,7 +3,7 @@
 //! ```text
 //!   DEVICE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes; in it stands
 //!                                    which record of the log is the last (24 bytes: its generation and number, and
-//!                                    the sequence of the superblock)
+//!                                    the sequence of the superblock), or nothing while that changes
 //!   DEVICE/scratch/PID-RANDOM/       one for each job
 //!   DEVICE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
 //!   DEVICE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
@@ -163,18 +163,34 @@ impl Registry {
         roots.iter().any(|root| fs::metadata(root.path.join("lock")).is_ok_and(|lock| lock.len() > 0))
     }
 
-    /// Tells the others which record of the log is the last. If that fails they know an older one, which is true too.
+    /// Tells the others which record of the log is the last. Where that fails they are told nothing, and look themselves.
     /// To be called under the lock, also one that is shared: then nobody appends, and all tell the same.
     pub fn tell_last_record(&self, last: LastRecord) {
         let mut bytes = last.generation.to_le_bytes().to_vec();
         bytes.extend(last.number.to_le_bytes());
         bytes.extend(last.sequence.to_le_bytes());
         for root in self.roots.read().expect("no panic under this lock").iter() {
-            let path = root.path.join("lock");
-            let file = File::options().write(true).create(true).truncate(false).open(path);
-            // In one call: a reader sees the old one or this one.
-            let _ = file.and_then(|mut file| file.write_all(&bytes));
+            // In one call: a reader sees nothing or this.
+            let _ = open_lock(&root.path.join("lock")).map(|mut file| file.write_all(&bytes));
         }
+    }
+
+    /// Takes back what was told. To be called under the lock, before the log changes.
+    ///
+    /// # Errors
+    /// I/O. Nothing may be changed then.
+    pub fn tell_nothing(&self) -> Result<()> {
+        for root in self.roots.read().expect("no panic under this lock").iter() {
+            let path = root.path.join("lock");
+            match File::options().write(true).open(&path).and_then(|file| file.set_len(0)) {
+                // Where there is none, nothing was told.
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(Error::io("write", path, error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn lock_as(&self, operation: FlockOperation) -> Result<Guard<'_>> {

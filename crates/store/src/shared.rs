@@ -334,7 +334,7 @@ impl Shared {
         let devices = self.devices();
         // What was appended to a log that failed may lie behind a record that is not whole.
         let is_free = !state.doubtful && !state.is_stale && state.log.is_fit(&devices);
-        state.doubtful = true;
+        self.begin_change(state).map_err(Failed::certain)?;
         let lies_well =
             spread(&state.log.superblock.log) >= self.aim(&state.log.superblock, &catalog).spread();
         let mut is_done = false;
@@ -359,6 +359,13 @@ impl Shared {
         state.catalog = Arc::new(catalog);
         state.doubtful = false;
         self.discard_freed(guard, state).map_err(Failed::certain)
+    }
+
+    /// To be called before log or superblock are written: if this process dies or fails from here on, it and all others
+    /// read them before they take extents.
+    fn begin_change(&self, state: &mut State) -> Result<()> {
+        state.doubtful = true;
+        self.registry.tell_nothing()
     }
 
     /// How the log is to lie, on the devices that are there and that `superblock` gives new data.
@@ -430,7 +437,7 @@ impl Shared {
         let mut state = self.state();
         let guard = self.registry.lock()?;
         self.refresh(&mut state)?;
-        state.doubtful = true;
+        self.begin_change(&mut state)?;
         let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, Urgency::Needed, |_| {})?;
         state.log = log.expect("it was needed");
         self.registry.tell_last_record(state.log.last());
@@ -500,7 +507,7 @@ impl Shared {
         // Twice: both slots of the new device's superblock.
         for _ in 0..2 {
             next.sequence += 1;
-            state.doubtful = true;
+            self.begin_change(&mut state)?;
             write_superblock(&devices, &next)?;
         }
         *self.devices.write().expect("no panic under this lock") = devices;
@@ -513,7 +520,7 @@ impl Shared {
         if known.is_some() || spread(&state.log.superblock.log) < aim.spread() {
             // One that was known may have lost a copy of the log that it had.
             let urgency = if known.is_some() { Urgency::Needed } else { Urgency::ToLieBetter };
-            state.doubtful = true;
+            self.begin_change(&mut state)?;
             let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, urgency, |_| {})?;
             if let Some(log) = log {
                 state.log = log;
@@ -548,7 +555,7 @@ impl Shared {
         let superblock = Superblock { sequence: superblock.sequence.max(own.sequence), ..superblock.clone() };
         devices.insert(number, device);
         *self.devices.write().expect("no panic under this lock") = devices;
-        state.doubtful = true;
+        self.begin_change(&mut state)?;
         let log = self.checkpoint(&guard, &superblock, &state.catalog, Urgency::Needed, |_| {})?;
         state.log = log.expect("it was needed");
         self.registry.tell_last_record(state.log.last());
@@ -565,7 +572,7 @@ impl Shared {
         if !is_known {
             return Err(Error::NoDevice { number });
         }
-        state.doubtful = true;
+        self.begin_change(&mut state)?;
         // With a new log, so that no part of it stays on the device.
         let change = |next: &mut Superblock| {
             let entries = next.devices.iter_mut().filter(|entry| entry.number == number);
@@ -606,7 +613,7 @@ impl Shared {
         let gone = devices.remove(&number);
         next.branch(&devices);
         note_places(&mut next, &devices);
-        state.doubtful = true;
+        self.begin_change(&mut state)?;
         // Twice: no slot of any superblock knows it any more.
         for _ in 0..2 {
             next.sequence += 1;
@@ -784,8 +791,6 @@ impl Shared {
         let mut state = self.state();
         let guard = self.registry.lock()?;
         guard.join_also(scratch)?;
-        // A record of somebody who died before telling of it does not matter here: what it took is in that one's lease,
-        // which stays until the next job comes and reads the log.
         if state.doubtful || self.registry.last_record() != Some(state.log.last()) {
             self.refresh(&mut state)?;
         }
@@ -1163,6 +1168,41 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{Budget, Fault, Faulty, Memory, Store};
+
+    /// A commit that is on flash and that nobody was told of: its extents are not taken by who has read the log before.
+    #[test]
+    fn extents_of_a_commit_that_nobody_told_of_are_not_taken() {
+        let home = tempfile::tempdir().unwrap();
+        let device = Faulty::new(Arc::new(Memory::new(64)), &[]);
+        let open = || Store::open_on(home.path(), vec![Arc::new(device.clone())]).unwrap();
+        let job_of = |store: &Store| store.job(Budget::new(8 << 20, 1), Default::default()).unwrap();
+        let write = |builder: &mut crate::DatasetBuilder, byte: u8| {
+            let mut writer = builder.file("bytes", 4096, 4096 * 64).unwrap();
+            writer.write(&vec![byte; 3 * EXTENT_BYTES]).unwrap();
+            builder.add(writer).unwrap();
+        };
+        let [first, second] = [open(), open()];
+        let (job, other) = (job_of(&first), job_of(&second));
+        let mut builder = first.create_dataset(&job, "first", "test").unwrap();
+        let mut late = second.create_dataset(&other, "late", "test").unwrap();
+        write(&mut builder, 1);
+        // It is whole in the first copy of the log, and then everything ends, the lease too.
+        device.set(&[Fault::FailWrite(1)]);
+        assert!(builder.commit(&[]).is_err());
+        device.set(&[Fault::FailFromRead(0)]);
+        drop((job, first));
+        device.set(&[]);
+        write(&mut late, 2);
+        late.commit(&[]).unwrap();
+        let (store, mut bytes) = (open(), Vec::new());
+        let file = store.dataset("first").unwrap().file("bytes").unwrap();
+        let mut reader = crate::FileReader::new(&other, &file, 0..file.len(), 1 << 20).unwrap();
+        while let Some(piece) = reader.next_piece().unwrap() {
+            bytes.extend_from_slice(piece);
+        }
+        assert!(bytes == vec![1; 3 * EXTENT_BYTES]);
+    }
 
     proptest! {
         #[test]

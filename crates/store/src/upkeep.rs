@@ -1,17 +1,25 @@
 //! Looks whether everything is as it was written, and mends what can be mended.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use crate::{
-    Buffer, CheckedFile, Dataset, EXTENT_BYTES, Job, Place, Result, Store,
+    Buffer, CheckedFile, Dataset, EXTENT_BYTES, ExtentRef, Job, Place, Result, Store,
+    io::Pending,
+    log::metadata_buffer,
+    shared::{HEADER_BYTES, header_of},
     whole::{Health, Whole, extent_buffer},
 };
 
-/// Extents that are read at the same time: as many requests of 2 MiB keep a drive busy.
-const READERS: usize = 4;
+/// Extents that are read at the same time, at least: as many requests of 2 MiB keep a drive busy.
+const BUFFERS_MIN: usize = 4;
+/// Extents whose references and headers are read together: they lie side by side.
+const BATCH: u64 = 32;
 
 /// Something that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +60,7 @@ impl Store {
     /// damaged is made again from the rest where that gives it, and written where it belongs; superblocks and log are
     /// written anew.
     ///
-    /// Costs one read of everything, and four buffers of 2 MiB from the budget.
+    /// Costs one read of everything, and buffers of 2 MiB from the budget: two for each drive, four at least.
     ///
     /// # Errors
     /// [`crate::Error::NotFound`]; [`crate::Error::OverBudget`]; [`crate::Error::Cancelled`]. Damage is no error but a
@@ -101,32 +109,141 @@ impl Store {
 }
 
 fn look_at_file(job: &Job, file: &CheckedFile, repair: bool, findings: &mut Findings) -> Result<()> {
-    let buffers = Buffer::zeroed(job.budget(), READERS * EXTENT_BYTES, "buffers to verify with")?;
-    let next = AtomicU64::new(0);
-    let damage = Mutex::new(Vec::new());
-    let positions = file.positions();
-    let look = |mut buffer: Buffer| -> Result<()> {
-        loop {
-            let position = next.fetch_add(1, Ordering::Relaxed);
-            if position >= positions {
-                return Ok(());
-            }
-            job.check_cancelled()?;
-            let whole = Whole { job, file, position };
-            if let Some(found) = look_at_extent(whole, repair, &mut buffer)? {
-                damage.lock().expect("no panic under this lock").push(found);
-            }
-            job.progress().add(EXTENT_BYTES as u64);
-        }
-    };
+    let count = job.store().stream_buffers(job.budget(), EXTENT_BYTES).max(BUFFERS_MIN);
+    let workers = job.budget().threads().min(count / 2);
+    let mut buffers =
+        Buffer::zeroed(job.budget(), count * EXTENT_BYTES, "buffers to verify with")?.split(EXTENT_BYTES);
+    let look = Look { job, file, repair, next: AtomicU64::new(0), damage: Mutex::default() };
     std::thread::scope(|scope| {
-        let buffers = buffers.split(EXTENT_BYTES).into_iter();
-        let readers: Vec<_> = buffers.map(|buffer| scope.spawn(|| look(buffer))).collect();
-        readers.into_iter().try_for_each(|reader| reader.join().expect("a reader does not panic"))
+        let shares =
+            (0..workers).map(|worker| buffers.split_off(buffers.len() - buffers.len() / (workers - worker)));
+        let workers: Vec<_> = shares.map(|share| scope.spawn(|| look.work(share))).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
     })?;
-    findings.extents += positions;
-    findings.damage.extend(damage.into_inner().expect("no panic under this lock"));
+    findings.extents += file.positions();
+    findings.damage.extend(look.damage.into_inner().expect("no panic under this lock"));
     Ok(())
+}
+
+/// One look at all extents of a file, by several workers.
+struct Look<'a> {
+    job: &'a Job,
+    file: &'a CheckedFile,
+    repair: bool,
+    next: AtomicU64,
+    damage: Mutex<Vec<Damage>>,
+}
+
+/// An extent that is on its way.
+struct Flying {
+    position: u64,
+    reference: ExtentRef,
+    has_header: bool,
+    pending: Pending,
+}
+
+impl Look<'_> {
+    /// Takes batches of extents until there are none, with one extent at most in each buffer.
+    fn work(&self, mut spare: Vec<Buffer>) -> Result<()> {
+        let mut batch = VecDeque::new();
+        let mut flying: VecDeque<Flying> = VecDeque::new();
+        loop {
+            self.job.check_cancelled()?;
+            while let Some(mut buffer) = spare.pop() {
+                if batch.is_empty() {
+                    batch = self.next_batch(&mut buffer)?;
+                }
+                let Some((position, reference, has_header)) = batch.pop_front() else {
+                    spare.push(buffer);
+                    break;
+                };
+                let whole = self.whole(position);
+                match whole.submit(reference, buffer) {
+                    Ok(pending) => flying.push_back(Flying { position, reference, has_header, pending }),
+                    Err(buffer) => {
+                        spare.push(buffer);
+                        self.look_closely(whole, spare.last_mut().expect("just pushed"))?;
+                    }
+                }
+            }
+            let Some(Flying { position, reference, has_header, pending }) = flying.pop_front() else {
+                return Ok(());
+            };
+            let (mut buffer, read) = pending.wait();
+            let whole = self.whole(position);
+            if has_header && read.is_ok() && whole.is_right(reference, &buffer) {
+                self.job.progress().add(EXTENT_BYTES as u64);
+            } else {
+                self.look_closely(whole, &mut buffer)?;
+            }
+            spare.push(buffer);
+        }
+    }
+
+    fn whole(&self, position: u64) -> Whole<'_> {
+        Whole { job: self.job, file: self.file, position }
+    }
+
+    /// The next extents: position, reference, and whether the header is whole. Those that nothing refers to are looked at
+    /// here, with `buffer`.
+    fn next_batch(&self, buffer: &mut Buffer) -> Result<VecDeque<(u64, ExtentRef, bool)>> {
+        loop {
+            let first = self.next.fetch_add(BATCH, Ordering::Relaxed);
+            let count = self.file.positions().saturating_sub(first).min(BATCH);
+            if count == 0 {
+                return Ok(VecDeque::new());
+            }
+            let Ok(references) = self.file.references_at(self.job, first, count) else {
+                // One by one: not all of them need be lost.
+                (first..first + count)
+                    .try_for_each(|position| self.look_closely(self.whole(position), buffer))?;
+                continue;
+            };
+            let headers = whole_headers(self.job, &references)?;
+            return Ok((first..)
+                .zip(references)
+                .zip(headers)
+                .map(|((at, reference), has)| (at, reference, has))
+                .collect());
+        }
+    }
+
+    /// Looks at an extent by itself, which says what is wrong with it, and mends it if that is wanted.
+    fn look_closely(&self, whole: Whole, buffer: &mut Buffer) -> Result<()> {
+        self.job.check_cancelled()?;
+        if let Some(found) = look_at_extent(whole, self.repair, buffer)? {
+            self.damage.lock().expect("no panic under this lock").push(found);
+        }
+        self.job.progress().add(EXTENT_BYTES as u64);
+        Ok(())
+    }
+}
+
+/// Which of the headers of these extents are as they were written. Those that lie side by side are read at once.
+fn whole_headers(job: &Job, references: &[ExtentRef]) -> Result<Vec<bool>> {
+    let mut are_whole = vec![false; references.len()];
+    let mut by_segment: BTreeMap<(u16, u32), Vec<usize>> = BTreeMap::new();
+    for (index, reference) in references.iter().enumerate() {
+        by_segment
+            .entry((reference.place.device, header_of(reference.place.extent).0))
+            .or_default()
+            .push(index);
+    }
+    for ((device, extent), members) in by_segment {
+        let Ok(device) = job.device(device) else { continue };
+        let at = |index: usize| header_of(references[index].place.extent).1;
+        let start = members.iter().map(|&index| at(index)).min().expect("a member");
+        let end = members.iter().map(|&index| at(index)).max().expect("a member") + HEADER_BYTES;
+        let mut pages = metadata_buffer(end - start)?;
+        job.counters().add_read((end - start) as u64);
+        if device.read(extent, start, &mut pages[..end - start]).is_ok() {
+            for index in members {
+                let page = &pages[at(index) - start..][..HEADER_BYTES];
+                are_whole[index] = crc32fast::hash(page) == references[index].header_sum;
+            }
+        }
+    }
+    Ok(are_whole)
 }
 
 fn look_at_extent(whole: Whole, repair: bool, buffer: &mut Buffer) -> Result<Option<Damage>> {

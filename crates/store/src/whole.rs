@@ -11,6 +11,7 @@ use crate::{
     Buffer, CheckedFile, Device, EXTENT_BYTES, Error, ExtentRef, Job, PAGE_BYTES, Place, Result,
     checked::Identity,
     header::Header,
+    io::{Direction, Part, Pending},
     log::metadata_buffer,
     parity,
     shared::{HEADER_BYTES, header_of},
@@ -129,8 +130,18 @@ impl Whole<'_> {
         read(bytes) && self.is_right(reference, bytes)
     }
 
-    fn is_right(&self, reference: ExtentRef, bytes: &[u8]) -> bool {
-        let page = self.shape().page(self.file.identity(), reference.place, bytes);
+    /// Starts to read the extent's bytes; gives the buffer back where its device is not there.
+    pub fn submit(&self, reference: ExtentRef, buffer: Buffer) -> std::result::Result<Pending, Buffer> {
+        let Ok(device) = self.device(reference.place) else { return Err(buffer) };
+        let part =
+            Part { device, extent: reference.place.extent, offset: 0, range: 0..self.shape().stored() };
+        Ok(self.job.submit(Direction::Read, vec![part], buffer, None))
+    }
+
+    /// Whether `buffer` begins with what was written as this extent.
+    pub fn is_right(&self, reference: ExtentRef, buffer: &[u8]) -> bool {
+        let shape = self.shape();
+        let page = shape.page(self.file.identity(), reference.place, &buffer[..shape.stored()]);
         crc32fast::hash(&page) == reference.header_sum
     }
 
@@ -187,9 +198,7 @@ impl Whole<'_> {
             let extents = self.file.extents();
             for copy in (0..copies).filter(|copy| copy * extents + self.position % extents != self.position) {
                 let other = self.at(copy * extents + self.position % extents);
-                if other.read_bytes(other.reference()?, buffer)
-                    && self.is_right(reference, &buffer[..self.shape().stored()])
-                {
+                if other.read_bytes(other.reference()?, buffer) && self.is_right(reference, buffer) {
                     return Ok(true);
                 }
             }
@@ -203,7 +212,7 @@ impl Whole<'_> {
         let wanted = others.remove(wanted).0;
         // First from whatever can be read; if what comes out is wrong, only from those that are whole.
         if self.restore_from(all, &others[..data.min(others.len())], wanted, buffer)?
-            && self.is_right(reference, &buffer[..self.shape().stored()])
+            && self.is_right(reference, buffer)
         {
             return Ok(true);
         }
@@ -215,8 +224,7 @@ impl Whole<'_> {
             }
         }
         whole.truncate(data);
-        Ok(self.restore_from(all, &whole, wanted, buffer)?
-            && self.is_right(reference, &buffer[..self.shape().stored()]))
+        Ok(self.restore_from(all, &whole, wanted, buffer)? && self.is_right(reference, buffer))
     }
 
     fn restore_from(
