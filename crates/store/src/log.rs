@@ -556,6 +556,11 @@ impl Log {
         self.is_there(devices) && !self.is_uneven
     }
 
+    /// Whether a record that was read is not in all copies that are there.
+    pub fn is_uneven(&self) -> bool {
+        self.is_uneven
+    }
+
     /// Whether all devices of all copies are there.
     fn is_there(&self, devices: &Devices) -> bool {
         self.superblock.log.iter().flatten().all(|place| devices.contains_key(&place.device))

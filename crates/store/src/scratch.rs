@@ -145,16 +145,26 @@ impl Registry {
     /// The last record that somebody appended to the log since the machine was started; `None`: nobody knows. To be
     /// called under the lock.
     pub fn last_record(&self) -> Option<LastRecord> {
+        let told = self.told();
+        let first = (*told.first()?)?;
+        // One that was away knows an older one, or nothing.
+        told.iter().all(|other| *other == Some(first)).then_some(first)
+    }
+
+    /// Whether somebody told of this record, on any device.
+    pub fn has_told(&self, record: LastRecord) -> bool {
+        self.told().contains(&Some(record))
+    }
+
+    /// What is told on each device; a folder in which nobody can meet says nothing.
+    fn told(&self) -> Vec<Option<LastRecord>> {
         let roots = self.roots.read().expect("no panic under this lock");
-        // A folder in which nobody can meet says nothing.
         let told = roots.iter().filter_map(|root| fs::read(root.path.join("lock")).ok());
-        let mut all = told.map(|bytes| {
+        let record = |bytes: Vec<u8>| {
             let mut bytes = Cursor(&bytes);
             Some(LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? })
-        });
-        let first = all.next()??;
-        // One that was away knows an older one, or nothing.
-        all.all(|other| other == Some(first)).then_some(first)
+        };
+        told.map(record).collect()
     }
 
     /// Whether somebody told of a record here.

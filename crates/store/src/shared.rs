@@ -191,7 +191,8 @@ impl Shared {
     fn refresh(&self, state: &mut State) -> Result<()> {
         self.read_what_is_new(state)?;
         let last = state.log.last();
-        if self.registry.last_record() != Some(last) {
+        // Of a commit that was not finished nobody is told: the next one finishes it too.
+        if self.registry.last_record() != Some(last) && !state.log.is_uneven() && !state.is_stale {
             self.registry.tell_last_record(last);
         }
         Ok(())
@@ -430,6 +431,19 @@ impl Shared {
             Err(_) if spare_stays && log_stays && needed <= room => to_spare(next),
             Err(error) => Err(error),
         }
+    }
+
+    /// Finishes a commit whose process died before all copies of the log, or all superblocks, had it. Until then that is
+    /// no damage: nobody was told of it.
+    pub fn finish_commit(&self) -> Result<()> {
+        let is_unfinished = {
+            let mut state = self.state();
+            let _guard = self.registry.share()?;
+            self.refresh(&mut state)?;
+            let is_whole = !state.log.is_uneven() && !state.is_stale;
+            !is_whole && !self.registry.has_told(state.log.last())
+        };
+        if is_unfinished { self.renew_log() } else { Ok(()) }
     }
 
     /// Begins a new log, so that both its copies and the superblocks are fresh.
@@ -1202,6 +1216,39 @@ mod tests {
             bytes.extend_from_slice(piece);
         }
         assert!(bytes == vec![1; 3 * EXTENT_BYTES]);
+    }
+
+    /// What a kill in the midst of a commit leaves is no damage.
+    #[test]
+    fn a_commit_that_was_not_finished_is_finished_by_who_verifies() {
+        let home = tempfile::tempdir().unwrap();
+        let device = Faulty::new(Arc::new(Memory::new(64)), &[]);
+        let open = || Store::open_on(home.path(), vec![Arc::new(device.clone())]).unwrap();
+        let job_of = |store: &Store| store.job(Budget::new(16 << 20, 1), Default::default()).unwrap();
+        let create = |name: &str| {
+            let store = open();
+            let job = job_of(&store);
+            store.create_dataset(&job, name, "test").unwrap().commit(&[])
+        };
+        create("first").unwrap();
+        for write in 0..2 {
+            device.set(&[Fault::FailWrite(write)]);
+            let name = format!("second-{write}");
+            assert!(create(&name).is_err());
+            device.set(&[]);
+            let store = open();
+            let count = store.list().unwrap().len();
+            let findings = store.verify(&job_of(&store), &[], false).unwrap();
+            assert_eq!(findings.damage, []);
+            // It is in both copies now.
+            let superblock = open().0.state_of_things().unwrap().0;
+            for copy in &superblock.log {
+                let superblock = Superblock { log: vec![copy.clone()], ..superblock.clone() };
+                let (_, catalog) = Log::read(&open().0.devices(), superblock).unwrap();
+                assert_eq!(catalog.datasets.len(), count);
+            }
+        }
+        assert_eq!(open().list().unwrap().len(), 2);
     }
 
     proptest! {

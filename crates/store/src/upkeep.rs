@@ -56,7 +56,8 @@ impl Findings {
 
 impl Store {
     /// Reads every extent of `names` (all datasets where there are none), each copy, all parity, lists and headers,
-    /// the superblocks and all copies of the log, and compares them with their checksums. With `repair`, what is
+    /// the superblocks and all copies of the log, and compares them with their checksums. A commit that a process began and
+    /// did not live to finish is no damage, and is finished first. With `repair`, what is
     /// damaged is made again from the rest where that gives it, and written where it belongs; superblocks and log are
     /// written anew.
     ///
@@ -81,6 +82,8 @@ impl Store {
             .collect::<Result<_>>()?;
         let bytes = datasets.iter().map(|dataset| dataset.summary().stored_bytes).sum();
         job.start_phase(if repair { "scrubbing" } else { "verifying" }, "bytes", bytes);
+        // Where it cannot be finished, it is told like damage.
+        let _ = self.0.finish_commit();
         for what in self.0.check_log()? {
             let file = String::new();
             findings.damage.push(Damage { file, offset: 0, place: None, what, is_repaired: false });
