@@ -1,4 +1,4 @@
-"""Analytics on flash: graphs larger than memory, in exactly the memory that was given.
+"""Analytics on flash: graphs and tables larger than memory, in exactly the memory that was given.
 
 A `Store` is a folder of named graphs. A `Graph` answers questions as tables:
 
@@ -9,6 +9,9 @@ A `Store` is a folder of named graphs. A `Graph` answers questions as tables:
 >>> graph.bfs(1, memory="16MiB").to_pydict()
 {'vertex': [1, 2, 3], 'parent': [1, 1, 2], 'level': [0, 1, 2]}
 >>> store.remove("ring")
+
+Files and tables are sorted, grouped and counted by `Store.sort`, `Store.reduce`, `Store.count_values` and
+`Store.count_kmers`.
 
 Every job takes a budget (``memory="64MiB"``, ``threads=4``) and keeps it. Long work releases the GIL, and
 Ctrl-C stops it and leaves the store as it was. The words are those of the command line.
@@ -26,7 +29,8 @@ from inshore.errors import (
 )
 from inshore.graph import Graph, GraphInfo
 from inshore.results import LevelReport, PhaseReport, Report, Result, Summary, report, summary
-from inshore.store import ArrowStream, Store
+from inshore.store import Store
+from inshore.tables import ArrowStream, Written
 
 __all__ = [
     "ArrowStream",
@@ -45,6 +49,7 @@ __all__ = [
     "Result",
     "Store",
     "Summary",
+    "Written",
     "__version__",
     "report",
     "summary",

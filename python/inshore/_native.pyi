@@ -20,11 +20,53 @@ __all__ = [
     "Writer",
     "__version__",
     "check_output",
+    "count_kmers",
+    "reduce",
+    "sort_lines",
+    "sort_records",
+    "sort_tables",
 ]
 
 __version__: str
 
 def check_output(path: _StrPath) -> None: ...
+def sort_tables(
+    job: Job,
+    paths: Sequence[_StrPath],
+    output: _StrPath,
+    keys: Sequence[tuple[str, bool]],
+    text: Sequence[str],
+    unique: bool,
+) -> str: ...
+def sort_lines(
+    job: Job, paths: Sequence[_StrPath], output: _StrPath, descending: bool, unique: bool
+) -> str: ...
+def sort_records(
+    job: Job,
+    paths: Sequence[_StrPath],
+    output: _StrPath,
+    record_bytes: int,
+    key: tuple[int, int],
+    descending: bool,
+    unique: bool,
+) -> str: ...
+def reduce(
+    job: Job,
+    paths: Sequence[_StrPath],
+    output: _StrPath,
+    by: Sequence[str],
+    aggregates: Sequence[tuple[str, str | None]],
+    text: Sequence[str],
+) -> str: ...
+def count_kmers(
+    job: Job,
+    paths: Sequence[_StrPath],
+    output: _StrPath,
+    k: int,
+    canonical: bool,
+    min_count: int,
+    codes: bool,
+) -> str: ...
 
 @final
 class Store:

@@ -181,6 +181,11 @@ def _read(table: pa.Table | pa.RecordBatchReader, key: bytes) -> object:
     return json.loads(text)
 
 
+def with_facts(table: pa.Table, summary: str, report: str) -> pa.Table:
+    """Give the same table with its facts, both JSON, in the schema's metadata."""
+    return table.replace_schema_metadata({_SUMMARY: summary, _REPORT: report})
+
+
 def deliver(
     job: _native.Job, run: Callable[[], _native.Answer], output: StrPath | None, stream: bool
 ) -> pa.Table | pa.RecordBatchReader | Result:
@@ -200,7 +205,7 @@ def deliver(
         table = reader.read_all()
     finally:
         answer.close()  # a traceback would keep the job's scratch otherwise
-    return table.replace_schema_metadata(_schema(answer, job).metadata)
+    return with_facts(table, answer.summary, job.report())
 
 
 def _schema(answer: _native.Answer, job: _native.Job) -> pa.Schema:

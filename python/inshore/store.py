@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, cast, overload
 
 import pyarrow as pa
 
@@ -14,22 +13,7 @@ from inshore import _native
 from inshore.errors import InputError
 from inshore.graph import Graph, GraphInfo
 from inshore.results import StrPath
-
-# The size of the pieces in which Arrow data goes through a file. Import must hold one of them at once, and
-# refuses what is larger than a quarter of its budget: 2 MiB of the smallest.
-_PIECE_BYTES = 1 << 20
-
-
-@runtime_checkable
-class ArrowStream(Protocol):
-    """Anything that gives Arrow data as a stream.
-
-    A `pyarrow.Table`, `pyarrow.RecordBatchReader` or `pyarrow.RecordBatch`, and the data frames of Polars,
-    pandas (from 2.2 on) and DuckDB.
-    """
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Give a capsule called ``arrow_array_stream``."""
+from inshore.tables import ArrowStream, Source, Written, deliver, keys_of, paths_of
 
 
 class Store:
@@ -194,16 +178,13 @@ class Store:
         >>> store.remove("triangle")
         """
         with self._native.job(memory, threads) as job:
-            if isinstance(source, ArrowStream):
-                if format is not None:
-                    raise InputError(f"format is {format!r}: expected none, since the source is Arrow data")
-                spilled = job.scratch_path("source.arrow")
-                _spill(source, spilled, [source_column, target_column, weight_column])
-                paths: list[StrPath] = [spilled]
-            elif isinstance(source, (str, os.PathLike)):
-                paths = [source]
-            else:
-                paths = list(source)
+            if isinstance(source, ArrowStream) and format is not None:
+                raise InputError(f"format is {format!r}: expected none, since the source is Arrow data")
+            named = None
+            if source_column is not None and target_column is not None:
+                # A column called weight is kept unasked.
+                named = [source_column, target_column, weight_column or "weight"]
+            paths = paths_of(job, source, named)
             native = self._native.import_edges(
                 job,
                 name,
@@ -265,21 +246,399 @@ class Store:
             )
             return Graph(self._native, native, json.loads(job.report()))
 
+    @overload
+    def sort(
+        self,
+        source: Source,
+        *,
+        by: str | Sequence[str | tuple[str, str]],
+        unique: bool = False,
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+    ) -> pa.Table: ...
+    @overload
+    def sort(
+        self,
+        source: Source,
+        *,
+        by: str | Sequence[str | tuple[str, str]],
+        unique: bool = False,
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath,
+    ) -> Written: ...
+    def sort(
+        self,
+        source: Source,
+        *,
+        by: str | Sequence[str | tuple[str, str]],
+        unique: bool = False,
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath | None = None,
+    ) -> pa.Table | Written:
+        """Sort the rows of tables, larger than memory if need be.
 
-def _spill(source: ArrowStream, path: Path, named: Sequence[str | None]) -> None:
-    """Write `source` as an Arrow stream, a piece at a time.
+        Nulls come last; rows with equal keys keep their order.
 
-    Where sources and targets are named, only the columns that import will look at go along: those, a column
-    called weight (which it keeps unasked), and any other that is named.
-    """
-    # A reader is not wrapped again: so an exception of the caller's generator comes through as it is.
-    reader = source if isinstance(source, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(source)
-    fields = list(reader.schema)
-    all_of_them = None in named[:2]
-    wanted = [at for at, field in enumerate(fields) if all_of_them or field.name in {*named, "weight"}]
-    with pa.ipc.new_stream(str(path), pa.schema([fields[at] for at in wanted])) as writer:
-        for batch in reader:
-            part = batch.select(wanted)
-            rows = max(1, _PIECE_BYTES * part.num_rows // max(1, part.nbytes))
-            for start in range(0, part.num_rows, rows):
-                writer.write_batch(part.slice(start, rows))
+        Parameters
+        ----------
+        source : path, paths or Arrow data
+            Files with the same columns (``.parquet``, ``.csv``, ``.tsv``, ``.arrow``; text may be
+            compressed), or a `pyarrow.Table`, `pyarrow.RecordBatchReader` or data frame (see `ArrowStream`).
+        by : str or list
+            The columns, the first one first: names, or pairs of a name and ``"ascending"`` or
+            ``"descending"``.
+        unique : bool, default False
+            Of rows with the same key only the first stays.
+        text : list of str, optional
+            Columns of CSV that are text, whatever they look like.
+        memory, threads
+            The budget; see `Graph`.
+        output : path, optional
+            Write to this file (``.parquet``, ``.arrow`` or ``.csv``) and return a `Written`.
+
+        Returns
+        -------
+        pyarrow.Table or Written
+            The rows.
+
+        Raises
+        ------
+        InputError, BudgetError, FileError
+            See `inshore.errors`. Nothing half made is left.
+
+        Examples
+        --------
+        >>> table = pa.table({"name": ["b", "c", "a"], "size": [1, 3, 3]})
+        >>> store.sort(table, by=[("size", "descending"), "name"], memory="16MiB").to_pydict()
+        {'name': ['a', 'c', 'b'], 'size': [3, 3, 1]}
+        >>> store.sort(table, by="name", output="sorted.parquet", memory="16MiB").rows
+        3
+        """
+        keys = keys_of(by)
+        with self._native.job(memory, threads) as job:
+            paths = paths_of(job, source)
+
+            def run(path: StrPath) -> str:
+                return _native.sort_tables(job, paths, path, keys, list(text), unique)
+
+            return deliver(job, run, output, "rows")
+
+    def sort_lines(
+        self,
+        source: StrPath | Iterable[StrPath],
+        *,
+        output: StrPath,
+        descending: bool = False,
+        unique: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Written:
+        r"""Sort the lines of text files by their bytes, as ``LC_ALL=C sort`` does.
+
+        Parameters
+        ----------
+        source : path or paths
+            The files; they may be compressed (``.gz``, ``.zst``).
+        output : path
+            Where the lines go.
+        descending : bool, default False
+            The greatest first.
+        unique : bool, default False
+            Each line once.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        Written
+            The file.
+
+        Examples
+        --------
+        >>> _ = Path("names.txt").write_text("dog\ncat\n")
+        >>> store.sort_lines("names.txt", output="sorted.txt", memory="16MiB").rows
+        2
+        >>> Path("sorted.txt").read_text()
+        'cat\ndog\n'
+        """
+        with self._native.job(memory, threads) as job:
+            paths = paths_of(job, source)
+
+            def run(path: StrPath) -> str:
+                return _native.sort_lines(job, paths, path, descending, unique)
+
+            return cast("Written", deliver(job, run, output, "rows"))
+
+    def sort_records(
+        self,
+        source: StrPath | Iterable[StrPath],
+        *,
+        output: StrPath,
+        record_bytes: int,
+        key: tuple[int, int] | None = None,
+        descending: bool = False,
+        unique: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Written:
+        """Sort binary records of one size by some of their bytes. Equal records keep their order.
+
+        Parameters
+        ----------
+        source : path or paths
+            The files.
+        output : path
+            Where the records go.
+        record_bytes : int
+            Bytes of a record.
+        key : pair of int, optional
+            The first byte of the key, and the one behind its last; by default all bytes.
+        descending : bool, default False
+            The greatest first.
+        unique : bool, default False
+            Of records with the same key only the first stays.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        Written
+            The file.
+
+        Examples
+        --------
+        >>> _ = Path("pairs.bin").write_bytes(b"b1a2a1")
+        >>> written = store.sort_records(
+        ...     "pairs.bin", output="sorted.bin", record_bytes=2, key=(0, 1), memory="16MiB"
+        ... )
+        >>> Path("sorted.bin").read_bytes()
+        b'a2a1b1'
+        """
+        with self._native.job(memory, threads) as job:
+            paths = paths_of(job, source)
+            span = (0, record_bytes) if key is None else key
+
+            def run(path: StrPath) -> str:
+                return _native.sort_records(job, paths, path, record_bytes, span, descending, unique)
+
+            return cast("Written", deliver(job, run, output, "rows"))
+
+    @overload
+    def reduce(
+        self,
+        source: Source,
+        *,
+        by: str | Sequence[str] = (),
+        aggregates: Sequence[str | tuple[str, str]],
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+    ) -> pa.Table: ...
+    @overload
+    def reduce(
+        self,
+        source: Source,
+        *,
+        by: str | Sequence[str] = (),
+        aggregates: Sequence[str | tuple[str, str]],
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath,
+    ) -> Written: ...
+    def reduce(
+        self,
+        source: Source,
+        *,
+        by: str | Sequence[str] = (),
+        aggregates: Sequence[str | tuple[str, str]],
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath | None = None,
+    ) -> pa.Table | Written:
+        """Group rows and compute something of each group (GROUP BY), larger than memory if need be.
+
+        Parameters
+        ----------
+        source : path, paths or Arrow data
+            As in `sort`.
+        by : str or list of str, optional
+            The columns whose values make a group; without any, all rows are one.
+        aggregates : list
+            Pairs of a column and a function: ``"count"`` (of values that are not null), ``"sum"``,
+            ``"mean"``, ``"min"``, ``"max"``, ``"first"`` or ``"last"``. ``"count"`` alone counts rows.
+        text : list of str, optional
+            Columns of CSV that are text, whatever they look like.
+        memory, threads
+            The budget; see `Graph`.
+        output : path, optional
+            Write to this file (``.parquet``, ``.arrow`` or ``.csv``) and return a `Written`.
+
+        Returns
+        -------
+        pyarrow.Table or Written
+            One row for each group, in the order of the groups: the columns of `by`, then ``count``,
+            ``sum_price`` and the like.
+
+        Raises
+        ------
+        InputError
+            For a sum that does not fit 64 bits too.
+        BudgetError, FileError
+            See `inshore.errors`. Nothing half made is left.
+
+        Examples
+        --------
+        >>> table = pa.table({"city": ["Oslo", "Bonn", "Oslo"], "rain": [3, 5, 4]})
+        >>> store.reduce(table, by="city", aggregates=["count", ("rain", "sum")], memory="16MiB").to_pydict()
+        {'city': ['Bonn', 'Oslo'], 'count': [1, 2], 'sum_rain': [5, 7]}
+        """
+        columns = [by] if isinstance(by, str) else list(by)
+        asked = [(each, None) if isinstance(each, str) else (each[1], each[0]) for each in aggregates]
+        needed = [*columns, *(column for _, column in asked if column is not None)]
+        with self._native.job(memory, threads) as job:
+            # Without any column there would be no rows to count.
+            paths = paths_of(job, source, needed or None)
+
+            def run(path: StrPath) -> str:
+                return _native.reduce(job, paths, path, columns, asked, list(text))
+
+            return deliver(job, run, output, "groups")
+
+    @overload
+    def count_values(
+        self,
+        source: Source,
+        *,
+        column: str | Sequence[str],
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+    ) -> pa.Table: ...
+    @overload
+    def count_values(
+        self,
+        source: Source,
+        *,
+        column: str | Sequence[str],
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath,
+    ) -> Written: ...
+    def count_values(
+        self,
+        source: Source,
+        *,
+        column: str | Sequence[str],
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath | None = None,
+    ) -> pa.Table | Written:
+        """Count how often each value of a column, or combination of several, is there.
+
+        Parameters
+        ----------
+        source : path, paths or Arrow data
+            As in `sort`.
+        column : str or list of str
+            The column or columns.
+        text, memory, threads, output
+            As in `reduce`.
+
+        Returns
+        -------
+        pyarrow.Table or Written
+            The values in their order, and ``count``.
+
+        Examples
+        --------
+        >>> store.count_values(pa.table({"v": [2, 1, 2]}), column="v", memory="16MiB").to_pydict()
+        {'v': [1, 2], 'count': [1, 2]}
+        """
+        options: dict[str, Any] = {"text": text, "memory": memory, "threads": threads, "output": output}
+        return cast("pa.Table | Written", self.reduce(source, by=column, aggregates=["count"], **options))
+
+    @overload
+    def count_kmers(
+        self,
+        source: StrPath | Iterable[StrPath],
+        *,
+        k: int = 25,
+        canonical: bool = True,
+        min_count: int = 1,
+        codes: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+    ) -> pa.Table: ...
+    @overload
+    def count_kmers(
+        self,
+        source: StrPath | Iterable[StrPath],
+        *,
+        k: int = 25,
+        canonical: bool = True,
+        min_count: int = 1,
+        codes: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath,
+    ) -> Written: ...
+    def count_kmers(
+        self,
+        source: StrPath | Iterable[StrPath],
+        *,
+        k: int = 25,
+        canonical: bool = True,
+        min_count: int = 1,
+        codes: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath | None = None,
+    ) -> pa.Table | Written:
+        r"""Count the k-mers of FASTA and FASTQ files.
+
+        Parameters
+        ----------
+        source : path or paths
+            The files; they may be compressed (``.gz``, ``.zst``).
+        k : int, default 25
+            Bases in a k-mer, up to 63.
+        canonical : bool, default True
+            Count a k-mer and its reverse complement as one, the smaller of both.
+        min_count : int, default 1
+            Only those that are there so often.
+        codes : bool, default False
+            Numbers instead of text, two bits for each base (k up to 32).
+        memory, threads, output
+            As in `reduce`.
+
+        Returns
+        -------
+        pyarrow.Table or Written
+            Columns ``kmer`` and ``count``, in the order of the k-mers.
+
+        Examples
+        --------
+        >>> _ = Path("reads.fa").write_text(">r\nAACCAAC\n")
+        >>> store.count_kmers("reads.fa", k=3, canonical=False, memory="16MiB").to_pydict()
+        {'kmer': ['AAC', 'ACC', 'CAA', 'CCA'], 'count': [2, 1, 1, 1]}
+        """
+        with self._native.job(memory, threads) as job:
+            paths = paths_of(job, source)
+
+            def run(path: StrPath) -> str:
+                return _native.count_kmers(job, paths, path, k, canonical, min_count, codes)
+
+            return deliver(job, run, output, "written")

@@ -3,6 +3,9 @@
 use inshore::{graph, sortreduce, store, tables};
 use pyo3::{exceptions::PyOverflowError, intern, prelude::*, types::PyAnyMethods};
 
+/// No space left on device, on every system that this runs on.
+const ENOSPC: i32 = 28;
+
 // The tree itself is in inshore/errors.py.
 mod tree {
     #![allow(missing_docs)]
@@ -24,10 +27,17 @@ pub(crate) fn to_python(error: impl Into<graph::Error>) -> PyErr {
     match error {
         graph::Error::Store(error) => of_store(error, message),
         graph::Error::SortReduce(sortreduce::Error::Store(error)) => of_store(error, message),
-        graph::Error::Tables(tables::Error::Store(error)) => of_store(error, message),
+        graph::Error::Tables(
+            tables::Error::Store(error) | tables::Error::SortReduce(sortreduce::Error::Store(error)),
+        ) => of_store(error, message),
         graph::Error::Tables(tables::Error::Io { source, .. }) => file_error(&source, message),
+        graph::Error::Tables(tables::Error::NoRoom { .. }) => {
+            file_error(&std::io::Error::from_raw_os_error(ENOSPC), message)
+        }
         graph::Error::SortReduce(sortreduce::Error::TooManyRuns { .. })
-        | graph::Error::Tables(tables::Error::TooLarge { .. }) => tree::BudgetError::new_err(message),
+        | graph::Error::Tables(
+            tables::Error::TooLarge { .. } | tables::Error::SortReduce(sortreduce::Error::TooManyRuns { .. }),
+        ) => tree::BudgetError::new_err(message),
         graph::Error::NoSuchVertex { .. } => tree::NotFoundError::new_err(message),
         graph::Error::BadGraph { .. } => tree::DamagedError::new_err(message),
         graph::Error::Tables(_)

@@ -1,7 +1,8 @@
 //! The native half of the Python package `inshore`: jobs, graphs and rows, without a word about Python's tables.
 //!
 //! The nouns are those of the Rust API: [`store::Store`], [`job::Job`], [`graph::Graph`], [`answer::Answer`] and
-//! [`answer::Batch`], and for datasets as bytes [`files::Files`], [`files::File`] and [`files::Writer`]. The public half, with the docs, the types and everything that needs `pyarrow`, is in
+//! [`answer::Batch`], for datasets as bytes [`files::Files`], [`files::File`] and [`files::Writer`], and for files of rows the
+//! functions of [`tables`]. The public half, with the docs, the types and everything that needs `pyarrow`, is in
 //! `inshore/*.py`; facts cross over as JSON text, rows as Arrow's C structures (no copies).
 //!
 //! - Long work goes through [`job::run`]: a thread of its own, the GIL released, Ctrl-C heard.
@@ -17,6 +18,7 @@ mod files;
 mod graph;
 mod job;
 mod store;
+mod tables;
 
 #[pymodule(gil_used = false)]
 mod _native {
@@ -29,6 +31,7 @@ mod _native {
         graph::Graph,
         job::Job,
         store::Store,
+        tables::{group, kmers, sort_binary, sort_tables, sort_text},
     };
 
     #[pymodule_init]

@@ -136,8 +136,9 @@ pub struct Put {
     #[arg(long, value_name = "K+M", value_parser = parse_parity, conflicts_with = "copies")]
     pub parity: Option<Redundancy>,
     /// The unit in which it is checked, and the least that a random read moves: 4KiB to 2MiB, a power of two
-    #[arg(long, value_name = "SIZE", value_parser = parse_block, default_value = "64KiB")]
-    pub block: usize,
+    /// [default: 64KiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_block)]
+    pub block: Option<usize>,
 }
 
 /// Get a dataset's bytes

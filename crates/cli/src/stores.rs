@@ -160,10 +160,11 @@ fn is_changed(error: &anyhow::Error) -> bool {
 /// The bytes that were there before, and those that were written.
 fn put_once(session: &Session, job: &Job, name: &str, words: &Put) -> Result<(u64, u64)> {
     let mut builder = begin(session, job, name, words)?;
-    let buffer_bytes = BUFFER_BYTES.max(words.block);
+    let block_bytes = words.block.unwrap_or(BLOCK_BYTES);
+    let buffer_bytes = BUFFER_BYTES.max(block_bytes);
     check_memory(job, builder.guarded_by(), buffer_bytes)?;
     let buffers = session.store.stream_buffers(job.budget(), buffer_bytes);
-    let mut writer = builder.append(BYTES, words.block, buffer_bytes, buffers)?;
+    let mut writer = builder.append(BYTES, block_bytes, buffer_bytes, buffers)?;
     let before = writer.len();
     if words.file == Path::new("-") {
         job.start_phase("reading standard input", "bytes", 0);
@@ -210,7 +211,17 @@ fn begin(session: &Session, job: &Job, name: &str, words: &Put) -> Result<Datase
     if words.append {
         match session.store.append_to_dataset(job, name) {
             Err(Error::NotFound { .. }) => {}
-            builder if redundancy.is_none() => return Ok(builder?),
+            builder if redundancy.is_none() => {
+                let builder = builder?;
+                let there = session.store.dataset(name)?.file(BYTES).map(|file| file.block_bytes());
+                if let (Some(there), Some(block)) = (there, words.block)
+                    && there != block
+                {
+                    let there = format_bytes(there as u64);
+                    bail!("{name} is there, in blocks of {there}: they are chosen when it is made");
+                }
+                return Ok(builder);
+            }
             _ => bail!("{name} is there: what guards a dataset is chosen when it is made"),
         }
     }

@@ -298,6 +298,30 @@ fn on_a_full_file_system_reading_deleting_and_compacting_go_on() {
 }
 
 #[test]
+fn a_store_that_is_mounted_read_only_is_read_and_nothing_else() {
+    let folder = Folder::new();
+    let Some(_disk) = SmallDisk::new(&folder) else { return };
+    let data = bytes(5, 5_000_000);
+    folder.run("store put - --name data --store disk/store").stdin(data.clone()).ok();
+    let mount = |how: &str| {
+        let remounted = Command::new("mount").args(["-o", how]).arg(folder.path("disk")).status();
+        assert!(remounted.unwrap().success());
+    };
+    mount("remount,ro");
+    folder.run("store get data --store disk/store -o out").ok();
+    assert!(fs::read(folder.path("out")).unwrap() == data);
+    for words in ["ls", "stat data", "df", "jobs", "verify --memory 16MiB"] {
+        folder.run(&format!("store {words} --store disk/store")).ok();
+    }
+    for words in ["put - --name more", "rm data", "compact"] {
+        let said = folder.run(&format!("store {words} --store disk/store")).stdin("x").exits(2).stderr;
+        assert!(said.contains("Read-only file system"), "{words}: {said}");
+    }
+    mount("remount,rw");
+    folder.run("store put - --name more --store disk/store").stdin("x").ok();
+}
+
+#[test]
 fn what_a_command_leaves_behind_is_told() {
     let folder = Folder::new();
     let said = folder.run("store put - --name a").stdin("a").ok().stderr;
@@ -308,6 +332,11 @@ fn what_a_command_leaves_behind_is_told() {
     assert!(said.contains("removed: a\n") && said.contains("there is no \"nope\""), "{said}");
     let said = folder.run("store get b --json").exits(2).stderr;
     assert!(said.contains("give -o FILE"), "{said}");
+    folder.run("store put - --name log --append --block 4KiB").stdin("a").ok();
+    folder.run("store put - --name log --append").stdin("b").ok();
+    let said = folder.run("store put - --name log --append --block 8KiB").stdin("c").exits(2).stderr;
+    assert!(said.contains("in blocks of 4 KiB"), "{said}");
+    assert_eq!(folder.run("store get log").ok().stdout, "ab");
     for output in ["store/segment-00000000", "store/new"] {
         let said = folder.run(&format!("store get b -o {output}")).exits(2).stderr;
         assert!(said.contains("a device of the store"), "{said}");

@@ -142,6 +142,12 @@ impl Registry {
         self.lock_as(FlockOperation::LockShared)
     }
 
+    /// For an owner that can do nothing but read: no folder.
+    pub fn nowhere(&self) -> Scratch {
+        let name = "read-only".to_string();
+        Scratch { home: self.home.join(&name), name, members: Mutex::default() }
+    }
+
     /// The last record that somebody appended to the log since the machine was started; `None`: nobody knows. To be
     /// called under the lock.
     pub fn last_record(&self) -> Option<LastRecord> {

@@ -841,10 +841,14 @@ impl Shared {
         Ok(Some(run))
     }
 
-    /// A folder for a new job. What dead jobs had taken is given back.
+    /// A folder for a new job; on a file system that is mounted read-only none. What dead jobs had taken is given back.
     pub fn join(&self) -> Result<Scratch> {
         let mut state = self.state();
-        let guard = self.registry.lock()?;
+        let guard = match self.registry.lock() {
+            // It can be read all the same, and who wants to write is told when it does.
+            Err(Error::Io { source, .. }) if is_read_only(&source) => return Ok(self.registry.nowhere()),
+            guard => guard?,
+        };
         let dead = guard.remove_dead()?;
         if !dead.is_empty() {
             self.refresh(&mut state)?;
