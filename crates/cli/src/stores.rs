@@ -128,7 +128,8 @@ pub fn put(session: &Session, words: &Put) -> Result<()> {
     let name = match (&words.name, words.file.file_name()) {
         (Some(name), _) => name.clone(),
         (None, Some(name)) if !is_stdin => name.to_string_lossy().into_owned(),
-        _ => bail!("standard input has no name: give one with --name"),
+        (None, _) if is_stdin => bail!("standard input has no name: give one with --name"),
+        (None, _) => bail!("{} has no name: give one with --name", words.file.display()),
     };
     let mut run = session.start()?;
     let (before, written) = loop {
@@ -211,8 +212,8 @@ fn begin(session: &Session, job: &Job, name: &str, words: &Put) -> Result<Datase
     if words.append {
         match session.store.append_to_dataset(job, name) {
             Err(Error::NotFound { .. }) => {}
-            builder if redundancy.is_none() => {
-                let builder = builder?;
+            Err(error) => return Err(error.into()),
+            Ok(builder) if redundancy.is_none() => {
                 let there = session.store.dataset(name)?.file(BYTES).map(|file| file.block_bytes());
                 if let (Some(there), Some(block)) = (there, words.block)
                     && there != block
@@ -440,7 +441,9 @@ pub fn verify(session: &Session, names: &[String], repair: bool) -> Result<bool>
         print_line(&format!("{file}{}: {}{mended}", place.unwrap_or_default(), damage.what))?;
     }
     let extents = |count: usize| if count == 1 { "1 place".into() } else { format!("{count} places") };
-    let mut sentence = format!("{} datasets, {} extents", findings.datasets, findings.extents);
+    let datasets =
+        if findings.datasets == 1 { "1 dataset".into() } else { format!("{} datasets", findings.datasets) };
+    let mut sentence = format!("{datasets}, {} extents", findings.extents);
     sentence.push_str(&match (repaired, left) {
         (0, 0) => ": all as it was written".to_string(),
         (0, left) => format!(": damage in {}", extents(left)),

@@ -322,6 +322,31 @@ fn a_store_that_is_mounted_read_only_is_read_and_nothing_else() {
 }
 
 #[test]
+fn a_drive_that_became_read_only_is_read_and_can_be_taken_away() {
+    let folder = Folder::new();
+    let Some(_disk) = SmallDisk::new(&folder) else { return };
+    folder.run("store init one disk/two").ok();
+    let data = bytes(5, 5_000_000);
+    folder.run("store put - --name data --copies 2 --store one").stdin(data.clone()).ok();
+    let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(folder.path("disk")).status();
+    assert!(remounted.unwrap().success());
+    for store in ["one", "disk/two"] {
+        folder.run(&format!("store get data --store {store} -o out")).ok();
+        assert!(fs::read(folder.path("out")).unwrap() == data);
+        for words in ["ls", "stat data", "df", "jobs", "verify --memory 16MiB"] {
+            folder.run(&format!("store {words} --store {store}")).ok();
+        }
+    }
+    let said = folder.run("store rm data --store one").exits(2).stderr;
+    assert!(said.contains("Read-only file system"), "{said}");
+    folder.run("store get data --store one -o out").ok();
+    assert!(Command::new("umount").arg(folder.path("disk")).status().unwrap().success());
+    folder.run("store put - --name more --store one").stdin("x").ok();
+    folder.run("store get data --store one -o out").ok();
+    assert!(fs::read(folder.path("out")).unwrap() == data);
+}
+
+#[test]
 fn what_a_command_leaves_behind_is_told() {
     let folder = Folder::new();
     let said = folder.run("store put - --name a").stdin("a").ok().stderr;

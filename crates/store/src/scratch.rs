@@ -56,7 +56,7 @@ struct Root {
 /// The lock of a store. Whoever writes the log or takes extents holds it alone; whoever reads the log may share it.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
-    home: &'a Path,
+    registry: &'a Registry,
     roots: Vec<PathBuf>,
     _locks: Vec<File>,
 }
@@ -113,9 +113,12 @@ impl Registry {
         roots.retain(|root| root.path == self.home || folders.contains(&root.folder));
         for folder in folders {
             let Some(identity) = identity(&folder) else { continue };
-            if !roots.iter().any(|root| root.identity == identity) {
-                let path = folder.join("scratch");
+            let path = folder.join("scratch");
+            // A device that was taken out of the store has no segment any more, and is to stay empty.
+            if folder.join("segment-00000000").exists() {
                 let _ = fs::create_dir_all(&path);
+            }
+            if !roots.iter().any(|root| root.identity == identity) {
                 roots.push(Root { identity, folder, path });
             }
         }
@@ -142,9 +145,9 @@ impl Registry {
         self.lock_as(FlockOperation::LockShared)
     }
 
-    /// For an owner that can do nothing but read: no folder.
-    pub fn nowhere(&self) -> Scratch {
-        let name = "read-only".to_string();
+    /// For an owner that can do nothing but read: no folder, until [`Guard::join_also`] makes one.
+    pub fn nowhere(&self, prefix: &str) -> Scratch {
+        let name = format!("{prefix}{}-{:016x}", std::process::id(), random_u64());
         Scratch { home: self.home.join(&name), name, members: Mutex::default() }
     }
 
@@ -209,27 +212,43 @@ impl Registry {
         Ok(())
     }
 
+    /// A drive that fails, is full or cannot be written is left out as long as there are others: all meet on those.
     fn lock_as(&self, operation: FlockOperation) -> Result<Guard<'_>> {
         let only_reads = operation == FlockOperation::LockShared;
         let all = self.roots.read().expect("no panic under this lock").clone();
-        let (mut roots, mut locks, mut gone) = (Vec::new(), Vec::new(), None);
+        let (mut roots, mut locks, mut read_only, mut failed) = (Vec::new(), Vec::new(), Vec::new(), None);
         for root in all {
             match root.lock(operation) {
                 Ok(Some(lock)) => {
                     locks.push(lock);
                     roots.push(root.path);
                 }
-                Ok(None) => gone = Some(Error::io("open", root.path, ErrorKind::NotFound.into())),
-                Err(Error::Io { source, .. }) if only_reads && is_read_only(&source) => roots.push(root.path),
-                Err(error @ Error::BadDevice { .. }) if only_reads => gone = Some(error),
-                Err(error) => return Err(error),
+                Ok(None) => failed = Some(Error::io("open", root.path, ErrorKind::NotFound.into())),
+                Err(Error::Io { source, .. }) if only_reads && is_read_only(&source) => {
+                    read_only.push(root.path)
+                }
+                Err(error @ Error::BadDevice { .. }) if !only_reads => return Err(error),
+                Err(error) if failed.as_ref().is_some_and(is_read_only_error) => drop(error),
+                Err(error) => failed = Some(error),
             }
         }
-        match gone {
+        if roots.is_empty() {
+            roots = read_only;
+        }
+        match failed {
             Some(error) if roots.is_empty() => Err(error),
-            _ => Ok(Guard { home: &self.home, roots, _locks: locks }),
+            _ => Ok(Guard { registry: self, roots, _locks: locks }),
         }
     }
+}
+
+/// Whether the error is that a file system is full.
+pub(crate) fn is_full(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::StorageFull)
+}
+
+fn is_read_only_error(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if is_read_only(source))
 }
 
 /// Whether nobody can change what the error is about: a file system that is mounted read-only, a folder of others.
@@ -295,33 +314,40 @@ impl Guard<'_> {
 
     /// Folders for a new owner, whose name begins with `prefix`.
     pub fn join(&self, prefix: &str) -> Result<Scratch> {
-        let name = format!("{prefix}{}-{:016x}", std::process::id(), random_u64());
-        let scratch = Scratch { home: self.home.join(&name), name, members: Mutex::default() };
+        let mut scratch = self.registry.nowhere(prefix);
         self.join_also(&scratch)?;
+        let members = scratch.members.get_mut().expect("no panic under this lock");
+        if !members.iter().any(|(path, _)| *path == scratch.home) {
+            scratch.home = members[0].0.clone();
+        }
         Ok(scratch)
     }
 
-    /// Folders for an owner wherever it has none yet: in those of devices that came later.
+    /// Folders for an owner wherever it has none yet: in those of devices that came later. Where a drive is full or
+    /// fails, or is being taken out of the store, the others do.
+    ///
+    /// # Errors
+    /// I/O, where there is no folder at all.
     pub fn join_also(&self, scratch: &Scratch) -> Result<()> {
         let mut members = scratch.members.lock().expect("no panic under this lock");
+        let mut failed = None;
         for root in &self.roots {
             let path = root.join(&scratch.name);
             if members.iter().any(|(known, _)| *known == path) {
                 continue;
             }
-            fs::create_dir(&path).map_err(|error| Error::io("create folder", &path, error))?;
-            let lock = open_lock(&path.join("lock"))?;
-            flock(&lock, FlockOperation::NonBlockingLockExclusive)
-                .map_err(|error| Error::io("lock", path.join("lock"), error.into()))?;
-            for (name, known) in ["lease", "pin"].iter().filter_map(|name| Some((name, members.first()?))) {
-                if let Some(bytes) = read_if_there(&known.0.join(name))? {
-                    let copy = path.join(name);
-                    fs::write(&copy, bytes).map_err(|error| Error::io("write", copy, error))?;
+            match new_member(&path, members.first().map(|(known, _)| known.as_path())) {
+                Ok(lock) => members.push((path, lock)),
+                Err(error) => {
+                    let _ = fs::remove_dir_all(&path);
+                    failed = Some(error);
                 }
             }
-            members.push((path, lock));
         }
-        Ok(())
+        match failed {
+            Some(error) if members.is_empty() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// The extents that all owners have taken.
@@ -356,7 +382,12 @@ impl Guard<'_> {
         let mut folders: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         for root in &self.roots {
             let read = |error| Error::io("list", root, error);
-            for entry in fs::read_dir(root).map_err(read)? {
+            let entries = match fs::read_dir(root) {
+                // The device was taken out of the store meanwhile.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                entries => entries.map_err(read)?,
+            };
+            for entry in entries {
                 let entry = entry.map_err(read)?;
                 if entry.path().is_dir() {
                     let name = entry.file_name().to_string_lossy().into_owned();
@@ -366,6 +397,21 @@ impl Guard<'_> {
         }
         Ok(folders)
     }
+}
+
+/// Makes a folder of an owner, which says what that in `known` says, and takes its lock.
+fn new_member(path: &Path, known: Option<&Path>) -> Result<File> {
+    fs::create_dir(path).map_err(|error| Error::io("create folder", path, error))?;
+    let lock = open_lock(&path.join("lock"))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|error| Error::io("lock", path.join("lock"), error.into()))?;
+    for (name, known) in ["lease", "pin"].iter().filter_map(|name| Some((name, known?))) {
+        if let Some(bytes) = read_if_there(&known.join(name))? {
+            let copy = path.join(name);
+            fs::write(&copy, bytes).map_err(|error| Error::io("write", copy, error))?;
+        }
+    }
+    Ok(lock)
 }
 
 /// The folders of one owner; removed on drop.
@@ -404,21 +450,18 @@ impl Scratch {
         })
     }
 
-    /// Does something to a file in each folder. Those of devices that are gone count no more, as long as one is left.
+    /// Does something to a file in each folder. Where a drive is full, fails or is gone, the others count.
     fn in_each(&self, name: &str, act: impl Fn(&Path) -> std::io::Result<()>) -> Result<()> {
         let members = self.members.lock().expect("no panic under this lock");
-        let (mut done, mut gone) = (false, None);
+        let (mut done, mut failed) = (false, None);
         for (folder, _) in members.iter() {
             let path = folder.join(name);
             match act(&path) {
                 Ok(()) => done = true,
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    gone = Some(Error::io("write", path, error))
-                }
-                Err(error) => return Err(Error::io("write", path, error)),
+                Err(error) => failed = Some(Error::io("write", path, error)),
             }
         }
-        if done { Ok(()) } else { gone.map_or(Ok(()), Err) }
+        if done { Ok(()) } else { failed.map_or(Ok(()), Err) }
     }
 }
 
@@ -530,6 +573,33 @@ mod tests {
         let path = second.path().to_path_buf();
         drop(second);
         assert!(!path.exists() && living.path().exists());
+    }
+
+    #[test]
+    fn a_device_that_is_taken_out_or_full_is_done_without() {
+        let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(other.path().join("segment-00000000"), "").unwrap();
+        let registry = Registry::open(home.path()).unwrap();
+        registry.meet_on([other.path().to_path_buf()]);
+        let guard = registry.lock().unwrap();
+        let run = Run { start: Place { device: 1, extent: 2 }, count: 3 };
+        let early = guard.join("").unwrap();
+        assert_eq!(early.members.lock().unwrap().len(), 2);
+        // Somebody who held the lock before took it out.
+        fs::remove_dir_all(other.path().join("scratch")).unwrap();
+        let late = guard.join("").unwrap();
+        assert_eq!(late.members.lock().unwrap().len(), 1);
+        for scratch in [&early, &late] {
+            scratch.add_lease(run).unwrap();
+            scratch.pin(Some(3)).unwrap();
+        }
+        assert_eq!((guard.leases().unwrap().len(), guard.pinned(9).unwrap()), (2, 3));
+        assert_eq!(guard.remove_dead().unwrap(), []);
+        drop(guard);
+        fs::remove_file(other.path().join("segment-00000000")).unwrap();
+        registry.meet_on([other.path().to_path_buf()]);
+        drop(registry.lock().unwrap());
+        assert!(!other.path().join("scratch").exists());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     log::{
         Aim, Devices, Log, LogPlaces, Superblock, erase_superblock, read_superblock, spread, write_superblock,
     },
-    scratch::{Guard, Owner, Registry, Scratch, identity, is_read_only},
+    scratch::{Guard, Owner, Registry, Scratch, identity, is_full, is_read_only},
 };
 
 /// Below so much free space on a file system, space is taken for extents as soon as a job takes them: then what a job
@@ -33,6 +33,12 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     readers: Mutex<Readers>,
     queue: Mutex<Queue>,
+}
+
+/// How a store is made where there is none.
+pub(crate) struct NewStore {
+    /// The most bytes that it may take on each device.
+    pub limit_bytes: Option<u64>,
 }
 
 /// Looks at the catalog and says how it is to be changed.
@@ -112,13 +118,13 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Opens the store on `devices`, or makes one on them if none of them has a superblock; `home` is the folder of
-    /// the registry.
+    /// Opens the store on `devices`; where none of them has a superblock, makes one on them as `make` says. `home` is the
+    /// folder of the registry.
     pub fn open(
         home: &Path,
         devices: Vec<Arc<dyn Device>>,
         opener: Opener,
-        limit_bytes: Option<u64>,
+        make: Option<NewStore>,
     ) -> Result<Arc<Shared>> {
         let registry = Registry::open(home)?;
         registry.meet_on(devices.iter().filter_map(|device| device.folder()).map(Path::to_path_buf));
@@ -128,6 +134,9 @@ impl Shared {
         let (mut known, _) = match found {
             Some(found) => found,
             None => {
+                let Some(NewStore { limit_bytes }) = make else {
+                    return Err(Error::NoStore { path: home.to_path_buf() });
+                };
                 let _guard = registry.lock()?;
                 // Another process may have been faster.
                 match gather(&devices, &opener)? {
@@ -242,7 +251,11 @@ impl Shared {
         let commit = state.catalog.commit;
         let mut readers = self.readers.lock().expect("no panic under this lock");
         if can_pin && readers.scratch.is_none() {
-            readers.scratch = Some(guard.join("reader-")?);
+            readers.scratch = match guard.join("reader-") {
+                // On a full drive it is read without a pin: what is written over meanwhile is an error for who reads it.
+                Err(error) if is_full(&error) => None,
+                joined => Some(joined?),
+            };
         } else if can_pin && let Some(scratch) = &readers.scratch {
             guard.join_also(scratch)?;
         }
@@ -644,12 +657,13 @@ impl Shared {
         if is_home {
             crate::profile::forget(&self.home);
         }
-        drop(guard);
+        // Under the lock: who waits for it finds that the folder is gone.
         if let Some(folder) = gone.as_ref().and_then(|gone| gone.folder()) {
             self.registry.remove(folder);
         } else if is_home {
             self.registry.remove(&self.home);
         }
+        drop(guard);
         Ok(None)
     }
 
@@ -846,7 +860,7 @@ impl Shared {
         let mut state = self.state();
         let guard = match self.registry.lock() {
             // It can be read all the same, and who wants to write is told when it does.
-            Err(Error::Io { source, .. }) if is_read_only(&source) => return Ok(self.registry.nowhere()),
+            Err(Error::Io { source, .. }) if is_read_only(&source) => return Ok(self.registry.nowhere("")),
             guard => guard?,
         };
         let dead = guard.remove_dead()?;
@@ -855,7 +869,10 @@ impl Shared {
             let busy = self.busy(&guard, &state.log.superblock, &state.catalog)?;
             self.discard(&Run::without(&dead, &busy));
         }
-        guard.join("")
+        match guard.join("") {
+            Err(error) if is_full(&error) => Ok(self.registry.nowhere("")),
+            joined => joined,
+        }
     }
 
     /// Gives back what a job had taken and no dataset took over.
@@ -924,7 +941,7 @@ impl Drop for Pin {
 }
 
 /// Extents of a device that are held back, so that a full store can still delete, move data and begin a new log.
-fn reserve(extents: u32) -> u64 {
+pub(crate) fn reserve(extents: u32) -> u64 {
     (extents as u64 / 64).clamp(4, 64)
 }
 
@@ -953,9 +970,17 @@ fn places_on(
 /// where there is no store: none was ever made, or its making was not finished (see [`read_superblock`]).
 fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Devices, Superblock)>> {
     let mut known = Devices::new();
-    let mut store = None;
+    let (mut store, mut failed) = (None, None);
     for device in devices {
-        let Some((number, superblock)) = read_superblock(device.as_ref())? else { continue };
+        let (number, superblock) = match read_superblock(device.as_ref()) {
+            Ok(Some(found)) => found,
+            Ok(None) => continue,
+            // A drive that fails is as good as one that is not there, as long as others are.
+            Err(error) => {
+                failed = Some(error);
+                continue;
+            }
+        };
         if *store.get_or_insert(superblock.store) != superblock.store {
             return Err(Error::BadFormat {
                 path: PathBuf::from(device.name()),
@@ -966,7 +991,7 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
         }
         known.insert(number, device.clone());
     }
-    let Some(newest) = newest(&mut known)? else { return Ok(None) };
+    let Some(newest) = newest(&mut known)? else { return failed.map_or(Ok(None), Err) };
     let superblock = open_others(&mut known, newest, opener)?.superblock;
     for device in devices {
         check_is_no_copy(device, &superblock)?;
@@ -998,9 +1023,8 @@ fn check_is_new(devices: &[Arc<dyn Device>], registry: &Registry) -> Result<()> 
 
 /// Refuses a folder that is a copy of a device which is where the superblock says.
 fn check_is_no_copy(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<()> {
-    let (Some(folder), Some((number, own))) = (device.folder(), read_superblock(device.as_ref())?) else {
-        return Ok(());
-    };
+    let found = read_superblock(device.as_ref()).ok().flatten();
+    let (Some(folder), Some((number, own))) = (device.folder(), found) else { return Ok(()) };
     let entry = superblock.devices.iter().find(|entry| entry.number == number);
     let Some(entry) = entry.filter(|entry| Some(entry.uuid) == own.uuid_of(number)) else { return Ok(()) };
     let path = Path::new(&entry.path);
@@ -1049,18 +1073,27 @@ struct Newest {
     is_stale: bool,
 }
 
-/// What counts of what the superblocks of devices say, without devices that are none of the store any more; `None` where
-/// there is no superblock.
+/// What counts of what the superblocks of devices say, without devices that are none of the store any more or whose
+/// superblock cannot be read; `None` where there is no superblock.
 ///
 /// # Errors
-/// [`Error::Diverged`]; I/O; damage.
+/// [`Error::Diverged`]; I/O and damage where no superblock can be read.
 fn newest(devices: &mut Devices) -> Result<Option<Newest>> {
     let mut found: BTreeMap<u16, Superblock> = BTreeMap::new();
+    let mut failed = BTreeMap::new();
     for (&number, device) in devices.iter() {
-        if let Some((_, superblock)) = read_superblock(device.as_ref())? {
-            found.insert(number, superblock);
+        match read_superblock(device.as_ref()) {
+            Ok(superblock) => found.extend(superblock.map(|(_, superblock)| (number, superblock))),
+            Err(error) => drop(failed.insert(number, error)),
         }
     }
+    if found.is_empty()
+        && let Some((_, error)) = failed.pop_first()
+    {
+        return Err(error);
+    }
+    // A drive that fails is as good as one that is not there.
+    devices.retain(|number, _| !failed.contains_key(number));
     let mut newest: Option<&Superblock> = None;
     for other in found.values() {
         let Some(known) = newest else {
@@ -1125,7 +1158,7 @@ fn open_others(devices: &mut Devices, mut known: Newest, opener: &Opener) -> Res
             }
             // A device that is not there is an error for whoever needs it.
             for device in opener(entry) {
-                if let Some((number, found)) = read_superblock(device.as_ref())?
+                if let Ok(Some((number, found))) = read_superblock(device.as_ref())
                     && (number, found.store) == (entry.number, known.superblock.store)
                     && found.uuid_of(number) == Some(entry.uuid)
                 {

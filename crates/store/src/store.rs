@@ -23,7 +23,7 @@ use crate::{
     extents::Extents,
     log::read_superblock,
     scratch::random_u64,
-    shared::{Failed, Shared},
+    shared::{Failed, NewStore, Shared},
     writer::Begun,
 };
 
@@ -158,19 +158,43 @@ impl Store {
     fn open_without(paths: &[impl AsRef<Path>], without: Option<&Path>) -> Result<Store> {
         let mut whereabouts =
             Whereabouts { without: without.map(Path::to_path_buf), ..Whereabouts::default() };
-        let (mut first, mut devices) = (None, Vec::new());
+        let (mut first, mut devices, mut failed) = (None, Vec::new(), Vec::new());
         for path in paths {
-            let path = canonical(path.as_ref())?;
-            let Some((number, superblock)) = read_superblock(directory(&path, None)?.as_ref())? else {
-                check_is_empty(&path)?;
-                return Err(Error::NoStore { path });
+            let path = match canonical(path.as_ref()) {
+                Ok(path) => path,
+                Err(error) => {
+                    let path = std::path::absolute(path.as_ref()).unwrap_or(path.as_ref().to_path_buf());
+                    failed.push((path, error));
+                    continue;
+                }
+            };
+            let found = directory(&path, None).and_then(|device| read_superblock(device.as_ref()));
+            let (number, superblock) = match found {
+                Ok(Some(found)) => found,
+                Ok(None) => {
+                    check_is_empty(&path)?;
+                    failed.push((path.clone(), Error::NoStore { path }));
+                    continue;
+                }
+                Err(error) => {
+                    failed.push((path, error));
+                    continue;
+                }
             };
             let entry = superblock.devices.iter().find(|entry| entry.number == number).cloned();
             devices.push(directory(&path, entry.as_ref().and_then(|entry| entry.limit_bytes))?);
             whereabouts.known.extend(entry.map(|entry| (PathBuf::from(entry.path), path.clone())));
             first.get_or_insert((path, number, superblock));
         }
-        let (path, number, superblock) = first.expect("at least one folder");
+        let Some((path, number, superblock)) = first else {
+            let (_, error) = failed.into_iter().next().expect("at least one folder");
+            return Err(error);
+        };
+        // A drive that is known and cannot be read is as good as one that is not there.
+        let is_known = |path: &Path| superblock.devices.iter().any(|entry| Path::new(&entry.path) == path);
+        if let Some((_, error)) = failed.into_iter().find(|(path, _)| !is_known(path)) {
+            return Err(error);
+        }
         // The home of the store is the folder of the first device that is there.
         let is_it = |entry: &DeviceEntry, device: &Arc<dyn Device>| {
             let found = read_superblock(device.as_ref()).ok().flatten();
@@ -203,6 +227,9 @@ impl Store {
             return Err(Error::BadDevice { path, what });
         }
         for path in paths {
+            if is_unfinished(path.as_ref()) {
+                continue;
+            }
             match Self::open_existing(path.as_ref()) {
                 Err(Error::NoStore { .. }) => {}
                 Err(error) => return Err(error),
@@ -237,7 +264,8 @@ impl Store {
         }
         let home = folders.first().expect("at least one folder");
         let opener = |entry: &DeviceEntry| Whereabouts::default().open(entry);
-        Ok(Store(Shared::open(home, devices, Box::new(opener), limit_bytes)?))
+        let make = Some(NewStore { limit_bytes });
+        Ok(Store(Shared::open(home, devices, Box::new(opener), make)?))
     }
 
     /// The store on `devices`, or a new one if they hold none; `home` is a folder where those who are at work meet.
@@ -246,7 +274,8 @@ impl Store {
     /// As [`Store::open`].
     pub fn open_on(home: impl AsRef<Path>, devices: Vec<Arc<dyn Device>>) -> Result<Store> {
         let opener = |_: &DeviceEntry| Vec::new();
-        Ok(Store(Shared::open(home.as_ref(), devices, Box::new(opener), None)?))
+        let make = Some(NewStore { limit_bytes: None });
+        Ok(Store(Shared::open(home.as_ref(), devices, Box::new(opener), make)?))
     }
 
     /// The folder of its first device.
@@ -300,14 +329,25 @@ impl Store {
     /// Costs, for each file that grows, one more copy of its last extent (with parity: of its last group).
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::BadName`], [`Error::Sealed`].
+    /// [`Error::NotFound`], [`Error::BadName`], [`Error::Sealed`], [`Error::TooFewDevices`].
     pub fn append_to_dataset(&self, job: &Job, name: &str) -> Result<DatasetBuilder> {
         let base = self.dataset(name)?;
         if base.record.sealed {
             return Err(Error::Sealed { name: name.to_string(), store: self.path().to_path_buf() });
         }
+        self.check_devices(base.record.redundancy)?;
         let record = (*base.record).clone();
         Ok(DatasetBuilder::new(self, job, record, Some(base)))
+    }
+
+    /// Whether there are as many devices as a dataset that is guarded like this needs.
+    fn check_devices(&self, redundancy: Redundancy) -> Result<()> {
+        let found = self.0.open_devices().len();
+        if found < redundancy.devices() {
+            let (store, missing) = (self.path().to_path_buf(), self.0.missing_devices());
+            return Err(Error::TooFewDevices { store, redundancy, found, missing });
+        }
+        Ok(())
     }
 
     /// Seals a dataset: nothing can be appended any more. One that is sealed already stays so.
@@ -438,6 +478,14 @@ fn canonical(path: &Path) -> Result<PathBuf> {
     }
 }
 
+/// Whether somebody began to make a store there, and did not live to finish it on this device: it has the first of all
+/// superblocks. Nothing was ever put into that store, since whoever does writes all superblocks anew.
+fn is_unfinished(path: &Path) -> bool {
+    let device = path.canonicalize().ok().and_then(|path| directory(&path, None).ok());
+    let found = device.and_then(|device| read_superblock(device.as_ref()).ok().flatten());
+    found.is_some_and(|(_, superblock)| superblock.sequence == 1)
+}
+
 /// Refuses a new device that lies in another one, or another in it.
 pub(crate) fn check_lies_apart(path: &Path, others: &[PathBuf]) -> Result<()> {
     let bad = |what: String| Err(Error::BadDevice { path: path.to_path_buf(), what });
@@ -521,11 +569,7 @@ impl DatasetBuilder {
     pub fn redundancy(&mut self, redundancy: Redundancy) -> Result<()> {
         assert!(self.begun == 0, "redundancy is chosen before files are written");
         assert!(redundancy.is_sound(), "{redundancy:?}");
-        let found = self.store.0.open_devices().len();
-        if found < redundancy.devices() {
-            let (store, missing) = (self.store.path().to_path_buf(), self.store.0.missing_devices());
-            return Err(Error::TooFewDevices { store, redundancy, found, missing });
-        }
+        self.store.check_devices(redundancy)?;
         self.record.redundancy = redundancy;
         Ok(())
     }

@@ -7,7 +7,9 @@ use std::{
 
 use serde::Serialize;
 
-use crate::{DeviceEntry, EXTENT_BYTES, Owner, Result, SEGMENT_EXTENTS, Store, catalog::Run};
+use crate::{
+    DeviceEntry, EXTENT_BYTES, Owner, Result, SEGMENT_EXTENTS, Store, catalog::Run, shared::reserve,
+};
 
 /// What is on one device, in bytes.
 #[derive(Clone, Debug, Serialize)]
@@ -82,6 +84,7 @@ impl Store {
             let left =
                 capacity_bytes.saturating_sub(metadata_bytes + dataset_bytes + freed_bytes + job_bytes);
             let room = device.as_ref().and_then(|device| device.free_bytes().ok()).flatten();
+            let reserved = reserve(extents) * EXTENT_BYTES as u64;
             DeviceUsage {
                 number: entry.number,
                 path: self.place_of(entry),
@@ -95,7 +98,7 @@ impl Store {
                 freed_bytes,
                 job_bytes,
                 metadata_bytes,
-                free_bytes: room.map_or(left, |room| room.min(left)),
+                free_bytes: room.map_or(left, |room| room.min(left)).saturating_sub(reserved),
             }
         });
         Ok(usage.collect())

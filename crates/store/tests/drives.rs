@@ -1,9 +1,12 @@
 //! Drives that are moved away and come back: folders on a file system, renamed between one use of the store and the next.
 //! What was acknowledged is there as long as the drives are that hold it, and nothing is lost without a word.
 
-use std::{fs, path::PathBuf, sync::Arc};
+use std::{fs, os::unix::fs::FileExt, path::PathBuf, sync::Arc};
 
-use inshore_store::{Budget, Cancel, Directory, Error, FileReader, Findings, Job, Redundancy, Result, Store};
+use inshore_store::{
+    Budget, Cancel, Device, Directory, Error, Fault, Faulty, FileReader, Findings, Job, Memory, Redundancy,
+    Result, Store,
+};
 
 const SIZE: Option<u64> = Some(128 << 20);
 const COPIES: Redundancy = Redundancy::Copies(2);
@@ -133,6 +136,89 @@ fn a_drive_that_was_away_is_brought_up_to_date_by_the_next_commit() {
     bench.is_whole("e1", "c").unwrap();
     bench.is_whole("e1", "z").unwrap();
     assert_eq!(bench.names("e1"), ["c", "x", "z"]);
+}
+
+#[test]
+fn a_drive_whose_superblock_is_damaged_is_as_good_as_one_that_is_not_there() {
+    let bench = Bench::with(&["e0", "e1"]);
+    bench.put("e0", "c", COPIES).unwrap();
+    let segment = fs::File::options().write(true).open(bench.path("e0/segment-00000000")).unwrap();
+    for slot in [2, 3] {
+        segment.write_all_at(&[0x55; 64], (slot << 20) + 24).unwrap();
+    }
+    let alone = bench.open("e0").unwrap_err().to_string();
+    assert!(alone.contains("two damaged copies"), "{alone}");
+    bench.is_whole("e1", "c").unwrap();
+    bench.put("e1", "x", NONE).unwrap();
+    let refused = bench.put("e1", "y", COPIES).unwrap_err().to_string();
+    assert!(refused.contains("1 missing"), "{refused}");
+    let both = Store::open_folders(&[bench.path("e0"), bench.path("e1")]).unwrap();
+    assert_eq!(both.list().unwrap().len(), 2);
+    assert!(Store::open_folders(&[bench.path("e1"), bench.path("nowhere")]).is_err());
+    drop(both);
+    bench.mv("e0", "broken");
+    bench.add("e2", "e1").unwrap();
+    let store = bench.open("e1").unwrap();
+    store.remove_device(&job(&store), 0, |_| {}).unwrap();
+    assert_eq!(bench.verify("e1", false).damage, []);
+    bench.mv("e1", "q1");
+    bench.is_whole("e2", "c").unwrap();
+}
+
+#[test]
+fn a_drive_that_answers_with_errors_is_as_good_as_one_that_is_not_there() {
+    let home = tempfile::tempdir().unwrap();
+    let drives = [0, 1].map(|_| Faulty::new(Arc::new(Memory::new(64)), &[]));
+    let open = || {
+        let devices = drives.iter().map(|drive| Arc::new(drive.clone()) as Arc<dyn Device>);
+        Store::open_on(home.path(), devices.collect()).unwrap()
+    };
+    put(&open(), "c", COPIES).unwrap();
+    let faults = [Fault::FailFromRead(0), Fault::FailFromWrite(0), Fault::FailFromSync(0)];
+    for bad in 0..2 {
+        let before = open();
+        drives[bad].set(&faults);
+        for store in [&before, &open()] {
+            let name = format!("x{bad}-{}", store.list().unwrap().len());
+            put(store, &name, NONE).unwrap();
+            let file = store.dataset("c").unwrap().file("bytes").unwrap();
+            let mut reader = FileReader::new(&job(store), &file, 0..file.len(), 65536).unwrap();
+            let mut found = Vec::new();
+            while let Some(piece) = reader.next_piece().unwrap() {
+                found.extend_from_slice(piece);
+            }
+            assert!(found == content("c"));
+        }
+        drives[bad].set(&[]);
+        // It is brought up to date by the next commit of who sees it.
+        put(&open(), &format!("y{bad}"), COPIES).unwrap();
+    }
+    let store = open();
+    assert_eq!(store.list().unwrap().len(), 7);
+    assert_eq!(store.verify(&job(&store), &[], false).unwrap().damage, []);
+}
+
+#[test]
+fn what_is_left_of_an_init_that_was_killed_is_written_over() {
+    let names = ["e0", "e1", "e2"];
+    for finished in 0..3 {
+        let bench = Bench::with(&names);
+        let folders: Vec<PathBuf> = names.iter().map(|name| bench.path(name)).collect();
+        for (number, folder) in folders.iter().enumerate() {
+            // Slot 0 is written last, and slot 1 of one device after the other.
+            let segment = fs::File::options().write(true).open(folder.join("segment-00000000")).unwrap();
+            segment.write_all_at(&[0; 4096], 2 << 20).unwrap();
+            if number > finished {
+                segment.write_all_at(&[0; 4096], 3 << 20).unwrap();
+            }
+            fs::write(folder.join("scratch/lock"), "").unwrap();
+        }
+        assert!(bench.open("e0").is_err());
+        Store::init(&folders, SIZE).unwrap();
+        bench.put("e2", "c", COPIES).unwrap();
+        bench.is_whole("e1", "c").unwrap();
+        assert!(matches!(Store::init(&folders, SIZE), Err(Error::StoreExists { .. })));
+    }
 }
 
 #[test]
