@@ -27,6 +27,8 @@ use crate::{
 
 /// The unit in which bytes stream: larger requests gain nothing.
 const BUFFER_BYTES: usize = 1 << 20;
+/// The unit of checking, unless the user wants another one.
+const BLOCK_BYTES: usize = 64 << 10;
 
 pub fn init(words: &Init, json: bool, quiet: bool) -> Result<()> {
     let store = Store::init(&words.folders, words.size)?;

@@ -296,7 +296,11 @@ impl Device for Directory {
         let file = self.made(extent)?;
         let written = file.write_all_at(buffer, offset_of(extent) + offset as u64);
         self.note_written(extent);
-        written
+        written.map_err(|error| match error.raw_os_error() {
+            // It could be opened for reading only.
+            Some(code) if code == rustix::io::Errno::BADF.raw_os_error() => rustix::io::Errno::ROFS.into(),
+            _ => error,
+        })
     }
 
     fn raw(&self, extent: u32, is_write: bool) -> io::Result<Option<(Arc<File>, u64)>> {
@@ -328,6 +332,8 @@ impl Device for Directory {
             let file = self.segment(segment, true)?.expect("made where it was not");
             let len = extents.len() as u64 * EXTENT_BYTES as u64;
             match fallocate(&file, FallocateFlags::empty(), offset_of(extents.start), len) {
+                // It could be opened for reading only.
+                Err(rustix::io::Errno::BADF) => return Err(rustix::io::Errno::ROFS.into()),
                 Err(rustix::io::Errno::OPNOTSUPP) => {
                     let zeros = crate::log::metadata_buffer(EXTENT_BYTES).map_err(io::Error::other)?;
                     extents

@@ -196,6 +196,19 @@ impl Shared {
         self.state.lock().expect("no panic under this lock")
     }
 
+    /// Waits for the registry's lock. Where a folder is gone, it may be that of a device that was taken out of the store.
+    fn lock(&self, state: &mut State) -> Result<Guard<'_>> {
+        match self.registry.lock() {
+            Err(Error::BadDevice { .. }) => {
+                let guard = self.registry.share()?;
+                self.read_what_is_new(state)?;
+                drop(guard);
+                self.registry.lock()
+            }
+            guard => guard,
+        }
+    }
+
     /// Makes the state that of the devices. To be called under the registry's lock.
     fn refresh(&self, state: &mut State) -> Result<()> {
         self.read_what_is_new(state)?;
@@ -240,7 +253,7 @@ impl Shared {
     /// The same, kept readable until the pin is dropped.
     pub fn pinned_catalog(self: &Arc<Self>) -> Result<(Arc<Catalog>, Arc<Pin>)> {
         let mut state = self.state();
-        let (guard, can_pin) = match self.registry.lock() {
+        let (guard, can_pin) = match self.lock(&mut state) {
             // Nobody can remove anything from a store that is mounted read-only.
             Err(Error::Io { source, .. }) if is_read_only(&source) => (self.registry.share()?, false),
             // A drive was moved away. What is on the others can be read on, and nobody removes it meanwhile.
@@ -307,7 +320,7 @@ impl Shared {
             tickets.iter().map(failed).collect::<BTreeMap<_, _>>()
         };
         let tickets: Vec<u64> = waiting.iter().map(|(ticket, _)| *ticket).collect();
-        let guard = match self.registry.lock().and_then(|guard| self.refresh(state).map(|()| guard)) {
+        let guard = match self.lock(state).and_then(|guard| self.refresh(state).map(|()| guard)) {
             Ok(guard) => guard,
             Err(error) => return fail(&tickets, error, false),
         };
@@ -462,7 +475,7 @@ impl Shared {
     /// Begins a new log, so that both its copies and the superblocks are fresh.
     pub fn renew_log(&self) -> Result<()> {
         let mut state = self.state();
-        let guard = self.registry.lock()?;
+        let guard = self.lock(&mut state)?;
         self.refresh(&mut state)?;
         self.begin_change(&mut state)?;
         let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, Urgency::Needed, |_| {})?;
@@ -475,7 +488,7 @@ impl Shared {
     /// Adds a device, under the next free number or, if it is one whose adding was not finished, its own.
     pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
         let mut state = self.state();
-        let guard = self.registry.lock()?;
+        let guard = self.lock(&mut state)?;
         self.refresh(&mut state)?;
         let mut next = state.log.superblock.clone();
         let name = device.name();
@@ -564,7 +577,7 @@ impl Shared {
         self.registry
             .meet_on(folders(&self.devices()).into_iter().chain(device.folder().map(Path::to_path_buf)));
         let mut state = self.state();
-        let guard = self.registry.lock()?;
+        let guard = self.lock(&mut state)?;
         self.refresh(&mut state)?;
         let name = device.name();
         let bad = |what: &str| Err(Error::BadDevice { path: PathBuf::from(&name), what: what.to_string() });
@@ -593,7 +606,7 @@ impl Shared {
     /// Says that a device is about to be removed, or that it stays after all.
     pub fn set_leaving(&self, number: u16, is_leaving: bool) -> Result<()> {
         let mut state = self.state();
-        let guard = self.registry.lock()?;
+        let guard = self.lock(&mut state)?;
         self.refresh(&mut state)?;
         let is_known = state.log.superblock.devices.iter().any(|entry| entry.number == number);
         if !is_known {
@@ -615,7 +628,7 @@ impl Shared {
     /// Takes a device out that holds nothing any more. `Some`: who or what still needs it.
     pub fn forget_device(&self, number: u16, own: &Scratch) -> Result<Option<String>> {
         let mut state = self.state();
-        let guard = self.registry.lock()?;
+        let guard = self.lock(&mut state)?;
         guard.remove_dead()?;
         self.refresh(&mut state)?;
         let on_it = |runs: &[Run]| runs.iter().any(|run| run.start.device == number);
@@ -692,7 +705,7 @@ impl Shared {
     /// Extents that nobody may take, as runs.
     pub fn busy_extents(&self) -> Result<Vec<Run>> {
         let mut state = self.state();
-        let guard = self.registry.lock()?;
+        let guard = self.lock(&mut state)?;
         self.refresh(&mut state)?;
         self.busy(&guard, &state.log.superblock, &state.catalog)
     }
@@ -700,7 +713,7 @@ impl Shared {
     /// Gives all space of segments back in which nothing lies: that of the headers too.
     pub fn discard_empty_segments(&self) -> Result<()> {
         let mut state = self.state();
-        let guard = self.registry.lock()?;
+        let guard = self.lock(&mut state)?;
         self.refresh(&mut state)?;
         let busy = self.busy(&guard, &state.log.superblock, &state.catalog)?;
         for (number, device) in self.devices() {
@@ -817,13 +830,14 @@ impl Shared {
         terms: &Terms,
     ) -> Result<Option<Run>> {
         let mut state = self.state();
-        let guard = self.registry.lock()?;
+        let guard = self.lock(&mut state)?;
         guard.join_also(scratch)?;
         if state.doubtful || self.registry.last_record() != Some(state.log.last()) {
             self.refresh(&mut state)?;
         }
         let mut busy = self.busy(&guard, &state.log.superblock, &state.catalog)?;
-        let device = self.device(number)?;
+        // It may have been taken out of the store meanwhile.
+        let Ok(device) = self.device(number) else { return Ok(None) };
         let (extents, reserve) = (device.extents(), reserve(device.extents()));
         let reserve = if terms.with_reserve { 0 } else { reserve };
         // What a job committed is in its lease and in a dataset.
@@ -858,7 +872,7 @@ impl Shared {
     /// A folder for a new job; on a file system that is mounted read-only none. What dead jobs had taken is given back.
     pub fn join(&self) -> Result<Scratch> {
         let mut state = self.state();
-        let guard = match self.registry.lock() {
+        let guard = match self.lock(&mut state) {
             // It can be read all the same, and who wants to write is told when it does.
             Err(Error::Io { source, .. }) if is_read_only(&source) => return Ok(self.registry.nowhere("")),
             guard => guard?,
@@ -882,7 +896,7 @@ impl Shared {
         }
         let mut state = self.state();
         // What cannot be given back now can be taken again all the same, once the job's folder is gone.
-        if let Ok(_guard) = self.registry.lock()
+        if let Ok(_guard) = self.lock(&mut state)
             && self.refresh(&mut state).is_ok()
         {
             self.discard(&Run::without(taken, &state.catalog.taken(0)));

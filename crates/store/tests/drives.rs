@@ -175,9 +175,9 @@ fn a_drive_that_answers_with_errors_is_as_good_as_one_that_is_not_there() {
     };
     put(&open(), "c", COPIES).unwrap();
     let faults = [Fault::FailFromRead(0), Fault::FailFromWrite(0), Fault::FailFromSync(0)];
-    for bad in 0..2 {
+    for (bad, drive) in drives.iter().enumerate() {
         let before = open();
-        drives[bad].set(&faults);
+        drive.set(&faults);
         for store in [&before, &open()] {
             let name = format!("x{bad}-{}", store.list().unwrap().len());
             put(store, &name, NONE).unwrap();
@@ -189,13 +189,31 @@ fn a_drive_that_answers_with_errors_is_as_good_as_one_that_is_not_there() {
             }
             assert!(found == content("c"));
         }
-        drives[bad].set(&[]);
+        drive.set(&[]);
         // It is brought up to date by the next commit of who sees it.
         put(&open(), &format!("y{bad}"), COPIES).unwrap();
     }
     let store = open();
     assert_eq!(store.list().unwrap().len(), 7);
     assert_eq!(store.verify(&job(&store), &[], false).unwrap().damage, []);
+}
+
+#[test]
+fn who_is_at_work_goes_on_when_a_drive_was_taken_out_and_its_folder_is_gone() {
+    let bench = Bench::with(&["e0", "e1"]);
+    let store = bench.open("e0").unwrap();
+    let other = bench.open("e0").unwrap();
+    let mut late = other.create_dataset(&job(&other), "late", "test").unwrap();
+    store.remove_device(&job(&store), 1, |_| {}).unwrap();
+    assert_eq!(fs::read_dir(bench.path("e1")).unwrap().count(), 0);
+    fs::remove_dir(bench.path("e1")).unwrap();
+    let mut writer = late.file("bytes", 65536, 1 << 20).unwrap();
+    writer.write(&content("late")).unwrap();
+    late.add(writer).unwrap();
+    late.commit(&[]).unwrap();
+    bench.is_whole("e0", "late").unwrap();
+    put(&other, "more", NONE).unwrap();
+    assert_eq!(bench.verify("e0", false).damage, []);
 }
 
 #[test]
