@@ -3,7 +3,10 @@
 mod common;
 
 use common::{Random, TestJob, assert_same, by, job, model, push_all};
-use inshore_sortreduce::{Config, Error, Result, SortReduce, Strategy};
+use inshore_sortreduce::{
+    Config, Error, Result, SortReduce, Strategy,
+    rows::{KeepAll, Lines, RowConfig, RowSort, smallest_row_memory_bytes},
+};
 use inshore_store::Fault;
 
 const MEMORY_BYTES: u64 = 1 << 20;
@@ -182,4 +185,88 @@ fn a_dense_sort_reduce_does_no_io() {
     assert_same(&got, &model(&operation, &records), "dense");
     assert_eq!((stats.strategy, stats.bytes_spilled), (Strategy::Dense, 0));
     assert_eq!(job.device.counts(), (0, 0, 0));
+}
+
+/// Sorts lines in so little memory that runs are merged in several passes.
+fn sort_lines(job: &TestJob, config: &RowConfig, input: &[u8]) -> Result<Vec<u8>> {
+    let mut sort = RowSort::new(&job.job, Lines, KeepAll, config)?;
+    let mut sink = sort.sink();
+    for piece in input.chunks(10_000) {
+        sink.write(piece)?;
+    }
+    sink.finish()?;
+    let mut sorted = sort.finish()?;
+    let (mut out, mut block) = (Vec::new(), vec![0; 30_000]);
+    loop {
+        let filled = sorted.fill(&mut block)?;
+        out.extend_from_slice(&block[..filled]);
+        if filled < block.len() {
+            return Ok(out);
+        }
+    }
+}
+
+fn row_config() -> RowConfig {
+    RowConfig {
+        memory_bytes: smallest_row_memory_bytes(1),
+        threads: 1,
+        descending: false,
+        arena_bytes: Some(16 << 10),
+        name: "test",
+    }
+}
+
+#[test]
+fn every_fault_in_every_phase_of_a_sort_of_rows_is_an_error() {
+    let config = row_config();
+    let mut random = Random(5);
+    let mut lines: Vec<String> = (0..60_000).map(|_| format!("{}\n", random.below(1 << 40))).collect();
+    let input = lines.concat().into_bytes();
+    lines.sort_unstable();
+    let expected = lines.concat().into_bytes();
+    let healthy = job(config.memory_bytes, &[]);
+    assert!(sort_lines(&healthy, &config, &input).unwrap() == expected);
+    let (reads, writes, _) = healthy.device.counts();
+    println!("{reads} reads, {writes} writes");
+    assert!(reads > 100 && writes > 40, "{reads} reads, {writes} writes");
+    let numbers = |count: u64| (0..count).step_by(29).chain([count - 1]);
+    let read_faults =
+        numbers(reads).flat_map(|n| [Fault::FailRead(n), Fault::FlipRead(n), Fault::MisdirectRead(n)]);
+    let write_faults = numbers(writes).flat_map(|n| {
+        [Fault::FailWrite(n), Fault::NoSpaceFromWrite(n), Fault::DropWrite(n), Fault::TearWrite(n)]
+    });
+    let (mut harmless, mut all) = (0, 0);
+    for fault in read_faults.chain(write_faults) {
+        let job = job(config.memory_bytes, &[fault]);
+        let what = format!("{fault:?}");
+        match sort_lines(&job, &config, &input) {
+            Err(Error::Store(_)) => {}
+            Err(error) => panic!("{what}: {error}"),
+            Ok(out) => {
+                assert!(out == expected, "{what}");
+                harmless += 1;
+            }
+        }
+        check_left(job, config.memory_bytes, &what);
+        all += 1;
+    }
+    assert!(harmless * 10 < all, "{harmless} of {all} faults were not noticed");
+}
+
+#[test]
+fn a_sort_of_rows_that_is_stopped_leaves_nothing() {
+    let config = row_config();
+    let mut random = Random(6);
+    let input: Vec<u8> =
+        (0..60_000).flat_map(|_| format!("{}\n", random.below(1 << 40)).into_bytes()).collect();
+    let job = job(config.memory_bytes, &[]);
+    let mut sort = RowSort::new(&job.job, Lines, KeepAll, &config).unwrap();
+    let mut sink = sort.sink();
+    sink.write(&input).unwrap();
+    sink.finish().unwrap();
+    job.job.cancel().cancel();
+    let stopped = sort.finish().map(|mut sorted| sorted.fill(&mut vec![0; 2 * input.len()]));
+    let error = stopped.and_then(|filled| filled).unwrap_err();
+    assert!(matches!(error, Error::Store(inshore_store::Error::Cancelled)), "{error}");
+    check_left(job, config.memory_bytes, "stopped");
 }

@@ -198,15 +198,16 @@ impl Shared {
 
     /// Waits for the registry's lock. Where a folder is gone, it may be that of a device that was taken out of the store.
     fn lock(&self, state: &mut State) -> Result<Guard<'_>> {
-        match self.registry.lock() {
-            Err(Error::BadDevice { .. }) => {
-                let guard = self.registry.share()?;
-                self.read_what_is_new(state)?;
-                drop(guard);
-                self.registry.lock()
+        for _ in 0..3 {
+            match self.registry.lock() {
+                Err(Error::BadDevice { .. }) => {
+                    let _guard = self.registry.share()?;
+                    self.read_what_is_new(state)?;
+                }
+                guard => return guard,
             }
-            guard => guard,
         }
+        self.registry.lock()
     }
 
     /// Makes the state that of the devices. To be called under the registry's lock.

@@ -1,0 +1,101 @@
+//! Sort-reduce against a `BTreeMap`: whatever the records, the strategy, the widths and the parts of the result, the answer
+//! is the same.
+//!
+//! The input: a byte that says how, and then three bytes for each stretch of records: where its keys begin, how far they
+//! are apart, and how many there are.
+#![no_main]
+
+use std::{collections::BTreeMap, fmt::Debug, marker::PhantomData, sync::Arc};
+
+use inshore_sortreduce::{Config, Key, Operation, SortReduce, Strategy};
+use inshore_store::{Budget, Memory, Store};
+use libfuzzer_sys::fuzz_target;
+
+const MIB: u64 = 1 << 20;
+
+thread_local! {
+    static STORE: (tempfile::TempDir, Store) = {
+        let home = tempfile::tempdir().expect("a folder");
+        let store = Store::open_on(home.path(), vec![Arc::new(Memory::new(256))]).expect("a store");
+        (home, store)
+    };
+}
+
+/// The first of all records in the upper bits and how many there were in the lower ones: one that is lost or there twice
+/// shows.
+#[derive(Clone)]
+struct FirstAndCount<K>(PhantomData<K>);
+
+impl<K: Key> Operation for FirstAndCount<K> {
+    type Key = K;
+    type Value = u64;
+    fn combine(&self, a: u64, b: u64) -> u64 {
+        (a & !0xffff).min(b & !0xffff) | (a.wrapping_add(b) & 0xffff)
+    }
+}
+
+fn check<K: Key + Debug>(how: u8, records: &[(K, u64)]) {
+    let strategy = match how & 3 {
+        0 => None,
+        1 => Some(Strategy::Merge),
+        2 => Some(Strategy::HashFirst),
+        _ => Some(Strategy::Partition),
+    };
+    let operation = FirstAndCount::<K>(PhantomData);
+    let mut expected = BTreeMap::<K, u64>::new();
+    for &(key, value) in records {
+        expected.entry(key).and_modify(|sum| *sum = operation.combine(*sum, value)).or_insert(value);
+    }
+    STORE.with(|(_, store)| {
+        let job = store.job(Budget::new(16 * MIB, 1), Default::default()).expect("a job");
+        let config = Config {
+            memory_bytes: 4 * MIB,
+            sinks: 1,
+            strategy,
+            key_range: (strategy == Some(Strategy::Partition)).then_some(1 << 20),
+            chunk_bytes: Some(16 << 10),
+            name: "fuzz",
+            ..Config::default()
+        };
+        let sort = SortReduce::new(&job, operation, &config).expect("it fits");
+        let mut sink = sort.sink().expect("the one sink");
+        records.iter().for_each(|&(key, value)| sink.push(key, value).expect("room"));
+        sink.finish().expect("room");
+        let parts = sort.finish().expect("room").split(1 + (how >> 4 & 3) as usize).expect("room");
+        let mut expected = expected.into_iter();
+        for mut part in parts {
+            while let Some(block) = part.next_block().expect("it was written") {
+                for (&key, &value) in block.keys.iter().zip(block.values) {
+                    assert_eq!(Some((key, value)), expected.next());
+                }
+            }
+        }
+        assert_eq!(expected.next(), None);
+        assert_eq!(job.budget().reserved_bytes(), 0);
+    });
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((&how, rest)) = bytes.split_first() else { return };
+    let mut keys = Vec::new();
+    for stretch in rest.chunks_exact(3).take(64) {
+        let (start, step, count) = (stretch[0] as u64 * 4093, stretch[1] as u64, stretch[2] as u64 * 16);
+        keys.extend((0..count).map(|n| (start + n * step) & 0xf_ffff));
+    }
+    // The order within a key is in the upper bits, its count in the lower ones.
+    let values = (0..).map(|n| n << 16 | 1);
+    match how >> 2 & 3 {
+        0 => check::<u32>(how, &keys.iter().map(|&key| key as u32).zip(values).collect::<Vec<_>>()),
+        1 => check::<u64>(how, &keys.iter().copied().zip(values).collect::<Vec<_>>()),
+        // Wide keys, of which the upper halves differ too.
+        2 if how & 3 != 3 => {
+            let wide = |&key: &u64| (key as u128).wrapping_mul(0x1_0000_0001_0000_0000_0000_0001);
+            check::<u128>(how, &keys.iter().map(wide).zip(values).collect::<Vec<_>>());
+        }
+        _ if how & 3 != 3 => {
+            let spread = |&key: &u64| key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            check::<u64>(how, &keys.iter().map(spread).zip(values).collect::<Vec<_>>());
+        }
+        _ => {}
+    }
+});
