@@ -283,11 +283,11 @@ impl Store {
         self.0.home()
     }
 
-    /// How many buffers of `buffer_bytes` keep all drives busy while a file is streamed: two extents for each drive that
+    /// How many buffers of `buffer_bytes` keep all drives busy while a file is streamed: four extents for each drive that
     /// takes data, since neighbours in a file lie on different drives; but no more than a quarter of the budget, and
     /// two at least.
     pub fn stream_buffers(&self, budget: &Budget, buffer_bytes: usize) -> usize {
-        let wanted = 2 * EXTENT_BYTES * self.0.open_devices().len();
+        let wanted = 4 * EXTENT_BYTES * self.0.open_devices().len();
         let affordable = (budget.memory_bytes() / 4).min(usize::MAX as u64) as usize;
         (wanted.min(affordable) / buffer_bytes).max(2)
     }

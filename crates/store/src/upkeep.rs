@@ -61,7 +61,7 @@ impl Store {
     /// damaged is made again from the rest where that gives it, and written where it belongs; superblocks and log are
     /// written anew.
     ///
-    /// Costs one read of everything, and buffers of 2 MiB from the budget: two for each drive, four at least.
+    /// Costs one read of everything, and buffers of 2 MiB from the budget: four for each drive, up to a quarter of it, four at least.
     ///
     /// # Errors
     /// [`crate::Error::NotFound`]; [`crate::Error::OverBudget`]; [`crate::Error::Cancelled`]. Damage is no error but a
