@@ -163,7 +163,7 @@ fn is_changed(error: &anyhow::Error) -> bool {
 /// The bytes that were there before, and those that were written.
 fn put_once(session: &Session, job: &Job, name: &str, words: &Put) -> Result<(u64, u64)> {
     let mut builder = begin(session, job, name, words)?;
-    let block_bytes = words.block.unwrap_or(BLOCK_BYTES);
+    let block_bytes = builder.block_bytes(BYTES).or(words.block).unwrap_or(BLOCK_BYTES);
     let buffer_bytes = BUFFER_BYTES.max(block_bytes);
     check_memory(job, builder.guarded_by(), buffer_bytes)?;
     let buffers = session.store.stream_buffers(job.budget(), buffer_bytes);
@@ -216,8 +216,7 @@ fn begin(session: &Session, job: &Job, name: &str, words: &Put) -> Result<Datase
             Err(Error::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
             Ok(builder) if redundancy.is_none() => {
-                let there = session.store.dataset(name)?.file(BYTES).map(|file| file.block_bytes());
-                if let (Some(there), Some(block)) = (there, words.block)
+                if let (Some(there), Some(block)) = (builder.block_bytes(BYTES), words.block)
                     && there != block
                 {
                     let there = format_bytes(there as u64);

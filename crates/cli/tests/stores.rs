@@ -419,12 +419,17 @@ fn the_smallest_memory_for_put_is_named_and_works() {
     folder.write("data", bytes(5, 9_000_000));
     folder.run("store init s0 s1 s2 s3 s4 s5 --size 256MiB").ok();
     for words in ["", "--parity 2+1", "--parity 4+2", "--block 2MiB", "--parity 4+2 --block 2MiB"] {
-        let put = format!("store put data --name data --store s0 {words}");
-        let said = folder.run(&format!("{put} --memory 4MiB")).exits(2).stderr;
-        let smallest = said.trim_end().rsplit("is ").next().unwrap().replace(' ', "");
-        folder.run(&format!("{put} --memory {smallest}")).ok();
+        let put_in_least = |put: &str| {
+            let said = folder.run(&format!("{put} --memory 4MiB")).exits(2).stderr;
+            let smallest = said.trim_end().rsplit("is ").next().unwrap().replace(' ', "");
+            folder.run(&format!("{put} --memory {smallest}")).ok();
+        };
+        put_in_least(&format!("store put data --name data --store s0 {words}"));
+        // What is there says how it goes on.
+        folder.run(&format!("store put data --name log --store s0 --append {words}")).ok();
+        put_in_least("store put data --name log --store s0 --append");
         folder.run("store verify --store s5").ok();
-        folder.run("store rm data --store s0").ok();
+        folder.run("store rm data log --store s0").ok();
     }
 }
 

@@ -608,6 +608,11 @@ impl DatasetBuilder {
         Ok(writer)
     }
 
+    /// The check block of a file that is there already and can be gone on with.
+    pub fn block_bytes(&self, name: &str) -> Option<usize> {
+        Some(self.base.as_ref()?.file(name)?.block_bytes())
+    }
+
     /// Goes on with a file of a dataset that grows; one that is not there begins, with check blocks of
     /// `block_bytes`.
     ///
