@@ -55,8 +55,8 @@ mod tests {
     fn cancellation_and_broken_pipes_are_found_in_the_chain() {
         let stopped: anyhow::Result<()> = Err(graph::Error::from(store::Error::Cancelled).into());
         assert!(stopped.context("ranking").unwrap_err().chain().any(is_cancelled));
-        let stopped: anyhow::Result<()> = Err(tables::Error::from(store::Error::Cancelled).into());
-        assert!(stopped.unwrap_err().chain().any(is_cancelled));
+        let stopped = anyhow::Error::from(tables::Error::from(store::Error::Cancelled));
+        assert!(stopped.chain().any(is_cancelled));
         let pipe: anyhow::Result<()> = Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
         assert!(pipe.context("printing").unwrap_err().chain().any(is_broken_pipe));
     }
