@@ -164,6 +164,8 @@ pub struct Directory {
     /// Segments written since the last sync, and whether one of them is new.
     dirty: Mutex<(BTreeSet<u32>, bool)>,
     buffered: AtomicBool,
+    /// A segment could be opened for reading only: nothing is written any more.
+    read_only: AtomicBool,
     /// Held during a sync: whether an earlier one failed.
     sync_failed: Mutex<bool>,
 }
@@ -184,6 +186,7 @@ impl Directory {
             segments: RwLock::default(),
             dirty: Mutex::default(),
             buffered: AtomicBool::new(false),
+            read_only: AtomicBool::new(false),
             sync_failed: Mutex::new(false),
         })
     }
@@ -194,6 +197,9 @@ impl Directory {
 
     /// The file of a segment; `None` where it does not exist and is not to be made.
     fn segment(&self, segment: u32, make: bool) -> io::Result<Option<Arc<File>>> {
+        if make && self.read_only.load(Ordering::Relaxed) {
+            return Err(rustix::io::Errno::ROFS.into());
+        }
         if let Some(file) = self.segments.read().expect("no panic under this lock").get(&segment) {
             return Ok(Some(file.clone()));
         }
@@ -211,7 +217,11 @@ impl Directory {
                 self.open_file(&path, OFlags::RDWR | OFlags::CREATE)?
             }
             // A store on a file system that is mounted read-only can still be read.
-            Err(error) if !make && is_refusal(&error) => self.open_file(&path, OFlags::RDONLY)?,
+            Err(error) if !make && is_refusal(&error) => {
+                let file = self.open_file(&path, OFlags::RDONLY)?;
+                self.read_only.store(true, Ordering::Relaxed);
+                file
+            }
             opened => opened?,
         };
         let file = Arc::new(file);
@@ -296,11 +306,7 @@ impl Device for Directory {
         let file = self.made(extent)?;
         let written = file.write_all_at(buffer, offset_of(extent) + offset as u64);
         self.note_written(extent);
-        written.map_err(|error| match error.raw_os_error() {
-            // It could be opened for reading only.
-            Some(code) if code == rustix::io::Errno::BADF.raw_os_error() => rustix::io::Errno::ROFS.into(),
-            _ => error,
-        })
+        written
     }
 
     fn raw(&self, extent: u32, is_write: bool) -> io::Result<Option<(Arc<File>, u64)>> {
@@ -332,8 +338,6 @@ impl Device for Directory {
             let file = self.segment(segment, true)?.expect("made where it was not");
             let len = extents.len() as u64 * EXTENT_BYTES as u64;
             match fallocate(&file, FallocateFlags::empty(), offset_of(extents.start), len) {
-                // It could be opened for reading only.
-                Err(rustix::io::Errno::BADF) => return Err(rustix::io::Errno::ROFS.into()),
                 Err(rustix::io::Errno::OPNOTSUPP) => {
                     let zeros = crate::log::metadata_buffer(EXTENT_BYTES).map_err(io::Error::other)?;
                     extents

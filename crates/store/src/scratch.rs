@@ -3,7 +3,7 @@
 //! ```text
 //!   DEVICE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes; in it stands
 //!                                    which record of the log is the last (24 bytes: its generation and number, and
-//!                                    the sequence of the superblock), or nothing while that changes
+//!                                    the sequence of the superblock), or zeros while that changes
 //!   DEVICE/scratch/PID-RANDOM/       one for each job
 //!   DEVICE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
 //!   DEVICE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
@@ -34,6 +34,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::{Error, Place, Result, catalog::Run, encoding::Cursor, log::LastRecord};
 
 const RUN_BYTES: usize = 10;
+const LAST_RECORD_BYTES: usize = 24;
 
 /// The scratch folders of a store.
 #[derive(Debug)]
@@ -171,7 +172,9 @@ impl Registry {
         let told = roots.iter().filter_map(|root| fs::read(root.path.join("lock")).ok());
         let record = |bytes: Vec<u8>| {
             let mut bytes = Cursor(&bytes);
-            Some(LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? })
+            let last = LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? };
+            // Zeros are what was taken back.
+            (last.generation > 0).then_some(last)
         };
         told.map(record).collect()
     }
@@ -201,7 +204,12 @@ impl Registry {
     pub fn tell_nothing(&self) -> Result<()> {
         for root in self.roots.read().expect("no panic under this lock").iter() {
             let path = root.path.join("lock");
-            match File::options().write(true).open(&path).and_then(|file| file.set_len(0)) {
+            let take_back = |mut file: File| match file.metadata()?.len() {
+                0 => Ok(()),
+                // In place: that needs no space.
+                _ => file.write_all(&[0; LAST_RECORD_BYTES]),
+            };
+            match File::options().write(true).open(&path).and_then(take_back) {
                 // Where there is none, nothing was told.
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     return Err(Error::io("write", path, error));
@@ -228,6 +236,7 @@ impl Registry {
                     read_only.push(root.path)
                 }
                 Err(error @ Error::BadDevice { .. }) if !only_reads => return Err(error),
+                // That it is read-only tells most: it can still be read.
                 Err(error) if failed.as_ref().is_some_and(is_read_only_error) => drop(error),
                 Err(error) => failed = Some(error),
             }

@@ -227,11 +227,9 @@ impl Store {
             return Err(Error::BadDevice { path, what });
         }
         for path in paths {
-            if is_unfinished(path.as_ref()) {
-                continue;
-            }
             match Self::open_existing(path.as_ref()) {
                 Err(Error::NoStore { .. }) => {}
+                Err(_) if is_unfinished(path.as_ref()) => {}
                 Err(error) => return Err(error),
                 Ok(_) => return Err(Error::StoreExists { path: path.as_ref().to_path_buf() }),
             }

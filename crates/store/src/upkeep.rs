@@ -56,12 +56,12 @@ impl Findings {
 
 impl Store {
     /// Reads every extent of `names` (all datasets where there are none), each copy, all parity, lists and headers,
-    /// the superblocks and all copies of the log, and compares them with their checksums. A commit that a process began and
-    /// did not live to finish is no damage, and is finished first. With `repair`, what is
-    /// damaged is made again from the rest where that gives it, and written where it belongs; superblocks and log are
-    /// written anew.
+    /// the superblocks and all copies of the log, and compares them with their checksums. A commit that a process began
+    /// and did not live to finish is no damage, and is finished first. With `repair`, what is damaged is made again from
+    /// the rest where that gives it, and written where it belongs; superblocks and log are written anew.
     ///
-    /// Costs one read of everything, and buffers of 2 MiB from the budget: four for each drive, up to a quarter of it, four at least.
+    /// Costs one read of everything, and buffers of 2 MiB from the budget: four for each drive, up to a quarter of it,
+    /// four at least.
     ///
     /// # Errors
     /// [`crate::Error::NotFound`]; [`crate::Error::OverBudget`]; [`crate::Error::Cancelled`]. Damage is no error but a
@@ -112,8 +112,12 @@ impl Store {
 }
 
 fn look_at_file(job: &Job, file: &CheckedFile, repair: bool, findings: &mut Findings) -> Result<()> {
-    let count = job.store().stream_buffers(job.budget(), EXTENT_BYTES).max(BUFFERS_MIN);
-    let workers = job.budget().threads().min(count / 2);
+    if file.positions() == 0 {
+        return Ok(());
+    }
+    let wanted = job.store().stream_buffers(job.budget(), EXTENT_BYTES).max(BUFFERS_MIN);
+    let count = wanted.min(file.positions() as usize);
+    let workers = job.budget().threads().min(count.div_ceil(2));
     let mut buffers =
         Buffer::zeroed(job.budget(), count * EXTENT_BYTES, "buffers to verify with")?.split(EXTENT_BYTES);
     let look = Look { job, file, repair, next: AtomicU64::new(0), damage: Mutex::default() };
