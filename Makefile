@@ -45,7 +45,8 @@ bench: build ## measure against the peers
 	bench/run.sh
 
 .PHONY: test
-test: lint-rust deny test-rust fuzz lint-python test-python ## everything that .ci/run checks
+test: ## everything that .ci/run checks
+	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh lint-rust deny test-rust fuzz lint-python test-python
 
 .PHONY: lint-rust
 lint-rust: need-rust ## rustfmt, clippy and the docs, with warnings as errors
@@ -54,11 +55,13 @@ lint-rust: need-rust ## rustfmt, clippy and the docs, with warnings as errors
 	PYO3_PYTHON="$$(scripts/find-python.sh)" cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(LOCKED) --workspace --no-deps
 
-# --show-output: a test that skips itself says so on a line that cargo hides otherwise, and it is counted.
+# --show-output: a test that skips itself says so on a line that cargo hides otherwise, and it is counted. The log has
+# all; what is printed leaves the names of tests that passed out.
 .PHONY: test-rust
 test-rust: need-rust ## the tests and doc tests of the workspace
 	@mkdir -p $(LOGS)
-	cargo test $(LOCKED) --workspace --no-fail-fast -- --show-output 2>&1 | tee $(LOGS)/cargo.log
+	cargo test $(LOCKED) --workspace --no-fail-fast -- --show-output 2>&1 | tee $(LOGS)/cargo.log | \
+		grep --line-buffered -vE '^(test .* \.\.\. ok|successes:|    [a-z0-9_:]+|)$$'
 
 # Without a nightly toolchain it says that it is skipped.
 .PHONY: fuzz

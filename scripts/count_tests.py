@@ -2,7 +2,8 @@
 
     python3 scripts/count_tests.py target/test-logs/{cargo,fuzz,pytest}.log
 
-The last line printed is `N passed, N failed`, and `, N skipped` where any were. Skipped are: what
+Names the tests that failed, with the first lines of what they said. The last line printed is
+`N passed, N failed`, and `, N skipped` where any were. Skipped are: what
 cargo ignored, what pytest skipped or expected to fail, and a Rust test that printed a line starting
 with `skipped:` and returned: cargo reports that one as passed and shows what it printed only under
 `--show-output`. Each fuzz target counts as one test. The exit code is 1 where a test failed, or where a
@@ -22,6 +23,10 @@ CARGO_TEST_OUTPUT = re.compile(r"---- .+ stdout ----$")
 FUZZ_RESULT = re.compile(r"fuzz \w+ \.\.\. (ok|FAILED|skipped:)")
 PYTEST_WORDS = "passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?|rerun|subtests passed"
 PYTEST_RESULT = re.compile(rf"=*\s*(\d+ (?:{PYTEST_WORDS})(?:, \d+ (?:{PYTEST_WORDS}))*) in [\d.]+s\b")
+
+
+# Lines that are told of what a failed test said.
+SAID_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,45 @@ def count_pytest(lines: list[str]) -> Count | None:
     return None
 
 
+def failures(lines: list[str]) -> list[str]:
+    r"""Give the names of failed tests, each with the first lines that it said.
+
+    >>> log = '''test ring ... ok
+    ... test sort ... FAILED
+    ...
+    ... failures:
+    ...
+    ... ---- sort stdout ----
+    ... seed 7
+    ... thread 'sort' panicked at sort.rs:1:1:
+    ...
+    ... failures:
+    ...     sort
+    ... '''
+    >>> print("\n".join(failures(log.splitlines())))
+    FAILED sort
+        seed 7
+        thread 'sort' panicked at sort.rs:1:1:
+    >>> failures(["fuzz log ... FAILED", "FAILED tests/test_store.py::test_put - OSError: no room"])
+    ['FAILED fuzz log', 'FAILED tests/test_store.py::test_put - OSError: no room']
+    """
+    told = []
+    for line in lines:
+        if line.startswith("fuzz ") and line.endswith(" ... FAILED"):
+            told.append(f"FAILED {line.removesuffix(' ... FAILED')}")
+        elif line.startswith(("FAILED ", "ERROR ")):
+            told.append(line)
+        elif line.startswith("test ") and line.endswith(" ... FAILED"):
+            name = line.removeprefix("test ").removesuffix(" ... FAILED")
+            told.append(f"FAILED {name}")
+            heading = f"---- {name} stdout ----"
+            if heading in lines:
+                said = lines[lines.index(heading) + 1 :]
+                end = next((i for i, text in enumerate(said) if text.startswith(("----", "failures:"))), None)
+                told += [f"    {text}" for text in said[:end] if text.strip()][:SAID_LINES]
+    return told
+
+
 def count_log(path: Path) -> Count | None:
     """Count one log of any kind; None, and a line on standard error, where it holds no result."""
     try:
@@ -147,6 +191,7 @@ def count_log(path: Path) -> Count | None:
         return None
     lines = ANSI_COLOUR.sub("", text).splitlines()
     count = count_cargo(lines) or count_fuzz(lines) or count_pytest(lines)
+    print("".join(f"{line}\n" for line in failures(lines)), end="")
     if count is None:
         print(f"{path}: no result of cargo test, fuzzing or pytest in it", file=sys.stderr)
     return count

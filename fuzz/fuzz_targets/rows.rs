@@ -28,8 +28,14 @@ fn sorted<S: RowShape>(
     piece: usize,
 ) -> Vec<u8> {
     let memory_bytes = smallest_row_memory_bytes(1);
-    let config =
-        RowConfig { memory_bytes, threads: 1, descending, arena_bytes: Some(16 << 10), name: "fuzz" };
+    let config = RowConfig {
+        memory_bytes,
+        threads: 1,
+        descending,
+        arena_bytes: Some(16 << 10),
+        keep: None,
+        name: "fuzz",
+    };
     STORE.with(|(_, store)| {
         let job = store.job(Budget::new(memory_bytes, 1), Default::default()).expect("a job");
         let mut sort = RowSort::new(&job, shape, operation, &config).expect("it fits");

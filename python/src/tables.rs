@@ -67,7 +67,7 @@ pub(crate) fn sort_text(
     descending: bool,
     unique: bool,
 ) -> PyResult<String> {
-    let options = SortOptions { descending, unique };
+    let options = SortOptions { descending, unique, resume: false };
     work(py, job, paths, output, move |job, inputs, output| sort_lines(job, inputs, &output, options))
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn sort_binary(
         return Err(to_python(graph::Error::BadOption { option: "key", found, expected }));
     }
     let shape = FixedRows::new(bytes as usize, start as usize..end as usize);
-    let options = SortOptions { descending, unique };
+    let options = SortOptions { descending, unique, resume: false };
     work(py, job, paths, output, move |job, inputs, output| {
         sort_records(job, inputs, &output, shape, options)
     })
@@ -113,7 +113,7 @@ pub(crate) fn group(
     text: Vec<String>,
 ) -> PyResult<String> {
     let aggregates = aggregates.into_iter().map(aggregate).collect::<PyResult<Vec<Aggregate>>>()?;
-    let options = ReduceOptions { by, aggregates, as_text: text, general: false };
+    let options = ReduceOptions { by, aggregates, as_text: text, general: false, resume: false };
     work(py, job, paths, output, move |job, inputs, output| reduce(job, inputs, &output, &options))
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn kmers(
     min_count: &Bound<'_, PyAny>,
     codes: bool,
 ) -> PyResult<String> {
-    let options =
-        KmerOptions { k: whole("k", k)?, canonical, min_count: whole("min_count", min_count)?, codes };
+    let (k, min_count) = (whole("k", k)?, whole("min_count", min_count)?);
+    let options = KmerOptions { k, canonical, min_count, codes, resume: false };
     work(py, job, paths, output, move |job, inputs, output| count_kmers(job, inputs, &output, &options))
 }

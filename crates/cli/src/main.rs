@@ -92,7 +92,7 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
         StoreCommand::Get(words) => stores::get(session, &words)?,
         StoreCommand::Seal { names } => stores::seal(session, &names)?,
         StoreCommand::Rm { names } => stores::rm(session, &names)?,
-        StoreCommand::Jobs => stores::jobs(session)?,
+        StoreCommand::Jobs { remove } => stores::jobs(session, &remove)?,
         StoreCommand::Verify(words) => return stores::verify(session, &words.names, false),
         StoreCommand::Scrub(words) => return stores::verify(session, &words.names, true),
         StoreCommand::Df => stores::df(session)?,

@@ -6,7 +6,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use inshore::store::{Budget, Cancel, Error, Job, Report, Store, default_memory_bytes, default_store_path};
+use inshore::store::{
+    Budget, Cancel, Error, Job, Kept, Report, Store, default_memory_bytes, default_store_path, format_bytes,
+};
 
 use crate::{outcome::say, progress::Bar, signals, words::Everywhere};
 
@@ -90,6 +92,19 @@ pub struct Run {
 }
 
 impl Run {
+    /// Takes the bar off the screen and says what of a job that failed or was stopped is kept.
+    pub fn tell_kept(&mut self, session: &Session) {
+        self.bar = None;
+        let mine = |kept: &Kept| kept.process == Some(std::process::id());
+        let kept = session.store.kept().unwrap_or_default().into_iter().find(mine);
+        if let Some(Kept { name, pieces, bytes, .. }) = kept.filter(|_| !session.options.quiet) {
+            let bytes = format_bytes(bytes);
+            say(&format!(
+                "note: {pieces} finished runs ({bytes}) are kept as {name}: the same command goes on"
+            ));
+        }
+    }
+
     /// Takes the bar off the screen and gives what the job cost.
     pub fn finish(&mut self) -> Report {
         self.bar = None;

@@ -21,7 +21,7 @@ use crate::{
 pub fn sort(session: &Session, words: &Sort) -> Result<()> {
     session.check_stdout_is_free(&words.output)?;
     let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
-    let options = SortOptions { descending: words.reverse, unique: words.unique };
+    let options = SortOptions { descending: words.reverse, unique: words.unique, resume: words.resume };
     let shape = words.record.map(|bytes| shape(bytes, words.key_bytes)).transpose()?;
     let keys: Vec<SortKey> = words.key.iter().map(|key| key.0.clone()).collect();
     if keys.is_empty()
@@ -32,11 +32,12 @@ pub fn sort(session: &Session, words: &Sort) -> Result<()> {
     }
     let mut run = session.start()?;
     let (job, output) = (&run.job, &words.output);
-    let (summary, what) = match shape {
-        Some(shape) => (sort_records(job, &inputs, output, shape, options)?, "records"),
-        None if keys.is_empty() => (sort_lines(job, &inputs, output, options)?, "lines"),
-        None => (sort_table(job, &inputs, output, &keys, &words.text, options)?, "rows"),
+    let (sorted, what) = match shape {
+        Some(shape) => (sort_records(job, &inputs, output, shape, options), "records"),
+        None if keys.is_empty() => (sort_lines(job, &inputs, output, options), "lines"),
+        None => (sort_table(job, &inputs, output, &keys, &words.text, options), "rows"),
     };
+    let summary = sorted.inspect_err(|_| run.tell_kept(session))?;
     let sentence = sentence(&summary, what, &words.output);
     let outcome = Outcome::new("sort", run.finish(), summary, sentence);
     Ok(Outcome { sentence_aside: true, how: how(&summary), ..outcome }.tell(&session.options)?)
@@ -58,10 +59,16 @@ fn shape(record_bytes: u64, key: Option<KeyBytes>) -> Result<FixedRows> {
 
 fn sentence(summary: &SortSummary, what: &str, output: &Path) -> String {
     let (rows, bytes) = (summary.rows, format_bytes(summary.bytes));
-    match output == Path::new("-") {
+    let sentence = match output == Path::new("-") {
         true => format!("{rows} {what}"),
         false => format!("{rows} {what}, {bytes}, written to {}", output.display()),
-    }
+    };
+    sentence + &kept(summary.stats.rows_kept, what)
+}
+
+/// How much an interrupted job had done.
+pub fn kept(count: u64, what: &str) -> String {
+    if count > 0 { format!("; {count} {what} were sorted before") } else { String::new() }
 }
 
 fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {
@@ -85,6 +92,7 @@ pub fn reduce(session: &Session, words: &Reduce) -> Result<()> {
         aggregates: aggregates(words),
         as_text: words.text.clone(),
         general: false,
+        resume: words.resume,
     };
     if options.by.is_empty() && options.aggregates.is_empty() {
         bail!(
@@ -92,7 +100,8 @@ pub fn reduce(session: &Session, words: &Reduce) -> Result<()> {
         );
     }
     let mut run = session.start()?;
-    let summary = tables::reduce(&run.job, &inputs, &words.output, &options)?;
+    let summary = tables::reduce(&run.job, &inputs, &words.output, &options);
+    let summary = summary.inspect_err(|_| run.tell_kept(session))?;
     let sentence = match words.output == Path::new("-") {
         true => format!("{} groups of {} rows", summary.groups, summary.rows_in),
         false => {
@@ -100,6 +109,7 @@ pub fn reduce(session: &Session, words: &Reduce) -> Result<()> {
             format!("{groups} groups of {rows} rows written to {}", words.output.display())
         }
     };
+    let sentence = sentence + &kept(summary.rows_kept, "rows");
     let how = how_reduced(&summary);
     let outcome = Outcome::new("reduce", run.finish(), summary, sentence);
     Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)

@@ -57,15 +57,21 @@ Examples:
         #[arg(required = true)]
         names: Vec<String>,
     },
-    /// List who is at work on the store
+    /// List who is at work on the store, and what interrupted jobs kept
     ///
-    /// Jobs with the extents that they took, and processes that have datasets open. What dead ones left behind is
-    /// given back by the next job.
+    /// Jobs with the extents that they took, and processes that have datasets open; what dead ones left behind is
+    /// given back by the next job. Then the finished runs that jobs with --resume keep, until the same command went on
+    /// with them and ended, or until --remove.
     #[command(after_help = "\
 Examples:
   inshore store jobs
-  inshore store jobs --json | jq '.[].process'")]
-    Jobs,
+  inshore store jobs --remove resume-0123456789abcdef
+  inshore store jobs --json | jq '.jobs[].process, .kept[].name'")]
+    Jobs {
+        /// Remove what an interrupted job kept
+        #[arg(long, value_name = "NAME", num_args = 1..)]
+        remove: Vec<String>,
+    },
     Verify(Verify),
     Scrub(Scrub),
     /// Tell how full the devices are

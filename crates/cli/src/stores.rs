@@ -11,10 +11,11 @@ use anyhow::{Context, Result, bail};
 use inshore::{
     store::{
         BYTES, CheckedFile, Dataset, DatasetBuilder, DatasetSummary, Directory, Error, FileReader,
-        FileSource, FileWriter, Job, Redundancy, Store, format_bytes,
+        FileSource, FileWriter, Job, JobUsage, Kept, Redundancy, Store, format_bytes,
     },
     tables::NewFile,
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
@@ -393,17 +394,50 @@ fn for_each(
     Ok(())
 }
 
-pub fn jobs(session: &Session) -> Result<()> {
-    let jobs = session.store.jobs()?;
+/// What `store jobs` tells.
+#[derive(Serialize)]
+struct Work {
+    jobs: Vec<JobUsage>,
+    kept: Vec<Kept>,
+}
+
+pub fn jobs(session: &Session, remove: &[String]) -> Result<()> {
+    if !remove.is_empty() {
+        return for_each(session, "store jobs", "removed", remove, |name| session.store.remove_kept(name));
+    }
+    let work = Work { jobs: session.store.jobs()?, kept: session.store.kept()? };
     if session.options.json {
-        return Ok(print_json(&jobs)?);
+        return Ok(print_json(&work)?);
     }
-    if jobs.is_empty() {
-        if !session.options.quiet {
-            say(&format!("nobody is at work on {}", session.store.path().display()));
-        }
-        return Ok(());
+    let Work { jobs, kept } = work;
+    if jobs.is_empty() && !session.options.quiet {
+        say(&format!("nobody is at work on {}", session.store.path().display()));
     }
+    if !jobs.is_empty() {
+        print_jobs(&jobs)?;
+    }
+    if kept.is_empty() { Ok(()) } else { print_kept(&kept) }
+}
+
+/// What interrupted jobs left, for the same command with --resume.
+fn print_kept(kept: &[Kept]) -> Result<()> {
+    let header = [
+        ("kept", Align::Left),
+        ("runs", Align::Right),
+        ("bytes", Align::Right),
+        ("since", Align::Right),
+        ("process", Align::Right),
+        ("of", Align::Left),
+    ];
+    let rows = kept.iter().map(|kept| {
+        let process = kept.process.map_or("-".to_string(), |process| process.to_string());
+        let (bytes, since) = (format_bytes(kept.bytes), format!("{:.0} s", kept.seconds));
+        vec![kept.name.clone(), kept.pieces.to_string(), bytes, since, process, kept.what.clone()]
+    });
+    print_table(&header, &rows.collect::<Vec<_>>())
+}
+
+fn print_jobs(jobs: &[JobUsage]) -> Result<()> {
     let header = [
         ("process", Align::Right),
         ("role", Align::Left),

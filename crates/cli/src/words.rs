@@ -149,7 +149,7 @@ Examples:
   inshore sort access.log -o sorted.log
   inshore sort words-*.txt.gz --unique -o words.txt --memory 256MiB
   inshore sort sales.parquet --key region,price:desc -o sorted.parquet
-  inshore sort records.bin --record 100 --key-bytes 0..10 -o sorted.bin --memory 1GiB")]
+  inshore sort records.bin --record 100 --key-bytes 0..10 -o sorted.bin --memory 1GiB --resume")]
 pub struct Sort {
     /// Files to sort together; - is standard input
     #[arg(value_name = "INPUT", required = true)]
@@ -175,6 +175,9 @@ pub struct Sort {
     /// Of lines that are equal, or records and rows with equal keys, keep the first only
     #[arg(short, long)]
     pub unique: bool,
+    /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
+    #[arg(long)]
+    pub resume: bool,
 }
 
 /// A column to sort by.
@@ -234,6 +237,9 @@ pub struct Kmers {
     /// Also write how many k-mers occur once, twice, ...: CSV with the columns count and kmers
     #[arg(long, value_name = "FILE")]
     pub histogram: Option<PathBuf>,
+    /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
+    #[arg(long)]
+    pub resume: bool,
 }
 
 /// Count how often each value of a column occurs
@@ -257,6 +263,9 @@ pub struct Values {
     /// Columns of CSV that are text even where they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
+    /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
+    #[arg(long)]
+    pub resume: bool,
 }
 
 /// Group the rows of tables by columns and compute something of each group
@@ -304,6 +313,9 @@ pub struct Reduce {
     /// Columns of CSV that are text even where they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
+    /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
+    #[arg(long)]
+    pub resume: bool,
 }
 
 /// A range of bytes in a record.

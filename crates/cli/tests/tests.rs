@@ -5,12 +5,13 @@
 
 mod answers;
 mod drives;
-mod failures;
 mod graphs;
 mod kills;
 mod manual;
 mod memory;
 mod mounts;
+mod refusals;
+mod resuming;
 mod sorting;
 mod stopping;
 mod stores;

@@ -1,5 +1,6 @@
 //! What a sort-reduce may use, and the choice of its strategy. Nothing here allocates or does I/O.
 
+use inshore_store::Keep;
 use serde::Serialize;
 
 use crate::cost::{Choice, Layout};
@@ -59,6 +60,9 @@ pub struct Config {
     /// Forces the size of a sink's chunk in bytes of records, so that tests write runs; `None`: as large as the
     /// memory allows. Blocks of the runs shrink with it.
     pub chunk_bytes: Option<usize>,
+    /// Keeps runs for the sort-reduce that goes on with this one, and goes on with those that are there: it then merges
+    /// (or is dense, and keeps nothing). Each sink must say what it pushes ([`crate::Sink::begin_unit`]).
+    pub keep: Option<Keep>,
     /// The name of scratch files and in errors; a valid part of a file name.
     pub name: &'static str,
 }
@@ -74,6 +78,7 @@ impl Default for Config {
             expected_records: None,
             expected_keys: None,
             chunk_bytes: None,
+            keep: None,
             name: "records",
         }
     }

@@ -1,10 +1,11 @@
 //! Forming runs: the part of merging that belongs to one pushing thread.
 
-use inshore_store::Job;
+use inshore_store::{Job, Keep};
 
 use crate::{
     Error, Key, Operation, Result,
     chunk::Chunk,
+    keep::{self, Units},
     plan::MergePlan,
     record::key_max,
     run::{Run, RunWriter, run_bytes},
@@ -31,6 +32,8 @@ pub(crate) struct Formation<O: Operation> {
     map_suits: bool,
     /// Bytes of all runs.
     spilled_bytes: u64,
+    /// What of the input is in the chunk, where runs are kept.
+    units: Option<Units>,
     /// What happened since it was last asked.
     pub done: Formed<O::Key>,
 }
@@ -75,6 +78,7 @@ impl<O: Operation> Formation<O> {
         operation: O,
         plan: &MergePlan,
         range: Option<u64>,
+        keep: Option<Keep>,
     ) -> Result<Self> {
         let key_max = key_max::<O::Key>();
         let max = range.map_or(key_max, |range| key_max.min(range.saturating_sub(1).into()));
@@ -86,7 +90,8 @@ impl<O: Operation> Formation<O> {
             key_range: range,
             chunk: Chunk::new(plan.chunk, map, job.budget())?,
             sorter: Sorter::new(operation, plan.slab_records, job.budget())?,
-            writer: RunWriter::new(job, name, plan.block_bytes, plan.write_bytes)?,
+            units: keep.is_some().then(Units::default),
+            writer: RunWriter::new(job, name, keep, plan.block_bytes, plan.write_bytes)?,
             state: ChunkState::Empty,
             map_suits: range.is_some(),
             spilled_bytes: 0,
@@ -107,6 +112,9 @@ impl<O: Operation> Formation<O> {
             }
             let (taken, full) = self.chunk.push(&keys[done..], |i| value_at(done + i));
             done += taken;
+            if let Some(units) = &mut self.units {
+                units.add(taken as u64);
+            }
             if full {
                 self.make_room()?;
             }
@@ -138,6 +146,20 @@ impl<O: Operation> Formation<O> {
         self.write_run()
     }
 
+    /// What is pushed from now on are the records of a unit of the input from number `from` on.
+    pub fn begin_unit(&mut self, unit: u64, from: u64) {
+        if let Some(units) = &mut self.units {
+            units.begin(unit, from);
+        }
+    }
+
+    /// The unit has no more records.
+    pub fn end_unit(&mut self) {
+        if let Some(units) = &mut self.units {
+            units.end();
+        }
+    }
+
     /// Sorts and reduces what is in the chunk.
     ///
     /// # Errors
@@ -162,7 +184,16 @@ impl<O: Operation> Formation<O> {
         }
         self.done.records_in_runs += records;
         self.done.runs_count += 1;
-        self.done.runs.extend(self.writer.end()?);
+        let ended = match &mut self.units {
+            None => self.writer.end()?,
+            Some(units) => {
+                let spans = units.take();
+                let is_sound = self.sorter.operation().is_sound();
+                let state = |blocks, records| is_sound.then(|| keep::state(blocks, records, &spans));
+                self.writer.end_kept(state)?
+            }
+        };
+        self.done.runs.extend(ended);
         let map = if self.key_range.is_some() { self.chunk.map() } else { self.learned_map() };
         self.chunk.clear(map);
         self.state = ChunkState::Empty;

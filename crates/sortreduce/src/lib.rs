@@ -95,6 +95,8 @@ mod dense;
 mod error;
 mod form;
 mod front;
+mod keep;
+mod kept;
 mod keyrange;
 mod merge;
 mod part;

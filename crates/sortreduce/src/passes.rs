@@ -113,7 +113,8 @@ impl<O: Operation> Round<'_, O> {
     fn try_merge_group(&self, runs: Vec<Run<O::Key>>) -> Result<Option<Run<O::Key>>> {
         let _span = tracing::debug_span!("merge", runs = runs.len()).entered();
         let level = level_of(&runs) + 1;
-        let mut writer = RunWriter::new(self.job, self.name, self.plan.block_bytes, self.plan.write_bytes)?;
+        let mut writer =
+            RunWriter::new(self.job, self.name, None, self.plan.block_bytes, self.plan.write_bytes)?;
         writer.begin(level)?;
         let part = RunsPart::new(self.operation.clone(), *self.plan, runs, self.threads);
         let mut merge = part.begin(self.job)?;

@@ -80,6 +80,11 @@ pub trait Operation: Clone + Send + Sync + 'static {
     type Value: Value;
     /// Combines two values of one key.
     fn combine(&self, a: Self::Value, b: Self::Value) -> Self::Value;
+    /// Whether all went well so far, a sum did not overflow for example. If not, nothing is kept any more for a
+    /// sort-reduce that goes on with this one.
+    fn is_sound(&self) -> bool {
+        true
+    }
 }
 
 /// Some records in order: `keys[i]` belongs to `values[i]`. Keys ascend strictly, also from block to block.

@@ -12,11 +12,16 @@
 //! of checking (see `CheckedFile` of the store), so that no record straddles a check. Where a run begins and how
 //! many records it has is kept in memory. Several runs share a file because a file takes whole extents
 //! of 2 MiB and two buffers to write, and a budget of 64 MiB makes thousands of runs of a terabyte. The first key of each
-//! block is kept in memory too, beside the block's checksum, so that a run can be read from any key on.
+//! block is kept in memory too, beside the block's checksum, so that a run can be read from any key on. A run that is kept
+//! for another job has a file of its own, with its first keys behind the blocks.
 
 use std::{marker::PhantomData, ops::Range, sync::Arc};
 
-use inshore_store::{Buffer, CheckedFile, FileWriter, Job, PendingRead, Reservation};
+use inshore_store::{
+    Buffer, CheckedFile, DatasetBuilder, FileReader, FileWriter, Job, Keep, PendingRead, Reservation,
+};
+
+use zerocopy::IntoBytes;
 
 use crate::{
     Key, Result, Value,
@@ -72,6 +77,40 @@ impl<K: Key> FirstKeys<K> {
 }
 
 impl<K: Key> Run<K> {
+    /// Opens a run that was kept: so many blocks and records in `file`. `None` where that is no such run.
+    ///
+    /// # Errors
+    /// I/O and damage; no memory for the first keys of its blocks.
+    pub fn open_kept<V: Value>(
+        job: &Job,
+        file: CheckedFile,
+        blocks: u64,
+        records: u64,
+        block_bytes_max: usize,
+    ) -> Result<Option<Run<K>>> {
+        let block_bytes = file.block_bytes();
+        let keys_start = blocks.saturating_mul(block_bytes as u64);
+        let is_sound = block_bytes <= block_bytes_max
+            && records > 0
+            && file.len() == keys_start.saturating_add(blocks.saturating_mul(size_of::<K>() as u64))
+            && records.div_ceil(Layout::<K, V>::new(block_bytes).block_records as u64) == blocks;
+        if !is_sound {
+            return Ok(None);
+        }
+        let keys_bytes = file.len() - keys_start;
+        let reservation = job.budget().reserve(keys_bytes, "the first keys of blocks of runs")?;
+        let mut keys = vec![K::default(); blocks as usize];
+        let mut reader = FileReader::new(job, &file, keys_start..file.len(), block_bytes)?;
+        let mut rest = keys.as_mut_slice().as_mut_bytes();
+        while let Some(piece) = reader.next_piece()? {
+            let (part, after) = rest.split_at_mut(piece.len());
+            part.copy_from_slice(piece);
+            rest = after;
+        }
+        let first_keys = Arc::new(FirstKeys { keys, reservation });
+        Ok(Some(Run { file, first_keys, blocks: 0..blocks, records, level: 0 }))
+    }
+
     /// The first keys of its blocks.
     fn first_keys(&self) -> &[K] {
         &self.first_keys.keys[self.blocks.start as usize..self.blocks.end as usize]
@@ -129,6 +168,7 @@ impl<K: Key, V: Value> Layout<K, V> {
 pub(crate) struct RunWriter<K, V> {
     job: Job,
     name: &'static str,
+    keep: Option<Keep>,
     write_bytes: usize,
     layout: Layout<K, V>,
     staging: Buffer,
@@ -139,17 +179,26 @@ pub(crate) struct RunWriter<K, V> {
 #[derive(Debug)]
 struct OpenFile<K> {
     writer: FileWriter,
+    /// The dataset that a kept run becomes.
+    piece: Option<DatasetBuilder>,
     first_keys: FirstKeys<K>,
     /// First block, blocks, records and level of the runs in it.
     runs: Vec<(u64, u64, u64, u32)>,
 }
 
 impl<K: Key, V: Value> RunWriter<K, V> {
-    /// Nothing is created before the first run.
-    pub fn new(job: &Job, name: &'static str, block_bytes: usize, write_bytes: usize) -> Result<Self> {
+    /// Nothing is created before the first run. With `keep`, each run is ended by [`RunWriter::end_kept`].
+    pub fn new(
+        job: &Job,
+        name: &'static str,
+        keep: Option<Keep>,
+        block_bytes: usize,
+        write_bytes: usize,
+    ) -> Result<Self> {
         Ok(RunWriter {
             job: job.clone(),
             name,
+            keep,
             write_bytes,
             layout: Layout::new(block_bytes),
             staging: Buffer::zeroed(job.budget(), block_bytes, "a run's block")?,
@@ -172,10 +221,15 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     }
 
     fn create(&self) -> Result<OpenFile<K>> {
-        let writer = FileWriter::create(&self.job, self.name, self.layout.block_bytes, self.write_bytes)?;
+        let (block, write) = (self.layout.block_bytes, self.write_bytes);
+        let mut piece = self.keep.as_ref().map(|keep| keep.begin(&self.job)).transpose()?;
+        let writer = match &mut piece {
+            None => FileWriter::create(&self.job, self.name, block, write)?,
+            Some(piece) => piece.file("records", block, write)?,
+        };
         let reservation = self.job.budget().reserve(0, "the first keys of blocks of runs")?;
         let first_keys = FirstKeys { keys: Vec::new(), reservation };
-        Ok(OpenFile { writer, first_keys, runs: Vec::with_capacity(RUNS_PER_FILE) })
+        Ok(OpenFile { writer, piece, first_keys, runs: Vec::with_capacity(RUNS_PER_FILE) })
     }
 
     /// Appends records to the run.
@@ -221,16 +275,47 @@ impl<K: Key, V: Value> RunWriter<K, V> {
         }
     }
 
+    /// Ends the run, and keeps it with a `state` that is made of its blocks and records; `None`: it is not kept.
+    ///
+    /// # Errors
+    /// Those of [`FileWriter::write`] and [`Keep::commit`].
+    pub fn end_kept(&mut self, state: impl FnOnce(u64, u64) -> Option<Vec<u8>>) -> Result<Vec<Run<K>>> {
+        if self.staged > 0 {
+            self.write_block()?;
+        }
+        let file = self.current.as_mut().expect("a run was begun");
+        let (_, blocks, records, _) = file.runs[0];
+        let piece = file.piece.take().zip(self.keep.as_ref());
+        let (mut piece, keep) = piece.expect("a writer that keeps");
+        let OpenFile { mut writer, first_keys, runs, .. } = self.current.take().expect("a run was begun");
+        writer.write(first_keys.keys.as_bytes())?;
+        let file = piece.add_and_open(writer)?;
+        if let Some(state) = state(blocks, records) {
+            keep.commit(piece, &state)?;
+        }
+        Self::runs_of(file, first_keys, runs)
+    }
+
     /// Ends the file and gives its runs.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`] of a write that was still on its way.
     pub fn finish(&mut self) -> Result<Vec<Run<K>>> {
-        let Some(OpenFile { writer, mut first_keys, runs }) = self.current.take() else {
-            return Ok(Vec::new());
-        };
+        match self.current.take() {
+            Some(OpenFile { writer, first_keys, runs, .. }) => {
+                Self::runs_of(writer.finish()?, first_keys, runs)
+            }
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn runs_of(
+        file: CheckedFile,
+        mut first_keys: FirstKeys<K>,
+        runs: Vec<(u64, u64, u64, u32)>,
+    ) -> Result<Vec<Run<K>>> {
         first_keys.end()?;
-        let (file, first_keys) = (writer.finish()?, Arc::new(first_keys));
+        let first_keys = Arc::new(first_keys);
         let run = |(start, blocks, records, level)| Run {
             file: file.clone(),
             first_keys: first_keys.clone(),

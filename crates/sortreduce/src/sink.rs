@@ -17,6 +17,8 @@ pub struct Sink<O: Operation> {
     /// What combines before anything goes to the target, with the hash-first strategy.
     front: Option<Box<Front<O>>>,
     target: Target<O>,
+    /// Records of the unit that are in runs already, from an interrupted sort-reduce: they are passed over.
+    passed_over: u64,
     staged: usize,
     keys: Box<[O::Key; STAGED_RECORDS]>,
     values: Box<[O::Value]>,
@@ -51,10 +53,30 @@ impl<O: Operation> Sink<O> {
             shared,
             front: front.map(Box::new),
             target,
+            passed_over: 0,
             staged: 0,
             keys: Box::new([O::Key::default(); STAGED_RECORDS]),
             values: vec![O::Value::default(); STAGED_RECORDS].into_boxed_slice(),
         }
+    }
+
+    /// Says that the records from here on are those of a unit of the input, all of them, in an order that is the same
+    /// whenever this is done again; each unit is pushed by one sink. Needed with [`crate::Config::keep`] only. Gives
+    /// `false` where all of them are in runs already and need not be pushed.
+    ///
+    /// # Errors
+    /// Those of [`Sink::push`].
+    pub fn begin_unit(&mut self, unit: u64) -> Result<bool> {
+        self.flush()?;
+        let (records, is_whole) = self.shared.covered(unit);
+        if let Target::Merge(formation) = &mut self.target {
+            formation.end_unit();
+            if !is_whole {
+                formation.begin_unit(unit, records);
+            }
+        }
+        self.passed_over = records;
+        Ok(!is_whole)
     }
 
     /// Takes a record. Mostly it is only put aside; now and then bins are applied or written, or a run is written.
@@ -96,6 +118,7 @@ impl<O: Operation> Sink<O> {
 
     #[inline(never)]
     fn scatter(&mut self, keys: &[O::Key], value: O::Value) -> Result<()> {
+        let keys = &keys[self.pass_over(keys.len())..];
         let Sink { target, shared, .. } = self;
         match &mut self.front {
             None => target.push(keys, |_| value, shared),
@@ -107,8 +130,9 @@ impl<O: Operation> Sink<O> {
 
     #[inline(never)]
     fn flush(&mut self) -> Result<()> {
+        let staged = self.pass_over(self.staged)..self.staged;
         let Sink { target, shared, .. } = self;
-        let (keys, values) = (&self.keys[..self.staged], &self.values[..self.staged]);
+        let (keys, values) = (&self.keys[staged.clone()], &self.values[staged]);
         self.staged = 0;
         let value_at = |i| values[i];
         match &mut self.front {
@@ -117,6 +141,13 @@ impl<O: Operation> Sink<O> {
                 front.push(keys, value_at, |keys, values| target.push(keys, |i| values[i], shared))
             }
         }
+    }
+
+    /// How many of the next records are in runs already.
+    fn pass_over(&mut self, records: usize) -> usize {
+        let passed_over = self.passed_over.min(records as u64);
+        self.passed_over -= passed_over;
+        passed_over as usize
     }
 
     /// Ends this thread's input. What is left in memory is sorted here, so that threads do it side by side.
@@ -135,6 +166,7 @@ impl<O: Operation> Sink<O> {
         match target {
             Target::Dense(bins) => bins.finish(shared.dense())?,
             Target::Merge(mut formation) => {
+                formation.end_unit();
                 formation.sort()?;
                 formation.done.records_pushed += combined;
                 shared.take_back(*formation);

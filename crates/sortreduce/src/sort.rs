@@ -61,6 +61,10 @@ pub(crate) fn sorter_bytes(slab_records: usize, key_bytes: usize, value_bytes: u
 }
 
 impl<O: Operation> Sorter<O> {
+    pub fn operation(&self) -> &O {
+        &self.operation
+    }
+
     /// A sorter for slabs of `slab_records` (1 or more).
     pub fn new(operation: O, slab_records: usize, budget: &Budget) -> Result<Self> {
         let what = "the memory that records are sorted in";

@@ -14,6 +14,7 @@ use crate::{
     dense::{Bins, Dense, DensePart},
     form::{Formation, Formed},
     front::{self, Front},
+    keep::{self, Covered},
     merge::SortedChunk,
     part::{ChunksPart, Part, RunsPart},
     partition::{Binned, Partitioner},
@@ -38,6 +39,9 @@ pub(crate) struct Shared<O: Operation> {
     pub config: Config,
     choice: Choice,
     sinks_open: AtomicUsize,
+    /// What of the input is in runs that were kept.
+    covered: Covered,
+    records_kept: u64,
     method: Method<O>,
 }
 
@@ -74,14 +78,20 @@ impl<O: Operation> SortReduce<O> {
     /// [`inshore_store::Error::OverBudget`] where the job's budget has less; [`Error::NoKeyRange`].
     pub fn new(job: &Job, operation: O, config: &Config) -> Result<Self> {
         let profile = job.store().drive_profile();
-        let choice = Choice::new(config, layout::<O>(), profile.as_ref());
-        let method = match choice.strategy {
+        let mut choice = Choice::new(config, layout::<O>(), profile.as_ref());
+        if config.keep.is_some() && choice.strategy != Strategy::Dense {
+            choice.strategy = Strategy::Merge;
+        }
+        let mut method = match choice.strategy {
             Strategy::Dense => Method::dense(job, operation.clone(), config)?,
             Strategy::Partition => Method::partition(config)?,
             Strategy::Merge => Method::merge(config, None)?,
             Strategy::HashFirst => Method::hash_first(config)?,
         };
+        let (records_kept, covered) = method.find_kept(job, config)?;
         Ok(SortReduce(Arc::new(Shared {
+            covered,
+            records_kept,
             job: job.clone(),
             operation,
             config: config.clone(),
@@ -99,6 +109,11 @@ impl<O: Operation> SortReduce<O> {
             Method::Merge { slots: None, .. } => Strategy::Merge,
             Method::Merge { slots: Some(_), .. } => Strategy::HashFirst,
         }
+    }
+
+    /// How many records an interrupted sort-reduce before this one kept in runs: they are passed over when they are pushed.
+    pub fn records_kept(&self) -> u64 {
+        self.0.records_kept
     }
 
     /// Why that strategy: what each one was estimated to cost.
@@ -179,6 +194,20 @@ impl<O: Operation> Method<O> {
         Ok(Method::Merge { plan, slots, state })
     }
 
+    /// Takes over the runs that an interrupted sort-reduce kept, and gives how many records are in them, and which.
+    fn find_kept(&mut self, job: &Job, config: &Config) -> Result<(u64, Covered)> {
+        let (Some(keep), Method::Merge { plan, state, .. }) = (&config.keep, self) else {
+            return Ok((0, Covered::default()));
+        };
+        let found = keep::find::<O::Key, O::Value>(job, keep, plan.block_bytes)?;
+        let formed = &mut state.get_mut().expect("no panic under this lock").formed;
+        formed.records_pushed = found.pushed;
+        formed.records_in_runs = found.runs.iter().map(|run| run.records).sum();
+        formed.runs_count = found.runs.len() as u64;
+        formed.runs = found.runs;
+        Ok((found.pushed, found.covered))
+    }
+
     /// Fronts take their memory from what merging has.
     fn hash_first(config: &Config) -> Result<Self> {
         let fits = |bytes| front::plan(&Config { memory_bytes: bytes, ..config.clone() }, layout::<O>());
@@ -240,8 +269,8 @@ impl<O: Operation> Shared<O> {
     }
 
     fn formation(&self, plan: &MergePlan) -> Result<Formation<O>> {
-        let Config { name, key_range, .. } = self.config;
-        Formation::new(&self.job, name, self.operation.clone(), plan, key_range)
+        let Config { name, key_range, ref keep, .. } = self.config;
+        Formation::new(&self.job, name, self.operation.clone(), plan, key_range, keep.clone())
     }
 
     fn finish(self) -> Result<Sorted<O>> {
@@ -328,6 +357,11 @@ fn finish_on_flash<O: Operation>(
 }
 
 impl<O: Operation> Shared<O> {
+    /// How many records of a unit are in kept runs, and whether these are all.
+    pub fn covered(&self, unit: u64) -> (u64, bool) {
+        (self.covered.records(unit), self.covered.is_whole(unit))
+    }
+
     pub fn dense(&self) -> &Dense<O> {
         match &self.method {
             Method::Dense { dense, .. } => dense,

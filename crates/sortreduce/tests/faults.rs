@@ -213,6 +213,7 @@ fn row_config() -> RowConfig {
         descending: false,
         arena_bytes: Some(16 << 10),
         name: "test",
+        ..RowConfig::default()
     }
 }
 

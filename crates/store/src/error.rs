@@ -87,6 +87,14 @@ pub enum Error {
         /// The store.
         store: PathBuf,
     },
+    /// A living job is at work with what was to be taken over or removed.
+    #[error("process {process} is at work with {name}: wait until it ends, or stop it")]
+    InUse {
+        /// The name.
+        name: String,
+        /// The number of the process.
+        process: u32,
+    },
     /// A name that cannot be used for a dataset.
     #[error(
         "bad name {name:?}: expected 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or digit"

@@ -11,6 +11,7 @@
 //!   [`FileWriter`] makes one, [`FileReader`] streams it, [`BlockFile`] is the one that is changed in place.
 //! - [`Store`]: named [`Dataset`]s on a set of devices, each published by one record of the log.
 //! - [`Job`]: one run of one command: its budget, extents, counters, progress and stop flag.
+//! - [`Keep`]: pieces of a job's finished work that outlive it, for the job that goes on with it.
 //! - [`measure`]: what a drive can do; its [`DriveProfile`] stays with the store and feeds estimates of time.
 //!
 //! ```text
@@ -39,6 +40,7 @@ pub mod fuzzing;
 mod header;
 mod io;
 mod job;
+mod keep;
 mod lease;
 mod log;
 mod measure;
@@ -69,6 +71,7 @@ pub use device::{Device, Directory, EXTENT_BYTES, SEGMENT_EXTENTS};
 pub use error::{Error, Result};
 pub use faulty::{Fault, Faulty};
 pub use job::{Cancel, Counters, DriveFloor, Job, LevelReport, PhaseReport, Progress, ProgressState, Report};
+pub use keep::{Keep, Kept, KeptPiece};
 pub use log::DeviceEntry;
 pub use measure::{MeasurePlan, measure};
 pub use memory::Memory;

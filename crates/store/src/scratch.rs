@@ -9,6 +9,7 @@
 //!   DEVICE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
 //!   DEVICE/scratch/PID-RANDOM/lease  extents that it took (10 bytes each: device, first extent, count)
 //!   DEVICE/scratch/PID-RANDOM/pin    the oldest commit that it reads (8 bytes); absent: none
+//!   DEVICE/scratch/PID-RANDOM/keeps  what it keeps for the job that goes on with it (a name); absent: nothing
 //! ```
 //!
 //! The same stands in the folder of every device, and who changes something holds the locks of all devices that it
@@ -280,6 +281,8 @@ pub struct Owner {
     pub pin: Option<u64>,
     /// When it came.
     pub since: Option<std::time::SystemTime>,
+    /// The name of what it keeps for the job that goes on with it.
+    pub keeps: Option<String>,
 }
 
 impl Guard<'_> {
@@ -298,7 +301,8 @@ impl Guard<'_> {
             let path = folders[0].clone();
             let since = fs::metadata(path.join("lock")).and_then(|lock| lock.modified()).ok();
             let (lease, pin) = (read_lease(&folders)?, oldest_pin(&folders)?);
-            owners.push(Owner { path, process, is_reader, lease, pin, since });
+            let keeps = folders.iter().find_map(|folder| fs::read_to_string(folder.join("keeps")).ok());
+            owners.push(Owner { path, process, is_reader, lease, pin, since, keeps });
         }
         Ok(owners)
     }
@@ -414,7 +418,7 @@ fn new_member(path: &Path, known: Option<&Path>) -> Result<File> {
     let lock = open_lock(&path.join("lock"))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)
         .map_err(|error| Error::io("lock", path.join("lock"), error.into()))?;
-    for (name, known) in ["lease", "pin"].iter().filter_map(|name| Some((name, known?))) {
+    for (name, known) in ["lease", "pin", "keeps"].iter().filter_map(|name| Some((name, known?))) {
         if let Some(bytes) = read_if_there(&known.join(name))? {
             let copy = path.join(name);
             fs::write(&copy, bytes).map_err(|error| Error::io("write", copy, error))?;
@@ -457,6 +461,11 @@ impl Scratch {
             }
             None => fs::remove_file(path),
         })
+    }
+
+    /// Writes down what is kept here. To be called under the store's lock.
+    pub(crate) fn keep(&self, name: &str) -> Result<()> {
+        self.in_each("keeps", |path| fs::write(path, name))
     }
 
     /// Does something to a file in each folder. Where a drive is full, fails or is gone, the others count.

@@ -703,6 +703,18 @@ impl Shared {
         self.registry.share()?.owners()
     }
 
+    /// Writes down that an owner keeps its work under `name`, unless another living one does: then gives its process.
+    pub fn claim(&self, scratch: &Scratch, name: &str) -> Result<Option<u32>> {
+        let mut state = self.state();
+        let guard = self.lock(&mut state)?;
+        let owners = guard.owners()?;
+        if let Some(owner) = owners.iter().find(|owner| owner.keeps.as_deref() == Some(name)) {
+            return Ok(Some(owner.process));
+        }
+        scratch.keep(name)?;
+        Ok(None)
+    }
+
     /// Extents that nobody may take, as runs.
     pub fn busy_extents(&self) -> Result<Vec<Run>> {
         let mut state = self.state();

@@ -39,14 +39,28 @@ impl FileSource {
     /// # Errors
     /// [`Error::Io`], also for what is no regular file.
     pub fn open(job: &Job, path: &Path) -> Result<FileSource> {
+        Self::open_at(job, path, 0)
+    }
+
+    /// The same from byte `start` on, rounded down to a multiple of 1 MiB.
+    ///
+    /// # Errors
+    /// As [`FileSource::open`].
+    pub fn open_at(job: &Job, path: &Path, start: u64) -> Result<FileSource> {
         let fail = |error| Error::io("open", path, error);
         let (file, len) = open(path).map_err(fail)?;
         let device = Arc::new(PlainFile { path: path.display().to_string(), file: Arc::new(file), len });
         let buffers = Buffer::zeroed(job.budget(), BUFFERS * BUFFER_BYTES, "buffers to read a file")?;
         let (spare, ahead) = (buffers.split(BUFFER_BYTES), VecDeque::new());
-        let mut source = FileSource { job: job.clone(), device, len, next: 0, spare, ahead, current: None };
+        let next = start.min(len) / BUFFER_BYTES as u64 * BUFFER_BYTES as u64;
+        let mut source = FileSource { job: job.clone(), device, len, next, spare, ahead, current: None };
         source.read_ahead();
         Ok(source)
+    }
+
+    /// Where the next piece begins.
+    pub fn position(&self) -> u64 {
+        self.next - self.ahead.iter().map(|(_, len)| *len as u64).sum::<u64>()
     }
 
     /// Bytes in the file when it was opened: so many are read.

@@ -21,6 +21,7 @@ use crate::{
     catalog::Run,
     checked::{Identity, Kept},
     extents::Extents,
+    keep::KEPT,
     log::read_superblock,
     scratch::random_u64,
     shared::{Failed, NewStore, Shared},
@@ -398,13 +399,14 @@ impl Store {
         CheckedFile::of_record(label, file, identity, record.redundancy, kept)
     }
 
-    /// All datasets, by name.
+    /// All datasets, by name, without what jobs keep for those that go on with them ([`Store::kept`]).
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFormat`].
     pub fn list(&self) -> Result<Vec<DatasetSummary>> {
         let catalog = self.0.catalog()?;
-        Ok(catalog.datasets.values().map(DatasetSummary::of).collect())
+        let datasets = catalog.datasets.values().filter(|record| record.kind != KEPT);
+        Ok(datasets.map(DatasetSummary::of).collect())
     }
 
     /// Removes a dataset. Jobs that have it open go on undisturbed.

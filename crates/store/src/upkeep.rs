@@ -69,7 +69,7 @@ impl Store {
     pub fn verify(&self, job: &Job, names: &[String], repair: bool) -> Result<Findings> {
         let mut findings = Findings::default();
         let all: Vec<String> = match names {
-            [] => self.list()?.into_iter().map(|summary| summary.name).collect(),
+            [] => self.0.catalog()?.datasets.keys().cloned().collect(),
             names => names.to_vec(),
         };
         let datasets: Vec<Dataset> = all

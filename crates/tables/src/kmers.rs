@@ -34,8 +34,8 @@ use inshore_store::Job;
 use serde::Serialize;
 
 use crate::{
-    Error, Input, Result, TableWriter, pieces::for_each_piece, sequences::Sequences, sort::sort_memory,
-    writer::BackgroundWriter,
+    Error, Input, Result, TableWriter, pieces::for_each_piece, resume, sequences::Sequences,
+    sort::sort_memory, writer::BackgroundWriter,
 };
 
 /// The longest k-mer: its code and the reverse complement's have 126 bits.
@@ -54,17 +54,19 @@ pub struct KmerOptions {
     pub min_count: u32,
     /// Writes codes instead of text (k up to 32).
     pub codes: bool,
+    /// Finished runs outlive an interruption, and those of an interrupted count like this are gone on with.
+    pub resume: bool,
 }
 
 impl Default for KmerOptions {
     /// Canonical, 25 bases, all of them, as text.
     fn default() -> Self {
-        KmerOptions { k: 25, canonical: true, min_count: 1, codes: false }
+        KmerOptions { k: 25, canonical: true, min_count: 1, codes: false, resume: false }
     }
 }
 
 /// What was counted.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct KmerSummary {
     /// Sequences read.
     pub sequences: u64,
@@ -72,6 +74,8 @@ pub struct KmerSummary {
     pub bases: u64,
     /// Stretches of k bases.
     pub kmers: u64,
+    /// Of them, stretches that an interrupted count before this one had in runs.
+    pub kmers_kept: u64,
     /// Different ones.
     pub distinct: u64,
     /// Those written: seen often enough.
@@ -120,7 +124,7 @@ trait Code: Key {
         k: u32,
         canonical: bool,
         give: impl FnMut(&[Self]) -> Result<()>,
-    ) -> Result<u64>;
+    ) -> Result<()>;
 }
 
 macro_rules! code {
@@ -135,13 +139,12 @@ macro_rules! code {
                 k: u32,
                 canonical: bool,
                 mut give: impl FnMut(&[Self]) -> Result<()>,
-            ) -> Result<u64> {
+            ) -> Result<()> {
                 const PIECE: usize = 2048;
                 let mask = <$type>::MAX >> (<$type>::BITS - 2 * k);
                 let high = 2 * (k - 1);
                 let (mut forward, mut reverse, mut bases): ($type, $type, u32) = (0, 0, 0);
                 let mut codes = [0; PIECE];
-                let mut all = 0;
                 for letters in block.chunks(PIECE) {
                     let mut count = 0;
                     for &letter in letters {
@@ -152,10 +155,9 @@ macro_rules! code {
                         codes[count] = if canonical { forward.min(reverse) } else { forward };
                         count += usize::from(bases >= k);
                     }
-                    all += count as u64;
                     give(&codes[..count])?;
                 }
-                Ok(all)
+                Ok(())
             }
         }
     };
@@ -197,18 +199,22 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
     let sizes: Option<u64> = inputs.iter().map(Input::compressed_bytes).sum();
     let held = (BLOCK_BYTES * (3 * threads + 2)) as u64 + (6 << 20);
     let smallest = smallest_memory_bytes(threads, size_of::<K>() + 4);
+    let question = (options.k, options.canonical);
+    let keep = options.resume.then(|| resume::keep(job, "count kmers of", question, inputs)).transpose()?;
     let config = Config {
         key_range: 1u64.checked_shl(2 * options.k).filter(|&range| range > 1),
         memory_bytes: sort_memory(budget, "counting k-mers", held, (15, 16), smallest)?,
         sinks: threads,
         // About as many as there are letters; packed files have four times as many.
         expected_records: sizes,
+        keep: keep.clone(),
         name: "kmers",
         ..Config::default()
     };
     job.start_phase("counting", "bytes", sizes.unwrap_or(0));
     let reduce = SortReduce::new(job, Count::<K>(PhantomData), &config)?;
     let choice = Some(reduce.choice().clone());
+    let kmers_kept = reduce.records_kept();
     let mut summary = push_all(job, inputs, options, threads, &reduce)?;
     let mut sorted = reduce.finish()?;
     job.start_phase("writing k-mers", "k-mers", 0);
@@ -228,8 +234,10 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
     let stats = sorted.stats();
     drop(sorted);
     summary.written = writer.finish()?;
+    keep.map_or(Ok(()), |keep| keep.finish())?;
     histogram.truncate(HISTOGRAM - histogram.iter().rev().take_while(|&&count| count == 0).count());
-    Ok(KmerSummary { histogram, runs: stats.runs, bytes_spilled: stats.bytes_spilled, choice, ..summary })
+    let (kmers, runs, bytes_spilled) = (stats.records_in, stats.runs, stats.bytes_spilled);
+    Ok(KmerSummary { kmers, kmers_kept, histogram, runs, bytes_spilled, choice, ..summary })
 }
 
 /// Reads all inputs on this thread and pushes their k-mers on as many as there are.
@@ -240,7 +248,7 @@ fn push_all<K: Code>(
     threads: usize,
     reduce: &SortReduce<Count<K>>,
 ) -> Result<KmerSummary> {
-    let (send, queue) = sync_channel::<Vec<u8>>(threads);
+    let (send, queue) = sync_channel::<(u64, Vec<u8>)>(threads);
     let queue = Arc::new(Mutex::new(queue));
     thread::scope(|scope| {
         let work = || {
@@ -252,7 +260,11 @@ fn push_all<K: Code>(
         let read = || -> Result<(u64, u64)> {
             // A worker that failed has gone: its error is told below.
             let stopped = || Error::Store(inshore_store::Error::Cancelled);
-            let emit = |block| send.send(block).map_err(|_| stopped());
+            let mut numbers = 0..;
+            let emit = |block| {
+                let number = numbers.next().expect("more numbers than blocks");
+                send.send((number, block)).map_err(|_| stopped())
+            };
             let mut sequences = Sequences::new(BLOCK_BYTES, options.k as usize - 1, emit);
             for input in inputs {
                 let input = input.clone().stopped_by(job.cancel());
@@ -263,42 +275,27 @@ fn push_all<K: Code>(
         };
         let found = read();
         drop(send);
-        let pushed: Result<Vec<u64>> =
+        let pushed: Result<()> =
             workers.into_iter().map(|worker| worker.join().expect("workers do not panic")).collect();
         // What a worker failed with comes before that it had gone.
-        let kmers = pushed.map(|pushed| pushed.into_iter().sum());
-        let (kmers, (sequences, bases)) = match (kmers, found) {
-            (Err(error), _) | (_, Err(error)) => return Err(error),
-            (Ok(kmers), Ok(found)) => (kmers, found),
-        };
-        let (distinct, written, runs, bytes_spilled) = (0, 0, 0, 0);
-        Ok(KmerSummary {
-            choice: None,
-            sequences,
-            bases,
-            kmers,
-            distinct,
-            written,
-            histogram: Vec::new(),
-            runs,
-            bytes_spilled,
-        })
+        let (sequences, bases) = pushed.and(found)?;
+        Ok(KmerSummary { sequences, bases, ..KmerSummary::default() })
     })
 }
 
 fn push<K: Code>(
     mut sink: Sink<Count<K>>,
-    queue: &Mutex<Receiver<Vec<u8>>>,
+    queue: &Mutex<Receiver<(u64, Vec<u8>)>>,
     options: &KmerOptions,
-) -> Result<u64> {
-    let mut kmers = 0;
+) -> Result<()> {
     loop {
         let next = queue.lock().expect("no panic under this lock").recv();
-        let Ok(block) = next else { break };
-        kmers += K::stretches(&block, options.k, options.canonical, |codes| Ok(sink.push_all(codes, 1)?))?;
+        let Ok((number, block)) = next else { break };
+        if sink.begin_unit(number)? {
+            K::stretches(&block, options.k, options.canonical, |codes| Ok(sink.push_all(codes, 1)?))?;
+        }
     }
-    sink.finish()?;
-    Ok(kmers)
+    Ok(sink.finish()?)
 }
 
 /// Makes rows of codes and counts.
@@ -424,7 +421,7 @@ mod tests {
             (63, false, 1),
             (63, true, 2),
         ] {
-            let options = KmerOptions { k, canonical, min_count, codes: false };
+            let options = KmerOptions { k, canonical, min_count, ..KmerOptions::default() };
             let job = store.job(Budget::new(16 << 20, 2), Cancel::default()).unwrap();
             let summary = count_kmers(&job, &[Input::new(&path)], &output, &options).unwrap();
             let expected = naive(&sequences, &options);

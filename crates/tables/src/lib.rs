@@ -50,6 +50,7 @@ mod new_file;
 mod pieces;
 mod reader;
 mod reduce;
+mod resume;
 mod sequences;
 mod sort;
 mod writer;

@@ -20,11 +20,43 @@ pub(crate) fn for_each_piece(
     may_unpack: bool,
     take: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let path = input.path().filter(|_| input.compressed_bytes().is_some());
-    match path {
-        Some(path) if !(may_unpack && is_packed(input, path)?) => of_file(job, path, take),
-        _ => of_stream(job, input, take),
+    match plain_file(input, may_unpack)? {
+        Some((path, _)) => of_file(FileSource::open(job, path)?, job, take),
+        None => of_stream(job, input, take),
     }
+}
+
+/// The same for who needs no byte before `start`: gives first where the pieces begin instead, at `start` or before it.
+/// The last byte is always given, if there is one.
+///
+/// # Errors
+/// As [`for_each_piece`].
+pub(crate) fn for_each_piece_from(
+    job: &Job,
+    input: &Input,
+    may_unpack: bool,
+    start: u64,
+    begin: impl FnOnce(u64),
+    take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    match plain_file(input, may_unpack)? {
+        Some((path, bytes)) => {
+            let source = FileSource::open_at(job, path, start.min(bytes.saturating_sub(1)))?;
+            job.progress().add(source.position());
+            begin(source.position());
+            of_file(source, job, take)
+        }
+        None => {
+            begin(0);
+            of_stream(job, input, take)
+        }
+    }
+}
+
+/// The path and bytes of an input that is a file and not packed.
+fn plain_file(input: &Input, may_unpack: bool) -> Result<Option<(&Path, u64)>> {
+    let Some((path, bytes)) = input.path().zip(input.compressed_bytes()) else { return Ok(None) };
+    Ok((!(may_unpack && is_packed(input, path)?)).then_some((path, bytes)))
 }
 
 fn is_packed(input: &Input, path: &Path) -> Result<bool> {
@@ -34,8 +66,7 @@ fn is_packed(input: &Input, path: &Path) -> Result<bool> {
     Ok(head.starts_with(&[0x1f, 0x8b]) || is_zstd(&head))
 }
 
-fn of_file(job: &Job, path: &Path, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let mut source = FileSource::open(job, path)?;
+fn of_file(mut source: FileSource, job: &Job, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     while let Some(piece) = source.next_piece()? {
         take(piece)?;
         job.progress().add(piece.len() as u64);

@@ -1,9 +1,9 @@
 //! An arena: the memory in which rows arrive, and are sorted without being moved.
 
-use inshore_store::{Budget, Buffer, FileWriter, Job};
+use inshore_store::{Budget, Buffer, FileWriter};
 
 use super::{
-    cursor::Run,
+    cursor::RunFacts,
     order::{RowsInMemory, common_len, sort_rows},
     plan::RowPlan,
     shape::{RowOperation, RowShape},
@@ -84,16 +84,14 @@ impl Arena {
         }
     }
 
-    /// Writes the sorted rows of a part as a run, equal keys combined.
+    /// Writes the sorted rows of a part, equal keys combined.
     pub fn write<S: RowShape, O: RowOperation>(
         &self,
         part: Part,
         shape: &S,
         operation: &O,
-        job: &Job,
-        (name, plan): (&'static str, &RowPlan),
-    ) -> Result<Run> {
-        let mut writer = FileWriter::create(job, name, plan.block_bytes, plan.write_bytes)?;
+        writer: &mut FileWriter,
+    ) -> Result<RunFacts> {
         let mut rows = 0;
         if O::COMBINES {
             let mut current: Vec<u8> = Vec::new();
@@ -118,12 +116,11 @@ impl Arena {
             rows = part.rows as u64;
         }
         let (first, last) = (shape.key(self.row(0)), shape.key(self.row(part.rows - 1)));
-        Ok(Run {
-            file: writer.finish()?,
+        Ok(RunFacts {
             rows,
             row_bytes_max: part.row_bytes_max,
-            common: common_len(first, last).min(Run::FIRST_KEY_BYTES),
-            first_key: first[..first.len().min(Run::FIRST_KEY_BYTES)].to_vec(),
+            common: common_len(first, last).min(RunFacts::FIRST_KEY_BYTES),
+            first_key: first[..first.len().min(RunFacts::FIRST_KEY_BYTES)].to_vec(),
             level: 0,
         })
     }

@@ -12,6 +12,12 @@ use crate::Result;
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub file: CheckedFile,
+    pub facts: RunFacts,
+}
+
+/// What is known of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunFacts {
     pub rows: u64,
     pub row_bytes_max: usize,
     /// Bytes that all keys of the run have in common from the start, as far as they are kept here.
@@ -21,7 +27,7 @@ pub(crate) struct Run {
     pub level: u32,
 }
 
-impl Run {
+impl RunFacts {
     /// Bytes of a run's first key that are remembered.
     pub const FIRST_KEY_BYTES: usize = 64;
 }

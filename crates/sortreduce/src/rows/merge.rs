@@ -151,7 +151,8 @@ pub(crate) struct Tree<S> {
 /// Bytes that all keys of all runs have in common.
 pub(crate) fn common_of_runs(runs: &[Run]) -> usize {
     let Some(first) = runs.first() else { return 0 };
-    runs.iter().map(|run| run.common.min(common_len(&run.first_key, &first.first_key))).min().unwrap_or(0)
+    let common = |run: &Run| run.facts.common.min(common_len(&run.facts.first_key, &first.facts.first_key));
+    runs.iter().map(common).min().unwrap_or(0)
 }
 
 impl<S: RowShape> Tree<S> {

@@ -29,6 +29,7 @@
 
 mod arena;
 mod cursor;
+mod keep;
 mod merge;
 mod order;
 mod plan;

@@ -1,6 +1,6 @@
 //! How memory is divided among arenas, and later among the readers of runs.
 
-use inshore_store::{Error, PAGE_BYTES};
+use inshore_store::{Error, Keep, PAGE_BYTES};
 
 use super::shape::RowShape;
 use crate::{Result, array::taken_bytes};
@@ -16,6 +16,9 @@ pub struct RowConfig {
     pub descending: bool,
     /// Forces the bytes of rows in an arena, so that tests write runs; `None`: as many as the memory allows.
     pub arena_bytes: Option<usize>,
+    /// Keeps runs for the sort that goes on with this one, and goes on with those that are there
+    /// ([`super::RowSort::bytes_kept`]).
+    pub keep: Option<Keep>,
     /// The name of scratch files and in errors; a valid part of a file name.
     pub name: &'static str,
 }
@@ -23,7 +26,14 @@ pub struct RowConfig {
 impl Default for RowConfig {
     /// 256 MiB, two threads, ascending.
     fn default() -> Self {
-        RowConfig { memory_bytes: 256 << 20, threads: 2, descending: false, arena_bytes: None, name: "rows" }
+        RowConfig {
+            memory_bytes: 256 << 20,
+            threads: 2,
+            descending: false,
+            arena_bytes: None,
+            keep: None,
+            name: "rows",
+        }
     }
 }
 

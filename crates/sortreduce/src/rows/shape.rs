@@ -181,6 +181,12 @@ pub trait RowOperation: Clone + Send + Sync + 'static {
 
     /// Combines the row `next` into the row `first`, which comes before it and has the same key.
     fn combine(&self, first: &mut Vec<u8>, next: &[u8]);
+
+    /// Whether all went well so far, a sum did not overflow for example. If not, nothing is kept any more for a sort that
+    /// goes on with this one.
+    fn is_sound(&self) -> bool {
+        true
+    }
 }
 
 /// Every row stays: a sort.

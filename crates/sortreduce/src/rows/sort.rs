@@ -14,7 +14,8 @@ use serde::Serialize;
 
 use super::{
     arena::{Arena, Part},
-    cursor::{ArenaCursor, Cursor, Run, RunCursor},
+    cursor::{ArenaCursor, Cursor, Run, RunCursor, RunFacts},
+    keep::{self, Span},
     merge::{SortedRows, Tree, common_of_runs},
     order::common_len,
     plan::{RowConfig, RowPlan},
@@ -40,6 +41,8 @@ pub struct RowStats {
     pub rows_out: u64,
     /// Bytes that came in.
     pub bytes_in: u64,
+    /// Rows of them that an interrupted sort before this one had in runs.
+    pub rows_kept: u64,
     /// Runs written while rows came in; 0 where all fitted in memory.
     pub runs: u64,
     /// Bytes of runs written in all passes.
@@ -59,19 +62,23 @@ struct Shared<S, O> {
     recycle: Sender<Arena>,
     state: Mutex<State>,
     rows_in: AtomicU64,
+    /// Bytes of the input that an interrupted sort had in runs, and rows in them.
+    bytes_kept: u64,
+    rows_kept: u64,
 }
 
 #[derive(Default)]
 struct State {
-    /// Sorted arenas that nobody needed the memory of yet, by their place in the input.
+    /// Sorted arenas that nobody needed the memory of yet, by where in the input they begin.
     held: Vec<(u64, Arena, Part)>,
     /// Whether arenas are written as runs.
     is_spilling: bool,
-    /// Runs by their place in the input and in the arena.
-    runs: Vec<((u64, usize), Run)>,
+    /// Runs by where in the input their rows begin.
+    runs: Vec<(u64, Run)>,
     error: Option<Error>,
 }
 
+/// With where in the input the arena begins.
 enum Task {
     Sort(u64, Arena),
     Write(u64, Arena, Part),
@@ -93,10 +100,10 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
 
     fn serve(&self, task: Task) -> Result<()> {
         match task {
-            Task::Sort(order, mut arena) => {
-                let result = self.sort(order, &mut arena);
+            Task::Sort(place, mut arena) => {
+                let result = self.sort(place, &mut arena);
                 match result {
-                    Ok(Some(part)) => self.hold_or_write(order, arena, part),
+                    Ok(Some(part)) => self.hold_or_write(place, arena, part),
                     Ok(None) => {
                         self.give_back(arena);
                         Ok(())
@@ -107,7 +114,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
                     }
                 }
             }
-            Task::Write(order, arena, part) => self.write_and_give_back(order, arena, part),
+            Task::Write(place, arena, part) => self.write_and_give_back(place, arena, part),
         }
     }
 
@@ -125,23 +132,22 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
 
     /// Sorts an arena. Where its rows are too short to be sorted at once, writes them in parts; otherwise gives the only
     /// part.
-    fn sort(&self, order: u64, arena: &mut Arena) -> Result<Option<Part>> {
+    fn sort(&self, place: u64, arena: &mut Arena) -> Result<Option<Part>> {
         let mut start = 0;
-        for number in 0.. {
+        loop {
             self.job.check_cancelled()?;
             let part = arena.sort(&self.shape, self.config.descending, start);
             self.rows_in.fetch_add(part.rows as u64, Ordering::Relaxed);
             self.check_rows(part)?;
-            if number == 0 && part.end == arena.filled {
+            if start == 0 && part.end == arena.filled {
                 return Ok(Some(part));
             }
-            self.write((order, number), arena, part)?;
+            self.write(place + start as u64..place + part.end as u64, arena, part)?;
             if part.end == arena.filled {
-                break;
+                return Ok(None);
             }
             start = part.end;
         }
-        Ok(None)
     }
 
     fn check_rows(&self, part: Part) -> Result<()> {
@@ -156,31 +162,51 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         })
     }
 
-    fn hold_or_write(&self, order: u64, arena: Arena, part: Part) -> Result<()> {
+    fn hold_or_write(&self, place: u64, arena: Arena, part: Part) -> Result<()> {
         let mut state = self.state();
         if !state.is_spilling {
-            state.held.push((order, arena, part));
+            state.held.push((place, arena, part));
             return Ok(());
         }
         drop(state);
-        self.write_and_give_back(order, arena, part)
+        self.write_and_give_back(place, arena, part)
     }
 
-    fn write_and_give_back(&self, order: u64, arena: Arena, part: Part) -> Result<()> {
-        match self.write((order, 0), &arena, part) {
+    fn write_and_give_back(&self, place: u64, arena: Arena, part: Part) -> Result<()> {
+        match self.write(place..place + part.end as u64, &arena, part) {
             Ok(()) => self.give_back(arena),
             Err(error) => self.fail(error, arena),
         }
         Ok(())
     }
 
-    fn write(&self, place: (u64, usize), arena: &Arena, part: Part) -> Result<()> {
+    /// Writes the rows of `span` of the input as a run.
+    fn write(&self, span: Span, arena: &Arena, part: Part) -> Result<()> {
         let _span = tracing::debug_span!("run", rows = part.rows).entered();
-        let named = (self.config.name, &self.plan);
-        let run = arena.write(part, &self.shape, &self.operation, &self.job, named)?;
+        let (block, write) = (self.plan.block_bytes, self.plan.write_bytes);
+        let start = span.start;
+        let write_to = |writer: &mut FileWriter| arena.write(part, &self.shape, &self.operation, writer);
+        let run = match &self.config.keep {
+            None => {
+                let mut writer = FileWriter::create(&self.job, self.config.name, block, write)?;
+                let facts = write_to(&mut writer)?;
+                Run { file: writer.finish()?, facts }
+            }
+            Some(keep) => {
+                let mut piece = keep.begin(&self.job)?;
+                let mut writer = piece.file("rows", block, write)?;
+                let facts = write_to(&mut writer)?;
+                let run = Run { file: piece.add_and_open(writer)?, facts };
+                // What went wrong is told at the end, and must not be taken for right by the next.
+                if self.operation.is_sound() {
+                    keep.commit(piece, &keep::state(&run.facts, span, part.rows as u64))?;
+                }
+                run
+            }
+        };
         let mut state = self.state();
         state.is_spilling = true;
-        state.runs.push((place, run));
+        state.runs.push((start, run));
         let bytes: u64 = state.runs.iter().map(|(_, run)| run.file.len()).sum();
         let most = (self.plan.sums_bytes / 2 / 4 * self.plan.block_bytes) as u64;
         if bytes > most {
@@ -203,6 +229,8 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         for _ in 0..plan.arenas {
             let _ = recycle.send(Arena::new(&plan, job.budget())?);
         }
+        let found = config.keep.as_ref().map(|keep| keep::find(keep, &plan)).transpose()?.unwrap_or_default();
+        let state = State { is_spilling: !found.runs.is_empty(), runs: found.runs, ..State::default() };
         let shared = Arc::new(Shared {
             job: job.clone(),
             shape,
@@ -210,8 +238,10 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
             config: config.clone(),
             plan,
             recycle,
-            state: Mutex::default(),
-            rows_in: AtomicU64::new(0),
+            state: Mutex::new(state),
+            rows_in: AtomicU64::new(found.rows_in),
+            bytes_kept: found.bytes,
+            rows_kept: found.rows_in,
         });
         let (tasks, queue) = unbounded();
         let start = |_| {
@@ -222,9 +252,16 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(RowSort { shared, free, tasks: Some(tasks), workers })
     }
 
-    /// Where the input goes. One at a time: the order of its bytes is the order of the rows.
+    /// How many bytes from the start of the input an interrupted sort before this one kept in runs: the sink passes over
+    /// them.
+    pub fn bytes_kept(&self) -> u64 {
+        self.shared.bytes_kept
+    }
+
+    /// Where the input goes, all of it from the start. One at a time: the order of its bytes is the order of the rows.
     pub fn sink(&mut self) -> RowSink<'_, S, O> {
-        RowSink { sort: self, order: 0, arena: None, carry: Vec::new(), bytes: 0 }
+        let place = self.shared.bytes_kept;
+        RowSink { sort: self, place, arena: None, carry: Vec::new(), bytes: 0 }
     }
 
     /// An arena to be filled; where all are in use, those that are held in memory are written.
@@ -255,8 +292,8 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
             state.is_spilling = true;
             std::mem::take(&mut state.held)
         };
-        for (order, arena, part) in held {
-            self.send(Task::Write(order, arena, part));
+        for (place, arena, part) in held {
+            self.send(Task::Write(place, arena, part));
         }
     }
 
@@ -286,19 +323,20 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         self.check()?;
         let shared = self.shared.clone();
         while self.free.try_recv().is_ok() {}
-        let (held, mut runs, is_spilling) = {
+        let (held, is_spilling) = {
             let mut state = shared.state();
-            (std::mem::take(&mut state.held), std::mem::take(&mut state.runs), state.is_spilling)
+            (std::mem::take(&mut state.held), state.is_spilling)
         };
-        let mut stats = RowStats { rows_in: shared.rows_in.load(Ordering::Relaxed), ..RowStats::default() };
+        let rows_in = shared.rows_in.load(Ordering::Relaxed);
+        let mut stats = RowStats { rows_in, rows_kept: shared.rows_kept, ..RowStats::default() };
         if !is_spilling {
             return Ok(shared.finish_in_memory(held, stats));
         }
-        for (order, arena, part) in held {
-            let named = (shared.config.name, &shared.plan);
-            runs.push(((order, 0), arena.write(part, &shared.shape, &shared.operation, &shared.job, named)?));
+        for (place, arena, part) in held {
+            shared.write(place..place + part.end as u64, &arena, part)?;
         }
         drop(self);
+        let mut runs = std::mem::take(&mut shared.state().runs);
         runs.sort_by_key(|(place, _)| *place);
         stats.runs = runs.len() as u64;
         shared.finish_on_flash(runs.into_iter().map(|(_, run)| run).collect(), stats)
@@ -307,7 +345,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
 
 impl<S: RowShape, O: RowOperation> Shared<S, O> {
     fn finish_in_memory(&self, mut held: Vec<(u64, Arena, Part)>, stats: RowStats) -> SortedRows<S, O> {
-        held.sort_by_key(|(order, ..)| *order);
+        held.sort_by_key(|(place, ..)| *place);
         held.retain(|(_, _, part)| part.rows > 0);
         let key = |(_, arena, _): &(u64, Arena, Part), place| self.shape.key(arena.row(place)).to_vec();
         let first = held.first().map(|held| key(held, 0)).unwrap_or_default();
@@ -321,10 +359,10 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
     }
 
     fn finish_on_flash(&self, mut runs: Vec<Run>, mut stats: RowStats) -> Result<SortedRows<S, O>> {
-        let in_runs = runs.iter().map(|run| run.rows).sum();
+        let in_runs = runs.iter().map(|run| run.facts.rows).sum();
         self.job.counters().add_level(0, stats.rows_in, in_runs);
         stats.bytes_spilled = runs.iter().map(|run| run.file.len()).sum();
-        let row_bytes = runs.iter().map(|run| run.row_bytes_max).max().unwrap_or(0);
+        let row_bytes = runs.iter().map(|run| run.facts.row_bytes_max).max().unwrap_or(0);
         let fan_in = self.plan.fan_in(row_bytes);
         stats.fan_in = fan_in;
         while runs.len() > fan_in {
@@ -332,7 +370,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         }
         let level = level_above(&runs);
         stats.merge_passes = level;
-        let rows_in = runs.iter().map(|run| run.rows).sum();
+        let rows_in = runs.iter().map(|run| run.facts.rows).sum();
         let tree = self.tree(&runs, row_bytes)?;
         let (shape, operation) = (self.shape.clone(), self.operation.clone());
         Ok(SortedRows::new(tree, &self.job, shape, operation, stats, Some((level, rows_in))))
@@ -362,8 +400,8 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
     fn merge_group(&self, runs: Vec<Run>, row_bytes: usize) -> Result<Run> {
         let _span = tracing::debug_span!("merge", runs = runs.len()).entered();
         let (level, common) = (level_above(&runs), common_of_runs(&runs));
-        let rows_in: u64 = runs.iter().map(|run| run.rows).sum();
-        let first_key = |run: &Run| run.first_key.clone();
+        let rows_in: u64 = runs.iter().map(|run| run.facts.rows).sum();
+        let first_key = |run: &Run| run.facts.first_key.clone();
         let first = runs.iter().map(first_key);
         let first_key = if self.config.descending { first.max() } else { first.min() };
         let tree = self.tree(&runs, row_bytes)?;
@@ -383,7 +421,8 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         let rows = sorted.stats().rows_out;
         self.job.counters().add_level(level, rows_in, rows);
         let first_key = first_key.unwrap_or_default();
-        Ok(Run { file: writer.finish()?, rows, row_bytes_max: row_bytes, common, first_key, level })
+        let facts = RunFacts { rows, row_bytes_max: row_bytes, common, first_key, level };
+        Ok(Run { file: writer.finish()?, facts })
     }
 
     fn tree(&self, runs: &[Run], row_bytes: usize) -> Result<Tree<S>> {
@@ -395,7 +434,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
 }
 
 fn level_above(runs: &[Run]) -> u32 {
-    runs.iter().map(|run| run.level).max().unwrap_or(0) + 1
+    runs.iter().map(|run| run.facts.level).max().unwrap_or(0) + 1
 }
 
 impl<S: RowShape, O: RowOperation> Drop for RowSort<S, O> {
@@ -407,7 +446,8 @@ impl<S: RowShape, O: RowOperation> Drop for RowSort<S, O> {
 /// Takes the bytes of rows.
 pub struct RowSink<'a, S: RowShape, O: RowOperation> {
     sort: &'a mut RowSort<S, O>,
-    order: u64,
+    /// Where in the input the next arena begins.
+    place: u64,
     arena: Option<Arena>,
     /// The beginning of a row whose end did not come yet, to go before the next arena.
     carry: Vec<u8>,
@@ -436,9 +476,14 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
     /// # Errors
     /// [`Error::RowTooLong`] for a row that does not fit.
     pub fn advance(&mut self, len: usize) -> Result<()> {
+        let passed_over = (self.to_pass_over() as usize).min(len);
         self.bytes += len as u64;
         let arena = self.arena.as_mut().expect("filled by the caller");
-        arena.filled += len;
+        if passed_over > 0 {
+            let start = arena.filled;
+            arena.bytes.copy_within(start + passed_over..start + len, start);
+        }
+        arena.filled += len - passed_over;
         if arena.filled == arena.bytes.len() { self.send() } else { Ok(()) }
     }
 
@@ -447,6 +492,9 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
     /// # Errors
     /// Those of [`RowSink::space`] and [`RowSink::advance`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        let passed_over = self.to_pass_over().min(bytes.len() as u64);
+        self.pass_over(passed_over);
+        bytes = &bytes[passed_over as usize..];
         while !bytes.is_empty() {
             let space = self.space()?;
             let part = space.len().min(bytes.len());
@@ -457,7 +505,18 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
         Ok(())
     }
 
-    /// Bytes taken so far.
+    /// How many of the next bytes are in runs already, from an interrupted sort: they are passed over.
+    pub fn to_pass_over(&self) -> u64 {
+        self.sort.shared.bytes_kept.saturating_sub(self.bytes)
+    }
+
+    /// Passes over bytes of the input, at most [`RowSink::to_pass_over`], that the caller need not even read.
+    pub fn pass_over(&mut self, bytes: u64) {
+        assert!(bytes <= self.to_pass_over());
+        self.bytes += bytes;
+    }
+
+    /// Bytes taken or passed over so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -474,8 +533,8 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
         }
         self.carry.extend_from_slice(&arena.bytes[whole..arena.filled]);
         arena.filled = whole;
-        self.sort.send(Task::Sort(self.order, arena));
-        self.order += 1;
+        self.sort.send(Task::Sort(self.place, arena));
+        self.place += whole as u64;
         Ok(())
     }
 

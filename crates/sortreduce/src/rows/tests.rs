@@ -60,7 +60,15 @@ fn configs() -> Vec<RowConfig> {
             (smallest_row_memory_bytes(1), 1, None),
             (smallest_row_memory_bytes(3), 3, Some(16 << 10)),
         ] {
-            all.push(RowConfig { memory_bytes, threads, descending, arena_bytes, name: "test" });
+            let name = "test";
+            all.push(RowConfig {
+                memory_bytes,
+                threads,
+                descending,
+                arena_bytes,
+                name,
+                ..Default::default()
+            });
         }
     }
     all

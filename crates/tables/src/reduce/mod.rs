@@ -19,14 +19,14 @@ use std::path::Path;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use inshore_sortreduce::Choice;
-use inshore_store::Job;
+use inshore_store::{Job, Keep};
 use serde::Serialize;
 
 pub use aggregate::Aggregate;
 
 use self::{aggregate::Function, numbers::Outcome};
 use crate::{
-    Error, Input, Result, TableReader, TableWriter,
+    Error, Input, Result, TableReader, TableWriter, resume,
     sort::{different, no_column, sort_memory},
 };
 
@@ -44,6 +44,8 @@ pub struct ReduceOptions {
     pub as_text: Vec<String>,
     /// Takes the general way even where the fast one is possible, for tests.
     pub general: bool,
+    /// Finished runs outlive an interruption, and those of an interrupted reduce like this are gone on with.
+    pub resume: bool,
 }
 
 /// What a reduce did.
@@ -61,6 +63,8 @@ pub struct ReduceSummary {
     pub runs: u64,
     /// Bytes of runs written.
     pub bytes_spilled: u64,
+    /// Rows that an interrupted reduce before this one had in runs.
+    pub rows_kept: u64,
     /// What each strategy was estimated to cost; absent where there was no choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
@@ -168,6 +172,13 @@ impl Asked<'_> {
             Field::new(aggregate.name(), aggregate.function.result_type(of.as_ref()), true)
         });
         Schema::new(by.chain(aggregates).collect::<Vec<_>>()).into()
+    }
+
+    /// Where finished runs are kept, if that is asked for; `way` and what it depends on tell them from those of another.
+    fn keep(&self, way: impl std::fmt::Debug) -> Result<Option<Keep>> {
+        let ReduceOptions { by, aggregates, as_text, .. } = self.options;
+        let question = (way, by, aggregates, as_text);
+        self.options.resume.then(|| resume::keep(self.job, "reduce", question, self.inputs)).transpose()
     }
 
     /// A sum that 64 bits do not hold.

@@ -6,7 +6,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 
 use arrow::{
@@ -153,6 +153,10 @@ where
     fn combine(&self, a: [u64; N], b: [u64; N]) -> [u64; N] {
         std::array::from_fn(|i| combine_words(self.combine[i], a[i], b[i], &self.overflow))
     }
+
+    fn is_sound(&self) -> bool {
+        !self.overflow.load(Ordering::Relaxed)
+    }
 }
 
 #[inline(always)]
@@ -243,21 +247,27 @@ where
     };
     let job = asked.job;
     let threads = job.budget().threads();
+    // Which rows a thread reads depends on how many there are.
+    let keep = asked.keep(("numbers", threads))?;
     let config = Config {
         memory_bytes: asked.memory_bytes(smallest_memory_bytes(threads, size_of::<K>() + 8 * N))?,
         sinks: threads,
         name: "reduce",
         expected_records: plan.rows,
+        keep: keep.clone(),
         ..Config::default()
     };
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
     let reduce = SortReduce::new(job, operation, &config)?;
     let choice = reduce.choice().clone();
-    let (saw_null, rows_in) = (AtomicBool::new(false), AtomicU64::new(0));
+    let rows_kept = reduce.records_kept();
+    let saw_null = AtomicBool::new(false);
     let work = |number: usize| -> Result<()> {
         let mut sink = reduce.sink()?;
-        for input in asked.inputs {
-            push(asked, plan, input, (number, threads), &mut sink, &saw_null, &rows_in)?;
+        for (place, input) in asked.inputs.iter().enumerate() {
+            if sink.begin_unit((place * threads + number) as u64)? {
+                push(asked, plan, input, (number, threads), &mut sink, &saw_null)?;
+            }
         }
         Ok(sink.finish()?)
     };
@@ -266,10 +276,10 @@ where
         threads.into_iter().map(|thread| thread.join().expect("readers do not panic")).collect()
     });
     if saw_null.load(Ordering::Relaxed) {
+        keep.map_or(Ok(()), |keep| keep.finish())?;
         return Ok(Outcome::SawNull);
     }
     results.into_iter().collect::<Result<()>>()?;
-    let rows_in = rows_in.load(Ordering::Relaxed);
     let mut sorted = reduce.finish()?;
     job.start_phase("writing groups", "groups", 0);
     let file = asked.inputs[0].name();
@@ -284,8 +294,10 @@ where
         return Err(asked.overflow());
     }
     let groups = writer.finish()?;
+    keep.map_or(Ok(()), |keep| keep.finish())?;
     Ok(Outcome::Done(ReduceSummary {
-        rows_in,
+        rows_in: stats.records_in,
+        rows_kept,
         groups,
         way: "numbers",
         strategy: strategy_name(stats.strategy),
@@ -311,7 +323,6 @@ fn push<K: Key, const N: usize>(
     part: (usize, usize),
     sink: &mut inshore_sortreduce::Sink<Words<K, N>>,
     saw_null: &AtomicBool,
-    rows_in: &AtomicU64,
 ) -> Result<()>
 where
     [u64; N]: Default,
@@ -327,7 +338,6 @@ where
             saw_null.store(true, Ordering::Relaxed);
             return Ok(());
         }
-        rows_in.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
         let keys = key_words(batch.column(0), input.name())?;
         let words = plan.words.iter().map(|word| match word.column {
             Some(column) => words_of(batch.column(column), word.combine, input.name()),

@@ -150,6 +150,10 @@ impl RowOperation for Combine {
         let len = (first.len() as u32).to_le_bytes();
         first[..4].copy_from_slice(&len);
     }
+
+    fn is_sound(&self) -> bool {
+        !self.overflow.load(MemoryOrdering::Relaxed)
+    }
 }
 
 pub(super) fn reduce(asked: &Asked<'_>) -> Result<ReduceSummary> {
@@ -166,7 +170,9 @@ pub(super) fn reduce(asked: &Asked<'_>) -> Result<ReduceSummary> {
     let operation = Combine { states: codec.states.clone().into(), overflow: overflow.clone() };
     let threads = job.budget().threads();
     let memory_bytes = asked.memory_bytes(smallest_row_memory_bytes(threads))?;
-    let config = RowConfig { memory_bytes, threads, name: "reduce", ..RowConfig::default() };
+    let keep = asked.keep("rows")?;
+    let config =
+        RowConfig { memory_bytes, threads, keep: keep.clone(), name: "reduce", ..RowConfig::default() };
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
     let mut sort = RowSort::new(job, SHAPE, operation, &config)?;
     let (mut sink, mut block) = (sort.sink(), Vec::new());
@@ -209,8 +215,10 @@ pub(super) fn reduce(asked: &Asked<'_>) -> Result<ReduceSummary> {
         writer.write(codec.of_no_rows(asked)?)?;
     }
     let groups = writer.finish()?;
+    keep.map_or(Ok(()), |keep| keep.finish())?;
     Ok(ReduceSummary {
         rows_in: stats.rows_in,
+        rows_kept: stats.rows_kept,
         groups,
         way: "rows",
         strategy: "rows".to_string(),

@@ -71,6 +71,7 @@ fn options(by: &[&str], aggregates: Vec<Aggregate>, general: bool) -> ReduceOpti
         aggregates,
         as_text: Vec::new(),
         general,
+        resume: false,
     }
 }
 

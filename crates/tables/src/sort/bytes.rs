@@ -1,6 +1,6 @@
 //! Sorting lines and records: rows that are copied as they are.
 
-use std::path::Path;
+use std::{fmt::Debug, path::Path};
 
 use inshore_sortreduce::rows::{
     FixedRows, KeepAll, KeepFirst, Lines, RowConfig, RowOperation, RowShape, RowSink, RowSort, RowStats,
@@ -10,7 +10,7 @@ use inshore_store::{FileSink, Job};
 use serde::Serialize;
 
 use super::{check_space, sort_memory};
-use crate::{Error, Input, NewFile, Result, pieces::for_each_piece};
+use crate::{Error, Input, NewFile, Result, pieces::for_each_piece_from, resume};
 
 /// How rows are sorted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +19,9 @@ pub struct SortOptions {
     pub descending: bool,
     /// Of rows with equal keys only the first stays.
     pub unique: bool,
+    /// Finished runs outlive an interruption, and those of an interrupted sort like this are gone on with
+    /// ([`inshore_store::Store::kept`]).
+    pub resume: bool,
 }
 
 /// What a sort did.
@@ -50,7 +53,7 @@ const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 pub fn sort_lines(job: &Job, inputs: &[Input], output: &Path, options: SortOptions) -> Result<SortSummary> {
     sort(job, inputs, output, options, Lines, "a line", |input, sink| {
         let mut last = b'\n';
-        for_each_piece(job, input, true, |piece| {
+        pieces(job, input, true, sink, |piece, sink| {
             last = piece[piece.len() - 1];
             sink.write(piece)
         })?;
@@ -84,9 +87,23 @@ pub fn sort_records(
     }
     sort(job, inputs, output, options, shape, "a record", |input, sink| {
         let before = sink.bytes();
-        for_each_piece(job, input, is_packed_by_name(input), |piece| sink.write(piece))?;
+        pieces(job, input, is_packed_by_name(input), sink, |piece, sink| sink.write(piece))?;
         check(input, sink.bytes() - before)
     })
+}
+
+/// Calls `take` with the bytes of an input that the sink has not passed over.
+fn pieces(
+    job: &Job,
+    input: &Input,
+    may_unpack: bool,
+    sink: &mut dyn TakesRows,
+    mut take: impl FnMut(&[u8], &mut dyn TakesRows) -> Result<()>,
+) -> Result<()> {
+    let start = sink.to_pass_over();
+    let sink = std::cell::RefCell::new(sink);
+    let begin = |position| sink.borrow_mut().pass_over(position);
+    for_each_piece_from(job, input, may_unpack, start, begin, |piece| take(piece, *sink.borrow_mut()))
 }
 
 fn is_packed_by_name(input: &Input) -> bool {
@@ -98,6 +115,8 @@ fn is_packed_by_name(input: &Input) -> bool {
 trait TakesRows {
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
     fn bytes(&self) -> u64;
+    fn to_pass_over(&self) -> u64;
+    fn pass_over(&mut self, bytes: u64);
 }
 
 impl<S: RowShape, O: RowOperation> TakesRows for RowSink<'_, S, O> {
@@ -107,9 +126,15 @@ impl<S: RowShape, O: RowOperation> TakesRows for RowSink<'_, S, O> {
     fn bytes(&self) -> u64 {
         RowSink::bytes(self)
     }
+    fn to_pass_over(&self) -> u64 {
+        RowSink::to_pass_over(self)
+    }
+    fn pass_over(&mut self, bytes: u64) {
+        RowSink::pass_over(self, bytes);
+    }
 }
 
-fn sort<S: RowShape>(
+fn sort<S: RowShape + Debug>(
     job: &Job,
     inputs: &[Input],
     output: &Path,
@@ -131,7 +156,7 @@ struct Sorting<'a> {
 }
 
 impl Sorting<'_> {
-    fn go<S: RowShape, O: RowOperation>(
+    fn go<S: RowShape + Debug, O: RowOperation>(
         &self,
         shape: S,
         operation: O,
@@ -141,6 +166,9 @@ impl Sorting<'_> {
         let target = if is_stdout { NewFile::stdout()? } else { NewFile::create(self.output)? };
         let sizes: Option<u64> = self.inputs.iter().map(Input::compressed_bytes).sum();
         let budget = self.job.budget();
+        let question = (self.options.descending, self.options.unique, &shape);
+        let keep = self.options.resume.then(|| resume::keep(self.job, "sort", question, self.inputs));
+        let keep = keep.transpose()?;
         let smallest = smallest_row_memory_bytes(budget.threads());
         let memory_bytes = sort_memory(budget, "sorting", FILE_BYTES, (1, 1), smallest)?;
         let config = RowConfig {
@@ -148,10 +176,12 @@ impl Sorting<'_> {
             threads: budget.threads(),
             descending: self.options.descending,
             arena_bytes: None,
+            keep: keep.clone(),
             name: "sort",
         };
         let scratch = sizes.map(|bytes| if bytes > memory_bytes / 4 * 3 { bytes } else { 0 });
         if let (Some(bytes), Some(scratch)) = (sizes, scratch) {
+            let scratch = scratch.saturating_sub(resume::bytes_kept(keep.as_ref())?);
             check_space(self.job, scratch, (!is_stdout).then_some(self.output), bytes)?;
         }
         self.job.start_phase("sorting", "bytes", sizes.unwrap_or(0));
@@ -188,6 +218,7 @@ impl Sorting<'_> {
         let stats = RowStats { bytes_in, ..sorted.stats() };
         drop(sorted);
         target.publish()?;
+        keep.map_or(Ok(()), |keep| keep.finish())?;
         Ok(SortSummary { rows: stats.rows_out, bytes, scratch_bytes_expected: scratch, stats })
     }
 

@@ -23,7 +23,7 @@ use inshore_sortreduce::rows::{
 use inshore_store::Job;
 
 use super::{SortOptions, SortSummary, check_space, sort_memory};
-use crate::{Error, Input, Result, TableReader, TableWriter, writer::BackgroundWriter};
+use crate::{Error, Input, Result, TableReader, TableWriter, resume, writer::BackgroundWriter};
 
 /// A column that rows are sorted by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,12 @@ impl Table<'_> {
         let smallest = smallest_row_memory_bytes(budget.threads());
         let memory_bytes = sort_memory(budget, "sorting", 0, (3, 4), smallest)?;
         let threads = budget.threads();
-        let config = RowConfig { memory_bytes, threads, name: "sort", ..RowConfig::default() };
+        let question = (self.keys, self.as_text, self.options.descending, self.options.unique);
+        let keep = self.options.resume.then(|| resume::keep(self.job, "sort", question, self.inputs));
+        let keep = keep.transpose()?;
+        let kept_bytes = resume::bytes_kept(keep.as_ref())?;
+        let config =
+            RowConfig { memory_bytes, threads, keep: keep.clone(), name: "sort", ..RowConfig::default() };
         self.job.start_phase("sorting", "bytes", sizes.unwrap_or(0));
         let mut sort = RowSort::new(self.job, SHAPE, operation, &config)?;
         let (mut sink, mut block, mut scratch) = (sort.sink(), Vec::new(), None);
@@ -110,7 +115,7 @@ impl Table<'_> {
                         None => position as f64 / sizes.unwrap_or(0).max(1) as f64,
                     };
                     let all = sizes.map(|_| (sink.bytes() as f64 / share.max(1e-12)) as u64);
-                    scratch = Some(self.foresee(all, sizes, memory_bytes)?);
+                    scratch = Some(self.foresee(all, sizes, memory_bytes, kept_bytes)?);
                 }
             }
         }
@@ -119,6 +124,7 @@ impl Table<'_> {
         let sorted = sort.finish().map_err(|error| too_long(error, first.name()))?;
         self.job.start_phase("merging", "rows", sorted.stats().rows_in);
         let (rows, stats) = self.write(sorted, &codec, &schema)?;
+        keep.map_or(Ok(()), |keep| keep.finish())?;
         let bytes = std::fs::metadata(self.output).map_or(0, |written| written.len());
         let stats = RowStats { bytes_in, ..stats };
         Ok(SortSummary { rows, bytes, scratch_bytes_expected: scratch.flatten(), stats })
@@ -136,12 +142,12 @@ impl Table<'_> {
         Ok(reader)
     }
 
-    /// Refuses what has no room; gives the bytes of runs, if so many bytes of rows come.
-    fn foresee(&self, all: Option<u64>, sizes: Option<u64>, memory: u64) -> Result<Option<u64>> {
+    /// Refuses what has no room; gives the bytes of runs, if so many bytes of rows come. `kept` bytes of them are there.
+    fn foresee(&self, all: Option<u64>, sizes: Option<u64>, memory: u64, kept: u64) -> Result<Option<u64>> {
         let (Some(all), Some(bytes)) = (all, sizes) else { return Ok(None) };
         let scratch = if all > memory / 4 * 3 { all } else { 0 };
         let is_stdout = self.output == Path::new("-");
-        check_space(self.job, scratch, (!is_stdout).then_some(self.output), bytes)?;
+        check_space(self.job, scratch.saturating_sub(kept), (!is_stdout).then_some(self.output), bytes)?;
         Ok(Some(scratch))
     }
 

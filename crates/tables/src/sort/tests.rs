@@ -74,7 +74,8 @@ fn lines_of_all_inputs_are_sorted_together_in_little_memory() {
         }
         let job = place.job(8 << 20);
         let output = place.path("out.txt");
-        let summary = sort_lines(&job, &inputs, &output, SortOptions { descending, unique }).unwrap();
+        let summary =
+            sort_lines(&job, &inputs, &output, SortOptions { descending, unique, resume: false }).unwrap();
         assert_eq!(fs::read_to_string(&output).unwrap(), expected.join("\n") + "\n");
         assert!(summary.stats.runs > 3 && summary.rows == expected.len() as u64, "{summary:?}");
         assert_eq!(job.budget().reserved_bytes(), 0);

@@ -1,0 +1,136 @@
+//! Jobs with `--resume` that are killed and begun again.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::util::Folder;
+
+/// Numbers in no order.
+fn mixed(i: u64) -> u64 {
+    (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
+}
+
+fn lines(count: u64) -> String {
+    (0..count).map(|i| format!("{:x} and the rest of line {i}\n", mixed(i))).collect()
+}
+
+fn table(count: u64) -> String {
+    let row = |i| format!("{},{},name {}\n", mixed(i) % 700_000, i % 1000, mixed(i) % 400_000);
+    "k,v,s\n".to_string() + &(0..count).map(row).collect::<String>()
+}
+
+fn sequences(bases: u64) -> String {
+    let letter = |i| b"ACGT"[(mixed(i) % 4) as usize] as char;
+    (0..bases / 100)
+        .map(|n| format!(">{n}\n{}\n", (n * 100..n * 100 + 100).map(letter).collect::<String>()))
+        .collect()
+}
+
+/// With a store in it, so that it can be asked at once.
+fn folder_with_store() -> Folder {
+    let folder = Folder::new();
+    folder.run("store init store").ok();
+    folder
+}
+
+/// What `store jobs` tells of kept runs.
+fn kept(folder: &Folder) -> Value {
+    folder.run("store jobs --json").ok().json()["kept"].clone()
+}
+
+fn kept_runs(folder: &Folder) -> u64 {
+    kept(folder)[0]["pieces"].as_u64().unwrap_or(0)
+}
+
+/// Begins a job and stops it once it keeps more than `runs` runs; gives how many it left.
+fn interrupted(folder: &Folder, words: &str, runs: u64, signal: Signal) -> u64 {
+    let mut child = folder.run(words).spawn();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while kept_runs(folder) <= runs {
+        assert!(child.try_wait().unwrap().is_none(), "{words} ended before it kept {runs} runs");
+        assert!(Instant::now() < deadline, "{words} kept nothing");
+    }
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success(), "{words} ended before it was stopped");
+    if signal == Signal::INT {
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains("finished runs") && told.contains("the same command goes on"), "{told}");
+    }
+    kept_runs(folder)
+}
+
+#[test]
+fn what_is_killed_goes_on_with_the_runs_that_it_kept() {
+    let folder = folder_with_store();
+    folder.write("in.txt", lines(900_000));
+    folder.write("t.csv", table(1_200_000));
+    folder.write("in.fa", sequences(8_000_000));
+    for (words, counted) in [
+        ("sort in.txt", "/summary/rows_kept"),
+        ("sort t.csv --key s,k:desc", "/summary/rows_kept"),
+        ("reduce t.csv --by k --count --sum v", "/summary/rows_kept"),
+        ("reduce t.csv --by s --count --first v", "/summary/rows_kept"),
+        ("count kmers in.fa -k 21", "/summary/kmers_kept"),
+    ] {
+        folder.run(&format!("{words} -o expected.csv --memory 12MiB")).ok();
+        let again = format!("{words} -o out.csv --memory 12MiB --resume");
+        let first = interrupted(&folder, &again, 1, Signal::KILL);
+        let second = interrupted(&folder, &again, first, Signal::INT);
+        assert!(first > 1 && second > first, "{words}: {first} runs, then {second}");
+        assert!(!folder.path("out.csv").exists() && folder.scratch().is_empty());
+        let said = folder.run(&format!("{again} --json")).ok().json();
+        assert!(said.pointer(counted).and_then(Value::as_u64) > Some(0), "{words}: {said}");
+        assert!(folder.read("out.csv") == folder.read("expected.csv"), "{words}");
+        assert_eq!(kept(&folder), serde_json::json!([]), "{words}");
+        std::fs::remove_file(folder.path("out.csv")).unwrap();
+    }
+}
+
+#[test]
+fn what_was_kept_is_told_removed_and_of_no_use_to_others() {
+    let folder = folder_with_store();
+    folder.write("in.txt", lines(900_000));
+    let words = "sort in.txt -o out.txt --memory 8MiB --resume";
+    interrupted(&folder, words, 2, Signal::KILL);
+    let told = folder.run("store jobs").ok();
+    assert!(told.stdout.contains("resume-") && told.stdout.contains("sort in.txt"), "{told:?}");
+    assert_eq!(folder.run("store ls --json").ok().json(), serde_json::json!([]));
+    folder.run("store verify").ok();
+    let name = kept(&folder)[0]["name"].as_str().unwrap().to_string();
+    // Another question, or the same of other bytes, begins anew.
+    let said = folder.run(&format!("{words} --reverse --json")).ok().json();
+    assert_eq!(said["summary"]["rows_kept"], 0);
+    folder.write("in.txt", lines(300_000));
+    let said = folder.run(&format!("{words} --json")).ok().json();
+    assert_eq!((&said["summary"]["rows_kept"], &said["summary"]["rows"]), (&0.into(), &300_000.into()));
+    assert_eq!(kept(&folder)[0]["name"], *name);
+    folder.run(&format!("store jobs --remove {name}")).ok();
+    assert_eq!(kept(&folder), serde_json::json!([]));
+    let said = folder.run(&format!("store jobs --remove {name}")).exits(2);
+    assert!(said.stderr.contains("there is no"), "{}", said.stderr);
+    let said = folder.run("sort - -o out.txt --resume").exits(2);
+    assert!(said.stderr.contains("expected files to resume with"), "{}", said.stderr);
+}
+
+#[test]
+fn only_one_process_keeps_the_same_runs() {
+    let folder = folder_with_store();
+    folder.write("in.txt", lines(900_000));
+    let words = "sort in.txt -o out.txt --memory 8MiB --resume";
+    let mut child = folder.run(words).spawn();
+    while kept_runs(&folder) == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it kept a run");
+    }
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::STOP).unwrap();
+    let said = folder.run(words).exits(2);
+    assert!(
+        said.stderr.contains(&format!("process {} is at work with resume-", child.id())),
+        "{}",
+        said.stderr
+    );
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::CONT).unwrap();
+    assert!(child.wait().unwrap().success());
+}

@@ -1,0 +1,191 @@
+//! Runs of records that outlive an interrupted sort-reduce.
+//!
+//! What is pushed comes in units of the input, each the work of one sink: a share of a file, a block of sequences. A run
+//! holds what its sink pushed since the run before, so it says which records of which units that was. One sink ends its
+//! runs one after the other, so of each unit the runs hold the records up to some number, and those are passed over when
+//! the unit is pushed again.
+//!
+//! ```text
+//!   state   [ blocks | records | unit, from, to, whether the unit ends there | unit, ... ]      u64 each
+//! ```
+
+use std::collections::BTreeMap;
+
+use inshore_store::{Job, Keep, KeptPiece};
+
+use crate::{
+    Key, Result, Value,
+    kept::{decode, encode},
+    run::Run,
+};
+
+/// Records `from..to` of a unit, and whether there are no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnitSpan {
+    pub unit: u64,
+    pub from: u64,
+    pub to: u64,
+    pub is_end: bool,
+}
+
+/// Which records one sink pushed since its last run.
+#[derive(Debug, Default)]
+pub(crate) struct Units {
+    done: Vec<UnitSpan>,
+    current: Option<UnitSpan>,
+}
+
+impl Units {
+    pub fn begin(&mut self, unit: u64, from: u64) {
+        self.end();
+        self.current = Some(UnitSpan { unit, from, to: from, is_end: false });
+    }
+
+    pub fn end(&mut self) {
+        self.done.extend(self.current.take().map(|span| UnitSpan { is_end: true, ..span }));
+    }
+
+    #[inline]
+    pub fn add(&mut self, records: u64) {
+        self.current.as_mut().expect("with Config::keep, Sink::begin_unit comes first").to += records;
+    }
+
+    /// All since it was last asked.
+    pub fn take(&mut self) -> Vec<UnitSpan> {
+        let mut spans = std::mem::take(&mut self.done);
+        if let Some(span) = &mut self.current {
+            spans.push(*span);
+            span.from = span.to;
+        }
+        spans
+    }
+}
+
+/// What a run says of itself.
+pub(crate) fn state(blocks: u64, records: u64, spans: &[UnitSpan]) -> Vec<u8> {
+    let words = |span: &UnitSpan| [span.unit, span.from, span.to, span.is_end.into()];
+    let words: Vec<u64> = [blocks, records].into_iter().chain(spans.iter().flat_map(words)).collect();
+    encode(&words, &[])
+}
+
+fn parse(state: &[u8]) -> Option<(u64, u64, Vec<UnitSpan>)> {
+    let ([blocks, records], mut rest) = decode(state)?;
+    let mut spans = Vec::new();
+    while !rest.is_empty() {
+        let ([unit, from, to, is_end], after) = decode(rest)?;
+        spans.push(UnitSpan { unit, from, to, is_end: is_end != 0 });
+        rest = after;
+    }
+    Some((blocks, records, spans))
+}
+
+/// What an interrupted sort-reduce left.
+#[derive(Debug)]
+pub(crate) struct Found<K> {
+    pub runs: Vec<Run<K>>,
+    /// Records pushed that are in them.
+    pub pushed: u64,
+    pub covered: Covered,
+}
+
+impl<K> Default for Found<K> {
+    fn default() -> Self {
+        Found { runs: Vec::new(), pushed: 0, covered: Covered::default() }
+    }
+}
+
+/// Of each unit, how many records from its start are in runs, and whether these are all.
+#[derive(Debug, Default)]
+pub(crate) struct Covered(BTreeMap<u64, (u64, bool)>);
+
+impl Covered {
+    pub fn records(&self, unit: u64) -> u64 {
+        self.0.get(&unit).map_or(0, |&(records, _)| records)
+    }
+
+    pub fn is_whole(&self, unit: u64) -> bool {
+        self.0.get(&unit).is_some_and(|&(_, is_whole)| is_whole)
+    }
+
+    /// Of spans that join up from the start of every unit; `None` where they do not.
+    fn of(mut spans: Vec<UnitSpan>) -> Option<Covered> {
+        let mut covered: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
+        spans.sort_unstable_by_key(|span| (span.unit, span.from, span.to));
+        for UnitSpan { unit, from, to, is_end } in spans {
+            let (records, is_whole) = covered.entry(unit).or_default();
+            if from != *records || to < from || *is_whole {
+                return None;
+            }
+            (*records, *is_whole) = (to, is_end);
+        }
+        Some(Covered(covered))
+    }
+}
+
+/// Opens all runs; where one is missing between others (somebody removed it), gives all of them up.
+///
+/// # Errors
+/// I/O and damage; no memory for the first keys of their blocks.
+pub(crate) fn find<K: Key, V: Value>(job: &Job, keep: &Keep, block_bytes: usize) -> Result<Found<K>> {
+    let pieces = keep.pieces()?;
+    match open::<K, V>(job, &pieces, block_bytes)? {
+        Some(found) => Ok(found),
+        None => {
+            keep.give_up(&pieces)?;
+            Ok(Found::default())
+        }
+    }
+}
+
+fn open<K: Key, V: Value>(job: &Job, pieces: &[KeptPiece], block_bytes: usize) -> Result<Option<Found<K>>> {
+    let (mut found, mut all) = (Found::default(), Vec::new());
+    for piece in pieces {
+        let Some(((blocks, records, spans), file)) = parse(&piece.state).zip(piece.dataset.file("records"))
+        else {
+            return Ok(None);
+        };
+        let Some(run) = Run::open_kept::<V>(job, file, blocks, records, block_bytes)? else {
+            return Ok(None);
+        };
+        found.runs.push(run);
+        found.pushed += spans.iter().map(|span| span.to.saturating_sub(span.from)).sum::<u64>();
+        all.extend(spans);
+    }
+    let Some(covered) = Covered::of(all) else { return Ok(None) };
+    found.covered = covered;
+    Ok(Some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_say_what_was_pushed_since_the_last_run() {
+        let mut units = Units::default();
+        units.begin(7, 0);
+        units.add(5);
+        units.begin(9, 3);
+        units.add(2);
+        let span = |unit, from, to, is_end| UnitSpan { unit, from, to, is_end };
+        let first = units.take();
+        assert_eq!(first, [span(7, 0, 5, true), span(9, 3, 5, false)]);
+        assert_eq!(parse(&state(4, 100, &first)), Some((4, 100, first)));
+        units.add(1);
+        units.end();
+        assert_eq!(units.take(), [span(9, 5, 6, true)]);
+        assert!(units.take().is_empty());
+    }
+
+    #[test]
+    fn a_gap_between_runs_is_found() {
+        let span = |from, to, is_end| UnitSpan { unit: 3, from, to, is_end };
+        let covered = Covered::of(vec![span(5, 9, true), span(0, 5, false)]).unwrap();
+        assert_eq!((covered.records(3), covered.is_whole(3), covered.records(4)), (9, true, 0));
+        assert!(Covered::of(vec![span(0, 5, false), span(6, 9, true)]).is_none());
+        assert!(Covered::of(vec![span(0, 5, true), span(5, 9, true)]).is_none());
+        assert!(Covered::of(vec![span(5, 9, true)]).is_none());
+        // A unit without records that ended is whole.
+        assert!(Covered::of(vec![span(0, 0, true)]).unwrap().is_whole(3));
+    }
+}

@@ -1,0 +1,271 @@
+//! Finished work that outlives an interrupted job, for the job that goes on with it.
+//!
+//! A piece of it, such as a sorted run, is a dataset of the kind "kept", named `resume-FINGERPRINT-RANDOM`: all that
+//! protects datasets protects it, and [`Store::list`] leaves it out. The fingerprint stands for the job's question and
+//! inputs, so the same job finds its pieces again, and no other does. Only one living job may keep under a fingerprint.
+//!
+//! ```text
+//!   attributes   [ seconds since 1970 when the job began u64 | what it does, a length u32 and UTF-8 | state ]
+//! ```
+//!
+//! What the state says is up to the crate that keeps.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::Serialize;
+
+use crate::{
+    Dataset, DatasetBuilder, DatasetRecord, Edit, Error, Job, Result, Store,
+    encoding::{Cursor, put_bytes},
+    scratch::random_u64,
+};
+
+/// The kind of datasets that are pieces of kept work.
+pub(crate) const KEPT: &str = "kept";
+
+/// Removals in one commit: more make a record of the log long.
+const REMOVED_AT_ONCE: usize = 1000;
+
+/// Where a job keeps its finished work. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Keep(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    name: String,
+    what: String,
+    began: u64,
+}
+
+/// A piece of finished work.
+#[derive(Clone, Debug)]
+pub struct KeptPiece {
+    /// Its files, held open.
+    pub dataset: Dataset,
+    /// What [`Keep::commit`] was given with it.
+    pub state: Vec<u8>,
+}
+
+/// What an interrupted job left, or a living one keeps.
+#[derive(Clone, Debug, Serialize)]
+pub struct Kept {
+    /// Its name: `resume-` and a fingerprint.
+    pub name: String,
+    /// What the job does, for people.
+    pub what: String,
+    /// How many pieces of work were finished.
+    pub pieces: usize,
+    /// Bytes of data in them.
+    pub bytes: u64,
+    /// Seconds since the job began for the first time.
+    pub seconds: f64,
+    /// The number of the process that is at work with it now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<u32>,
+}
+
+impl Store {
+    /// Begins to keep the work of `job`, which does `what`; `fingerprint` must differ for jobs whose pieces are not
+    /// each other's. What was kept by one before it is given by [`Keep::pieces`].
+    ///
+    /// # Errors
+    /// [`Error::InUse`] where a living job keeps under this fingerprint; [`Error::Io`].
+    pub fn keep(&self, job: &Job, fingerprint: u64, what: &str) -> Result<Keep> {
+        let name = format!("resume-{fingerprint:016x}");
+        if let Some(process) = self.0.claim(job.scratch(), &name)? {
+            return Err(Error::InUse { name, process });
+        }
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Ok(Keep(Arc::new(Inner { store: self.clone(), name, what: what.to_string(), began })))
+    }
+
+    /// What interrupted jobs left and living ones keep, by name.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::BadFormat`].
+    pub fn kept(&self) -> Result<Vec<Kept>> {
+        let (catalog, owners) = (self.0.catalog()?, self.0.owners()?);
+        let mut found: BTreeMap<&str, Kept> = BTreeMap::new();
+        for record in catalog.datasets.values().filter(|record| record.kind == KEPT) {
+            let name = name_of(record);
+            let (began, what, _) = parse(&record.attributes).unwrap_or((0, "?".to_string(), &[]));
+            let began = UNIX_EPOCH.checked_add(Duration::from_secs(began)).unwrap_or(UNIX_EPOCH);
+            let seconds = began.elapsed().map_or(0.0, |since| since.as_secs_f64());
+            let process = owners.iter().find(|owner| owner.keeps.as_deref() == Some(name));
+            let process = process.map(|owner| owner.process);
+            let first = || Kept { name: name.to_string(), what, pieces: 0, bytes: 0, seconds, process };
+            let kept = found.entry(name).or_insert_with(first);
+            kept.pieces += 1;
+            kept.bytes += record.bytes();
+            kept.seconds = kept.seconds.max(seconds);
+        }
+        Ok(found.into_values().collect())
+    }
+
+    /// Removes what an interrupted job left: the name is one of [`Store::kept`].
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::InUse`]; [`Error::Io`].
+    pub fn remove_kept(&self, name: &str) -> Result<()> {
+        let all = self.kept()?;
+        let Some(kept) = all.iter().find(|kept| kept.name == name) else {
+            return Err(Error::NotFound { name: name.to_string(), store: self.path().to_path_buf() });
+        };
+        if let Some(process) = kept.process {
+            return Err(Error::InUse { name: name.to_string(), process });
+        }
+        self.remove_pieces(&self.piece_names(name)?)
+    }
+
+    fn piece_names(&self, name: &str) -> Result<Vec<String>> {
+        let catalog = self.0.catalog()?;
+        let pieces =
+            catalog.datasets.values().filter(|record| record.kind == KEPT && name_of(record) == name);
+        Ok(pieces.map(|record| record.name.clone()).collect())
+    }
+
+    /// Those that are gone already are no error.
+    fn remove_pieces(&self, names: &[String]) -> Result<()> {
+        for names in names.chunks(REMOVED_AT_ONCE) {
+            let names = names.to_vec();
+            self.commit(move |catalog| {
+                let there = names.into_iter().filter(|name| catalog.datasets.contains_key(name));
+                Ok(there.map(Edit::Remove).collect())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Keep {
+    /// What it is called in [`Store::kept`].
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What was kept so far, in no order.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::BadFormat`].
+    pub fn pieces(&self) -> Result<Vec<KeptPiece>> {
+        let mut pieces = Vec::new();
+        for name in self.0.store.piece_names(&self.0.name)? {
+            let dataset = self.0.store.dataset(&name)?;
+            if let Some((_, _, state)) = parse(dataset.attributes()) {
+                let state = state.to_vec();
+                pieces.push(KeptPiece { dataset, state });
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Begins a piece. Nothing is kept before [`Keep::commit`].
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn begin(&self, job: &Job) -> Result<DatasetBuilder> {
+        let name = format!("{}-{:016x}", self.0.name, random_u64());
+        self.0.store.create_dataset(job, &name, KEPT)
+    }
+
+    /// Keeps a piece that is finished. When this returns, it survives a power loss.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Cancelled`].
+    pub fn commit(&self, piece: DatasetBuilder, state: &[u8]) -> Result<()> {
+        let mut attributes = self.0.began.to_le_bytes().to_vec();
+        put_bytes(&mut attributes, self.0.what.as_bytes());
+        attributes.extend(state);
+        piece.commit(&attributes)
+    }
+
+    /// Gives pieces up that nobody can use.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn give_up(&self, pieces: &[KeptPiece]) -> Result<()> {
+        let names: Vec<String> = pieces.iter().map(|piece| piece.dataset.name().to_string()).collect();
+        self.0.store.remove_pieces(&names)
+    }
+
+    /// Removes all pieces, since the job is done.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn finish(&self) -> Result<()> {
+        self.0.store.remove_pieces(&self.0.store.piece_names(&self.0.name)?)
+    }
+}
+
+/// The name of a piece without what makes it differ from the others.
+fn name_of(record: &DatasetRecord) -> &str {
+    record.name.rsplit_once('-').map_or(&record.name, |(name, _)| name)
+}
+
+/// When the job began, what it does, and the state.
+fn parse(attributes: &[u8]) -> Option<(u64, String, &[u8])> {
+    let mut rest = Cursor(attributes);
+    Some((rest.u64()?, rest.string()?, rest.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Budget, Cancel};
+
+    fn keep_one(keep: &Keep, job: &Job, bytes: &[u8], state: &[u8]) {
+        let mut piece = keep.begin(job).unwrap();
+        let mut writer = piece.file("rows", 4096, 4096).unwrap();
+        writer.write(bytes).unwrap();
+        piece.add(writer).unwrap();
+        keep.commit(piece, state).unwrap();
+    }
+
+    #[test]
+    fn what_a_job_kept_is_found_by_the_same_job_and_by_no_other_and_by_one_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let job = || store.job(Budget::new(16 << 20, 1), Cancel::default()).unwrap();
+        let first = job();
+        let keep = store.keep(&first, 7, "sort a.csv").unwrap();
+        keep_one(&keep, &first, b"abc", b"one");
+        keep_one(&keep, &first, b"defg", b"two");
+        let unfinished = keep.begin(&first).unwrap();
+        // It is no dataset for who lists them, and is verified like one.
+        assert!(store.list().unwrap().is_empty());
+        assert_eq!(store.verify(&first, &[], false).unwrap().datasets, 2);
+        let second = job();
+        assert!(matches!(store.keep(&second, 7, "sort a.csv"), Err(Error::InUse { .. })));
+        assert!(matches!(store.remove_kept(keep.name()), Err(Error::InUse { .. })));
+        drop((unfinished, first));
+        let other = store.keep(&job(), 8, "sort b.csv").unwrap();
+        assert!(other.pieces().unwrap().is_empty());
+        let again = store.keep(&second, 7, "sort a.csv").unwrap();
+        let mut states: Vec<Vec<u8>> = again.pieces().unwrap().into_iter().map(|piece| piece.state).collect();
+        states.sort();
+        assert_eq!(states, [b"one", b"two"]);
+        let kept = store.kept().unwrap();
+        assert_eq!((kept.len(), &*kept[0].what, kept[0].pieces, kept[0].bytes), (1, "sort a.csv", 2, 7));
+        again.finish().unwrap();
+        assert!(store.kept().unwrap().is_empty() && again.pieces().unwrap().is_empty());
+        assert!(matches!(store.remove_kept(again.name()), Err(Error::NotFound { .. })));
+    }
+
+    #[test]
+    fn what_a_dead_job_left_can_be_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let job = store.job(Budget::new(1 << 20, 1), Cancel::default()).unwrap();
+        let keep = store.keep(&job, 7, "sort a.csv").unwrap();
+        keep_one(&keep, &job, &[1; 10_000], b"");
+        drop(job);
+        store.remove_kept(keep.name()).unwrap();
+        assert!(store.kept().unwrap().is_empty());
+        assert_eq!(store.usage().unwrap()[0].dataset_bytes, 0);
+    }
+}

@@ -1,0 +1,43 @@
+//! Jobs that go on where an interrupted one like them ended.
+
+use std::{
+    fmt::Debug,
+    hash::{DefaultHasher, Hash, Hasher},
+    os::unix::fs::MetadataExt,
+};
+
+use inshore_store::{Job, Keep};
+
+use crate::{Error, Input, Result};
+
+/// Where a job keeps its finished runs that does `what` to files. It finds those of an interrupted one again that asked
+/// the same question of the same files: by path, length, and the time when they were written last.
+///
+/// # Errors
+/// [`Error::Unsupported`] for what is no file; [`Error::Io`]; [`inshore_store::Error::InUse`].
+pub(crate) fn keep(job: &Job, what: &str, question: impl Debug, inputs: &[Input]) -> Result<Keep> {
+    let mut hash = DefaultHasher::new();
+    // The bytes of rows may change from version to version.
+    (env!("CARGO_PKG_VERSION"), what, format!("{question:?}")).hash(&mut hash);
+    for input in inputs {
+        let Some(path) = input.path().filter(|_| input.compressed_bytes().is_some()) else {
+            let what = "expected files to resume with: what a pipe gave cannot be had again";
+            return Err(Error::unsupported(input.name(), what.to_string()));
+        };
+        let fail = |source| Error::io(input.name(), "open it", source);
+        let (path, found) = (path.canonicalize().map_err(fail)?, path.metadata().map_err(fail)?);
+        (path, found.ino(), found.len(), found.mtime(), found.mtime_nsec()).hash(&mut hash);
+    }
+    let first = inputs.first().map_or("", Input::name);
+    let others = match inputs.len() {
+        0 | 1 => String::new(),
+        count => format!(" and {} more", count - 1),
+    };
+    Ok(job.store().keep(job, hash.finish(), &format!("{what} {first}{others}"))?)
+}
+
+/// Bytes of scratch that kept runs take already.
+pub(crate) fn bytes_kept(keep: Option<&Keep>) -> Result<u64> {
+    let Some(keep) = keep else { return Ok(0) };
+    Ok(keep.pieces()?.iter().map(|piece| piece.dataset.bytes()).sum())
+}
