@@ -247,6 +247,17 @@ impl TableReader {
         }
     }
 
+    /// The smallest and the largest value of a column of whole numbers, dates or times, where the file says so
+    /// (statistics of Parquet). Whoever wrote it may have got that wrong.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Damaged`].
+    pub fn range_of(&self, column: &str) -> Result<Option<(i128, i128)>> {
+        let Source::Parquet(source) = &self.source else { return Ok(None) };
+        let Some(place) = self.source.names().iter().position(|name| name == column) else { return Ok(None) };
+        without_panic(&self.name, || source.range_of(place))
+    }
+
     /// How far into the file reading has come, to be compared with [`Input::compressed_bytes`].
     pub fn position(&self) -> u64 {
         match &self.source {

@@ -19,7 +19,10 @@ use parquet::{
     },
     column::page::{PageIterator, PageReader},
     errors::Result as ParquetResult,
-    file::metadata::{ParquetMetaData, ParquetStatisticsPolicy, RowGroupMetaData},
+    file::{
+        metadata::{ParquetMetaData, ParquetStatisticsPolicy, RowGroupMetaData},
+        statistics::Statistics,
+    },
 };
 
 use super::parquet_pages::{Footer, Pages, ParquetFile};
@@ -40,6 +43,15 @@ pub(super) struct ParquetSource {
     groups: Range<usize>,
 }
 
+/// Nothing of the footer that is not needed.
+fn options() -> ArrowReaderOptions {
+    ArrowReaderOptions::new()
+        .with_skip_arrow_metadata(true)
+        .with_column_stats_policy(ParquetStatisticsPolicy::SkipAll)
+        .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll)
+        .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll)
+}
+
 impl ParquetSource {
     pub fn open(input: &Input, budget: &Budget) -> Result<Self> {
         let seekable = "Parquet is read from its end, so it must be a plain file, not standard input, a pipe or \
@@ -51,12 +63,7 @@ impl ParquetSource {
         };
         let allowance = Allowance::new(budget, "Parquet pages")?;
         let file = ParquetFile::new(input.open_file()?, bytes, input.name(), piece_limit(budget), allowance);
-        let options = ArrowReaderOptions::new()
-            .with_skip_arrow_metadata(true)
-            .with_column_stats_policy(ParquetStatisticsPolicy::SkipAll)
-            .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll)
-            .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll);
-        let found = ArrowReaderMetadata::load(&Footer(&file), options).map_err(|reported| {
+        let found = ArrowReaderMetadata::load(&Footer(&file), options()).map_err(|reported| {
             let packed = input.path().is_some_and(|path| {
                 path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz") || ending == "zst")
             });
@@ -81,6 +88,39 @@ impl ParquetSource {
 
     pub fn schema(&self) -> &Schema {
         &self.schema
+    }
+
+    /// The smallest and the largest value of a column of whole numbers, as the statistics of all row groups have them;
+    /// `None` where they do not. Whoever wrote the file may have got them wrong.
+    pub fn range_of(&self, column: usize) -> Result<Option<(i128, i128)>> {
+        let descriptor = self.metadata.file_metadata().schema_descr();
+        let leaves = 0..descriptor.num_columns();
+        let leaves: Vec<usize> =
+            leaves.filter(|&leaf| descriptor.get_column_root_idx(leaf) == column).collect();
+        let &[leaf] = &leaves[..] else { return Ok(None) };
+        let options = options().with_column_stats_policy(ParquetStatisticsPolicy::skip_except(&[leaf]));
+        let found = ArrowReaderMetadata::load(&Footer(&self.file), options);
+        let found = found.map_err(|reported| self.file.error(reported))?;
+        let is_unsigned = self.schema.field(column).data_type().is_unsigned_integer();
+        let mut all: Option<(i128, i128)> = None;
+        for group in found.metadata().row_groups().iter().filter(|group| group.num_rows() > 0) {
+            let (min, max) = match group.column(leaf).statistics() {
+                // Written when nobody knew how unsigned numbers compare.
+                Some(old) if is_unsigned && old.is_min_max_deprecated() => return Ok(None),
+                Some(Statistics::Int32(found)) => {
+                    let wide = |&value: &i32| if is_unsigned { value as u32 as i128 } else { value as i128 };
+                    (found.min_opt().map(wide), found.max_opt().map(wide))
+                }
+                Some(Statistics::Int64(found)) => {
+                    let wide = |&value: &i64| if is_unsigned { value as u64 as i128 } else { value as i128 };
+                    (found.min_opt().map(wide), found.max_opt().map(wide))
+                }
+                _ => return Ok(None),
+            };
+            let (Some(min), Some(max)) = (min, max) else { return Ok(None) };
+            all = Some(all.map_or((min, max), |(least, most)| (least.min(min), most.max(max))));
+        }
+        Ok(all)
     }
 
     pub fn position(&self) -> u64 {

@@ -19,7 +19,7 @@ use arrow::{
 use inshore_sortreduce::{Config, Key, Operation, SortReduce, Strategy, smallest_memory_bytes};
 
 use super::{Asked, ReduceSummary, aggregate::Function};
-use crate::{Error, Input, Result, writer::BackgroundWriter};
+use crate::{Error, Input, Result, TableReader, writer::BackgroundWriter};
 
 /// Words of a record at most: more would be as slow as the other way.
 const WORDS_MAX: usize = 4;
@@ -28,6 +28,8 @@ pub(super) enum Outcome {
     Done(ReduceSummary),
     /// There is a null: nothing was written.
     SawNull,
+    /// A key lies outside of what the files say: nothing was written.
+    OutOfRange,
 }
 
 /// How two words of one group become one.
@@ -58,7 +60,42 @@ pub(super) struct Plan {
     words: Vec<Word>,
     /// Rows of all inputs, where their files say so.
     rows: Option<u64>,
+    keys: Keys,
 }
+
+/// Which words of keys there are: `first` and as many as `last` after it. Records have what is above the first.
+#[derive(Clone, Copy, Debug)]
+struct Keys {
+    first: u64,
+    last: u64,
+}
+
+impl Keys {
+    fn all(kind: &DataType) -> Keys {
+        Keys { first: 0, last: if is_narrow(kind) { u32::MAX.into() } else { u64::MAX } }
+    }
+
+    /// From the smallest to the largest value of a type.
+    fn between(kind: &DataType, (min, max): (i128, i128)) -> Option<Keys> {
+        let word = |value: i128| match (kind.is_unsigned_integer(), is_narrow(kind)) {
+            (true, _) => u64::try_from(value).ok(),
+            (false, true) => i32::try_from(value).ok().map(|value| (value as u32 ^ (1 << 31)) as u64),
+            (false, false) => i64::try_from(value).ok().map(|value| value as u64 ^ SIGN),
+        };
+        let (first, last) = (word(min)?, word(max)?);
+        Some(Keys { first, last: last.checked_sub(first)? })
+    }
+
+    /// For sort-reduce, which takes keys for spread over their range: where it is so wide that most of it must be empty,
+    /// it had better look at the keys.
+    fn range(self, rows: Option<u64>) -> Option<u64> {
+        let range = self.last.checked_add(1)?;
+        (range / KEYS_PER_ROW_MAX <= rows?).then_some(range)
+    }
+}
+
+/// A range of keys with fewer rows than one for so many is not worth knowing.
+const KEYS_PER_ROW_MAX: u64 = 64;
 
 impl Plan {
     /// `None` where this way is none.
@@ -93,8 +130,19 @@ impl Plan {
         }
         let fits = words.len() <= WORDS_MAX;
         let result = asked.result_schema(schema);
-        let rows = asked.inputs.iter().map(|input| asked.open(input, (0, 1)).ok()?.rows()).sum();
-        fits.then(|| Plan { schema: schema.clone(), result, key_type, words, rows })
+        let readers: Vec<_> = asked.inputs.iter().map(|input| asked.open(input, (0, 1)).ok()).collect();
+        let rows = readers.iter().map(|reader| reader.as_ref()?.rows()).sum();
+        let range = |reader: &Option<TableReader>| reader.as_ref()?.range_of(by).ok()?;
+        let ranges = readers.iter().map(range).collect::<Option<Vec<_>>>().unwrap_or_default();
+        let range = ranges.into_iter().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+        let keys = range.and_then(|range| Keys::between(&key_type, range));
+        let keys = keys.unwrap_or(Keys::all(&key_type));
+        fits.then(|| Plan { schema: schema.clone(), result, key_type, words, rows, keys })
+    }
+
+    /// The same for any keys.
+    pub fn without_range(self) -> Plan {
+        Plan { keys: Keys::all(&self.key_type), ..self }
     }
 }
 
@@ -124,7 +172,7 @@ fn is_narrow(kind: &DataType) -> bool {
 
 pub(super) fn reduce(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome> {
     // Few shapes, since each is compiled with all of sort-reduce: what is not needed of a record counts for nothing.
-    match (is_narrow(&plan.key_type), plan.words.len()) {
+    match (plan.keys.last <= u32::MAX.into(), plan.words.len()) {
         (true, 0 | 1) => run::<u32, 1>(asked, plan),
         (true, 2) => run::<u32, 2>(asked, plan),
         (true, _) => run::<u32, 4>(asked, plan),
@@ -248,12 +296,13 @@ where
     let job = asked.job;
     let threads = job.budget().threads();
     // Which rows a thread reads depends on how many there are.
-    let keep = asked.keep(("numbers", threads))?;
+    let keep = asked.keep(("numbers", threads, plan.keys))?;
     let config = Config {
         memory_bytes: asked.memory_bytes(smallest_memory_bytes(threads, size_of::<K>() + 8 * N))?,
         sinks: threads,
         name: "reduce",
         expected_records: plan.rows,
+        key_range: plan.keys.range(plan.rows),
         keep: keep.clone(),
         ..Config::default()
     };
@@ -261,12 +310,12 @@ where
     let reduce = SortReduce::new(job, operation, &config)?;
     let choice = reduce.choice().clone();
     let rows_kept = reduce.records_kept();
-    let saw_null = AtomicBool::new(false);
+    let (saw_null, out_of_range) = (AtomicBool::new(false), AtomicBool::new(false));
     let work = |number: usize| -> Result<()> {
         let mut sink = reduce.sink()?;
         for (place, input) in asked.inputs.iter().enumerate() {
             if sink.begin_unit((place * threads + number) as u64)? {
-                push(asked, plan, input, (number, threads), &mut sink, &saw_null)?;
+                push(asked, plan, input, (number, threads), &mut sink, (&saw_null, &out_of_range))?;
             }
         }
         Ok(sink.finish()?)
@@ -278,6 +327,10 @@ where
     if saw_null.load(Ordering::Relaxed) {
         keep.map_or(Ok(()), |keep| keep.finish())?;
         return Ok(Outcome::SawNull);
+    }
+    if out_of_range.load(Ordering::Relaxed) {
+        keep.map_or(Ok(()), |keep| keep.finish())?;
+        return Ok(Outcome::OutOfRange);
     }
     results.into_iter().collect::<Result<()>>()?;
     let mut sorted = reduce.finish()?;
@@ -322,7 +375,7 @@ fn push<K: Key, const N: usize>(
     input: &Input,
     part: (usize, usize),
     sink: &mut inshore_sortreduce::Sink<Words<K, N>>,
-    saw_null: &AtomicBool,
+    (saw_null, out_of_range): (&AtomicBool, &AtomicBool),
 ) -> Result<()>
 where
     [u64; N]: Default,
@@ -331,7 +384,7 @@ where
     asked.check_same(input, &plan.schema, reader.schema())?;
     let mut position = reader.position();
     while let Some(batch) = reader.next_batch()? {
-        if saw_null.load(Ordering::Relaxed) {
+        if saw_null.load(Ordering::Relaxed) || out_of_range.load(Ordering::Relaxed) {
             return Ok(());
         }
         if batch.columns().iter().any(|column| column.null_count() > 0) {
@@ -345,6 +398,11 @@ where
         });
         let words = words.collect::<Result<Vec<_>>>()?;
         for (row, &key) in keys.iter().enumerate() {
+            let key = key.wrapping_sub(plan.keys.first);
+            if key > plan.keys.last {
+                out_of_range.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
             let value = std::array::from_fn(|i| words.get(i).map_or(0, |words| words[row]));
             sink.push(K::from_u64(key), value)?;
         }
@@ -374,14 +432,15 @@ fn key_words(array: &ArrayRef, file: &str) -> Result<Vec<u64>> {
     Ok(array.as_primitive::<Int64Type>().values().iter().map(flip).collect())
 }
 
-fn key_column<K: Key>(keys: &[K], kind: &DataType, file: &str) -> Result<ArrayRef> {
+fn key_column<K: Key>(keys: &[K], first: u64, kind: &DataType, file: &str) -> Result<ArrayRef> {
     let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
+    let word = |key: &K| key.to_u64().wrapping_add(first);
     if kind.is_unsigned_integer() {
-        return column_of(keys.iter().map(|key| key.to_u64()).collect(), Combine::Min, kind, file);
+        return column_of(keys.iter().map(word).collect(), Combine::Min, kind, file);
     }
     let narrow = is_narrow(kind);
     let value = |key: &K| {
-        let word = key.to_u64();
+        let word = word(key);
         if narrow { (word as u32 ^ (1 << 31)) as i32 as i64 } else { (word ^ SIGN) as i64 }
     };
     let array: ArrayRef = Arc::new(Int64Array::from_iter_values(keys.iter().map(value)));
@@ -399,7 +458,7 @@ fn batch<K: Key, const N: usize>(
     values: &[[u64; N]],
     file: &str,
 ) -> Result<RecordBatch> {
-    let mut columns = vec![key_column(keys, &plan.key_type, file)?];
+    let mut columns = vec![key_column(keys, plan.keys.first, &plan.key_type, file)?];
     let word = |i: usize| values.iter().map(|value| value[i]).collect::<Vec<u64>>();
     let mut next = 0;
     for (number, aggregate) in asked.options.aggregates.iter().enumerate() {

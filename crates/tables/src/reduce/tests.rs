@@ -103,6 +103,85 @@ fn both_ways_give_the_same_in_any_memory() {
     }
 }
 
+/// A table with one column of keys and a column v.
+fn keyed(place: &Place, keys: ArrayRef) -> Input {
+    let values: ArrayRef = Arc::new(Int64Array::from_iter_values((0..keys.len() as i64).map(|i| i % 7)));
+    let batch = RecordBatch::try_from_iter([("key", keys), ("v", values)]).unwrap();
+    let path = place.path("keyed.parquet");
+    let mut writer = TableWriter::create(&path, batch.schema(), &Budget::new(64 << 20, 1)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    Input::new(path)
+}
+
+/// Groups keyed tables both ways.
+fn check_both_ways(place: &Place, input: Input) {
+    let run = |general| {
+        let options = options(&["key"], vec![Aggregate::sum("v"), Aggregate::count()], general);
+        place.reduce(&[input.clone()], &options, 32 << 20).unwrap()
+    };
+    let ((fast, found), (_, expected)) = (run(false), run(true));
+    assert_eq!(fast.way, "numbers");
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn keys_of_any_range_come_back_as_they_were() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let mixed = |i: u64| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let wide = |first: i64, range: u64| -> ArrayRef {
+        let value = |i| first.wrapping_add((mixed(i) % range) as i64);
+        Arc::new(Int64Array::from_iter_values((0..30_000).map(value)))
+    };
+    let unsigned = |first: u64, range: u64| -> ArrayRef {
+        let value = |i| first.wrapping_add(mixed(i) % range);
+        Arc::new(UInt64Array::from_iter_values((0..30_000).map(value)))
+    };
+    let ends: ArrayRef = Arc::new(Int64Array::from(vec![i64::MAX, i64::MIN, 0, -1, i64::MAX]));
+    let narrow_ends: ArrayRef = Arc::new(Int32Array::from(vec![i32::MAX, i32::MIN, 0, -1, i32::MAX]));
+    let unsigned_ends: ArrayRef = Arc::new(UInt64Array::from(vec![u64::MAX, 0, 1 << 63]));
+    for keys in [
+        wide(-5_000, 10_000),
+        wide(1 << 60, 20_000),
+        wide(i64::MIN, 3000),
+        wide(-7, u32::MAX as u64 + 100),
+        unsigned(u64::MAX - 999, 1000),
+        unsigned(1 << 63, 50_000_000_000),
+        wide(42, 1),
+        ends,
+        narrow_ends,
+        unsigned_ends,
+        Arc::new(Int64Array::from(Vec::<i64>::new())),
+    ] {
+        check_both_ways(&place, keyed(&place, keys));
+    }
+}
+
+#[test]
+fn statistics_that_lie_cost_time_and_not_the_answer() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let (largest, told) = (0x1234_5678_9abci64, 70_000i64);
+    let mut keys: Vec<i64> = (0..50_000).collect();
+    keys.push(largest);
+    let input = keyed(&place, Arc::new(Int64Array::from(keys)));
+    let path = input.path().unwrap();
+    let mut bytes = std::fs::read(path).unwrap();
+    let end = bytes.len() - 8;
+    let footer = end - u32::from_le_bytes(bytes[end..end + 4].try_into().unwrap()) as usize;
+    let mut changed = 0;
+    for place in footer..end - 8 {
+        if bytes[place..place + 8] == largest.to_le_bytes() {
+            bytes[place..place + 8].copy_from_slice(&told.to_le_bytes());
+            changed += 1;
+        }
+    }
+    assert!(changed > 0, "the footer has statistics");
+    std::fs::write(path, bytes).unwrap();
+    let reader = TableReader::open_stored(&input, None, &[], 8192, &Budget::new(8 << 20, 1), (0, 1)).unwrap();
+    assert_eq!(reader.range_of("key").unwrap(), Some((0, told as i128)));
+    check_both_ways(&place, input);
+}
+
 #[test]
 fn sums_of_groups_are_those_of_a_map() {
     let place = Place { folder: tempfile::tempdir().unwrap() };
