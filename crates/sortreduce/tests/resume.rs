@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Random, assert_same, by, model, read};
+use common::{Random, Records, assert_same, by, model, read};
 use inshore_sortreduce::{
     Config, Error, Operation, Result, SortReduce, Strategy,
     rows::{KeepAll, KeepFirst, Lines, RowConfig, RowOperation, RowShape, RowSort, frame},
@@ -179,7 +179,7 @@ fn sort_reduce<O: Operation>(
     keep: &Keep,
     operation: O,
     records: &[(O::Key, O::Value)],
-) -> Result<(Vec<(O::Key, O::Value)>, u64)> {
+) -> Result<(Records<O>, u64)> {
     let config = Config {
         memory_bytes: 2 << 20,
         sinks: 2,

@@ -275,8 +275,7 @@ fn push_all<K: Code>(
         };
         let found = read();
         drop(send);
-        let pushed: Result<()> =
-            workers.into_iter().map(|worker| worker.join().expect("workers do not panic")).collect();
+        let pushed = workers.into_iter().try_for_each(|worker| worker.join().expect("workers do not panic"));
         // What a worker failed with comes before that it had gone.
         let (sequences, bases) = pushed.and(found)?;
         Ok(KmerSummary { sequences, bases, ..KmerSummary::default() })

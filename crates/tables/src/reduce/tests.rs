@@ -118,7 +118,7 @@ fn keyed(place: &Place, keys: ArrayRef) -> Input {
 fn check_both_ways(place: &Place, input: Input) {
     let run = |general| {
         let options = options(&["key"], vec![Aggregate::sum("v"), Aggregate::count()], general);
-        place.reduce(&[input.clone()], &options, 32 << 20).unwrap()
+        place.reduce(std::slice::from_ref(&input), &options, 32 << 20).unwrap()
     };
     let ((fast, found), (_, expected)) = (run(false), run(true));
     assert_eq!(fast.way, "numbers");
