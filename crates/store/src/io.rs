@@ -70,11 +70,23 @@ struct Request {
     answer: Sender<(Buffer, io::Result<()>)>,
 }
 
-/// An I/O that was submitted.
+/// An I/O that was submitted. Dropping it waits for its end: a budget that is all in use has room again when a reader that
+/// read ahead is dropped, and not at some time after.
 #[derive(Debug)]
 pub(crate) enum Pending {
     Ring(PendingSlot),
-    Pool(Receiver<(Buffer, io::Result<()>)>),
+    Pool(PendingAnswer),
+}
+
+/// What a thread of the pool will answer.
+#[derive(Debug)]
+pub(crate) struct PendingAnswer(Receiver<(Buffer, io::Result<()>)>);
+
+impl Drop for PendingAnswer {
+    fn drop(&mut self) {
+        // At once where it was waited for: the thread has let go of its end then, or is about to.
+        drop(self.0.recv());
+    }
 }
 
 impl Pending {
@@ -82,7 +94,7 @@ impl Pending {
     pub fn wait(self) -> (Buffer, io::Result<()>) {
         match self {
             Pending::Ring(slot) => slot.wait(),
-            Pending::Pool(answer) => answer.recv().expect("the I/O threads answer every request"),
+            Pending::Pool(answer) => answer.0.recv().expect("the I/O threads answer every request"),
         }
     }
 
@@ -103,7 +115,7 @@ impl Pending {
                 let mut select = Select::new();
                 for pending in pending {
                     if let Pending::Pool(answer) = pending {
-                        select.recv(answer);
+                        select.recv(&answer.0);
                     }
                 }
                 select.ready()
@@ -161,7 +173,7 @@ impl Io {
         let (answer, pending) = bounded(1);
         let request = Request { direction, parts, buffer, extents, answer };
         self.pool.get_or_init(Pool::new).submit(request);
-        Pending::Pool(pending)
+        Pending::Pool(PendingAnswer(pending))
     }
 }
 
@@ -220,7 +232,6 @@ fn serve(request: Request, flying: &AtomicUsize) {
     // Who has the answer finds the extents free, if nobody else needs them.
     drop(extents);
     flying.fetch_sub(1, Ordering::Relaxed);
-    // A caller that failed for another reason no longer waits; its buffer is freed here.
     let _ = answer.send((buffer, result));
 }
 

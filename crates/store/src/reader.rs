@@ -99,3 +99,35 @@ impl FileReader {
         Ok(self.spare)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Budget, Cancel, Store};
+
+    #[test]
+    fn a_reader_that_is_dropped_hands_back_at_once_what_it_read_ahead() {
+        let folder = tempfile::tempdir().unwrap();
+        // Through io_uring where there is one, and by threads.
+        let real = Store::open(folder.path().join("real")).unwrap();
+        let memory: Arc<dyn crate::Device> = Arc::new(crate::Memory::new(64));
+        let held = Store::open_on(folder.path(), vec![memory]).unwrap();
+        for store in [real, held] {
+            let job = store.job(Budget::new(16 << 20, 2), Cancel::default()).unwrap();
+            let mut writer = crate::FileWriter::create(&job, "scratch", 64 << 10, 1 << 20).unwrap();
+            writer.write(&vec![7; 10 << 20]).unwrap();
+            let file = writer.finish().unwrap();
+            let reserved = job.budget().reserved_bytes();
+            for pieces in 0..3 {
+                let mut reader = FileReader::deep(&job, &file, 0..file.len(), 1 << 20, 4).unwrap();
+                (0..pieces).for_each(|_| assert!(reader.next_piece().unwrap().is_some()));
+                drop(reader);
+                assert_eq!(job.budget().reserved_bytes(), reserved);
+            }
+            drop(file);
+            assert_eq!((job.budget().reserved_bytes(), job.extents_in_use()), (0, 0));
+        }
+    }
+}

@@ -62,8 +62,6 @@ struct Flying {
     left: usize,
     result: io::Result<()>,
     extents: Option<Arc<Extents>>,
-    /// Nobody waits for it any more.
-    abandoned: bool,
 }
 
 impl std::fmt::Debug for Ring {
@@ -120,16 +118,7 @@ impl Ring {
         state.flying += parts.len();
         let left = parts.len();
         let files = places.into_iter().map(|(file, _)| file).collect();
-        let flying = Flying {
-            direction,
-            parts,
-            _files: files,
-            buffer,
-            left,
-            result: Ok(()),
-            extents,
-            abandoned: false,
-        };
+        let flying = Flying { direction, parts, _files: files, buffer, left, result: Ok(()), extents };
         state.slots[slot] = Slot::Flying(Box::new(flying));
         loop {
             match self.ring.submit() {
@@ -178,11 +167,7 @@ impl Ring {
             let Slot::Flying(mut flying) = std::mem::take(&mut state.slots[slot]) else { unreachable!() };
             // Who has the answer finds the extents free, if nobody else needs them.
             drop(flying.extents.take());
-            if flying.abandoned {
-                state.free.push(slot);
-            } else {
-                state.slots[slot] = Slot::Done(flying.buffer, flying.result);
-            }
+            state.slots[slot] = Slot::Done(flying.buffer, flying.result);
         }
         self.changed.notify_all();
         state
@@ -241,7 +226,7 @@ impl Drop for Ring {
     }
 }
 
-/// A request that was submitted; dropping it gives it up.
+/// A request that was submitted. Dropping it waits for its end: then what it held is free for whoever goes on.
 #[derive(Debug)]
 pub(crate) struct PendingSlot {
     ring: Arc<Ring>,
@@ -251,7 +236,12 @@ pub(crate) struct PendingSlot {
 impl PendingSlot {
     /// Waits for the end of the I/O and gives the buffer back.
     pub fn wait(mut self) -> (Buffer, io::Result<()>) {
-        let slot = self.slot.take().expect("waited for once");
+        self.end().expect("waited for once")
+    }
+
+    /// The same; `None` if it was waited for before.
+    fn end(&mut self) -> Option<(Buffer, io::Result<()>)> {
+        let slot = self.slot.take()?;
         let mut state = self.ring.state();
         loop {
             if let Slot::Done(..) = state.slots[slot] {
@@ -259,7 +249,7 @@ impl PendingSlot {
                     unreachable!()
                 };
                 state.free.push(slot);
-                return (buffer, result);
+                return Some((buffer, result));
             }
             state = self.ring.step(state);
         }
@@ -285,16 +275,6 @@ impl PendingSlot {
 
 impl Drop for PendingSlot {
     fn drop(&mut self) {
-        let Some(slot) = self.slot else { return };
-        let mut state = self.ring.state();
-        match &mut state.slots[slot] {
-            Slot::Flying(flying) => flying.abandoned = true,
-            done => {
-                let done = std::mem::take(done);
-                state.free.push(slot);
-                drop(state);
-                drop(done);
-            }
-        }
+        drop(self.end());
     }
 }
