@@ -57,7 +57,7 @@ TABLE = """
 import sys, duckdb
 rows, path, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 con = duckdb.connect()
-con.execute("set threads=2; set memory_limit='2GB'")
+con.execute("set threads=2; set memory_limit='2GB'; set enable_progress_bar=false")
 key = "hash(range) % 100000000" if kind == "uniform" else "(exp(ln(1e8) * ((hash(range) % 1000000007) / 1e9)))::ubigint"
 con.execute(f"copy (select ({key})::ubigint k, (hash(range + 7) % 1000)::bigint v from range({rows})) to '{path}' (format parquet)")
 """
@@ -66,7 +66,7 @@ DUCKDB = """
 import sys, duckdb
 limit, scratch, query = sys.argv[1:4]
 con = duckdb.connect()
-con.execute("set threads=2; set preserve_insertion_order=false")
+con.execute("set threads=2; set preserve_insertion_order=false; set enable_progress_bar=false")
 if limit != "none":
     con.execute(f"set memory_limit='{limit}'; set temp_directory='{scratch}'")
 con.execute(query)
