@@ -13,11 +13,7 @@ use std::collections::BTreeMap;
 
 use inshore_store::{Job, Keep, KeptPiece};
 
-use crate::{
-    Key, Result, Value,
-    kept::{decode, encode},
-    run::Run,
-};
+use crate::{Key, Result, Value, run::Run};
 
 /// Records `from..to` of a unit, and whether there are no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +150,18 @@ fn open<K: Key, V: Value>(job: &Job, pieces: &[KeptPiece], block_bytes: usize) -
     let Some(covered) = Covered::of(all) else { return Ok(None) };
     found.covered = covered;
     Ok(Some(found))
+}
+
+/// Words of 64 bits and bytes behind them: what runs say of themselves.
+pub(crate) fn encode(words: &[u64], rest: &[u8]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).chain(rest.iter().copied()).collect()
+}
+
+/// The first `N` words and what is behind them; `None` where there are fewer.
+pub(crate) fn decode<const N: usize>(state: &[u8]) -> Option<([u64; N], &[u8])> {
+    let (words, rest) = state.split_at_checked(N * 8)?;
+    let (words, _) = words.as_chunks::<8>();
+    Some((std::array::from_fn(|i| u64::from_le_bytes(words[i])), rest))
 }
 
 #[cfg(test)]

@@ -96,7 +96,6 @@ mod error;
 mod form;
 mod front;
 mod keep;
-mod kept;
 mod keyrange;
 mod merge;
 mod part;

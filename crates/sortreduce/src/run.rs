@@ -20,7 +20,6 @@ use std::{marker::PhantomData, ops::Range, sync::Arc};
 use inshore_store::{
     Buffer, CheckedFile, DatasetBuilder, FileReader, FileWriter, Job, Keep, PendingRead, Reservation,
 };
-
 use zerocopy::IntoBytes;
 
 use crate::{

@@ -200,7 +200,7 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
     let held = (BLOCK_BYTES * (3 * threads + 2)) as u64 + (6 << 20);
     let smallest = smallest_memory_bytes(threads, size_of::<K>() + 4);
     let question = (options.k, options.canonical);
-    let keep = options.resume.then(|| resume::keep(job, "count kmers of", question, inputs)).transpose()?;
+    let keep = resume::keep(options.resume, job, "count kmers of", question, inputs)?;
     let config = Config {
         key_range: 1u64.checked_shl(2 * options.k).filter(|&range| range > 1),
         memory_bytes: sort_memory(budget, "counting k-mers", held, (15, 16), smallest)?,
@@ -234,7 +234,7 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
     let stats = sorted.stats();
     drop(sorted);
     summary.written = writer.finish()?;
-    keep.map_or(Ok(()), |keep| keep.finish())?;
+    resume::finish(keep)?;
     histogram.truncate(HISTOGRAM - histogram.iter().rev().take_while(|&&count| count == 0).count());
     let (kmers, runs, bytes_spilled) = (stats.records_in, stats.runs, stats.bytes_spilled);
     Ok(KmerSummary { kmers, kmers_kept, histogram, runs, bytes_spilled, choice, ..summary })

@@ -10,12 +10,21 @@ use inshore_store::{Job, Keep};
 
 use crate::{Error, Input, Result};
 
-/// Where a job keeps its finished runs that does `what` to files. It finds those of an interrupted one again that asked
+/// Where a job keeps its finished runs that does `what` to files, if that `is_wanted`. It finds those of an interrupted one again that asked
 /// the same question of the same files: by path, length, and the time when they were written last.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for what is no file; [`Error::Io`]; [`inshore_store::Error::InUse`].
-pub(crate) fn keep(job: &Job, what: &str, question: impl Debug, inputs: &[Input]) -> Result<Keep> {
+pub(crate) fn keep(
+    is_wanted: bool,
+    job: &Job,
+    what: &str,
+    question: impl Debug,
+    inputs: &[Input],
+) -> Result<Option<Keep>> {
+    if !is_wanted {
+        return Ok(None);
+    }
     let mut hash = DefaultHasher::new();
     // The bytes of rows may change from version to version.
     (env!("CARGO_PKG_VERSION"), what, format!("{question:?}")).hash(&mut hash);
@@ -33,7 +42,12 @@ pub(crate) fn keep(job: &Job, what: &str, question: impl Debug, inputs: &[Input]
         0 | 1 => String::new(),
         count => format!(" and {} more", count - 1),
     };
-    Ok(job.store().keep(job, hash.finish(), &format!("{what} {first}{others}"))?)
+    Ok(Some(job.store().keep(job, hash.finish(), &format!("{what} {first}{others}"))?))
+}
+
+/// Removes what was kept, since nobody needs to go on.
+pub(crate) fn finish(keep: Option<Keep>) -> Result<()> {
+    keep.map_or(Ok(()), |keep| Ok(keep.finish()?))
 }
 
 /// Bytes of scratch that kept runs take already.

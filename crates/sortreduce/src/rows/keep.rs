@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Result,
-    kept::{decode, encode},
+    keep::{decode, encode},
 };
 
 /// Bytes of the input.

@@ -456,10 +456,7 @@ pub struct RowSink<'a, S: RowShape, O: RowOperation> {
 
 impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
     /// Where the next bytes of the input may be put; never empty.
-    ///
-    /// # Errors
-    /// What a worker failed with; [`inshore_store::Error::Cancelled`].
-    pub fn space(&mut self) -> Result<&mut [u8]> {
+    fn space(&mut self) -> Result<&mut [u8]> {
         if self.arena.is_none() {
             let mut arena = self.sort.arena()?;
             arena.bytes[..self.carry.len()].copy_from_slice(&self.carry);
@@ -472,25 +469,18 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
     }
 
     /// Takes the first `len` bytes of [`RowSink::space`].
-    ///
-    /// # Errors
-    /// [`Error::RowTooLong`] for a row that does not fit.
-    pub fn advance(&mut self, len: usize) -> Result<()> {
-        let passed_over = (self.to_pass_over() as usize).min(len);
+    fn advance(&mut self, len: usize) -> Result<()> {
         self.bytes += len as u64;
         let arena = self.arena.as_mut().expect("filled by the caller");
-        if passed_over > 0 {
-            let start = arena.filled;
-            arena.bytes.copy_within(start + passed_over..start + len, start);
-        }
-        arena.filled += len - passed_over;
+        arena.filled += len;
         if arena.filled == arena.bytes.len() { self.send() } else { Ok(()) }
     }
 
     /// Takes `bytes`, which may begin and end inside a row.
     ///
     /// # Errors
-    /// Those of [`RowSink::space`] and [`RowSink::advance`].
+    /// [`Error::RowTooLong`] for a row that does not fit; what a worker failed with;
+    /// [`inshore_store::Error::Cancelled`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         let passed_over = self.to_pass_over().min(bytes.len() as u64);
         self.pass_over(passed_over);
@@ -541,7 +531,7 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
     /// Ends the input: gives the bytes of a last row that did not end, of which there are none if all is well.
     ///
     /// # Errors
-    /// Those of [`RowSink::space`].
+    /// Those of [`RowSink::write`].
     pub fn finish(mut self) -> Result<Vec<u8>> {
         if let Some(arena) = &self.arena {
             let whole = self.sort.shared.shape.whole_rows_len(&arena.bytes[..arena.filled]);

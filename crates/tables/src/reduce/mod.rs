@@ -184,7 +184,7 @@ impl Asked<'_> {
     fn keep(&self, way: impl std::fmt::Debug) -> Result<Option<Keep>> {
         let ReduceOptions { by, aggregates, as_text, .. } = self.options;
         let question = (way, by, aggregates, as_text);
-        self.options.resume.then(|| resume::keep(self.job, "reduce", question, self.inputs)).transpose()
+        resume::keep(self.options.resume, self.job, "reduce", question, self.inputs)
     }
 
     /// A sum that 64 bits do not hold.

@@ -19,7 +19,7 @@ use arrow::{
 use inshore_sortreduce::{Config, Key, Operation, SortReduce, Strategy, choose, smallest_memory_bytes};
 
 use super::{Asked, ReduceSummary, aggregate::Function};
-use crate::{Error, Input, Result, TableReader, writer::BackgroundWriter};
+use crate::{Error, Input, Result, TableReader, resume, writer::BackgroundWriter};
 
 /// Words of a record at most: more would be as slow as the other way.
 const WORDS_MAX: usize = 4;
@@ -328,11 +328,11 @@ where
         threads.into_iter().map(|thread| thread.join().expect("readers do not panic")).collect()
     });
     if saw_null.load(Ordering::Relaxed) {
-        keep.map_or(Ok(()), |keep| keep.finish())?;
+        resume::finish(keep)?;
         return Ok(Outcome::SawNull);
     }
     if out_of_range.load(Ordering::Relaxed) {
-        keep.map_or(Ok(()), |keep| keep.finish())?;
+        resume::finish(keep)?;
         return Ok(Outcome::OutOfRange);
     }
     results.into_iter().collect::<Result<()>>()?;
@@ -350,7 +350,7 @@ where
         return Err(asked.overflow());
     }
     let groups = writer.finish()?;
-    keep.map_or(Ok(()), |keep| keep.finish())?;
+    resume::finish(keep)?;
     Ok(Outcome::Done(ReduceSummary {
         rows_in: stats.records_in,
         rows_kept,

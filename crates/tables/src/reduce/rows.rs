@@ -33,7 +33,7 @@ use inshore_sortreduce::rows::{
 };
 
 use super::{Asked, ReduceSummary, aggregate::Function};
-use crate::{Error, Result, sort::too_long, writer::BackgroundWriter};
+use crate::{Error, Result, resume, sort::too_long, writer::BackgroundWriter};
 
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 56 };
 const BLOCK_BYTES: usize = 1 << 20;
@@ -215,7 +215,7 @@ pub(super) fn reduce(asked: &Asked<'_>) -> Result<ReduceSummary> {
         writer.write(codec.of_no_rows(asked)?)?;
     }
     let groups = writer.finish()?;
-    keep.map_or(Ok(()), |keep| keep.finish())?;
+    resume::finish(keep)?;
     Ok(ReduceSummary {
         rows_in: stats.rows_in,
         rows_kept: stats.rows_kept,

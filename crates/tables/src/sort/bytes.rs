@@ -167,8 +167,7 @@ impl Sorting<'_> {
         let sizes: Option<u64> = self.inputs.iter().map(Input::compressed_bytes).sum();
         let budget = self.job.budget();
         let question = (self.options.descending, self.options.unique, &shape);
-        let keep = self.options.resume.then(|| resume::keep(self.job, "sort", question, self.inputs));
-        let keep = keep.transpose()?;
+        let keep = resume::keep(self.options.resume, self.job, "sort", question, self.inputs)?;
         let smallest = smallest_row_memory_bytes(budget.threads());
         let memory_bytes = sort_memory(budget, "sorting", FILE_BYTES, (1, 1), smallest)?;
         let config = RowConfig {
@@ -218,7 +217,7 @@ impl Sorting<'_> {
         let stats = RowStats { bytes_in, ..sorted.stats() };
         drop(sorted);
         target.publish()?;
-        keep.map_or(Ok(()), |keep| keep.finish())?;
+        resume::finish(keep)?;
         Ok(SortSummary { rows: stats.rows_out, bytes, scratch_bytes_expected: scratch, stats })
     }
 

@@ -83,8 +83,7 @@ impl Table<'_> {
         let memory_bytes = sort_memory(budget, "sorting", 0, (3, 4), smallest)?;
         let threads = budget.threads();
         let question = (self.keys, self.as_text, self.options.descending, self.options.unique);
-        let keep = self.options.resume.then(|| resume::keep(self.job, "sort", question, self.inputs));
-        let keep = keep.transpose()?;
+        let keep = resume::keep(self.options.resume, self.job, "sort", question, self.inputs)?;
         let kept_bytes = resume::bytes_kept(keep.as_ref())?;
         let config =
             RowConfig { memory_bytes, threads, keep: keep.clone(), name: "sort", ..RowConfig::default() };
@@ -124,7 +123,7 @@ impl Table<'_> {
         let sorted = sort.finish().map_err(|error| too_long(error, first.name()))?;
         self.job.start_phase("merging", "rows", sorted.stats().rows_in);
         let (rows, stats) = self.write(sorted, &codec, &schema)?;
-        keep.map_or(Ok(()), |keep| keep.finish())?;
+        resume::finish(keep)?;
         let bytes = std::fs::metadata(self.output).map_or(0, |written| written.len());
         let stats = RowStats { bytes_in, ..stats };
         Ok(SortSummary { rows, bytes, scratch_bytes_expected: scratch.flatten(), stats })
