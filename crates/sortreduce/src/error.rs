@@ -44,6 +44,12 @@ pub enum Error {
         /// The budget in bytes.
         memory: u64,
     },
+    /// A block of a run is none, though its checksum is right: something else wrote it.
+    #[error("{file}: damaged: a block of records is not what this program writes")]
+    DamagedRun {
+        /// The scratch file, or the dataset that kept it.
+        file: String,
+    },
     /// A row does not fit the memory.
     #[error(
         "{name}: a row{} is longer than the {} that this budget allows: give it more memory",

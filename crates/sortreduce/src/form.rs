@@ -8,7 +8,7 @@ use crate::{
     keep::{self, Units},
     plan::MergePlan,
     record::key_max,
-    run::{Run, RunWriter, run_bytes},
+    run::{Run, RunWriter},
     scatter::BucketMap,
     sort::Sorter,
     word::Word,
@@ -30,8 +30,6 @@ pub(crate) struct Formation<O: Operation> {
     state: ChunkState,
     /// Whether the buckets suit the keys that came so far.
     map_suits: bool,
-    /// Bytes of all runs.
-    spilled_bytes: u64,
     /// What of the input is in the chunk, where runs are kept.
     units: Option<Units>,
     /// What happened since it was last asked.
@@ -94,7 +92,6 @@ impl<O: Operation> Formation<O> {
             writer: RunWriter::new(job, name, keep, plan.block_bytes, plan.write_bytes)?,
             state: ChunkState::Empty,
             map_suits: range.is_some(),
-            spilled_bytes: 0,
             done: Formed::default(),
         })
     }
@@ -177,10 +174,12 @@ impl<O: Operation> Formation<O> {
         self.job.check_cancelled()?;
         let records = self.chunk.sorted_records();
         let _span = tracing::debug_span!("run", records).entered();
-        self.take_of_allowance(records)?;
         self.writer.begin(0)?;
         for (keys, values) in self.chunk.sorted_blocks() {
             self.writer.append(keys, values)?;
+            if self.writer.bytes > self.plan.spilled_bytes_max {
+                return Err(self.too_many_runs());
+            }
         }
         self.done.records_in_runs += records;
         self.done.runs_count += 1;
@@ -200,14 +199,10 @@ impl<O: Operation> Formation<O> {
         Ok(())
     }
 
-    /// Counts a run's bytes: checksums and first keys of all blocks stay in memory, so there cannot be any number of them.
-    fn take_of_allowance(&mut self, records: u64) -> Result<()> {
-        self.spilled_bytes += run_bytes::<O::Key, O::Value>(records, self.plan.block_bytes);
-        if self.spilled_bytes > self.plan.spilled_bytes_max {
-            let memory = self.plan.memory_bytes as u64;
-            return Err(Error::TooManyRuns { name: self.name, spilled: self.spilled_bytes, memory });
-        }
-        Ok(())
+    /// Checksums and first keys of all blocks stay in memory, so there cannot be any number of them.
+    fn too_many_runs(&self) -> Error {
+        let (spilled, memory) = (self.writer.bytes, self.plan.memory_bytes as u64);
+        Error::TooManyRuns { name: self.name, spilled, memory }
     }
 
     /// Records of a sorted chunk that never left memory.

@@ -6,14 +6,14 @@
 //! the unit is pushed again.
 //!
 //! ```text
-//!   state   [ blocks | records | unit, from, to, whether the unit ends there | unit, ... ]      u64 each
+//!   state   [ format | blocks | records | unit, from, to, whether the unit ends there | unit, ... ]      u64 each
 //! ```
 
 use std::collections::BTreeMap;
 
 use inshore_store::{Job, Keep, KeptPiece};
 
-use crate::{Key, Result, Value, run::Run};
+use crate::{Key, Result, run::Run};
 
 /// Records `from..to` of a unit, and whether there are no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,15 +57,21 @@ impl Units {
     }
 }
 
+/// How blocks of runs are made: runs of another format are given up.
+const FORMAT: u64 = u64::from_le_bytes(*b"blocks 2");
+
 /// What a run says of itself.
 pub(crate) fn state(blocks: u64, records: u64, spans: &[UnitSpan]) -> Vec<u8> {
     let words = |span: &UnitSpan| [span.unit, span.from, span.to, span.is_end.into()];
-    let words: Vec<u64> = [blocks, records].into_iter().chain(spans.iter().flat_map(words)).collect();
+    let words: Vec<u64> = [FORMAT, blocks, records].into_iter().chain(spans.iter().flat_map(words)).collect();
     encode(&words, &[])
 }
 
 fn parse(state: &[u8]) -> Option<(u64, u64, Vec<UnitSpan>)> {
-    let ([blocks, records], mut rest) = decode(state)?;
+    let ([format, blocks, records], mut rest) = decode(state)?;
+    if format != FORMAT {
+        return None;
+    }
     let mut spans = Vec::new();
     while !rest.is_empty() {
         let ([unit, from, to, is_end], after) = decode(rest)?;
@@ -122,9 +128,9 @@ impl Covered {
 ///
 /// # Errors
 /// I/O and damage; no memory for the first keys of their blocks.
-pub(crate) fn find<K: Key, V: Value>(job: &Job, keep: &Keep, block_bytes: usize) -> Result<Found<K>> {
+pub(crate) fn find<K: Key>(job: &Job, keep: &Keep, block_bytes: usize) -> Result<Found<K>> {
     let pieces = keep.pieces()?;
-    match open::<K, V>(job, &pieces, block_bytes)? {
+    match open::<K>(job, &pieces, block_bytes)? {
         Some(found) => Ok(found),
         None => {
             keep.give_up(&pieces)?;
@@ -133,14 +139,14 @@ pub(crate) fn find<K: Key, V: Value>(job: &Job, keep: &Keep, block_bytes: usize)
     }
 }
 
-fn open<K: Key, V: Value>(job: &Job, pieces: &[KeptPiece], block_bytes: usize) -> Result<Option<Found<K>>> {
+fn open<K: Key>(job: &Job, pieces: &[KeptPiece], block_bytes: usize) -> Result<Option<Found<K>>> {
     let (mut found, mut all) = (Found::default(), Vec::new());
     for piece in pieces {
         let Some(((blocks, records, spans), file)) = parse(&piece.state).zip(piece.dataset.file("records"))
         else {
             return Ok(None);
         };
-        let Some(run) = Run::open_kept::<V>(job, file, blocks, records, block_bytes)? else {
+        let Some(run) = Run::open_kept(job, file, blocks, records, block_bytes)? else {
             return Ok(None);
         };
         found.runs.push(run);

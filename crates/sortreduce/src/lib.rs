@@ -88,6 +88,7 @@
 
 mod array;
 mod bins;
+mod block;
 mod chunk;
 mod config;
 mod cost;
@@ -98,6 +99,7 @@ mod front;
 mod keep;
 mod keyrange;
 mod merge;
+mod pack;
 mod part;
 mod partition;
 mod partplan;

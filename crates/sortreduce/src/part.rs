@@ -129,7 +129,7 @@ impl<O: Operation> RunsPart<O> {
         let fits =
             |parts: usize| self.plan.merge::<O::Key, O::Value>(self.parts * parts).fan_in >= self.runs.len();
         let parts = (1..=parts).rev().find(|&parts| parts == 1 || fits(parts)).unwrap_or(1);
-        let below = |key| self.runs.iter().map(|run| run.halves_below(key)).sum();
+        let below = |key| self.runs.iter().map(|run| run.below(key)).sum();
         let ranges = self.range.split(parts, below);
         let part = |range| RunsPart {
             operation: self.operation.clone(),

@@ -11,7 +11,7 @@ use crate::{
     Operation, Result,
     part::RunsPart,
     plan::MergePlan,
-    run::{Run, RunWriter, run_bytes},
+    run::{Run, RunWriter},
 };
 
 /// Groups that are merged side by side have at least this fan-in, or the runs would go through too many merges.
@@ -61,7 +61,7 @@ pub(crate) fn merge_runs<O: Operation>(
             (0..threads).map(|_| runs.drain(..group.min(runs.len())).collect()).collect();
         let round = Round { job, name, operation, plan, threads, has_failed: AtomicBool::new(false) };
         for run in round.merge(groups)? {
-            bytes_written += run_bytes::<O::Key, O::Value>(run.records, plan.block_bytes);
+            bytes_written += run.bytes();
             runs.push_back(run);
         }
     }

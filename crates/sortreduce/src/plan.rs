@@ -5,6 +5,7 @@ use inshore_store::Error;
 use crate::{
     Config, Key, Result, Value,
     array::{largest_buffer, taken_bytes},
+    block::{reader_bytes, writer_bytes},
     record::record_bytes,
     run::block_index_bytes,
     sizes::ChunkSizes,
@@ -48,6 +49,8 @@ pub(crate) struct MergeSizes {
     pub fan_in: usize,
     read_bytes: usize,
     block_bytes: usize,
+    /// What reading a run takes beside its two buffers.
+    reader_bytes: usize,
 }
 
 impl MergePlan {
@@ -77,7 +80,7 @@ impl MergePlan {
         let rest = |slab: usize| {
             let taken = sorter_bytes(slab, size_of::<K>(), size_of::<V>())
                 + taken_bytes(2 * write_bytes)
-                + staging_bytes(block_bytes);
+                + writer_bytes(block_bytes, size_of::<K>(), size_of::<V>());
             share.saturating_sub(taken)
         };
         let records = config.chunk_bytes.unwrap_or(usize::MAX) / record;
@@ -109,11 +112,12 @@ impl MergePlan {
         let slab_records = slab_records_in::<K, V>(share / 8).min(MERGE_SLAB_RECORDS_MAX);
         let taken = sorter_bytes(slab_records, size_of::<K>(), size_of::<V>())
             + taken_bytes(2 * self.write_bytes)
-            + staging_bytes(self.block_bytes);
+            + writer_bytes(self.block_bytes, size_of::<K>(), size_of::<V>());
         let read_bytes = largest_buffer(share.saturating_sub(taken));
+        let reader_bytes = reader_bytes::<K, V>(self.block_bytes);
         // Two buffers of one block for each run, and at least some records of each in a slab.
-        let fan_in = (read_bytes / (2 * self.block_bytes)).min(slab_records / 4);
-        MergeSizes { slab_records, fan_in, read_bytes, block_bytes: self.block_bytes }
+        let fan_in = (read_bytes / (2 * self.block_bytes + reader_bytes)).min(slab_records / 4);
+        MergeSizes { slab_records, fan_in, read_bytes, block_bytes: self.block_bytes, reader_bytes }
     }
 
     /// How many runs one merge with all the memory merges at once.
@@ -128,14 +132,10 @@ impl MergeSizes {
     /// a power-of-two stride would share few lines of the cache.
     pub fn unit_bytes(&self, runs: usize, bytes: u64) -> usize {
         let pays = READ_BYTES_MAX.min((bytes / (8 * runs as u64)) as usize);
-        let blocks = (self.read_bytes / (2 * runs)).min(pays) / self.block_bytes;
+        let each = (self.read_bytes / runs).saturating_sub(self.reader_bytes) / 2;
+        let blocks = each.min(pays) / self.block_bytes;
         (blocks.saturating_sub(1) | 1) * self.block_bytes
     }
-}
-
-/// A page-rounded block in which a run's next block is put together.
-fn staging_bytes(block_bytes: usize) -> usize {
-    taken_bytes(block_bytes)
 }
 
 /// The check block of run files: a 32nd of a sink's share, and at least four records.

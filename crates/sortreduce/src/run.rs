@@ -2,10 +2,7 @@
 //!
 //! ```text
 //!   run file   [ run 0 | run 1 | ... ]              up to 256 runs of one thread; removed with its last run
-//!   run        [ block | block | ... | block ]      all blocks equal, only the last one partly filled
-//!   block      [ key * n | zeros | value * n | zeros ]   n = block_bytes / (key bytes + value bytes), less in
-//!                                                        the last; values start where n whole keys end,
-//!                                                        rounded up to their alignment
+//!   run        [ block | block | ... | block ]      all blocks of one size, see [`crate::block`]
 //! ```
 //!
 //! Numbers are little endian (the machine's order: scratch is never read by another). A block is also the unit
@@ -15,7 +12,7 @@
 //! block is kept in memory too, beside the block's checksum, so that a run can be read from any key on. A run that is kept
 //! for another job has a file of its own, with its first keys behind the blocks.
 
-use std::{marker::PhantomData, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
 use inshore_store::{
     Buffer, CheckedFile, DatasetBuilder, FileReader, FileWriter, Job, Keep, PendingRead, Reservation,
@@ -23,10 +20,10 @@ use inshore_store::{
 use zerocopy::IntoBytes;
 
 use crate::{
-    Key, Result, Value,
-    array::{typed, typed_mut},
+    Error, Key, Result, Value,
+    block::{BadBlock, BlockReader, BlockWriter},
     keyrange::KeyRange,
-    record::record_bytes,
+    word::Word,
 };
 
 /// Runs in a file: more would hold back scratch space while runs are merged in several passes.
@@ -80,7 +77,7 @@ impl<K: Key> Run<K> {
     ///
     /// # Errors
     /// I/O and damage; no memory for the first keys of its blocks.
-    pub fn open_kept<V: Value>(
+    pub fn open_kept(
         job: &Job,
         file: CheckedFile,
         blocks: u64,
@@ -91,8 +88,7 @@ impl<K: Key> Run<K> {
         let keys_start = blocks.saturating_mul(block_bytes as u64);
         let is_sound = block_bytes <= block_bytes_max
             && records > 0
-            && file.len() == keys_start.saturating_add(blocks.saturating_mul(size_of::<K>() as u64))
-            && records.div_ceil(Layout::<K, V>::new(block_bytes).block_records as u64) == blocks;
+            && file.len() == keys_start.saturating_add(blocks.saturating_mul(size_of::<K>() as u64));
         if !is_sound {
             return Ok(None);
         }
@@ -110,14 +106,29 @@ impl<K: Key> Run<K> {
         Ok(Some(Run { file, first_keys, blocks: 0..blocks, records, level: 0 }))
     }
 
+    /// Its bytes on flash.
+    pub fn bytes(&self) -> u64 {
+        (self.blocks.end - self.blocks.start) * self.file.block_bytes() as u64
+    }
+
     /// The first keys of its blocks.
     fn first_keys(&self) -> &[K] {
         &self.first_keys.keys[self.blocks.start as usize..self.blocks.end as usize]
     }
 
-    /// About how many half blocks lie below a key: of the last block that begins below it, one half.
-    pub fn halves_below(&self, key: K) -> u64 {
-        (2 * self.first_keys().partition_point(|&first| first < key) as u64).saturating_sub(1)
+    /// About how much lies below a key, in 256ths of blocks: the keys of a block are taken to be spread evenly up to the next
+    /// block, and half of the last one is taken to lie below.
+    pub fn below(&self, key: K) -> u64 {
+        let firsts = self.first_keys();
+        let begun = firsts.partition_point(|&first| first < key);
+        let Some(&first) = begun.checked_sub(1).map(|last| &firsts[last]) else { return 0 };
+        let part = firsts.get(begun).map_or(128, |next| {
+            let (from, to) = (first.to_word(), next.to_word());
+            // Few enough bits for the product.
+            let lost = (to - from).bits().saturating_sub(48);
+            256 * ((key.to_word() - from) >> lost).low() / ((to - from) >> lost).low().max(1)
+        });
+        256 * (begun as u64 - 1) + part
     }
 
     /// How many of its blocks may hold keys of a range.
@@ -133,35 +144,6 @@ impl<K: Key> Run<K> {
     }
 }
 
-/// Where things are in a block.
-#[derive(Clone, Copy, Debug)]
-struct Layout<K, V> {
-    block_bytes: usize,
-    block_records: usize,
-    values_offset: usize,
-    of: PhantomData<(K, V)>,
-}
-
-impl<K: Key, V: Value> Layout<K, V> {
-    fn new(block_bytes: usize) -> Self {
-        let mut block_records = block_bytes / record_bytes::<K, V>();
-        let offset = |records: usize| (records * size_of::<K>()).next_multiple_of(align_of::<V>());
-        while offset(block_records) + block_records * size_of::<V>() > block_bytes {
-            block_records -= 1;
-        }
-        assert!(block_records > 0, "a block of {block_bytes} bytes holds no record");
-        Layout { block_bytes, block_records, values_offset: offset(block_records), of: PhantomData }
-    }
-
-    fn keys<'a>(&self, block: &'a [u8], count: usize) -> &'a [K] {
-        typed(block, count)
-    }
-
-    fn values<'a>(&self, block: &'a [u8], count: usize) -> &'a [V] {
-        typed(&block[self.values_offset..], count)
-    }
-}
-
 /// Writes runs, one after the other.
 #[derive(Debug)]
 pub(crate) struct RunWriter<K, V> {
@@ -169,10 +151,10 @@ pub(crate) struct RunWriter<K, V> {
     name: &'static str,
     keep: Option<Keep>,
     write_bytes: usize,
-    layout: Layout<K, V>,
-    staging: Buffer,
-    staged: usize,
+    block: BlockWriter<K, V>,
     current: Option<OpenFile<K>>,
+    /// Bytes of all runs so far.
+    pub bytes: u64,
 }
 
 #[derive(Debug)]
@@ -183,6 +165,18 @@ struct OpenFile<K> {
     first_keys: FirstKeys<K>,
     /// First block, blocks, records and level of the runs in it.
     runs: Vec<(u64, u64, u64, u32)>,
+}
+
+impl<K: Key> OpenFile<K> {
+    fn take(&mut self, first_key: K, block: &[u8], in_block: usize, bytes: &mut u64) -> Result<()> {
+        self.first_keys.push(first_key)?;
+        self.writer.write(block)?;
+        let (_, blocks, records, _) = self.runs.last_mut().expect("a run was begun");
+        *blocks += 1;
+        *records += in_block as u64;
+        *bytes += block.len() as u64;
+        Ok(())
+    }
 }
 
 impl<K: Key, V: Value> RunWriter<K, V> {
@@ -199,10 +193,9 @@ impl<K: Key, V: Value> RunWriter<K, V> {
             name,
             keep,
             write_bytes,
-            layout: Layout::new(block_bytes),
-            staging: Buffer::zeroed(job.budget(), block_bytes, "a run's block")?,
-            staged: 0,
+            block: BlockWriter::new(block_bytes, job.budget())?,
             current: None,
+            bytes: 0,
         })
     }
 
@@ -220,7 +213,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     }
 
     fn create(&self) -> Result<OpenFile<K>> {
-        let (block, write) = (self.layout.block_bytes, self.write_bytes);
+        let (block, write) = (self.block.block_bytes(), self.write_bytes);
         let mut piece = self.keep.as_ref().map(|keep| keep.begin(&self.job)).transpose()?;
         let writer = match &mut piece {
             None => FileWriter::create(&self.job, self.name, block, write)?,
@@ -235,39 +228,21 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     ///
     /// # Errors
     /// Those of [`FileWriter::write`].
-    pub fn append(&mut self, mut keys: &[K], mut values: &[V]) -> Result<()> {
-        while !keys.is_empty() {
-            let part = keys.len().min(self.layout.block_records - self.staged);
-            let range = self.staged..self.staged + part;
-            typed_mut::<K>(&mut self.staging, range.end)[range.clone()].copy_from_slice(&keys[..part]);
-            let values_bytes = &mut self.staging[self.layout.values_offset..];
-            typed_mut::<V>(values_bytes, range.end)[range].copy_from_slice(&values[..part]);
-            self.staged += part;
-            (keys, values) = (&keys[part..], &values[part..]);
-            if self.staged == self.layout.block_records {
-                self.write_block()?;
-            }
-        }
-        Ok(())
+    pub fn append(&mut self, keys: &[K], values: &[V]) -> Result<()> {
+        let RunWriter { block, current, bytes, .. } = self;
+        let file = current.as_mut().expect("a run was begun");
+        block.append(keys, values, &mut |key, block: &[u8], records| file.take(key, block, records, bytes))
     }
 
-    fn write_block(&mut self) -> Result<()> {
-        let file = self.current.as_mut().expect("a run was begun");
-        file.first_keys.push(self.layout.keys(&self.staging, 1)[0])?;
-        file.writer.write(&self.staging)?;
-        let (_, blocks, records, _) = file.runs.last_mut().expect("a run was begun");
-        *blocks += 1;
-        *records += self.staged as u64;
-        self.staging.fill(0);
-        self.staged = 0;
-        Ok(())
+    fn end_block(&mut self) -> Result<()> {
+        let RunWriter { block, current, bytes, .. } = self;
+        let file = current.as_mut().expect("a run was begun");
+        block.end(&mut |key, block: &[u8], records| file.take(key, block, records, bytes))
     }
 
     /// Ends the run; gives the file's runs if it has enough of them now.
     pub fn end(&mut self) -> Result<Vec<Run<K>>> {
-        if self.staged > 0 {
-            self.write_block()?;
-        }
+        self.end_block()?;
         match &self.current {
             Some(file) if file.runs.len() == RUNS_PER_FILE => self.finish(),
             _ => Ok(Vec::new()),
@@ -279,9 +254,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     /// # Errors
     /// Those of [`FileWriter::write`] and [`Keep::commit`].
     pub fn end_kept(&mut self, state: impl FnOnce(u64, u64) -> Option<Vec<u8>>) -> Result<Vec<Run<K>>> {
-        if self.staged > 0 {
-            self.write_block()?;
-        }
+        self.end_block()?;
         let file = self.current.as_mut().expect("a run was begun");
         let (_, blocks, records, _) = file.runs[0];
         let piece = file.piece.take().zip(self.keep.as_ref());
@@ -326,57 +299,101 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     }
 }
 
-/// Bytes on flash of a run of so many records.
-pub(crate) fn run_bytes<K: Key, V: Value>(records: u64, block_bytes: usize) -> u64 {
-    records.div_ceil(Layout::<K, V>::new(block_bytes).block_records as u64) * block_bytes as u64
-}
-
-/// Streams the records of a run in a range of keys, a block at a time, through two buffers: one is used while the other is being filled.
+/// Streams the records of a run in a range of keys.
 #[derive(Debug)]
 pub(crate) struct RunReader<K, V> {
-    job: Job,
-    run: Run<K>,
+    blocks: Blocks<K>,
     range: KeyRange<K>,
-    layout: Layout<K, V>,
-    /// Bytes of the file that were not yet asked for.
-    unread: Range<u64>,
-    ahead: Option<PendingRead>,
-    current: Buffer,
-    /// The current block in `current`, and what is left behind it.
-    left: Range<usize>,
-    position: usize,
-    block_len: usize,
-    /// Records in blocks after the current one that may be in the range.
-    records_left: u64,
+    records: BlockReader<K, V>,
+    /// Nothing comes after what is shown.
+    is_last: bool,
 }
 
 impl<K: Key, V: Value> RunReader<K, V> {
     /// Starts to read. Both buffers are of one size, a multiple of the run's block.
     pub fn new(job: &Job, run: Run<K>, range: KeyRange<K>, buffers: [Buffer; 2]) -> Result<Self> {
-        let layout = Layout::<K, V>::new(run.file.block_bytes());
-        let blocks = run.part(&range);
-        let place = |block: usize| (run.blocks.start + block as u64) * layout.block_bytes as u64;
-        let records = |block: usize| run.records.min((block * layout.block_records) as u64);
-        assert!(buffers[0].len() >= layout.block_bytes, "a buffer smaller than a block");
-        let [current, spare] = buffers;
-        let mut reader = RunReader {
-            job: job.clone(),
-            layout,
-            unread: place(blocks.start)..place(blocks.end),
-            ahead: None,
-            current,
-            left: 0..0,
-            position: 0,
-            block_len: 0,
-            records_left: records(blocks.end) - records(blocks.start),
-            run,
-            range,
-        };
-        reader.read_ahead(spare)?;
-        reader.next_block()?;
-        let skipped = range.skipped(reader.keys());
-        reader.advance(skipped)?;
-        Ok(reader)
+        let records = BlockReader::new(run.file.block_bytes(), job.budget())?;
+        let blocks = Blocks::new(job, run, &range, buffers)?;
+        let mut reader = RunReader { blocks, range, records, is_last: false };
+        reader.fill()?;
+        loop {
+            let keys = reader.keys();
+            let (skipped, count) = (range.skipped(keys), keys.len());
+            reader.advance(skipped)?;
+            if skipped < count || count == 0 {
+                return Ok(reader);
+            }
+        }
+    }
+
+    /// Shows more, from the block or the next ones, until it is enough.
+    fn fill(&mut self) -> Result<()> {
+        while self.records.is_low() && !self.is_last {
+            let filled = if self.records.has_more() {
+                self.records.fill(self.blocks.current())
+            } else if self.blocks.advance()? {
+                self.records.begin(self.blocks.current())
+            } else {
+                self.is_last = true;
+                return Ok(());
+            };
+            filled.map_err(|BadBlock| Error::DamagedRun { file: self.blocks.run.file.name().to_string() })?;
+            let (kept, shown) = (self.range.kept(self.keys()), self.keys().len());
+            if kept < shown {
+                self.records.cut(kept);
+                self.is_last = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// The records that lie together and were not taken yet; none at the end of the run only.
+    #[inline]
+    pub fn keys(&self) -> &[K] {
+        self.records.keys(self.blocks.current())
+    }
+
+    /// Their values.
+    #[inline]
+    pub fn values(&self) -> &[V] {
+        self.records.values(self.blocks.current())
+    }
+
+    /// Takes `count` records of those that [`RunReader::keys`] shows.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::Io`] and [`inshore_store::Error::Damaged`] of the next block; [`Error::DamagedRun`].
+    #[inline]
+    pub fn advance(&mut self, count: usize) -> Result<()> {
+        self.records.take(count);
+        if self.records.is_low() && !self.is_last { self.fill() } else { Ok(()) }
+    }
+}
+
+/// The blocks of a run that may hold keys of a range, through two buffers: one is used while the other is being filled.
+#[derive(Debug)]
+struct Blocks<K> {
+    job: Job,
+    run: Run<K>,
+    /// Bytes of the file that were not yet asked for.
+    unread: Range<u64>,
+    ahead: Option<PendingRead>,
+    buffer: Buffer,
+    /// The current block in `buffer`, and what is left behind it.
+    left: Range<usize>,
+}
+
+impl<K: Key> Blocks<K> {
+    /// Starts to read; the first block is that after [`Blocks::advance`].
+    fn new(job: &Job, run: Run<K>, range: &KeyRange<K>, [buffer, spare]: [Buffer; 2]) -> Result<Self> {
+        let block_bytes = run.file.block_bytes();
+        assert!(buffer.len() >= block_bytes, "a buffer smaller than a block");
+        let place = |block: usize| (run.blocks.start + block as u64) * block_bytes as u64;
+        let part = run.part(range);
+        let unread = place(part.start)..place(part.end);
+        let mut blocks = Blocks { job: job.clone(), run, unread, ahead: None, buffer, left: 0..0 };
+        blocks.read_ahead(spare)?;
+        Ok(blocks)
     }
 
     fn read_ahead(&mut self, buffer: Buffer) -> Result<()> {
@@ -390,47 +407,23 @@ impl<K: Key, V: Value> RunReader<K, V> {
         Ok(())
     }
 
-    /// Goes to the next block; at the end of the run it has no records.
-    fn next_block(&mut self) -> Result<()> {
-        self.left.start += self.layout.block_bytes;
+    /// Goes to the next block; `false`: there is none.
+    fn advance(&mut self) -> Result<bool> {
+        self.left.start += self.run.file.block_bytes();
         if self.left.start >= self.left.end {
             self.left = 0..0;
-            if let Some(pending) = self.ahead.take() {
-                let (buffer, wanted) = pending.wait()?;
-                let used = std::mem::replace(&mut self.current, buffer);
-                self.left = wanted;
-                self.read_ahead(used)?;
-            }
+            let Some(pending) = self.ahead.take() else { return Ok(false) };
+            let (buffer, wanted) = pending.wait()?;
+            let used = std::mem::replace(&mut self.buffer, buffer);
+            self.left = wanted;
+            self.read_ahead(used)?;
         }
-        self.position = 0;
-        self.block_len = self.records_left.min(self.layout.block_records as u64) as usize;
-        self.records_left -= self.block_len as u64;
-        self.block_len = self.range.kept(self.keys());
-        Ok(())
+        Ok(true)
     }
 
-    /// The records of the current block that were not taken yet; none at the end of the run only.
+    /// The current block, and what was read behind it.
     #[inline]
-    pub fn keys(&self) -> &[K] {
-        &self.layout.keys(&self.current[self.left.start..], self.block_len)[self.position..]
-    }
-
-    /// Their values.
-    #[inline]
-    pub fn values(&self) -> &[V] {
-        &self.layout.values(&self.current[self.left.start..], self.block_len)[self.position..]
-    }
-
-    /// Takes `count` records of those that [`RunReader::keys`] shows.
-    ///
-    /// # Errors
-    /// [`inshore_store::Error::Io`] and [`inshore_store::Error::Damaged`] of the next block.
-    pub fn advance(&mut self, count: usize) -> Result<()> {
-        self.position += count;
-        debug_assert!(self.position <= self.block_len);
-        if self.position == self.block_len && count > 0 {
-            self.next_block()?;
-        }
-        Ok(())
+    fn current(&self) -> &[u8] {
+        &self.buffer[self.left.start..]
     }
 }

@@ -21,7 +21,6 @@ use crate::{
     partplan::PartitionPlan,
     passes::merge_runs,
     plan::{DensePlan, MergePlan},
-    run::run_bytes,
     sink::Target,
     sorted::Level,
 };
@@ -199,7 +198,7 @@ impl<O: Operation> Method<O> {
         let (Some(keep), Method::Merge { plan, state, .. }) = (&config.keep, self) else {
             return Ok((0, Covered::default()));
         };
-        let found = keep::find::<O::Key, O::Value>(job, keep, plan.block_bytes)?;
+        let found = keep::find::<O::Key>(job, keep, plan.block_bytes)?;
         let formed = &mut state.get_mut().expect("no panic under this lock").formed;
         formed.records_pushed = found.pushed;
         formed.records_in_runs = found.runs.iter().map(|run| run.records).sum();
@@ -347,8 +346,7 @@ fn finish_on_flash<O: Operation>(
     }
     job.counters().add_level(0, formed.records_pushed, formed.records_in_runs);
     stats.runs = formed.runs_count;
-    let bytes = |records| run_bytes::<O::Key, O::Value>(records, plan.block_bytes);
-    stats.bytes_spilled = formed.runs.iter().map(|run| bytes(run.records)).sum();
+    stats.bytes_spilled = formed.runs.iter().map(|run| run.bytes()).sum();
     let merged = merge_runs(&job, config.name, &operation, plan, config.sinks.max(1), formed.runs)?;
     stats.bytes_spilled += merged.bytes_written;
     stats.merge_passes = merged.level + 1;
