@@ -47,6 +47,23 @@ impl<O: Operation> Target<O> {
     }
 }
 
+impl<O: Operation> Target<O> {
+    /// Pushes what the front, if there is one, does not combine.
+    #[inline(always)]
+    fn push_behind(
+        &mut self,
+        front: &mut Option<Box<Front<O>>>,
+        keys: &[O::Key],
+        value_at: impl Fn(usize) -> O::Value,
+        shared: &Shared<O>,
+    ) -> Result<()> {
+        match front {
+            None => self.push(keys, value_at, shared),
+            Some(front) => front.push(keys, value_at, |keys, values| self.push(keys, |i| values[i], shared)),
+        }
+    }
+}
+
 impl<O: Operation> Sink<O> {
     pub(crate) fn new(shared: Arc<Shared<O>>, front: Option<Front<O>>, target: Target<O>) -> Self {
         Sink {
@@ -118,29 +135,33 @@ impl<O: Operation> Sink<O> {
 
     #[inline(never)]
     fn scatter(&mut self, keys: &[O::Key], value: O::Value) -> Result<()> {
-        let keys = &keys[self.pass_over(keys.len())..];
-        let Sink { target, shared, .. } = self;
-        match &mut self.front {
-            None => target.push(keys, |_| value, shared),
-            Some(front) => {
-                front.push(keys, |_| value, |keys, values| target.push(keys, |i| values[i], shared))
-            }
-        }
+        self.push_to_target(keys, |_| value)
+    }
+
+    /// Takes many records; `value_at` gives the value of the key at a place. Quicker than one by one.
+    ///
+    /// # Errors
+    /// Those of [`Sink::push`].
+    #[inline(never)]
+    pub fn push_many(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
+        self.flush()?;
+        self.push_to_target(keys, value_at)
+    }
+
+    #[inline(always)]
+    fn push_to_target(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
+        let first = self.pass_over(keys.len());
+        let Sink { front, target, shared, .. } = self;
+        target.push_behind(front, &keys[first..], |i| value_at(first + i), shared)
     }
 
     #[inline(never)]
     fn flush(&mut self) -> Result<()> {
         let staged = self.pass_over(self.staged)..self.staged;
-        let Sink { target, shared, .. } = self;
+        let Sink { front, target, shared, .. } = self;
         let (keys, values) = (&self.keys[staged.clone()], &self.values[staged]);
         self.staged = 0;
-        let value_at = |i| values[i];
-        match &mut self.front {
-            None => target.push(keys, value_at, shared),
-            Some(front) => {
-                front.push(keys, value_at, |keys, values| target.push(keys, |i| values[i], shared))
-            }
-        }
+        target.push_behind(front, keys, |i| values[i], shared)
     }
 
     /// How many of the next records are in runs already.

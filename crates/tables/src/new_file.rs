@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File, Permissions},
     io::{self, Write},
+    num::NonZeroU64,
     os::{
         fd::{AsFd, AsRawFd},
         unix::fs::PermissionsExt,
@@ -12,7 +13,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags, linkat},
+    fs::{Advice, AtFlags, CWD, Mode, OFlags, fadvise, linkat},
     io::Errno,
 };
 use tempfile::NamedTempFile;
@@ -189,26 +190,45 @@ fn folder_of(path: &Path) -> &Path {
 pub struct NewFileWriter {
     file: File,
     failure: Arc<Mutex<Option<io::Error>>>,
+    /// Bytes written, and how many of them the drive was told to begin with.
+    written: u64,
+    begun: u64,
 }
+
+/// After so many bytes the drive begins to write them: else all would wait for the sync at the end.
+const WRITE_BEHIND_BYTES: u64 = 4 << 20;
 
 impl NewFileWriter {
     fn new(file: File) -> Self {
-        NewFileWriter { file, failure: Arc::default() }
+        NewFileWriter { file, failure: Arc::default(), written: 0, begun: 0 }
     }
 
     fn clone_handle(&self) -> io::Result<Self> {
-        Ok(NewFileWriter { file: self.file.try_clone()?, failure: self.failure.clone() })
+        Ok(NewFileWriter { failure: self.failure.clone(), ..NewFileWriter::new(self.file.try_clone()?) })
+    }
+
+    /// Linux begins to write out pages that it is told are not needed; only a hint, so it cannot fail in a way that matters.
+    fn write_behind(&mut self) {
+        if let Some(length) =
+            NonZeroU64::new(self.written - self.begun).filter(|n| n.get() >= WRITE_BEHIND_BYTES)
+        {
+            _ = fadvise(&self.file, self.begun, Some(length), Advice::DontNeed);
+            self.begun = self.written;
+        }
     }
 }
 
 impl Write for NewFileWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes).inspect_err(|error| {
+        let written = self.file.write(bytes).inspect_err(|error| {
             if error.kind() != io::ErrorKind::Interrupted {
                 let copy = error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error);
                 *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(copy);
             }
-        })
+        })?;
+        self.written += written as u64;
+        self.write_behind();
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {

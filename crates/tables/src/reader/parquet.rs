@@ -271,6 +271,9 @@ impl Iterator for Chunks {
 
     fn next(&mut self) -> Option<Self::Item> {
         let group = self.metadata.row_group(self.groups.next()?);
+        if !self.groups.is_empty() {
+            self.file.will_read(self.metadata.row_group(self.groups.start).column(self.column));
+        }
         let descriptor = self.metadata.file_metadata().schema_descr().column(self.column);
         let chunk = group.column(self.column);
         let rows = group.num_rows().max(0) as usize;

@@ -8,6 +8,7 @@
 use std::{
     fs::File,
     io::{Cursor, Read},
+    num::NonZeroU64,
     os::unix::fs::FileExt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -28,6 +29,8 @@ use parquet::{
     schema::types::ColumnDescriptor,
 };
 
+use rustix::fs::{Advice, fadvise};
+
 use super::thrift::{PageHeader, page_header};
 use crate::{Error, allowance::Allowance};
 
@@ -36,6 +39,9 @@ const HEADER_BYTES_MAX: usize = 1 << 20;
 const HEADER_BYTES_FIRST: usize = 4 << 10;
 /// Bytes of parsed metadata for a byte of the footer, a guess from above for flat schemas without statistics.
 const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
+
+/// The system reads ahead by itself within a longer chunk.
+const READ_AHEAD_BYTES_MAX: i64 = 4 << 20;
 
 /// One open Parquet file, and what is shared by the readers of its columns.
 pub(super) struct ParquetFile {
@@ -129,6 +135,15 @@ impl ParquetFile {
             .map_err(|source| self.refuse(Error::io(&self.name, "read it", source)))?;
         self.position.fetch_max(end, Ordering::Relaxed);
         Ok(buffer.into())
+    }
+
+    /// Lets the drive read the start of a column chunk while others are decoded: only a hint.
+    pub fn will_read(&self, chunk: &ColumnChunkMetaData) {
+        let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+        let length = chunk.compressed_size().clamp(0, READ_AHEAD_BYTES_MAX);
+        if let (Ok(start), Some(length)) = (u64::try_from(start), NonZeroU64::new(length as u64)) {
+            _ = fadvise(&self.file, start, Some(length), Advice::WillNeed);
+        }
     }
 
     fn hold(&self, change: impl FnOnce(&mut Held)) -> Result<()> {

@@ -400,15 +400,15 @@ where
             None => Ok(vec![1; batch.num_rows()]),
         });
         let words = words.collect::<Result<Vec<_>>>()?;
-        for (row, &key) in keys.iter().enumerate() {
-            let key = key.wrapping_sub(plan.keys.first);
-            if key > plan.keys.last {
-                out_of_range.store(true, Ordering::Relaxed);
-                return Ok(());
-            }
-            let value = std::array::from_fn(|i| words.get(i).map_or(0, |words| words[row]));
-            sink.push(K::from_u64(key), value)?;
+        let above_first = |&key: &u64| key.wrapping_sub(plan.keys.first);
+        if keys.iter().map(above_first).fold(0, u64::max) > plan.keys.last {
+            out_of_range.store(true, Ordering::Relaxed);
+            return Ok(());
         }
+        let keys: Vec<K> = keys.iter().map(|key| K::from_u64(above_first(key))).collect();
+        let unused = vec![0; if words.len() < N { keys.len() } else { 0 }];
+        let columns: [&[u64]; N] = std::array::from_fn(|i| words.get(i).unwrap_or(&unused).as_slice());
+        sink.push_many(&keys, |row| columns.map(|words| words[row]))?;
         let now = reader.position();
         asked.job.progress().add(now.saturating_sub(position));
         position = now.max(position);
