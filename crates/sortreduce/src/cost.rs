@@ -18,39 +18,49 @@ use serde::Serialize;
 
 use crate::{Config, Strategy, front, partplan::PartitionPlan, plan::DensePlan, smallest_memory_bytes};
 
-// Nanoseconds of one core a record: CPU time of `examples/strategies.rs` with 8 million records and two threads, zeroing
-// of memory and I/O threads included, on a machine that was busy with other work. Ratios matter, not sizes.
-/// Dense: bins, shards, and the scan of the result.
+// Nanoseconds of one core a record: CPU time of `examples/strategies.rs` with 64 million records and two threads (its table),
+// zeroing of memory and I/O threads included. Ratios matter, not sizes.
+/// Dense: bins, shards, and the scan of the result, for a value of 4 bytes and for each byte more: 17 and 19 ns with 65,536
+/// keys over an array of 400 and 800 MB, first touch apart.
 const DENSE_NS: f64 = 12.0;
-/// Dense: the same beyond the last-level cache (the 14 ns of one random update of 256 MiB).
-const DENSE_FAR_NS: f64 = 13.0;
+const DENSE_BYTE_NS: f64 = 0.6;
+/// Dense: the same beyond the last-level cache (the 14 ns of one random update of 256 MiB): 32 and 38 ns with keys all over
+/// these arrays.
+const DENSE_FAR_NS: f64 = 20.0;
 const DENSE_FAR_BYTES: f64 = (32 << 20) as f64;
-/// Dense: first touch of a byte of the array: 41 and 57 ns a record with arrays of 400 and 800 MB.
-const DENSE_TOUCH_NS: f64 = 0.35;
-/// Partition: bins and packed blocks; unpacking and tables; 24 ns together with the range's 6.
-const PARTITION_PUSH_NS: f64 = 10.0;
+const LINE_BYTES: f64 = 64.0;
+/// First touch of a byte of memory.
+const TOUCH_NS: f64 = 0.35;
+/// Partition: bins and packed blocks; unpacking and tables; 21 ns together with the range's, where all stays in memory.
+const PARTITION_PUSH_NS: f64 = 12.0;
 const PARTITION_READ_NS: f64 = 8.0;
 /// Partition: a key of the range, for bitmap and table.
 const PARTITION_KEY_NS: f64 = 0.5;
 /// Merge: buckets and one sort of a chunk, for a record of 8 bytes and for each byte more. With 65,536 keys, where nothing
-/// is merged: 28 and 32 ns with 8 and 16 bytes.
-const FORM_NS: f64 = 24.0;
-const FORM_BYTE_NS: f64 = 0.75;
-/// Merge: a record of a run that is merged. With even keys: 38 and 50 ns together with forming.
-const MERGE_NS: f64 = 14.0;
-const MERGE_BYTE_NS: f64 = 0.75;
+/// is merged: 21 and 24 ns with 8 and 16 bytes.
+const FORM_NS: f64 = 21.0;
+const FORM_BYTE_NS: f64 = 0.4;
+/// Merge: a record of a run that is packed, unpacked and merged. With even keys: 36 and 42 ns together with forming.
+const MERGE_NS: f64 = 16.0;
+const MERGE_BYTE_NS: f64 = 0.25;
 /// Hash-first: a probe. With 65,536 keys and as many slots, of which 63 % hit: 29 ns with what went on.
 const FRONT_NS: f64 = 16.0;
 
-/// Without a profile of the drive: bytes a second, read and written at the same time, of a virtual drive with ordinary
-/// pages (the slowest that was measured), and reads a second of blocks here and there.
-const DRIVE_BYTES_PER_SECOND: f64 = 1.2e9;
+/// Without a profile of the drive: bytes a second while the cores work beside it (of a virtual drive: bins of 599 MB are
+/// written and read in 2.0 s), and reads a second of blocks here and there.
+const DRIVE_BYTES_PER_SECOND: f64 = 0.6e9;
 const DRIVE_READS_PER_SECOND: f64 = 40e3;
 /// Reads of a merge are of about this size.
 const MERGE_READ_BYTES: u64 = 256 << 10;
 const WRITE_BYTES: u64 = 1 << 20;
 /// Without a hint there are so many times as many bytes of records as memory.
 const MEMORY_TIMES: u64 = 8;
+
+/// Which part of a value's bits a packed run keeps, a guess: counts and sums are small, hashes and fractions are not.
+const VALUE_KEPT: f64 = 0.5;
+/// Keys are never as even as estimates take them to be. All but partitioning gain by that, since they combine before they
+/// write; so its estimate is taken to be too low by this.
+const PARTITION_HANDICAP: f64 = 1.1;
 
 /// What one strategy would cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -203,6 +213,9 @@ impl<'a> Model<'a> {
             sum.cpu_seconds += cpu;
             sum.seconds += drive.max(cpu / self.threads);
         }
+        if strategy == Strategy::Partition {
+            sum.seconds *= PARTITION_HANDICAP;
+        }
         Some(sum)
     }
 
@@ -223,6 +236,18 @@ impl<'a> Model<'a> {
         (self.layout.key_bytes + self.layout.value_bytes) as f64
     }
 
+    /// Bytes of a record in a packed run of `records`: the distance to the key before it, and part of the value.
+    fn packed_bytes(&self, records: f64) -> f64 {
+        let Layout { key_bytes, value_bytes, .. } = self.layout;
+        if key_bytes > 8 {
+            return self.record_bytes();
+        }
+        let range =
+            self.config.key_range.map_or((8.0 * key_bytes as f64).exp2(), |range| range.max(1) as f64);
+        let key_bits = ((range / records.max(1.0)).max(1.0).log2() + 2.0).min(8.0 * key_bytes as f64);
+        key_bits / 8.0 + value_bytes as f64 * VALUE_KEPT
+    }
+
     fn dense(&self) -> Option<[Phase; 2]> {
         let Layout { key_bytes, value_bytes, .. } = self.layout;
         // As wide as `choose` takes them, so that it agrees with what a sort-reduce does.
@@ -230,8 +255,10 @@ impl<'a> Model<'a> {
         // Memory comes in large pages: few keys of a wide range touch as many of those as there are keys.
         let pages = self.config.key_range? as f64 * value_bytes as f64 / (2 << 20) as f64;
         let touched = distinct(self.keys, pages.max(1.0)) * (2 << 20) as f64;
-        let far_ns = if touched > DENSE_FAR_BYTES { DENSE_FAR_NS } else { 0.0 };
-        let cpu_ns = self.records * (DENSE_NS + far_ns) + touched * DENSE_TOUCH_NS;
+        let cached = self.keys * LINE_BYTES.max(value_bytes as f64);
+        let far_ns = if touched.min(cached) > DENSE_FAR_BYTES { DENSE_FAR_NS } else { 0.0 };
+        let each_ns = DENSE_NS + DENSE_BYTE_NS * value_bytes.saturating_sub(4) as f64 + far_ns;
+        let cpu_ns = self.records * each_ns + touched * TOUCH_NS;
         Some([Phase { cpu_ns, ..Phase::default() }, Phase::default()])
     }
 
@@ -271,8 +298,11 @@ impl<'a> Model<'a> {
         let form_ns = FORM_NS + FORM_BYTE_NS * (self.record_bytes() - 8.0).max(0.0);
         let merge_ns = MERGE_NS + MERGE_BYTE_NS * (self.record_bytes() - 8.0).max(0.0);
         let left = distinct(pushed.min(each), self.keys) * (each / pushed).max(1.0) * self.threads;
-        let bytes = if each > pushed { left * self.record_bytes() } else { 0.0 };
-        let push = Phase { written: bytes, cpu_ns: records * form_ns, ..Phase::default() };
+        let bytes =
+            if each > pushed { left * self.packed_bytes(left / (each / pushed).max(1.0)) } else { 0.0 };
+        let touched = (records * self.record_bytes()).min(0.8 * memory_bytes as f64);
+        let cpu_ns = records * form_ns + touched * TOUCH_NS;
+        let push = Phase { written: bytes, cpu_ns, ..Phase::default() };
         let read =
             Phase { read: bytes, read_bytes: MERGE_READ_BYTES, cpu_ns: left * merge_ns, ..Phase::default() };
         // Runs that are too many for one merge are written and read once more.

@@ -25,6 +25,8 @@ pub(crate) struct Sequences<F> {
     /// Letters that a block repeats from the one before.
     overlap: usize,
     state: State,
+    /// The bytes so far ended with a carriage return: what follows says whether it belongs to a line end.
+    has_return: bool,
     /// The number of the present record in its file, from 1.
     record: u64,
     /// Letters of the present FASTQ sequence, and of its quality.
@@ -60,6 +62,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
             block_bytes,
             overlap,
             state: State::Begin,
+            has_return: false,
             record: 0,
             letters: 0,
             qualities: 0,
@@ -73,7 +76,17 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
     ///
     /// # Errors
     /// [`Error::BadValue`] with the number of the record where it is neither format; what `emit` returns.
-    pub fn take(&mut self, name: &str, mut bytes: &[u8]) -> Result<()> {
+    pub fn take(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let Some(&first) = bytes.first() else { return Ok(()) };
+        if std::mem::take(&mut self.has_return) && first != b'\n' {
+            self.take_lines(name, b"\r")?;
+        }
+        let lines = bytes.strip_suffix(b"\r");
+        self.has_return = lines.is_some();
+        self.take_lines(name, lines.unwrap_or(bytes))
+    }
+
+    fn take_lines(&mut self, name: &str, mut bytes: &[u8]) -> Result<()> {
         while let Some(&first) = bytes.first() {
             let line = memchr(b'\n', bytes);
             let (part, ended) = (&bytes[..line.unwrap_or(bytes.len())], line.is_some());
@@ -98,7 +111,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
                 }
                 State::FastaHeader => self.state = if ended { State::FastaLine } else { State::FastaHeader },
                 State::FastaLine | State::FastaLetters => {
-                    self.put(part)?;
+                    self.put(letters(part, ended))?;
                     self.state = if ended { State::FastaLine } else { State::FastaLetters };
                 }
                 State::FastqBegin => match first {
@@ -113,8 +126,9 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
                     self.state = if ended { State::FastqLetters } else { State::FastqHeader }
                 }
                 State::FastqLetters => {
-                    self.letters += letters(part);
-                    self.put(part)?;
+                    let letters = letters(part, ended);
+                    self.letters += letters.len() as u64;
+                    self.put(letters)?;
                     self.state = if ended { State::FastqPlus } else { State::FastqLetters };
                 }
                 State::FastqPlus if first != b'+' => {
@@ -124,7 +138,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
                     self.state = if ended { State::FastqQuality } else { State::FastqPlusRest };
                 }
                 State::FastqQuality => {
-                    self.qualities += letters(part);
+                    self.qualities += letters(part, ended).len() as u64;
                     if ended {
                         self.check_quality(name)?;
                         self.state = State::FastqBegin;
@@ -151,6 +165,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
             return Err(Error::damaged(name, format!("truncated: record {} has no end", self.record)));
         }
         self.state = State::Begin;
+        self.has_return = false;
         self.record = 0;
         self.put(&[BREAK])
     }
@@ -194,9 +209,6 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
     }
 
     fn put(&mut self, mut letters: &[u8]) -> Result<()> {
-        if let Some(rest) = letters.strip_suffix(b"\r") {
-            letters = rest;
-        }
         if letters != [BREAK] {
             self.bases += letters.len() as u64;
         }
@@ -216,8 +228,8 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
 }
 
 /// Letters of a part of a line: all but the carriage return of a Windows line end.
-fn letters(part: &[u8]) -> u64 {
-    (part.len() - usize::from(part.ends_with(b"\r"))) as u64
+fn letters(part: &[u8], is_end: bool) -> &[u8] {
+    part.strip_suffix(b"\r").filter(|_| is_end).unwrap_or(part)
 }
 
 #[cfg(test)]
@@ -256,6 +268,45 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    /// What a reader that has the whole text before it finds in FASTA.
+    fn fasta_of(text: &str) -> Vec<String> {
+        let mut sequences: Vec<String> = Vec::new();
+        for line in text.split('\n') {
+            let line = line.strip_suffix('\r').unwrap_or(line);
+            match (line.starts_with('>'), sequences.last_mut()) {
+                (true, _) => sequences.push(String::new()),
+                (false, Some(last)) => last.push_str(line),
+                (false, None) => assert!(line.is_empty(), "no header: {line}"),
+            }
+        }
+        sequences.retain(|sequence| !sequence.is_empty());
+        sequences
+    }
+
+    proptest::proptest! {
+        /// Hostile texts: the same sequences or the same refusal however the bytes are cut, and no panic.
+        #[test]
+        fn any_bytes_are_read_the_same_however_they_are_cut(
+            text in "[>@+ACI\r\n]{0,60}|@[AC]{0,4}\r?\n\\+\n[I@>]{0,4}\r?\n@?[ACI+\r\n]{0,20}",
+            piece in 1usize..9,
+            (block, overlap) in (5usize..20, 0usize..4),
+        ) {
+            let whole = read(text.as_bytes(), text.len().max(1), 1000, 3).map_err(|error| error.to_string());
+            let cut = read(text.as_bytes(), piece, block, overlap).map_err(|error| error.to_string());
+            match (whole, cut) {
+                (Ok(whole), Ok(cut)) => proptest::prop_assert_eq!(whole, cut),
+                // What was found is quoted as far as it was there.
+                (whole, cut) => proptest::prop_assert_eq!(whole.is_err(), cut.is_err()),
+            }
+        }
+
+        #[test]
+        fn fasta_is_what_a_simple_reader_finds(text in "[\r\n]{0,3}(>[a-z ]{0,5}\r?\n([ACGTN]{0,9}\r?\n){0,4}){0,5}") {
+            let found = read(text.as_bytes(), 7, 16, 3).unwrap();
+            proptest::prop_assert_eq!(found, fasta_of(text.trim_start_matches(['\r', '\n'])));
         }
     }
 
