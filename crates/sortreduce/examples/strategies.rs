@@ -15,20 +15,20 @@
 //! | uniform, 16 bytes, 64 MiB | - | 2.01 | 1.41 | 1.33 | merge, 1.31 |
 //! | uniform, 8 bytes, 256 MiB | - | 1.24 | 1.34 | 1.29 | merge, 1.38 |
 //! | uniform, 16 bytes, 256 MiB | - | 2.21 | 1.52 | 1.69 | merge, 1.81 |
-//! | uniform, 8 bytes, 1024 MiB | 1.14 | 0.74 | 1.16 | 1.20 | partition, 0.75 |
-//! | uniform, 16 bytes, 1024 MiB | 1.31 | 2.28 | 1.80 | 1.72 | merge, 1.65 |
+//! | uniform, 8 bytes, 1024 MiB | 1.18 | 0.71 | 1.08 | 1.11 | partition, 0.73 |
+//! | uniform, 16 bytes, 1024 MiB | 1.15 | 1.86 | 1.62 | 1.38 | dense, 1.28 |
 //! | zipf, 8 bytes, 64 MiB | - | 1.25 | 1.12 | 1.10 | merge, 1.38 |
 //! | zipf, 16 bytes, 64 MiB | - | 1.91 | 1.37 | 1.30 | merge, 1.52 |
 //! | zipf, 8 bytes, 256 MiB | - | 1.21 | 1.19 | 1.19 | merge, 1.05 |
 //! | zipf, 16 bytes, 256 MiB | - | 1.60 | 1.50 | 1.35 | merge, 1.58 |
-//! | zipf, 8 bytes, 1024 MiB | 0.96 | 0.66 | 0.84 | 0.98 | partition, 0.64 |
-//! | zipf, 16 bytes, 1024 MiB | 1.24 | 0.78 | 1.26 | 1.20 | merge, 1.20 |
+//! | zipf, 8 bytes, 1024 MiB | 0.81 | 0.63 | 0.90 | 1.02 | partition, 0.72 |
+//! | zipf, 16 bytes, 1024 MiB | 1.15 | 0.93 | 1.55 | 1.38 | merge, 1.40 |
 //! | 64 K distinct, 8 bytes, 64 MiB | - | 1.34 | 0.91 | 0.96 | merge, 0.93 |
 //! | 64 K distinct, 16 bytes, 64 MiB | - | 2.00 | 0.90 | 1.17 | merge, 0.87 |
 //! | 64 K distinct, 8 bytes, 256 MiB | - | 1.18 | 0.78 | 0.83 | merge, 0.73 |
 //! | 64 K distinct, 16 bytes, 256 MiB | - | 1.63 | 0.99 | 1.02 | merge, 1.02 |
-//! | 64 K distinct, 8 bytes, 1024 MiB | 0.59 | 0.62 | 0.74 | 0.75 | dense, 0.51 |
-//! | 64 K distinct, 16 bytes, 1024 MiB | 0.78 | 1.76 | 1.02 | 1.11 | dense, 0.69 |
+//! | 64 K distinct, 8 bytes, 1024 MiB | 0.55 | 0.70 | 0.74 | 0.76 | dense, 0.69 |
+//! | 64 K distinct, 16 bytes, 1024 MiB | 0.83 | 1.63 | 1.20 | 0.97 | dense, 0.77 |
 //!
 //! Where the choice is more than a quarter slower than the best: Zipf's law with 16 bytes in 1 GiB, since estimates know how
 //! many keys there are and not how popular, and bins then write less than they say; and one run that differed.
