@@ -37,9 +37,10 @@ def sort_tables(
     keys: Sequence[tuple[str, bool]],
     text: Sequence[str],
     unique: bool,
+    resume: bool,
 ) -> str: ...
 def sort_lines(
-    job: Job, paths: Sequence[_StrPath], output: _StrPath, descending: bool, unique: bool
+    job: Job, paths: Sequence[_StrPath], output: _StrPath, descending: bool, unique: bool, resume: bool
 ) -> str: ...
 def sort_records(
     job: Job,
@@ -49,6 +50,7 @@ def sort_records(
     key: tuple[int, int],
     descending: bool,
     unique: bool,
+    resume: bool,
 ) -> str: ...
 def reduce(
     job: Job,
@@ -57,6 +59,7 @@ def reduce(
     by: Sequence[str],
     aggregates: Sequence[tuple[str, str | None]],
     text: Sequence[str],
+    resume: bool,
 ) -> str: ...
 def count_kmers(
     job: Job,
@@ -66,6 +69,7 @@ def count_kmers(
     canonical: bool,
     min_count: int,
     codes: bool,
+    resume: bool,
 ) -> str: ...
 
 @final

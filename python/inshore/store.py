@@ -254,6 +254,7 @@ class Store:
         by: str | Sequence[str | tuple[str, str]],
         unique: bool = False,
         text: Sequence[str] = (),
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -266,6 +267,7 @@ class Store:
         by: str | Sequence[str | tuple[str, str]],
         unique: bool = False,
         text: Sequence[str] = (),
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath,
@@ -277,6 +279,7 @@ class Store:
         by: str | Sequence[str | tuple[str, str]],
         unique: bool = False,
         text: Sequence[str] = (),
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath | None = None,
@@ -297,6 +300,9 @@ class Store:
             Of rows with the same key only the first stays.
         text : list of str, optional
             Columns of CSV that are text, whatever they look like.
+        resume : bool, default False
+            Keep finished runs where this is interrupted, and go on with those that the same call left: of the
+            same files, with as much memory or more.
         memory, threads
             The budget; see `Graph`.
         output : path, optional
@@ -322,10 +328,10 @@ class Store:
         """
         keys = keys_of(by)
         with self._native.job(memory, threads) as job:
-            paths = paths_of(job, source)
+            paths = paths_of(job, source, resume=resume)
 
             def run(path: StrPath) -> str:
-                return _native.sort_tables(job, paths, path, keys, list(text), unique)
+                return _native.sort_tables(job, paths, path, keys, list(text), unique, resume)
 
             return deliver(job, run, output, "rows")
 
@@ -336,6 +342,7 @@ class Store:
         output: StrPath,
         descending: bool = False,
         unique: bool = False,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Written:
@@ -351,6 +358,9 @@ class Store:
             The greatest first.
         unique : bool, default False
             Each line once.
+        resume : bool, default False
+            Keep finished runs where this is interrupted, and go on with those that the same call left: of the
+            same files, with as much memory or more.
         memory, threads
             The budget; see `Graph`.
 
@@ -371,7 +381,7 @@ class Store:
             paths = paths_of(job, source)
 
             def run(path: StrPath) -> str:
-                return _native.sort_lines(job, paths, path, descending, unique)
+                return _native.sort_lines(job, paths, path, descending, unique, resume)
 
             return cast("Written", deliver(job, run, output, "rows"))
 
@@ -384,6 +394,7 @@ class Store:
         key: tuple[int, int] | None = None,
         descending: bool = False,
         unique: bool = False,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Written:
@@ -403,6 +414,9 @@ class Store:
             The greatest first.
         unique : bool, default False
             Of records with the same key only the first stays.
+        resume : bool, default False
+            Keep finished runs where this is interrupted, and go on with those that the same call left: of the
+            same files, with as much memory or more.
         memory, threads
             The budget; see `Graph`.
 
@@ -425,7 +439,7 @@ class Store:
             span = (0, record_bytes) if key is None else key
 
             def run(path: StrPath) -> str:
-                return _native.sort_records(job, paths, path, record_bytes, span, descending, unique)
+                return _native.sort_records(job, paths, path, record_bytes, span, descending, unique, resume)
 
             return cast("Written", deliver(job, run, output, "rows"))
 
@@ -437,6 +451,7 @@ class Store:
         by: str | Sequence[str] = (),
         aggregates: Sequence[str | tuple[str, str]],
         text: Sequence[str] = (),
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -449,6 +464,7 @@ class Store:
         by: str | Sequence[str] = (),
         aggregates: Sequence[str | tuple[str, str]],
         text: Sequence[str] = (),
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath,
@@ -460,6 +476,7 @@ class Store:
         by: str | Sequence[str] = (),
         aggregates: Sequence[str | tuple[str, str]],
         text: Sequence[str] = (),
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath | None = None,
@@ -477,6 +494,9 @@ class Store:
             ``"mean"``, ``"min"``, ``"max"``, ``"first"`` or ``"last"``. ``"count"`` alone counts rows.
         text : list of str, optional
             Columns of CSV that are text, whatever they look like.
+        resume : bool, default False
+            Keep finished runs where this is interrupted, and go on with those that the same call left: of the
+            same files, with as much memory or more.
         memory, threads
             The budget; see `Graph`.
         output : path, optional
@@ -506,10 +526,10 @@ class Store:
         needed = [*columns, *(column for _, column in asked if column is not None)]
         with self._native.job(memory, threads) as job:
             # Without any column there would be no rows to count.
-            paths = paths_of(job, source, needed or None)
+            paths = paths_of(job, source, needed or None, resume=resume)
 
             def run(path: StrPath) -> str:
-                return _native.reduce(job, paths, path, columns, asked, list(text))
+                return _native.reduce(job, paths, path, columns, asked, list(text), resume)
 
             return deliver(job, run, output, "groups")
 
@@ -520,6 +540,7 @@ class Store:
         *,
         column: str | Sequence[str],
         text: Sequence[str] = (),
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -531,6 +552,7 @@ class Store:
         *,
         column: str | Sequence[str],
         text: Sequence[str] = (),
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath,
@@ -541,6 +563,7 @@ class Store:
         *,
         column: str | Sequence[str],
         text: Sequence[str] = (),
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath | None = None,
@@ -553,7 +576,7 @@ class Store:
             As in `sort`.
         column : str or list of str
             The column or columns.
-        text, memory, threads, output
+        text, resume, memory, threads, output
             As in `reduce`.
 
         Returns
@@ -566,7 +589,8 @@ class Store:
         >>> store.count_values(pa.table({"v": [2, 1, 2]}), column="v", memory="16MiB").to_pydict()
         {'v': [1, 2], 'count': [1, 2]}
         """
-        options: dict[str, Any] = {"text": text, "memory": memory, "threads": threads, "output": output}
+        options: dict[str, Any] = {"text": text, "resume": resume, "memory": memory, "threads": threads}
+        options["output"] = output
         return cast("pa.Table | Written", self.reduce(source, by=column, aggregates=["count"], **options))
 
     @overload
@@ -578,6 +602,7 @@ class Store:
         canonical: bool = True,
         min_count: int = 1,
         codes: bool = False,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -591,6 +616,7 @@ class Store:
         canonical: bool = True,
         min_count: int = 1,
         codes: bool = False,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath,
@@ -603,6 +629,7 @@ class Store:
         canonical: bool = True,
         min_count: int = 1,
         codes: bool = False,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath | None = None,
@@ -621,7 +648,7 @@ class Store:
             Only those that are there so often.
         codes : bool, default False
             Numbers instead of text, two bits for each base (k up to 32).
-        memory, threads, output
+        resume, memory, threads, output
             As in `reduce`.
 
         Returns
@@ -639,6 +666,6 @@ class Store:
             paths = paths_of(job, source)
 
             def run(path: StrPath) -> str:
-                return _native.count_kmers(job, paths, path, k, canonical, min_count, codes)
+                return _native.count_kmers(job, paths, path, k, canonical, min_count, codes, resume)
 
             return deliver(job, run, output, "written")

@@ -58,9 +58,13 @@ class Written:
     report: Report
 
 
-def paths_of(job: _native.Job, source: Source, named: Sequence[str] | None = None) -> list[StrPath]:
+def paths_of(
+    job: _native.Job, source: Source, named: Sequence[str] | None = None, *, resume: bool = False
+) -> list[StrPath]:
     """Give the files of a source; Arrow data is written to one, of its columns only those `named`."""
     if isinstance(source, ArrowStream):
+        if resume:
+            raise InputError("expected files to resume with: Arrow data cannot be had again")
         path = job.scratch_path("source.arrow")
         spill(source, path, named)
         return [path]

@@ -40,6 +40,7 @@ fn work<S: Serialize + Send + 'static>(
 
 /// Tables by columns, each with whether the greatest comes first.
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn sort_tables(
     py: Python<'_>,
     job: &Job,
@@ -48,10 +49,11 @@ pub(crate) fn sort_tables(
     keys: Vec<(String, bool)>,
     text: Vec<String>,
     unique: bool,
+    resume: bool,
 ) -> PyResult<String> {
     let keys: Vec<SortKey> =
         keys.into_iter().map(|(column, descending)| SortKey { column, descending }).collect();
-    let options = SortOptions { unique, ..Default::default() };
+    let options = SortOptions { unique, resume, ..Default::default() };
     work(py, job, paths, output, move |job, inputs, output| {
         sort_table(job, inputs, &output, &keys, &text, options)
     })
@@ -66,8 +68,9 @@ pub(crate) fn sort_text(
     output: PathBuf,
     descending: bool,
     unique: bool,
+    resume: bool,
 ) -> PyResult<String> {
-    let options = SortOptions { descending, unique, resume: false };
+    let options = SortOptions { descending, unique, resume };
     work(py, job, paths, output, move |job, inputs, output| sort_lines(job, inputs, &output, options))
 }
 
@@ -83,6 +86,7 @@ pub(crate) fn sort_binary(
     key: (Bound<'_, PyAny>, Bound<'_, PyAny>),
     descending: bool,
     unique: bool,
+    resume: bool,
 ) -> PyResult<String> {
     let bytes: u32 = whole("record_bytes", record_bytes)?;
     let (start, end) = (whole::<u32>("key", &key.0)?, whole::<u32>("key", &key.1)?);
@@ -95,7 +99,7 @@ pub(crate) fn sort_binary(
         return Err(to_python(graph::Error::BadOption { option: "key", found, expected }));
     }
     let shape = FixedRows::new(bytes as usize, start as usize..end as usize);
-    let options = SortOptions { descending, unique, resume: false };
+    let options = SortOptions { descending, unique, resume };
     work(py, job, paths, output, move |job, inputs, output| {
         sort_records(job, inputs, &output, shape, options)
     })
@@ -103,6 +107,7 @@ pub(crate) fn sort_binary(
 
 /// Groups of rows with what is computed of each: the name of a function, and a column.
 #[pyfunction(name = "reduce")]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn group(
     py: Python<'_>,
     job: &Job,
@@ -111,9 +116,10 @@ pub(crate) fn group(
     by: Vec<String>,
     aggregates: Vec<(String, Option<String>)>,
     text: Vec<String>,
+    resume: bool,
 ) -> PyResult<String> {
     let aggregates = aggregates.into_iter().map(aggregate).collect::<PyResult<Vec<Aggregate>>>()?;
-    let options = ReduceOptions { by, aggregates, as_text: text, general: false, resume: false };
+    let options = ReduceOptions { by, aggregates, as_text: text, general: false, resume };
     work(py, job, paths, output, move |job, inputs, output| reduce(job, inputs, &output, &options))
 }
 
@@ -157,8 +163,9 @@ pub(crate) fn kmers(
     canonical: bool,
     min_count: &Bound<'_, PyAny>,
     codes: bool,
+    resume: bool,
 ) -> PyResult<String> {
     let (k, min_count) = (whole("k", k)?, whole("min_count", min_count)?);
-    let options = KmerOptions { k, canonical, min_count, codes, resume: false };
+    let options = KmerOptions { k, canonical, min_count, codes, resume };
     work(py, job, paths, output, move |job, inputs, output| count_kmers(job, inputs, &output, &options))
 }

@@ -102,6 +102,21 @@ def test_lines_and_records_are_sorted(store: inshore.Store, tmp_path: Path) -> N
     assert (tmp_path / "out.bin").read_bytes() == b"".join(expected)
 
 
+def test_what_may_be_resumed_is_the_same(
+    store: inshore.Store, table: pa.Table, tmp_path: Path
+) -> None:
+    path = tmp_path / "table.parquet"
+    pyarrow.parquet.write_table(table, path)
+    by = table.column_names[0]
+    for resume in (False, True):
+        sorted_rows = store.sort(path, by=by, resume=resume, memory="16MiB")
+        assert sorted_rows == store.sort(table, by=by, memory="16MiB")
+        counts = store.count_values(path, column=by, resume=resume, memory="16MiB")
+        assert counts == store.count_values(table, column=by, memory="16MiB")
+    with pytest.raises(inshore.InputError, match="expected files to resume with"):
+        store.reduce(table, aggregates=["count"], resume=True, memory="16MiB")
+
+
 def test_what_cannot_be_is_refused(store: inshore.Store, table: pa.Table, tmp_path: Path) -> None:
     with pytest.raises(inshore.InputError, match="the Arrow data: found 0 columns named 'nope'"):
         store.sort(table, by="nope")

@@ -359,3 +359,153 @@ impl<K: Key, V: Value> BlockReader<K, V> {
         debug_assert!(self.shown.start <= self.shown.end);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Taken<K> = Vec<(K, Vec<u8>, usize)>;
+
+    /// Writes records in pieces of some sizes; gives the blocks.
+    fn write<K: Key, V: Value>(block_bytes: usize, keys: &[K], values: &[V], piece: usize) -> Taken<K> {
+        let budget = Budget::new(4 << 20, 1);
+        let mut writer = BlockWriter::<K, V>::new(block_bytes, &budget).unwrap();
+        let reserved = writer_bytes(block_bytes, size_of::<K>(), size_of::<V>());
+        assert_eq!(budget.reserved_bytes(), reserved as u64);
+        let mut taken = Vec::new();
+        let mut take = |key: K, block: &[u8], records: usize| {
+            taken.push((key, block.to_vec(), records));
+            Ok(())
+        };
+        for (keys, values) in keys.chunks(piece).zip(values.chunks(piece)) {
+            writer.append(keys, values, &mut take).unwrap();
+        }
+        writer.end(&mut take).unwrap();
+        taken
+    }
+
+    /// Reads all records, `step` at a time.
+    fn read<K: Key, V: Value>(block_bytes: usize, blocks: &Taken<K>, step: usize) -> (Vec<K>, Vec<V>) {
+        let budget = Budget::new(4 << 20, 1);
+        let mut reader = BlockReader::<K, V>::new(block_bytes, &budget).unwrap();
+        assert_eq!(budget.reserved_bytes(), reader_bytes::<K, V>(block_bytes) as u64);
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        let mut rest = blocks.iter();
+        // Aligned, as buffers are.
+        let mut block = Buffer::zeroed(&budget, block_bytes, "a block").unwrap();
+        loop {
+            while reader.is_low() {
+                if reader.has_more() {
+                    reader.fill(&block).unwrap();
+                } else if let Some((_, next, _)) = rest.next() {
+                    block.copy_from_slice(next);
+                    reader.begin(&block).unwrap();
+                } else {
+                    break;
+                }
+            }
+            let count = reader.keys(&block).len().min(step);
+            if count == 0 {
+                return (keys, values);
+            }
+            keys.extend_from_slice(&reader.keys(&block)[..count]);
+            values.extend_from_slice(&reader.values(&block)[..count]);
+            reader.take(count);
+        }
+    }
+
+    fn check<K: Key + std::fmt::Debug, V: Value + PartialEq + std::fmt::Debug>(
+        block_bytes: usize,
+        keys: &[K],
+        values: &[V],
+    ) -> Taken<K> {
+        let all = write(block_bytes, keys, values, keys.len().max(1));
+        for piece in [1, 100, 256, 700] {
+            assert_eq!(write(block_bytes, keys, values, piece), all, "pieces of {piece}");
+        }
+        let mut first = 0;
+        for (key, _, records) in &all {
+            assert_eq!(*key, keys[first]);
+            first += records;
+        }
+        for step in [1, 255, usize::MAX] {
+            let (found_keys, found_values) = read::<K, V>(block_bytes, &all, step);
+            assert!(found_keys == keys && found_values == values, "{step} of {}", keys.len());
+        }
+        all
+    }
+
+    fn mix(n: u64) -> u64 {
+        let n = (n ^ n >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (n ^ n >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    }
+
+    #[test]
+    fn records_that_shrink_are_packed_and_others_are_not() {
+        let keys: Vec<u32> = (0..50_000).map(|i| i * 7).collect();
+        let small: Vec<u64> = (0..50_000).map(|i| mix(i) % 100).collect();
+        let large: Vec<u64> = (0..50_000).map(mix).collect();
+        let plain = 50_000usize.div_ceil((8192 - HEADER_BYTES) / 12);
+        assert!(check(8192, &keys, &small).len() * 5 < plain);
+        // Twelve bytes become nine; noise alone saves nothing, and costs no more than a block now and then.
+        assert!(check(8192, &keys, &large).len() < plain);
+        let wide: Vec<[u64; 4]> = (0..50_000).map(|i| [mix(i), mix(!i), mix(i ^ 99), mix(i ^ 999)]).collect();
+        let plain = 50_000usize.div_ceil((16384 - HEADER_BYTES) / 36);
+        assert!(check(16384, &keys, &wide).len() <= plain + plain / 32 + 1);
+    }
+
+    #[test]
+    fn what_becomes_noise_and_small_again_is_packed_again() {
+        let keys: Vec<u32> = (0..60_000).collect();
+        let noise = |i: u64| [mix(i), mix(!i), mix(i ^ 99), mix(i ^ 999)];
+        let values: Vec<[u64; 4]> =
+            (0..60_000).map(|i| if i / 15_000 % 2 == 0 { [1; 4] } else { noise(i) }).collect();
+        let blocks = check(16384, &keys, &values);
+        let is_packed = |(_, block, _): &(u32, Vec<u8>, usize)| block[4] == 1;
+        assert!(blocks.iter().any(is_packed) && !blocks.iter().all(is_packed));
+        assert!(is_packed(blocks.last().unwrap()) || is_packed(&blocks[blocks.len() / 2]));
+    }
+
+    #[test]
+    fn all_shapes_of_records_come_back() {
+        for count in [0, 1, 255, 256, 257, 3000] {
+            let keys: Vec<u64> = (0..count).map(|i| i << 40).collect();
+            check(4096, &keys, &vec![(); keys.len()]);
+            check(8192, &keys, &keys);
+            check(4096, &keys, &keys.iter().map(|&key| [key as u8; 3]).collect::<Vec<_>>());
+            let wide: Vec<u128> = (0..count).map(|i| u128::from(i) << 90).collect();
+            check(4096, &wide, &keys);
+        }
+    }
+
+    #[test]
+    fn a_block_that_cannot_be_is_refused() {
+        let keys: Vec<u32> = (0..600).collect();
+        let blocks = write(4096, &keys, &keys, 600);
+        let budget = Budget::new(1 << 20, 1);
+        let read = |change: &dyn Fn(&mut [u8])| {
+            let mut block = Buffer::zeroed(&budget, 4096, "a block").unwrap();
+            block.copy_from_slice(&blocks[0].1);
+            change(&mut block);
+            let mut reader = BlockReader::<u32, u32>::new(4096, &budget).unwrap();
+            reader.begin(&block)?;
+            while reader.has_more() {
+                reader.take(reader.keys(&block).len());
+                reader.fill(&block)?;
+            }
+            Ok(())
+        };
+        assert_eq!(read(&|_| {}), Ok(()));
+        for change in [
+            &|block: &mut [u8]| block[4] = 2,
+            &|block: &mut [u8]| block[..4].fill(0),
+            &|block: &mut [u8]| block[..4].fill(0xff),
+            // A frame of 65 bits; a plain block of more records than there is room for.
+            &|block: &mut [u8]| block[HEADER_BYTES + 16] = 65,
+            &|block: &mut [u8]| block[4] = 0,
+        ] as [&dyn Fn(&mut [u8]); 5]
+        {
+            assert_eq!(read(change), Err(BadBlock));
+        }
+    }
+}

@@ -184,7 +184,10 @@ mod tests {
         let span = |unit, from, to, is_end| UnitSpan { unit, from, to, is_end };
         let first = units.take();
         assert_eq!(first, [span(7, 0, 5, true), span(9, 3, 5, false)]);
-        assert_eq!(parse(&state(4, 100, &first)), Some((4, 100, first)));
+        let said = state(4, 100, &first);
+        assert_eq!(parse(&said), Some((4, 100, first)));
+        // Of a version whose blocks were others.
+        assert_eq!(parse(&said[8..]), None);
         units.add(1);
         units.end();
         assert_eq!(units.take(), [span(9, 5, 6, true)]);

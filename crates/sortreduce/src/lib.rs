@@ -8,7 +8,7 @@
 //!   2018, section 9.3).
 //! - [`Sink`]: where one thread pushes records. [`Sorted`]: the result, block by block.
 //! - [`rows`]: the same for byte strings of any length, sorted by the bytes of their keys.
-//! - a run: a sorted, reduced sequence of records in the job's scratch folder.
+//! - a run: a sorted, reduced sequence of records in the job's scratch folder, packed where that saves bytes.
 //!
 //! ```
 //! use inshore_sortreduce::{Config, Operation, SortReduce};
@@ -61,11 +61,11 @@
 //!
 //! # Cost
 //!
-//! Sketch, for n records of b bytes of which d b bytes are left after reduction in chunks: dense moves nothing
+//! Sketch, for n records of b bytes (packed, on the drive) of which d n are left after reduction in chunks: dense moves nothing
 //! to the drive. Merging writes and reads d n b bytes for each pass, one pass up to `fan_in * chunk` bytes. In
 //! cycles: one scattered write of a record (2 to 4 ns), one sort of 64-bit words in slabs that fit the
-//! second-level cache (6 ns), one gather (2 ns), four copies on its way through run and merge (1 ns each), and
-//! sort and gather once more in the merge.
+//! second-level cache (6 ns), one gather (2 ns), packing and unpacking (6 ns), some copies on its
+//! way (1 ns each), and sort and gather once more in the merge.
 //!
 //! Measured with `examples/rates.rs`, one core of Zen 5 class, 64 million records, nanoseconds of CPU time a
 //! record, I/O threads and page zeroing included, **while the machine was busy with other work** (two to three

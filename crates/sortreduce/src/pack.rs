@@ -95,19 +95,19 @@ impl<K: Key, V: Value> Packing<K, V> {
         repeat_last(&mut words, keys.len());
         differences(&mut words, base);
         out.get_mut(..8)?.copy_from_slice(&base.to_le_bytes());
-        self.put_column(&words, 0, &mut end, out)?;
+        Self::put_column(&words, 0, &mut end, out)?;
         for column in 0..Self::VALUE_WORDS {
-            self.value_column(values, column, &mut words);
+            Self::value_column(values, column, &mut words);
             repeat_last(&mut words, values.len());
             let least = subtract_least(&mut words);
             out.get_mut(8 + 8 * column..16 + 8 * column)?.copy_from_slice(&least.to_le_bytes());
-            self.put_column(&words, 1 + column, &mut end, out)?;
+            Self::put_column(&words, 1 + column, &mut end, out)?;
         }
         Some(end)
     }
 
     #[inline(always)]
-    fn put_column(&self, words: &Words, number: usize, end: &mut usize, out: &mut [u8]) -> Option<()> {
+    fn put_column(words: &Words, number: usize, end: &mut usize, out: &mut [u8]) -> Option<()> {
         let bits = u64::BITS - words.iter().fold(0, |all, word| all | word).leading_zeros();
         *out.get_mut(8 + 8 * Self::VALUE_WORDS + number)? = bits as u8;
         let bytes = bits as usize * LANES * 8;
@@ -119,7 +119,7 @@ impl<K: Key, V: Value> Packing<K, V> {
     }
 
     #[inline(always)]
-    fn value_column(&self, values: &[V], column: usize, words: &mut Words) {
+    fn value_column(values: &[V], column: usize, words: &mut Words) {
         let count = values.len() * Self::VALUE_WORDS;
         let bytes = values.as_bytes();
         let step = Self::VALUE_WORDS.max(1);
@@ -343,28 +343,6 @@ mod tests {
         let values: Vec<u64> = (0..256).map(|i| (mix(i) % 16).wrapping_sub(8)).collect();
         assert!(there_and_back(&keys, &values) < 256 * 2);
         assert_eq!(there_and_back(&keys[..1], &values[..1]), 8 + 8 + 8);
-    }
-
-    #[test]
-    #[ignore]
-    fn speed() {
-        let packing = Packing::<u32, [u64; 2]>::new().unwrap();
-        let keys: Vec<u32> = (0..256).map(|i| 1_000_000 + i * 26 + (mix(i.into()) % 26) as u32).collect();
-        let values: Vec<[u64; 2]> = (0..256).map(|i| [1, mix(i) % 1000]).collect();
-        let mut room = vec![0u64; Packing::<u32, [u64; 2]>::FRAME_BYTES_MAX / 8 + 1];
-        let mut out = (vec![0; FRAME_RECORDS], vec![[0; 2]; FRAME_RECORDS]);
-        for _ in 0..3 {
-            let start = std::time::Instant::now();
-            for _ in 0..100_000 {
-                packing.pack(std::hint::black_box(&keys), &values, room.as_mut_bytes()).unwrap();
-            }
-            eprintln!("pack {:.2} ns", start.elapsed().as_secs_f64() * 1e9 / 25.6e6);
-            let start = std::time::Instant::now();
-            for _ in 0..100_000 {
-                packing.unpack(std::hint::black_box(room.as_bytes()), &mut out.0, &mut out.1).unwrap();
-            }
-            eprintln!("unpack {:.2} ns", start.elapsed().as_secs_f64() * 1e9 / 25.6e6);
-        }
     }
 
     #[test]

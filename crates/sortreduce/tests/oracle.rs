@@ -186,7 +186,7 @@ fn sums_of_floats_agree_within_their_tolerance() {
 }
 
 #[test]
-fn one_value_for_many_keys_is_the_same_as_many_records() {
+fn many_records_at_once_are_the_same_as_one_after_the_other() {
     let mut random = Random(3);
     let operation = by(|a: u64, b| a + b);
     for strategy in Strategy::ALL {
@@ -204,7 +204,10 @@ fn one_value_for_many_keys_is_the_same_as_many_records() {
             let degree = random.below([3, 70, 700][vertex as usize % 3]);
             let keys: Vec<u32> = (0..degree).map(|_| random.below(50_000) as u32).collect();
             sink.push_all(&keys, vertex).unwrap();
-            records.extend(keys.into_iter().map(|key| (key, vertex)));
+            records.extend(keys.iter().map(|&key| (key, vertex)));
+            // Many records at once, between ones that are put aside.
+            sink.push_many(&keys, |at| at as u64).unwrap();
+            records.extend(keys.into_iter().zip(0..));
             sink.push(7, 1).unwrap();
             records.push((7, 1));
         }
@@ -214,7 +217,7 @@ fn one_value_for_many_keys_is_the_same_as_many_records() {
         while let Some(Block { keys, values }) = sorted.next_block().unwrap() {
             got.extend(keys.iter().copied().zip(values.iter().copied()));
         }
-        assert_same(&got, &model(&operation, &records), "push_all");
+        assert_same(&got, &model(&operation, &records), "push_all and push_many");
     }
 }
 
