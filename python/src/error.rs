@@ -39,7 +39,9 @@ pub(crate) fn to_python(error: impl Into<graph::Error>) -> PyErr {
             tables::Error::TooLarge { .. } | tables::Error::SortReduce(sortreduce::Error::TooManyRuns { .. }),
         ) => tree::BudgetError::new_err(message),
         graph::Error::NoSuchVertex { .. } => tree::NotFoundError::new_err(message),
-        graph::Error::BadGraph { .. } => tree::DamagedError::new_err(message),
+        graph::Error::SortReduce(sortreduce::Error::DamagedRun { .. })
+        | graph::Error::Tables(tables::Error::SortReduce(sortreduce::Error::DamagedRun { .. }))
+        | graph::Error::BadGraph { .. } => tree::DamagedError::new_err(message),
         graph::Error::Tables(_)
         | graph::Error::BadInput { .. }
         | graph::Error::Empty { .. }

@@ -77,20 +77,6 @@ impl<K: Key, V: Value> ChunkReader<K, V> {
         (&keys[self.position..end], &values[self.position..end])
     }
 
-    /// Moves as many records as there is room for; gives their number.
-    fn take(&mut self, (keys, values): (&mut [K], &mut [V])) -> usize {
-        let mut taken = 0;
-        while !self.blocks.is_empty() && taken < keys.len() {
-            let (from_keys, from_values) = self.records();
-            let part = from_keys.len().min(keys.len() - taken);
-            keys[taken..taken + part].copy_from_slice(&from_keys[..part]);
-            values[taken..taken + part].copy_from_slice(&from_values[..part]);
-            self.advance(part);
-            taken += part;
-        }
-        taken
-    }
-
     fn advance(&mut self, count: usize) {
         self.position += count;
         if self.records().0.is_empty() {
@@ -101,6 +87,22 @@ impl<K: Key, V: Value> ChunkReader<K, V> {
 }
 
 impl<K: Key, V: Value> Source<K, V> {
+    /// Moves as many records as there is room for; gives their number.
+    fn take(&mut self, (keys, values): (&mut [K], &mut [V])) -> Result<usize> {
+        let mut taken = 0;
+        loop {
+            let (from_keys, from_values) = self.records();
+            let part = from_keys.len().min(keys.len() - taken);
+            if part == 0 {
+                return Ok(taken);
+            }
+            keys[taken..taken + part].copy_from_slice(&from_keys[..part]);
+            values[taken..taken + part].copy_from_slice(&from_values[..part]);
+            self.advance(part)?;
+            taken += part;
+        }
+    }
+
     /// The next records, as far as they lie together; none at the end only.
     #[inline]
     fn records(&self) -> (&[K], &[V]) {
@@ -138,8 +140,6 @@ pub(crate) struct Merge<O: Operation> {
     windows_sum: usize,
     window_min: usize,
     sorter: Sorter<O>,
-    /// Records of the only run left that the caller has seen.
-    shown: usize,
     pub records_in: u64,
 }
 
@@ -151,7 +151,7 @@ impl<O: Operation> Merge<O> {
         let windows = vec![window_min; sources.len()];
         let windows_sum = window_min * sources.len();
         assert!(windows_sum <= sorter.slab_records(), "more sources than records in a slab");
-        Merge { job: job.clone(), sources, windows, windows_sum, window_min, sorter, shown: 0, records_in: 0 }
+        Merge { job: job.clone(), sources, windows, windows_sum, window_min, sorter, records_in: 0 }
     }
 
     /// The next records; none at the end.
@@ -170,25 +170,12 @@ impl<O: Operation> Merge<O> {
         Ok((count > 0).then_some(Block { keys, values }))
     }
 
-    /// A single source is sorted and reduced already: a run's blocks are handed on where they lie. Those of a
-    /// chunk may have few records each, so they are put together.
+    /// A single source is sorted and reduced already. What lies together of it may be few records, so they are put together.
     fn next_of_one(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
-        let shown = std::mem::take(&mut self.shown);
-        if shown > 0 {
-            self.sources[0].advance(shown)?;
-        }
-        let (keys, values) = match &mut self.sources[0] {
-            Source::Run(reader) => {
-                self.shown = reader.keys().len();
-                (reader.keys(), reader.values())
-            }
-            Source::Chunk(reader) => {
-                let count = reader.take(self.sorter.inputs());
-                self.sorter.first_inputs(count)
-            }
-        };
-        self.records_in += keys.len() as u64;
-        Ok((!keys.is_empty()).then_some(Block { keys, values }))
+        let count = self.sources[0].take(self.sorter.inputs())?;
+        let (keys, values) = self.sorter.first_inputs(count);
+        self.records_in += count as u64;
+        Ok((count > 0).then_some(Block { keys, values }))
     }
 
     fn fill_slab(&mut self) -> Result<usize> {

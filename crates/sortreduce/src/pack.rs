@@ -10,7 +10,8 @@
 //! up distances is one addition a row. The layout is that of Lemire and Boytsov, "Decoding billions of integers per second
 //! through vectorization" (2015), with words of 64 bits. A frame with fewer records repeats the last one.
 //!
-//! Sketch: 64 rows a column, some 8 instructions each, so half a nanosecond a word and direction.
+//! Sketch: 64 rows a column, some 8 instructions each, so half a nanosecond a word and direction, and as much
+//! for taking values apart and putting them together.
 
 use std::marker::PhantomData;
 
@@ -37,7 +38,7 @@ pub(crate) struct Packing<K, V> {
     of: PhantomData<(K, V)>,
 }
 
-/// Whether what one frame says of itself can be.
+/// A frame that is not what [`Packing::pack`] makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadFrame;
 
@@ -54,7 +55,7 @@ impl<K: Key, V: Value> Packing<K, V> {
         bytes => size_of::<V>() / bytes,
     };
     /// Bytes in front of the columns.
-    const HEADER_BYTES: usize = 8 + 8 * Self::VALUE_WORDS + (1 + Self::VALUE_WORDS).next_multiple_of(8);
+    pub const HEADER_BYTES: usize = 8 + 8 * Self::VALUE_WORDS + (1 + Self::VALUE_WORDS).next_multiple_of(8);
     /// Bytes of the largest frame.
     pub const FRAME_BYTES_MAX: usize = Self::HEADER_BYTES + FRAME_RECORDS * (size_of::<K>() + size_of::<V>());
 

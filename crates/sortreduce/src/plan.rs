@@ -37,7 +37,7 @@ pub(crate) struct MergePlan {
     /// Bytes that the checksums and first keys of the blocks of all runs may take.
     index_bytes: usize,
     /// Bytes of runs that one sink may write: their checksums and keys take half of all that is set aside for them,
-    /// and merged runs have the other half.
+    /// and merged runs have the other half: enough unless noise among them makes packed runs several times as large.
     pub spilled_bytes_max: u64,
 }
 
@@ -47,6 +47,7 @@ pub(crate) struct MergeSizes {
     pub slab_records: usize,
     /// How many runs it can merge at once.
     pub fan_in: usize,
+    /// For buffers and windows of all runs.
     read_bytes: usize,
     block_bytes: usize,
     /// What reading a run takes beside its two buffers.
@@ -113,11 +114,14 @@ impl MergePlan {
         let taken = sorter_bytes(slab_records, size_of::<K>(), size_of::<V>())
             + taken_bytes(2 * self.write_bytes)
             + writer_bytes(self.block_bytes, size_of::<K>(), size_of::<V>());
-        let read_bytes = largest_buffer(share.saturating_sub(taken));
         let reader_bytes = reader_bytes::<K, V>(self.block_bytes);
+        let block_bytes = self.block_bytes;
+        let read_bytes = share.saturating_sub(taken);
+        let mut sizes = MergeSizes { slab_records, fan_in: 0, read_bytes, block_bytes, reader_bytes };
         // Two buffers of one block for each run, and at least some records of each in a slab.
-        let fan_in = (read_bytes / (2 * self.block_bytes + reader_bytes)).min(slab_records / 4);
-        MergeSizes { slab_records, fan_in, read_bytes, block_bytes: self.block_bytes, reader_bytes }
+        let most = read_bytes / (2 * block_bytes + reader_bytes);
+        sizes.fan_in = (sizes.buffer_bytes(most) / (2 * block_bytes)).min(most).min(slab_records / 4);
+        sizes
     }
 
     /// How many runs one merge with all the memory merges at once.
@@ -132,13 +136,17 @@ impl MergeSizes {
     /// a power-of-two stride would share few lines of the cache.
     pub fn unit_bytes(&self, runs: usize, bytes: u64) -> usize {
         let pays = READ_BYTES_MAX.min((bytes / (8 * runs as u64)) as usize);
-        let each = (self.read_bytes / runs).saturating_sub(self.reader_bytes) / 2;
-        let blocks = each.min(pays) / self.block_bytes;
+        let blocks = (self.buffer_bytes(runs) / (2 * runs)).min(pays) / self.block_bytes;
         (blocks.saturating_sub(1) | 1) * self.block_bytes
+    }
+
+    /// Bytes of the buffer that those of `runs` runs are cut from, at most.
+    fn buffer_bytes(&self, runs: usize) -> usize {
+        largest_buffer(self.read_bytes.saturating_sub(runs * self.reader_bytes))
     }
 }
 
-/// The check block of run files: a 32nd of a sink's share, and at least four records.
+/// The check block of run files: a 32nd of a sink's share, and at least three records.
 fn block_bytes(record_bytes: usize, share: usize, chunk_bytes: Option<usize>) -> usize {
     let small = (share / 32).min(chunk_bytes.unwrap_or(usize::MAX)).max(PAGE_BYTES);
     let rounded = (1 << small.ilog2()).clamp(PAGE_BYTES, BLOCK_BYTES_MAX);

@@ -88,6 +88,7 @@ impl<K: Key> Run<K> {
         let keys_start = blocks.saturating_mul(block_bytes as u64);
         let is_sound = block_bytes <= block_bytes_max
             && records > 0
+            && blocks > 0
             && file.len() == keys_start.saturating_add(blocks.saturating_mul(size_of::<K>() as u64));
         if !is_sound {
             return Ok(None);
@@ -421,9 +422,9 @@ impl<K: Key> Blocks<K> {
         Ok(true)
     }
 
-    /// The current block, and what was read behind it.
+    /// The current block.
     #[inline]
     fn current(&self) -> &[u8] {
-        &self.buffer[self.left.start..]
+        &self.buffer[self.left.start..][..self.run.file.block_bytes()]
     }
 }
