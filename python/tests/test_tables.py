@@ -102,9 +102,7 @@ def test_lines_and_records_are_sorted(store: inshore.Store, tmp_path: Path) -> N
     assert (tmp_path / "out.bin").read_bytes() == b"".join(expected)
 
 
-def test_what_may_be_resumed_is_the_same(
-    store: inshore.Store, table: pa.Table, tmp_path: Path
-) -> None:
+def test_what_may_be_resumed_is_the_same(store: inshore.Store, table: pa.Table, tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     pyarrow.parquet.write_table(table, path)
     by = table.column_names[0]
