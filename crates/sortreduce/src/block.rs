@@ -24,12 +24,12 @@ use crate::{
 
 const HEADER_BYTES: usize = 16;
 /// Plain blocks after one that was packed for nothing.
-const PLAIN_BLOCKS: u32 = 31;
+const PLAIN_BLOCKS: u32 = 32;
 
 /// Where things are in a block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout<K, V> {
-    pub block_bytes: usize,
+struct Layout<K, V> {
+    block_bytes: usize,
     /// Records of a plain block.
     block_records: usize,
     values_offset: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Layout<K, V> {
 }
 
 impl<K: Key, V: Value> Layout<K, V> {
-    pub fn new(block_bytes: usize) -> Self {
+    fn new(block_bytes: usize) -> Self {
         let mut block_records = (block_bytes - HEADER_BYTES) / record_bytes::<K, V>();
         let offset =
             |records: usize| (HEADER_BYTES + records * size_of::<K>()).next_multiple_of(align_of::<V>());
@@ -50,7 +50,7 @@ impl<K: Key, V: Value> Layout<K, V> {
             block_bytes,
             block_records,
             values_offset: offset(block_records),
-            packing: Packing::new().filter(|_| can_pack::<K, V>(block_bytes)),
+            packing: packing(block_bytes),
             of: PhantomData,
         }
     }
@@ -69,20 +69,24 @@ impl<K: Key, V: Value> Layout<K, V> {
     }
 }
 
-/// Whether blocks of so many bytes may be packed: each has room for a frame of any records.
-fn can_pack<K: Key, V: Value>(block_bytes: usize) -> bool {
-    Packing::<K, V>::new().is_some() && HEADER_BYTES + Packing::<K, V>::FRAME_BYTES_MAX <= block_bytes
+/// How blocks of so many bytes are packed, if each has room for a frame of any records.
+fn packing<K: Key, V: Value>(block_bytes: usize) -> Option<Packing<K, V>> {
+    Packing::new().filter(|_| HEADER_BYTES + Packing::<K, V>::FRAME_BYTES_MAX <= block_bytes)
+}
+
+/// Bytes of `records` that wait to be packed or were unpacked, where blocks may be packed.
+fn unpacked_bytes<K: Key, V: Value>(block_bytes: usize, records: usize) -> usize {
+    packing::<K, V>(block_bytes).map_or(0, |_| records * record_bytes::<K, V>())
 }
 
 /// Bytes of memory that a [`BlockWriter`] takes.
-pub(crate) fn writer_bytes(block_bytes: usize, key_bytes: usize, value_bytes: usize) -> usize {
-    // What waits for a frame, whether it will be packed or not: a frame of wide records is larger than a block.
-    taken_bytes(block_bytes) + (FRAME_RECORDS * (key_bytes + value_bytes)).min(block_bytes)
+pub(crate) fn writer_bytes<K: Key, V: Value>(block_bytes: usize) -> usize {
+    taken_bytes(block_bytes) + unpacked_bytes::<K, V>(block_bytes, FRAME_RECORDS)
 }
 
 /// Bytes of memory that a [`BlockReader`] takes beside its blocks.
 pub(crate) fn reader_bytes<K: Key, V: Value>(block_bytes: usize) -> usize {
-    if can_pack::<K, V>(block_bytes) { WINDOW_RECORDS * record_bytes::<K, V>() } else { 0 }
+    unpacked_bytes::<K, V>(block_bytes, WINDOW_RECORDS)
 }
 
 /// Puts records into blocks.
@@ -103,9 +107,7 @@ pub(crate) struct BlockWriter<K, V> {
 }
 
 /// Takes a finished block: its first key, its bytes, and how many records it has.
-pub(crate) trait TakeBlock<K>: FnMut(K, &[u8], usize) -> Result<()> {}
-
-impl<K, F: FnMut(K, &[u8], usize) -> Result<()>> TakeBlock<K> for F {}
+type TakeBlock<'a, K> = dyn FnMut(K, &[u8], usize) -> Result<()> + 'a;
 
 impl<K: Key, V: Value> BlockWriter<K, V> {
     pub fn new(block_bytes: usize, budget: &Budget) -> Result<Self> {
@@ -120,7 +122,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
             plain: if layout.packing.is_some() { 0 } else { u32::MAX },
             keys: Vec::with_capacity(waiting),
             values: Vec::with_capacity(waiting),
-            _memory: budget.reserve((waiting * record_bytes::<K, V>()) as u64, what)?,
+            _memory: budget.reserve(unpacked_bytes::<K, V>(block_bytes, FRAME_RECORDS) as u64, what)?,
             layout,
         })
     }
@@ -133,7 +135,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     ///
     /// # Errors
     /// Those of `take`.
-    pub fn append(&mut self, mut keys: &[K], mut values: &[V], take: &mut impl TakeBlock<K>) -> Result<()> {
+    pub fn append(&mut self, mut keys: &[K], mut values: &[V], take: &mut TakeBlock<'_, K>) -> Result<()> {
         while !keys.is_empty() {
             let taken = if self.plain > 0 && self.keys.is_empty() {
                 self.append_plain(keys, values, take)?
@@ -158,12 +160,12 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     ///
     /// # Errors
     /// Those of `take`.
-    pub fn end(&mut self, take: &mut impl TakeBlock<K>) -> Result<()> {
+    pub fn end(&mut self, take: &mut TakeBlock<'_, K>) -> Result<()> {
         self.put_waiting(take)?;
         if self.records > 0 { self.give(take) } else { Ok(()) }
     }
 
-    fn put_waiting(&mut self, take: &mut impl TakeBlock<K>) -> Result<()> {
+    fn put_waiting(&mut self, take: &mut TakeBlock<'_, K>) -> Result<()> {
         let (mut keys, mut values) = (std::mem::take(&mut self.keys), std::mem::take(&mut self.values));
         let put = if keys.is_empty() { Ok(()) } else { self.put_frame(&keys, &values, take) };
         keys.clear();
@@ -173,14 +175,14 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     }
 
     /// At most a frame of records, packed where blocks are.
-    fn put_frame(&mut self, keys: &[K], values: &[V], take: &mut impl TakeBlock<K>) -> Result<()> {
+    fn put_frame(&mut self, keys: &[K], values: &[V], take: &mut TakeBlock<'_, K>) -> Result<()> {
         if let Some(packing) = self.layout.packing.filter(|_| self.plain == 0) {
             if self.pack(packing, keys, values) {
                 return Ok(());
             }
             self.block[self.end..].fill(0);
             if self.records < self.layout.block_records * 5 / 4 {
-                self.plain = PLAIN_BLOCKS + 1;
+                self.plain = PLAIN_BLOCKS;
             }
             self.give(take)?;
             if self.plain == 0 {
@@ -206,7 +208,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     }
 
     /// Puts as many records as there is room for into a plain block; gives their number.
-    fn append_plain(&mut self, keys: &[K], values: &[V], take: &mut impl TakeBlock<K>) -> Result<usize> {
+    fn append_plain(&mut self, keys: &[K], values: &[V], take: &mut TakeBlock<'_, K>) -> Result<usize> {
         let part = keys.len().min(self.layout.block_records - self.records);
         let range = self.records..self.records + part;
         if self.records == 0 {
@@ -223,7 +225,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
         Ok(part)
     }
 
-    fn give(&mut self, take: &mut impl TakeBlock<K>) -> Result<()> {
+    fn give(&mut self, take: &mut TakeBlock<'_, K>) -> Result<()> {
         let is_packed = self.end > HEADER_BYTES;
         let header = [self.records as u32, is_packed.into(), 0, 0];
         typed_mut::<u32>(&mut self.block, 4).copy_from_slice(&header);
@@ -372,6 +374,7 @@ impl<K: Key, V: Value> BlockReader<K, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pack::tests::mix;
 
     type Taken<K> = Vec<(K, Vec<u8>, usize)>;
 
@@ -379,8 +382,7 @@ mod tests {
     fn write<K: Key, V: Value>(block_bytes: usize, keys: &[K], values: &[V], piece: usize) -> Taken<K> {
         let budget = Budget::new(4 << 20, 1);
         let mut writer = BlockWriter::<K, V>::new(block_bytes, &budget).unwrap();
-        let reserved = writer_bytes(block_bytes, size_of::<K>(), size_of::<V>());
-        assert!(budget.reserved_bytes() <= reserved as u64);
+        assert_eq!(budget.reserved_bytes(), writer_bytes::<K, V>(block_bytes) as u64);
         let mut taken = Vec::new();
         let mut take = |key: K, block: &[u8], records: usize| {
             taken.push((key, block.to_vec(), records));
@@ -442,11 +444,6 @@ mod tests {
             assert!(found_keys == keys && found_values == values, "{step} of {}", keys.len());
         }
         all
-    }
-
-    fn mix(n: u64) -> u64 {
-        let n = (n ^ n >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (n ^ n >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
     }
 
     #[test]

@@ -298,12 +298,9 @@ impl<'a> Model<'a> {
         let each = records / self.threads;
         let form_ns = FORM_NS + FORM_BYTE_NS * (self.record_bytes() - 8.0).max(0.0);
         let merge_ns = MERGE_NS + MERGE_BYTE_NS * (self.record_bytes() - 8.0).max(0.0);
-        let left = distinct(pushed.min(each), self.keys) * (each / pushed).max(1.0) * self.threads;
-        let bytes = if each > pushed {
-            left * self.packed_bytes(left / self.threads / (each / pushed).max(1.0))
-        } else {
-            0.0
-        };
+        let in_run = distinct(pushed.min(each), self.keys);
+        let left = in_run * (each / pushed).max(1.0) * self.threads;
+        let bytes = if each > pushed { left * self.packed_bytes(in_run) } else { 0.0 };
         let touched = (records * self.record_bytes()).min(0.8 * memory_bytes as f64);
         let cpu_ns = records * form_ns + touched * TOUCH_NS;
         let push = Phase { written: bytes, cpu_ns, ..Phase::default() };

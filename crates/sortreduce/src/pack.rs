@@ -276,10 +276,10 @@ fn unpack_rows(packed: &[[u64; LANES]], bits: u32, words: &mut Words) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn mix(n: u64) -> u64 {
+    pub(crate) fn mix(n: u64) -> u64 {
         let n = (n ^ n >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (n ^ n >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
     }

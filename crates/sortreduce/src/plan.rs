@@ -81,7 +81,7 @@ impl MergePlan {
         let rest = |slab: usize| {
             let taken = sorter_bytes(slab, size_of::<K>(), size_of::<V>())
                 + taken_bytes(2 * write_bytes)
-                + writer_bytes(block_bytes, size_of::<K>(), size_of::<V>());
+                + writer_bytes::<K, V>(block_bytes);
             share.saturating_sub(taken)
         };
         let records = config.chunk_bytes.unwrap_or(usize::MAX) / record;
@@ -113,7 +113,7 @@ impl MergePlan {
         let slab_records = slab_records_in::<K, V>(share / 8).min(MERGE_SLAB_RECORDS_MAX);
         let taken = sorter_bytes(slab_records, size_of::<K>(), size_of::<V>())
             + taken_bytes(2 * self.write_bytes)
-            + writer_bytes(self.block_bytes, size_of::<K>(), size_of::<V>());
+            + writer_bytes::<K, V>(self.block_bytes);
         let reader_bytes = reader_bytes::<K, V>(self.block_bytes);
         let block_bytes = self.block_bytes;
         let read_bytes = share.saturating_sub(taken);

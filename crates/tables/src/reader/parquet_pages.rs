@@ -139,7 +139,7 @@ impl ParquetFile {
 
     /// Lets the drive read the start of a column chunk while others are decoded: only a hint.
     pub fn will_read(&self, chunk: &ColumnChunkMetaData) {
-        let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+        let start = start_of(chunk);
         let length = chunk.compressed_size().clamp(0, READ_AHEAD_BYTES_MAX);
         if let (Ok(start), Some(length)) = (u64::try_from(start), NonZeroU64::new(length as u64)) {
             _ = fadvise(&self.file, start, Some(length), Advice::WillNeed);
@@ -170,6 +170,11 @@ impl ParquetFile {
             }
         })
     }
+}
+
+/// Where a column chunk begins, by what its file says.
+fn start_of(chunk: &ColumnChunkMetaData) -> i64 {
+    chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -328,7 +333,7 @@ impl Pages {
         chunk: &ColumnChunkMetaData,
         rows: usize,
     ) -> Result<Self> {
-        let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+        let start = start_of(chunk);
         if start < 0 || chunk.compressed_size() < 0 {
             return Err(file.damaged("damaged Parquet: a column chunk at a negative place".to_string()));
         }
