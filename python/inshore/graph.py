@@ -269,6 +269,71 @@ class Graph:
             return deliver(job, partial(self._native.bfs, job, source), output, stream)
 
     @overload
+    def sssp(
+        self,
+        source: int,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[False] = False,
+    ) -> pa.Table: ...
+    @overload
+    def sssp(
+        self,
+        source: int,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[True],
+    ) -> pa.RecordBatchReader: ...
+    @overload
+    def sssp(
+        self,
+        source: int,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath,
+        stream: Literal[False] = False,
+    ) -> Result: ...
+    def sssp(
+        self,
+        source: int,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath | None = None,
+        stream: bool = False,
+    ) -> pa.Table | pa.RecordBatchReader | Result:
+        """Find the shortest paths from one vertex, by weights.
+
+        Parameters
+        ----------
+        source : int
+            The id of the vertex to start at; `NotFoundError` if the graph has none such. `InputError` if the graph has
+            no weights, or some below zero.
+        memory, threads, output, stream
+            See `Graph`.
+
+        Returns
+        -------
+        pyarrow.Table, pyarrow.RecordBatchReader or Result
+            Columns ``vertex`` (uint64) and ``distance`` (float64): the least sum of weights on a path from the source,
+            null where there is none.
+
+        Examples
+        --------
+        >>> edges = {"source": [3, 5, 3], "target": [5, 7, 7], "weight": [0.5, 0.25, 1.0]}
+        >>> roads = store.import_edges(pa.table(edges), name="roads", weighted=True)
+        >>> roads.sssp(3, memory="16MiB").to_pydict()
+        {'vertex': [3, 5, 7], 'distance': [0.0, 0.5, 0.75]}
+        """
+        with self._store.job(memory, threads) as job:
+            return deliver(job, partial(self._native.sssp, job, source), output, stream)
+
+    @overload
     def components(
         self,
         *,
@@ -322,6 +387,129 @@ class Graph:
         """
         with self._store.job(memory, threads) as job:
             return deliver(job, partial(self._native.components, job), output, stream)
+
+    @overload
+    def communities(
+        self,
+        *,
+        iterations: int = 10,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[False] = False,
+    ) -> pa.Table: ...
+    @overload
+    def communities(
+        self,
+        *,
+        iterations: int = 10,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[True],
+    ) -> pa.RecordBatchReader: ...
+    @overload
+    def communities(
+        self,
+        *,
+        iterations: int = 10,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath,
+        stream: Literal[False] = False,
+    ) -> Result: ...
+    def communities(
+        self,
+        *,
+        iterations: int = 10,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath | None = None,
+        stream: bool = False,
+    ) -> pa.Table | pa.RecordBatchReader | Result:
+        """Find communities by label propagation, as LDBC Graphalytics defines it.
+
+        Every vertex begins with its own id as label and takes, in each iteration, the label that most of its neighbours
+        have, the smallest of several. Directions do not count, but whom edges join both ways counts twice.
+
+        Parameters
+        ----------
+        iterations : int, default 10
+            Iterations at most; it ends before where no label changes.
+        memory, threads, output, stream
+            See `Graph`.
+
+        Returns
+        -------
+        pyarrow.Table, pyarrow.RecordBatchReader or Result
+            Columns ``vertex`` (uint64) and ``community`` (uint64), the id that is its label.
+
+        Examples
+        --------
+        >>> path_of_three.communities(iterations=1, memory="16MiB").to_pydict()
+        {'vertex': [3, 5, 7], 'community': [5, 3, 5]}
+        """
+        with self._store.job(memory, threads) as job:
+            return deliver(job, partial(self._native.communities, job, iterations), output, stream)
+
+    @overload
+    def clustering(
+        self,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[False] = False,
+    ) -> pa.Table: ...
+    @overload
+    def clustering(
+        self,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[True],
+    ) -> pa.RecordBatchReader: ...
+    @overload
+    def clustering(
+        self,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath,
+        stream: Literal[False] = False,
+    ) -> Result: ...
+    def clustering(
+        self,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath | None = None,
+        stream: bool = False,
+    ) -> pa.Table | pa.RecordBatchReader | Result:
+        """Tell how closely each vertex's neighbours are connected.
+
+        Local clustering coefficients, as LDBC Graphalytics defines them: of the pairs of a vertex's neighbours, the share
+        that an edge joins. Directions do not count for who is a neighbour; between two of them each direction is half.
+
+        Parameters
+        ----------
+        memory, threads, output, stream
+            See `Graph`.
+
+        Returns
+        -------
+        pyarrow.Table, pyarrow.RecordBatchReader or Result
+            Columns ``vertex`` (uint64) and ``coefficient`` (float64), 0 where there are fewer than two neighbours.
+            `inshore.summary` tells the number of ``triangles``.
+
+        Examples
+        --------
+        >>> path_of_three.clustering(memory="16MiB").column("coefficient").to_pylist()
+        [0.0, 0.0, 0.0]
+        """
+        with self._store.job(memory, threads) as job:
+            return deliver(job, partial(self._native.clustering, job), output, stream)
 
     @overload
     def betweenness(

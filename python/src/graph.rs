@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use inshore::graph::{
-    self, BetweennessOptions, BfsOptions, ComponentsOptions, PageRankOptions, betweenness, bfs, components,
-    pagerank,
+    self, BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions,
+    PageRankOptions, SsspOptions, betweenness, bfs, clustering, communities, components, pagerank, sssp,
 };
 use pyo3::prelude::*;
 
@@ -54,6 +54,21 @@ impl Graph {
     fn bfs(&self, py: Python<'_>, job: &Job, source: &Bound<'_, PyAny>) -> PyResult<Answer> {
         let options = BfsOptions::new(whole("source", source)?);
         self.answer(py, job, move |graph, job| bfs(graph, job, &options))
+    }
+
+    fn sssp(&self, py: Python<'_>, job: &Job, source: &Bound<'_, PyAny>) -> PyResult<Answer> {
+        let options = SsspOptions::new(whole("source", source)?);
+        self.answer(py, job, move |graph, job| sssp(graph, job, &options))
+    }
+
+    fn communities(&self, py: Python<'_>, job: &Job, iterations: &Bound<'_, PyAny>) -> PyResult<Answer> {
+        let options =
+            CommunitiesOptions { iterations: whole("iterations", iterations)?, ..Default::default() };
+        self.answer(py, job, move |graph, job| communities(graph, job, &options))
+    }
+
+    fn clustering(&self, py: Python<'_>, job: &Job) -> PyResult<Answer> {
+        self.answer(py, job, move |graph, job| clustering(graph, job, &ClusteringOptions::default()))
     }
 
     fn components(&self, py: Python<'_>, job: &Job) -> PyResult<Answer> {

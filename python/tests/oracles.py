@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+import heapq
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 
 Edge = tuple[int, int]
@@ -59,6 +60,60 @@ def components(vertices: list[int], edges: set[Edge]) -> dict[int, int]:
         low, high = sorted((root(source), root(target)))
         above[high] = low
     return {vertex: root(vertex) for vertex in vertices}
+
+
+def distances(weights: dict[Edge, float], source: int) -> dict[int, float]:
+    """Dijkstra 1959, with a heap."""
+    following: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for (start, end), weight in weights.items():
+        following[start].append((end, weight))
+    found: dict[int, float] = {}
+    queue = [(0.0, source)]
+    while queue:
+        distance, vertex = heapq.heappop(queue)
+        if vertex in found:
+            continue
+        found[vertex] = distance
+        for target, weight in following[vertex]:
+            heapq.heappush(queue, (distance + weight, target))
+    return found
+
+
+def communities(vertices: list[int], edges: set[Edge], directed: bool, iterations: int) -> dict[int, int]:
+    """LDBC Graphalytics: all vertices at once, ties to the smallest label."""
+    around = _following(edges)
+    if directed:
+        for source, target in edges:
+            around[target].append(source)
+    else:
+        # A loop is entered from both of its ends.
+        for source, target in edges:
+            if source == target:
+                around[source].append(target)
+    labels = {vertex: vertex for vertex in vertices}
+    for _ in range(iterations):
+        counts = {vertex: Counter(labels[other] for other in around[vertex]) for vertex in vertices}
+        labels = {
+            vertex: min(count, key=lambda label: (-count[label], label)) if count else labels[vertex]
+            for vertex, count in counts.items()
+        }
+    return labels
+
+
+def clustering(vertices: list[int], edges: set[Edge]) -> dict[int, float]:
+    """LDBC Graphalytics: edges between neighbours over pairs of neighbours."""
+    around: dict[int, set[int]] = defaultdict(set)
+    for source, target in edges:
+        if source != target:
+            around[source].add(target)
+            around[target].add(source)
+    coefficients = {}
+    for vertex in vertices:
+        near = around[vertex]
+        pairs = len(near) * (len(near) - 1)
+        between = sum((a, b) in edges for a in near for b in near if a != b)
+        coefficients[vertex] = between / pairs if pairs else 0.0
+    return coefficients
 
 
 def betweenness(vertices: list[int], edges: set[Edge], sources: list[int]) -> dict[int, float]:

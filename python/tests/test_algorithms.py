@@ -83,6 +83,35 @@ def test_components_are_those_of_union_find(case: Case) -> None:
     assert inshore.summary(table)["components"] == len(set(expected.values()))
 
 
+def test_communities_are_those_of_label_propagation(case: Case) -> None:
+    vertices, found = columns(case.graph.communities(iterations=5, memory="16MiB"))
+    expected = oracles.communities(case.vertices, case.edges, case.graph.info.directed, 5)
+    assert dict(zip(vertices, found, strict=True)) == expected
+
+
+def test_clustering_counts_edges_between_neighbours(case: Case) -> None:
+    table = case.graph.clustering(memory="16MiB")
+    vertices, found = columns(table)
+    expected = oracles.clustering(case.vertices, case.edges)
+    assert dict(zip(vertices, found, strict=True)) == expected
+
+
+def test_sssp_is_dijkstra(store: inshore.Store) -> None:
+    rng = np.random.default_rng(5)
+    ends, weights = rng.integers(0, 40, (160, 2), dtype=np.uint64), rng.random(160)
+    table = pa.table({"source": ends[:, 0], "target": ends[:, 1], "weight": weights})
+    graph = store.import_edges(table, name="roads", weighted=True, memory="16MiB")
+    edges: dict[oracles.Edge, float] = {}
+    for (source, target), weight in zip(ends.tolist(), weights.tolist(), strict=True):
+        edges[source, target] = min(weight, edges.get((source, target), weight))
+    vertices = sorted({vertex for edge in edges for vertex in edge})
+    for source in vertices[::8]:
+        found = columns(graph.sssp(source, memory="16MiB"))
+        assert found == [vertices, [oracles.distances(edges, source).get(vertex) for vertex in vertices]]
+    with pytest.raises(inshore.InputError, match="weighted"):
+        store.generate_kronecker(scale=4, name="bare").sssp(0)
+
+
 @pytest.mark.parametrize("sources", [1, 8, 1000])
 def test_betweenness_is_that_of_brandes(case: Case, sources: int) -> None:
     table = case.graph.betweenness(sources=sources, seed=3, memory="16MiB")

@@ -28,12 +28,16 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "pagerank": {},
     "bfs": {"source": 0},
     "components": {},
+    "communities": {},
+    "clustering": {},
     "betweenness": {},
 }
 SCHEMAS: dict[str, dict[str, pa.DataType]] = {
     "pagerank": {"vertex": pa.uint64(), "rank": pa.float64()},
     "bfs": {"vertex": pa.uint64(), "parent": pa.uint64(), "level": pa.uint32()},
     "components": {"vertex": pa.uint64(), "component": pa.uint64()},
+    "communities": {"vertex": pa.uint64(), "community": pa.uint64()},
+    "clustering": {"vertex": pa.uint64(), "coefficient": pa.float64()},
     "betweenness": {"vertex": pa.uint64(), "centrality": pa.float64()},
 }
 

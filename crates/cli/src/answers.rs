@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use inshore::{
     graph::{
-        self, Answer, BetweennessOptions, BfsOptions, ComponentsOptions, Graph, PageRankOptions, Rows,
-        Summary, Tuning,
+        self, Answer, BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions,
+        ComponentsOptions, Graph, PageRankOptions, Rows, SsspOptions, Summary, Tuning,
     },
     store::Job,
     tables::TableWriter,
@@ -46,6 +46,35 @@ pub fn bfs(session: &Session, words: &words::Bfs) -> Result<()> {
         format!("reached {reached} of {vertices} vertices in {levels} levels")
     };
     answer(session, "graph bfs", &words.asked, Shown::Rows(Order::Ascending(2)), run, sentence)
+}
+
+pub fn sssp(session: &Session, words: &words::Sssp) -> Result<()> {
+    let options = SsspOptions { tuning: tuning(&words.asked), ..SsspOptions::new(words.source) };
+    let run = |graph: &Graph, job: &Job| graph::sssp(graph, job, &options);
+    let sentence = |vertices: u64, summary: &Summary| {
+        format!("distances to {} of {vertices} vertices", summary.reached.unwrap_or(0))
+    };
+    answer(session, "graph sssp", &words.asked, Shown::Rows(Order::Ascending(1)), run, sentence)
+}
+
+pub fn communities(session: &Session, words: &words::Communities) -> Result<()> {
+    let options = CommunitiesOptions { iterations: words.iterations, tuning: tuning(&words.asked) };
+    let run = |graph: &Graph, job: &Job| graph::communities(graph, job, &options);
+    let sentence = |vertices: u64, summary: &Summary| {
+        format!("communities of {vertices} vertices after {} iterations", summary.supersteps)
+    };
+    answer(session, "graph communities", &words.asked, Shown::Sizes, run, sentence)
+}
+
+pub fn clustering(session: &Session, words: &words::Clustering) -> Result<()> {
+    let options = ClusteringOptions { tuning: tuning(&words.asked) };
+    let run = |graph: &Graph, job: &Job| graph::clustering(graph, job, &options);
+    let sentence = |vertices: u64, summary: &Summary| {
+        let triangles = summary.triangles.unwrap_or(0);
+        format!("clustering coefficients of {vertices} vertices, {triangles} triangles")
+    };
+    let shown = Shown::Rows(Order::Descending(1));
+    answer(session, "graph clustering", &words.asked, shown, run, sentence)
 }
 
 pub fn components(session: &Session, words: &words::Components) -> Result<()> {
@@ -161,9 +190,13 @@ fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
 /// What `--explain` tells of an algorithm beside what it tells of every job.
 fn how(summary: &Summary) -> Vec<(&'static str, String)> {
     let state = if summary.state == "memory" { "in memory" } else { "on flash" };
+    let updates = match summary.strategy {
+        "look-up" => "none: vertices looked at their neighbours".to_string(),
+        strategy => format!("combined by the {strategy} strategy"),
+    };
     vec![
         ("vertex state", state.to_string()),
-        ("updates", format!("combined by the {} strategy", summary.strategy)),
+        ("updates", updates),
         ("supersteps", summary.supersteps.to_string()),
         ("edges walked", summary.edges_traversed.to_string()),
     ]

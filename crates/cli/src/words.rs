@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use inshore::{
-    graph::{BetweennessOptions, EdgeFormat, PageRankOptions},
+    graph::{BetweennessOptions, CommunitiesOptions, EdgeFormat, PageRankOptions},
     sortreduce,
     store::parse_bytes,
     tables::{KMER_MAX, SortKey},
@@ -411,7 +411,10 @@ Examples:
     },
     Pagerank(Pagerank),
     Bfs(Bfs),
+    Sssp(Sssp),
     Components(Components),
+    Communities(Communities),
+    Clustering(Clustering),
     Betweenness(Betweenness),
     Check(Check),
 }
@@ -536,7 +539,7 @@ pub struct Pagerank {
 /// The two numbers that ranks depend on.
 #[derive(Args)]
 pub struct PagerankHow {
-    /// Iterations (PageRank)
+    /// Iterations (PageRank, communities)
     #[arg(long, value_name = "N", default_value_t = PageRankOptions::default().iterations)]
     pub iterations: u32,
     /// Chance of going on along a link (PageRank)
@@ -560,6 +563,56 @@ pub struct Bfs {
     /// Vertex to begin from
     #[arg(long, value_name = "ID")]
     pub source: u64,
+}
+
+/// Find shortest paths from a vertex, by weights
+///
+/// The result has columns vertex and distance: the least sum of weights on a path from the source, null where there is
+/// none. The graph must have weights (import --weighted), none below zero. --top prints the nearest vertices.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph sssp roads --source 42 --top 10
+  inshore graph sssp roads --source 42 --memory 64MiB -o distances.parquet")]
+pub struct Sssp {
+    #[command(flatten)]
+    pub asked: Asked,
+    /// Vertex to begin from
+    #[arg(long, value_name = "ID")]
+    pub source: u64,
+}
+
+/// Find communities by label propagation
+///
+/// As LDBC defines it: every vertex begins with its own id as label and takes, in each iteration, the label that most of
+/// its neighbours have, the smallest of several; directions do not count, but whom edges join both ways counts twice.
+/// The result has columns vertex and community. --top prints the largest communities and how many vertices they have.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph communities web --top 10
+  inshore graph communities web --iterations 20 --memory 64MiB -o communities.parquet")]
+pub struct Communities {
+    #[command(flatten)]
+    pub asked: Asked,
+    /// Iterations at most; it ends before where no label changes
+    #[arg(long, value_name = "N", default_value_t = CommunitiesOptions::default().iterations)]
+    pub iterations: u32,
+}
+
+/// Tell how closely each vertex's neighbours are connected
+///
+/// Local clustering coefficients: of the pairs of a vertex's neighbours, the share that an edge joins. Directions do not
+/// count for who is a neighbour; between two neighbours each direction counts half. The result has columns vertex and
+/// coefficient, 0 where there are fewer than two neighbours; the summary tells the number of triangles.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph clustering web
+  inshore graph clustering web --memory 64MiB --top 20 -o clustering.parquet")]
+pub struct Clustering {
+    #[command(flatten)]
+    pub asked: Asked,
 }
 
 /// Find the connected components
@@ -605,8 +658,8 @@ pub struct Sample {
 
 /// Check a result against an independent, plain computation
 ///
-/// Takes a file that pagerank, bfs, components or betweenness wrote; its columns say which. Give the same options
-/// as the job had (after --tolerance, the iterations that it told). Exit code 1 means that the result is wrong.
+/// Takes a file that one of the algorithms wrote; its columns say which. Give the same options as the job had (after
+/// --tolerance, the iterations that it told). Exit code 1 means that the result is wrong.
 /// The check loads the whole graph into memory and keeps no budget.
 #[derive(Args)]
 #[command(after_help = "\
@@ -623,7 +676,7 @@ pub struct Check {
     pub answer: PathBuf,
     #[command(flatten)]
     pub how: PagerankHow,
-    /// Vertex that the search began from (BFS) [default: the one at level 0]
+    /// Vertex that the search began from (BFS, shortest paths) [default: the first one at level or distance 0]
     #[arg(long, value_name = "ID")]
     pub source: Option<u64>,
     #[command(flatten)]

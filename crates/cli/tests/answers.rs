@@ -25,6 +25,8 @@ fn a_file_has_all_rows_in_the_format_of_its_ending() {
     let jobs = [
         ("bfs", "--source 10", "vertex parent level"),
         ("components", "", "vertex component"),
+        ("communities", "--iterations 3", "vertex community"),
+        ("clustering", "", "vertex coefficient"),
         ("pagerank", "--iterations 5", "vertex rank"),
         ("betweenness", "--sources 8 --seed 3", "vertex centrality"),
     ];
@@ -51,6 +53,15 @@ fn a_tree_has_parents_levels_and_nulls() {
 }
 
 #[test]
+fn shortest_paths_go_by_weights() {
+    let folder = Folder::with_graph("g", EDGES);
+    folder.run("graph import - --name w --weighted").stdin("1 2 0.5\n2 3 0.25\n1 3 1\n4 1 1\n").ok();
+    folder.run("graph sssp w --source 1 -o distances.csv").ok();
+    assert_eq!(folder.read("distances.csv"), "vertex,distance\n1,0.0\n2,0.5\n3,0.75\n4,\n");
+    folder.run("graph check w distances.csv").ok();
+}
+
+#[test]
 fn a_minus_is_csv_on_standard_output() {
     let folder = Folder::with_graph("g", EDGES);
     let said = folder.run("graph bfs g --source 10 -o -").ok();
@@ -69,6 +80,11 @@ fn without_o_and_top_a_sentence_is_printed() {
     };
     assert_eq!(sentence("graph bfs g --source 10"), "reached 5 of 8 vertices in 5 levels");
     assert_eq!(sentence("graph components g"), "3 components of 8 vertices");
+    assert_eq!(
+        sentence("graph communities g --iterations 2"),
+        "communities of 8 vertices after 2 iterations"
+    );
+    assert_eq!(sentence("graph clustering g"), "clustering coefficients of 8 vertices, 2 triangles");
     assert_eq!(sentence("graph betweenness g --sources 4"), "centrality of 8 vertices from 4 sources");
     assert!(sentence("graph pagerank g").starts_with("ranks of 8 vertices after 10 iterations"));
 }

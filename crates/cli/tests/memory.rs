@@ -84,6 +84,7 @@ fn import_pagerank_and_bfs_of_ten_times_the_budget_keep_it() {
         "graph bfs kron --source 1 --memory 8MiB -o tree.parquet",
         "graph components both --memory 8MiB -o components.arrow",
         "graph betweenness both --sources 1 --memory 8MiB -o centrality.csv",
+        "graph communities both --iterations 1 --memory 8MiB -o communities.csv",
         "graph export kron --memory 8MiB -o again.parquet",
     ] {
         let peak = run(&folder, group.as_ref(), words);

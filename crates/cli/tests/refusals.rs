@@ -65,6 +65,16 @@ fn a_graph_or_vertex_that_is_not_there_is_named() {
 }
 
 #[test]
+fn shortest_paths_without_weights_or_with_some_below_zero_are_refused() {
+    let folder = Folder::with_graph("g", EDGES);
+    let line = refused(folder.run("graph sssp g --source 10"));
+    assert_eq!(line, "g: weights: found none, expected some: import the graph with --weighted");
+    folder.run("graph import - --name n --weighted").stdin("1 2 0.5\n2 3 -0.25\n").ok();
+    let line = refused(folder.run("graph sssp n --source 1"));
+    assert_eq!(line, "n: weights: found -0.25, expected 0 or more");
+}
+
+#[test]
 fn a_budget_too_small_is_refused_with_the_smallest_that_works() {
     let folder = Folder::with_graph("g", EDGES);
     for words in ["pagerank g", "bfs g --source 10", "components g", "generate kronecker --scale 4 --name k"]
@@ -74,7 +84,9 @@ fn a_budget_too_small_is_refused_with_the_smallest_that_works() {
     }
     let line = refused(folder.run("graph import - --name h --memory 1MiB").stdin(EDGES));
     assert!(line.contains("smallest budget that works is 8 MiB"), "{line}");
-    for words in ["pagerank g", "bfs g --source 10", "components g", "betweenness g"] {
+    for words in
+        ["pagerank g", "bfs g --source 10", "components g", "communities g", "clustering g", "betweenness g"]
+    {
         folder.run(&format!("graph {words} --memory 8MiB --top 5 -o out.parquet")).ok();
     }
 }

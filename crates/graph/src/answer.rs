@@ -28,15 +28,16 @@ pub struct Answer {
 /// Facts about a run and its result.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
-    /// Supersteps that were run.
+    /// Supersteps that were run; passes over the edges (clustering).
     pub supersteps: u32,
     /// Edges that were walked along, over all supersteps.
     pub edges_traversed: u64,
     /// Where vertex state was kept: "memory" or "flash".
     pub state: &'static str,
-    /// How updates were combined: "dense", "partition", "merge", or several of them.
+    /// How updates were combined: "dense", "partition", "merge", or several of them; "look-up" where there were none, since
+    /// vertices looked at their neighbours.
     pub strategy: &'static str,
-    /// Vertices that were reached (BFS), with the source.
+    /// Vertices that were reached (BFS, shortest paths), with the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reached: Option<u64>,
     /// Levels of the search, counting the source's (BFS).
@@ -45,6 +46,9 @@ pub struct Summary {
     /// Connected components.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub components: Option<u64>,
+    /// Triangles (clustering).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub triangles: Option<u64>,
     /// By how much all ranks together changed in the last iteration (PageRank).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_change: Option<f64>,

@@ -14,8 +14,8 @@ use inshore_store::{Budget, Job};
 use inshore_tables::{Input, TableReader, column_names};
 
 use crate::{
-    BetweennessOptions, Error, Graph, PageRankOptions, Result,
-    algorithms::{betweenness, bfs, components, pagerank},
+    BetweennessOptions, CommunitiesOptions, Error, Graph, PageRankOptions, Result,
+    algorithms::{betweenness, bfs, clustering, communities, components, pagerank, sssp},
     csr::scan,
     ids::IdStream,
 };
@@ -23,11 +23,11 @@ use crate::{
 /// What the job that wrote the answer was asked.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOptions {
-    /// PageRank: iterations.
+    /// PageRank and communities: iterations.
     pub iterations: u32,
     /// PageRank: damping.
     pub damping: f64,
-    /// BFS: the user's id of the source; by default the vertex at level 0.
+    /// BFS and shortest paths: the user's id of the source; by default the first vertex at level or distance 0.
     pub source: Option<u64>,
     /// Betweenness: how many sources were drawn.
     pub sources: u64,
@@ -62,6 +62,8 @@ pub struct Verdict {
 pub struct Plain {
     starts: Vec<usize>,
     destinations: Vec<u32>,
+    /// Beside destinations; empty where edges have none.
+    weights: Vec<f64>,
     /// The user's ids; empty where they are the numbers.
     ids: Vec<u64>,
 }
@@ -75,15 +77,22 @@ impl Plain {
         edges.iter().for_each(|&(source, _)| starts[source as usize + 1] += 1);
         (0..vertices).for_each(|vertex| starts[vertex + 1] += starts[vertex]);
         let destinations = edges.into_iter().map(|(_, destination)| destination).collect();
-        Plain { starts, destinations, ids: Vec::new() }
+        Plain { starts, destinations, ..Plain::default() }
+    }
+
+    /// The same with a weight for each edge, in the order of edges.
+    pub fn with_weights(self, weights: Vec<f64>) -> Plain {
+        assert_eq!(weights.len(), self.destinations.len());
+        Plain { weights, ..self }
     }
 
     fn load(graph: &Graph, job: &Job) -> Result<Plain> {
         let vertices = graph.vertices() as usize;
         let mut plain = Plain { starts: vec![0; vertices + 1], ..Plain::default() };
         plain.destinations.reserve_exact(graph.out().entries as usize);
-        scan(job, graph.out(), 0..graph.vertices(), |source, row, _| {
+        scan(job, graph.out(), 0..graph.vertices(), |source, row, weights| {
             plain.destinations.extend_from_slice(row);
+            plain.weights.extend_from_slice(weights.unwrap_or_default());
             plain.starts[source as usize + 1] = plain.destinations.len();
             Ok(())
         })?;
@@ -107,6 +116,11 @@ impl Plain {
     /// Where the out-edges of a vertex lead.
     pub fn out(&self, vertex: usize) -> &[u32] {
         &self.destinations[self.starts[vertex]..self.starts[vertex + 1]]
+    }
+
+    /// The weights of a vertex's out-edges; empty where they have none.
+    pub fn weights(&self, vertex: usize) -> &[f64] {
+        self.weights.get(self.starts[vertex]..self.starts[vertex + 1]).unwrap_or_default()
     }
 }
 
@@ -135,7 +149,27 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
             let options = BetweennessOptions { sources, seed, ..BetweennessOptions::default() };
             table.floats("centrality")?.and_then(|values| betweenness::verify(&plain, &options, &values))
         }
-        ["vertex", "component"] => table.labels()?.and_then(|labels| components::verify(&plain, &labels)),
+        ["vertex", "component"] => {
+            table.labels("component")?.and_then(|labels| components::verify(&plain, &labels))
+        }
+        ["vertex", "community"] => {
+            let options =
+                CommunitiesOptions { iterations: options.iterations, ..CommunitiesOptions::default() };
+            let directed = graph.info().directed;
+            let labels = table.labels("community")?;
+            labels.and_then(|labels| communities::verify(&plain, directed, &options, &labels))
+        }
+        ["vertex", "coefficient"] => {
+            table.floats("coefficient")?.and_then(|values| clustering::verify(&plain, &values))
+        }
+        ["vertex", "distance"] => {
+            let source = options.source.map(|id| graph.number_of(job, id)).transpose()?;
+            table.distances()?.and_then(|distances| {
+                let source = source.map(|source| source as usize);
+                let source = source.or_else(|| distances.iter().position(|&distance| distance == Some(0.0)));
+                sssp::verify(&plain, source.ok_or("no vertex is at distance 0")?, &distances)
+            })
+        }
         ["vertex", "parent", "level"] => {
             let source =
                 options.source.map(|id| graph.number_of(job, id)).transpose()?.map(|source| source as usize);
@@ -149,7 +183,7 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
             return Err(Error::BadInput {
                 place: answer.name().to_string(),
                 found: format!("columns {}", names.join(", ")),
-                expected: "the columns of PageRank, BFS, components or betweenness".to_string(),
+                expected: "the columns of an algorithm's answer".to_string(),
             });
         }
     };
@@ -212,16 +246,25 @@ impl Table<'_> {
         Ok(read.map(|()| values))
     }
 
+    fn distances(&self) -> Result<Found<Vec<Option<f64>>>> {
+        let mut values = Vec::with_capacity(self.ids.len());
+        let read = self.read(&[("distance", DataType::Float64, true)], |batch| {
+            values.extend(batch.column(1).as_primitive::<Float64Type>().iter());
+            Ok(())
+        })?;
+        Ok(read.map(|()| values))
+    }
+
     fn numbers(&self) -> HashMap<u64, u32> {
         self.ids.iter().enumerate().map(|(number, &id)| (id, number as u32)).collect()
     }
 
-    fn labels(&self) -> Result<Found<Vec<u32>>> {
+    fn labels(&self, column: &str) -> Result<Found<Vec<u32>>> {
         let numbers = self.numbers();
         let mut labels = Vec::with_capacity(self.ids.len());
-        let read = self.read(&[("component", DataType::UInt64, false)], |batch| {
+        let read = self.read(&[(column, DataType::UInt64, false)], |batch| {
             for id in batch.column(1).as_primitive::<UInt64Type>().values() {
-                labels.push(*numbers.get(id).ok_or_else(|| format!("component {id} is no vertex"))?);
+                labels.push(*numbers.get(id).ok_or_else(|| format!("{column} {id} is no vertex"))?);
             }
             Ok(())
         })?;

@@ -9,6 +9,11 @@
 //! takes 8; the number of a vertex's first edge is the page's plus the degrees before it, which is at most
 //! 1021 additions in cache and one when vertices are looked up in order.
 
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
 use inshore_sortreduce::{Config, Operation, SortReduce, Sorted};
 use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, PendingRead};
 
@@ -41,6 +46,13 @@ pub(crate) struct Csr {
     pub index: CheckedFile,
     pub edges: CheckedFile,
     pub weights: Option<CheckedFile>,
+}
+
+impl Csr {
+    /// The same, whose readers leave weights where they are.
+    pub fn unweighted(&self) -> Csr {
+        Csr { weights: None, ..self.clone() }
+    }
 }
 
 /// Edges as records: the key is source and destination, the value a weight or nothing. Duplicates merge: the
@@ -392,53 +404,84 @@ pub(crate) fn scan_threads(job: &Job) -> usize {
     job.budget().threads().min(fit).max(1)
 }
 
+/// Rows of a range of vertices, one vertex after the other.
+pub(crate) struct Rows {
+    cursor: IndexCursor,
+    edges: FileReader,
+    weights: Option<FileReader>,
+    /// Entries of the present vertex that were not given yet, and those of the present piece that were.
+    left: u32,
+    used: usize,
+}
+
+impl Rows {
+    pub fn new(job: &Job, csr: &Csr, vertices: Range<u64>) -> Result<Rows> {
+        let mut cursor = IndexCursor::new(job, csr)?;
+        let mut entries = 0..0;
+        if !vertices.is_empty() {
+            let (first, _) = cursor.find(vertices.start as u32)?;
+            let (last, degree) = cursor.find((vertices.end - 1) as u32)?;
+            entries = first..last + degree as u64;
+        }
+        let edges = FileReader::new(job, &csr.edges, entries.start * 4..entries.end * 4, WINDOW_BYTES)?;
+        // Weights are twice as wide, so that both readers' pieces end at the same edges.
+        let weights = match &csr.weights {
+            Some(file) => {
+                Some(FileReader::new(job, file, entries.start * 8..entries.end * 8, 2 * WINDOW_BYTES)?)
+            }
+            None => None,
+        };
+        Ok(Rows { cursor, edges, weights, left: 0, used: 0 })
+    }
+
+    /// Goes to `vertex`, the next one of the range, and gives the length of its row. The row before was read whole.
+    pub fn start(&mut self, vertex: u32) -> Result<u32> {
+        debug_assert_eq!(self.left, 0, "the row before was read whole");
+        self.left = self.cursor.find(vertex)?.1;
+        Ok(self.left)
+    }
+
+    /// The next part of the present vertex's row, with its weights where there are any; `None` at the end of the row.
+    pub fn part(&mut self) -> Result<Option<(&[u32], Option<&[f64]>)>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        if self.used * 4 == self.edges.piece().len() {
+            self.edges.next_piece()?;
+            if let Some(weights) = &mut self.weights {
+                weights.next_piece()?.expect("a weight for each edge");
+            }
+            self.used = 0;
+        }
+        let piece = typed::<u32>(self.edges.piece());
+        let range = self.used..piece.len().min(self.used + self.left as usize);
+        self.used = range.end;
+        self.left -= range.len() as u32;
+        let weights = self.weights.as_ref().map(|weights| &typed::<f64>(weights.piece())[range.clone()]);
+        Ok(Some((&piece[range], weights)))
+    }
+}
+
+fn typed<T: zerocopy::FromBytes + zerocopy::Immutable + zerocopy::KnownLayout>(bytes: &[u8]) -> &[T] {
+    <[T] as zerocopy::FromBytes>::ref_from_bytes(bytes).expect("pieces are aligned and hold whole entries")
+}
+
 /// Calls `each(source, destinations, weights)` for the rows of `vertices`, in order. A long row comes in parts;
 /// a vertex without edges does not come.
 pub(crate) fn scan(
     job: &Job,
     csr: &Csr,
-    vertices: std::ops::Range<u64>,
+    vertices: Range<u64>,
     mut each: impl FnMut(u32, &[u32], Option<&[f64]>) -> Result<()>,
 ) -> Result<()> {
-    if vertices.is_empty() {
-        return Ok(());
-    }
-    let mut cursor = IndexCursor::new(job, csr)?;
-    let (first, _) = cursor.find(vertices.start as u32)?;
-    let (last, degree) = cursor.find((vertices.end - 1) as u32)?;
-    let end = last + degree as u64;
-    let mut edges = FileReader::new(job, &csr.edges, first * 4..end * 4, WINDOW_BYTES)?;
-    // Weights are twice as wide, so that both readers' pieces end at the same edges.
-    let mut weights = match &csr.weights {
-        Some(file) => Some(FileReader::new(job, file, first * 8..end * 8, 2 * WINDOW_BYTES)?),
-        None => None,
-    };
-    let mut vertex = vertices.start as u32;
-    let (_, mut left) = cursor.find(vertex)?;
-    while let Some(piece) = edges.next_piece()? {
-        let mut piece = typed::<u32>(piece);
-        let mut piece_weights = match &mut weights {
-            Some(reader) => Some(typed::<f64>(reader.next_piece()?.expect("a weight for each edge"))),
-            None => None,
-        };
-        while !piece.is_empty() {
-            while left == 0 {
-                vertex += 1;
-                left = cursor.find(vertex)?.1;
-            }
-            let (row, rest) = piece.split_at(piece.len().min(left as usize));
-            let row_weights = piece_weights.map(|weights| weights.split_at(row.len()));
-            each(vertex, row, row_weights.map(|parts| parts.0))?;
-            piece_weights = row_weights.map(|parts| parts.1);
-            left -= row.len() as u32;
-            piece = rest;
+    let mut rows = Rows::new(job, csr, vertices.clone())?;
+    for vertex in vertices {
+        rows.start(vertex as u32)?;
+        while let Some((row, weights)) = rows.part()? {
+            each(vertex as u32, row, weights)?;
         }
     }
     Ok(())
-}
-
-fn typed<T: zerocopy::FromBytes + zerocopy::Immutable + zerocopy::KnownLayout>(bytes: &[u8]) -> &[T] {
-    <[T] as zerocopy::FromBytes>::ref_from_bytes(bytes).expect("pieces are aligned and hold whole entries")
 }
 
 /// As [`scan`] over all vertices, by as many threads as there are `states`; each thread has one of them. The
@@ -449,17 +492,31 @@ pub(crate) fn scan_parallel<S: Send>(
     states: Vec<S>,
     each: impl Fn(&mut S, u32, &[u32], Option<&[f64]>) -> Result<()> + Sync,
 ) -> Result<Vec<S>> {
-    // Index windows are handed out one by one, so that a few long rows do not keep one thread busy alone.
-    let step = WINDOW_PAGES * PAGE_VERTICES;
-    let next = std::sync::atomic::AtomicU64::new(0);
+    let work = |state: &mut S, vertices: Range<u64>| {
+        scan(job, csr, vertices, |source, row, weights| each(state, source, row, weights))
+    };
+    parallel_ranges(csr.vertices, states, work)
+}
+
+/// Vertices in a range of [`parallel_ranges`]: those of an index window, so that a few long rows do not keep one
+/// thread busy alone.
+pub(crate) const RANGE_VERTICES: u64 = WINDOW_PAGES * PAGE_VERTICES;
+
+/// Calls `work` for ranges of [`RANGE_VERTICES`] vertices, by as many threads as there are `states`; each thread has one
+/// of them. The order of ranges is not defined, but each thread gets ascending ones.
+pub(crate) fn parallel_ranges<S: Send>(
+    vertices: u64,
+    states: Vec<S>,
+    work: impl Fn(&mut S, Range<u64>) -> Result<()> + Sync,
+) -> Result<Vec<S>> {
+    let next = AtomicU64::new(0);
     let work = |mut state: S| -> Result<S> {
         loop {
-            let start = next.fetch_add(step, std::sync::atomic::Ordering::Relaxed);
-            if start >= csr.vertices {
+            let start = next.fetch_add(RANGE_VERTICES, Ordering::Relaxed);
+            if start >= vertices {
                 return Ok(state);
             }
-            let vertices = start..(start + step).min(csr.vertices);
-            scan(job, csr, vertices, |source, row, weights| each(&mut state, source, row, weights))?;
+            work(&mut state, start..(start + RANGE_VERTICES).min(vertices))?;
         }
     };
     std::thread::scope(|scope| {

@@ -35,8 +35,11 @@ mod testing;
 pub use algorithms::{
     betweenness::{BetweennessOptions, betweenness},
     bfs::{BfsOptions, bfs},
+    clustering::{ClusteringOptions, clustering},
+    communities::{CommunitiesOptions, communities},
     components::{ComponentsOptions, components},
     pagerank::{PageRankOptions, pagerank},
+    sssp::{SsspOptions, sssp},
 };
 pub use answer::{Answer, Rows, Summary, Tuning};
 pub use error::{Error, Result};

@@ -3,8 +3,9 @@
 mod support;
 
 use inshore_graph::{
-    BetweennessOptions, BfsOptions, ComponentsOptions, Graph, ImportOptions, PageRankOptions,
-    algorithms::{betweenness, bfs, components, pagerank},
+    BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions, Graph,
+    ImportOptions, PageRankOptions, SsspOptions,
+    algorithms::{betweenness, bfs, clustering, communities, components, pagerank, sssp},
     check::Plain,
 };
 use proptest::prelude::*;
@@ -16,15 +17,22 @@ struct Both {
     graph: Graph,
     plain: Plain,
     ids: Vec<u64>,
+    directed: bool,
+}
+
+/// The weight of an edge, the same in both directions; some are 0, and some sums are no round numbers.
+fn weight(a: u32, b: u32) -> f64 {
+    ((a ^ b).wrapping_mul(0x9e37_79b9) >> 28) as f64 * 0.1
 }
 
 /// Imports `edges` among vertices with these ids; vertices without edges are in the graph too.
 fn both(ids: &[u64], edges: &[(u32, u32)], undirected: bool) -> Both {
     let world = World::new();
     let vertices: String = ids.iter().map(|id| format!("{id}\n")).collect();
-    let line = |&(a, b): &(u32, u32)| format!("{} {}\n", ids[a as usize], ids[b as usize]);
+    let line = |&(a, b): &(u32, u32)| format!("{} {} {}\n", ids[a as usize], ids[b as usize], weight(a, b));
     let paths = [world.file("g.v", vertices), world.file("g.e", edges.iter().map(line).collect::<String>())];
-    world.import("g", &paths, &ImportOptions { undirected, ..Default::default() }).unwrap();
+    let options = ImportOptions { undirected, weighted: true, ..Default::default() };
+    world.import("g", &paths, &options).unwrap();
     let mut distinct: Vec<_> = edges.to_vec();
     if undirected {
         distinct.extend(edges.iter().map(|&(a, b)| (b, a)));
@@ -38,7 +46,10 @@ fn both(ids: &[u64], edges: &[(u32, u32)], undirected: bool) -> Both {
     let graph = world.graph("g");
     assert_eq!(graph.vertices() as usize, ids.len());
     assert_eq!(graph.info().entries as usize, distinct.len());
-    Both { world, graph, plain: Plain::new(ids.len(), &distinct), ids: ids.to_vec() }
+    distinct.sort_unstable();
+    let weights = distinct.iter().map(|&(a, b)| weight(a, b)).collect();
+    let plain = Plain::new(ids.len(), &distinct).with_weights(weights);
+    Both { world, graph, plain, ids: ids.to_vec(), directed: !undirected }
 }
 
 impl Both {
@@ -64,6 +75,21 @@ impl Both {
                 .map(|(_, columns)| Some((self.number(columns[0]?), columns[1]? as u32)))
                 .collect();
             bfs::verify(&self.plain, source as usize, &visits).unwrap();
+
+            let options = SsspOptions { source: self.ids[source as usize], tuning };
+            let found = rows(sssp::sssp(&self.graph, &job(), &options).unwrap());
+            let distances: Vec<_> = found.iter().map(|(_, columns)| columns[0]).collect();
+            sssp::verify(&self.plain, source as usize, &distances).unwrap();
+
+            let options = CommunitiesOptions { iterations: 4, tuning };
+            let answer = communities::communities(&self.graph, &job(), &options).unwrap();
+            let labels: Vec<_> =
+                rows(answer).iter().map(|(_, columns)| self.number(columns[0].unwrap())).collect();
+            communities::verify(&self.plain, self.directed, &options, &labels).unwrap();
+
+            let answer = clustering::clustering(&self.graph, &job(), &ClusteringOptions { tuning }).unwrap();
+            let values: Vec<f64> = rows(answer).iter().map(|(_, columns)| columns[0].unwrap()).collect();
+            clustering::verify(&self.plain, &values).unwrap();
 
             let answer = components::components(&self.graph, &job(), &ComponentsOptions { tuning }).unwrap();
             let labels: Vec<_> =
@@ -146,4 +172,14 @@ fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
         rows(components::components(&graph, &job, &ComponentsOptions::default()).unwrap())
     };
     assert!(component(8 * support::MIB) == component(4096 * support::MIB));
+    let community = |memory_bytes| {
+        let job = world.job(memory_bytes, 2);
+        let options = CommunitiesOptions { iterations: 2, ..CommunitiesOptions::default() };
+        let answer = communities::communities(&graph, &job, &options).unwrap();
+        assert_eq!(answer.summary.state, if memory_bytes > 1 << 30 { "memory" } else { "flash" });
+        let found = rows(answer);
+        assert!(job.budget().reserved_bytes_max() <= memory_bytes);
+        found
+    };
+    assert!(community(8 * support::MIB) == community(4096 * support::MIB));
 }

@@ -6,7 +6,8 @@ mod support;
 use std::path::{Path, PathBuf};
 
 use inshore_graph::{
-    BfsOptions, ComponentsOptions, Graph, ImportOptions, PageRankOptions, bfs, components, pagerank,
+    BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions, Graph, ImportOptions,
+    PageRankOptions, SsspOptions, bfs, clustering, communities, components, pagerank, sssp,
 };
 use support::{World, answers, assert_same_partition, data, read, rows, ways};
 
@@ -67,6 +68,56 @@ fn assert_components(world: &World, graph: &Graph, expected: &[(u64, Option<f64>
     }
 }
 
+fn assert_distances(world: &World, graph: &Graph, source: u64, expected: &[(u64, Option<f64>)]) {
+    let mut first = None;
+    for way in ways() {
+        let job = world.job(way.memory_bytes, way.threads);
+        let answer = sssp(graph, &job, &SsspOptions { source, tuning: way.tuning }).unwrap();
+        let reached = answer.summary.reached.unwrap() as usize;
+        assert_eq!(reached, expected.iter().filter(|(_, distance)| distance.is_some()).count());
+        let found = rows(answer);
+        assert_eq!(found.len(), expected.len());
+        for ((id, columns), (their_id, distance)) in found.iter().zip(expected) {
+            assert_eq!((id, columns[0].is_some()), (their_id, distance.is_some()), "{}", way.name);
+            let (distance, expected) = (columns[0].unwrap_or(0.0), distance.unwrap_or(0.0));
+            assert!((distance - expected).abs() <= LDBC_EPSILON * expected, "{id}: {distance}, {expected}");
+        }
+        assert_eq!(*first.get_or_insert(found.clone()), found, "the same bits: {}", way.name);
+        assert_spilled(&job, way.name);
+    }
+}
+
+fn assert_communities(world: &World, graph: &Graph, iterations: u32, expected: &[(u64, Option<f64>)]) {
+    for way in ways() {
+        let job = world.job(way.memory_bytes, way.threads);
+        let options = CommunitiesOptions { iterations, tuning: way.tuning };
+        let found = rows(communities(graph, &job, &options).unwrap());
+        assert_eq!(found.len(), expected.len());
+        for ((id, columns), (their_id, label)) in found.iter().zip(expected) {
+            assert_eq!((id, columns[0]), (their_id, *label), "{}", way.name);
+        }
+        assert_spilled(&job, way.name);
+    }
+}
+
+fn assert_coefficients(world: &World, graph: &Graph, expected: &[(u64, Option<f64>)]) {
+    let mut first = None;
+    for way in ways() {
+        let job = world.job(way.memory_bytes, way.threads);
+        let found = rows(clustering(graph, &job, &ClusteringOptions { tuning: way.tuning }).unwrap());
+        assert_eq!(found.len(), expected.len());
+        for ((id, columns), (their_id, value)) in found.iter().zip(expected) {
+            let (value, expected) = (columns[0].unwrap(), value.unwrap());
+            assert_eq!(id, their_id);
+            assert!(
+                (value - expected).abs() <= LDBC_EPSILON * expected,
+                "{id}: {value}, expected {expected}"
+            );
+        }
+        assert_eq!(*first.get_or_insert(found.clone()), found, "the same bits: {}", way.name);
+    }
+}
+
 /// Runs with tiny buffers have a merge level, where there is more than a buffer of updates.
 fn assert_spilled(job: &inshore_store::Job, way: &str) {
     let report = job.report();
@@ -93,6 +144,18 @@ fn ldbc_examples_and_tests_give_ldbc_answers() {
         ("example-undirected", "WCC", 0),
         ("test-wcc-directed", "WCC", 0),
         ("test-wcc-undirected", "WCC", 0),
+        ("example-directed", "SSSP", 1),
+        ("example-undirected", "SSSP", 2),
+        ("test-sssp-directed", "SSSP", 1),
+        ("test-sssp-undirected", "SSSP", 1),
+        ("example-directed", "CDLP", 2),
+        ("example-undirected", "CDLP", 2),
+        ("test-cdlp-directed", "CDLP", 5),
+        ("test-cdlp-undirected", "CDLP", 5),
+        ("example-directed", "LCC", 0),
+        ("example-undirected", "LCC", 0),
+        ("test-lcc-directed", "LCC", 0),
+        ("test-lcc-undirected", "LCC", 0),
     ] {
         let properties = String::from_utf8(read(&folder.join(format!("{name}.properties")))).unwrap();
         let property = |key: &str| {
@@ -114,6 +177,15 @@ fn ldbc_examples_and_tests_give_ldbc_answers() {
                 let named = property("pr.num-iterations").map(|count| count.parse().unwrap());
                 assert_ranks(&world, &graph, named.unwrap_or(source as u32), &expected, LDBC_EPSILON);
             }
+            "SSSP" => {
+                let named = property("sssp.source-vertex").map_or(source, |id| id.parse().unwrap());
+                assert_distances(&world, &graph, named, &expected);
+            }
+            "CDLP" => {
+                let named = property("cdlp.max-iterations").map(|count| count.parse().unwrap());
+                assert_communities(&world, &graph, named.unwrap_or(source as u32), &expected);
+            }
+            "LCC" => assert_coefficients(&world, &graph, &expected),
             _ => assert_components(&world, &graph, &expected),
         }
     }
@@ -138,7 +210,7 @@ fn import_adjacency(world: &World, path: &Path, undirected: bool) -> Graph {
 fn ldbc_validation_graphs_give_ldbc_answers() {
     let Some(folder) = data("ldbc/validation") else { return };
     for (undirected, prefix) in [(false, "dir"), (true, "undir")] {
-        for algorithm in ["bfs", "pr", "wcc"] {
+        for algorithm in ["bfs", "pr", "wcc", "cdlp", "lcc"] {
             let world = World::new();
             let graph =
                 import_adjacency(&world, &folder.join(format!("{algorithm}/{prefix}-input")), undirected);
@@ -149,9 +221,23 @@ fn ldbc_validation_graphs_give_ldbc_answers() {
                 "pr" => {
                     assert_ranks(&world, &graph, if undirected { 26 } else { 14 }, &expected, LDBC_EPSILON)
                 }
+                // As in the properties of LDBC's test-cdlp-*.
+                "cdlp" => assert_communities(&world, &graph, 5, &expected),
+                "lcc" => assert_coefficients(&world, &graph, &expected),
                 _ => assert_components(&world, &graph, &expected),
             }
         }
+    }
+}
+
+#[test]
+fn ldbc_validation_of_shortest_paths_gives_ldbc_answers() {
+    let Some(folder) = data("ldbc/validation/sssp") else { return };
+    for (undirected, prefix) in [(false, "dir"), (true, "undir")] {
+        let world = World::new();
+        let paths = ["v", "e"].map(|ending| folder.join(format!("{prefix}-input.{ending}")));
+        world.import("g", &paths, &ImportOptions { undirected, ..Default::default() }).unwrap();
+        assert_distances(&world, &world.graph("g"), 1, &answers(&folder.join(format!("{prefix}-output"))));
     }
 }
 
@@ -170,6 +256,10 @@ fn p2p_31_gives_the_published_answers() {
     let expected = answers(&folder.join("p2p-31-WCC.gz"));
     assert_components(&world, &directed, &expected);
     assert_components(&world, &undirected, &expected);
+    assert_distances(&world, &directed, 6, &answers(&folder.join("p2p-31-SSSP-directed.gz")));
+    assert_distances(&world, &undirected, 6, &answers(&folder.join("p2p-31-SSSP.gz")));
+    assert_communities(&world, &undirected, 10, &answers(&folder.join("p2p-31-CDLP.gz")));
+    assert_coefficients(&world, &undirected, &answers(&folder.join("p2p-31-LCC.gz")));
 }
 
 struct Known {

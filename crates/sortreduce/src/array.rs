@@ -6,28 +6,8 @@ use std::{
 };
 
 use inshore_store::{Budget, Buffer, Result};
+pub(crate) use inshore_store::{largest_buffer, taken_bytes};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// From this size on a [`Buffer`] takes multiples of it.
-const HUGE_BYTES: usize = 2 << 20;
-const PAGE_BYTES: usize = 4 << 10;
-
-/// What a [`Buffer`] of `bytes` bytes takes from the budget: whole pages, and at least one.
-pub(crate) const fn taken_bytes(bytes: usize) -> usize {
-    if bytes == 0 {
-        PAGE_BYTES
-    } else if bytes < HUGE_BYTES {
-        bytes.next_multiple_of(PAGE_BYTES)
-    } else {
-        bytes.next_multiple_of(HUGE_BYTES)
-    }
-}
-
-/// The most bytes that a [`Buffer`] may have so that it takes at most `bytes`.
-pub(crate) fn largest_buffer(bytes: usize) -> usize {
-    let unit = if bytes >= HUGE_BYTES { HUGE_BYTES } else { PAGE_BYTES };
-    bytes / unit * unit
-}
 
 /// A zeroed array of fixed length; works for zero-sized elements too. Untouched pages cost no memory.
 #[derive(Debug)]

@@ -19,6 +19,19 @@ use crate::{Budget, Reservation, Result};
 const HUGE_BYTES: usize = 2 << 20;
 const SMALL_BYTES: usize = 4 << 10;
 
+/// What a [`Buffer`] of `len` bytes takes from a budget: whole pages of 4 KiB, and at least one; of 2 MiB from that
+/// size on.
+pub const fn taken_bytes(len: usize) -> usize {
+    let page = if len < HUGE_BYTES { SMALL_BYTES } else { HUGE_BYTES };
+    if len == 0 { SMALL_BYTES } else { len.next_multiple_of(page) }
+}
+
+/// The most bytes that a [`Buffer`] may have so that it takes at most `bytes`.
+pub const fn largest_buffer(bytes: usize) -> usize {
+    let page = if bytes < HUGE_BYTES { SMALL_BYTES } else { HUGE_BYTES };
+    bytes / page * page
+}
+
 /// One anonymous mapping.
 #[derive(Debug)]
 struct Region {
@@ -63,7 +76,7 @@ impl Buffer {
     pub fn zeroed(budget: &Budget, len: usize, what: &'static str) -> Result<Buffer> {
         let huge = len >= HUGE_BYTES;
         let align = if huge { HUGE_BYTES } else { SMALL_BYTES };
-        let mapped_len = len.max(1).next_multiple_of(align);
+        let mapped_len = taken_bytes(len);
         let reservation = budget.reserve(mapped_len as u64, what)?;
         let address = map_aligned(mapped_len, align)
             .map_err(|error| crate::Error::io("map memory", "anonymous memory", error.into()))?;

@@ -3,8 +3,11 @@
 
 pub mod betweenness;
 pub mod bfs;
+pub mod clustering;
+pub mod communities;
 pub mod components;
 pub mod pagerank;
+pub mod sssp;
 
 /// In place of a vertex number or a level: none.
 pub(crate) const NONE: u32 = u32::MAX;

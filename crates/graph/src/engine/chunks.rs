@@ -13,13 +13,13 @@ use std::{
     },
 };
 
-use inshore_sortreduce::Sink;
-use inshore_store::{Buffer, Job, PendingRead};
+use inshore_sortreduce::{Operation, Sink};
+use inshore_store::{Buffer, CheckedFile, Job, PendingRead, taken_bytes};
 
 use super::{
-    Frontier, Reduce, VertexProgram,
+    Frontier,
     frontier::FrontierReader,
-    state::{StateCursor, VertexArray},
+    state::{State, StateCursor, VertexArray},
 };
 use crate::{
     Result,
@@ -34,9 +34,45 @@ const SMALL_BYTES: usize = 2 * BLOCK_BYTES;
 const GAP_BYTES: u64 = BLOCK_BYTES as u64;
 const ROWS_MAX: usize = 4096;
 
+/// What the edge phase asks of an algorithm.
+pub(crate) trait Sender: Sync {
+    /// What is kept of each vertex.
+    type State: State;
+    /// What a vertex sends along its edges.
+    type Sent: Copy + Send;
+    /// How what arrives is combined.
+    type Operation: Operation;
+
+    /// Whether weights are read beside the edges.
+    const READS_WEIGHTS: bool = false;
+
+    /// What an active vertex sends along each of its edges; `None` sends nothing.
+    fn send(&self, vertex: u32, state: &Self::State, degree: u32) -> Option<Self::Sent>;
+
+    /// What an active vertex adds to [`Sent::gathered`].
+    fn add_up(&self, _state: &Self::State, _degree: u32) -> u64 {
+        0
+    }
+
+    /// Pushes what some edges of one vertex carry; `weights` is empty where they are not read.
+    fn push(
+        &self,
+        sink: &mut Sink<Self::Operation>,
+        targets: &[u32],
+        weights: &[f64],
+        sent: Self::Sent,
+    ) -> Result<()>;
+}
+
+/// Bytes of windows for one byte of a large window of edges: two large windows, two batches of small ones, and the same
+/// twice as wide for weights.
+const fn window_share(weighted: bool) -> usize {
+    if weighted { 12 } else { 4 }
+}
+
 /// How many workers, and the size of their windows, in at most an eighth of the free memory.
-pub(super) fn workers(threads: usize, free_bytes: u64) -> (usize, usize) {
-    let each = |window_bytes: usize| 4 * window_bytes as u64;
+pub(super) fn workers(threads: usize, free_bytes: u64, weighted: bool) -> (usize, usize) {
+    let each = |window_bytes: usize| (window_share(weighted) * window_bytes) as u64;
     let workers = threads.min((free_bytes / 8 / each(WINDOW_BYTES_MIN)) as usize).max(1);
     let mut window_bytes = WINDOW_BYTES_MIN;
     while window_bytes < WINDOW_BYTES_MAX && workers as u64 * each(window_bytes * 2) <= free_bytes / 8 {
@@ -45,10 +81,10 @@ pub(super) fn workers(threads: usize, free_bytes: u64) -> (usize, usize) {
     (workers, window_bytes)
 }
 
-/// Memory that the edge phase takes: two large windows and two batches of small ones a worker, their rows, and the
-/// index cursor.
-pub(super) fn memory_bytes(workers: usize, window_bytes: usize) -> u64 {
-    let buffers = (4 * window_bytes * workers).next_multiple_of(2 << 20);
+/// Memory that the edge phase takes: windows, their rows, and the index cursor.
+pub(super) fn memory_bytes(workers: usize, window_bytes: usize, weighted: bool) -> u64 {
+    let pools = |large_bytes: usize| 2 * taken_bytes(2 * workers * large_bytes);
+    let buffers = pools(window_bytes) + if weighted { pools(2 * window_bytes) } else { 0 };
     (buffers + 2 * ROWS_MAX * 32 * workers) as u64 + csr::CURSOR_BYTES
 }
 
@@ -56,7 +92,7 @@ pub(super) fn memory_bytes(workers: usize, window_bytes: usize) -> u64 {
 struct Row<M> {
     first: u64,
     count: u32,
-    message: M,
+    sent: M,
 }
 
 /// Rows that lie in one range of the edge file.
@@ -72,24 +108,24 @@ struct Chunk<M> {
 }
 
 /// Walks over the active vertices and makes chunks.
-struct Source<'a, P: VertexProgram> {
+struct Source<'a, S: Sender> {
     job: &'a Job,
-    program: &'a P,
+    sender: &'a S,
     csr: &'a Csr,
     active: FrontierReader,
-    state: StateCursor<'a, P::State>,
+    state: StateCursor<'a, S::State>,
     index: IndexCursor,
     /// Rows (or parts of one) that did not fit in the window or chunk before; the next one last.
-    left: Vec<Row<P::Message>>,
+    left: Vec<Row<S::Sent>>,
     window_edges: u64,
     small_max: usize,
     gathered: u64,
     edges: u64,
 }
 
-impl<P: VertexProgram> Source<'_, P> {
+impl<S: Sender> Source<'_, S> {
     /// The next chunk, or `None` where no active vertex is left.
-    fn next_chunk(&mut self) -> Result<Option<Chunk<P::Message>>> {
+    fn next_chunk(&mut self) -> Result<Option<Chunk<S::Sent>>> {
         self.job.check_cancelled()?;
         let mut chunk = Chunk { rows: Vec::with_capacity(ROWS_MAX), small: Vec::new(), large: None };
         let mut open: Option<Window> = None;
@@ -120,7 +156,7 @@ impl<P: VertexProgram> Source<'_, P> {
         Ok((!chunk.rows.is_empty()).then(|| self.counted(chunk)))
     }
 
-    fn counted(&mut self, chunk: Chunk<P::Message>) -> Chunk<P::Message> {
+    fn counted(&mut self, chunk: Chunk<S::Sent>) -> Chunk<S::Sent> {
         self.edges += chunk.rows.iter().map(|row| row.count as u64).sum::<u64>();
         chunk
     }
@@ -131,7 +167,7 @@ impl<P: VertexProgram> Source<'_, P> {
     }
 
     /// Puts a window into the chunk; whether the chunk is full.
-    fn close(&self, chunk: &mut Chunk<P::Message>, window: Window) -> bool {
+    fn close(&self, chunk: &mut Chunk<S::Sent>, window: Window) -> bool {
         let bytes = window.edges.start * 4..window.edges.end * 4;
         if self.csr.edges.read_bytes(&bytes) <= SMALL_BYTES {
             chunk.small.push(window);
@@ -143,7 +179,7 @@ impl<P: VertexProgram> Source<'_, P> {
     }
 
     /// The next row, or as much of it as fits in a window.
-    fn next_row(&mut self) -> Result<Option<Row<P::Message>>> {
+    fn next_row(&mut self) -> Result<Option<Row<S::Sent>>> {
         let row = match self.left.pop() {
             Some(row) => row,
             None => match self.next_vertex()? {
@@ -154,21 +190,21 @@ impl<P: VertexProgram> Source<'_, P> {
         let count = row.count.min(self.window_edges as u32);
         if count < row.count {
             let (first, left) = (row.first + count as u64, row.count - count);
-            self.left.push(Row { first, count: left, message: row.message });
+            self.left.push(Row { first, count: left, sent: row.sent });
         }
         Ok(Some(Row { count, ..row }))
     }
 
     /// The row of the next active vertex that has edges and something to say.
-    fn next_vertex(&mut self) -> Result<Option<Row<P::Message>>> {
+    fn next_vertex(&mut self) -> Result<Option<Row<S::Sent>>> {
         while let Some(vertex) = self.active.next()? {
             let (first, degree) = self.index.find(vertex)?;
             let state = self.state.get(vertex)?;
-            self.gathered += self.program.gather(state, degree);
+            self.gathered += self.sender.add_up(state, degree);
             if degree > 0
-                && let Some(message) = self.program.edge_program(vertex, state, degree)
+                && let Some(sent) = self.sender.send(vertex, state, degree)
             {
-                return Ok(Some(Row { first, count: degree, message }));
+                return Ok(Some(Row { first, count: degree, sent }));
             }
         }
         Ok(None)
@@ -176,26 +212,26 @@ impl<P: VertexProgram> Source<'_, P> {
 }
 
 /// What the edge phase gives back.
-pub(super) struct Sent<P: VertexProgram> {
-    pub sinks: Vec<Sink<Reduce<P>>>,
+pub(super) struct Sent<O: Operation> {
+    pub sinks: Vec<Sink<O>>,
     pub gathered: u64,
     pub edges: u64,
 }
 
-/// Sends the messages of all active vertices along their rows in `csr`, by one worker for each sink.
-pub(super) fn send<P: VertexProgram>(
+/// Sends what all active vertices have to say along their rows in `csr`, by one worker for each sink.
+pub(super) fn send<S: Sender>(
     job: &Job,
-    program: &P,
+    sender: &S,
     csr: &Csr,
     active: &Frontier,
-    state: &mut VertexArray<P::State>,
+    state: &mut VertexArray<S::State>,
     window_bytes: usize,
-    sinks: Vec<Sink<Reduce<P>>>,
-) -> Result<Sent<P>> {
+    sinks: Vec<Sink<S::Operation>>,
+) -> Result<Sent<S::Operation>> {
     let small_max = window_bytes / SMALL_BYTES;
     let source = Mutex::new(Source {
         job,
-        program,
+        sender,
         csr,
         active: active.reader(job, csr.vertices)?,
         state: state.cursor()?,
@@ -207,23 +243,26 @@ pub(super) fn send<P: VertexProgram>(
         gathered: 0,
         edges: 0,
     });
-    let workers = sinks.len();
-    let large =
-        Buffer::zeroed(job.budget(), 2 * workers * window_bytes, "windows of edges")?.split(window_bytes);
-    let small = Buffer::zeroed(job.budget(), 2 * workers * small_max * SMALL_BYTES, "windows of edges")?;
-    let (mut large, mut small) = (large.into_iter(), small.split(SMALL_BYTES).into_iter());
+    let weights = csr.weights.as_ref().filter(|_| S::READS_WEIGHTS);
+    let mut edge_pools = Pool::new(job, sinks.len(), window_bytes, SMALL_BYTES)?.into_iter();
+    let mut weight_pools = match weights {
+        Some(_) => Pool::new(job, sinks.len(), 2 * window_bytes, 2 * SMALL_BYTES)?,
+        None => Vec::new(),
+    }
+    .into_iter();
     let failed = AtomicBool::new(false);
     let sinks = std::thread::scope(|scope| -> Result<Vec<_>> {
-        let mut threads = Vec::with_capacity(workers);
+        let mut threads = Vec::with_capacity(sinks.len());
         for sink in sinks {
             let worker = Worker {
                 job,
                 csr,
+                sender,
                 source: &source,
                 failed: &failed,
                 sink,
-                large: large.by_ref().take(2).collect(),
-                small: small.by_ref().take(2 * small_max).collect(),
+                edges: edge_pools.next().expect("a pool for each worker"),
+                weights: weights.zip(weight_pools.next()),
             };
             threads.push(scope.spawn(move || worker.run()));
         }
@@ -234,24 +273,60 @@ pub(super) fn send<P: VertexProgram>(
     Ok(Sent { sinks, gathered: source.gathered, edges: source.edges })
 }
 
-struct Worker<'a, 's, P: VertexProgram> {
+/// A worker's buffers: two large ones and two batches of small ones.
+struct Pool {
+    small_bytes: usize,
+    small: Vec<Buffer>,
+    large: Vec<Buffer>,
+}
+
+impl Pool {
+    fn new(job: &Job, workers: usize, large_bytes: usize, small_bytes: usize) -> Result<Vec<Pool>> {
+        let what = "windows of edges";
+        let large = Buffer::zeroed(job.budget(), 2 * workers * large_bytes, what)?.split(large_bytes);
+        let small_count = 2 * (large_bytes / small_bytes);
+        let small = Buffer::zeroed(job.budget(), workers * small_count * small_bytes, what)?;
+        let (mut large, mut small) = (large.into_iter(), small.split(small_bytes).into_iter());
+        let pool = |_| Pool {
+            small_bytes,
+            small: small.by_ref().take(small_count).collect(),
+            large: large.by_ref().take(2).collect(),
+        };
+        Ok((0..workers).map(pool).collect())
+    }
+
+    fn take(&mut self, is_small: bool) -> Buffer {
+        let buffers = if is_small { &mut self.small } else { &mut self.large };
+        buffers.pop().expect("two large windows and two batches of small ones")
+    }
+
+    fn put(&mut self, buffer: Buffer) {
+        match buffer.len() == self.small_bytes {
+            true => self.small.push(buffer),
+            false => self.large.push(buffer),
+        }
+    }
+}
+
+struct Worker<'a, 's, S: Sender> {
     job: &'a Job,
     csr: &'a Csr,
-    source: &'a Mutex<Source<'s, P>>,
+    sender: &'a S,
+    source: &'a Mutex<Source<'s, S>>,
     failed: &'a AtomicBool,
-    sink: Sink<Reduce<P>>,
-    large: Vec<Buffer>,
-    small: Vec<Buffer>,
+    sink: Sink<S::Operation>,
+    edges: Pool,
+    weights: Option<(&'a CheckedFile, Pool)>,
 }
 
 /// A chunk whose windows are on their way.
 struct Flying<M> {
     rows: Vec<Row<M>>,
-    windows: Vec<(Window, PendingRead)>,
+    windows: Vec<(Window, PendingRead, Option<PendingRead>)>,
 }
 
-impl<P: VertexProgram> Worker<'_, '_, P> {
-    fn run(mut self) -> Result<Sink<Reduce<P>>> {
+impl<S: Sender> Worker<'_, '_, S> {
+    fn run(mut self) -> Result<Sink<S::Operation>> {
         let result = self.work();
         if result.is_err() {
             self.failed.store(true, Ordering::Relaxed);
@@ -278,38 +353,47 @@ impl<P: VertexProgram> Worker<'_, '_, P> {
         Ok(())
     }
 
-    fn submit(&mut self, chunk: Chunk<P::Message>) -> Result<Flying<P::Message>> {
+    fn submit(&mut self, chunk: Chunk<S::Sent>) -> Result<Flying<S::Sent>> {
         let mut windows = Vec::with_capacity(chunk.small.len() + 1);
         for window in chunk.small {
-            let buffer = self.small.pop().expect("two batches of small windows");
-            windows.push(self.read(window, buffer)?);
+            windows.push(self.read(window, true)?);
         }
         if let Some(window) = chunk.large {
-            let buffer = self.large.pop().expect("two large windows");
-            windows.push(self.read(window, buffer)?);
+            windows.push(self.read(window, false)?);
         }
         Ok(Flying { rows: chunk.rows, windows })
     }
 
-    fn read(&self, window: Window, buffer: Buffer) -> Result<(Window, PendingRead)> {
-        let bytes = window.edges.start * 4..window.edges.end * 4;
-        let pending = self.csr.edges.submit_read(self.job, bytes, buffer)?;
-        Ok((window, pending))
+    fn read(&mut self, window: Window, is_small: bool) -> Result<(Window, PendingRead, Option<PendingRead>)> {
+        let bytes = |width: u64| window.edges.start * width..window.edges.end * width;
+        let edges = self.csr.edges.submit_read(self.job, bytes(4), self.edges.take(is_small))?;
+        let weights = match &mut self.weights {
+            Some((file, pool)) => Some(file.submit_read(self.job, bytes(8), pool.take(is_small))?),
+            None => None,
+        };
+        Ok((window, edges, weights))
     }
 
-    fn process(&mut self, flying: Flying<P::Message>) -> Result<()> {
+    fn process(&mut self, flying: Flying<S::Sent>) -> Result<()> {
         let mut sent = 0;
-        for (window, pending) in flying.windows {
-            let (buffer, range) = pending.wait()?;
-            let edges = &buffer.typed::<u32>()[range.start / 4..range.end / 4];
+        for (window, edges, weights) in flying.windows {
+            let (edges, range) = edges.wait()?;
+            let targets = &edges.typed::<u32>()[range.start / 4..range.end / 4];
+            let weights = weights.map(PendingRead::wait).transpose()?;
+            let all_weights = match &weights {
+                Some((weights, range)) => &weights.typed::<f64>()[range.start / 8..range.end / 8],
+                None => &[],
+            };
             for row in &flying.rows[window.rows.clone()] {
                 let start = (row.first - window.edges.start) as usize;
-                self.sink.push_all(&edges[start..start + row.count as usize], row.message)?;
+                let range = start..start + row.count as usize;
+                let weights = all_weights.get(range.clone()).unwrap_or_default();
+                self.sender.push(&mut self.sink, &targets[range], weights, row.sent)?;
                 sent += row.count as u64;
             }
-            match buffer.len() == SMALL_BYTES {
-                true => self.small.push(buffer),
-                false => self.large.push(buffer),
+            self.edges.put(edges);
+            if let (Some((buffer, _)), Some((_, pool))) = (weights, &mut self.weights) {
+                pool.put(buffer);
             }
         }
         self.job.progress().add(sent);

@@ -23,16 +23,16 @@ mod chunks;
 mod frontier;
 mod state;
 
-use inshore_sortreduce::{Config, Operation, SortReduce, Sorted, Strategy, Value, choose};
+use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, Value, choose};
 use inshore_store::Job;
 
+pub(crate) use chunks::Sender;
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
-pub(crate) use state::State;
-use state::VertexArray;
+pub(crate) use state::{State, StateCursor, VertexArray, flash_memory_bytes, memory_bytes};
 
 use crate::{Result, Summary, Tuning, csr::Csr};
 
-/// What an algorithm does at one vertex: the thesis' four functions, and three small ones for sums over vertices.
+/// What an algorithm does at one vertex: the thesis' four functions, one for weights, and three small ones for sums over vertices.
 pub(crate) trait VertexProgram: Clone + Send + Sync + 'static {
     /// What is kept of each vertex.
     type State: State;
@@ -42,8 +42,16 @@ pub(crate) trait VertexProgram: Clone + Send + Sync + 'static {
     /// Whether `finalize` runs for every vertex in each superstep, with a default message where none arrived.
     const EVERY_VERTEX: bool = false;
 
+    /// Whether the weights of edges matter: whether [`VertexProgram::along`] is called.
+    const WEIGHTED: bool = false;
+
     /// What an active vertex sends along each of its edges; `None` sends nothing.
     fn edge_program(&self, vertex: u32, state: &Self::State, degree: u32) -> Option<Self::Message>;
+
+    /// What arrives at the end of an edge of this weight.
+    fn along(&self, message: Self::Message, _weight: f64) -> Self::Message {
+        message
+    }
 
     /// Combines two messages to one vertex; associative and commutative.
     fn reduce(&self, a: Self::Message, b: Self::Message) -> Self::Message;
@@ -70,13 +78,51 @@ pub(crate) trait VertexProgram: Clone + Send + Sync + 'static {
 
 /// The operation of sort-reduce that a program's `reduce` is.
 #[derive(Clone)]
-struct Reduce<P>(P);
+pub(crate) struct Reduce<P>(P);
 
 impl<P: VertexProgram> Operation for Reduce<P> {
     type Key = u32;
     type Value = P::Message;
     fn combine(&self, a: P::Message, b: P::Message) -> P::Message {
         self.0.reduce(a, b)
+    }
+}
+
+/// Rows as short as this are pushed edge by edge.
+const SHORT_ROW: usize = 64;
+
+impl<P: VertexProgram> Sender for P {
+    type State = P::State;
+    type Sent = P::Message;
+    type Operation = Reduce<P>;
+    const READS_WEIGHTS: bool = P::WEIGHTED;
+
+    fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<P::Message> {
+        self.edge_program(vertex, state, degree)
+    }
+
+    fn add_up(&self, state: &P::State, degree: u32) -> u64 {
+        self.gather(state, degree)
+    }
+
+    #[inline]
+    fn push(
+        &self,
+        sink: &mut Sink<Reduce<P>>,
+        targets: &[u32],
+        weights: &[f64],
+        message: P::Message,
+    ) -> Result<()> {
+        if !P::WEIGHTED {
+            sink.push_all(targets, message)?;
+        } else if targets.len() > SHORT_ROW {
+            sink.push_many(targets, |place| self.along(message, weights[place]))?;
+        } else {
+            for (&target, &weight) in targets.iter().zip(weights) {
+                sink.push(target, self.along(message, weight))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -101,15 +147,17 @@ struct Layout {
 
 impl Layout {
     /// `kept_bytes` stay free for what the algorithm itself keeps.
-    fn new<P: VertexProgram>(job: &Job, vertices: u64, tuning: &Tuning, kept_bytes: u64) -> Layout {
+    fn new<S: Sender>(job: &Job, vertices: u64, tuning: &Tuning, kept_bytes: u64) -> Layout {
         let free = job.budget().free_bytes().saturating_sub(kept_bytes);
-        let (workers, window_bytes) = chunks::workers(job.budget().threads(), free);
-        let fixed = chunks::memory_bytes(workers, window_bytes) + frontier::MEMORY_BYTES;
-        let state_bytes = state::memory_bytes::<P::State>(vertices);
-        let with_flash = free.saturating_sub(fixed + state::flash_memory_bytes::<P::State>(vertices));
+        let (workers, window_bytes) = chunks::workers(job.budget().threads(), free, S::READS_WEIGHTS);
+        let fixed = chunks::memory_bytes(workers, window_bytes, S::READS_WEIGHTS) + frontier::MEMORY_BYTES;
+        let state_bytes = state::memory_bytes::<S::State>(vertices);
+        let with_flash = free.saturating_sub(fixed + state::flash_memory_bytes::<S::State>(vertices));
         let with_memory = free.saturating_sub(fixed + state_bytes);
-        let strategy =
-            |sort_bytes| choose(&sort_config(vertices, workers, sort_bytes, tuning), size_of::<P::Message>());
+        let value_bytes = size_of::<<S::Operation as Operation>::Value>();
+        let strategy = |sort_bytes| {
+            choose(&sort_config::<S::Operation>(vertices, workers, sort_bytes, tuning), value_bytes)
+        };
         // State in memory pays where updates still fit in memory beside it, or where it is small.
         let state_in_memory = free > fixed + state_bytes
             && (strategy(with_memory) == Strategy::Dense || state_bytes <= with_flash / 4);
@@ -118,9 +166,10 @@ impl Layout {
     }
 }
 
-fn sort_config(vertices: u64, sinks: usize, memory_bytes: u64, tuning: &Tuning) -> Config {
+fn sort_config<O: Operation>(vertices: u64, sinks: usize, memory_bytes: u64, tuning: &Tuning) -> Config {
     Config {
-        key_range: Some(vertices),
+        // Wider keys are a vertex and something else.
+        key_range: (size_of::<O::Key>() == size_of::<u32>()).then_some(vertices),
         memory_bytes,
         sinks,
         strategy: tuning.strategy,
@@ -145,7 +194,7 @@ pub(crate) struct Engine<S: State> {
 impl<S: State> Engine<S> {
     /// Lays out the budget for the program `P` and gives every vertex its first state. `kept_bytes` of the budget
     /// stay free for the caller.
-    pub fn new<P: VertexProgram<State = S>>(
+    pub fn new<P: Sender<State = S>>(
         job: &Job,
         vertices: u64,
         tuning: &Tuning,
@@ -177,9 +226,26 @@ impl<S: State> Engine<S> {
         collect: bool,
         log: Option<&mut KeyLog>,
     ) -> Result<Step> {
+        let operation = Reduce(program.clone());
+        let (updates, gathered) = self.exchange(program, operation, rows, active)?;
+        program.gathered(gathered);
+        self.apply(program, updates, collect, log)
+    }
+
+    /// The first half of a superstep: sends from the `active` vertices along the edges of each of `rows`. Gives what
+    /// arrived, in the order of keys, and the sum of [`Sender::add_up`].
+    pub fn exchange<P: Sender<State = S>>(
+        &mut self,
+        sender: &P,
+        operation: P::Operation,
+        rows: &[&Csr],
+        active: &Frontier,
+    ) -> Result<(Sorted<P::Operation>, u64)> {
         self.supersteps += 1;
-        let config = sort_config(self.vertices, self.layout.workers, self.layout.sort_bytes, &self.tuning);
-        let sorter = SortReduce::new(&self.job, Reduce(program.clone()), &config)?;
+        let layout = self.layout;
+        let config =
+            sort_config::<P::Operation>(self.vertices, layout.workers, layout.sort_bytes, &self.tuning);
+        let sorter = SortReduce::new(&self.job, operation, &config)?;
         if !self.strategies.contains(&sorter.strategy()) {
             self.strategies.push(sorter.strategy());
         }
@@ -187,20 +253,13 @@ impl<S: State> Engine<S> {
         let phase = format!("superstep {}", self.supersteps);
         self.job.start_phase(phase, "edges", if active.is_all() { entries } else { 0 });
         let mut gathered = 0;
-        let mut sinks = Vec::with_capacity(self.layout.workers);
-        for _ in 0..self.layout.workers {
+        let mut sinks = Vec::with_capacity(layout.workers);
+        for _ in 0..layout.workers {
             sinks.push(sorter.sink()?);
         }
         for rows in rows {
-            let sent = chunks::send(
-                &self.job,
-                program,
-                rows,
-                active,
-                &mut self.state,
-                self.layout.window_bytes,
-                sinks,
-            )?;
+            let sent =
+                chunks::send(&self.job, sender, rows, active, &mut self.state, layout.window_bytes, sinks)?;
             sinks = sent.sinks;
             gathered += sent.gathered;
             self.edges_traversed += sent.edges;
@@ -208,8 +267,7 @@ impl<S: State> Engine<S> {
         for sink in sinks {
             sink.finish()?;
         }
-        program.gathered(gathered);
-        self.apply(program, sorter.finish()?, collect, log)
+        Ok((sorter.finish()?, gathered))
     }
 
     fn apply<P: VertexProgram<State = S>>(
@@ -267,6 +325,11 @@ impl<S: State> Engine<S> {
         state.finish()
     }
 
+    /// The states, to be read and changed in the order of vertices.
+    pub fn cursor(&mut self) -> Result<StateCursor<'_, S>> {
+        self.state.cursor()
+    }
+
     /// Changes the state of one vertex.
     pub fn set(&mut self, vertex: u32, change: impl FnOnce(&mut S)) -> Result<()> {
         let mut state = self.state.cursor()?;
@@ -298,7 +361,7 @@ impl<S: State> Engine<S> {
 
     /// The states, to be streamed in order.
     pub fn into_stream(self) -> Result<StateStream<S>> {
-        Ok(StateStream { vertices: self.vertices, next: 0, reader: self.state.into_reader()? })
+        StateStream::new(self.vertices, self.state)
     }
 }
 
@@ -310,6 +373,10 @@ pub(crate) struct StateStream<S: State> {
 }
 
 impl<S: State> StateStream<S> {
+    pub fn new(vertices: u64, states: VertexArray<S>) -> Result<StateStream<S>> {
+        Ok(StateStream { vertices, next: 0, reader: states.into_reader()? })
+    }
+
     /// The number of the next vertex.
     pub fn position(&self) -> u32 {
         self.next as u32

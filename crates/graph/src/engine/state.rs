@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, marker::PhantomData};
 
-use inshore_store::{BlockFile, Buffer, Job, PendingBlock};
+use inshore_store::{BlockFile, Buffer, Job, PendingBlock, taken_bytes};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::Result;
@@ -30,7 +30,7 @@ fn per_block<S>() -> u32 {
 
 /// Memory that an array in memory takes.
 pub(crate) fn memory_bytes<S>(vertices: u64) -> u64 {
-    (vertices * size_of::<S>() as u64).next_multiple_of(2 << 20)
+    taken_bytes(vertices as usize * size_of::<S>()) as u64
 }
 
 /// Memory that an array on flash takes.

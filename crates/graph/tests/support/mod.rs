@@ -144,7 +144,7 @@ pub fn answers(path: &Path) -> Vec<(u64, Option<f64>)> {
     let parse = |line: &str| {
         let (id, value) = line.split_once(' ').unwrap();
         let value = match value.trim() {
-            "9223372036854775807" | "infinity" => None,
+            "9223372036854775807" | "infinity" | "Infinity" => None,
             number => Some(number.parse().unwrap()),
         };
         (id.parse().unwrap(), value)

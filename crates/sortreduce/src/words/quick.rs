@@ -12,8 +12,8 @@ use super::{
     vector::{LANES_MAX, Vector, Word},
 };
 
-/// Vectors in a group.
-const GROUP: usize = 4;
+/// Vectors in a group, at most.
+const GROUP_MAX: usize = 8;
 /// Rows of a sample.
 const SAMPLE_ROWS: usize = 8;
 
@@ -131,9 +131,30 @@ unsafe fn pivot<V: Vector>(start: *const V::Word, count: usize, random: &mut u64
 /// Moves words that are not above `pivot` to the front; gives their number.
 ///
 /// # Safety
-/// The processor has the instructions of `V`; there are at least `2 * GROUP * LANES` words, the caller's.
+/// The processor has the instructions of `V`; the words are the caller's.
 #[inline(always)]
 unsafe fn partition<V: Vector>(start: *mut V::Word, count: usize, pivot: V::Word) -> usize {
+    // Half as many as there are registers.
+    // SAFETY: promised by the caller.
+    unsafe {
+        if V::LANES >= 8 {
+            partition_groups::<V, 8>(start, count, pivot)
+        } else {
+            partition_groups::<V, 4>(start, count, pivot)
+        }
+    }
+}
+
+/// As [`partition`], by groups of so many vectors.
+///
+/// # Safety
+/// As for [`partition`].
+#[inline(always)]
+unsafe fn partition_groups<V: Vector, const GROUP: usize>(
+    start: *mut V::Word,
+    count: usize,
+    pivot: V::Word,
+) -> usize {
     let group = GROUP * V::LANES;
     if count < 2 * group {
         // SAFETY: promised by the caller.
@@ -145,12 +166,12 @@ unsafe fn partition<V: Vector>(start: *mut V::Word, count: usize, pivot: V::Word
     unsafe {
         let limit = V::splat(pivot).flip();
         let held_count = count % group + group;
-        let mut held = [MaybeUninit::<V::Word>::uninit(); 2 * GROUP * LANES_MAX];
+        let mut held = [MaybeUninit::<V::Word>::uninit(); 2 * GROUP_MAX * LANES_MAX];
         let held = held.as_mut_ptr().cast::<V::Word>();
         held.copy_from_nonoverlapping(start.add(count - held_count), held_count);
         let mut to = Ends { low: start, between: count };
         let (mut low, mut high) = (start.add(group), start.add(count - held_count));
-        let mut current = load_group::<V>(start);
+        let mut current = load_group::<V, GROUP>(start);
         while low < high {
             let low_room = low.offset_from(to.low);
             let high_room = to.low.add(to.between).offset_from(high);
@@ -158,7 +179,7 @@ unsafe fn partition<V: Vector>(start: *mut V::Word, count: usize, pivot: V::Word
             let from = select_unpredictable(from_low, low, high.sub(group));
             low = select_unpredictable(from_low, low.add(group), low);
             high = select_unpredictable(from_low, high, from);
-            let next = load_group::<V>(from);
+            let next = load_group::<V, GROUP>(from);
             for vector in current {
                 to.put(vector, limit);
             }
@@ -217,7 +238,7 @@ impl<W: Word> Ends<W> {
 }
 
 #[inline(always)]
-unsafe fn load_group<V: Vector>(from: *const V::Word) -> [V; GROUP] {
+unsafe fn load_group<V: Vector, const GROUP: usize>(from: *const V::Word) -> [V; GROUP] {
     // SAFETY: promised by the caller.
     unsafe {
         let mut vectors = [V::load(from); GROUP];

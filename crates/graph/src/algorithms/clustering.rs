@@ -1,0 +1,579 @@
+//! Local clustering coefficients, as LDBC Graphalytics defines them: of the pairs of a vertex's neighbours, the share that
+//! an edge joins. Neighbours are those at either end of an edge; each direction of an edge between two of them counts.
+//!
+//! Every triangle is found once, in the memory that there is, by the method of Hu, Tao and Chung ("Massive graph
+//! triangulation", 2013): edges are turned to the end of higher degree, so that no row is longer than the square root of
+//! twice the edges; as many rows as fit are held in memory, and all rows are streamed past them. A row u → v, w with v
+//! in memory meets the row of v: where w is in both, u, v and w are a triangle. With M bytes of memory and E bytes of
+//! edges that is E / M passes over E. What a triangle adds to its corners goes through sort-reduce.
+//!
+//! Numbers are whole until the last division, so that the answer is the same bit for bit.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+use arrow::{
+    array::Float64Array,
+    datatypes::{DataType, Field, Schema},
+};
+use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
+use inshore_store::{Buffer, FileWriter, Job, largest_buffer, taken_bytes};
+
+use crate::{
+    Answer, Error, Graph, Result, Summary, Tuning,
+    answer::VertexRows,
+    check::Plain,
+    csr::{self, Csr, CsrWriter, RANGE_VERTICES, Rows, Unweighted, edge_key, parallel_ranges},
+    engine::{StateCursor, StateStream, VertexArray, flash_memory_bytes, memory_bytes},
+    graph::check_budget,
+    ids::Only,
+};
+
+/// What the clustering job is to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClusteringOptions {
+    /// For tests and comparisons; any strategy but `dense` keeps degrees on flash.
+    pub tuning: Tuning,
+}
+
+/// A turned row's entry is a vertex and whether edges lead both ways, in 32 bits.
+const VERTICES_MAX: u64 = 1 << 31;
+
+/// Turned edges that are collected before they are written.
+const STAGED: usize = 8 << 10;
+
+/// Adds up what triangles give to a corner.
+#[derive(Clone)]
+struct Sum;
+
+impl Operation for Sum {
+    type Key = u32;
+    type Value = u64;
+    fn combine(&self, a: u64, b: u64) -> u64 {
+        a + b
+    }
+}
+
+/// The clustering coefficient of all vertices: columns `vertex`, `coefficient`, 0 where a vertex has fewer than two
+/// neighbours. The summary tells how many triangles there are.
+///
+/// Cost: edges are read twice and written once, turned; then all of them are read once for each part that fits in
+/// memory (4 bytes an edge), and for each edge two rows are compared. Where degrees do not fit in a quarter of the
+/// memory, all edges are sorted too (16 bytes each, both ways). A directed graph that was imported without in-edges is
+/// turned around first, at the price of one sort of all edges; the summary's notice says so.
+///
+/// # Errors
+/// [`Error::TooManyVertices`] beyond 2^31; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+pub fn clustering(graph: &Graph, job: &Job, options: &ClusteringOptions) -> Result<Answer> {
+    check_budget(job, "clustering")?;
+    let vertices = graph.vertices();
+    if vertices > VERTICES_MAX {
+        return Err(Error::TooManyVertices { found: vertices, limit: VERTICES_MAX });
+    }
+    let incoming = if graph.info().directed { Some(graph.in_edges(job)?.unweighted()) } else { None };
+    let neighbours = Neighbours { job, out: graph.out().unweighted(), incoming };
+    let may_keep = options.tuning.strategy.is_none_or(|strategy| strategy == Strategy::Dense);
+    let in_memory = may_keep && memory_bytes::<u32>(vertices) <= job.budget().free_bytes() / 4;
+    let mut degrees = neighbours.degrees(in_memory)?;
+    let (turned, row_max) = neighbours.turned(&mut degrees)?;
+    let triangles =
+        Triangles { job, turned: &turned, row_max, tuning: &options.tuning, seen: AtomicU64::new(0) };
+    let (sums, passes, strategy) = triangles.find()?;
+    let found = triangles.seen.into_inner();
+    let coefficients = divide(job, vertices, sums, &mut degrees)?;
+    drop(degrees);
+    let summary = Summary {
+        supersteps: passes,
+        edges_traversed: turned.entries * passes as u64,
+        state: if in_memory { "memory" } else { "flash" },
+        strategy,
+        triangles: Some(found),
+        notice: graph.reverse_notice(),
+        ..Summary::default()
+    };
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("vertex", DataType::UInt64, false),
+        Field::new("coefficient", DataType::Float64, false),
+    ]));
+    let column = |_: u32, values: &[f64]| {
+        Ok(vec![Arc::new(Float64Array::from_iter_values(values.iter().copied())) as _])
+    };
+    let states = StateStream::new(vertices, coefficients)?;
+    Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, states, column)? })
+}
+
+/// The graph without directions and loops.
+struct Neighbours<'a> {
+    job: &'a Job,
+    out: Csr,
+    /// Of a directed graph.
+    incoming: Option<Csr>,
+}
+
+impl Neighbours<'_> {
+    /// Calls `each(vertex, neighbour, both)` for all neighbours of some vertices, in order; `both` says whether edges
+    /// lead both ways.
+    fn scan(
+        &self,
+        vertices: std::ops::Range<u64>,
+        mut each: impl FnMut(u32, u32, bool) -> Result<()>,
+    ) -> Result<()> {
+        let Some(incoming) = &self.incoming else {
+            return csr::scan(self.job, &self.out, vertices, |vertex, row, _| {
+                row.iter().filter(|&&to| to != vertex).try_for_each(|&to| each(vertex, to, true))
+            });
+        };
+        let mut out = Rows::new(self.job, &self.out, vertices.clone())?;
+        let mut incoming = Rows::new(self.job, incoming, vertices.clone())?;
+        for vertex in vertices {
+            let vertex = vertex as u32;
+            out.start(vertex)?;
+            incoming.start(vertex)?;
+            let mut each = |to: u32, both: bool| if to == vertex { Ok(()) } else { each(vertex, to, both) };
+            let (mut a, mut b) = (&[][..], &[][..]);
+            loop {
+                if a.is_empty() {
+                    a = out.part()?.map_or(&[], |part| part.0);
+                }
+                if b.is_empty() {
+                    b = incoming.part()?.map_or(&[], |part| part.0);
+                }
+                match (a, b) {
+                    ([], []) => break,
+                    (rest, []) | ([], rest) => {
+                        rest.iter().try_for_each(|&to| each(to, false))?;
+                        (a, b) = (&[], &[]);
+                    }
+                    _ => {
+                        let (mut i, mut j) = (0, 0);
+                        while i < a.len() && j < b.len() {
+                            let (x, y) = (a[i], b[j]);
+                            i += usize::from(x <= y);
+                            j += usize::from(y <= x);
+                            each(x.min(y), x == y)?;
+                        }
+                        (a, b) = (&a[i..], &b[j..]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many neighbours each vertex has.
+    fn degrees(&self, in_memory: bool) -> Result<VertexArray<u32>> {
+        let vertices = self.out.vertices;
+        self.job.start_phase("counting neighbours", "edges", self.out.entries);
+        let mut array = VertexArray::new(self.job, vertices, in_memory, |_| 0)?;
+        match array.cursor()? {
+            StateCursor::Memory(degrees) => {
+                let parts = degrees.chunks_mut(RANGE_VERTICES as usize).map(|part| Mutex::new(Some(part)));
+                let parts: Vec<_> = parts.collect();
+                let scans = if self.incoming.is_some() { 2 } else { 1 };
+                let threads = (csr::scan_threads(self.job) / scans).max(1);
+                parallel_ranges(vertices, vec![(); threads], |(), range| {
+                    let part = &parts[(range.start / RANGE_VERTICES) as usize];
+                    let part = part.lock().expect("no panic under this lock").take();
+                    let part = part.expect("each range comes once");
+                    let first = range.start as u32;
+                    let mut edges = 0;
+                    self.scan(range, |vertex, _, _| {
+                        part[(vertex - first) as usize] += 1;
+                        edges += 1;
+                        Ok(())
+                    })?;
+                    self.job.progress().add(edges);
+                    Ok(())
+                })?;
+            }
+            mut cursor => {
+                self.scan(0..vertices, |vertex, _, _| {
+                    *cursor.get_mut(vertex)? += 1;
+                    Ok(())
+                })?;
+                cursor.finish()?;
+            }
+        }
+        Ok(array)
+    }
+
+    /// Each edge in the row of its end of lower degree (of smaller number where both are the same), and the length of the
+    /// longest row. Entries are [`entry`]s.
+    fn turned(&self, degrees: &mut VertexArray<u32>) -> Result<(Csr, usize)> {
+        let job = self.job;
+        let vertices = self.out.vertices;
+        job.start_phase("turning edges to higher degrees", "edges", self.out.entries);
+        let create = |name: &str, block_bytes, buffer_bytes| {
+            Ok(FileWriter::create(job, &format!("turned.{name}"), block_bytes, buffer_bytes)?)
+        };
+        let mut writer = TurnedWriter {
+            rows: CsrWriter::new(create, vertices, false, false)?,
+            keys: Vec::with_capacity(STAGED),
+            none: vec![(); STAGED],
+        };
+        match degrees.cursor()? {
+            StateCursor::Memory(degrees) => {
+                let rank = |vertex: u32| (degrees[vertex as usize], vertex);
+                self.scan(0..vertices, |vertex, to, both| {
+                    if rank(vertex) < rank(to) { writer.push(vertex, to, both) } else { Ok(()) }
+                })?;
+            }
+            cursor => self.turn_by_sort(cursor, &mut writer)?,
+        }
+        writer.flush()?;
+        let files = writer.rows.finish()?;
+        let turned = Csr {
+            vertices,
+            entries: files.stats.entries,
+            index: files.index.finish()?,
+            edges: files.edges.finish()?,
+            weights: None,
+        };
+        Ok((turned, files.stats.degree_max as usize))
+    }
+
+    /// Without degrees in memory: each vertex sends its degree to its neighbours.
+    fn turn_by_sort(&self, mut degrees: StateCursor<'_, u32>, writer: &mut TurnedWriter) -> Result<()> {
+        let job = self.job;
+        let scans = csr::SCAN_BYTES * if self.incoming.is_some() { 2 } else { 1 };
+        let memory_bytes = job.budget().free_bytes().saturating_sub(scans);
+        let config = Config { memory_bytes, sinks: 1, name: "degrees", ..Config::default() };
+        let sorter = SortReduce::new(job, Only, &config)?;
+        let mut sink = sorter.sink()?;
+        self.scan(0..self.out.vertices, |vertex, to, both| {
+            let value = (*degrees.get(vertex)? as u64) << 1 | u64::from(both);
+            Ok(sink.push(edge_key(to, vertex), value)?)
+        })?;
+        sink.finish()?;
+        let mut sorted = sorter.finish()?;
+        while let Some(block) = sorted.next_block()? {
+            for (&key, &value) in block.keys.iter().zip(block.values) {
+                let (vertex, from) = ((key >> 32) as u32, key as u32);
+                if (*degrees.get(vertex)?, vertex) < ((value >> 1) as u32, from) {
+                    writer.push(vertex, from, value & 1 == 1)?;
+                }
+            }
+        }
+        degrees.finish()
+    }
+}
+
+struct TurnedWriter {
+    rows: CsrWriter,
+    keys: Vec<u64>,
+    none: Vec<()>,
+}
+
+impl TurnedWriter {
+    fn push(&mut self, vertex: u32, to: u32, both: bool) -> Result<()> {
+        self.keys.push(edge_key(vertex, entry(to, both)));
+        if self.keys.len() == STAGED { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.rows.push::<Unweighted>(&self.keys, &self.none[..self.keys.len()])?;
+        self.keys.clear();
+        Ok(())
+    }
+}
+
+/// A vertex, and whether edges lead to it and back. Entries are in the order of vertices.
+fn entry(vertex: u32, both: bool) -> u32 {
+    vertex << 1 | u32::from(both)
+}
+
+fn vertex_of(entry: u32) -> u32 {
+    entry >> 1
+}
+
+/// How many directed edges an entry stands for.
+fn edges_of(entry: u32) -> u64 {
+    1 + u64::from(entry & 1)
+}
+
+/// Finds triangles in turned rows.
+struct Triangles<'a> {
+    job: &'a Job,
+    turned: &'a Csr,
+    /// Entries of the longest row.
+    row_max: usize,
+    tuning: &'a Tuning,
+    seen: AtomicU64,
+}
+
+impl Triangles<'_> {
+    /// For each vertex that is in a triangle the directed edges between its neighbours; how many passes that took, and
+    /// how they were added up.
+    fn find(&self) -> Result<(Sorted<Sum>, u32, &'static str)> {
+        let vertices = self.turned.vertices;
+        let free = self.job.budget().free_bytes();
+        let each = csr::SCAN_BYTES + taken_bytes(self.row_max * 4) as u64;
+        // Rows in memory get what is left of sums in an array, and at least a third.
+        let record_bytes = size_of::<u32>() + size_of::<u64>();
+        let threads = csr::scan_threads(self.job);
+        let fits = |threads: usize| {
+            free / 3 >= smallest_memory_bytes(threads, record_bytes).max(threads as u64 * each)
+        };
+        let threads = (1..=threads).rev().find(|&threads| fits(threads)).unwrap_or(1);
+        let array_bytes = 2 * memory_bytes::<u64>(vertices) + (32 << 20);
+        let memory_bytes = array_bytes.min(free / 3);
+        let block_bytes = free.saturating_sub(memory_bytes + threads as u64 * each);
+        let config = Config {
+            key_range: Some(vertices),
+            memory_bytes,
+            sinks: threads,
+            strategy: self.tuning.strategy,
+            chunk_bytes: self.tuning.chunk_bytes,
+            name: "triangles",
+            ..Config::default()
+        };
+        let sorter = SortReduce::new(self.job, Sum, &config)?;
+        let mut workers = Vec::with_capacity(threads);
+        for _ in 0..threads {
+            let row = Buffer::zeroed(self.job.budget(), self.row_max * 4, "a row of a graph")?;
+            workers.push((sorter.sink()?, row));
+        }
+        let mut held = Held::new(self.job, block_bytes)?;
+        let mut passes = 0;
+        while held.load_next(self.job, self.turned)? {
+            passes += 1;
+            self.job.start_phase(format!("pass {passes}"), "edges", self.turned.entries);
+            workers = parallel_ranges(vertices, workers, |(sink, row), range| {
+                let row = row.typed_mut::<u32>();
+                let mut rows = Rows::new(self.job, self.turned, range.clone())?;
+                let (mut edges, mut seen) = (0, 0);
+                for vertex in range {
+                    let mut length = 0;
+                    rows.start(vertex as u32)?;
+                    while let Some((part, _)) = rows.part()? {
+                        row[length..length + part.len()].copy_from_slice(part);
+                        length += part.len();
+                    }
+                    edges += length as u64;
+                    if length > 1 {
+                        seen += held.meet(vertex as u32, &row[..length], sink)?;
+                    }
+                }
+                self.seen.fetch_add(seen, Ordering::Relaxed);
+                self.job.progress().add(edges);
+                Ok(())
+            })?;
+        }
+        for (sink, _) in workers {
+            sink.finish()?;
+        }
+        drop(held);
+        let strategy = match sorter.strategy() {
+            Strategy::Dense => "dense",
+            Strategy::Partition => "partition",
+            Strategy::Merge | Strategy::HashFirst => "merge",
+        };
+        Ok((sorter.finish()?, passes, strategy))
+    }
+}
+
+/// Rows in memory: entries from the front of the words, where rows begin from their end.
+struct Held {
+    words: Buffer,
+    vertices: std::ops::Range<u64>,
+}
+
+impl Held {
+    fn new(job: &Job, bytes: u64) -> Result<Held> {
+        // Rows begin at numbers of 32 bits.
+        let bytes = largest_buffer(bytes.min(8 << 30) as usize);
+        Ok(Held { words: Buffer::zeroed(job.budget(), bytes, "rows of a graph")?, vertices: 0..0 })
+    }
+
+    /// Takes as many of the next rows as there is room for; whether there were any.
+    fn load_next(&mut self, job: &Job, turned: &Csr) -> Result<bool> {
+        let start = self.vertices.end;
+        let words = self.words.typed_mut::<u32>();
+        let (mut entries, mut end) = (0, start);
+        if start == turned.vertices {
+            return Ok(false);
+        }
+        let mut rows = Rows::new(job, turned, start..turned.vertices)?;
+        let last = words.len() - 1;
+        words[last] = 0;
+        while end < turned.vertices {
+            let degree = rows.start(end as u32)? as usize;
+            let begins = (end + 1 - start) as usize;
+            if entries + degree + begins + 1 > words.len() {
+                break;
+            }
+            while let Some((part, _)) = rows.part()? {
+                words[entries..entries + part.len()].copy_from_slice(part);
+                entries += part.len();
+            }
+            words[last - begins] = entries as u32;
+            end += 1;
+        }
+        if end == start {
+            let what = "a row of the graph in memory".to_string();
+            let given = job.budget().memory_bytes();
+            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: 2 * given }.into());
+        }
+        self.vertices = start..end;
+        Ok(true)
+    }
+
+    fn row(&self, vertex: u32) -> &[u32] {
+        let words = self.words.typed::<u32>();
+        let number = (vertex as u64 - self.vertices.start) as usize;
+        let begin = |number: usize| words[words.len() - 1 - number] as usize;
+        &words[begin(number)..begin(number + 1)]
+    }
+
+    /// Finds the triangles of `row`, the row of `vertex`, with an edge to a row in memory; gives their number.
+    fn meet(&self, vertex: u32, row: &[u32], sink: &mut Sink<Sum>) -> Result<u64> {
+        let begin = row.partition_point(|&to| u64::from(vertex_of(to)) < self.vertices.start);
+        let end = row.partition_point(|&to| u64::from(vertex_of(to)) < self.vertices.end);
+        let (mut sum, mut seen) = (0, 0);
+        for &second in &row[begin..end] {
+            let mut second_sum = 0;
+            for_common(row, self.row(vertex_of(second)), |from_first, from_second| {
+                sum += edges_of(from_second);
+                second_sum += edges_of(from_first);
+                seen += 1;
+                Ok(sink.push(vertex_of(from_first), edges_of(second))?)
+            })?;
+            if second_sum > 0 {
+                sink.push(vertex_of(second), second_sum)?;
+            }
+        }
+        if sum > 0 {
+            sink.push(vertex, sum)?;
+        }
+        Ok(seen)
+    }
+}
+
+/// One row this many times as long as the other is searched and not walked.
+const SEARCHED: usize = 32;
+
+/// Calls `each` with the entries of vertices that are in both rows.
+fn for_common(a: &[u32], b: &[u32], mut each: impl FnMut(u32, u32) -> Result<()>) -> Result<()> {
+    if a.len() > SEARCHED * b.len() {
+        return for_common_searched(b, a, |from_b, from_a| each(from_a, from_b));
+    }
+    if b.len() > SEARCHED * a.len() {
+        return for_common_searched(a, b, each);
+    }
+    let (mut i, mut j) = (0, 0);
+    while i < a.len() && j < b.len() {
+        let (x, y) = (vertex_of(a[i]), vertex_of(b[j]));
+        if x == y {
+            each(a[i], b[j])?;
+        }
+        i += usize::from(x <= y);
+        j += usize::from(y <= x);
+    }
+    Ok(())
+}
+
+fn for_common_searched(
+    short: &[u32],
+    long: &[u32],
+    mut each: impl FnMut(u32, u32) -> Result<()>,
+) -> Result<()> {
+    let mut left = long;
+    for &wanted in short {
+        left = &left[left.partition_point(|&entry| vertex_of(entry) < vertex_of(wanted))..];
+        match left.first() {
+            Some(&entry) if vertex_of(entry) == vertex_of(wanted) => each(wanted, entry)?,
+            Some(_) => {}
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+/// Edges between neighbours over pairs of neighbours.
+fn divide(
+    job: &Job,
+    vertices: u64,
+    mut sums: Sorted<Sum>,
+    degrees: &mut VertexArray<u32>,
+) -> Result<VertexArray<f64>> {
+    job.start_phase("dividing", "vertices", vertices);
+    let free = job.budget().free_bytes();
+    let in_memory = memory_bytes::<f64>(vertices) + flash_memory_bytes::<f64>(vertices) <= free;
+    let mut coefficients = VertexArray::new(job, vertices, in_memory, |_| 0.0)?;
+    let (mut values, mut degrees) = (coefficients.cursor()?, degrees.cursor()?);
+    while let Some(block) = sums.next_block()? {
+        job.check_cancelled()?;
+        for (&vertex, &sum) in block.keys.iter().zip(block.values) {
+            let degree = *degrees.get(vertex)? as f64;
+            *values.get_mut(vertex)? = sum as f64 / (degree * (degree - 1.0));
+        }
+    }
+    values.finish()?;
+    degrees.finish()?;
+    Ok(coefficients)
+}
+
+/// Compares coefficients with those of plain sets of neighbours.
+///
+/// # Errors
+/// What is wrong, in words, with the user's ids.
+pub fn verify(graph: &Plain, answer: &[f64]) -> std::result::Result<String, String> {
+    let mut neighbours = vec![Vec::new(); graph.vertices()];
+    for vertex in 0..graph.vertices() {
+        for &to in graph.out(vertex).iter().filter(|&&to| to as usize != vertex) {
+            neighbours[vertex].push(to);
+            neighbours[to as usize].push(vertex as u32);
+        }
+    }
+    for row in &mut neighbours {
+        row.sort_unstable();
+        row.dedup();
+    }
+    let mut sum = 0.0;
+    for (vertex, (&found, row)) in answer.iter().zip(&neighbours).enumerate() {
+        let mut edges = 0u64;
+        for &neighbour in row {
+            let mut last = None;
+            for &to in graph.out(neighbour as usize) {
+                let counts = to != neighbour && last != Some(to) && row.binary_search(&to).is_ok();
+                edges += u64::from(counts);
+                last = Some(to);
+            }
+        }
+        let degree = row.len() as f64;
+        let expected = if row.len() < 2 { 0.0 } else { edges as f64 / (degree * (degree - 1.0)) };
+        if found != expected {
+            return Err(format!("vertex {}: coefficient {found}, expected {expected}", graph.id(vertex)));
+        }
+        sum += expected;
+    }
+    let mean = sum / graph.vertices() as f64;
+    Ok(format!("{} coefficients, {mean:.4} on average, as sets in memory give them", answer.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_in_common_what_sets_have() {
+        let evens: Vec<u32> = (0..1000).map(|vertex| entry(2 * vertex, vertex % 3 == 0)).collect();
+        let few: Vec<u32> = [0, 3, 6, 1998, 1999, 5000].map(|vertex| entry(vertex, true)).to_vec();
+        let all: Vec<u32> = (0..3000).map(|vertex| entry(vertex, false)).collect();
+        for (a, b) in [(&evens, &few), (&few, &evens), (&evens, &all), (&all, &evens), (&few, &few)] {
+            let mut found = Vec::new();
+            for_common(a, b, |from_a, from_b| {
+                found.push((from_a, from_b));
+                Ok(())
+            })
+            .unwrap();
+            let twin = |&from_a: &u32| {
+                let from_b = b.iter().find(|&&from_b| vertex_of(from_b) == vertex_of(from_a));
+                from_b.map(|&from_b| (from_a, from_b))
+            };
+            assert_eq!(found, a.iter().filter_map(twin).collect::<Vec<_>>());
+        }
+    }
+}

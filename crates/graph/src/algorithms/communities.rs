@@ -1,0 +1,356 @@
+//! Communities by label propagation (Raghavan, Albert and Kumara 2007), as LDBC Graphalytics defines it.
+//!
+//! Every vertex starts with its own number as label. In each iteration all vertices at once take the label that most of
+//! their neighbours have, the smallest of several; whom edges join in both directions counts twice. The number of the
+//! vertex stands for the user's id, and is in the same order.
+//!
+//! A most frequent label is no sum that could be combined on its way. Where the labels fit in memory, each vertex looks
+//! its neighbours' up: edges are streamed, nothing is sorted, and only rows of more than [`GATHERED_MAX`] edges go the
+//! other way. Where they do not, each edge carries the label of its source, the key is destination and label, and
+//! sort-reduce counts: what arrives at a vertex lies together, and labels that many neighbours share are combined
+//! before they are written.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+use arrow::{
+    array::UInt64Builder,
+    datatypes::{DataType, Field, Schema},
+};
+use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
+use inshore_store::Job;
+
+use crate::{
+    Answer, Graph, Result, Summary, Tuning,
+    answer::VertexRows,
+    check::Plain,
+    csr::{self, Csr, RANGE_VERTICES, Rows, edge_key, parallel_ranges},
+    engine::{Engine, Frontier, Sender, StateCursor, StateStream, VertexArray},
+    graph::check_budget,
+    ids::Translation,
+};
+
+/// What the communities job is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct CommunitiesOptions {
+    /// Iterations at most; 10 by default. It ends before where no label changes any more.
+    pub iterations: u32,
+    /// For tests and comparisons; any strategy but `dense` makes edges carry labels.
+    pub tuning: Tuning,
+}
+
+impl Default for CommunitiesOptions {
+    fn default() -> Self {
+        CommunitiesOptions { iterations: 10, tuning: Tuning::default() }
+    }
+}
+
+/// Labels of neighbours that a thread sorts in memory: 256 KiB.
+const GATHERED_MAX: u32 = 64 << 10;
+/// What those rows that are longer are sorted in.
+const LONG_ROWS_BYTES_MAX: u64 = 64 << 20;
+
+/// Counts how often a label arrives at a vertex: the key is both.
+#[derive(Clone)]
+struct Counts;
+
+impl Operation for Counts {
+    type Key = u64;
+    type Value = u32;
+    fn combine(&self, a: u32, b: u32) -> u32 {
+        a.saturating_add(b)
+    }
+}
+
+/// Every vertex tells its label.
+struct Tell;
+
+impl Sender for Tell {
+    type State = u32;
+    type Sent = u32;
+    type Operation = Counts;
+
+    fn send(&self, _vertex: u32, label: &u32, _degree: u32) -> Option<u32> {
+        Some(*label)
+    }
+
+    fn push(&self, sink: &mut Sink<Counts>, targets: &[u32], _: &[f64], label: u32) -> Result<()> {
+        for &target in targets {
+            sink.push(edge_key(target, label), 1)?;
+        }
+        Ok(())
+    }
+}
+
+/// The community of all vertices: columns `vertex`, `community` (the user's id that is its label).
+///
+/// Cost: each iteration reads all edges, in both directions if the graph is directed, and 8 bytes a vertex of memory;
+/// where there is less, it sorts a record of 12 bytes for each of these edges. A directed graph that was imported without
+/// in-edges is turned around first, at the price of one sort of all edges; the summary's notice says so.
+///
+/// # Errors
+/// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+pub fn communities(graph: &Graph, job: &Job, options: &CommunitiesOptions) -> Result<Answer> {
+    check_budget(job, "communities")?;
+    let mut rows = vec![graph.out().unweighted()];
+    if graph.info().directed {
+        rows.push(graph.in_edges(job)?.unweighted());
+    }
+    let rows: Vec<&Csr> = rows.iter().collect();
+    let may_look_up = options.tuning.strategy.is_none_or(|strategy| strategy == Strategy::Dense);
+    let (mut summary, mut labels) = match Lookup::fit(job, graph.vertices(), &rows).filter(|_| may_look_up) {
+        Some(lookup) => lookup.run(options.iterations)?,
+        None => exchange(job, graph.vertices(), &rows, options)?,
+    };
+    summary.notice = graph.reverse_notice();
+    let mut translation = Translation::new(graph, job, |each| labels.for_each(|v, label| each(v, *label)))?;
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("vertex", DataType::UInt64, false),
+        Field::new("community", DataType::UInt64, false),
+    ]));
+    let column = move |first: u32, labels: &[u32]| {
+        let mut ids = UInt64Builder::with_capacity(labels.len());
+        for (vertex, &label) in (first..).zip(labels) {
+            ids.append_value(translation.id(vertex, label)?);
+        }
+        Ok(vec![Arc::new(ids.finish()) as _])
+    };
+    Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, labels, column)? })
+}
+
+/// The most frequent of some labels, the smallest of several. There is at least one.
+fn most_frequent(labels: &mut [u32]) -> u32 {
+    labels.sort_unstable();
+    let runs = labels.chunk_by(|a, b| a == b);
+    // Of runs as long as others the first one stays.
+    let longest = runs.reduce(|best, run| if run.len() > best.len() { run } else { best });
+    longest.expect("at least one label")[0]
+}
+
+/// Calls `each` with every vertex that something arrived at, in order, and its most frequent label.
+fn for_most_frequent(
+    mut arrived: Sorted<Counts>,
+    mut each: impl FnMut(u32, u32) -> Result<()>,
+) -> Result<()> {
+    let mut best: Option<(u32, u32, u32)> = None;
+    while let Some(block) = arrived.next_block()? {
+        for (&key, &count) in block.keys.iter().zip(block.values) {
+            let (vertex, label) = ((key >> 32) as u32, key as u32);
+            match &mut best {
+                Some((open, best_label, best_count)) if *open == vertex => {
+                    if count > *best_count {
+                        (*best_label, *best_count) = (label, count);
+                    }
+                }
+                _ => {
+                    if let Some((vertex, label, _)) = best.replace((vertex, label, count)) {
+                        each(vertex, label)?;
+                    }
+                }
+            }
+        }
+    }
+    best.map_or(Ok(()), |(vertex, label, _)| each(vertex, label))
+}
+
+/// Edges carry labels.
+fn exchange(
+    job: &Job,
+    vertices: u64,
+    rows: &[&Csr],
+    options: &CommunitiesOptions,
+) -> Result<(Summary, StateStream<u32>)> {
+    let mut engine = Engine::new::<Tell>(job, vertices, &options.tuning, 0, |vertex| vertex)?;
+    let mut changed = 1;
+    for _ in 0..options.iterations {
+        if changed == 0 {
+            break;
+        }
+        changed = 0;
+        let (arrived, _) = engine.exchange(&Tell, Counts, rows, &Frontier::All)?;
+        let mut labels = engine.cursor()?;
+        for_most_frequent(arrived, |vertex, label| {
+            if *labels.get(vertex)? != label {
+                *labels.get_mut(vertex)? = label;
+                changed += 1;
+            }
+            Ok(())
+        })?;
+        labels.finish()?;
+    }
+    Ok((engine.summary(), engine.into_stream()?))
+}
+
+/// Vertices look labels up, which are in memory.
+struct Lookup<'a> {
+    job: &'a Job,
+    vertices: u64,
+    rows: &'a [&'a Csr],
+    threads: usize,
+    long_rows_bytes: u64,
+}
+
+impl<'a> Lookup<'a> {
+    /// `None` where the labels, before and after an iteration, do not fit beside what threads need.
+    fn fit(job: &'a Job, vertices: u64, rows: &'a [&'a Csr]) -> Option<Self> {
+        let labels = 2 * crate::engine::memory_bytes::<u32>(vertices);
+        let free = job.budget().free_bytes().checked_sub(labels)?;
+        let each = rows.len() as u64 * csr::SCAN_BYTES + GATHERED_MAX as u64 * 4;
+        let threads = job.budget().threads().min((free / 2 / each) as usize);
+        let record_bytes = size_of::<u64>() + size_of::<u32>();
+        let long_rows_bytes = (free - threads as u64 * each).min(LONG_ROWS_BYTES_MAX);
+        let is_enough = threads > 0 && long_rows_bytes >= smallest_memory_bytes(threads, record_bytes);
+        is_enough.then_some(Lookup { job, vertices, rows, threads, long_rows_bytes })
+    }
+
+    fn run(&self, iterations: u32) -> Result<(Summary, StateStream<u32>)> {
+        let array = |initial: fn(u32) -> u32| VertexArray::new(self.job, self.vertices, true, initial);
+        let (mut labels, mut next) = (array(|vertex| vertex)?, array(|_| 0)?);
+        let entries: u64 = self.rows.iter().map(|rows| rows.entries).sum();
+        let (mut supersteps, mut changed) = (0, 1);
+        while supersteps < iterations && changed > 0 {
+            supersteps += 1;
+            self.job.start_phase(format!("superstep {supersteps}"), "edges", entries);
+            changed = self.step(in_memory(&mut labels)?, in_memory(&mut next)?)?;
+            std::mem::swap(&mut labels, &mut next);
+        }
+        drop(next);
+        let edges_traversed = entries * supersteps as u64;
+        let summary = Summary {
+            supersteps,
+            edges_traversed,
+            state: "memory",
+            strategy: "look-up",
+            ..Summary::default()
+        };
+        Ok((summary, StateStream::new(self.vertices, labels)?))
+    }
+
+    /// The labels after the ones of now; how many are others.
+    fn step(&self, labels: &[u32], next: &mut [u32]) -> Result<u64> {
+        let config = Config {
+            memory_bytes: self.long_rows_bytes,
+            sinks: self.threads,
+            name: "labels",
+            ..Config::default()
+        };
+        let sorter = SortReduce::new(self.job, Counts, &config)?;
+        let mut workers = Vec::with_capacity(self.threads);
+        for _ in 0..self.threads {
+            workers.push((sorter.sink()?, Vec::with_capacity(GATHERED_MAX as usize)));
+        }
+        let changed = AtomicU64::new(0);
+        let parts = next.chunks_mut(RANGE_VERTICES as usize).map(|part| Mutex::new(Some(part)));
+        let parts: Vec<_> = parts.collect();
+        let workers = parallel_ranges(self.vertices, workers, |(sink, gathered), range| {
+            let part = &parts[(range.start / RANGE_VERTICES) as usize];
+            let part = part.lock().expect("no panic under this lock").take().expect("each range comes once");
+            let mut readers = Vec::with_capacity(self.rows.len());
+            for rows in self.rows {
+                readers.push(Rows::new(self.job, rows, range.clone())?);
+            }
+            let (mut edges, mut others) = (0, 0);
+            for (vertex, next) in (range.start as u32..).zip(part) {
+                let mut degree = 0u64;
+                for reader in &mut readers {
+                    degree += reader.start(vertex)? as u64;
+                }
+                edges += degree;
+                *next = labels[vertex as usize];
+                gathered.clear();
+                for reader in &mut readers {
+                    while let Some((neighbours, _)) = reader.part()? {
+                        let theirs = neighbours.iter().map(|&neighbour| labels[neighbour as usize]);
+                        if degree <= GATHERED_MAX as u64 {
+                            gathered.extend(theirs);
+                        } else {
+                            theirs.into_iter().try_for_each(|label| sink.push(edge_key(vertex, label), 1))?;
+                        }
+                    }
+                }
+                if !gathered.is_empty() {
+                    *next = most_frequent(gathered);
+                    others += u64::from(*next != labels[vertex as usize]);
+                }
+            }
+            changed.fetch_add(others, Ordering::Relaxed);
+            self.job.progress().add(edges);
+            Ok(())
+        })?;
+        drop(parts);
+        for (sink, _) in workers {
+            sink.finish()?;
+        }
+        let mut changed = changed.into_inner();
+        for_most_frequent(sorter.finish()?, |vertex, label| {
+            next[vertex as usize] = label;
+            changed += u64::from(label != labels[vertex as usize]);
+            Ok(())
+        })?;
+        Ok(changed)
+    }
+}
+
+fn in_memory(array: &mut VertexArray<u32>) -> Result<&mut [u32]> {
+    match array.cursor()? {
+        StateCursor::Memory(labels) => Ok(labels),
+        StateCursor::Flash { .. } => unreachable!("made in memory"),
+    }
+}
+
+/// Compares labels (vertex numbers) with those of the same iterations over plain vectors.
+///
+/// # Errors
+/// What is wrong, in words, with the user's ids.
+pub fn verify(
+    graph: &Plain,
+    directed: bool,
+    options: &CommunitiesOptions,
+    answer: &[u32],
+) -> std::result::Result<String, String> {
+    let mut neighbours = vec![Vec::new(); graph.vertices()];
+    for vertex in 0..graph.vertices() {
+        for &to in graph.out(vertex) {
+            neighbours[vertex].push(to);
+            if directed {
+                neighbours[to as usize].push(vertex as u32);
+            }
+        }
+    }
+    let mut labels: Vec<u32> = (0..graph.vertices() as u32).collect();
+    for _ in 0..options.iterations {
+        let label = |vertex: usize| {
+            let mut counts = std::collections::BTreeMap::new();
+            for &neighbour in &neighbours[vertex] {
+                *counts.entry(labels[neighbour as usize]).or_insert(0u64) += 1;
+            }
+            let most = counts.values().copied().max();
+            counts.into_iter().find(|(_, count)| Some(*count) == most).map_or(labels[vertex], |found| found.0)
+        };
+        labels = (0..graph.vertices()).map(label).collect();
+    }
+    for (vertex, (&found, &expected)) in answer.iter().zip(&labels).enumerate() {
+        if found != expected {
+            let [vertex, found, expected] =
+                [vertex, found as usize, expected as usize].map(|number| graph.id(number));
+            return Err(format!("vertex {vertex}: community {found}, expected {expected}"));
+        }
+    }
+    labels.sort_unstable();
+    labels.dedup();
+    Ok(format!("{} communities, as label propagation in memory finds them", labels.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_labels_as_frequent_the_smallest_is_taken() {
+        assert_eq!(most_frequent(&mut [7]), 7);
+        assert_eq!(most_frequent(&mut [7, 3, 7, 3, 9]), 3);
+        assert_eq!(most_frequent(&mut [9, 7, 9, 3]), 9);
+    }
+}

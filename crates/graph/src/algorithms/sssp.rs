@@ -1,0 +1,169 @@
+//! Single-source shortest paths: for each vertex the least sum of weights of a path from the source.
+//!
+//! Who got nearer tells its neighbours (Bellman 1958, Ford 1956, with a list of active vertices as in Pregel, Malewicz
+//! et al. 2010). A superstep takes every active vertex one edge further, so there are as many as the shortest paths
+//! have edges at most; an edge is read again only when its source got nearer again.
+//!
+//! Sums of floating-point weights are taken along each path from its source, so that they are the same in every order
+//! of messages, and the answer is the same bit for bit.
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use arrow::{
+    array::Float64Array,
+    datatypes::{DataType, Field, Schema},
+};
+use inshore_store::Job;
+
+use crate::{
+    Answer, Error, Graph, Result, Tuning,
+    answer::VertexRows,
+    check::Plain,
+    engine::{Engine, Frontier, VertexProgram},
+    graph::check_budget,
+};
+
+/// What the search for shortest paths is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct SsspOptions {
+    /// The user's id of the vertex to start from.
+    pub source: u64,
+    /// For tests and comparisons.
+    pub tuning: Tuning,
+}
+
+impl SsspOptions {
+    /// A search from `source`.
+    pub fn new(source: u64) -> Self {
+        SsspOptions { source, tuning: Tuning::default() }
+    }
+}
+
+#[derive(Clone)]
+struct Sssp {
+    /// The bits of a weight below zero, if one was met; 0.0 if none was.
+    negative: Arc<AtomicU64>,
+}
+
+impl VertexProgram for Sssp {
+    type State = f64;
+    type Message = f64;
+    const WEIGHTED: bool = true;
+
+    fn edge_program(&self, _vertex: u32, distance: &f64, _degree: u32) -> Option<f64> {
+        Some(*distance)
+    }
+
+    #[inline]
+    fn along(&self, distance: f64, weight: f64) -> f64 {
+        if weight < 0.0 {
+            self.negative.store(weight.to_bits(), Ordering::Relaxed);
+        }
+        distance + weight
+    }
+
+    fn reduce(&self, a: f64, b: f64) -> f64 {
+        a.min(b)
+    }
+
+    fn finalize(&self, _vertex: u32, received: f64, distance: &f64) -> f64 {
+        received.min(*distance)
+    }
+
+    fn is_active(&self, new: &f64, old: &f64) -> bool {
+        new < old
+    }
+}
+
+/// Distances of all vertices from the source: columns `vertex`, `distance`, null where no path leads. Edges are followed
+/// in their direction.
+///
+/// Cost: at least the edges of what is reached once, 12 bytes each with their weights; those of a vertex again for each
+/// time that it got nearer. State is 8 bytes a vertex.
+///
+/// # Errors
+/// [`Error::BadGraph`] where the graph has no weights, or some below zero on the way; [`Error::NoSuchVertex`];
+/// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
+    check_budget(job, "shortest paths")?;
+    let bad = |found: String, expected: &str| Error::BadGraph {
+        name: graph.info().name.clone(),
+        what: "weights",
+        found,
+        expected: expected.to_string(),
+    };
+    if !graph.info().weighted {
+        return Err(bad("none".to_string(), "some: import the graph with --weighted"));
+    }
+    let source = graph.number_of(job, options.source)?;
+    let mut program = Sssp { negative: Arc::default() };
+    let mut engine = Engine::new::<Sssp>(job, graph.vertices(), &options.tuning, 0, |vertex| {
+        if vertex == source { 0.0 } else { f64::INFINITY }
+    })?;
+    let mut active = Frontier::one(source);
+    while !active.is_empty() {
+        active = engine.superstep(&mut program, &[graph.out()], &active, true, None)?.active;
+        let negative = f64::from_bits(program.negative.load(Ordering::Relaxed));
+        if negative < 0.0 {
+            return Err(bad(negative.to_string(), "0 or more"));
+        }
+    }
+    let mut summary = engine.summary();
+    let mut distances = engine.into_stream()?;
+    let mut reached = 0;
+    distances.for_each(|_, distance| {
+        reached += distance.is_finite() as u64;
+        Ok(())
+    })?;
+    summary.reached = Some(reached);
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("vertex", DataType::UInt64, false),
+        Field::new("distance", DataType::Float64, true),
+    ]));
+    let column = |_: u32, distances: &[f64]| {
+        let values = distances.iter().map(|&distance| Some(distance).filter(|distance| distance.is_finite()));
+        Ok(vec![Arc::new(Float64Array::from_iter(values)) as _])
+    };
+    Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, distances, column)? })
+}
+
+/// Compares distances (by vertex number) with Dijkstra's algorithm (1959): the same bits.
+///
+/// # Errors
+/// What is wrong, in words, with the user's ids.
+pub fn verify(graph: &Plain, source: usize, answer: &[Option<f64>]) -> std::result::Result<String, String> {
+    let mut distances = vec![None; graph.vertices()];
+    // Weights are not below zero, so that their bits are in their order.
+    let mut queue = BinaryHeap::from([Reverse((0.0f64.to_bits(), source))]);
+    let mut reached = 0;
+    while let Some(Reverse((bits, vertex))) = queue.pop() {
+        if distances[vertex].is_some() {
+            continue;
+        }
+        let distance = f64::from_bits(bits);
+        distances[vertex] = Some(distance);
+        reached += 1;
+        for (&to, &weight) in graph.out(vertex).iter().zip(graph.weights(vertex)) {
+            if distances[to as usize].is_none() {
+                queue.push(Reverse(((distance + weight).to_bits(), to as usize)));
+            }
+        }
+    }
+    for (vertex, (found, expected)) in answer.iter().zip(&distances).enumerate() {
+        if found != expected {
+            let say = |distance: &Option<f64>| match distance {
+                None => "unreached".to_string(),
+                Some(distance) => format!("distance {distance}"),
+            };
+            return Err(format!("vertex {}: {}, expected {}", graph.id(vertex), say(found), say(expected)));
+        }
+    }
+    Ok(format!("{reached} vertices reached, distances as Dijkstra's algorithm finds them"))
+}
