@@ -89,6 +89,7 @@
 mod array;
 mod bins;
 mod block;
+mod cache;
 mod chunk;
 mod config;
 mod cost;
@@ -118,6 +119,7 @@ mod table;
 mod word;
 mod words;
 
+pub use cache::prefetch;
 pub use config::{Config, Strategy, choose, smallest_memory_bytes};
 pub use cost::{Choice, Estimate};
 pub use error::{Error, Result};

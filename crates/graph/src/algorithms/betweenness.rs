@@ -70,6 +70,7 @@ struct Outwards {
 impl VertexProgram for Outwards {
     type State = Centrality;
     type Message = f64;
+    const NOTHING: f64 = 0.0;
 
     fn edge_program(&self, _vertex: u32, state: &Centrality, _degree: u32) -> Option<f64> {
         Some(state.paths)
@@ -97,6 +98,7 @@ struct Back {
 impl VertexProgram for Back {
     type State = Centrality;
     type Message = f64;
+    const NOTHING: f64 = 0.0;
 
     fn edge_program(&self, _vertex: u32, state: &Centrality, _degree: u32) -> Option<f64> {
         Some((1.0 + state.dependency) / state.paths)

@@ -55,6 +55,7 @@ struct Bfs {
 impl VertexProgram for Bfs {
     type State = Visit;
     type Message = u32;
+    const NOTHING: u32 = NONE;
 
     fn edge_program(&self, vertex: u32, _visit: &Visit, _degree: u32) -> Option<u32> {
         Some(vertex)
@@ -66,6 +67,11 @@ impl VertexProgram for Bfs {
 
     fn finalize(&self, _vertex: u32, parent: u32, visit: &Visit) -> Visit {
         if *visit == UNREACHED { Visit { parent, level: self.level } } else { *visit }
+    }
+
+    /// What was visited wants to hear nothing more: 0 is below all.
+    fn kept(&self, _visit: &Visit) -> u32 {
+        0
     }
 
     fn is_active(&self, new: &Visit, old: &Visit) -> bool {

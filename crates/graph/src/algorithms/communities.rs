@@ -10,9 +10,12 @@
 //! sort-reduce counts: what arrives at a vertex lies together, and labels that many neighbours share are combined
 //! before they are written.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    ops::Range,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use arrow::{
@@ -70,14 +73,21 @@ struct Tell;
 impl Sender for Tell {
     type State = u32;
     type Sent = u32;
-    type Operation = Counts;
+    type Sink = Sink<Counts>;
 
     fn send(&self, _vertex: u32, label: &u32, _degree: u32) -> Option<u32> {
         Some(*label)
     }
 
-    fn push(&self, sink: &mut Sink<Counts>, targets: &[u32], _: &[f64], label: u32) -> Result<()> {
-        for &target in targets {
+    fn push(
+        &self,
+        sink: &mut Sink<Counts>,
+        window: &[u32],
+        row: Range<usize>,
+        _: &[f64],
+        label: u32,
+    ) -> Result<()> {
+        for &target in &window[row] {
             sink.push(edge_key(target, label), 1)?;
         }
         Ok(())
@@ -162,7 +172,7 @@ fn exchange(
     rows: &[&Csr],
     options: &CommunitiesOptions,
 ) -> Result<(Summary, StateStream<u32>)> {
-    let mut engine = Engine::new::<Tell>(job, vertices, &options.tuning, 0, |vertex| vertex)?;
+    let mut engine = Engine::for_exchange(job, vertices, &options.tuning, |vertex| vertex)?;
     let mut changed = 1;
     for _ in 0..options.iterations {
         if changed == 0 {

@@ -35,6 +35,8 @@ struct Components;
 impl VertexProgram for Components {
     type State = u32;
     type Message = u32;
+    const NOTHING: u32 = u32::MAX;
+    const CELLS_KEEP_STATE: bool = true;
 
     fn edge_program(&self, _vertex: u32, label: &u32, _degree: u32) -> Option<u32> {
         Some(*label)
@@ -46,6 +48,10 @@ impl VertexProgram for Components {
 
     fn finalize(&self, _vertex: u32, received: u32, label: &u32) -> u32 {
         received.min(*label)
+    }
+
+    fn kept(&self, label: &u32) -> u32 {
+        *label
     }
 
     fn is_active(&self, new: &u32, old: &u32) -> bool {

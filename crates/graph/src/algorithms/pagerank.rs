@@ -59,6 +59,7 @@ struct PageRank {
 impl VertexProgram for PageRank {
     type State = u64;
     type Message = u64;
+    const NOTHING: u64 = 0;
     const EVERY_VERTEX: bool = true;
 
     fn edge_program(&self, _vertex: u32, rank: &u64, degree: u32) -> Option<u64> {

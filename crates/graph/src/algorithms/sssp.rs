@@ -55,6 +55,8 @@ struct Sssp {
 impl VertexProgram for Sssp {
     type State = f64;
     type Message = f64;
+    const NOTHING: f64 = f64::INFINITY;
+    const CELLS_KEEP_STATE: bool = true;
     const WEIGHTED: bool = true;
 
     fn edge_program(&self, _vertex: u32, distance: &f64, _degree: u32) -> Option<f64> {
@@ -75,6 +77,10 @@ impl VertexProgram for Sssp {
 
     fn finalize(&self, _vertex: u32, received: f64, distance: &f64) -> f64 {
         received.min(*distance)
+    }
+
+    fn kept(&self, distance: &f64) -> f64 {
+        *distance
     }
 
     fn is_active(&self, new: &f64, old: &f64) -> bool {

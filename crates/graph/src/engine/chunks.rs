@@ -13,7 +13,6 @@ use std::{
     },
 };
 
-use inshore_sortreduce::{Operation, Sink};
 use inshore_store::{Buffer, CheckedFile, Job, PendingRead, taken_bytes};
 
 use super::{
@@ -32,7 +31,8 @@ const WINDOW_BYTES_MAX: usize = 1 << 20;
 const SMALL_BYTES: usize = 2 * BLOCK_BYTES;
 /// Rows this far apart are read as one window: 16 KiB take a drive less time than another request.
 const GAP_BYTES: u64 = BLOCK_BYTES as u64;
-const ROWS_MAX: usize = 4096;
+/// Rows of a chunk for each byte of its window: a window of rows of the usual length is read whole.
+const BYTES_PER_ROW: usize = 64;
 
 /// What the edge phase asks of an algorithm.
 pub(crate) trait Sender: Sync {
@@ -40,8 +40,8 @@ pub(crate) trait Sender: Sync {
     type State: State;
     /// What a vertex sends along its edges.
     type Sent: Copy + Send;
-    /// How what arrives is combined.
-    type Operation: Operation;
+    /// Where a worker puts it.
+    type Sink: Send;
 
     /// Whether weights are read beside the edges.
     const READS_WEIGHTS: bool = false;
@@ -54,11 +54,13 @@ pub(crate) trait Sender: Sync {
         0
     }
 
-    /// Pushes what some edges of one vertex carry; `weights` is empty where they are not read.
+    /// Puts what the edges `row` of a window carry, all of one vertex; `weights` is as long as the window, or empty where
+    /// they are not read.
     fn push(
         &self,
-        sink: &mut Sink<Self::Operation>,
-        targets: &[u32],
+        sink: &mut Self::Sink,
+        window: &[u32],
+        row: Range<usize>,
         weights: &[f64],
         sent: Self::Sent,
     ) -> Result<()>;
@@ -85,7 +87,7 @@ pub(super) fn workers(threads: usize, free_bytes: u64, weighted: bool) -> (usize
 pub(super) fn memory_bytes(workers: usize, window_bytes: usize, weighted: bool) -> u64 {
     let pools = |large_bytes: usize| 2 * taken_bytes(2 * workers * large_bytes);
     let buffers = pools(window_bytes) + if weighted { pools(2 * window_bytes) } else { 0 };
-    (buffers + 2 * ROWS_MAX * 32 * workers) as u64 + csr::CURSOR_BYTES
+    (buffers + 2 * (window_bytes / BYTES_PER_ROW) * 32 * workers) as u64 + csr::CURSOR_BYTES
 }
 
 /// A part of a vertex's row, and what to send along it.
@@ -119,6 +121,7 @@ struct Source<'a, S: Sender> {
     left: Vec<Row<S::Sent>>,
     window_edges: u64,
     small_max: usize,
+    rows_max: usize,
     gathered: u64,
     edges: u64,
 }
@@ -127,9 +130,9 @@ impl<S: Sender> Source<'_, S> {
     /// The next chunk, or `None` where no active vertex is left.
     fn next_chunk(&mut self) -> Result<Option<Chunk<S::Sent>>> {
         self.job.check_cancelled()?;
-        let mut chunk = Chunk { rows: Vec::with_capacity(ROWS_MAX), small: Vec::new(), large: None };
+        let mut chunk = Chunk { rows: Vec::with_capacity(self.rows_max), small: Vec::new(), large: None };
         let mut open: Option<Window> = None;
-        while chunk.rows.len() < ROWS_MAX {
+        while chunk.rows.len() < self.rows_max {
             let Some(row) = self.next_row()? else { break };
             let end = row.first + row.count as u64;
             let at = chunk.rows.len();
@@ -212,8 +215,8 @@ impl<S: Sender> Source<'_, S> {
 }
 
 /// What the edge phase gives back.
-pub(super) struct Sent<O: Operation> {
-    pub sinks: Vec<Sink<O>>,
+pub(super) struct Sent<K> {
+    pub sinks: Vec<K>,
     pub gathered: u64,
     pub edges: u64,
 }
@@ -226,8 +229,8 @@ pub(super) fn send<S: Sender>(
     active: &Frontier,
     state: &mut VertexArray<S::State>,
     window_bytes: usize,
-    sinks: Vec<Sink<S::Operation>>,
-) -> Result<Sent<S::Operation>> {
+    sinks: Vec<S::Sink>,
+) -> Result<Sent<S::Sink>> {
     let small_max = window_bytes / SMALL_BYTES;
     let source = Mutex::new(Source {
         job,
@@ -240,6 +243,7 @@ pub(super) fn send<S: Sender>(
         // A window may begin and end inside a block of the file.
         window_edges: (window_bytes - 2 * BLOCK_BYTES) as u64 / 4,
         small_max,
+        rows_max: window_bytes / BYTES_PER_ROW,
         gathered: 0,
         edges: 0,
     });
@@ -314,7 +318,7 @@ struct Worker<'a, 's, S: Sender> {
     sender: &'a S,
     source: &'a Mutex<Source<'s, S>>,
     failed: &'a AtomicBool,
-    sink: Sink<S::Operation>,
+    sink: S::Sink,
     edges: Pool,
     weights: Option<(&'a CheckedFile, Pool)>,
 }
@@ -326,7 +330,7 @@ struct Flying<M> {
 }
 
 impl<S: Sender> Worker<'_, '_, S> {
-    fn run(mut self) -> Result<Sink<S::Operation>> {
+    fn run(mut self) -> Result<S::Sink> {
         let result = self.work();
         if result.is_err() {
             self.failed.store(true, Ordering::Relaxed);
@@ -387,8 +391,7 @@ impl<S: Sender> Worker<'_, '_, S> {
             for row in &flying.rows[window.rows.clone()] {
                 let start = (row.first - window.edges.start) as usize;
                 let range = start..start + row.count as usize;
-                let weights = all_weights.get(range.clone()).unwrap_or_default();
-                self.sender.push(&mut self.sink, &targets[range], weights, row.sent)?;
+                self.sender.push(&mut self.sink, targets, range, all_weights, row.sent)?;
                 sent += row.count as u64;
             }
             self.edges.put(edges);

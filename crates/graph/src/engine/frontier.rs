@@ -1,30 +1,34 @@
 //! Sorted lists of vertices: in memory while they are short, on flash beyond.
 
+use std::sync::Arc;
+
 use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 use zerocopy::IntoBytes;
 
 use crate::Result;
 
-/// Keys that a list keeps in memory before it goes to flash.
-const MEMORY_KEYS: usize = 32 << 10;
+/// Keys that a list keeps in memory at least before it goes to flash.
+pub(crate) const MEMORY_KEYS: usize = 32 << 10;
 const BLOCK_BYTES: usize = 64 << 10;
 const BLOCK_KEYS: usize = BLOCK_BYTES / 4;
 
-/// Memory for the list that is read, the one that is written, and a log.
-pub(crate) const MEMORY_BYTES: u64 = (2 * MEMORY_KEYS * 4 + 7 * BLOCK_BYTES) as u64;
+/// Memory for the list that is read, the one that is written, each of at most so many keys in memory, and a log.
+pub(crate) const fn memory_bytes(keys: usize) -> u64 {
+    (2 * keys * 4 + 7 * BLOCK_BYTES) as u64
+}
 
 /// The active vertices of a superstep.
 pub(crate) enum Frontier {
     /// All of them.
     All,
     /// Some, in ascending order.
-    List { memory: Vec<u32>, file: Option<(CheckedFile, std::ops::Range<u64>)> },
+    List { memory: Arc<Vec<u32>>, file: Option<(CheckedFile, std::ops::Range<u64>)> },
 }
 
 impl Frontier {
     /// Just one vertex.
     pub fn one(vertex: u32) -> Frontier {
-        Frontier::List { memory: vec![vertex], file: None }
+        Frontier::List { memory: Arc::new(vec![vertex]), file: None }
     }
 
     pub fn is_all(&self) -> bool {
@@ -56,7 +60,7 @@ impl Frontier {
 /// A stream of vertices.
 pub(crate) enum FrontierReader {
     All { next: u64, end: u64 },
-    List { keys: Vec<u32>, used: usize, reader: Option<FileReader> },
+    List { keys: Arc<Vec<u32>>, used: usize, reader: Option<FileReader> },
 }
 
 impl FrontierReader {
@@ -74,10 +78,8 @@ impl FrontierReader {
                 if *used == keys.len() {
                     let Some(reader) = reader else { return Ok(None) };
                     let Some(piece) = reader.next_piece()? else { return Ok(None) };
-                    keys.clear();
-                    keys.extend(
-                        piece.chunks_exact(4).map(|key| u32::from_le_bytes(key.try_into().expect("4"))),
-                    );
+                    let key = |key: &[u8]| u32::from_le_bytes(key.try_into().expect("4"));
+                    *keys = Arc::new(piece.chunks_exact(4).map(key).collect());
                     *used = 0;
                 }
                 *used += 1;
@@ -91,18 +93,24 @@ impl FrontierReader {
 pub(crate) struct FrontierBuilder {
     job: Job,
     memory: Vec<u32>,
+    keys_max: usize,
     file: Option<FileWriter>,
 }
 
 impl FrontierBuilder {
-    pub fn new(job: &Job) -> Result<FrontierBuilder> {
-        Ok(FrontierBuilder { job: job.clone(), memory: Vec::new(), file: None })
+    /// Keeps up to `keys_max` keys in memory.
+    pub fn new(job: &Job, keys_max: usize) -> FrontierBuilder {
+        FrontierBuilder { job: job.clone(), memory: Vec::new(), keys_max, file: None }
     }
 
     #[inline]
     pub fn push(&mut self, vertex: u32) -> Result<()> {
+        if self.memory.len() == self.memory.capacity() {
+            let more = self.memory.len().max(1024).min(self.keys_max - self.memory.len());
+            self.memory.reserve_exact(more);
+        }
         self.memory.push(vertex);
-        if self.memory.len() == MEMORY_KEYS { self.spill() } else { Ok(()) }
+        if self.memory.len() == self.keys_max { self.spill() } else { Ok(()) }
     }
 
     fn spill(&mut self) -> Result<()> {
@@ -116,12 +124,12 @@ impl FrontierBuilder {
 
     pub fn finish(mut self) -> Result<Frontier> {
         if self.file.is_none() {
-            return Ok(Frontier::List { memory: self.memory, file: None });
+            return Ok(Frontier::List { memory: Arc::new(self.memory), file: None });
         }
         self.spill()?;
         let file = self.file.expect("spilled").finish()?;
         let range = 0..file.len();
-        Ok(Frontier::List { memory: Vec::new(), file: Some((file, range)) })
+        Ok(Frontier::List { memory: Arc::default(), file: Some((file, range)) })
     }
 }
 
@@ -163,7 +171,7 @@ impl KeyLog {
         Ok((0..ends.len()).rev().map(move |level| {
             let start = if level == 0 { 0 } else { ends[level - 1] };
             let file = (ends[level] > start).then(|| (file.clone(), start..ends[level]));
-            Frontier::List { memory: Vec::new(), file }
+            Frontier::List { memory: Arc::default(), file }
         }))
     }
 }
@@ -182,7 +190,7 @@ mod tests {
     fn a_list_of_any_length_gives_what_was_pushed() {
         let (_folder, job) = test_job(8 << 20);
         for count in [0, 1, MEMORY_KEYS - 1, MEMORY_KEYS, MEMORY_KEYS + 1, 3 * MEMORY_KEYS + 17] {
-            let mut builder = FrontierBuilder::new(&job).unwrap();
+            let mut builder = FrontierBuilder::new(&job, MEMORY_KEYS);
             for key in 0..count as u32 {
                 builder.push(key * 3).unwrap();
             }

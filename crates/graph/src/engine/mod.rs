@@ -11,22 +11,27 @@
 //! are, so index, edges and state are all read forwards, and nothing is ever looked up at random. What needs random
 //! access, adding an update to its destination, is what sort-reduce turns into a sorted stream.
 //!
-//! The budget decides what lies where ([`Layout`]): vertex state in memory where it fits beside the array of
-//! updates, on flash otherwise; updates in an array (`dense`) where that fits, through sorted runs (`merge`)
-//! otherwise.
+//! The budget decides what lies where ([`Layout`]): updates in cells, one for each vertex, where these fit
+//! (semi-external, [`direct`]), and through sort-reduce otherwise (external); vertex state in memory where it fits
+//! beside them, on flash otherwise.
 //!
 //! Cost of one superstep with all vertices active, V vertices and E edges: 4 E bytes of edges and 4 V of index
-//! read; with state on flash 2 x state read and 1 x written; with `merge` about a third of 12 E written and read
+//! read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and read
 //! again (Kronecker graphs at 64 MiB, PageRank).
 
 mod chunks;
+mod direct;
 mod frontier;
 mod state;
 
-use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, Value, choose};
+use std::ops::Range;
+
+use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy};
 use inshore_store::Job;
 
 pub(crate) use chunks::Sender;
+use direct::Cells;
+pub(crate) use direct::Message;
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
 pub(crate) use state::{State, StateCursor, VertexArray, flash_memory_bytes, memory_bytes};
 
@@ -37,9 +42,12 @@ pub(crate) trait VertexProgram: Clone + Send + Sync + 'static {
     /// What is kept of each vertex.
     type State: State;
     /// What an edge carries.
-    type Message: Value;
+    type Message: Message;
 
-    /// Whether `finalize` runs for every vertex in each superstep, with a default message where none arrived.
+    /// What stands for no message: reduced with a message it gives that message.
+    const NOTHING: Self::Message;
+
+    /// Whether `finalize` runs for every vertex in each superstep, with [`VertexProgram::NOTHING`] where none arrived.
     const EVERY_VERTEX: bool = false;
 
     /// Whether the weights of edges matter: whether [`VertexProgram::along`] is called.
@@ -58,6 +66,15 @@ pub(crate) trait VertexProgram: Clone + Send + Sync + 'static {
 
     /// The new state of a vertex.
     fn finalize(&self, vertex: u32, message: Self::Message, state: &Self::State) -> Self::State;
+
+    /// Whether [`VertexProgram::kept`] gives something else than nothing.
+    const CELLS_KEEP_STATE: bool = false;
+
+    /// A message that a vertex with this state has seen already: every message that would change nothing is passed over
+    /// where it meets this one. Nothing but supersteps may change states then.
+    fn kept(&self, _state: &Self::State) -> Self::Message {
+        Self::NOTHING
+    }
 
     /// Whether a vertex with this new and old state takes part in the next superstep.
     fn is_active(&self, new: &Self::State, old: &Self::State) -> bool;
@@ -78,7 +95,7 @@ pub(crate) trait VertexProgram: Clone + Send + Sync + 'static {
 
 /// The operation of sort-reduce that a program's `reduce` is.
 #[derive(Clone)]
-pub(crate) struct Reduce<P>(P);
+struct Reduce<P>(P);
 
 impl<P: VertexProgram> Operation for Reduce<P> {
     type Key = u32;
@@ -91,36 +108,42 @@ impl<P: VertexProgram> Operation for Reduce<P> {
 /// Rows as short as this are pushed edge by edge.
 const SHORT_ROW: usize = 64;
 
-impl<P: VertexProgram> Sender for P {
+/// Sends into sort-reduce.
+struct Sorting<'a, P>(&'a P);
+
+impl<P: VertexProgram> Sender for Sorting<'_, P> {
     type State = P::State;
     type Sent = P::Message;
-    type Operation = Reduce<P>;
+    type Sink = Sink<Reduce<P>>;
     const READS_WEIGHTS: bool = P::WEIGHTED;
 
     fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<P::Message> {
-        self.edge_program(vertex, state, degree)
+        self.0.edge_program(vertex, state, degree)
     }
 
     fn add_up(&self, state: &P::State, degree: u32) -> u64 {
-        self.gather(state, degree)
+        self.0.gather(state, degree)
     }
 
     #[inline]
     fn push(
         &self,
         sink: &mut Sink<Reduce<P>>,
-        targets: &[u32],
+        window: &[u32],
+        row: Range<usize>,
         weights: &[f64],
         message: P::Message,
     ) -> Result<()> {
+        let targets = &window[row.clone()];
         if !P::WEIGHTED {
-            sink.push_all(targets, message)?;
-        } else if targets.len() > SHORT_ROW {
-            sink.push_many(targets, |place| self.along(message, weights[place]))?;
-        } else {
-            for (&target, &weight) in targets.iter().zip(weights) {
-                sink.push(target, self.along(message, weight))?;
-            }
+            return Ok(sink.push_all(targets, message)?);
+        }
+        let weights = &weights[row];
+        if targets.len() > SHORT_ROW {
+            return Ok(sink.push_many(targets, |place| self.0.along(message, weights[place]))?);
+        }
+        for (&target, &weight) in targets.iter().zip(weights) {
+            sink.push(target, self.0.along(message, weight))?;
         }
         Ok(())
     }
@@ -141,29 +164,78 @@ struct Layout {
     /// The unit in which edges are read.
     window_bytes: usize,
     state_in_memory: bool,
-    /// What sort-reduce may use.
+    /// Whether updates go into cells.
+    is_direct: bool,
+    /// Vertices of a frontier that are kept in memory.
+    frontier_keys: usize,
+    /// What sort-reduce may use, where updates go through it.
     sort_bytes: u64,
+}
+
+/// What an algorithm needs of the budget.
+struct Needs {
+    state_bytes: u64,
+    /// With state on flash.
+    flash_bytes: u64,
+    /// Of cells by the number of workers; `None` where updates are more than a word for a vertex.
+    cell_bytes: Option<fn(u64, usize) -> u64>,
+    weighted: bool,
+}
+
+impl Needs {
+    fn of<S: State>(vertices: u64, weighted: bool) -> Needs {
+        Needs {
+            state_bytes: state::memory_bytes::<S>(vertices),
+            flash_bytes: state::flash_memory_bytes::<S>(vertices),
+            cell_bytes: None,
+            weighted,
+        }
+    }
 }
 
 impl Layout {
     /// `kept_bytes` stay free for what the algorithm itself keeps.
-    fn new<S: Sender>(job: &Job, vertices: u64, tuning: &Tuning, kept_bytes: u64) -> Layout {
+    fn new(job: &Job, vertices: u64, tuning: &Tuning, kept_bytes: u64, needs: &Needs) -> Result<Layout> {
         let free = job.budget().free_bytes().saturating_sub(kept_bytes);
-        let (workers, window_bytes) = chunks::workers(job.budget().threads(), free, S::READS_WEIGHTS);
-        let fixed = chunks::memory_bytes(workers, window_bytes, S::READS_WEIGHTS) + frontier::MEMORY_BYTES;
-        let state_bytes = state::memory_bytes::<S::State>(vertices);
-        let with_flash = free.saturating_sub(fixed + state::flash_memory_bytes::<S::State>(vertices));
-        let with_memory = free.saturating_sub(fixed + state_bytes);
-        let value_bytes = size_of::<<S::Operation as Operation>::Value>();
-        let strategy = |sort_bytes| {
-            choose(&sort_config::<S::Operation>(vertices, workers, sort_bytes, tuning), value_bytes)
+        let (workers, window_bytes) = chunks::workers(job.budget().threads(), free, needs.weighted);
+        // Two lists: the one that is read and the one that is written.
+        let frontier_keys =
+            (free / 16 / 8).clamp(frontier::MEMORY_KEYS as u64, vertices.max(frontier::MEMORY_KEYS as u64));
+        let fixed = chunks::memory_bytes(workers, window_bytes, needs.weighted)
+            + frontier::memory_bytes(frontier_keys as usize);
+        let layout = |state_in_memory, is_direct, sort_bytes| Layout {
+            workers,
+            window_bytes,
+            state_in_memory,
+            is_direct,
+            frontier_keys: frontier_keys as usize,
+            sort_bytes,
         };
-        // State in memory pays where updates still fit in memory beside it, or where it is small.
-        let state_in_memory = free > fixed + state_bytes
-            && (strategy(with_memory) == Strategy::Dense || state_bytes <= with_flash / 4);
-        let sort_bytes = if state_in_memory { with_memory } else { with_flash };
-        Layout { workers, window_bytes, state_in_memory, sort_bytes }
+        if let Some(cell_bytes) = needs.cell_bytes.filter(|_| tuning.strategy.is_none_or(is_direct)) {
+            let cells = fixed + cell_bytes(vertices, workers);
+            if cells + needs.state_bytes <= free {
+                return Ok(layout(true, true, 0));
+            }
+            if cells + needs.flash_bytes <= free {
+                return Ok(layout(false, true, 0));
+            }
+            if tuning.strategy.is_some() {
+                let (what, given) = ("updates in memory".to_string(), job.budget().memory_bytes());
+                let smallest = given + cells + needs.flash_bytes - free;
+                return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
+            }
+        }
+        let with_flash = free.saturating_sub(fixed + needs.flash_bytes);
+        // State in memory pays where it is small.
+        let state_in_memory = needs.state_bytes <= with_flash / 4;
+        let sort_bytes =
+            if state_in_memory { free.saturating_sub(fixed + needs.state_bytes) } else { with_flash };
+        Ok(layout(state_in_memory, false, sort_bytes))
     }
+}
+
+fn is_direct(strategy: Strategy) -> bool {
+    strategy == Strategy::Dense
 }
 
 fn sort_config<O: Operation>(vertices: u64, sinks: usize, memory_bytes: u64, tuning: &Tuning) -> Config {
@@ -186,6 +258,7 @@ pub(crate) struct Engine<S: State> {
     state: VertexArray<S>,
     tuning: Tuning,
     layout: Layout,
+    cells: Option<Cells>,
     supersteps: u32,
     edges_traversed: u64,
     strategies: Vec<Strategy>,
@@ -194,22 +267,52 @@ pub(crate) struct Engine<S: State> {
 impl<S: State> Engine<S> {
     /// Lays out the budget for the program `P` and gives every vertex its first state. `kept_bytes` of the budget
     /// stay free for the caller.
-    pub fn new<P: Sender<State = S>>(
+    pub fn new<P: VertexProgram<State = S>>(
         job: &Job,
         vertices: u64,
         tuning: &Tuning,
         kept_bytes: u64,
         initial: impl Fn(u32) -> S,
     ) -> Result<Engine<S>> {
-        let layout = Layout::new::<P>(job, vertices, tuning, kept_bytes);
+        let needs = Needs {
+            cell_bytes: Some(direct::memory_bytes::<P::Message>),
+            ..Needs::of::<S>(vertices, P::WEIGHTED)
+        };
+        let layout = Layout::new(job, vertices, tuning, kept_bytes, &needs)?;
+        let cells = match layout.is_direct {
+            true => Some(Cells::new::<P::Message>(job.budget(), vertices, layout.workers)?),
+            false => None,
+        };
+        Self::laid_out(job, vertices, tuning, layout, cells, initial)
+    }
+
+    /// For an algorithm that sends by [`Engine::exchange`] only.
+    pub fn for_exchange(
+        job: &Job,
+        vertices: u64,
+        tuning: &Tuning,
+        initial: impl Fn(u32) -> S,
+    ) -> Result<Engine<S>> {
+        let layout = Layout::new(job, vertices, tuning, 0, &Needs::of::<S>(vertices, false))?;
+        Self::laid_out(job, vertices, tuning, layout, None, initial)
+    }
+
+    fn laid_out(
+        job: &Job,
+        vertices: u64,
+        tuning: &Tuning,
+        layout: Layout,
+        cells: Option<Cells>,
+        initial: impl Fn(u32) -> S,
+    ) -> Result<Engine<S>> {
         tracing::debug!(?layout, "engine");
-        let state = VertexArray::new(job, vertices, layout.state_in_memory, initial)?;
         Ok(Engine {
             job: job.clone(),
             vertices,
-            state,
+            state: VertexArray::new(job, vertices, layout.state_in_memory, initial)?,
             tuning: *tuning,
             layout,
+            cells,
             supersteps: 0,
             edges_traversed: 0,
             strategies: Vec::new(),
@@ -226,44 +329,74 @@ impl<S: State> Engine<S> {
         collect: bool,
         log: Option<&mut KeyLog>,
     ) -> Result<Step> {
-        let operation = Reduce(program.clone());
-        let (updates, gathered) = self.exchange(program, operation, rows, active)?;
+        let Some(mut cells) = self.cells.take() else {
+            let operation = Reduce(program.clone());
+            let (updates, gathered) = self.exchange(&Sorting(program), operation, rows, active)?;
+            program.gathered(gathered);
+            return self.apply(program, updates, collect, log);
+        };
+        self.used(Strategy::Dense);
+        let (direct, touched) = cells.open(program);
+        let (touched, gathered) = self.send(&direct, rows, active, touched)?;
         program.gathered(gathered);
-        self.apply(program, updates, collect, log)
+        let mut finalizing = Finalizing::new(self, program, collect, log)?;
+        cells.drain(touched, P::EVERY_VERTEX, P::NOTHING, |vertex, message| {
+            let new = finalizing.vertex(vertex, message)?;
+            Ok(program.kept(&new))
+        })?;
+        let step = finalizing.finish()?;
+        self.cells = Some(cells);
+        Ok(step)
     }
 
-    /// The first half of a superstep: sends from the `active` vertices along the edges of each of `rows`. Gives what
-    /// arrived, in the order of keys, and the sum of [`Sender::add_up`].
-    pub fn exchange<P: Sender<State = S>>(
+    fn used(&mut self, strategy: Strategy) {
+        if !self.strategies.contains(&strategy) {
+            self.strategies.push(strategy);
+        }
+    }
+
+    /// Sends from the `active` vertices along the edges of each of `rows` into `sinks`, one for each worker. Gives them
+    /// back, and the sum of [`Sender::add_up`].
+    fn send<P: Sender<State = S>>(
         &mut self,
         sender: &P,
-        operation: P::Operation,
         rows: &[&Csr],
         active: &Frontier,
-    ) -> Result<(Sorted<P::Operation>, u64)> {
+        mut sinks: Vec<P::Sink>,
+    ) -> Result<(Vec<P::Sink>, u64)> {
         self.supersteps += 1;
-        let layout = self.layout;
-        let config =
-            sort_config::<P::Operation>(self.vertices, layout.workers, layout.sort_bytes, &self.tuning);
-        let sorter = SortReduce::new(&self.job, operation, &config)?;
-        if !self.strategies.contains(&sorter.strategy()) {
-            self.strategies.push(sorter.strategy());
-        }
         let entries = rows.iter().map(|rows| rows.entries).sum();
         let phase = format!("superstep {}", self.supersteps);
         self.job.start_phase(phase, "edges", if active.is_all() { entries } else { 0 });
         let mut gathered = 0;
-        let mut sinks = Vec::with_capacity(layout.workers);
-        for _ in 0..layout.workers {
-            sinks.push(sorter.sink()?);
-        }
         for rows in rows {
-            let sent =
-                chunks::send(&self.job, sender, rows, active, &mut self.state, layout.window_bytes, sinks)?;
+            let window_bytes = self.layout.window_bytes;
+            let sent = chunks::send(&self.job, sender, rows, active, &mut self.state, window_bytes, sinks)?;
             sinks = sent.sinks;
             gathered += sent.gathered;
             self.edges_traversed += sent.edges;
         }
+        Ok((sinks, gathered))
+    }
+
+    /// The first half of a superstep through sort-reduce: sends from the `active` vertices along the edges of each of
+    /// `rows`. Gives what arrived, in the order of keys, and the sum of [`Sender::add_up`].
+    pub fn exchange<O: Operation, P: Sender<State = S, Sink = Sink<O>>>(
+        &mut self,
+        sender: &P,
+        operation: O,
+        rows: &[&Csr],
+        active: &Frontier,
+    ) -> Result<(Sorted<O>, u64)> {
+        let layout = self.layout;
+        let config = sort_config::<O>(self.vertices, layout.workers, layout.sort_bytes, &self.tuning);
+        let sorter = SortReduce::new(&self.job, operation, &config)?;
+        self.used(sorter.strategy());
+        let mut sinks = Vec::with_capacity(layout.workers);
+        for _ in 0..layout.workers {
+            sinks.push(sorter.sink()?);
+        }
+        let (sinks, gathered) = self.send(sender, rows, active, sinks)?;
         for sink in sinks {
             sink.finish()?;
         }
@@ -275,45 +408,29 @@ impl<S: State> Engine<S> {
         program: &P,
         mut updates: Sorted<Reduce<P>>,
         collect: bool,
-        mut log: Option<&mut KeyLog>,
+        log: Option<&mut KeyLog>,
     ) -> Result<Step> {
-        let mut state = self.state.cursor()?;
-        let mut active = FrontierBuilder::new(&self.job)?;
-        let mut change = 0;
-        let mut finalize = |vertex: u32, message: P::Message| -> Result<()> {
-            let place = state.get_mut(vertex)?;
-            let old = *place;
-            let new = program.finalize(vertex, message, &old);
-            *place = new;
-            change += program.change(&new, &old);
-            if collect && program.is_active(&new, &old) {
-                active.push(vertex)?;
-                if let Some(log) = &mut log {
-                    log.push(vertex)?;
-                }
-            }
-            Ok(())
-        };
+        let vertices = self.vertices;
+        let mut finalizing = Finalizing::new(self, program, collect, log)?;
         let mut next = 0;
         while let Some(block) = updates.next_block()? {
             for (&vertex, &message) in block.keys.iter().zip(block.values) {
                 if P::EVERY_VERTEX {
                     while next < vertex {
-                        finalize(next, P::Message::default())?;
+                        finalizing.vertex(next, P::NOTHING)?;
                         next += 1;
                     }
                     next += 1;
                 }
-                finalize(vertex, message)?;
+                finalizing.vertex(vertex, message)?;
             }
         }
         if P::EVERY_VERTEX {
-            for vertex in next as u64..self.vertices {
-                finalize(vertex as u32, P::Message::default())?;
+            for vertex in next as u64..vertices {
+                finalizing.vertex(vertex as u32, P::NOTHING)?;
             }
         }
-        state.finish()?;
-        Ok(Step { active: active.finish()?, change })
+        finalizing.finish()
     }
 
     /// Changes the state of every vertex, in order.
@@ -362,6 +479,50 @@ impl<S: State> Engine<S> {
     /// The states, to be streamed in order.
     pub fn into_stream(self) -> Result<StateStream<S>> {
         StateStream::new(self.vertices, self.state)
+    }
+}
+
+/// The second half of a superstep: new states, and who is active next.
+struct Finalizing<'a, 'l, P: VertexProgram> {
+    program: &'a P,
+    state: StateCursor<'a, P::State>,
+    active: FrontierBuilder,
+    collect: bool,
+    log: Option<&'l mut KeyLog>,
+    change: u64,
+}
+
+impl<'a, 'l, P: VertexProgram> Finalizing<'a, 'l, P> {
+    fn new(
+        engine: &'a mut Engine<P::State>,
+        program: &'a P,
+        collect: bool,
+        log: Option<&'l mut KeyLog>,
+    ) -> Result<Self> {
+        let active = FrontierBuilder::new(&engine.job, engine.layout.frontier_keys);
+        Ok(Finalizing { program, state: engine.state.cursor()?, active, collect, log, change: 0 })
+    }
+
+    /// Gives the new state.
+    #[inline]
+    fn vertex(&mut self, vertex: u32, message: P::Message) -> Result<P::State> {
+        let place = self.state.get_mut(vertex)?;
+        let old = *place;
+        let new = self.program.finalize(vertex, message, &old);
+        *place = new;
+        self.change += self.program.change(&new, &old);
+        if self.collect && self.program.is_active(&new, &old) {
+            self.active.push(vertex)?;
+            if let Some(log) = &mut self.log {
+                log.push(vertex)?;
+            }
+        }
+        Ok(new)
+    }
+
+    fn finish(self) -> Result<Step> {
+        self.state.finish()?;
+        Ok(Step { active: self.active.finish()?, change: self.change })
     }
 }
 

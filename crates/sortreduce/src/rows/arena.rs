@@ -80,7 +80,7 @@ impl Arena {
     #[inline]
     pub fn prefetch(&self, place: usize) {
         if let Some(&number) = self.words.get(place) {
-            super::order::prefetch(&self.bytes[self.starts[number as usize] as usize]);
+            crate::prefetch(&self.bytes[self.starts[number as usize] as usize]);
         }
     }
 

@@ -41,26 +41,12 @@ impl<'a, S: RowShape> RowsInMemory<'a, S> {
     /// Asks for a row's first bytes to be in the cache soon.
     #[inline]
     pub fn prefetch(&self, number: usize) {
-        prefetch(&self.bytes[self.starts[number] as usize]);
+        crate::prefetch(&self.bytes[self.starts[number] as usize]);
     }
 
     fn order(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
         if self.descending { b.cmp(a) } else { a.cmp(b) }
     }
-}
-
-/// Asks for the line of memory with this byte to be in the cache soon.
-#[inline(always)]
-pub(crate) fn prefetch(byte: &u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: prefetching an address that a reference points to has no effect but on the cache.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-            std::ptr::from_ref(byte).cast(),
-        );
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = byte;
 }
 
 /// Eight bytes of a key from `depth` on as a number; zeros where it has ended.

@@ -1,0 +1,239 @@
+//! Updates in memory: a cell for each vertex, into which all workers combine messages at once.
+//!
+//! This is what sort-reduce is measured against: one access at random for each message, by a compare-and-swap, asked for
+//! some messages ahead so that the cache misses overlap. It pays wherever the cells fit in memory. A superstep that
+//! reaches few vertices keeps a list of them, so that it costs as much as what it touches and not as the graph.
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use inshore_sortreduce::{Value, prefetch};
+use inshore_store::{Budget, Buffer, Reservation, taken_bytes};
+use zerocopy::{FromBytes, IntoBytes, KnownLayout};
+
+use super::{VertexProgram, chunks::Sender};
+use crate::{Error, Result};
+
+/// A message as a cell holds it: 4 or 8 bytes.
+pub(crate) trait Message: Value + PartialEq {
+    /// What it is stored in.
+    type Cell: FromBytes + IntoBytes + KnownLayout + Sync;
+
+    fn load(cell: &Self::Cell) -> Self;
+
+    fn store(self, cell: &Self::Cell);
+
+    /// Puts `self` where `old` is; gives what is there instead, if it is something else.
+    fn swap(self, cell: &Self::Cell, old: Self) -> std::result::Result<(), Self>;
+}
+
+macro_rules! message {
+    ($message:ty, $cell:ty, $to_bits:expr, $from_bits:expr) => {
+        impl Message for $message {
+            type Cell = $cell;
+
+            #[inline(always)]
+            fn load(cell: &$cell) -> Self {
+                $from_bits(cell.load(Ordering::Relaxed))
+            }
+
+            #[inline(always)]
+            fn store(self, cell: &$cell) {
+                cell.store($to_bits(self), Ordering::Relaxed);
+            }
+
+            #[inline(always)]
+            fn swap(self, cell: &$cell, old: Self) -> std::result::Result<(), Self> {
+                let (old, new) = ($to_bits(old), $to_bits(self));
+                let swapped = cell.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed);
+                swapped.map(drop).map_err($from_bits)
+            }
+        }
+    };
+}
+
+message!(u32, AtomicU32, std::convert::identity, std::convert::identity);
+message!(u64, AtomicU64, std::convert::identity, std::convert::identity);
+message!(f64, AtomicU64, f64::to_bits, f64::from_bits);
+
+/// Messages ahead of the present one whose cells are asked for.
+const AHEAD: usize = 24;
+/// A list of vertices has room for a part of all vertices: walking over all cells takes as long as sorting so many.
+const TOUCHED_SHARE: u64 = 64;
+const TOUCHED_MIN: u64 = 16 << 10;
+
+fn touched_max(vertices: u64) -> usize {
+    (vertices / TOUCHED_SHARE).max(TOUCHED_MIN) as usize
+}
+
+/// Memory that cells and lists take.
+pub(super) fn memory_bytes<M: Message>(vertices: u64, workers: usize) -> u64 {
+    let cells = taken_bytes(vertices as usize * size_of::<M>());
+    (cells + workers * touched_max(vertices) * 4) as u64
+}
+
+/// A cell for each vertex.
+pub(super) struct Cells {
+    buffer: Buffer,
+    vertices: u64,
+    /// The bytes of the message that stands in cells without one.
+    nothing: Vec<u8>,
+    touched: Vec<Touched>,
+    _lists: Reservation,
+}
+
+/// The vertices that a worker touched first, in the order in which it did.
+pub(super) struct Touched {
+    list: Vec<u32>,
+    max: usize,
+    /// There were more than the list holds.
+    is_full: bool,
+}
+
+impl Touched {
+    #[inline(always)]
+    fn add(&mut self, vertex: u32) {
+        if self.list.len() < self.max {
+            self.list.push(vertex);
+        } else {
+            self.is_full = true;
+        }
+    }
+}
+
+impl Cells {
+    pub fn new<M: Message>(budget: &Budget, vertices: u64, workers: usize) -> Result<Cells> {
+        let buffer = Buffer::zeroed(budget, vertices as usize * size_of::<M>(), "updates of vertices")?;
+        let max = touched_max(vertices);
+        let lists = budget.reserve((workers * max * 4) as u64, "lists of updated vertices")?;
+        let touched = (0..workers).map(|_| Touched { list: Vec::new(), max, is_full: false }).collect();
+        Ok(Cells { buffer, vertices, nothing: Vec::new(), touched, _lists: lists })
+    }
+
+    /// What workers send into, and a list for each of them.
+    pub fn open<'a, P: VertexProgram>(&'a mut self, program: &'a P) -> (Direct<'a, P>, Vec<Touched>) {
+        if self.nothing != P::NOTHING.as_bytes() {
+            let vertices = self.vertices as usize;
+            self.buffer.typed_mut::<P::Message>()[..vertices].fill(P::NOTHING);
+            self.nothing = P::NOTHING.as_bytes().to_vec();
+        }
+        let touched = std::mem::take(&mut self.touched);
+        let is_alone = touched.len() == 1;
+        let cells = &self.buffer.typed_mut::<<P::Message as Message>::Cell>()[..self.vertices as usize];
+        (Direct { program, cells, is_alone }, touched)
+    }
+
+    /// Calls `each` with the vertices that got a message (with all, if `everyone`), in order; a cell keeps what `each`
+    /// gives back.
+    pub fn drain<M: Message>(
+        &mut self,
+        mut touched: Vec<Touched>,
+        everyone: bool,
+        nothing: M,
+        mut each: impl FnMut(u32, M) -> Result<M>,
+    ) -> Result<()> {
+        let cells = &mut self.buffer.typed_mut::<M>()[..self.vertices as usize];
+        if everyone || touched.iter().any(|touched| touched.is_full) {
+            for (vertex, cell) in (0..).zip(cells) {
+                if everyone || *cell != nothing {
+                    *cell = each(vertex, *cell)?;
+                }
+            }
+        } else {
+            let (first, others) = touched.split_first_mut().expect("a list for each worker");
+            let mut all = std::mem::take(&mut first.list);
+            others.iter().for_each(|touched| all.extend_from_slice(&touched.list));
+            all.sort_unstable();
+            all.dedup();
+            for &vertex in &all {
+                let cell = &mut cells[vertex as usize];
+                *cell = each(vertex, *cell)?;
+            }
+            all.truncate(first.max);
+            first.list = all;
+        }
+        for touched in &mut touched {
+            touched.list.clear();
+            touched.is_full = false;
+        }
+        self.touched = touched;
+        Ok(())
+    }
+}
+
+/// Sends into cells.
+pub(super) struct Direct<'a, P: VertexProgram> {
+    program: &'a P,
+    cells: &'a [<P::Message as Message>::Cell],
+    is_alone: bool,
+}
+
+impl<P: VertexProgram> Direct<'_, P> {
+    #[inline(always)]
+    fn combine(&self, vertex: u32, message: P::Message, touched: &mut Touched) -> Result<()> {
+        let Some(cell) = self.cells.get(vertex as usize) else {
+            return Err(outside(vertex, self.cells.len()));
+        };
+        let mut old = P::Message::load(cell);
+        loop {
+            let new = self.program.reduce(old, message);
+            if new == old {
+                return Ok(());
+            }
+            if self.is_alone {
+                new.store(cell);
+                break;
+            }
+            match new.swap(cell, old) {
+                Ok(()) => break,
+                Err(now) => old = now,
+            }
+        }
+        if !P::EVERY_VERTEX && (P::CELLS_KEEP_STATE || old == P::NOTHING) {
+            touched.add(vertex);
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn outside(vertex: u32, vertices: usize) -> Error {
+    let (key, range) = (vertex.into(), vertices as u64);
+    inshore_sortreduce::Error::KeyOutOfRange { name: "updates", key, range }.into()
+}
+
+impl<P: VertexProgram> Sender for Direct<'_, P> {
+    type State = P::State;
+    type Sent = P::Message;
+    type Sink = Touched;
+    const READS_WEIGHTS: bool = P::WEIGHTED;
+
+    fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<P::Message> {
+        self.program.edge_program(vertex, state, degree)
+    }
+
+    fn add_up(&self, state: &P::State, degree: u32) -> u64 {
+        self.program.gather(state, degree)
+    }
+
+    #[inline]
+    fn push(
+        &self,
+        touched: &mut Touched,
+        window: &[u32],
+        row: Range<usize>,
+        weights: &[f64],
+        sent: P::Message,
+    ) -> Result<()> {
+        for at in row {
+            if let Some(cell) = window.get(at + AHEAD).and_then(|&ahead| self.cells.get(ahead as usize)) {
+                prefetch(cell);
+            }
+            let message = if P::WEIGHTED { self.program.along(sent, weights[at]) } else { sent };
+            self.combine(window[at], message, touched)?;
+        }
+        Ok(())
+    }
+}
