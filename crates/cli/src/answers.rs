@@ -192,6 +192,7 @@ fn how(summary: &Summary) -> Vec<(&'static str, String)> {
     let state = if summary.state == "memory" { "in memory" } else { "on flash" };
     let updates = match summary.strategy {
         "look-up" => "none: vertices looked at their neighbours".to_string(),
+        "union-find" => "none: edges joined trees of a forest in memory".to_string(),
         strategy => format!("combined by the {strategy} strategy"),
     };
     vec![

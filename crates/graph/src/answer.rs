@@ -35,7 +35,7 @@ pub struct Summary {
     /// Where vertex state was kept: "memory" or "flash".
     pub state: &'static str,
     /// How updates were combined: "dense", "partition", "merge", or several of them; "look-up" where there were none, since
-    /// vertices looked at their neighbours.
+    /// vertices looked at their neighbours, and "union-find" where edges joined trees.
     pub strategy: &'static str,
     /// Vertices that were reached (BFS, shortest paths), with the source.
     #[serde(skip_serializing_if = "Option::is_none")]

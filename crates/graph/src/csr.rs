@@ -17,7 +17,7 @@ use std::{
 use inshore_sortreduce::{Config, Operation, SortReduce, Sorted};
 use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, PendingRead};
 
-use crate::Result;
+use crate::{Error, Result, ranks::Ranks};
 
 /// Vertices in an index page.
 pub(crate) const PAGE_VERTICES: u64 = 1022;
@@ -26,7 +26,7 @@ const PAGE_BYTES: u64 = 4096;
 pub(crate) const BLOCK_BYTES: usize = 16 << 10;
 const WRITE_BYTES: usize = 256 << 10;
 /// Window of a scan, and the largest that a cursor grows to.
-const WINDOW_BYTES: usize = 256 << 10;
+pub(crate) const WINDOW_BYTES: usize = 256 << 10;
 const BLOCK_PAGES: u64 = BLOCK_BYTES as u64 / PAGE_BYTES;
 const WINDOW_PAGES: u64 = WINDOW_BYTES as u64 / PAGE_BYTES;
 
@@ -43,12 +43,28 @@ pub(crate) fn index_bytes(vertices: u64) -> u64 {
 pub(crate) struct Csr {
     pub vertices: u64,
     pub entries: u64,
+    /// Entries are below this: vertices, but for rows that an algorithm made for itself.
+    pub entry_range: u64,
     pub index: CheckedFile,
     pub edges: CheckedFile,
     pub weights: Option<CheckedFile>,
 }
 
 impl Csr {
+    /// Refuses numbers that are no vertices: checksums say that bytes are what was written, not who wrote them.
+    pub fn check_targets(&self, targets: &[u32]) -> Result<()> {
+        let max = targets.iter().copied().max().unwrap_or(0);
+        if u64::from(max) < self.entry_range {
+            return Ok(());
+        }
+        Err(Error::BadGraph {
+            name: self.edges.name().to_string(),
+            what: "an edge",
+            found: format!("to vertex number {max}"),
+            expected: format!("numbers below {}", self.entry_range),
+        })
+    }
+
     /// The same, whose readers leave weights where they are.
     pub fn unweighted(&self) -> Csr {
         Csr { weights: None, ..self.clone() }
@@ -257,8 +273,8 @@ pub(crate) fn write_rows<E: EdgeOperation>(
     writer.finish()
 }
 
-/// Sorts the edges of `csr` by their destination.
-pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr) -> Result<Sorted<E>> {
+/// Sorts the edges of `csr` by their destination. Their sources are told by their ranks, if there are any.
+pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr, ranks: Option<&Ranks>) -> Result<Sorted<E>> {
     job.start_phase("turning edges around", "edges", csr.entries);
     let threads = scan_threads(job);
     let scans = threads as u64 * SCAN_BYTES * if E::WEIGHTED { 2 } else { 1 };
@@ -269,12 +285,21 @@ pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr) -> Result<Sorte
     for _ in 0..threads {
         sinks.push(sorter.sink()?);
     }
-    let sinks = scan_parallel(job, csr, sinks, |sink, source, destinations, weights| {
-        for (place, &destination) in destinations.iter().enumerate() {
-            let weight = weights.map_or(1.0, |weights| weights[place]);
-            sink.push(edge_key(destination, source), E::value(weight))?;
+    let sinks = parallel_ranges(csr.vertices, sinks, |sink, range| {
+        let mut rows = Rows::new(job, csr, range.clone())?;
+        let mut ranks = ranks.map(|ranks| ranks.from(range.start));
+        for vertex in range {
+            let degree = rows.start(vertex as u32)?;
+            let rank = ranks.as_mut().and_then(|ranks| ranks.next(degree));
+            let source = rank.unwrap_or(vertex as u32);
+            while let Some(part) = rows.part()? {
+                for (place, &destination) in part.row.iter().enumerate() {
+                    let weight = part.weights.map_or(1.0, |weights| weights[place]);
+                    sink.push(edge_key(destination, source), E::value(weight))?;
+                }
+                job.progress().add(part.row.len() as u64);
+            }
         }
-        job.progress().add(destinations.len() as u64);
         Ok(())
     })?;
     for sink in sinks {
@@ -284,16 +309,19 @@ pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr) -> Result<Sorte
     Ok(sorter.finish()?)
 }
 
-/// The same edges seen from their destinations, in the job's scratch.
-pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr) -> Result<Csr> {
-    let sorted = transposed::<Unweighted>(job, csr)?;
+/// The same edges without weights seen from their destinations, in the job's scratch. Their sources are told by their
+/// ranks, if there are any.
+pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr, ranks: Option<&Ranks>) -> Result<Csr> {
+    let csr = &csr.unweighted();
+    let sorted = transposed::<Unweighted>(job, csr, ranks)?;
     let create = |name: &str, block_bytes, buffer_bytes| {
         Ok(FileWriter::create(job, &format!("in.{name}"), block_bytes, buffer_bytes)?)
     };
     let writer = CsrWriter::new(create, csr.vertices, false, false)?;
     let files = write_rows(job, sorted, writer)?;
     let (index, edges) = (files.index.finish()?, files.edges.finish()?);
-    Ok(Csr { vertices: csr.vertices, entries: csr.entries, index, edges, weights: None })
+    let entries = files.stats.entries;
+    Ok(Csr { entries, index, edges, ..csr.clone() })
 }
 
 /// Looks up rows in ascending order of vertices, reading ahead where they lie close together.
@@ -338,14 +366,25 @@ impl IndexCursor {
         } else if slot < self.slot {
             self.rewind();
         }
-        let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
-        let at = start + ((page - first) * PAGE_BYTES) as usize;
-        let degrees =
-            <[u32] as zerocopy::FromBytes>::ref_from_bytes(&buffer[at + 8..at + PAGE_BYTES as usize])
-                .expect("1022 aligned degrees");
-        self.entry += degrees[self.slot..slot].iter().map(|&degree| degree as u64).sum::<u64>();
+        let degrees = self.present();
+        let (degree, passed) = (degrees[slot], &degrees[self.slot..slot]);
+        self.entry += passed.iter().map(|&degree| degree as u64).sum::<u64>();
         self.slot = slot;
-        Ok((self.entry, degrees[slot]))
+        Ok((self.entry, degree))
+    }
+
+    /// The degrees of a page's vertices, those of no vertex after the last one.
+    fn degrees(&mut self, page: u64) -> Result<&[u32]> {
+        if page != self.page {
+            self.load(page)?;
+        }
+        Ok(self.present())
+    }
+
+    fn present(&self) -> &[u32] {
+        let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
+        let at = start + ((self.page - first) * PAGE_BYTES) as usize;
+        typed(&buffer[at + 8..at + PAGE_BYTES as usize])
     }
 
     fn rewind(&mut self) {
@@ -395,6 +434,41 @@ impl IndexCursor {
     }
 }
 
+/// Degrees of vertices in order.
+pub(crate) struct Degrees {
+    cursor: IndexCursor,
+    /// The vertices of the present page.
+    page: Range<u64>,
+    degrees: Vec<u32>,
+}
+
+impl Degrees {
+    pub fn new(job: &Job, csr: &Csr) -> Result<Degrees> {
+        Ok(Degrees::after(IndexCursor::new(job, csr)?))
+    }
+
+    fn after(cursor: IndexCursor) -> Degrees {
+        Degrees { cursor, page: 0..0, degrees: Vec::with_capacity(PAGE_VERTICES as usize) }
+    }
+
+    #[inline(always)]
+    pub fn of(&mut self, vertex: u32) -> Result<u32> {
+        if !self.page.contains(&vertex.into()) {
+            self.load(vertex)?;
+        }
+        Ok(self.degrees[(u64::from(vertex) - self.page.start) as usize])
+    }
+
+    #[inline(never)]
+    fn load(&mut self, vertex: u32) -> Result<()> {
+        let number = u64::from(vertex) / PAGE_VERTICES;
+        self.degrees.clear();
+        self.degrees.extend_from_slice(self.cursor.degrees(number)?);
+        self.page = number * PAGE_VERTICES..(number + 1) * PAGE_VERTICES;
+        Ok(())
+    }
+}
+
 /// Memory that a scan without weights takes.
 pub(crate) const SCAN_BYTES: u64 = CURSOR_BYTES + 2 * WINDOW_BYTES as u64;
 
@@ -406,7 +480,8 @@ pub(crate) fn scan_threads(job: &Job) -> usize {
 
 /// Rows of a range of vertices, one vertex after the other.
 pub(crate) struct Rows {
-    cursor: IndexCursor,
+    csr: Csr,
+    degrees: Degrees,
     edges: FileReader,
     weights: Option<FileReader>,
     /// Entries of the present vertex that were not given yet, and those of the present piece that were.
@@ -416,6 +491,11 @@ pub(crate) struct Rows {
 
 impl Rows {
     pub fn new(job: &Job, csr: &Csr, vertices: Range<u64>) -> Result<Rows> {
+        Self::deep(job, csr, vertices, 2)
+    }
+
+    /// The same with so many windows of edges (and of weights), of which all but one can be on their way.
+    pub fn deep(job: &Job, csr: &Csr, vertices: Range<u64>, buffers: usize) -> Result<Rows> {
         let mut cursor = IndexCursor::new(job, csr)?;
         let mut entries = 0..0;
         if !vertices.is_empty() {
@@ -423,31 +503,67 @@ impl Rows {
             let (last, degree) = cursor.find((vertices.end - 1) as u32)?;
             entries = first..last + degree as u64;
         }
-        let edges = FileReader::new(job, &csr.edges, entries.start * 4..entries.end * 4, WINDOW_BYTES)?;
+        let bytes = |width: u64| entries.start * width..entries.end * width;
+        let edges = FileReader::deep(job, &csr.edges, bytes(4), WINDOW_BYTES, buffers)?;
         // Weights are twice as wide, so that both readers' pieces end at the same edges.
         let weights = match &csr.weights {
-            Some(file) => {
-                Some(FileReader::new(job, file, entries.start * 8..entries.end * 8, 2 * WINDOW_BYTES)?)
-            }
+            Some(file) => Some(FileReader::deep(job, file, bytes(8), 2 * WINDOW_BYTES, buffers)?),
             None => None,
         };
-        Ok(Rows { cursor, edges, weights, left: 0, used: 0 })
+        let degrees = Degrees::after(cursor);
+        Ok(Rows { csr: csr.clone(), degrees, edges, weights, left: 0, used: 0 })
     }
 
     /// Goes to `vertex`, the next one of the range, and gives the length of its row. The row before was read whole.
     pub fn start(&mut self, vertex: u32) -> Result<u32> {
         debug_assert_eq!(self.left, 0, "the row before was read whole");
-        self.left = self.cursor.find(vertex)?.1;
+        self.left = self.degrees.of(vertex)?;
         Ok(self.left)
     }
 
+    /// Goes through `vertices`, from the next one on, without weights: `add` sums a part of a row up, and `done`
+    /// takes a vertex and the sum of its row.
+    pub fn fold<A: Copy>(
+        mut self,
+        vertices: Range<u64>,
+        none: A,
+        mut add: impl FnMut(A, &[u32]) -> A,
+        mut done: impl FnMut(u32, A) -> Result<()>,
+    ) -> Result<()> {
+        let (mut vertex, mut sum) = (vertices.start, none);
+        if !vertices.is_empty() {
+            self.left = self.degrees.of(vertex as u32)?;
+        }
+        while let Some(bytes) = self.edges.next_piece()? {
+            let mut piece = typed::<u32>(bytes);
+            self.csr.check_targets(piece)?;
+            while !piece.is_empty() {
+                while self.left == 0 {
+                    done(vertex as u32, sum)?;
+                    (vertex, sum) = (vertex + 1, none);
+                    self.left = self.degrees.of(vertex as u32)?;
+                }
+                let (row, following) = piece.split_at(piece.len().min(self.left as usize));
+                sum = add(sum, row);
+                self.left -= row.len() as u32;
+                piece = following;
+            }
+        }
+        for vertex in vertex..vertices.end {
+            done(vertex as u32, sum)?;
+            sum = none;
+        }
+        Ok(())
+    }
+
     /// The next part of the present vertex's row, with its weights where there are any; `None` at the end of the row.
-    pub fn part(&mut self) -> Result<Option<(&[u32], Option<&[f64]>)>> {
+    pub fn part(&mut self) -> Result<Option<Part<'_>>> {
         if self.left == 0 {
             return Ok(None);
         }
         if self.used * 4 == self.edges.piece().len() {
-            self.edges.next_piece()?;
+            let piece = self.edges.next_piece()?.unwrap_or_default();
+            self.csr.check_targets(typed::<u32>(piece))?;
             if let Some(weights) = &mut self.weights {
                 weights.next_piece()?.expect("a weight for each edge");
             }
@@ -458,8 +574,15 @@ impl Rows {
         self.used = range.end;
         self.left -= range.len() as u32;
         let weights = self.weights.as_ref().map(|weights| &typed::<f64>(weights.piece())[range.clone()]);
-        Ok(Some((&piece[range], weights)))
+        Ok(Some(Part { row: &piece[range], weights }))
     }
+}
+
+/// A part of a row.
+pub(crate) struct Part<'a> {
+    pub row: &'a [u32],
+    /// As long as the row, where there are weights.
+    pub weights: Option<&'a [f64]>,
 }
 
 fn typed<T: zerocopy::FromBytes + zerocopy::Immutable + zerocopy::KnownLayout>(bytes: &[u8]) -> &[T] {
@@ -477,8 +600,8 @@ pub(crate) fn scan(
     let mut rows = Rows::new(job, csr, vertices.clone())?;
     for vertex in vertices {
         rows.start(vertex as u32)?;
-        while let Some((row, weights)) = rows.part()? {
-            each(vertex as u32, row, weights)?;
+        while let Some(part) = rows.part()? {
+            each(vertex as u32, part.row, part.weights)?;
         }
     }
     Ok(())
@@ -498,25 +621,31 @@ pub(crate) fn scan_parallel<S: Send>(
     parallel_ranges(csr.vertices, states, work)
 }
 
-/// Vertices in a range of [`parallel_ranges`]: those of an index window, so that a few long rows do not keep one
-/// thread busy alone.
-pub(crate) const RANGE_VERTICES: u64 = WINDOW_PAGES * PAGE_VERTICES;
+/// Ranges of [`parallel_ranges`] begin at multiples of this: an index window.
+pub(crate) const RANGE_UNIT: u64 = WINDOW_PAGES * PAGE_VERTICES;
 
-/// Calls `work` for ranges of [`RANGE_VERTICES`] vertices, by as many threads as there are `states`; each thread has one
-/// of them. The order of ranges is not defined, but each thread gets ascending ones.
+/// Vertices in a range of [`parallel_ranges`]: whole index windows, and about 16 ranges for each thread, so that a few
+/// long rows do not keep one thread busy alone.
+pub(crate) fn range_vertices(vertices: u64, threads: usize) -> u64 {
+    (vertices / (16 * threads as u64)).max(1).next_multiple_of(RANGE_UNIT)
+}
+
+/// Calls `work` for ranges of [`range_vertices`], by as many threads as there are `states`; each thread has one of them.
+/// The order of ranges is not defined, but each thread gets ascending ones.
 pub(crate) fn parallel_ranges<S: Send>(
     vertices: u64,
     states: Vec<S>,
     work: impl Fn(&mut S, Range<u64>) -> Result<()> + Sync,
 ) -> Result<Vec<S>> {
     let next = AtomicU64::new(0);
+    let step = range_vertices(vertices, states.len());
     let work = |mut state: S| -> Result<S> {
         loop {
-            let start = next.fetch_add(RANGE_VERTICES, Ordering::Relaxed);
+            let start = next.fetch_add(step, Ordering::Relaxed);
             if start >= vertices {
                 return Ok(state);
             }
-            work(&mut state, start..(start + RANGE_VERTICES).min(vertices))?;
+            work(&mut state, start..(start + step).min(vertices))?;
         }
     };
     std::thread::scope(|scope| {

@@ -242,7 +242,7 @@ impl Graph {
         match &self.reverse {
             _ if !self.info.directed => Ok(self.out.clone()),
             Some(csr) => Ok(csr.clone()),
-            None => csr::transpose_to_scratch(job, &self.out),
+            None => csr::transpose_to_scratch(job, &self.out, None),
         }
     }
 
@@ -316,5 +316,6 @@ fn csr_of(dataset: &Dataset, info: &GraphInfo, direction: &str) -> Result<csr::C
         true => Some(file_of(dataset, &format!("{direction}.weights"), info.entries * 8)?),
         false => None,
     };
-    Ok(csr::Csr { vertices: info.vertices, entries: info.entries, index, edges, weights })
+    let (vertices, entries) = (info.vertices, info.entries);
+    Ok(csr::Csr { vertices, entries, entry_range: vertices, index, edges, weights })
 }

@@ -29,6 +29,7 @@ mod generate;
 mod graph;
 mod ids;
 mod import;
+mod ranks;
 #[cfg(test)]
 mod testing;
 

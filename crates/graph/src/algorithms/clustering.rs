@@ -25,7 +25,7 @@ use crate::{
     Answer, Error, Graph, Result, Summary, Tuning,
     answer::VertexRows,
     check::Plain,
-    csr::{self, Csr, CsrWriter, RANGE_VERTICES, Rows, Unweighted, edge_key, parallel_ranges},
+    csr::{self, Csr, CsrWriter, Rows, Unweighted, edge_key, parallel_ranges, range_vertices},
     engine::{StateCursor, StateStream, VertexArray, flash_memory_bytes, memory_bytes},
     graph::check_budget,
     ids::Only,
@@ -135,10 +135,10 @@ impl Neighbours<'_> {
             let (mut a, mut b) = (&[][..], &[][..]);
             loop {
                 if a.is_empty() {
-                    a = out.part()?.map_or(&[], |part| part.0);
+                    a = out.part()?.map_or(&[], |part| part.row);
                 }
                 if b.is_empty() {
-                    b = incoming.part()?.map_or(&[], |part| part.0);
+                    b = incoming.part()?.map_or(&[], |part| part.row);
                 }
                 match (a, b) {
                     ([], []) => break,
@@ -169,12 +169,12 @@ impl Neighbours<'_> {
         let mut array = VertexArray::new(self.job, vertices, in_memory, |_| 0)?;
         match array.cursor()? {
             StateCursor::Memory(degrees) => {
-                let parts = degrees.chunks_mut(RANGE_VERTICES as usize).map(|part| Mutex::new(Some(part)));
-                let parts: Vec<_> = parts.collect();
                 let scans = if self.incoming.is_some() { 2 } else { 1 };
                 let threads = (csr::scan_threads(self.job) / scans).max(1);
+                let step = range_vertices(vertices, threads) as usize;
+                let parts: Vec<_> = degrees.chunks_mut(step).map(|part| Mutex::new(Some(part))).collect();
                 parallel_ranges(vertices, vec![(); threads], |(), range| {
-                    let part = &parts[(range.start / RANGE_VERTICES) as usize];
+                    let part = &parts[range.start as usize / step];
                     let part = part.lock().expect("no panic under this lock").take();
                     let part = part.expect("each range comes once");
                     let first = range.start as u32;
@@ -227,6 +227,7 @@ impl Neighbours<'_> {
         let turned = Csr {
             vertices,
             entries: files.stats.entries,
+            entry_range: 2 * vertices,
             index: files.index.finish()?,
             edges: files.edges.finish()?,
             weights: None,
@@ -347,9 +348,9 @@ impl Triangles<'_> {
                 for vertex in range {
                     let mut length = 0;
                     rows.start(vertex as u32)?;
-                    while let Some((part, _)) = rows.part()? {
-                        row[length..length + part.len()].copy_from_slice(part);
-                        length += part.len();
+                    while let Some(part) = rows.part()? {
+                        row[length..length + part.row.len()].copy_from_slice(part.row);
+                        length += part.row.len();
                     }
                     edges += length as u64;
                     if length > 1 {
@@ -404,9 +405,9 @@ impl Held {
             if entries + degree + begins + 1 > words.len() {
                 break;
             }
-            while let Some((part, _)) = rows.part()? {
-                words[entries..entries + part.len()].copy_from_slice(part);
-                entries += part.len();
+            while let Some(part) = rows.part()? {
+                words[entries..entries + part.row.len()].copy_from_slice(part.row);
+                entries += part.row.len();
             }
             words[last - begins] = entries as u32;
             end += 1;

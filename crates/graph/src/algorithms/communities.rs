@@ -29,8 +29,8 @@ use crate::{
     Answer, Graph, Result, Summary, Tuning,
     answer::VertexRows,
     check::Plain,
-    csr::{self, Csr, RANGE_VERTICES, Rows, edge_key, parallel_ranges},
-    engine::{Engine, Frontier, Sender, StateCursor, StateStream, VertexArray},
+    csr::{self, Csr, Rows, edge_key, parallel_ranges, range_vertices},
+    engine::{Engine, Frontier, Sender, StateStream, VertexArray},
     graph::check_budget,
     ids::Translation,
 };
@@ -223,7 +223,10 @@ impl<'a> Lookup<'a> {
         while supersteps < iterations && changed > 0 {
             supersteps += 1;
             self.job.start_phase(format!("superstep {supersteps}"), "edges", entries);
-            changed = self.step(in_memory(&mut labels)?, in_memory(&mut next)?)?;
+            changed = {
+                let made = "made in memory";
+                self.step(labels.in_memory().expect(made), next.in_memory().expect(made))?
+            };
             std::mem::swap(&mut labels, &mut next);
         }
         drop(next);
@@ -252,10 +255,11 @@ impl<'a> Lookup<'a> {
             workers.push((sorter.sink()?, Vec::with_capacity(GATHERED_MAX as usize)));
         }
         let changed = AtomicU64::new(0);
-        let parts = next.chunks_mut(RANGE_VERTICES as usize).map(|part| Mutex::new(Some(part)));
+        let step = range_vertices(self.vertices, self.threads) as usize;
+        let parts = next.chunks_mut(step).map(|part| Mutex::new(Some(part)));
         let parts: Vec<_> = parts.collect();
         let workers = parallel_ranges(self.vertices, workers, |(sink, gathered), range| {
-            let part = &parts[(range.start / RANGE_VERTICES) as usize];
+            let part = &parts[range.start as usize / step];
             let part = part.lock().expect("no panic under this lock").take().expect("each range comes once");
             let mut readers = Vec::with_capacity(self.rows.len());
             for rows in self.rows {
@@ -271,8 +275,8 @@ impl<'a> Lookup<'a> {
                 *next = labels[vertex as usize];
                 gathered.clear();
                 for reader in &mut readers {
-                    while let Some((neighbours, _)) = reader.part()? {
-                        let theirs = neighbours.iter().map(|&neighbour| labels[neighbour as usize]);
+                    while let Some(part) = reader.part()? {
+                        let theirs = part.row.iter().map(|&neighbour| labels[neighbour as usize]);
                         if degree <= GATHERED_MAX as u64 {
                             gathered.extend(theirs);
                         } else {
@@ -300,13 +304,6 @@ impl<'a> Lookup<'a> {
             Ok(())
         })?;
         Ok(changed)
-    }
-}
-
-fn in_memory(array: &mut VertexArray<u32>) -> Result<&mut [u32]> {
-    match array.cursor()? {
-        StateCursor::Memory(labels) => Ok(labels),
-        StateCursor::Flash { .. } => unreachable!("made in memory"),
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! One [`Source`] walks forwards over the active vertices, their states and their index entries, and cuts the
 //! edges to be read into chunks: either one large window of the edge file, in which rows lie close together, or a
-//! batch of small windows far apart, which are read at once. Workers take chunks in turn: each has one chunk on
-//! its way from the drive while it sends the messages of the one before.
+//! batch of small windows far apart, which are read at once. Workers take chunks in turn: each has some chunks on
+//! their way from the drive while it sends the messages of one.
 
 use std::{
+    collections::VecDeque,
     ops::Range,
     sync::{
         Mutex,
@@ -66,10 +67,13 @@ pub(crate) trait Sender: Sync {
     ) -> Result<()>;
 }
 
-/// Bytes of windows for one byte of a large window of edges: two large windows, two batches of small ones, and the same
-/// twice as wide for weights.
+/// Chunks that a worker has, one of them in use.
+const CHUNKS: usize = 4;
+
+/// Bytes of windows for one byte of a large window of edges: a large window and a batch of small ones for each chunk, and
+/// the same twice as wide for weights.
 const fn window_share(weighted: bool) -> usize {
-    if weighted { 12 } else { 4 }
+    2 * CHUNKS * if weighted { 3 } else { 1 }
 }
 
 /// How many workers, and the size of their windows, in at most an eighth of the free memory.
@@ -85,9 +89,9 @@ pub(super) fn workers(threads: usize, free_bytes: u64, weighted: bool) -> (usize
 
 /// Memory that the edge phase takes: windows, their rows, and the index cursor.
 pub(super) fn memory_bytes(workers: usize, window_bytes: usize, weighted: bool) -> u64 {
-    let pools = |large_bytes: usize| 2 * taken_bytes(2 * workers * large_bytes);
+    let pools = |large_bytes: usize| 2 * taken_bytes(CHUNKS * workers * large_bytes);
     let buffers = pools(window_bytes) + if weighted { pools(2 * window_bytes) } else { 0 };
-    (buffers + 2 * (window_bytes / BYTES_PER_ROW) * 32 * workers) as u64 + csr::CURSOR_BYTES
+    (buffers + CHUNKS * (window_bytes / BYTES_PER_ROW) * 32 * workers) as u64 + csr::CURSOR_BYTES
 }
 
 /// A part of a vertex's row, and what to send along it.
@@ -277,7 +281,7 @@ pub(super) fn send<S: Sender>(
     Ok(Sent { sinks, gathered: source.gathered, edges: source.edges })
 }
 
-/// A worker's buffers: two large ones and two batches of small ones.
+/// A worker's buffers: a large one and a batch of small ones for each chunk.
 struct Pool {
     small_bytes: usize,
     small: Vec<Buffer>,
@@ -287,21 +291,21 @@ struct Pool {
 impl Pool {
     fn new(job: &Job, workers: usize, large_bytes: usize, small_bytes: usize) -> Result<Vec<Pool>> {
         let what = "windows of edges";
-        let large = Buffer::zeroed(job.budget(), 2 * workers * large_bytes, what)?.split(large_bytes);
-        let small_count = 2 * (large_bytes / small_bytes);
+        let large = Buffer::zeroed(job.budget(), CHUNKS * workers * large_bytes, what)?.split(large_bytes);
+        let small_count = CHUNKS * (large_bytes / small_bytes);
         let small = Buffer::zeroed(job.budget(), workers * small_count * small_bytes, what)?;
         let (mut large, mut small) = (large.into_iter(), small.split(small_bytes).into_iter());
         let pool = |_| Pool {
             small_bytes,
             small: small.by_ref().take(small_count).collect(),
-            large: large.by_ref().take(2).collect(),
+            large: large.by_ref().take(CHUNKS).collect(),
         };
         Ok((0..workers).map(pool).collect())
     }
 
     fn take(&mut self, is_small: bool) -> Buffer {
         let buffers = if is_small { &mut self.small } else { &mut self.large };
-        buffers.pop().expect("two large windows and two batches of small ones")
+        buffers.pop().expect("a large window and a batch of small ones for each chunk")
     }
 
     fn put(&mut self, buffer: Buffer) {
@@ -339,20 +343,17 @@ impl<S: Sender> Worker<'_, '_, S> {
     }
 
     fn work(&mut self) -> Result<()> {
-        let mut flying = None;
+        let (mut flying, mut is_last) = (VecDeque::with_capacity(CHUNKS), false);
         while !self.failed.load(Ordering::Relaxed) {
-            let chunk = self.source.lock().expect("no panic under this lock").next_chunk()?;
-            let next = match chunk {
-                Some(chunk) => Some(self.submit(chunk)?),
-                None => None,
-            };
-            let last = next.is_none();
-            if let Some(flying) = std::mem::replace(&mut flying, next) {
-                self.process(flying)?;
+            while !is_last && flying.len() < CHUNKS {
+                let chunk = self.source.lock().expect("no panic under this lock").next_chunk()?;
+                match chunk {
+                    Some(chunk) => flying.push_back(self.submit(chunk)?),
+                    None => is_last = true,
+                }
             }
-            if last {
-                break;
-            }
+            let Some(next) = flying.pop_front() else { break };
+            self.process(next)?;
         }
         Ok(())
     }
@@ -383,6 +384,7 @@ impl<S: Sender> Worker<'_, '_, S> {
         for (window, edges, weights) in flying.windows {
             let (edges, range) = edges.wait()?;
             let targets = &edges.typed::<u32>()[range.start / 4..range.end / 4];
+            self.csr.check_targets(targets)?;
             let weights = weights.map(PendingRead::wait).transpose()?;
             let all_weights = match &weights {
                 Some((weights, range)) => &weights.typed::<f64>()[range.start / 8..range.end / 8],

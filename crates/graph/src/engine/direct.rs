@@ -14,7 +14,7 @@ use inshore_store::{Budget, Buffer, Reservation, taken_bytes};
 use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
 use super::{VertexProgram, chunks::Sender};
-use crate::{Error, Result};
+use crate::Result;
 
 /// A message as a cell holds it: 4 or 8 bytes.
 pub(crate) trait Message: Value + PartialEq {
@@ -112,6 +112,12 @@ impl Cells {
         Ok(Cells { buffer, vertices, nothing: Vec::new(), touched, _lists: lists })
     }
 
+    /// Cells to be written before they are read.
+    pub fn unused<M: Message>(&mut self) -> &[M::Cell] {
+        self.nothing.clear();
+        &self.buffer.typed_mut::<M::Cell>()[..self.vertices as usize]
+    }
+
     /// What workers send into, and a list for each of them.
     pub fn open<'a, P: VertexProgram>(&'a mut self, program: &'a P) -> (Direct<'a, P>, Vec<Touched>) {
         if self.nothing != P::NOTHING.as_bytes() {
@@ -172,15 +178,13 @@ pub(super) struct Direct<'a, P: VertexProgram> {
 
 impl<P: VertexProgram> Direct<'_, P> {
     #[inline(always)]
-    fn combine(&self, vertex: u32, message: P::Message, touched: &mut Touched) -> Result<()> {
-        let Some(cell) = self.cells.get(vertex as usize) else {
-            return Err(outside(vertex, self.cells.len()));
-        };
+    fn combine(&self, vertex: u32, message: P::Message, touched: &mut Touched) {
+        let cell = &self.cells[vertex as usize];
         let mut old = P::Message::load(cell);
         loop {
             let new = self.program.reduce(old, message);
             if new == old {
-                return Ok(());
+                return;
             }
             if self.is_alone {
                 new.store(cell);
@@ -194,14 +198,7 @@ impl<P: VertexProgram> Direct<'_, P> {
         if !P::EVERY_VERTEX && (P::CELLS_KEEP_STATE || old == P::NOTHING) {
             touched.add(vertex);
         }
-        Ok(())
     }
-}
-
-#[cold]
-fn outside(vertex: u32, vertices: usize) -> Error {
-    let (key, range) = (vertex.into(), vertices as u64);
-    inshore_sortreduce::Error::KeyOutOfRange { name: "updates", key, range }.into()
 }
 
 impl<P: VertexProgram> Sender for Direct<'_, P> {
@@ -228,11 +225,11 @@ impl<P: VertexProgram> Sender for Direct<'_, P> {
         sent: P::Message,
     ) -> Result<()> {
         for at in row {
-            if let Some(cell) = window.get(at + AHEAD).and_then(|&ahead| self.cells.get(ahead as usize)) {
-                prefetch(cell);
+            if let Some(&ahead) = window.get(at + AHEAD) {
+                prefetch(&self.cells[ahead as usize]);
             }
             let message = if P::WEIGHTED { self.program.along(sent, weights[at]) } else { sent };
-            self.combine(window[at], message, touched)?;
+            self.combine(window[at], message, touched);
         }
         Ok(())
     }

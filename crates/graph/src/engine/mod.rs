@@ -22,6 +22,7 @@
 mod chunks;
 mod direct;
 mod frontier;
+mod pull;
 mod state;
 
 use std::ops::Range;
@@ -33,6 +34,7 @@ pub(crate) use chunks::Sender;
 use direct::Cells;
 pub(crate) use direct::Message;
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
+pub(crate) use pull::PullEdges;
 pub(crate) use state::{State, StateCursor, VertexArray, flash_memory_bytes, memory_bytes};
 
 use crate::{Result, Summary, Tuning, csr::Csr};

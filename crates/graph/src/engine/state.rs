@@ -88,6 +88,14 @@ impl<S: State> VertexArray<S> {
         })
     }
 
+    /// All states, where they are in memory.
+    pub fn in_memory(&mut self) -> Option<&mut [S]> {
+        match self {
+            VertexArray::Memory(buffer, _) => Some(buffer.typed_mut::<S>()),
+            VertexArray::Flash { .. } => None,
+        }
+    }
+
     pub fn into_reader(self) -> Result<StateReader<S>> {
         Ok(match self {
             VertexArray::Memory(buffer, _) => StateReader::Memory(buffer, PhantomData),

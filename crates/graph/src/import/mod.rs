@@ -349,7 +349,7 @@ pub(crate) fn write_graph<E: EdgeOperation>(
     let (out, stats) = write_direction::<E>(job, &mut builder, "out", sorted, &draft)?;
     let mut in_degree_max = (!draft.directed).then_some(stats.degree_max);
     if draft.reverse {
-        let sorted = csr::transposed::<E>(job, &out)?;
+        let sorted = csr::transposed::<E>(job, &out, None)?;
         let (_, stats) = write_direction::<E>(job, &mut builder, "in", sorted, &draft)?;
         in_degree_max = Some(stats.degree_max);
     }
@@ -391,6 +391,7 @@ fn write_direction<E: EdgeOperation>(
     let csr = Csr {
         vertices: draft.vertices,
         entries: stats.entries,
+        entry_range: draft.vertices,
         index: builder.add_and_open(index)?,
         edges: builder.add_and_open(edges)?,
         weights: match weights {
