@@ -24,14 +24,24 @@ pub(crate) const PAGE_VERTICES: u64 = 1022;
 const PAGE_BYTES: u64 = 4096;
 /// The unit of checking of index and edge files: small, since sparse supersteps read them at random.
 pub(crate) const BLOCK_BYTES: usize = 16 << 10;
+/// The unit of writing, with a small budget and with a large one.
 const WRITE_BYTES: usize = 256 << 10;
+const WRITE_BYTES_MAX: usize = 1 << 20;
+/// From this budget on it is the large one.
+const LARGE_BUDGET_BYTES: u64 = 128 << 20;
 /// Window of a scan, and the largest that a cursor grows to.
 pub(crate) const WINDOW_BYTES: usize = 256 << 10;
 const BLOCK_PAGES: u64 = BLOCK_BYTES as u64 / PAGE_BYTES;
 const WINDOW_PAGES: u64 = WINDOW_BYTES as u64 / PAGE_BYTES;
 
+fn write_bytes(job: &Job) -> usize {
+    if job.budget().memory_bytes() < LARGE_BUDGET_BYTES { WRITE_BYTES } else { WRITE_BYTES_MAX }
+}
+
 /// Memory that a [`CsrWriter`] takes.
-pub(crate) const WRITER_BYTES: u64 = 3 * 2 * WRITE_BYTES as u64 + 64 * 1024;
+pub(crate) fn writer_bytes(job: &Job) -> u64 {
+    3 * 2 * write_bytes(job) as u64 + 64 * 1024
+}
 
 /// Bytes of the index of `vertices` vertices.
 pub(crate) fn index_bytes(vertices: u64) -> u64 {
@@ -164,15 +174,17 @@ const STAGED: usize = 8 << 10;
 impl CsrWriter {
     /// `create(name, block_bytes, buffer_bytes)` begins each file.
     pub fn new(
+        job: &Job,
         mut create: impl FnMut(&str, usize, usize) -> Result<FileWriter>,
         vertices: u64,
         weighted: bool,
         double_loops: bool,
     ) -> Result<CsrWriter> {
+        let write_bytes = write_bytes(job);
         Ok(CsrWriter {
-            index: create("index", BLOCK_BYTES, WRITE_BYTES)?,
-            edges: create("edges", BLOCK_BYTES, WRITE_BYTES)?,
-            weights: if weighted { Some(create("weights", BLOCK_BYTES, WRITE_BYTES)?) } else { None },
+            index: create("index", BLOCK_BYTES, write_bytes)?,
+            edges: create("edges", BLOCK_BYTES, write_bytes)?,
+            weights: if weighted { Some(create("weights", BLOCK_BYTES, write_bytes)?) } else { None },
             vertices,
             double_loops,
             page: Vec::with_capacity(PAGE_VERTICES as usize),
@@ -278,7 +290,7 @@ pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr, ranks: Option<&
     job.start_phase("turning edges around", "edges", csr.entries);
     let threads = scan_threads(job);
     let scans = threads as u64 * SCAN_BYTES * if E::WEIGHTED { 2 } else { 1 };
-    let memory_bytes = job.budget().free_bytes().saturating_sub(scans + WRITER_BYTES + 64 * 1024);
+    let memory_bytes = job.budget().free_bytes().saturating_sub(scans + writer_bytes(job) + 64 * 1024);
     let config = Config { memory_bytes, sinks: threads, name: "transpose", ..Config::default() };
     let sorter = SortReduce::new(job, E::default(), &config)?;
     let mut sinks = Vec::with_capacity(threads);
@@ -317,7 +329,7 @@ pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr, ranks: Option<&Ranks>) 
     let create = |name: &str, block_bytes, buffer_bytes| {
         Ok(FileWriter::create(job, &format!("in.{name}"), block_bytes, buffer_bytes)?)
     };
-    let writer = CsrWriter::new(create, csr.vertices, false, false)?;
+    let writer = CsrWriter::new(job, create, csr.vertices, false, false)?;
     let files = write_rows(job, sorted, writer)?;
     let (index, edges) = (files.index.finish()?, files.edges.finish()?);
     let entries = files.stats.entries;

@@ -7,7 +7,7 @@ use inshore_store::{Job, Store};
 
 use crate::{
     Error, GraphInfo, Result,
-    csr::{Unweighted, WRITER_BYTES, edge_key},
+    csr::{Unweighted, edge_key, writer_bytes},
     graph::{self, check_budget},
     import::{Draft, write_graph},
 };
@@ -99,7 +99,7 @@ pub fn generate(
     let edges = kronecker.edge_factor << kronecker.scale;
     job.start_phase("generating edges", "edges", edges);
     let threads = job.budget().threads();
-    let memory_bytes = job.budget().free_bytes().saturating_sub(WRITER_BYTES + 128 * 1024);
+    let memory_bytes = job.budget().free_bytes().saturating_sub(writer_bytes(job) + 128 * 1024);
     let config = Config { memory_bytes, sinks: threads, name: "edges", ..Config::default() };
     let sorter = SortReduce::new(job, Unweighted, &config)?;
     let next = AtomicU64::new(0);

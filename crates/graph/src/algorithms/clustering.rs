@@ -209,7 +209,7 @@ impl Neighbours<'_> {
             Ok(FileWriter::create(job, &format!("turned.{name}"), block_bytes, buffer_bytes)?)
         };
         let mut writer = TurnedWriter {
-            rows: CsrWriter::new(create, vertices, false, false)?,
+            rows: CsrWriter::new(job, create, vertices, false, false)?,
             keys: Vec::with_capacity(STAGED),
             none: vec![(); STAGED],
         };

@@ -35,7 +35,7 @@ use self::{
 use crate::{
     Error, GraphInfo, Result, SMALLEST_BUDGET_BYTES,
     csr::{
-        self, Csr, CsrFiles, CsrWriter, EdgeOperation, SmallestWeight, Unweighted, WRITER_BYTES, edge_key,
+        self, Csr, CsrFiles, CsrWriter, EdgeOperation, SmallestWeight, Unweighted, edge_key, writer_bytes,
     },
     graph::{self, VERTICES_MAX, check_budget},
 };
@@ -302,7 +302,7 @@ fn sort<E: EdgeOperation>(
     job.start_phase("sorting edges", "edges", logs.iter().map(log::EdgeLog::len).sum());
     let lanes = logs.len();
     let reading = lanes as u64 * log::READ_BYTES;
-    let memory_bytes = job.budget().free_bytes().saturating_sub(reading + WRITER_BYTES + 128 * 1024);
+    let memory_bytes = job.budget().free_bytes().saturating_sub(reading + writer_bytes(job) + 128 * 1024);
     let config = Config { memory_bytes, sinks: lanes, name: "edges", ..Config::default() };
     let sorter = SortReduce::new(job, E::default(), &config)?;
     std::thread::scope(|scope| -> Result<()> {
@@ -386,7 +386,7 @@ fn write_direction<E: EdgeOperation>(
 ) -> Result<(Csr, csr::CsrStats)> {
     let create =
         |name: &str, block, buffer| Ok(builder.file(&format!("{direction}.{name}"), block, buffer)?);
-    let writer = CsrWriter::new(create, draft.vertices, E::WEIGHTED, !draft.directed)?;
+    let writer = CsrWriter::new(job, create, draft.vertices, E::WEIGHTED, !draft.directed)?;
     let CsrFiles { index, edges, weights, stats } = csr::write_rows(job, sorted, writer)?;
     let csr = Csr {
         vertices: draft.vertices,
