@@ -115,7 +115,9 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
     let start = |_| ONE / vertices;
     let mut engine = Engine::new::<PageRank>(job, vertices, &options.tuning, 0, start)?;
     let mut pulled = None;
-    if engine.can_pull() && options.iterations >= TURNING_PAYS {
+    // A loop that is entered twice, as in an undirected graph, would be sorted into one.
+    let has_twins = !graph.info().directed && graph.info().self_loops > 0;
+    if engine.can_pull() && options.iterations >= TURNING_PAYS && !has_twins {
         // Meanwhile the memory is for turning edges around.
         drop(engine);
         pulled = Some(PullEdges::new(job, graph.out())?);
