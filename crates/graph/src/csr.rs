@@ -34,6 +34,11 @@ pub(crate) const WINDOW_BYTES: usize = 256 << 10;
 const BLOCK_PAGES: u64 = BLOCK_BYTES as u64 / PAGE_BYTES;
 const WINDOW_PAGES: u64 = WINDOW_BYTES as u64 / PAGE_BYTES;
 
+/// Memory that the checksums of files with as many edges take: 4 bytes a block.
+pub(crate) fn checksum_bytes(csr: &Csr) -> u64 {
+    4 * (csr.entries * 4 + index_bytes(csr.vertices)).div_ceil(BLOCK_BYTES as u64)
+}
+
 fn write_bytes(job: &Job) -> usize {
     if job.budget().memory_bytes() < LARGE_BUDGET_BYTES { WRITE_BYTES } else { WRITE_BYTES_MAX }
 }
@@ -61,6 +66,10 @@ pub(crate) struct Csr {
 }
 
 impl Csr {
+    fn bad_index(&self, found: String, expected: String) -> Error {
+        Error::BadGraph { name: self.index.name().to_string(), what: "degrees", found, expected }
+    }
+
     /// Refuses numbers that are no vertices: checksums say that bytes are what was written, not who wrote them.
     pub fn check_targets(&self, targets: &[u32]) -> Result<()> {
         let max = targets.iter().copied().max().unwrap_or(0);
@@ -290,7 +299,8 @@ pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr, ranks: Option<&
     job.start_phase("turning edges around", "edges", csr.entries);
     let threads = scan_threads(job);
     let scans = threads as u64 * SCAN_BYTES * if E::WEIGHTED { 2 } else { 1 };
-    let memory_bytes = job.budget().free_bytes().saturating_sub(scans + writer_bytes(job) + 64 * 1024);
+    let writing = writer_bytes(job) + checksum_bytes(csr);
+    let memory_bytes = job.budget().free_bytes().saturating_sub(scans + writing + 64 * 1024);
     let config = Config { memory_bytes, sinks: threads, name: "transpose", ..Config::default() };
     let sorter = SortReduce::new(job, E::default(), &config)?;
     let mut sinks = Vec::with_capacity(threads);
@@ -382,6 +392,10 @@ impl IndexCursor {
         let (degree, passed) = (degrees[slot], &degrees[self.slot..slot]);
         self.entry += passed.iter().map(|&degree| degree as u64).sum::<u64>();
         self.slot = slot;
+        if self.entry + u64::from(degree) > self.csr.entries {
+            let (entries, end) = (self.csr.entries, self.entry + u64::from(degree));
+            return Err(self.csr.bad_index(format!("{end} edges"), format!("{entries} at most")));
+        }
         Ok((self.entry, degree))
     }
 
@@ -406,7 +420,17 @@ impl IndexCursor {
         self.slot = 0;
     }
 
+    /// Where the page after the present one begins, by the degrees of this one.
+    fn page_end(&self) -> u64 {
+        let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
+        let at = start + ((self.page - first) * PAGE_BYTES) as usize;
+        let entry = u64::from_le_bytes(buffer[at..at + 8].try_into().expect("8 bytes"));
+        entry + self.present().iter().map(|&degree| u64::from(degree)).sum::<u64>()
+    }
+
     fn load(&mut self, page: u64) -> Result<()> {
+        let follows_page = self.window.is_some() && page == self.page.wrapping_add(1);
+        let expected = follows_page.then(|| self.page_end());
         let inside = |first: u64, pages: u64| (first..first + pages).contains(&page);
         if !self.window.as_ref().is_some_and(|&(first, pages, ..)| inside(first, pages)) {
             let before = self.window.take().map(|(first, pages, buffer, _)| {
@@ -430,7 +454,13 @@ impl IndexCursor {
         }
         self.page = page;
         self.rewind();
-        Ok(())
+        match expected {
+            Some(expected) if expected != self.entry => {
+                let found = format!("edge {} at the beginning of page {page}", self.entry);
+                Err(self.csr.bad_index(found, format!("edge {expected}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Starts to read the window that begins at `first`; `None` after the last page.
@@ -514,6 +544,10 @@ impl Rows {
             let (first, _) = cursor.find(vertices.start as u32)?;
             let (last, degree) = cursor.find((vertices.end - 1) as u32)?;
             entries = first..last + degree as u64;
+            if vertices.end == csr.vertices && entries.end != csr.entries {
+                let found = format!("{} edges", entries.end);
+                return Err(csr.bad_index(found, csr.entries.to_string()));
+            }
         }
         let bytes = |width: u64| entries.start * width..entries.end * width;
         let edges = FileReader::deep(job, &csr.edges, bytes(4), WINDOW_BYTES, buffers)?;
@@ -531,6 +565,10 @@ impl Rows {
         debug_assert_eq!(self.left, 0, "the row before was read whole");
         self.left = self.degrees.of(vertex)?;
         Ok(self.left)
+    }
+
+    fn too_long(&self) -> Error {
+        self.csr.bad_index(format!("{} edges more", self.left), "no more in this range".to_string())
     }
 
     /// Goes through `vertices`, from the next one on, without weights: `add` sums a part of a row up, and `done`
@@ -553,6 +591,10 @@ impl Rows {
                 while self.left == 0 {
                     done(vertex as u32, sum)?;
                     (vertex, sum) = (vertex + 1, none);
+                    if vertex >= vertices.end {
+                        let found = "fewer edges than there are".to_string();
+                        return Err(self.csr.bad_index(found, format!("{} more", piece.len())));
+                    }
                     self.left = self.degrees.of(vertex as u32)?;
                 }
                 let (row, following) = piece.split_at(piece.len().min(self.left as usize));
@@ -560,6 +602,9 @@ impl Rows {
                 self.left -= row.len() as u32;
                 piece = following;
             }
+        }
+        if self.left > 0 {
+            return Err(self.too_long());
         }
         for vertex in vertex..vertices.end {
             done(vertex as u32, sum)?;
@@ -574,7 +619,7 @@ impl Rows {
             return Ok(None);
         }
         if self.used * 4 == self.edges.piece().len() {
-            let piece = self.edges.next_piece()?.unwrap_or_default();
+            let Some(piece) = self.edges.next_piece()? else { return Err(self.too_long()) };
             self.csr.check_targets(typed::<u32>(piece))?;
             if let Some(weights) = &mut self.weights {
                 weights.next_piece()?.expect("a weight for each edge");
@@ -664,4 +709,95 @@ pub(crate) fn parallel_ranges<S: Send>(
         let threads: Vec<_> = states.into_iter().map(|state| scope.spawn(|| work(state))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a scan does not panic")).collect()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::test_job;
+
+    /// Pages of the index as `(first entry, degrees)`, and edges.
+    fn csr(job: &Job, vertices: u64, pages: &[(u64, Vec<u32>)], edges: &[u32]) -> Csr {
+        let write = |name: &str, bytes: &[u8]| {
+            let mut file = FileWriter::create(job, name, BLOCK_BYTES, BLOCK_BYTES).unwrap();
+            file.write(bytes).unwrap();
+            file.finish().unwrap()
+        };
+        let mut index = Vec::new();
+        for (first, degrees) in pages {
+            index.extend(first.to_le_bytes());
+            let padded = degrees.iter().copied().chain(std::iter::repeat(0)).take(PAGE_VERTICES as usize);
+            index.extend(padded.flat_map(u32::to_le_bytes));
+        }
+        let edges_bytes: Vec<u8> = edges.iter().flat_map(|edge| edge.to_le_bytes()).collect();
+        let (index, edges_file) = (write("index", &index), write("edges", &edges_bytes));
+        let entries = edges.len() as u64;
+        Csr { vertices, entries, entry_range: vertices, index, edges: edges_file, weights: None }
+    }
+
+    /// What is read of all rows in the three ways, or what each of them says.
+    fn read(job: &Job, csr: &Csr) -> [std::result::Result<Vec<u64>, String>; 3] {
+        let all = 0..csr.vertices;
+        let mut scanned = Vec::new();
+        let scan = scan(job, csr, all.clone(), |vertex, row, _| {
+            scanned.extend(row.iter().map(|&to| edge_key(vertex, to)));
+            Ok(())
+        });
+        let mut sums = Vec::new();
+        let fold = Rows::new(job, csr, all.clone()).and_then(|rows| {
+            let add = |sum, row: &[u32]| row.iter().fold(sum, |sum, &to| sum + u64::from(to) + 1);
+            rows.fold(all.clone(), 0, add, |_, sum| {
+                sums.push(sum);
+                Ok(())
+            })
+        });
+        let mut found = Vec::new();
+        let find = IndexCursor::new(job, csr).and_then(|mut cursor| {
+            all.clone().try_for_each(|vertex| {
+                found.push(cursor.find(vertex as u32)?.0);
+                Ok(())
+            })
+        });
+        let told = |result: Result<()>, found| result.map(|()| found).map_err(|error| error.to_string());
+        [told(scan, scanned), told(fold, sums), told(find, found)]
+    }
+
+    #[test]
+    fn rows_are_read_whole_in_all_ways() {
+        let (_folder, job) = test_job(8 << 20);
+        let mut first = vec![0; PAGE_VERTICES as usize];
+        (first[0], first[1021]) = (2, 1);
+        let good = csr(&job, 1024, &[(0, first), (3, vec![1, 0])], &[5, 9, 1, 7]);
+        let [scan, fold, find] = read(&job, &good);
+        let edges = [(0, 5), (0, 9), (1021, 1), (1022, 7)].map(|(from, to)| edge_key(from, to));
+        assert_eq!(scan.unwrap(), edges);
+        let sums = fold.unwrap();
+        assert_eq!(
+            (sums.len(), sums[0], sums[1], sums[1021], sums[1022], sums[1023]),
+            (1024, 16, 0, 2, 8, 0)
+        );
+        let found = find.unwrap();
+        assert_eq!((found[0], found[1], found[1021], found[1022], found[1023]), (0, 2, 2, 3, 4));
+    }
+
+    #[test]
+    fn an_index_that_lies_and_edges_to_nowhere_are_refused() {
+        let (_folder, job) = test_job(8 << 20);
+        let mut page = vec![0; PAGE_VERTICES as usize];
+        page[3] = 2;
+        let cases = [
+            ("more edges than there are", csr(&job, 2, &[(0, vec![1, 5])], &[0, 1, 1])),
+            ("fewer edges than there are", csr(&job, 2, &[(0, vec![1, 1])], &[0, 1, 1])),
+            ("a page too late", csr(&job, 1024, &[(0, page.clone()), (3, vec![1, 0])], &[1, 2, 3, 4])),
+            ("a page too early", csr(&job, 1024, &[(0, page), (1, vec![1, 1])], &[1, 2, 3])),
+            ("an edge to nowhere", csr(&job, 2, &[(0, vec![1, 1])], &[0, 2])),
+        ];
+        for (case, csr) in cases {
+            let [scan, fold, _] = read(&job, &csr);
+            for told in [scan, fold] {
+                let told = told.expect_err(case);
+                assert!(told.contains("expected"), "{case}: {told}");
+            }
+        }
+    }
 }

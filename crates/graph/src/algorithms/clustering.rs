@@ -209,6 +209,8 @@ impl Neighbours<'_> {
             Ok(FileWriter::create(job, &format!("turned.{name}"), block_bytes, buffer_bytes)?)
         };
         let mut writer = TurnedWriter {
+            name: self.out.edges.name().to_string(),
+            last: None,
             rows: CsrWriter::new(job, create, vertices, false, false)?,
             keys: Vec::with_capacity(STAGED),
             none: vec![(); STAGED],
@@ -239,7 +241,8 @@ impl Neighbours<'_> {
     fn turn_by_sort(&self, mut degrees: StateCursor<'_, u32>, writer: &mut TurnedWriter) -> Result<()> {
         let job = self.job;
         let scans = csr::SCAN_BYTES * if self.incoming.is_some() { 2 } else { 1 };
-        let memory_bytes = job.budget().free_bytes().saturating_sub(scans);
+        let writing = 2 * csr::checksum_bytes(&self.out);
+        let memory_bytes = job.budget().free_bytes().saturating_sub(scans + writing);
         let config = Config { memory_bytes, sinks: 1, name: "degrees", ..Config::default() };
         let sorter = SortReduce::new(job, Only, &config)?;
         let mut sink = sorter.sink()?;
@@ -262,6 +265,9 @@ impl Neighbours<'_> {
 }
 
 struct TurnedWriter {
+    /// Of the edges that are turned.
+    name: String,
+    last: Option<u64>,
     rows: CsrWriter,
     keys: Vec<u64>,
     none: Vec<()>,
@@ -269,7 +275,12 @@ struct TurnedWriter {
 
 impl TurnedWriter {
     fn push(&mut self, vertex: u32, to: u32, both: bool) -> Result<()> {
-        self.keys.push(edge_key(vertex, entry(to, both)));
+        let key = edge_key(vertex, entry(to, both));
+        if self.last.is_some_and(|last| last >= key) {
+            return Err(bad_row(&self.name, vertex));
+        }
+        self.last = Some(key);
+        self.keys.push(key);
         if self.keys.len() == STAGED { self.flush() } else { Ok(()) }
     }
 
@@ -277,6 +288,15 @@ impl TurnedWriter {
         self.rows.push::<Unweighted>(&self.keys, &self.none[..self.keys.len()])?;
         self.keys.clear();
         Ok(())
+    }
+}
+
+fn bad_row(name: &str, vertex: u32) -> Error {
+    Error::BadGraph {
+        name: name.to_string(),
+        what: "a row",
+        found: format!("neighbours of vertex number {vertex} out of order or in one direction only"),
+        expected: "ascending ones, in both directions if the graph has none".to_string(),
     }
 }
 
@@ -319,13 +339,14 @@ impl Triangles<'_> {
         };
         let threads = (1..=threads).rev().find(|&threads| fits(threads)).unwrap_or(1);
         let array_bytes = 2 * memory_bytes::<u64>(vertices) + (32 << 20);
-        let memory_bytes = array_bytes.min(free / 3);
+        let smallest = smallest_memory_bytes(threads, record_bytes);
+        let memory_bytes = array_bytes.max(smallest).min(free / 3);
         let block_bytes = free.saturating_sub(memory_bytes + threads as u64 * each);
         let config = Config {
             key_range: Some(vertices),
             memory_bytes,
             sinks: threads,
-            strategy: self.tuning.strategy,
+            strategy: self.tuning.strategy.filter(|&strategy| strategy != Strategy::Dense),
             chunk_bytes: self.tuning.chunk_bytes,
             name: "triangles",
             ..Config::default()
@@ -415,7 +436,10 @@ impl Held {
         if end == start {
             let what = "a row of the graph in memory".to_string();
             let given = job.budget().memory_bytes();
-            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: 2 * given }.into());
+            // Rows in memory get a third of it at least.
+            let missing = (u64::from(rows.start(end as u32)?) + 2) * 4 - words.len() as u64 * 4;
+            let smallest = given + 3 * missing;
+            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
         }
         self.vertices = start..end;
         Ok(true)
@@ -508,6 +532,9 @@ fn divide(
         job.check_cancelled()?;
         for (&vertex, &sum) in block.keys.iter().zip(block.values) {
             let degree = *degrees.get(vertex)? as f64;
+            if degree < 2.0 {
+                return Err(bad_row("clustering", vertex));
+            }
             *values.get_mut(vertex)? = sum as f64 / (degree * (degree - 1.0));
         }
     }

@@ -30,7 +30,7 @@ use crate::{
     answer::VertexRows,
     check::Plain,
     csr::{self, Csr, Rows, edge_key, parallel_ranges, range_vertices},
-    engine::{Engine, Frontier, Sender, StateStream, VertexArray},
+    engine::{Engine, Frontier, Sender, StateStream, VertexArray, memory_bytes},
     graph::check_budget,
     ids::Translation,
 };
@@ -109,9 +109,15 @@ pub fn communities(graph: &Graph, job: &Job, options: &CommunitiesOptions) -> Re
         rows.push(graph.in_edges(job)?.unweighted());
     }
     let rows: Vec<&Csr> = rows.iter().collect();
-    let may_look_up = options.tuning.strategy.is_none_or(|strategy| strategy == Strategy::Dense);
+    let strategy = options.tuning.strategy;
+    let may_look_up = strategy.is_none_or(|strategy| strategy == Strategy::Dense);
     let (mut summary, mut labels) = match Lookup::fit(job, graph.vertices(), &rows).filter(|_| may_look_up) {
         Some(lookup) => lookup.run(options.iterations)?,
+        None if strategy == Some(Strategy::Dense) => {
+            let (what, given) = ("labels in memory".to_string(), job.budget().memory_bytes());
+            let smallest = given + 4 * memory_bytes::<u32>(graph.vertices()) + LONG_ROWS_BYTES_MAX;
+            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
+        }
         None => exchange(job, graph.vertices(), &rows, options)?,
     };
     summary.notice = graph.reverse_notice();
@@ -172,7 +178,10 @@ fn exchange(
     rows: &[&Csr],
     options: &CommunitiesOptions,
 ) -> Result<(Summary, StateStream<u32>)> {
-    let mut engine = Engine::for_exchange(job, vertices, &options.tuning, |vertex| vertex)?;
+    // Keys of two numbers have no range that could be parted.
+    let strategy = options.tuning.strategy.filter(|&strategy| strategy != Strategy::Partition);
+    let tuning = Tuning { strategy, ..options.tuning };
+    let mut engine = Engine::for_exchange(job, vertices, &tuning, |vertex| vertex)?;
     let mut changed = 1;
     for _ in 0..options.iterations {
         if changed == 0 {
@@ -205,13 +214,14 @@ struct Lookup<'a> {
 impl<'a> Lookup<'a> {
     /// `None` where the labels, before and after an iteration, do not fit beside what threads need.
     fn fit(job: &'a Job, vertices: u64, rows: &'a [&'a Csr]) -> Option<Self> {
-        let labels = 2 * crate::engine::memory_bytes::<u32>(vertices);
+        let labels = 2 * memory_bytes::<u32>(vertices);
         let free = job.budget().free_bytes().checked_sub(labels)?;
         let each = rows.len() as u64 * csr::SCAN_BYTES + GATHERED_MAX as u64 * 4;
         let threads = job.budget().threads().min((free / 2 / each) as usize);
         let record_bytes = size_of::<u64>() + size_of::<u32>();
-        let long_rows_bytes = (free - threads as u64 * each).min(LONG_ROWS_BYTES_MAX);
-        let is_enough = threads > 0 && long_rows_bytes >= smallest_memory_bytes(threads, record_bytes);
+        let smallest = smallest_memory_bytes(threads.max(1), record_bytes);
+        let long_rows_bytes = (free - threads as u64 * each).min(LONG_ROWS_BYTES_MAX.max(smallest));
+        let is_enough = threads > 0 && long_rows_bytes >= smallest;
         is_enough.then_some(Lookup { job, vertices, rows, threads, long_rows_bytes })
     }
 

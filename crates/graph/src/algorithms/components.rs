@@ -40,6 +40,8 @@ pub struct ComponentsOptions {
     pub tuning: Tuning,
 }
 
+const BESIDE_FOREST_BYTES: u64 = 4 << 20;
+
 #[derive(Clone)]
 struct Components;
 
@@ -83,11 +85,13 @@ pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Resu
     check_budget(job, "components")?;
     let forest_bytes = memory_bytes::<u32>(graph.vertices());
     let may_join = options.tuning.strategy.is_none_or(|strategy| strategy == Strategy::Dense);
-    let (mut summary, mut labels) =
-        match may_join && forest_bytes + csr::SCAN_BYTES <= job.budget().free_bytes() {
-            true => join(graph, job)?,
-            false => propagate(graph, job, options)?,
-        };
+    let free = job.budget().free_bytes();
+    // What scans and then translates and writes labels needs memory beside them.
+    let fits = forest_bytes + BESIDE_FOREST_BYTES + free / 16 <= free;
+    let (mut summary, mut labels) = match may_join && fits {
+        true => join(graph, job)?,
+        false => propagate(graph, job, options)?,
+    };
     let mut count = 0;
     let mut translation = Translation::new(graph, job, |each| labels.for_each(|v, label| each(v, *label)))?;
     labels.for_each(|vertex, label| {
@@ -134,9 +138,9 @@ fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32>)> {
     // An undirected edge is in the rows of both its ends.
     let once = !graph.info().directed;
     scan_parallel(job, &out, vec![(); csr::scan_threads(job)], |(), vertex, row, _| {
+        job.progress().add(row.len() as u64);
         let row = if once { &row[row.partition_point(|&to| to < vertex)..] } else { row };
         forest.join_all(vertex, row);
-        job.progress().add(row.len() as u64);
         Ok(())
     })?;
     // A parent is never larger than its child: whoever comes later finds its parent's root.

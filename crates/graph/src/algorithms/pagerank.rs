@@ -121,8 +121,14 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
         // Meanwhile the memory is for turning edges around.
         drop(engine);
         pulled = Some(PullEdges::new(job, graph.out())?);
-        engine = Engine::new::<PageRank>(job, vertices, &options.tuning, 0, start)?;
-        pulled = pulled.filter(|_| engine.can_pull());
+        engine = match Engine::new::<PageRank>(job, vertices, &options.tuning, 0, start) {
+            Ok(engine) if engine.can_pull() => engine,
+            // They left too little memory: without them there is enough.
+            _ => {
+                pulled = None;
+                Engine::new::<PageRank>(job, vertices, &options.tuning, 0, start)?
+            }
+        };
     }
     let mut last_change = None;
     for _ in 0..options.iterations {

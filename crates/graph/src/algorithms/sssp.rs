@@ -48,7 +48,7 @@ impl SsspOptions {
 
 #[derive(Clone)]
 struct Sssp {
-    /// The bits of a weight below zero, if one was met; 0.0 if none was.
+    /// The bits of the least weight below zero that was met; those of 0.0 if none was.
     negative: Arc<AtomicU64>,
 }
 
@@ -66,7 +66,8 @@ impl VertexProgram for Sssp {
     #[inline]
     fn along(&self, distance: f64, weight: f64) -> f64 {
         if weight < 0.0 {
-            self.negative.store(weight.to_bits(), Ordering::Relaxed);
+            // Of numbers below zero the least has the greatest bits.
+            self.negative.fetch_max(weight.to_bits(), Ordering::Relaxed);
         }
         distance + weight
     }
@@ -88,8 +89,8 @@ impl VertexProgram for Sssp {
     }
 }
 
-/// Distances of all vertices from the source: columns `vertex`, `distance`, null where no path leads. Edges are followed
-/// in their direction.
+/// Distances of all vertices from the source: columns `vertex`, `distance`, null where no path leads whose length is a
+/// 64-bit float. Edges are followed in their direction.
 ///
 /// Cost: at least the edges of what is reached once, 12 bytes each with their weights; those of a vertex again for each
 /// time that it got nearer. State is 8 bytes a vertex.
@@ -157,7 +158,7 @@ pub fn verify(graph: &Plain, source: usize, answer: &[Option<f64>]) -> std::resu
         distances[vertex] = Some(distance);
         reached += 1;
         for (&to, &weight) in graph.out(vertex).iter().zip(graph.weights(vertex)) {
-            if distances[to as usize].is_none() {
+            if distances[to as usize].is_none() && (distance + weight).is_finite() {
                 queue.push(Reverse(((distance + weight).to_bits(), to as usize)));
             }
         }

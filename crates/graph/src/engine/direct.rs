@@ -71,7 +71,12 @@ fn touched_max(vertices: u64) -> usize {
 /// Memory that cells and lists take.
 pub(super) fn memory_bytes<M: Message>(vertices: u64, workers: usize) -> u64 {
     let cells = taken_bytes(vertices as usize * size_of::<M>());
-    (cells + workers * touched_max(vertices) * 4) as u64
+    cells as u64 + list_bytes(vertices, workers)
+}
+
+/// A list for each worker, and all of them together while they are sorted.
+fn list_bytes(vertices: u64, workers: usize) -> u64 {
+    (2 * workers * touched_max(vertices) * 4) as u64
 }
 
 /// A cell for each vertex.
@@ -95,11 +100,24 @@ pub(super) struct Touched {
 impl Touched {
     #[inline(always)]
     fn add(&mut self, vertex: u32) {
-        if self.list.len() < self.max {
+        if self.list.len() < self.list.capacity() {
             self.list.push(vertex);
         } else {
-            self.is_full = true;
+            self.add_more(vertex);
         }
+    }
+}
+
+impl Touched {
+    #[cold]
+    fn add_more(&mut self, vertex: u32) {
+        let more = self.list.len().max(64).min(self.max - self.list.len());
+        if more == 0 {
+            self.is_full = true;
+            return;
+        }
+        self.list.reserve_exact(more);
+        self.list.push(vertex);
     }
 }
 
@@ -107,7 +125,7 @@ impl Cells {
     pub fn new<M: Message>(budget: &Budget, vertices: u64, workers: usize) -> Result<Cells> {
         let buffer = Buffer::zeroed(budget, vertices as usize * size_of::<M>(), "updates of vertices")?;
         let max = touched_max(vertices);
-        let lists = budget.reserve((workers * max * 4) as u64, "lists of updated vertices")?;
+        let lists = budget.reserve(list_bytes(vertices, workers), "lists of updated vertices")?;
         let touched = (0..workers).map(|_| Touched { list: Vec::new(), max, is_full: false }).collect();
         Ok(Cells { buffer, vertices, nothing: Vec::new(), touched, _lists: lists })
     }
@@ -148,17 +166,14 @@ impl Cells {
                 }
             }
         } else {
-            let (first, others) = touched.split_first_mut().expect("a list for each worker");
-            let mut all = std::mem::take(&mut first.list);
-            others.iter().for_each(|touched| all.extend_from_slice(&touched.list));
+            let mut all = Vec::with_capacity(touched.iter().map(|touched| touched.list.len()).sum());
+            touched.iter().for_each(|touched| all.extend_from_slice(&touched.list));
             all.sort_unstable();
             all.dedup();
             for &vertex in &all {
                 let cell = &mut cells[vertex as usize];
                 *cell = each(vertex, *cell)?;
             }
-            all.truncate(first.max);
-            first.list = all;
         }
         for touched in &mut touched {
             touched.list.clear();

@@ -69,7 +69,7 @@ pub(crate) trait VertexProgram: Clone + Send + Sync + 'static {
     /// The new state of a vertex.
     fn finalize(&self, vertex: u32, message: Self::Message, state: &Self::State) -> Self::State;
 
-    /// Whether [`VertexProgram::kept`] gives something else than nothing.
+    /// Whether a message can still improve on what [`VertexProgram::kept`] gave: then each one that does counts as new.
     const CELLS_KEEP_STATE: bool = false;
 
     /// A message that a vertex with this state has seen already: every message that would change nothing is passed over
@@ -195,22 +195,43 @@ impl Needs {
     }
 }
 
+impl Needs {
+    /// The free memory with which cells fit beside state on flash: windows and frontiers grow with it.
+    fn smallest_for_cells(&self, job: &Job, vertices: u64, cell_bytes: fn(u64, usize) -> u64) -> u64 {
+        let mut free = 0;
+        loop {
+            let (workers, window_bytes) = chunks::workers(job.budget().threads(), free, self.weighted);
+            let needed = chunks::memory_bytes(workers, window_bytes, self.weighted)
+                + frontier::memory_bytes(frontier_keys(vertices, free))
+                + cell_bytes(vertices, workers)
+                + self.flash_bytes;
+            if needed <= free {
+                return free;
+            }
+            free = needed;
+        }
+    }
+}
+
+/// Keys of a frontier in memory: two lists of them, the one that is read and the one that is written, take a sixteenth.
+fn frontier_keys(vertices: u64, free: u64) -> usize {
+    (free / 16 / 8).min(vertices).max(frontier::MEMORY_KEYS as u64) as usize
+}
+
 impl Layout {
     /// `kept_bytes` stay free for what the algorithm itself keeps.
     fn new(job: &Job, vertices: u64, tuning: &Tuning, kept_bytes: u64, needs: &Needs) -> Result<Layout> {
         let free = job.budget().free_bytes().saturating_sub(kept_bytes);
         let (workers, window_bytes) = chunks::workers(job.budget().threads(), free, needs.weighted);
-        // Two lists: the one that is read and the one that is written.
-        let frontier_keys =
-            (free / 16 / 8).clamp(frontier::MEMORY_KEYS as u64, vertices.max(frontier::MEMORY_KEYS as u64));
+        let frontier_keys = frontier_keys(vertices, free);
         let fixed = chunks::memory_bytes(workers, window_bytes, needs.weighted)
-            + frontier::memory_bytes(frontier_keys as usize);
+            + frontier::memory_bytes(frontier_keys);
         let layout = |state_in_memory, is_direct, sort_bytes| Layout {
             workers,
             window_bytes,
             state_in_memory,
             is_direct,
-            frontier_keys: frontier_keys as usize,
+            frontier_keys,
             sort_bytes,
         };
         if let Some(cell_bytes) = needs.cell_bytes.filter(|_| tuning.strategy.is_none_or(is_direct)) {
@@ -223,7 +244,7 @@ impl Layout {
             }
             if tuning.strategy.is_some() {
                 let (what, given) = ("updates in memory".to_string(), job.budget().memory_bytes());
-                let smallest = given + cells + needs.flash_bytes - free;
+                let smallest = given - free + needs.smallest_for_cells(job, vertices, cell_bytes);
                 return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
             }
         }
