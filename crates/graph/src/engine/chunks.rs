@@ -67,6 +67,8 @@ pub(crate) trait Sender: Sync {
     ) -> Result<()>;
 }
 
+/// Frontiers of fewer vertices are one worker's.
+const ALONE_VERTICES: usize = 256;
 /// Chunks that a worker has, one of them in use.
 const CHUNKS: usize = 4;
 
@@ -126,6 +128,8 @@ struct Source<'a, S: Sender> {
     window_edges: u64,
     small_max: usize,
     rows_max: usize,
+    /// Rows that a chunk has room for from the start.
+    rows_usual: usize,
     gathered: u64,
     edges: u64,
 }
@@ -134,7 +138,7 @@ impl<S: Sender> Source<'_, S> {
     /// The next chunk, or `None` where no active vertex is left.
     fn next_chunk(&mut self) -> Result<Option<Chunk<S::Sent>>> {
         self.job.check_cancelled()?;
-        let mut chunk = Chunk { rows: Vec::with_capacity(self.rows_max), small: Vec::new(), large: None };
+        let mut chunk = Chunk { rows: Vec::with_capacity(self.rows_usual), small: Vec::new(), large: None };
         let mut open: Option<Window> = None;
         while chunk.rows.len() < self.rows_max {
             let Some(row) = self.next_row()? else { break };
@@ -232,10 +236,13 @@ pub(super) fn send<S: Sender>(
     csr: &Csr,
     active: &Frontier,
     state: &mut VertexArray<S::State>,
-    window_bytes: usize,
-    sinks: Vec<S::Sink>,
+    pools: &mut Pools,
+    mut sinks: Vec<S::Sink>,
 ) -> Result<Sent<S::Sink>> {
+    let window_bytes = pools.window_bytes;
     let small_max = window_bytes / SMALL_BYTES;
+    // A thread costs more than sending from a few vertices.
+    let is_short = active.is_shorter_than(ALONE_VERTICES);
     let source = Mutex::new(Source {
         job,
         sender,
@@ -248,37 +255,57 @@ pub(super) fn send<S: Sender>(
         window_edges: (window_bytes - 2 * BLOCK_BYTES) as u64 / 4,
         small_max,
         rows_max: window_bytes / BYTES_PER_ROW,
+        rows_usual: if is_short { 0 } else { window_bytes / BYTES_PER_ROW },
         gathered: 0,
         edges: 0,
     });
     let weights = csr.weights.as_ref().filter(|_| S::READS_WEIGHTS);
-    let mut edge_pools = Pool::new(job, sinks.len(), window_bytes, SMALL_BYTES)?.into_iter();
-    let mut weight_pools = match weights {
-        Some(_) => Pool::new(job, sinks.len(), 2 * window_bytes, 2 * SMALL_BYTES)?,
-        None => Vec::new(),
+    if pools.edges.is_empty() {
+        pools.edges = Pool::new(job, sinks.len(), window_bytes, SMALL_BYTES)?;
     }
-    .into_iter();
+    if weights.is_some() && pools.weights.is_empty() {
+        pools.weights = Pool::new(job, sinks.len(), 2 * window_bytes, 2 * SMALL_BYTES)?;
+    }
+    let busy = if is_short { 1 } else { sinks.len() };
+    let idle = sinks.split_off(busy);
     let failed = AtomicBool::new(false);
-    let sinks = std::thread::scope(|scope| -> Result<Vec<_>> {
-        let mut threads = Vec::with_capacity(sinks.len());
-        for sink in sinks {
-            let worker = Worker {
-                job,
-                csr,
-                sender,
-                source: &source,
-                failed: &failed,
-                sink,
-                edges: edge_pools.next().expect("a pool for each worker"),
-                weights: weights.zip(weight_pools.next()),
-            };
-            threads.push(scope.spawn(move || worker.run()));
-        }
-        threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect()
+    let mut workers = Vec::with_capacity(busy);
+    for sink in sinks {
+        let edges = pools.edges.pop().expect("a pool for each worker");
+        let weights = weights.map(|file| (file, pools.weights.pop().expect("a pool for each worker")));
+        workers.push(Worker { job, csr, sender, source: &source, failed: &failed, sink, edges, weights });
+    }
+    let first = workers.pop().expect("at least one sink");
+    let done = std::thread::scope(|scope| -> Result<Vec<_>> {
+        let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
+        let first = first.run();
+        let mut done: Vec<_> =
+            threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
+        done.push(first);
+        done.into_iter().collect()
     })?;
+    let mut sinks = idle;
+    for worker in done {
+        sinks.push(worker.sink);
+        pools.edges.push(worker.edges);
+        pools.weights.extend(worker.weights.map(|(_, pool)| pool));
+    }
     let source = source.into_inner().expect("no panic under this lock");
     source.state.finish()?;
     Ok(Sent { sinks, gathered: source.gathered, edges: source.edges })
+}
+
+/// Buffers of all workers, made for the first superstep and kept for the next ones.
+pub(super) struct Pools {
+    window_bytes: usize,
+    edges: Vec<Pool>,
+    weights: Vec<Pool>,
+}
+
+impl Pools {
+    pub fn new(window_bytes: usize) -> Pools {
+        Pools { window_bytes, edges: Vec::new(), weights: Vec::new() }
+    }
 }
 
 /// A worker's buffers: a large one and a batch of small ones for each chunk.
@@ -334,20 +361,19 @@ struct Flying<M> {
 }
 
 impl<S: Sender> Worker<'_, '_, S> {
-    fn run(mut self) -> Result<S::Sink> {
+    fn run(mut self) -> Result<Self> {
         let result = self.work();
         if result.is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }
-        result.map(|()| self.sink)
+        result.map(|()| self)
     }
 
     fn work(&mut self) -> Result<()> {
         let (mut flying, mut is_last) = (VecDeque::with_capacity(CHUNKS), false);
         while !self.failed.load(Ordering::Relaxed) {
             while !is_last && flying.len() < CHUNKS {
-                let chunk = self.source.lock().expect("no panic under this lock").next_chunk()?;
-                match chunk {
+                match self.next_chunk()? {
                     Some(chunk) => flying.push_back(self.submit(chunk)?),
                     None => is_last = true,
                 }
@@ -356,6 +382,19 @@ impl<S: Sender> Worker<'_, '_, S> {
             self.process(next)?;
         }
         Ok(())
+    }
+
+    /// The next chunk; `None` at the end, and where another worker failed: a source that failed is not asked again.
+    fn next_chunk(&self) -> Result<Option<Chunk<S::Sent>>> {
+        let mut source = self.source.lock().expect("no panic under this lock");
+        if self.failed.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let chunk = source.next_chunk();
+        if chunk.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        chunk
     }
 
     fn submit(&mut self, chunk: Chunk<S::Sent>) -> Result<Flying<S::Sent>> {

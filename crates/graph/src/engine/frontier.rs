@@ -43,6 +43,11 @@ impl Frontier {
         }
     }
 
+    /// Whether there are fewer vertices than this.
+    pub fn is_shorter_than(&self, count: usize) -> bool {
+        matches!(self, Frontier::List { memory, file: None } if memory.len() < count)
+    }
+
     /// Streams the vertices, of which there are `vertices` in the graph.
     pub fn reader(&self, job: &Job, vertices: u64) -> Result<FrontierReader> {
         let (memory, file) = match self {

@@ -282,6 +282,7 @@ pub(crate) struct Engine<S: State> {
     tuning: Tuning,
     layout: Layout,
     cells: Option<Cells>,
+    pools: chunks::Pools,
     supersteps: u32,
     edges_traversed: u64,
     strategies: Vec<Strategy>,
@@ -336,6 +337,7 @@ impl<S: State> Engine<S> {
             tuning: *tuning,
             layout,
             cells,
+            pools: chunks::Pools::new(layout.window_bytes),
             supersteps: 0,
             edges_traversed: 0,
             strategies: Vec::new(),
@@ -393,8 +395,8 @@ impl<S: State> Engine<S> {
         self.job.start_phase(phase, "edges", if active.is_all() { entries } else { 0 });
         let mut gathered = 0;
         for rows in rows {
-            let window_bytes = self.layout.window_bytes;
-            let sent = chunks::send(&self.job, sender, rows, active, &mut self.state, window_bytes, sinks)?;
+            let state = &mut self.state;
+            let sent = chunks::send(&self.job, sender, rows, active, state, &mut self.pools, sinks)?;
             sinks = sent.sinks;
             gathered += sent.gathered;
             self.edges_traversed += sent.edges;
