@@ -312,16 +312,16 @@ class Graph:
         Parameters
         ----------
         source : int
-            The id of the vertex to start at; `NotFoundError` if the graph has none such. `InputError` if the graph has
-            no weights, or some below zero.
+            The id of the vertex to start at; `NotFoundError` if the graph has none such. `InputError` if
+            the graph has no weights, or some below zero.
         memory, threads, output, stream
             See `Graph`.
 
         Returns
         -------
         pyarrow.Table, pyarrow.RecordBatchReader or Result
-            Columns ``vertex`` (uint64) and ``distance`` (float64): the least sum of weights on a path from the source,
-            null where there is none.
+            Columns ``vertex`` (uint64) and ``distance`` (float64): the least sum of weights on a path from
+            the source, null where there is none.
 
         Examples
         --------
@@ -429,8 +429,9 @@ class Graph:
     ) -> pa.Table | pa.RecordBatchReader | Result:
         """Find communities by label propagation, as LDBC Graphalytics defines it.
 
-        Every vertex begins with its own id as label and takes, in each iteration, the label that most of its neighbours
-        have, the smallest of several. Directions do not count, but whom edges join both ways counts twice.
+        Every vertex begins with its own id as label and takes, in each iteration, the label that most of
+        its neighbours have, the smallest of several. Directions do not count, but whom edges join both ways
+        counts twice.
 
         Parameters
         ----------
@@ -489,8 +490,9 @@ class Graph:
     ) -> pa.Table | pa.RecordBatchReader | Result:
         """Tell how closely each vertex's neighbours are connected.
 
-        Local clustering coefficients, as LDBC Graphalytics defines them: of the pairs of a vertex's neighbours, the share
-        that an edge joins. Directions do not count for who is a neighbour; between two of them each direction is half.
+        Local clustering coefficients, as LDBC Graphalytics defines them: of the pairs of a vertex's
+        neighbours, the share that an edge joins. Directions do not count for who is a neighbour; between
+        two of them each direction is half.
 
         Parameters
         ----------
@@ -500,8 +502,8 @@ class Graph:
         Returns
         -------
         pyarrow.Table, pyarrow.RecordBatchReader or Result
-            Columns ``vertex`` (uint64) and ``coefficient`` (float64), 0 where there are fewer than two neighbours.
-            `inshore.summary` tells the number of ``triangles``.
+            Columns ``vertex`` (uint64) and ``coefficient`` (float64), 0 where there are fewer than two
+            neighbours. `inshore.summary` tells the number of ``triangles``.
 
         Examples
         --------

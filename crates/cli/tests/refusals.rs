@@ -68,10 +68,10 @@ fn a_graph_or_vertex_that_is_not_there_is_named() {
 fn shortest_paths_without_weights_or_with_some_below_zero_are_refused() {
     let folder = Folder::with_graph("g", EDGES);
     let line = refused(folder.run("graph sssp g --source 10"));
-    assert_eq!(line, "g: weights: found none, expected some: import the graph with --weighted");
+    assert_eq!(line, "g: expected edges with weights (import --weighted keeps them), got none");
     folder.run("graph import - --name n --weighted").stdin("1 2 0.5\n2 3 -0.25\n").ok();
     let line = refused(folder.run("graph sssp n --source 1"));
-    assert_eq!(line, "n: weights: found -0.25, expected 0 or more");
+    assert_eq!(line, "n: expected weights of 0 or more, got -0.25");
 }
 
 #[test]

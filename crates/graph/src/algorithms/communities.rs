@@ -5,7 +5,7 @@
 //! vertex stands for the user's id, and is in the same order.
 //!
 //! A most frequent label is no sum that could be combined on its way. Where the labels fit in memory, each vertex looks
-//! its neighbours' up: edges are streamed, nothing is sorted, and only rows of more than [`GATHERED_MAX`] edges go the
+//! its neighbours' up: edges are streamed, nothing is sorted, and only rows of more than 65,536 edges go the
 //! other way. Where they do not, each edge carries the label of its source, the key is destination and label, and
 //! sort-reduce counts: what arrives at a vertex lies together, and labels that many neighbours share are combined
 //! before they are written.

@@ -96,18 +96,17 @@ impl VertexProgram for Sssp {
 /// time that it got nearer. State is 8 bytes a vertex.
 ///
 /// # Errors
-/// [`Error::BadGraph`] where the graph has no weights, or some below zero on the way; [`Error::NoSuchVertex`];
+/// [`Error::BadInput`] where the graph has no weights, or some below zero on the way; [`Error::NoSuchVertex`];
 /// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
 pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     check_budget(job, "shortest paths")?;
-    let bad = |found: String, expected: &str| Error::BadGraph {
-        name: graph.info().name.clone(),
-        what: "weights",
+    let bad = |found: String, expected: &str| Error::BadInput {
+        place: graph.info().name.clone(),
         found,
         expected: expected.to_string(),
     };
     if !graph.info().weighted {
-        return Err(bad("none".to_string(), "some: import the graph with --weighted"));
+        return Err(bad("none".to_string(), "edges with weights (import --weighted keeps them)"));
     }
     let source = graph.number_of(job, options.source)?;
     let mut program = Sssp { negative: Arc::default() };
@@ -119,7 +118,7 @@ pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
         active = engine.superstep(&mut program, &[graph.out()], &active, true, None)?.active;
         let negative = f64::from_bits(program.negative.load(Ordering::Relaxed));
         if negative < 0.0 {
-            return Err(bad(negative.to_string(), "0 or more"));
+            return Err(bad(negative.to_string(), "weights of 0 or more"));
         }
     }
     let mut summary = engine.summary();
