@@ -182,7 +182,10 @@ fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
     }
     match (best, sizes) {
         (Some(best), _) => Ok(Some(best.into_top(columns))),
-        (_, Some(sizes)) => Ok(Some(sizes.largest(asked.top.unwrap_or(0) as usize)?)),
+        (_, Some(sizes)) => {
+            let column = columns.into_iter().nth(1).expect("a vertex and what it is part of");
+            Ok(Some(sizes.largest(asked.top.unwrap_or(0) as usize, column)?))
+        }
         _ => Ok(None),
     }
 }

@@ -1,4 +1,4 @@
-//! How many vertices each component has, for `--top`.
+//! How many vertices each component (or community) has, for `--top`.
 //!
 //! There can be as many components as vertices, so they are counted by a sort-reduce (key: component, value:
 //! vertices, operation: sum) in a part of the job's budget. Neighbouring rows of one component are counted
@@ -72,8 +72,8 @@ impl Sizes {
         Ok(())
     }
 
-    /// The largest components; of equally large ones, those with the smaller ids.
-    pub fn largest(mut self, limit: usize) -> graph::Result<Top> {
+    /// The largest components; of equally large ones, those with the smaller ids. `column` is what they are called.
+    pub fn largest(mut self, limit: usize, column: String) -> graph::Result<Top> {
         self.flush()?;
         self.job.start_phase("sizing components", "components", 0);
         self.sink.finish()?;
@@ -85,7 +85,7 @@ impl Sizes {
             }
             self.job.progress().add(block.keys.len() as u64);
         }
-        Ok(best.into_top(vec!["component".into(), "vertices".into()]))
+        Ok(best.into_top(vec![column, "vertices".into()]))
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
             let batch = [("vertex", column(part)), ("component", column(part))];
             sizes.count(&RecordBatch::try_from_iter(batch).unwrap()).unwrap();
         }
-        let json = serde_json::to_string(&sizes.largest(limit).unwrap()).unwrap();
+        let json = serde_json::to_string(&sizes.largest(limit, "component".into()).unwrap()).unwrap();
         assert_eq!(job.budget().reserved_bytes(), 0, "all memory came back");
         (json, job.counters().bytes_written())
     }

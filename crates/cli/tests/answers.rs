@@ -104,6 +104,8 @@ fn top_prints_the_first_rows_best_first() {
         "component  vertices\n       10         5\n       60         2\n       80         1\n"
     );
     assert_eq!(components.stderr, "");
+    let communities = folder.run("graph communities g --iterations 1 --top 2 --quiet").ok();
+    assert_eq!(communities.stdout, "community  vertices\n       10         2\n       30         2\n");
     let ranks = folder.run("graph pagerank g --top 3").ok().stdout;
     assert_eq!(ranks.split_whitespace().step_by(2).take(2).collect::<Vec<_>>(), ["vertex", "30"], "{ranks}");
     assert_eq!(ranks.lines().count(), 4);
