@@ -107,6 +107,9 @@ impl<P: VertexProgram> Operation for Reduce<P> {
     }
 }
 
+/// Supersteps that a job's report tells one by one.
+const PHASES_MAX: u32 = 64;
+
 /// Rows as short as this are pushed edge by edge.
 const SHORT_ROW: usize = 64;
 
@@ -391,7 +394,11 @@ impl<S: State> Engine<S> {
     ) -> Result<(Vec<P::Sink>, u64)> {
         self.supersteps += 1;
         let entries = rows.iter().map(|rows| rows.entries).sum();
-        let phase = format!("superstep {}", self.supersteps);
+        // A deep search has ten thousands: a report has no room for all of them.
+        let phase = match self.supersteps {
+            number @ ..=PHASES_MAX => format!("superstep {number}"),
+            _ => format!("supersteps after {PHASES_MAX}"),
+        };
         self.job.start_phase(phase, "edges", if active.is_all() { entries } else { 0 });
         let mut gathered = 0;
         for rows in rows {
