@@ -69,6 +69,13 @@ pub struct Tuning {
     pub chunk_bytes: Option<usize>,
 }
 
+impl Tuning {
+    /// Whether what is known of vertices may be kept in an array in memory, if it fits.
+    pub(crate) fn allows_dense(&self) -> bool {
+        self.strategy.is_none_or(|strategy| strategy == Strategy::Dense)
+    }
+}
+
 /// Makes the next rows of a table: at most some thousands.
 pub(crate) trait RowSource: Send {
     fn next_batch(&mut self) -> Result<Option<RecordBatch>>;

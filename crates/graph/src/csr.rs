@@ -11,7 +11,10 @@
 
 use std::{
     ops::Range,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use inshore_sortreduce::{Config, Operation, SortReduce, Sorted};
@@ -388,7 +391,7 @@ impl IndexCursor {
         } else if slot < self.slot {
             self.rewind();
         }
-        let degrees = self.present();
+        let (_, degrees) = self.present();
         let (degree, passed) = (degrees[slot], &degrees[self.slot..slot]);
         self.entry += passed.iter().map(|&degree| degree as u64).sum::<u64>();
         self.slot = slot;
@@ -404,28 +407,26 @@ impl IndexCursor {
         if page != self.page {
             self.load(page)?;
         }
-        Ok(self.present())
+        Ok(self.present().1)
     }
 
-    fn present(&self) -> &[u32] {
+    /// The present page: the number of its first edge, and degrees.
+    fn present(&self) -> (u64, &[u32]) {
         let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
         let at = start + ((self.page - first) * PAGE_BYTES) as usize;
-        typed(&buffer[at + 8..at + PAGE_BYTES as usize])
+        let entry = u64::from_le_bytes(buffer[at..at + 8].try_into().expect("8 bytes"));
+        (entry, typed(&buffer[at + 8..at + PAGE_BYTES as usize]))
     }
 
     fn rewind(&mut self) {
-        let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
-        let at = start + ((self.page - first) * PAGE_BYTES) as usize;
-        self.entry = u64::from_le_bytes(buffer[at..at + 8].try_into().expect("8 bytes"));
+        self.entry = self.present().0;
         self.slot = 0;
     }
 
     /// Where the page after the present one begins, by the degrees of this one.
     fn page_end(&self) -> u64 {
-        let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
-        let at = start + ((self.page - first) * PAGE_BYTES) as usize;
-        let entry = u64::from_le_bytes(buffer[at..at + 8].try_into().expect("8 bytes"));
-        entry + self.present().iter().map(|&degree| u64::from(degree)).sum::<u64>()
+        let (entry, degrees) = self.present();
+        entry + degrees.iter().map(|&degree| u64::from(degree)).sum::<u64>()
     }
 
     fn load(&mut self, page: u64) -> Result<()> {
@@ -683,8 +684,23 @@ pub(crate) const RANGE_UNIT: u64 = WINDOW_PAGES * PAGE_VERTICES;
 
 /// Vertices in a range of [`parallel_ranges`]: whole index windows, and about 16 ranges for each thread, so that a few
 /// long rows do not keep one thread busy alone.
-pub(crate) fn range_vertices(vertices: u64, threads: usize) -> u64 {
+fn range_vertices(vertices: u64, threads: usize) -> u64 {
     (vertices / (16 * threads as u64)).max(1).next_multiple_of(RANGE_UNIT)
+}
+
+/// As [`parallel_ranges`], each with its part of `values`, of which there is one for each vertex.
+pub(crate) fn parallel_parts<T: Send, S: Send>(
+    values: &mut [T],
+    states: Vec<S>,
+    work: impl Fn(&mut S, Range<u64>, &mut [T]) -> Result<()> + Sync,
+) -> Result<Vec<S>> {
+    let vertices = values.len() as u64;
+    let step = range_vertices(vertices, states.len()) as usize;
+    let parts: Vec<_> = values.chunks_mut(step).map(|part| Mutex::new(Some(part))).collect();
+    parallel_ranges(vertices, states, |state, range| {
+        let part = parts[range.start as usize / step].lock().expect("no panic under this lock").take();
+        work(state, range, part.expect("each range comes once"))
+    })
 }
 
 /// Calls `work` for ranges of [`range_vertices`], by as many threads as there are `states`; each thread has one of them.

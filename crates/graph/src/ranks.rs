@@ -31,6 +31,9 @@ impl Ranks {
     pub fn new(job: &Job, out: &Csr, threads: usize) -> Result<Ranks> {
         let count = out.vertices.div_ceil(RANGE_UNIT) as usize;
         let memory = job.budget().reserve((count * size_of::<Next>()) as u64, "ranks of vertices")?;
+        // What threads count, in lists that may have twice the room.
+        let counting = 2 * count * size_of::<(usize, Next)>();
+        let _counting = job.budget().reserve(counting as u64, "counts of degrees")?;
         let counted = parallel_ranges(out.vertices, vec![Vec::new(); threads], |counted, range| {
             let mut degrees = Degrees::new(job, out)?;
             let mut vertices = range;

@@ -10,7 +10,7 @@
 //! Numbers are whole until the last division, so that the answer is the same bit for bit.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -25,7 +25,7 @@ use crate::{
     Answer, Error, Graph, Result, Summary, Tuning,
     answer::VertexRows,
     check::Plain,
-    csr::{self, Csr, CsrWriter, Rows, Unweighted, edge_key, parallel_ranges, range_vertices},
+    csr::{self, Csr, CsrWriter, Rows, Unweighted, edge_key, parallel_parts, parallel_ranges},
     engine::{StateCursor, StateStream, VertexArray, flash_memory_bytes, memory_bytes},
     graph::check_budget,
     ids::Only,
@@ -74,8 +74,8 @@ pub fn clustering(graph: &Graph, job: &Job, options: &ClusteringOptions) -> Resu
     }
     let incoming = if graph.info().directed { Some(graph.in_edges(job)?.unweighted()) } else { None };
     let neighbours = Neighbours { job, out: graph.out().unweighted(), incoming };
-    let may_keep = options.tuning.strategy.is_none_or(|strategy| strategy == Strategy::Dense);
-    let in_memory = may_keep && memory_bytes::<u32>(vertices) <= job.budget().free_bytes() / 4;
+    let in_memory =
+        options.tuning.allows_dense() && memory_bytes::<u32>(vertices) <= job.budget().free_bytes() / 4;
     let mut degrees = neighbours.degrees(in_memory)?;
     let (turned, row_max) = neighbours.turned(&mut degrees)?;
     let triangles =
@@ -171,12 +171,7 @@ impl Neighbours<'_> {
             StateCursor::Memory(degrees) => {
                 let scans = if self.incoming.is_some() { 2 } else { 1 };
                 let threads = (csr::scan_threads(self.job) / scans).max(1);
-                let step = range_vertices(vertices, threads) as usize;
-                let parts: Vec<_> = degrees.chunks_mut(step).map(|part| Mutex::new(Some(part))).collect();
-                parallel_ranges(vertices, vec![(); threads], |(), range| {
-                    let part = &parts[range.start as usize / step];
-                    let part = part.lock().expect("no panic under this lock").take();
-                    let part = part.expect("each range comes once");
+                parallel_parts(degrees, vec![(); threads], |(), range, part| {
                     let first = range.start as u32;
                     let mut edges = 0;
                     self.scan(range, |vertex, _, _| {

@@ -13,7 +13,7 @@
 use std::{
     ops::Range,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -29,7 +29,7 @@ use crate::{
     Answer, Graph, Result, Summary, Tuning,
     answer::VertexRows,
     check::Plain,
-    csr::{self, Csr, Rows, edge_key, parallel_ranges, range_vertices},
+    csr::{self, Csr, Rows, edge_key, parallel_parts},
     engine::{Engine, Frontier, Sender, StateStream, VertexArray, memory_bytes},
     graph::check_budget,
     ids::Translation,
@@ -109,17 +109,16 @@ pub fn communities(graph: &Graph, job: &Job, options: &CommunitiesOptions) -> Re
         rows.push(graph.in_edges(job)?.unweighted());
     }
     let rows: Vec<&Csr> = rows.iter().collect();
-    let strategy = options.tuning.strategy;
-    let may_look_up = strategy.is_none_or(|strategy| strategy == Strategy::Dense);
-    let (mut summary, mut labels) = match Lookup::fit(job, graph.vertices(), &rows).filter(|_| may_look_up) {
-        Some(lookup) => lookup.run(options.iterations)?,
-        None if strategy == Some(Strategy::Dense) => {
-            let (what, given) = ("labels in memory".to_string(), job.budget().memory_bytes());
-            let smallest = given + 4 * memory_bytes::<u32>(graph.vertices()) + LONG_ROWS_BYTES_MAX;
-            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
-        }
-        None => exchange(job, graph.vertices(), &rows, options)?,
-    };
+    let (mut summary, mut labels) =
+        match Lookup::fit(job, graph.vertices(), &rows).filter(|_| options.tuning.allows_dense()) {
+            Some(lookup) => lookup.run(options.iterations)?,
+            None if options.tuning.strategy == Some(Strategy::Dense) => {
+                let (what, given) = ("labels in memory".to_string(), job.budget().memory_bytes());
+                let smallest = given + 4 * memory_bytes::<u32>(graph.vertices()) + LONG_ROWS_BYTES_MAX;
+                return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
+            }
+            None => exchange(job, graph.vertices(), &rows, options)?,
+        };
     summary.notice = graph.reverse_notice();
     let mut translation = Translation::new(graph, job, |each| labels.for_each(|v, label| each(v, *label)))?;
     let schema = Arc::new(Schema::new(vec![
@@ -265,18 +264,13 @@ impl<'a> Lookup<'a> {
             workers.push((sorter.sink()?, Vec::with_capacity(GATHERED_MAX as usize)));
         }
         let changed = AtomicU64::new(0);
-        let step = range_vertices(self.vertices, self.threads) as usize;
-        let parts = next.chunks_mut(step).map(|part| Mutex::new(Some(part)));
-        let parts: Vec<_> = parts.collect();
-        let workers = parallel_ranges(self.vertices, workers, |(sink, gathered), range| {
-            let part = &parts[range.start as usize / step];
-            let part = part.lock().expect("no panic under this lock").take().expect("each range comes once");
+        let workers = parallel_parts(next, workers, |(sink, gathered), range, next| {
             let mut readers = Vec::with_capacity(self.rows.len());
             for rows in self.rows {
                 readers.push(Rows::new(self.job, rows, range.clone())?);
             }
             let (mut edges, mut others) = (0, 0);
-            for (vertex, next) in (range.start as u32..).zip(part) {
+            for (vertex, next) in (range.start as u32..).zip(next) {
                 let mut degree = 0u64;
                 for reader in &mut readers {
                     degree += reader.start(vertex)? as u64;
@@ -303,7 +297,6 @@ impl<'a> Lookup<'a> {
             self.job.progress().add(edges);
             Ok(())
         })?;
-        drop(parts);
         for (sink, _) in workers {
             sink.finish()?;
         }

@@ -19,7 +19,7 @@ use arrow::{
     array::UInt64Builder,
     datatypes::{DataType, Field, Schema},
 };
-use inshore_sortreduce::{Strategy, prefetch};
+use inshore_sortreduce::prefetch;
 use inshore_store::Job;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -40,6 +40,7 @@ pub struct ComponentsOptions {
     pub tuning: Tuning,
 }
 
+/// Scanning edges, and then translating and writing labels, needs so much beside the forest, and a sixteenth.
 const BESIDE_FOREST_BYTES: u64 = 4 << 20;
 
 #[derive(Clone)]
@@ -84,11 +85,9 @@ impl VertexProgram for Components {
 pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Result<Answer> {
     check_budget(job, "components")?;
     let forest_bytes = memory_bytes::<u32>(graph.vertices());
-    let may_join = options.tuning.strategy.is_none_or(|strategy| strategy == Strategy::Dense);
     let free = job.budget().free_bytes();
-    // What scans and then translates and writes labels needs memory beside them.
     let fits = forest_bytes + BESIDE_FOREST_BYTES + free / 16 <= free;
-    let (mut summary, mut labels) = match may_join && fits {
+    let (mut summary, mut labels) = match options.tuning.allows_dense() && fits {
         true => join(graph, job)?,
         false => propagate(graph, job, options)?,
     };

@@ -237,7 +237,7 @@ impl Layout {
             frontier_keys,
             sort_bytes,
         };
-        if let Some(cell_bytes) = needs.cell_bytes.filter(|_| tuning.strategy.is_none_or(is_direct)) {
+        if let Some(cell_bytes) = needs.cell_bytes.filter(|_| tuning.allows_dense()) {
             let cells = fixed + cell_bytes(vertices, workers);
             if cells + needs.state_bytes <= free {
                 return Ok(layout(true, true, 0));
@@ -258,10 +258,6 @@ impl Layout {
             if state_in_memory { free.saturating_sub(fixed + needs.state_bytes) } else { with_flash };
         Ok(layout(state_in_memory, false, sort_bytes))
     }
-}
-
-fn is_direct(strategy: Strategy) -> bool {
-    strategy == Strategy::Dense
 }
 
 fn sort_config<O: Operation>(vertices: u64, sinks: usize, memory_bytes: u64, tuning: &Tuning) -> Config {
@@ -377,6 +373,17 @@ impl<S: State> Engine<S> {
         Ok(step)
     }
 
+    /// `edges` are those that it will walk along, 0 where that is not known.
+    fn begin_superstep(&mut self, edges: u64) {
+        self.supersteps += 1;
+        // A deep search has ten thousands: a report has no room for all of them.
+        let phase = match self.supersteps {
+            number @ ..=PHASES_MAX => format!("superstep {number}"),
+            _ => format!("supersteps after {PHASES_MAX}"),
+        };
+        self.job.start_phase(phase, "edges", edges);
+    }
+
     fn used(&mut self, strategy: Strategy) {
         if !self.strategies.contains(&strategy) {
             self.strategies.push(strategy);
@@ -392,14 +399,8 @@ impl<S: State> Engine<S> {
         active: &Frontier,
         mut sinks: Vec<P::Sink>,
     ) -> Result<(Vec<P::Sink>, u64)> {
-        self.supersteps += 1;
         let entries = rows.iter().map(|rows| rows.entries).sum();
-        // A deep search has ten thousands: a report has no room for all of them.
-        let phase = match self.supersteps {
-            number @ ..=PHASES_MAX => format!("superstep {number}"),
-            _ => format!("supersteps after {PHASES_MAX}"),
-        };
-        self.job.start_phase(phase, "edges", if active.is_all() { entries } else { 0 });
+        self.begin_superstep(if active.is_all() { entries } else { 0 });
         let mut gathered = 0;
         for rows in rows {
             let state = &mut self.state;

@@ -4,16 +4,13 @@
 //! ask for lie together in the cache. Reading them needs no atomic operation, misses of the cache overlap, and each state
 //! is written once, in order. A random access beyond the cache is what a superstep in memory costs: this saves most of them.
 
-use std::sync::Mutex;
-
 use inshore_sortreduce::Strategy;
-
 use inshore_store::Job;
 
 use super::{Engine, Message, State, VertexProgram, chunks};
 use crate::{
     Result,
-    csr::{self, Csr, Degrees, Rows, parallel_ranges, range_vertices},
+    csr::{self, Csr, Degrees, Rows, parallel_parts, parallel_ranges},
     ranks::Ranks,
 };
 
@@ -58,12 +55,10 @@ impl<S: State> Engine<S> {
         let PullEdges { out, incoming, ranks } = edges;
         assert!(P::EVERY_VERTEX && !P::WEIGHTED, "all vertices, and no weights");
         self.used(Strategy::Dense);
-        self.supersteps += 1;
+        self.begin_superstep(incoming.entries);
         self.edges_traversed += incoming.entries;
-        self.job.start_phase(format!("superstep {}", self.supersteps), "edges", incoming.entries);
         let buffers = self.buffers() as usize;
         let (job, vertices, workers) = (&self.job, self.vertices, self.layout.workers);
-        let step = range_vertices(vertices, workers) as usize;
         let states = self.state.in_memory().expect("checked by the caller");
         let messages = self.cells.as_mut().expect("checked by the caller").unused::<P::Message>();
 
@@ -85,9 +80,7 @@ impl<S: State> Engine<S> {
         program.gathered(sums.into_iter().sum());
 
         let program = &*program;
-        let parts: Vec<_> = states.chunks_mut(step).map(|part| Mutex::new(Some(part))).collect();
-        let changes = parallel_ranges(vertices, vec![0; workers], |change, range| {
-            let states = take(&parts[range.start as usize / step]);
+        let changes = parallel_parts(states, vec![0; workers], |change, range, states| {
             let rows = Rows::deep(job, incoming, range.clone(), buffers)?;
             let (mut states, mut edges) = (states.iter_mut(), 0);
             let add = |received: P::Message, row: &[u32]| {
@@ -107,8 +100,4 @@ impl<S: State> Engine<S> {
         })?;
         Ok(changes.into_iter().sum())
     }
-}
-
-fn take<T>(part: &Mutex<Option<T>>) -> T {
-    part.lock().expect("no panic under this lock").take().expect("each range comes once")
 }
