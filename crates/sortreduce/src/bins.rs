@@ -19,7 +19,7 @@ pub(crate) struct BinsPart<O: Operation> {
     sinks: Arc<Vec<Binned<O::Value>>>,
     bins: Range<usize>,
     /// Readers that have room beside each other.
-    readers_max: usize,
+    pub readers_max: usize,
 }
 
 impl<O: Operation> BinsPart<O> {
@@ -33,8 +33,7 @@ impl<O: Operation> BinsPart<O> {
     }
 
     /// Cuts the bins into parts with about equally many records.
-    pub fn split(self, parts: usize) -> Vec<BinsPart<O>> {
-        let parts = parts.min(self.readers_max).max(1);
+    pub fn split(self, parts: usize, readers: usize) -> Vec<BinsPart<O>> {
         let all: u64 = self.bins.clone().map(|bin| self.records(bin)).sum();
         let (mut start, mut done) = (self.bins.start, 0);
         let part = |number: usize| {
@@ -51,10 +50,15 @@ impl<O: Operation> BinsPart<O> {
                 plan: self.plan,
                 sinks: self.sinks.clone(),
                 bins,
-                readers_max: self.readers_max / parts,
+                readers_max: self.readers_max / readers,
             }
         };
         (0..parts).map(part).collect()
+    }
+
+    /// Memory that reading takes.
+    pub fn reading_bytes(&self) -> usize {
+        self.plan.reader_bytes
     }
 
     /// Takes the memory for one bin's table and starts to read.

@@ -177,19 +177,19 @@ impl<O: Operation> DensePart<O> {
         DensePart { shards: shards.collect(), first: 0, plan: dense.plan, scan_bytes, of: PhantomData }
     }
 
-    fn scan_records(&self, parts: usize) -> usize {
+    /// Records that each of so many readers hands out at once; none where they have no room beside each other.
+    pub fn scan_records(&self, readers: usize) -> usize {
         let (key_bytes, value_bytes) = (size_of::<O::Key>(), size_of::<O::Value>());
         let fits = |&records: &usize| {
-            taken_bytes(records * key_bytes) + taken_bytes(records * value_bytes) <= self.scan_bytes / parts
+            taken_bytes(records * key_bytes) + taken_bytes(records * value_bytes) <= self.scan_bytes / readers
         };
         let halved = std::iter::successors(Some(self.plan.scan_records), |records| Some(records / 2));
         halved.take_while(|&records| records >= 64).find(fits).unwrap_or(0)
     }
 
     /// Cuts the shards into parts with about equally many records.
-    pub fn split(self, parts: usize) -> Vec<DensePart<O>> {
-        let parts = (1..=parts).rev().find(|&parts| parts == 1 || self.scan_records(parts) > 0).unwrap_or(1);
-        let (plan, scan_bytes) = (self.plan, self.scan_bytes / parts);
+    pub fn split(self, parts: usize, readers: usize) -> Vec<DensePart<O>> {
+        let (plan, scan_bytes) = (self.plan, self.scan_bytes / readers);
         let counts: Vec<u64> = self.shards.iter().map(|shard| shard.records::<O::Value>(&plan)).collect();
         let all: u64 = counts.iter().sum();
         let mut shards = self.shards.into_iter().zip(counts).enumerate().peekable();
@@ -208,6 +208,12 @@ impl<O: Operation> DensePart<O> {
             DensePart { shards: taken, first, plan, scan_bytes, of: PhantomData }
         };
         (0..parts).map(part).collect()
+    }
+
+    /// Memory that reading takes.
+    pub fn reading_bytes(&self) -> usize {
+        let records = self.scan_records(1);
+        taken_bytes(records * size_of::<O::Key>()) + taken_bytes(records * size_of::<O::Value>())
     }
 
     /// Takes memory for the records that are handed out.

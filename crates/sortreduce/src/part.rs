@@ -19,7 +19,7 @@ use crate::{
     dense::DensePart,
     keyrange::KeyRange,
     merge::{ChunkReader, Merge, SortedChunk, Source, read_buffers},
-    plan::MergePlan,
+    plan::{MergePlan, MergeSizes},
     run::{Run, RunReader},
     sort::{Sorter, slab_records_in, sorter_bytes},
     sorted::Records,
@@ -27,6 +27,12 @@ use crate::{
 
 /// Slabs of parts in memory are not smaller.
 const SLAB_RECORDS_MIN: usize = 256;
+/// For each block that is read twice there are so many that are not, where the number of parts is free.
+const WHOLE_PER_CUT: u64 = 8;
+
+fn sorter_of<O: Operation>(slab_records: usize) -> usize {
+    sorter_bytes(slab_records, size_of::<O::Key>(), size_of::<O::Value>())
+}
 
 /// What a part will read.
 pub(crate) enum Part<O: Operation> {
@@ -37,13 +43,42 @@ pub(crate) enum Part<O: Operation> {
 }
 
 impl<O: Operation> Part<O> {
-    /// Cuts it into `parts`, or fewer where the memory of one is too little for so many.
-    pub fn split(self, parts: usize) -> Vec<Part<O>> {
+    /// How many parts, up to `readers`, have memory to be read at the same time.
+    pub fn readers(&self, readers: usize) -> usize {
+        let fits = |&readers: &usize| match self {
+            Part::Dense(dense) => dense.scan_records(readers) > 0,
+            Part::Chunks(chunks) => chunks.fits(readers),
+            Part::Runs(runs) => runs.fits(readers),
+            Part::Bins(bins) => readers <= bins.readers_max,
+        };
+        (2..=readers).rev().find(fits).unwrap_or(1)
+    }
+
+    /// Cuts it into `parts`, of which so many `readers` are read at the same time and divide the memory.
+    pub fn split(self, parts: usize, readers: usize) -> Vec<Part<O>> {
         match self {
-            Part::Dense(dense) => dense.split(parts).into_iter().map(Part::Dense).collect(),
-            Part::Chunks(chunks) => chunks.split(parts).into_iter().map(Part::Chunks).collect(),
-            Part::Runs(runs) => runs.split(parts).into_iter().map(Part::Runs).collect(),
-            Part::Bins(bins) => bins.split(parts).into_iter().map(Part::Bins).collect(),
+            Part::Dense(dense) => dense.split(parts, readers).into_iter().map(Part::Dense).collect(),
+            Part::Chunks(chunks) => chunks.split(parts, readers).into_iter().map(Part::Chunks).collect(),
+            Part::Runs(runs) => runs.split(parts, readers).into_iter().map(Part::Runs).collect(),
+            Part::Bins(bins) => bins.split(parts, readers).into_iter().map(Part::Bins).collect(),
+        }
+    }
+
+    /// Into how many parts it is cut at most, such that little is read twice.
+    pub fn parts_max(&self) -> usize {
+        match self {
+            Part::Runs(runs) => runs.parts_max(),
+            Part::Dense(_) | Part::Chunks(_) | Part::Bins(_) => usize::MAX,
+        }
+    }
+
+    /// Memory that reading takes, at most.
+    pub fn reading_bytes(&self) -> usize {
+        match self {
+            Part::Dense(dense) => dense.reading_bytes(),
+            Part::Chunks(chunks) => sorter_of::<O>(chunks.slab_records(1)),
+            Part::Runs(runs) => runs.reading_bytes(),
+            Part::Bins(bins) => bins.reading_bytes(),
         }
     }
 
@@ -82,21 +117,22 @@ impl<O: Operation> ChunksPart<O> {
         ChunksPart { operation, chunks, range: KeyRange::ALL, sorter_bytes, slab_records_max }
     }
 
-    fn slab_records(&self, parts: usize) -> usize {
-        slab_records_in::<O::Key, O::Value>(self.sorter_bytes / parts).min(self.slab_records_max)
+    fn slab_records(&self, readers: usize) -> usize {
+        slab_records_in::<O::Key, O::Value>(self.sorter_bytes / readers).min(self.slab_records_max)
     }
 
-    fn split(self, parts: usize) -> Vec<ChunksPart<O>> {
-        let least = SLAB_RECORDS_MIN.max(4 * self.chunks.len());
-        let parts = (1..=parts).rev().find(|&parts| parts == 1 || self.slab_records(parts) >= least);
-        let parts = parts.unwrap_or(1);
+    fn fits(&self, readers: usize) -> bool {
+        self.slab_records(readers) >= SLAB_RECORDS_MIN.max(4 * self.chunks.len())
+    }
+
+    fn split(self, parts: usize, readers: usize) -> Vec<ChunksPart<O>> {
         let below = |key| self.chunks.iter().map(|chunk| chunk.halves_below(key)).sum();
         let ranges = self.range.split(parts, below);
         let part = |range| ChunksPart {
             operation: self.operation.clone(),
             chunks: self.chunks.clone(),
             range,
-            sorter_bytes: self.sorter_bytes / parts,
+            sorter_bytes: self.sorter_bytes / readers,
             slab_records_max: self.slab_records_max,
         };
         ranges.into_iter().map(part).collect()
@@ -115,20 +151,41 @@ pub(crate) struct RunsPart<O: Operation> {
     plan: MergePlan,
     runs: Vec<Run<O::Key>>,
     range: KeyRange<O::Key>,
-    /// How many parts divide the memory.
-    parts: usize,
+    /// How many parts are read at the same time and divide the memory.
+    readers: usize,
 }
 
 impl<O: Operation> RunsPart<O> {
-    /// All records of `runs`, with one of `parts` parts of the memory.
-    pub fn new(operation: O, plan: MergePlan, runs: Vec<Run<O::Key>>, parts: usize) -> Self {
-        RunsPart { operation, plan, runs, range: KeyRange::ALL, parts }
+    /// All records of `runs`, with the memory that one of `readers` has.
+    pub fn new(operation: O, plan: MergePlan, runs: Vec<Run<O::Key>>, readers: usize) -> Self {
+        RunsPart { operation, plan, runs, range: KeyRange::ALL, readers }
     }
 
-    fn split(self, parts: usize) -> Vec<RunsPart<O>> {
-        let fits =
-            |parts: usize| self.plan.merge::<O::Key, O::Value>(self.parts * parts).fan_in >= self.runs.len();
-        let parts = (1..=parts).rev().find(|&parts| parts == 1 || fits(parts)).unwrap_or(1);
+    fn fits(&self, readers: usize) -> bool {
+        self.plan.merge::<O::Key, O::Value>(self.readers * readers).fan_in >= self.runs.len()
+    }
+
+    /// A part reads two blocks of each run that others read too.
+    fn parts_max(&self) -> usize {
+        (self.blocks() / (2 * self.runs.len().max(1) as u64) / WHOLE_PER_CUT).max(1) as usize
+    }
+
+    fn blocks(&self) -> u64 {
+        self.runs.iter().map(|run| run.blocks_in(&self.range)).sum()
+    }
+
+    /// Bytes of one of the two buffers of each run.
+    fn unit_bytes(&self, sizes: &MergeSizes) -> usize {
+        let runs = self.runs.iter().filter(|run| run.blocks_in(&self.range) > 0).count();
+        sizes.unit_bytes(runs.max(1), self.blocks() * self.plan.block_bytes as u64)
+    }
+
+    fn reading_bytes(&self) -> usize {
+        let sizes = self.plan.merge::<O::Key, O::Value>(self.readers);
+        sorter_of::<O>(sizes.slab_records) + sizes.readers_bytes(self.runs.len(), self.unit_bytes(&sizes))
+    }
+
+    fn split(self, parts: usize, readers: usize) -> Vec<RunsPart<O>> {
         let below = |key| self.runs.iter().map(|run| run.below(key)).sum();
         let ranges = self.range.split(parts, below);
         let part = |range| RunsPart {
@@ -136,22 +193,21 @@ impl<O: Operation> RunsPart<O> {
             plan: self.plan,
             runs: self.runs.clone(),
             range,
-            parts: self.parts * parts,
+            readers: self.readers * readers,
         };
         ranges.into_iter().map(part).collect()
     }
 
     /// A merge of all runs in the range.
     pub fn begin(self, job: &Job) -> Result<Merge<O>> {
-        let sizes = self.plan.merge::<O::Key, O::Value>(self.parts);
+        let sizes = self.plan.merge::<O::Key, O::Value>(self.readers);
+        let unit_bytes = self.unit_bytes(&sizes);
         let sorter = Sorter::new(self.operation, sizes.slab_records, job.budget())?;
         let mut runs = self.runs;
         runs.retain(|run| run.blocks_in(&self.range) > 0);
         if runs.is_empty() {
             return Ok(Merge::new(job, Vec::new(), sorter));
         }
-        let blocks: u64 = runs.iter().map(|run| run.blocks_in(&self.range)).sum();
-        let unit_bytes = sizes.unit_bytes(runs.len(), blocks * self.plan.block_bytes as u64);
         let buffers = read_buffers(job, runs.len(), unit_bytes)?;
         let readers = runs.into_iter().zip(buffers);
         let sources =

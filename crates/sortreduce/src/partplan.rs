@@ -42,6 +42,8 @@ pub(crate) struct PartitionPlan {
     /// Reads of a block on their way to one reader.
     pub reads_ahead: usize,
     pub scan_records: usize,
+    /// What a reader takes.
+    pub reader_bytes: usize,
     /// Readers that have room side by side.
     pub readers_max: usize,
 }
@@ -131,6 +133,7 @@ impl Shape<'_> {
             blocks_max: (index_bytes / sinks).saturating_sub(2 << 12) / block_index_bytes,
             reads_ahead,
             scan_records,
+            reader_bytes: reader,
             readers_max: (left - sinks * staging) / reader,
         })
     }

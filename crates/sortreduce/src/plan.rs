@@ -140,6 +140,11 @@ impl MergeSizes {
         (blocks.saturating_sub(1) | 1) * self.block_bytes
     }
 
+    /// Memory that readers of `runs` runs take with two buffers of `unit_bytes` each.
+    pub fn readers_bytes(&self, runs: usize, unit_bytes: usize) -> usize {
+        taken_bytes(2 * runs * unit_bytes) + runs * self.reader_bytes
+    }
+
     /// Bytes of the buffer that those of `runs` runs are cut from, at most.
     fn buffer_bytes(&self, runs: usize) -> usize {
         largest_buffer(self.read_bytes.saturating_sub(runs * self.reader_bytes))

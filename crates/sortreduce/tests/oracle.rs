@@ -288,6 +288,40 @@ fn the_parts_of_a_result_hold_about_equally_many_records() {
     }
 }
 
+/// Parts that are read in turns are the same stream, in the memory that was told, and little is read twice.
+#[test]
+fn parts_in_turns_are_the_whole_in_the_memory_that_they_tell() {
+    let operation = by(|a: u64, b| a + b);
+    let records: Vec<(u64, u64)> = (0..1_200_000).map(|n| (n * 7919 % 1_200_007 * 3, n)).collect();
+    let expected = model(&operation, &records);
+    let dense = Config { key_range: Some(1 << 22), ..config(64 * MIB, 2) };
+    let bins = Config { strategy: Some(Strategy::Partition), ..dense.clone() };
+    let memory = Config { strategy: Some(Strategy::Merge), ..config(64 * MIB, 2) };
+    let flash = Config { chunk_bytes: Some(1 << 20), ..memory.clone() };
+    let small = Config { memory_bytes: 4 * MIB, ..memory.clone() };
+    for config in [dense, bins, memory, flash, small] {
+        for (parts, readers) in [(1, 1), (7, 1), (20, 2), (1000, 3)] {
+            let job = job(config.memory_bytes, &[]);
+            let sort = SortReduce::new(&job.job, operation.clone(), &config).unwrap();
+            common::push_all(&sort, 2, &records).unwrap();
+            let (sorted, readers) = sort.finish().unwrap().split_in_turns(parts, readers).unwrap();
+            assert!((1..=parts).contains(&sorted.len()) && (1..=3).contains(&readers));
+            let told: Vec<u64> = sorted.iter().map(|part| part.reading_bytes()).collect();
+            let mut got = Vec::new();
+            for (mut part, told) in sorted.into_iter().zip(told) {
+                let held = job.job.budget().reserved_bytes();
+                while let Some(block) = part.next_block().unwrap() {
+                    // What was read to its end may be handed back.
+                    let read = job.job.budget().reserved_bytes().saturating_sub(held);
+                    assert!(read <= told, "{read} bytes where {told} were told, {config:?}");
+                    got.extend(block.keys.iter().copied().zip(block.values.iter().copied()));
+                }
+            }
+            assert_same(&got, &expected, "parts in turns");
+        }
+    }
+}
+
 #[test]
 #[should_panic(expected = "a result is cut before its first block is read")]
 fn a_result_that_is_being_read_is_not_cut() {
