@@ -7,7 +7,7 @@ use inshore_store::{Job, Store};
 
 use crate::{
     Error, GraphInfo, Result,
-    csr::{Unweighted, edge_key, writer_bytes},
+    csr::{Numbered, Unweighted, edge_key, writer_bytes},
     graph::{self, check_budget},
     import::{Draft, write_graph},
 };
@@ -128,7 +128,7 @@ pub fn generate(
     })?;
     let vertices = 1u64 << kronecker.scale;
     let draft = Draft { vertices, directed: true, dense_ids: true, id_min: 0, id_max: vertices - 1, reverse };
-    write_graph::<Unweighted>(job, builder, name, sorter.finish()?, draft)
+    write_graph::<Unweighted>(job, builder, name, sorter.finish()?, draft, &Numbered)
 }
 
 fn check(kronecker: &Kronecker) -> Result<()> {

@@ -25,7 +25,9 @@ use crate::{
     Answer, Error, Graph, Result, Summary, Tuning,
     answer::VertexRows,
     check::Plain,
-    csr::{self, Csr, CsrWriter, Rows, Unweighted, edge_key, parallel_parts, parallel_ranges},
+    csr::{
+        self, Csr, CsrWriter, Numbered, Rows, Staged, Unweighted, edge_key, parallel_parts, parallel_ranges,
+    },
     engine::{StateCursor, StateStream, VertexArray, flash_memory_bytes, memory_bytes},
     graph::check_budget,
     ids::Only,
@@ -40,9 +42,6 @@ pub struct ClusteringOptions {
 
 /// A turned row's entry is a vertex and whether edges lead both ways, in 32 bits.
 const VERTICES_MAX: u64 = 1 << 31;
-
-/// Turned edges that are collected before they are written.
-const STAGED: usize = 8 << 10;
 
 /// Adds up what triangles give to a corner.
 #[derive(Clone)]
@@ -203,12 +202,13 @@ impl Neighbours<'_> {
         let create = |name: &str, block_bytes, buffer_bytes| {
             Ok(FileWriter::create(job, &format!("turned.{name}"), block_bytes, buffer_bytes)?)
         };
+        let rows = CsrWriter::new(job, create, vertices, false, false)?;
         let mut writer = TurnedWriter {
             name: self.out.edges.name().to_string(),
             last: None,
-            rows: CsrWriter::new(job, create, vertices, false, false)?,
-            keys: Vec::with_capacity(STAGED),
-            none: vec![(); STAGED],
+            keys: Vec::with_capacity(csr::STEP),
+            staged: rows.stage::<Unweighted>(),
+            rows,
         };
         match degrees.cursor()? {
             StateCursor::Memory(degrees) => {
@@ -263,9 +263,9 @@ struct TurnedWriter {
     /// Of the edges that are turned.
     name: String,
     last: Option<u64>,
-    rows: CsrWriter,
     keys: Vec<u64>,
-    none: Vec<()>,
+    staged: Staged,
+    rows: CsrWriter,
 }
 
 impl TurnedWriter {
@@ -276,13 +276,13 @@ impl TurnedWriter {
         }
         self.last = Some(key);
         self.keys.push(key);
-        if self.keys.len() == STAGED { self.flush() } else { Ok(()) }
+        if self.keys.len() == csr::STEP { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.rows.push::<Unweighted>(&self.keys, &self.none[..self.keys.len()])?;
+        self.staged.push::<Unweighted>(&self.keys, &[(); csr::STEP], &Numbered);
         self.keys.clear();
-        Ok(())
+        self.rows.append(&mut self.staged)
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use inshore_sortreduce::{Config, Operation, Sink, SortReduce};
-use inshore_store::{Buffer, CheckedFile, DatasetBuilder, FileReader, FileWriter, Job};
+use inshore_sortreduce::{Config, Operation, Sink, SortReduce, prefetch};
+use inshore_store::{Buffer, CheckedFile, DatasetBuilder, FileReader, FileWriter, Job, taken_bytes};
 
-use crate::{Result, ids};
+use crate::{Result, csr::Numbering, ids};
 
 /// Ids above the bitmap, as keys without a value.
 #[derive(Clone)]
@@ -20,6 +20,11 @@ impl Operation for Distinct {
     fn combine(&self, _: (), _: ()) {}
 }
 
+/// Keys ahead of the present one whose bits are asked for.
+const AHEAD: usize = 24;
+/// A bit for every id of 32 bits.
+const BITMAP_BYTES_MAX: u64 = 1 << (32 - 3);
+
 /// The ids seen so far: a bit each below a limit that the budget sets, sort-reduce above it.
 pub(super) struct IdSet {
     bitmap: Buffer,
@@ -28,9 +33,9 @@ pub(super) struct IdSet {
 }
 
 impl IdSet {
-    /// Half of `memory_bytes` go to the bitmap, half to the sorting of higher ids.
+    /// Half of `memory_bytes` go to the bitmap, half to the sorting of higher ids. Ids in the bitmap have 32 bits at most.
     pub fn new(job: &Job, memory_bytes: u64) -> Result<IdSet> {
-        let bitmap_bytes = (memory_bytes / 2).next_power_of_two() / 2;
+        let bitmap_bytes = ((memory_bytes / 2).next_power_of_two() / 2).min(BITMAP_BYTES_MAX);
         let sinks = super::lane::count(job);
         let config = Config { memory_bytes: memory_bytes / 2, sinks, name: "ids", ..Config::default() };
         let high = SortReduce::new(job, Distinct, &config)?;
@@ -42,11 +47,16 @@ impl IdSet {
         Ok(IdSet { bitmap, high, high_sinks: Mutex::new(high_sinks) })
     }
 
+    /// Memory that [`IdSet::seal`] takes at most where all ids are in the bitmap.
+    pub fn sealing_bytes(&self) -> u64 {
+        taken_bytes(self.bitmap.len() / 2) as u64 + 2 * ids::BLOCK_BYTES as u64
+    }
+
     /// A view for one thread.
     pub fn inserter(&self) -> IdInserter<'_> {
         let words = self.words();
         let high = self.high_sinks.lock().expect("no panic under this lock").pop();
-        IdInserter { words, high: high.expect("a sink for each lane") }
+        IdInserter { words, high: high.expect("a sink for each lane"), all_low: true }
     }
 
     fn words(&self) -> &[AtomicU64] {
@@ -100,26 +110,60 @@ impl IdSet {
 pub(super) struct IdInserter<'a> {
     words: &'a [AtomicU64],
     high: Sink<Distinct>,
+    all_low: bool,
 }
 
 impl IdInserter<'_> {
+    /// Adds an id; `true` for a low one, which has a bit in the bitmap.
     #[inline]
-    pub fn insert(&mut self, id: u64) -> Result<()> {
-        match self.words.get((id / 64) as usize) {
-            Some(word) => {
-                let bit = 1 << (id % 64);
-                // Most ids were seen before, and a load is cheaper than a locked operation.
-                if word.load(Ordering::Relaxed) & bit == 0 {
-                    word.fetch_or(bit, Ordering::Relaxed);
-                }
+    pub fn insert(&mut self, id: u64) -> Result<bool> {
+        let is_low = id / 64 < self.words.len() as u64;
+        match is_low {
+            true => self.set(id),
+            false => {
+                self.all_low = false;
+                self.high.push(id, ())?;
             }
-            None => self.high.push(id, ())?,
         }
-        Ok(())
+        Ok(is_low)
     }
 
-    pub fn finish(self) -> Result<()> {
-        Ok(self.high.finish()?)
+    #[inline(always)]
+    fn set(&self, id: u64) {
+        let (word, bit) = (&self.words[(id / 64) as usize], 1 << (id % 64));
+        // Most ids were seen before, and a load is cheaper than a locked operation.
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds both 32-bit halves of each key, if all of them are low; otherwise adds nothing and gives `false`.
+    pub fn insert_low(&mut self, keys: &[u64]) -> bool {
+        let halves = |key: &u64| ((key >> 32) as u32).max(*key as u32);
+        let max = keys.iter().map(halves).max().unwrap_or(0);
+        if u64::from(max) / 64 >= self.words.len() as u64 {
+            return false;
+        }
+        let mut last = None;
+        for (at, &key) in keys.iter().enumerate() {
+            if let Some(&ahead) = keys.get(at + AHEAD) {
+                prefetch(&self.words[(ahead >> 32) as usize / 64]);
+                prefetch(&self.words[ahead as u32 as usize / 64]);
+            }
+            let source = key >> 32;
+            if last != Some(source) {
+                self.set(source);
+                last = Some(source);
+            }
+            self.set(key & u64::from(u32::MAX));
+        }
+        true
+    }
+
+    /// Ends this thread's input; `true` where all its ids were low.
+    pub fn finish(self) -> Result<bool> {
+        self.high.finish()?;
+        Ok(self.all_low)
     }
 }
 
@@ -177,7 +221,7 @@ impl Numbers {
     pub fn number(&self, id: u64) -> u32 {
         match self {
             Numbers::Dense | Numbers::OnFlash(_) => id as u32,
-            Numbers::Bits(ranks) => ranks.number(id),
+            Numbers::Bits(ranks) => ranks.number(id as u32),
             Numbers::Array(ids) => place(ids.typed::<u64>(), id),
         }
     }
@@ -202,10 +246,7 @@ pub(super) fn load(job: &Job, file: &CheckedFile, range: std::ops::Range<u64>) -
     Ok(ids)
 }
 
-/// Words of the bitmap between two counts.
-const STRIDE: usize = 8;
-
-/// A bitmap with the number of bits before every eighth word.
+/// A bitmap with the number of bits before every word, up to the last one that has any.
 pub(super) struct Ranks {
     bitmap: Buffer,
     counts: Buffer,
@@ -214,24 +255,29 @@ pub(super) struct Ranks {
 impl Ranks {
     fn new(job: &Job, bitmap: Buffer) -> Result<Ranks> {
         let words = bitmap.typed::<u64>();
-        let bytes = words.len().div_ceil(STRIDE) * 4;
-        let mut counts = Buffer::zeroed(job.budget(), bytes, "counts of ids")?;
+        let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+        let mut counts = Buffer::zeroed(job.budget(), used * 4, "counts of ids")?;
         let mut total = 0;
-        for (count, stride) in counts.typed_mut::<u32>().iter_mut().zip(words.chunks(STRIDE)) {
+        for (count, word) in counts.typed_mut::<u32>().iter_mut().zip(words) {
             *count = total;
-            total += stride.iter().map(|word| word.count_ones()).sum::<u32>();
+            total += word.count_ones();
         }
         Ok(Ranks { bitmap, counts })
     }
+}
 
-    #[inline]
-    fn number(&self, id: u64) -> u32 {
-        let words = self.bitmap.typed::<u64>();
-        let at = (id / 64) as usize;
-        let before = &words[at / STRIDE * STRIDE..at];
-        let below = words[at] & ((1 << (id % 64)) - 1);
-        self.counts.typed::<u32>()[at / STRIDE]
-            + before.iter().map(|word| word.count_ones()).sum::<u32>()
-            + below.count_ones()
+impl Numbering for Ranks {
+    #[inline(always)]
+    fn number(&self, id: u32) -> u32 {
+        let at = id as usize / 64;
+        let below = self.bitmap.typed::<u64>()[at] & ((1 << (id % 64)) - 1);
+        self.counts.typed::<u32>()[at] + below.count_ones()
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, id: u32) {
+        let at = id as usize / 64;
+        prefetch(&self.bitmap.typed::<u64>()[at]);
+        prefetch(&self.counts.typed::<u32>()[at]);
     }
 }

@@ -1,44 +1,95 @@
 //! Lanes: what each reading thread writes to, so that threads share nothing but the bitmap of ids.
 
+use std::sync::mpsc;
+
+use inshore_sortreduce::{Config, Sink, SortReduce};
 use inshore_store::Job;
 use inshore_tables::LINE_BYTES_MAX;
 
 use super::{
+    ImportOptions,
     idset::{IdInserter, IdSet},
     log::{EdgeLog, EdgeLogWriter, WRITE_BYTES},
 };
-use crate::Result;
+use crate::{
+    Result,
+    csr::{EdgeOperation, edge_key, writer_bytes},
+};
 
-/// One thread's log and its view of the set of ids.
-pub(super) struct Lane<'a> {
-    log: EdgeLogWriter,
+/// Pairs that are handed to a sink at once.
+const STEP: usize = 4 << 10;
+/// Memory for small things that are not told.
+const SLACK_BYTES: u64 = 512 << 10;
+
+/// One thread's way into the sort of edges, its log, and its view of the set of ids.
+pub(super) struct Lane<'a, E: EdgeOperation> {
     ids: IdInserter<'a>,
+    sink: Sink<E>,
+    log: EdgeLogWriter,
+    undirected: bool,
     drop_loops: bool,
+    keys: Vec<u64>,
 }
 
-impl Lane<'_> {
+impl<E: EdgeOperation> Lane<'_, E> {
     /// Enters an edge and its vertices.
     #[inline]
     pub fn edge(&mut self, source: u64, destination: u64, weight: f64) -> Result<()> {
-        self.ids.insert(source)?;
-        self.ids.insert(destination)?;
+        let (from_low, to_low) = (self.ids.insert(source)?, self.ids.insert(destination)?);
         if self.drop_loops && source == destination {
             return Ok(());
         }
-        self.log.push(source, destination, weight)
+        if !(from_low && to_low) {
+            return self.log.push(source, destination, weight);
+        }
+        // The order of ids is the order of vertices, so ids can be sorted before they have numbers.
+        let (source, destination) = (source as u32, destination as u32);
+        self.sink.push(edge_key(source, destination), E::value(weight))?;
+        if self.undirected && source != destination {
+            self.sink.push(edge_key(destination, source), E::value(weight))?;
+        }
+        Ok(())
+    }
+
+    /// Enters the edges of pairs of little-endian 32-bit ids.
+    pub fn pairs(&mut self, bytes: &[u8]) -> Result<()> {
+        let (pairs, _) = bytes.as_chunks::<8>();
+        for pairs in pairs.chunks(STEP) {
+            // The first id becomes the high half.
+            self.keys.clear();
+            self.keys.extend(pairs.iter().map(|pair| u64::from_le_bytes(*pair).rotate_left(32)));
+            if self.drop_loops || self.undirected || !self.ids.insert_low(&self.keys) {
+                for at in 0..self.keys.len() {
+                    let key = self.keys[at];
+                    self.edge(key >> 32, key & u64::from(u32::MAX), 1.0)?;
+                }
+                continue;
+            }
+            self.sink.push_many(&self.keys, |_| E::value(1.0))?;
+        }
+        Ok(())
     }
 
     /// Enters a vertex that may have no edges.
     pub fn vertex(&mut self, id: u64) -> Result<()> {
-        self.ids.insert(id)
+        self.ids.insert(id).map(drop)
     }
 }
 
 /// All lanes.
-pub(super) struct Lanes<'a> {
-    pub lanes: Vec<Lane<'a>>,
+pub(super) struct Lanes<'a, E: EdgeOperation> {
+    pub lanes: Vec<Lane<'a, E>>,
+    sorter: SortReduce<E>,
     /// The size of a block of lines: what a lane parses at a time, and the longest line.
     pub block_bytes: usize,
+}
+
+/// The edges of all lanes.
+pub(super) enum Edges<E: EdgeOperation> {
+    /// By id, where all ids are low.
+    Sorted(SortReduce<E>),
+    /// As they came, for ids that must have numbers first.
+    Logged(Vec<EdgeLog>),
 }
 
 /// How many lanes a job has: one a thread, as far as a 16th of the budget holds their logs.
@@ -47,39 +98,118 @@ pub(super) fn count(job: &Job) -> usize {
     job.budget().threads().min(fit as usize).max(1)
 }
 
-impl<'a> Lanes<'a> {
-    pub fn new(
-        job: &Job,
-        set: &'a IdSet,
-        free_bytes: u64,
-        weighted: bool,
-        drop_loops: bool,
-    ) -> Result<Lanes<'a>> {
+impl<'a, E: EdgeOperation> Lanes<'a, E> {
+    /// Blocks have an eighth of the memory and the sort of edges what is left.
+    pub fn new(job: &Job, set: &'a IdSet, undirected: bool, options: &ImportOptions) -> Result<Lanes<'a, E>> {
         let count = count(job);
+        let free = job.budget().free_bytes();
+        // Each lane has a block in hand and one waiting, and the reader fills another.
+        let block_bytes = (free as usize / 8 / (2 * count + 1)).clamp(64 << 10, LINE_BYTES_MAX as usize);
+        let logs = count as u64 * WRITE_BYTES;
+        let numbering = set.sealing_bytes() + writer_bytes(job);
+        let taken = blocks_bytes(block_bytes, count) + logs + numbering + SLACK_BYTES;
+        let config = Config {
+            memory_bytes: free.saturating_sub(taken),
+            sinks: count,
+            name: "edges",
+            ..Config::default()
+        };
+        let sorter = SortReduce::new(job, E::default(), &config)?;
         let mut lanes = Vec::with_capacity(count);
         for _ in 0..count {
-            lanes.push(Lane { log: EdgeLogWriter::new(job, weighted)?, ids: set.inserter(), drop_loops });
+            lanes.push(Lane {
+                ids: set.inserter(),
+                sink: sorter.sink()?,
+                log: EdgeLogWriter::new(job, E::WEIGHTED)?,
+                undirected,
+                drop_loops: options.drop_loops,
+                keys: Vec::with_capacity(STEP),
+            });
         }
-        // Each lane has a block in hand and one waiting, and the reader fills another.
-        let block_bytes =
-            (free_bytes as usize / 8 / (2 * count + 1)).clamp(64 << 10, LINE_BYTES_MAX as usize);
-        Ok(Lanes { lanes, block_bytes })
+        Ok(Lanes { lanes, sorter, block_bytes })
     }
 
-    /// A lane for the next block of an input that one thread reads: each in turn, so that all logs are of one
-    /// length and are sorted in parallel later.
-    pub fn take_turns(&mut self) -> &mut Lane<'a> {
-        self.lanes.rotate_left(1);
-        &mut self.lanes[0]
+    /// Reads blocks in this thread and gives each to the thread of a lane: `read` makes the next block, of one that is no
+    /// longer used where there is one, and `work` enters its edges. Blocks may take so much memory as
+    /// [`Lanes::block_bytes`] says.
+    ///
+    /// # Errors
+    /// That of `work`, which stops the reading; that of `read`.
+    pub fn each_block<B: Send>(
+        &mut self,
+        job: &Job,
+        mut read: impl FnMut(Option<B>) -> Result<Option<B>>,
+        work: impl Fn(&mut Lane<E>, B) -> Result<B> + Sync,
+    ) -> Result<()> {
+        let count = self.lanes.len();
+        let _memory = job.budget().reserve(blocks_bytes(self.block_bytes, count), "blocks of edges")?;
+        let (full, blocks) = crossbeam_channel::bounded::<B>(count);
+        let (empty, recycled) = mpsc::channel::<B>();
+        std::thread::scope(|scope| {
+            let mut workers = Vec::with_capacity(count);
+            for lane in &mut self.lanes {
+                let (blocks, empty, work) = (blocks.clone(), empty.clone(), &work);
+                workers.push(scope.spawn(move || -> Result<()> {
+                    for block in blocks {
+                        // The reader may have gone.
+                        let _ = empty.send(work(lane, block)?);
+                    }
+                    Ok(())
+                }));
+            }
+            drop((blocks, empty));
+            let mut reading = || -> Result<()> {
+                while let Some(block) = read(recycled.try_recv().ok())? {
+                    job.check_cancelled()?;
+                    // All workers gone means that one failed.
+                    if full.send(block).is_err() {
+                        break;
+                    }
+                }
+                Ok(())
+            };
+            let read = reading();
+            drop(full);
+            let worked: Vec<Result<()>> =
+                workers.into_iter().map(|worker| worker.join().expect("a lane does not panic")).collect();
+            // A lane that failed is why reading stopped; the first line that is wrong is what the user wants to know, and
+            // of several lanes that failed any is as good.
+            worked.into_iter().collect::<Result<()>>()?;
+            read
+        })
     }
 
-    /// The logs, one for each lane.
-    pub fn finish(self) -> Result<Vec<EdgeLog>> {
+    /// Ends the input.
+    pub fn finish(self) -> Result<Edges<E>> {
         let mut logs = Vec::with_capacity(self.lanes.len());
+        let mut all_low = true;
+        let mut undirected = false;
         for lane in self.lanes {
-            lane.ids.finish()?;
-            logs.push(lane.log.finish()?);
+            lane.sink.finish()?;
+            all_low &= lane.ids.finish()?;
+            undirected |= lane.undirected;
+            logs.push(lane.log);
         }
-        Ok(logs)
+        if all_low {
+            return Ok(Edges::Sorted(self.sorter));
+        }
+        // Numbers of low ids are known only with those of all others, and both kinds must be sorted together.
+        let mut sorted = self.sorter.finish()?;
+        let mut lane = 0;
+        while let Some(block) = sorted.next_block()? {
+            lane = (lane + 1) % logs.len();
+            for (&key, &value) in block.keys.iter().zip(block.values) {
+                let (source, destination) = (key >> 32, key & u64::from(u32::MAX));
+                if !undirected || source <= destination {
+                    logs[lane].push(source, destination, E::weight(value))?;
+                }
+            }
+        }
+        Ok(Edges::Logged(logs.into_iter().map(EdgeLogWriter::finish).collect::<Result<_>>()?))
     }
+}
+
+/// Memory of all blocks, and of the line that is cut at the end of one.
+fn blocks_bytes(block_bytes: usize, lanes: usize) -> u64 {
+    (block_bytes * (2 * lanes + 2)) as u64
 }

@@ -1,18 +1,22 @@
 //! From the user's edges to a graph on flash, within the budget.
 //!
 //! ```text
-//!   1  files ─ parse ─► log of (id, id, weight)      in parallel, a log for each lane
-//!                  └──► set of ids                   a bitmap for low ids, sort-reduce for the others
+//!   1  files ─ parse ─┬► set of ids                  a bitmap for low ids, sort-reduce for the others
+//!                     ├► sort-reduce by (id, id)     edges between low ids
+//!                     └► log of (id, id, weight)     edges with others, a log for each lane
 //!   2  set of ids ─► ids, ascending: the place of an id is its vertex number
-//!   3  log ─ id to number ─► sort-reduce by (source, destination) ─► rows
+//!   3  sort-reduce ─ id to number ─► rows            where all ids are low
+//!      log ─ id to number ─► sort-reduce ─► rows     elsewhere, with all edges in the log
 //! ```
 //!
-//! Step 3 finds numbers in the bitmap (by counting bits) where all ids are low, in an array of all ids where that
-//! fits, and otherwise bin by bin: the log is split by the range that its source's id falls in, then by its
-//! destination's, such that the ids of one range fit in memory. So nothing is looked up on flash at random.
+//! Low ids are those that a bitmap in a sixteenth of the budget has a bit for. The order of ids is the order of numbers,
+//! so edges between low ids are sorted as they come, and get their numbers (by counting bits) where rows are written.
+//! Other ids need numbers of 32 bits before their edges can be sorted: from an array of all ids where that fits, and
+//! otherwise bin by bin: the log is split by the range that its source's id falls in, then by its destination's, such
+//! that the ids of one range fit in memory. So nothing is looked up on flash at random.
 //!
-//! Cost in bytes for E edges: 16 E written and read for the log, twice more with bins; then what sort-reduce
-//! moves (8 E written and read where it spills), and 4 E written for the rows.
+//! Cost in bytes for E edges between low ids: what sort-reduce moves (about 4 E written and read where it spills), and
+//! 4 E written for the rows. With other ids 16 E more are written and read for the log, and twice more with bins.
 
 mod bins;
 mod idset;
@@ -30,12 +34,13 @@ use inshore_tables::Input;
 
 use self::{
     idset::{IdSet, Numbers},
-    lane::Lanes,
+    lane::{Edges, Lanes},
 };
 use crate::{
     Error, GraphInfo, Result, SMALLEST_BUDGET_BYTES,
     csr::{
-        self, Csr, CsrFiles, CsrWriter, EdgeOperation, SmallestWeight, Unweighted, edge_key, writer_bytes,
+        self, Csr, CsrFiles, CsrWriter, EdgeOperation, Numbered, Numbering, SmallestWeight, Unweighted,
+        edge_key, writer_bytes,
     },
     graph::{self, VERTICES_MAX, check_budget},
 };
@@ -165,29 +170,40 @@ pub fn import(
         .map(|(input, format)| spool::readable(job, &input.clone().stopped_by(job.cancel()), *format))
         .collect::<Result<_>>()?;
     let traits = Traits::look(job, &inputs, formats, options)?;
-    let free = job.budget().free_bytes();
-    let set = IdSet::new(job, free / 4)?;
-    let mut lanes = Lanes::new(job, &set, free, traits.weighted, options.drop_loops)?;
+    match traits.weighted {
+        true => read::<SmallestWeight>(job, builder, name, &inputs, &traits, options),
+        false => read::<Unweighted>(job, builder, name, &inputs, &traits, options),
+    }
+}
+
+/// Step 1.
+fn read<E: EdgeOperation>(
+    job: &Job,
+    builder: DatasetBuilder,
+    name: &str,
+    inputs: &[Input],
+    traits: &Traits,
+    options: &ImportOptions,
+) -> Result<GraphInfo> {
+    let set = IdSet::new(job, job.budget().free_bytes() / 4)?;
+    let mut lanes = Lanes::<E>::new(job, &set, traits.undirected, options)?;
     let bytes = inputs.iter().map(|input| input.compressed_bytes()).sum::<Option<u64>>();
     job.start_phase("reading edges", "bytes", bytes.unwrap_or(0));
     for (input, format) in inputs.iter().zip(&traits.formats) {
         match format {
-            EdgeFormat::Text => parse::text(job, input, &mut lanes, traits.weighted)?,
+            EdgeFormat::Text => parse::text(job, input, &mut lanes)?,
             EdgeFormat::MatrixMarket => parse::matrix_market(job, input, &mut lanes)?,
             EdgeFormat::Ldbc if input.extension() == "v" => parse::vertices(job, input, &mut lanes)?,
-            EdgeFormat::Ldbc => parse::text(job, input, &mut lanes, traits.weighted)?,
+            EdgeFormat::Ldbc => parse::text(job, input, &mut lanes)?,
             EdgeFormat::Binary => rows::binary(job, input, &mut lanes)?,
             EdgeFormat::Csv | EdgeFormat::Parquet | EdgeFormat::Arrow => {
-                rows::table(job, input, options, traits.weighted, &mut lanes)?
+                rows::table(job, input, options, &mut lanes)?
             }
         }
     }
-    let logs = lanes.finish()?;
-    let plan = Plan { undirected: traits.undirected, reverse: options.reverse, inputs: &inputs };
-    match traits.weighted {
-        true => finish::<SmallestWeight>(job, builder, name, set, logs, &plan),
-        false => finish::<Unweighted>(job, builder, name, set, logs, &plan),
-    }
+    let edges = lanes.finish()?;
+    let plan = Plan { undirected: traits.undirected, reverse: options.reverse, inputs };
+    finish(job, builder, name, set, edges, &plan)
 }
 
 /// What the inputs together are.
@@ -264,7 +280,7 @@ fn finish<E: EdgeOperation>(
     mut builder: DatasetBuilder,
     name: &str,
     set: IdSet,
-    logs: Vec<log::EdgeLog>,
+    edges: Edges<E>,
     plan: &Plan,
 ) -> Result<GraphInfo> {
     let sealed = set.seal(job, &mut builder)?;
@@ -275,10 +291,6 @@ fn finish<E: EdgeOperation>(
     if sealed.count > VERTICES_MAX {
         return Err(Error::TooManyVertices { found: sealed.count, limit: VERTICES_MAX });
     }
-    let logs = match &sealed.numbers {
-        Numbers::OnFlash(ids) => bins::number(job, ids, logs)?,
-        _ => logs,
-    };
     let draft = Draft {
         vertices: sealed.count,
         directed: !plan.undirected,
@@ -287,9 +299,22 @@ fn finish<E: EdgeOperation>(
         id_max: sealed.max,
         reverse: plan.reverse && !plan.undirected,
     };
+    let logs = match (edges, &sealed.numbers) {
+        (Edges::Sorted(sorter), Numbers::Bits(ranks)) => {
+            let sorted = sorter.finish()?;
+            return write_graph::<E>(job, builder, name, sorted, draft, ranks);
+        }
+        (Edges::Sorted(sorter), _) => {
+            let sorted = sorter.finish()?;
+            drop(sealed);
+            return write_graph::<E>(job, builder, name, sorted, draft, &Numbered);
+        }
+        (Edges::Logged(logs), Numbers::OnFlash(ids)) => bins::number(job, ids, logs)?,
+        (Edges::Logged(logs), _) => logs,
+    };
     let sorted = sort::<E>(job, &sealed.numbers, logs, plan.undirected)?;
     drop(sealed);
-    write_graph::<E>(job, builder, name, sorted, draft)
+    write_graph::<E>(job, builder, name, sorted, draft, &Numbered)
 }
 
 /// Numbers the edges of the logs and sorts them.
@@ -323,7 +348,6 @@ fn sort<E: EdgeOperation>(
         }
         workers.into_iter().try_for_each(|worker| worker.join().expect("a sorter does not panic"))
     })?;
-    job.start_phase("writing rows", "edges", 0);
     Ok(sorter.finish()?)
 }
 
@@ -337,20 +361,21 @@ pub(crate) struct Draft {
     pub reverse: bool,
 }
 
-/// Writes sorted edges as rows, turns them around if wanted, and publishes the graph.
+/// Writes sorted edges as rows, turns them around if wanted, and publishes the graph. Keys are two ids.
 pub(crate) fn write_graph<E: EdgeOperation>(
     job: &Job,
     mut builder: DatasetBuilder,
     name: &str,
     sorted: Sorted<E>,
     draft: Draft,
+    numbers: &impl Numbering,
 ) -> Result<GraphInfo> {
     job.start_phase("writing edges", "edges", 0);
-    let (out, stats) = write_direction::<E>(job, &mut builder, "out", sorted, &draft)?;
+    let (out, stats) = write_direction::<E>(job, &mut builder, "out", sorted, &draft, numbers)?;
     let mut in_degree_max = (!draft.directed).then_some(stats.degree_max);
     if draft.reverse {
         let sorted = csr::transposed::<E>(job, &out, None)?;
-        let (_, stats) = write_direction::<E>(job, &mut builder, "in", sorted, &draft)?;
+        let (_, stats) = write_direction::<E>(job, &mut builder, "in", sorted, &draft, &Numbered)?;
         in_degree_max = Some(stats.degree_max);
     }
     let mut info = GraphInfo {
@@ -383,11 +408,12 @@ fn write_direction<E: EdgeOperation>(
     direction: &str,
     sorted: Sorted<E>,
     draft: &Draft,
+    numbers: &impl Numbering,
 ) -> Result<(Csr, csr::CsrStats)> {
     let create =
         |name: &str, block, buffer| Ok(builder.file(&format!("{direction}.{name}"), block, buffer)?);
     let writer = CsrWriter::new(job, create, draft.vertices, E::WEIGHTED, !draft.directed)?;
-    let CsrFiles { index, edges, weights, stats } = csr::write_rows(job, sorted, writer)?;
+    let CsrFiles { index, edges, weights, stats } = csr::write_rows(job, sorted, writer, numbers)?;
     let csr = Csr {
         vertices: draft.vertices,
         entries: stats.entries,

@@ -1,16 +1,15 @@
 //! Lines of text: SNAP and LDBC edge lists, LDBC vertices, Matrix Market.
 //!
 //! The calling thread reads and cuts the input into blocks of whole lines; each lane's thread parses one block
-//! after the other into its lane. Blocks go back to be filled again, so memory is two blocks a lane and one more.
+//! after the other into its lane.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crossbeam_channel::bounded;
 use inshore_store::Job;
 use inshore_tables::{Input, LineBlock, LineBlocks};
 
 use super::lane::{Lane, Lanes};
-use crate::{Error, Result, graph::VERTICES_MAX};
+use crate::{Error, Result, csr::EdgeOperation, graph::VERTICES_MAX};
 
 const TWO_IDS: &str = "two vertex ids";
 const WITH_WEIGHT: &str = "two vertex ids and a finite weight";
@@ -19,7 +18,8 @@ const FIELDS_MAX: usize = 4;
 const ID_RANGE: &str = "an id from 0 to 18446744073709551615";
 
 /// An edge list: `source destination [weight]`.
-pub(super) fn text(job: &Job, input: &Input, lanes: &mut Lanes, weighted: bool) -> Result<()> {
+pub(super) fn text<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
+    let weighted = E::WEIGHTED;
     each_line(job, input, lanes, |lane, _, line| {
         let mut fields = Fields(line);
         let expected = if weighted { WITH_WEIGHT } else { TWO_IDS };
@@ -33,7 +33,7 @@ pub(super) fn text(job: &Job, input: &Input, lanes: &mut Lanes, weighted: bool) 
 }
 
 /// LDBC vertices: an id, and perhaps properties, on each line.
-pub(super) fn vertices(job: &Job, input: &Input, lanes: &mut Lanes) -> Result<()> {
+pub(super) fn vertices<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
     each_line(job, input, lanes, |lane, _, line| Ok(lane.vertex(Fields(line).id("a vertex id")?)?))
 }
 
@@ -121,7 +121,7 @@ fn parse_banner(line: &[u8]) -> Option<(bool, bool)> {
 }
 
 /// A Matrix Market file: all rows and columns are vertices, entries are edges.
-pub(super) fn matrix_market(job: &Job, input: &Input, lanes: &mut Lanes) -> Result<()> {
+pub(super) fn matrix_market<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
     let header = matrix_header(job, input)?;
     if header.vertices > VERTICES_MAX {
         return Err(Error::TooManyVertices { found: header.vertices, limit: VERTICES_MAX });
@@ -196,71 +196,35 @@ fn shown(bytes: &[u8]) -> String {
 }
 
 /// Calls `parse(lane, line number, line)` for all lines but comments and empty ones, in parallel.
-fn each_line(
+fn each_line<E: EdgeOperation>(
     job: &Job,
     input: &Input,
-    lanes: &mut Lanes,
-    parse: impl Fn(&mut Lane, u64, &[u8]) -> std::result::Result<(), LineError> + Sync,
+    lanes: &mut Lanes<E>,
+    parse: impl Fn(&mut Lane<E>, u64, &[u8]) -> std::result::Result<(), LineError> + Sync,
 ) -> Result<()> {
-    let block_bytes = lanes.block_bytes;
-    let count = lanes.lanes.len();
-    let _memory = job.budget().reserve((block_bytes * (2 * count + 2)) as u64, "blocks of lines")?;
-    let (full, blocks) = bounded::<LineBlock>(count);
-    let (empty, recycled) = bounded::<Vec<u8>>(2 * count + 1);
-    std::thread::scope(|scope| {
-        let mut workers = Vec::with_capacity(count);
-        for lane in &mut lanes.lanes {
-            let (blocks, empty, parse) = (blocks.clone(), empty.clone(), &parse);
-            workers.push(scope.spawn(move || -> Result<()> {
-                for block in blocks {
-                    for (number, line) in block.lines() {
-                        if is_comment(line) {
-                            continue;
-                        }
-                        parse(lane, number, line).map_err(|error| match error {
-                            LineError::Other(error) => error,
-                            LineError::Bad(Bad { expected, found }) => {
-                                let found = found.or_else(|| Some(shown(line)));
-                                bad_line(input, number, Bad { expected, found })
-                            }
-                        })?;
-                    }
-                    let _ = empty.try_send(block.bytes);
-                }
-                Ok(())
-            }));
-        }
-        drop(blocks);
-        let read = read_blocks(job, input, block_bytes, &full, &recycled);
-        drop(full);
-        let parsed: Vec<Result<()>> =
-            workers.into_iter().map(|worker| worker.join().expect("a parser does not panic")).collect();
-        // A parser that failed is why reading stopped; the first line that is wrong is what the user wants to know,
-        // and of several lanes that failed any is as good.
-        parsed.into_iter().collect::<Result<()>>()?;
-        read
-    })
-}
-
-fn read_blocks(
-    job: &Job,
-    input: &Input,
-    block_bytes: usize,
-    full: &crossbeam_channel::Sender<LineBlock>,
-    recycled: &crossbeam_channel::Receiver<Vec<u8>>,
-) -> Result<()> {
-    let mut lines = LineBlocks::new(input.open(job.budget())?, block_bytes);
+    let mut lines = LineBlocks::new(input.open(job.budget())?, lanes.block_bytes);
     let mut position = 0;
-    while let Some(block) = lines.next_block(recycled.try_recv().unwrap_or_default())? {
-        job.check_cancelled()?;
+    let read = |recycled: Option<LineBlock>| {
+        let block = lines.next_block(recycled.map(|block| block.bytes).unwrap_or_default())?;
         job.progress().add(lines.position() - position);
         position = lines.position();
-        // All parsers gone means that one failed.
-        if full.send(block).is_err() {
-            break;
+        Ok(block)
+    };
+    lanes.each_block(job, read, |lane, block: LineBlock| {
+        for (number, line) in block.lines() {
+            if is_comment(line) {
+                continue;
+            }
+            parse(lane, number, line).map_err(|error| match error {
+                LineError::Other(error) => error,
+                LineError::Bad(Bad { expected, found }) => {
+                    let found = found.or_else(|| Some(shown(line)));
+                    bad_line(input, number, Bad { expected, found })
+                }
+            })?;
         }
-    }
-    Ok(())
+        Ok(block)
+    })
 }
 
 fn is_separator(byte: u8) -> bool {

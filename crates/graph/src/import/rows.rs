@@ -8,38 +8,36 @@ use inshore_store::Job;
 use inshore_tables::{Input, TableReader, column_names};
 
 use super::{ImportOptions, lane::Lanes};
-use crate::{Error, Result};
+use crate::{Error, Result, csr::EdgeOperation};
 
 const BATCH_ROWS: usize = 8 << 10;
 
 /// Pairs of little-endian 32-bit numbers.
-pub(super) fn binary(job: &Job, input: &Input, lanes: &mut Lanes) -> Result<()> {
+pub(super) fn binary<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
     let mut bytes = input.open(job.budget())?;
-    let _memory = job.budget().reserve(lanes.block_bytes as u64, "a block of pairs")?;
-    let mut block = vec![0; lanes.block_bytes / 8 * 8];
+    let block_bytes = lanes.block_bytes / 8 * 8;
     let (mut offset, mut position) = (0, 0);
-    loop {
-        job.check_cancelled()?;
+    let read = |recycled: Option<Vec<u8>>| {
+        let mut block = recycled.unwrap_or_default();
+        block.resize(block_bytes, 0);
         let filled = bytes.fill(&mut block)?;
-        let word = |pair: &[u8], at: usize| u32::from_le_bytes(pair[at..at + 4].try_into().expect("4 bytes"));
-        let lane = lanes.take_turns();
-        for pair in block[..filled].chunks_exact(8) {
-            lane.edge(word(pair, 0) as u64, word(pair, 4) as u64, 1.0)?;
-        }
+        job.progress().add(bytes.position() - position);
+        position = bytes.position();
+        offset += filled as u64;
         if filled % 8 != 0 {
             return Err(Error::BadInput {
-                place: format!("{}: byte {}", input.name(), offset + filled as u64 / 8 * 8),
+                place: format!("{}: byte {}", input.name(), offset / 8 * 8),
                 found: format!("the end of the file after {} bytes", filled % 8),
                 expected: "a pair of 4-byte ids".to_string(),
             });
         }
-        job.progress().add(bytes.position() - position);
-        position = bytes.position();
-        offset += filled as u64;
-        if filled < block.len() {
-            return Ok(());
-        }
-    }
+        block.truncate(filled);
+        Ok((filled > 0).then_some(block))
+    };
+    lanes.each_block(job, read, |lane, block: Vec<u8>| {
+        lane.pairs(&block)?;
+        Ok(block)
+    })
 }
 
 /// The columns of a table of edges.
@@ -107,12 +105,11 @@ pub(super) fn weight_column(job: &Job, input: &Input, options: &ImportOptions) -
 }
 
 /// A table with a column of sources, one of targets and perhaps one of weights.
-pub(super) fn table(
+pub(super) fn table<E: EdgeOperation>(
     job: &Job,
     input: &Input,
     options: &ImportOptions,
-    weighted: bool,
-    lanes: &mut Lanes,
+    lanes: &mut Lanes<E>,
 ) -> Result<()> {
     let names = Columns::choose(job, input, options)?;
     let mut columns =
@@ -122,28 +119,30 @@ pub(super) fn table(
     }
     let mut reader = TableReader::open(input, &columns, BATCH_ROWS, job.budget())?;
     let mut position = 0;
-    while let Some(batch) = reader.next_batch()? {
-        job.check_cancelled()?;
-        refuse_nulls(input, &batch, reader.place())?;
+    let read = |_| {
+        let batch = reader.next_batch()?;
+        job.progress().add(reader.position() - position);
+        position = reader.position();
+        Ok(batch.map(|batch| (batch, reader.place())))
+    };
+    lanes.each_block(job, read, |lane, (batch, first): (RecordBatch, u64)| {
+        refuse_nulls(input, &batch, first)?;
         let (sources, targets) =
             (batch.column(0).as_primitive::<UInt64Type>(), batch.column(1).as_primitive::<UInt64Type>());
-        let weights = weighted.then(|| batch.column(2).as_primitive::<Float64Type>());
-        let lane = lanes.take_turns();
+        let weights = E::WEIGHTED.then(|| batch.column(2).as_primitive::<Float64Type>());
         for row in 0..batch.num_rows() {
             let weight = weights.map_or(1.0, |weights| weights.value(row));
             if !weight.is_finite() {
                 return Err(Error::BadInput {
-                    place: format!("{}: row {}", input.name(), reader.place() + row as u64 + 1),
+                    place: format!("{}: row {}", input.name(), first + row as u64 + 1),
                     found: weight.to_string(),
                     expected: "a finite weight".to_string(),
                 });
             }
             lane.edge(sources.value(row), targets.value(row), weight)?;
         }
-        job.progress().add(reader.position() - position);
-        position = reader.position();
-    }
-    Ok(())
+        Ok((batch, first))
+    })
 }
 
 fn refuse_nulls(input: &Input, batch: &RecordBatch, first: u64) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Compressed sparse rows on flash: writing, scanning and looking up. Layout: `docs/format.md`, "Graph".
+//! Compressed sparse rows on flash: scanning and looking up. Layout: `docs/format.md`, "Graph".
 //!
 //! ```text
 //!   index page (4 KiB):  u64 entry   number of the first edge of the page's first vertex
@@ -8,6 +8,8 @@
 //! A degree for each vertex and an edge number for each page take 4 bytes a vertex where an array of edge numbers
 //! takes 8; the number of a vertex's first edge is the page's plus the degrees before it, which is at most
 //! 1021 additions in cache and one when vertices are looked up in order.
+
+mod write;
 
 use std::{
     ops::Range,
@@ -20,6 +22,9 @@ use std::{
 use inshore_sortreduce::{Config, Operation, SortReduce, Sorted};
 use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, PendingRead};
 
+pub(crate) use self::write::{
+    CsrFiles, CsrStats, CsrWriter, Numbered, Numbering, STEP, Staged, write_rows, writer_bytes,
+};
 use crate::{Error, Result, ranks::Ranks};
 
 /// Vertices in an index page.
@@ -27,11 +32,6 @@ pub(crate) const PAGE_VERTICES: u64 = 1022;
 const PAGE_BYTES: u64 = 4096;
 /// The unit of checking of index and edge files: small, since sparse supersteps read them at random.
 pub(crate) const BLOCK_BYTES: usize = 16 << 10;
-/// The unit of writing, with a small budget and with a large one.
-const WRITE_BYTES: usize = 256 << 10;
-const WRITE_BYTES_MAX: usize = 1 << 20;
-/// From this budget on it is the large one.
-const LARGE_BUDGET_BYTES: u64 = 128 << 20;
 /// Window of a scan, and the largest that a cursor grows to.
 pub(crate) const WINDOW_BYTES: usize = 256 << 10;
 const BLOCK_PAGES: u64 = BLOCK_BYTES as u64 / PAGE_BYTES;
@@ -40,15 +40,6 @@ const WINDOW_PAGES: u64 = WINDOW_BYTES as u64 / PAGE_BYTES;
 /// Memory that the checksums of files with as many edges take: 4 bytes a block.
 pub(crate) fn checksum_bytes(csr: &Csr) -> u64 {
     4 * (csr.entries * 4 + index_bytes(csr.vertices)).div_ceil(BLOCK_BYTES as u64)
-}
-
-fn write_bytes(job: &Job) -> usize {
-    if job.budget().memory_bytes() < LARGE_BUDGET_BYTES { WRITE_BYTES } else { WRITE_BYTES_MAX }
-}
-
-/// Memory that a [`CsrWriter`] takes.
-pub(crate) fn writer_bytes(job: &Job) -> u64 {
-    3 * 2 * write_bytes(job) as u64 + 64 * 1024
 }
 
 /// Bytes of the index of `vertices` vertices.
@@ -144,159 +135,6 @@ pub(crate) fn edge_key(source: u32, destination: u32) -> u64 {
     (source as u64) << 32 | destination as u64
 }
 
-/// What a [`CsrWriter`] saw.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CsrStats {
-    pub entries: u64,
-    pub self_loops: u64,
-    /// Entries whose source is not above their destination: the edges of an undirected graph.
-    pub upward: u64,
-    pub sinks: u64,
-    pub degree_max: u64,
-}
-
-/// Writes rows in order.
-pub(crate) struct CsrWriter {
-    index: FileWriter,
-    edges: FileWriter,
-    weights: Option<FileWriter>,
-    vertices: u64,
-    /// Whether a self-loop is entered twice, as in the rows of an undirected graph.
-    double_loops: bool,
-    page: Vec<u32>,
-    page_entry: u64,
-    /// The vertex whose row is open.
-    source: u64,
-    degree: u64,
-    destinations: Vec<u32>,
-    row_weights: Vec<f64>,
-    stats: CsrStats,
-}
-
-/// The files that a [`CsrWriter`] wrote, ready to be sealed or finished.
-pub(crate) struct CsrFiles {
-    pub index: FileWriter,
-    pub edges: FileWriter,
-    pub weights: Option<FileWriter>,
-    pub stats: CsrStats,
-}
-
-const STAGED: usize = 8 << 10;
-
-impl CsrWriter {
-    /// `create(name, block_bytes, buffer_bytes)` begins each file.
-    pub fn new(
-        job: &Job,
-        mut create: impl FnMut(&str, usize, usize) -> Result<FileWriter>,
-        vertices: u64,
-        weighted: bool,
-        double_loops: bool,
-    ) -> Result<CsrWriter> {
-        let write_bytes = write_bytes(job);
-        Ok(CsrWriter {
-            index: create("index", BLOCK_BYTES, write_bytes)?,
-            edges: create("edges", BLOCK_BYTES, write_bytes)?,
-            weights: if weighted { Some(create("weights", BLOCK_BYTES, write_bytes)?) } else { None },
-            vertices,
-            double_loops,
-            page: Vec::with_capacity(PAGE_VERTICES as usize),
-            page_entry: 0,
-            source: 0,
-            degree: 0,
-            destinations: Vec::with_capacity(STAGED + 1),
-            row_weights: Vec::with_capacity(if weighted { STAGED + 1 } else { 0 }),
-            stats: CsrStats::default(),
-        })
-    }
-
-    /// Appends edges; sorted by key over all calls.
-    pub fn push<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value]) -> Result<()> {
-        for (&key, &value) in keys.iter().zip(values) {
-            let (source, destination) = (key >> 32, key as u32);
-            while self.source < source {
-                self.close_row()?;
-            }
-            self.enter::<E>(destination, value);
-            if source == destination as u64 {
-                self.stats.self_loops += 1;
-                if self.double_loops {
-                    self.enter::<E>(destination, value);
-                }
-            }
-            self.stats.upward += (source <= destination as u64) as u64;
-            if self.destinations.len() >= STAGED {
-                self.flush()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn enter<E: EdgeOperation>(&mut self, destination: u32, value: E::Value) {
-        self.destinations.push(destination);
-        if E::WEIGHTED {
-            self.row_weights.push(E::weight(value));
-        }
-        self.degree += 1;
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        self.edges.write(zerocopy::IntoBytes::as_bytes(&self.destinations[..]))?;
-        self.destinations.clear();
-        if let Some(weights) = &mut self.weights {
-            weights.write(zerocopy::IntoBytes::as_bytes(&self.row_weights[..]))?;
-            self.row_weights.clear();
-        }
-        Ok(())
-    }
-
-    fn close_row(&mut self) -> Result<()> {
-        self.stats.degree_max = self.stats.degree_max.max(self.degree);
-        self.stats.sinks += (self.degree == 0) as u64;
-        self.stats.entries += self.degree;
-        self.page.push(self.degree as u32);
-        self.degree = 0;
-        self.source += 1;
-        if self.page.len() as u64 == PAGE_VERTICES {
-            self.close_page()?;
-        }
-        Ok(())
-    }
-
-    fn close_page(&mut self) -> Result<()> {
-        self.page.resize(PAGE_VERTICES as usize, 0);
-        self.index.write(&self.page_entry.to_le_bytes())?;
-        self.index.write(zerocopy::IntoBytes::as_bytes(&self.page[..]))?;
-        self.page.clear();
-        self.page_entry = self.stats.entries;
-        Ok(())
-    }
-
-    /// Closes the rows of all vertices.
-    pub fn finish(mut self) -> Result<CsrFiles> {
-        while self.source < self.vertices {
-            self.close_row()?;
-        }
-        if !self.page.is_empty() {
-            self.close_page()?;
-        }
-        self.flush()?;
-        Ok(CsrFiles { index: self.index, edges: self.edges, weights: self.weights, stats: self.stats })
-    }
-}
-
-/// Writes a sorted stream of edges as rows.
-pub(crate) fn write_rows<E: EdgeOperation>(
-    job: &Job,
-    mut edges: Sorted<E>,
-    mut writer: CsrWriter,
-) -> Result<CsrFiles> {
-    while let Some(block) = edges.next_block()? {
-        job.progress().add(block.keys.len() as u64);
-        writer.push::<E>(block.keys, block.values)?;
-    }
-    writer.finish()
-}
-
 /// Sorts the edges of `csr` by their destination. Their sources are told by their ranks, if there are any.
 pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr, ranks: Option<&Ranks>) -> Result<Sorted<E>> {
     job.start_phase("turning edges around", "edges", csr.entries);
@@ -343,7 +181,7 @@ pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr, ranks: Option<&Ranks>) 
         Ok(FileWriter::create(job, &format!("in.{name}"), block_bytes, buffer_bytes)?)
     };
     let writer = CsrWriter::new(job, create, csr.vertices, false, false)?;
-    let files = write_rows(job, sorted, writer)?;
+    let files = write_rows(job, sorted, writer, &Numbered)?;
     let (index, edges) = (files.index.finish()?, files.edges.finish()?);
     let entries = files.stats.entries;
     Ok(Csr { entries, index, edges, ..csr.clone() })

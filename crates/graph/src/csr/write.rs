@@ -1,0 +1,382 @@
+//! Writing compressed sparse rows, by several threads where the edges come out of a sort-reduce.
+//!
+//! ```text
+//!   sorted edges   [ part 0 | part 1 | part 2 | ... ]
+//!   thread 0         merge, stage ─► append            merge, stage ─► append
+//!   thread 1                  merge, stage ─────► append
+//! ```
+//!
+//! Each thread merges a part into rows in memory; they are appended to the files in the order of parts. So merging, most of
+//! the work, is done side by side, and appending is copying.
+
+use std::sync::{
+    Condvar, Mutex, MutexGuard,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use inshore_sortreduce::Sorted;
+use inshore_store::{FileWriter, Job};
+use zerocopy::IntoBytes;
+
+use super::{BLOCK_BYTES, EdgeOperation, PAGE_VERTICES, index_bytes};
+use crate::Result;
+
+/// The unit of writing, with a small budget and with a large one.
+const WRITE_BYTES: usize = 256 << 10;
+const WRITE_BYTES_MAX: usize = 1 << 20;
+/// From this budget on it is the large one.
+const LARGE_BUDGET_BYTES: u64 = 128 << 20;
+
+/// Edges that are staged at once.
+pub(crate) const STEP: usize = 4 << 10;
+/// Memory for the rows of as many edges, a weight each, in an undirected graph of self-loops.
+const STEP_BYTES: u64 = 2 * STEP as u64 * (ENTRY_BYTES + WEIGHT_BYTES);
+/// Of a destination, and of a source for every other one.
+const ENTRY_BYTES: u64 = 8;
+const WEIGHT_BYTES: u64 = 8;
+/// Memory in which each of several threads stages rows: more gains nothing, and with less they wait for each other.
+const STAGING_BYTES_MAX: u64 = 24 << 20;
+const STAGING_BYTES_MIN: u64 = 256 << 10;
+/// Memory that is left for what is not told.
+const SLACK_BYTES: u64 = 128 << 10;
+
+fn entry_bytes<E: EdgeOperation>() -> u64 {
+    ENTRY_BYTES + if E::WEIGHTED { WEIGHT_BYTES } else { 0 }
+}
+
+fn write_bytes(job: &Job) -> usize {
+    if job.budget().memory_bytes() < LARGE_BUDGET_BYTES { WRITE_BYTES } else { WRITE_BYTES_MAX }
+}
+
+/// Memory that a [`CsrWriter`] takes, and the edges that one thread stages.
+pub(crate) fn writer_bytes(job: &Job) -> u64 {
+    3 * 2 * write_bytes(job) as u64 + STEP_BYTES
+}
+
+/// What a [`CsrWriter`] saw.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CsrStats {
+    pub entries: u64,
+    pub self_loops: u64,
+    /// Entries whose source is not above their destination: the edges of an undirected graph.
+    pub upward: u64,
+    pub sinks: u64,
+    pub degree_max: u64,
+}
+
+/// Writes rows in order.
+pub(crate) struct CsrWriter {
+    index: FileWriter,
+    edges: FileWriter,
+    weights: Option<FileWriter>,
+    vertices: u64,
+    /// Whether a self-loop is entered twice, as in the rows of an undirected graph.
+    double_loops: bool,
+    page: Vec<u32>,
+    page_entry: u64,
+    /// The vertex whose row is open.
+    source: u64,
+    degree: u64,
+    stats: CsrStats,
+}
+
+/// The files that a [`CsrWriter`] wrote, ready to be sealed or finished.
+pub(crate) struct CsrFiles {
+    pub index: FileWriter,
+    pub edges: FileWriter,
+    pub weights: Option<FileWriter>,
+    pub stats: CsrStats,
+}
+
+impl CsrWriter {
+    /// `create(name, block_bytes, buffer_bytes)` begins each file. With `double_loops` a self-loop is entered twice.
+    pub fn new(
+        job: &Job,
+        mut create: impl FnMut(&str, usize, usize) -> Result<FileWriter>,
+        vertices: u64,
+        weighted: bool,
+        double_loops: bool,
+    ) -> Result<CsrWriter> {
+        let write_bytes = write_bytes(job);
+        Ok(CsrWriter {
+            index: create("index", BLOCK_BYTES, write_bytes)?,
+            edges: create("edges", BLOCK_BYTES, write_bytes)?,
+            weights: if weighted { Some(create("weights", BLOCK_BYTES, write_bytes)?) } else { None },
+            vertices,
+            double_loops,
+            page: Vec::with_capacity(PAGE_VERTICES as usize),
+            page_entry: 0,
+            source: 0,
+            degree: 0,
+            stats: CsrStats::default(),
+        })
+    }
+
+    /// Room for the rows of [`STEP`] edges.
+    pub fn stage<E: EdgeOperation>(&self) -> Staged {
+        Staged::new::<E>(self, STEP_BYTES)
+    }
+
+    /// Appends staged rows, sorted by source and destination over all calls, and makes room for others.
+    pub fn append(&mut self, staged: &mut Staged) -> Result<()> {
+        for &(source, entries) in &staged.rows {
+            while self.source < u64::from(source) {
+                self.close_row()?;
+            }
+            self.degree += u64::from(entries);
+        }
+        self.stats.self_loops += staged.self_loops;
+        self.stats.upward += staged.upward;
+        self.edges.write(staged.destinations.as_bytes())?;
+        if let Some(weights) = &mut self.weights {
+            weights.write(staged.weights.as_bytes())?;
+        }
+        staged.clear();
+        Ok(())
+    }
+
+    fn close_row(&mut self) -> Result<()> {
+        self.stats.degree_max = self.stats.degree_max.max(self.degree);
+        self.stats.sinks += (self.degree == 0) as u64;
+        self.stats.entries += self.degree;
+        self.page.push(self.degree as u32);
+        self.degree = 0;
+        self.source += 1;
+        if self.page.len() as u64 == PAGE_VERTICES {
+            self.close_page()?;
+        }
+        Ok(())
+    }
+
+    fn close_page(&mut self) -> Result<()> {
+        self.page.resize(PAGE_VERTICES as usize, 0);
+        self.index.write(&self.page_entry.to_le_bytes())?;
+        self.index.write(self.page.as_bytes())?;
+        self.page.clear();
+        self.page_entry = self.stats.entries;
+        Ok(())
+    }
+
+    /// Closes the rows of all vertices.
+    pub fn finish(mut self) -> Result<CsrFiles> {
+        while self.source < self.vertices {
+            self.close_row()?;
+        }
+        if !self.page.is_empty() {
+            self.close_page()?;
+        }
+        Ok(CsrFiles { index: self.index, edges: self.edges, weights: self.weights, stats: self.stats })
+    }
+}
+
+/// Gives the vertex of an id, in the same order.
+pub(crate) trait Numbering: Sync {
+    fn number(&self, id: u32) -> u32;
+
+    /// Asks for what [`Numbering::number`] will read.
+    fn prefetch(&self, _id: u32) {}
+}
+
+/// Ids are numbers.
+pub(crate) struct Numbered;
+
+impl Numbering for Numbered {
+    #[inline(always)]
+    fn number(&self, id: u32) -> u32 {
+        id
+    }
+}
+
+/// Destinations ahead of the present one that are asked for.
+const AHEAD: usize = 24;
+
+/// Rows that follow each other, in memory.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    /// Sources, and how many entries each has here.
+    rows: Vec<(u32, u32)>,
+    destinations: Vec<u32>,
+    weights: Vec<f64>,
+    double_loops: bool,
+    self_loops: u64,
+    upward: u64,
+}
+
+impl Staged {
+    /// Room for `bytes` bytes of rows, for edges as `E` has them and for this writer.
+    pub fn new<E: EdgeOperation>(writer: &CsrWriter, bytes: u64) -> Staged {
+        let edges = (bytes / entry_bytes::<E>()) as usize;
+        Staged {
+            rows: Vec::with_capacity(edges / 2),
+            destinations: Vec::with_capacity(edges),
+            weights: Vec::with_capacity(if E::WEIGHTED { edges } else { 0 }),
+            double_loops: writer.double_loops,
+            self_loops: 0,
+            upward: 0,
+        }
+    }
+
+    /// Whether there is room for the rows of so many edges.
+    fn has_room_for(&self, edges: usize) -> bool {
+        self.destinations.capacity() - self.destinations.len() >= 2 * edges
+            && self.rows.capacity() - self.rows.len() >= edges
+    }
+
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.destinations.clear();
+        self.weights.clear();
+        (self.self_loops, self.upward) = (0, 0);
+    }
+
+    /// Adds edges, sorted by key: two ids.
+    pub fn push<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value], numbers: &impl Numbering) {
+        let mut start = 0;
+        while start < keys.len() {
+            let id = keys[start] >> 32;
+            let len = keys[start..].iter().take_while(|&key| key >> 32 == id).count();
+            let source = numbers.number(id as u32);
+            let first = self.destinations.len();
+            self.destinations.extend((start..start + len).map(|at| {
+                if let Some(&ahead) = keys.get(at + AHEAD) {
+                    numbers.prefetch(ahead as u32);
+                }
+                numbers.number(keys[at] as u32)
+            }));
+            if E::WEIGHTED {
+                self.weights.extend(values[start..start + len].iter().map(|&value| E::weight(value)));
+            }
+            let row = &self.destinations[first..];
+            self.upward += row.iter().map(|&to| u64::from(source <= to)).sum::<u64>();
+            let loops = row.iter().map(|&to| usize::from(source == to)).sum::<usize>();
+            self.self_loops += loops as u64;
+            let mut entries = len as u32;
+            if loops > 0 && self.double_loops {
+                let place = first + row.partition_point(|&to| to < source);
+                self.destinations.insert(place, source);
+                if E::WEIGHTED {
+                    self.weights.insert(place, self.weights[place]);
+                }
+                entries += 1;
+            }
+            self.rows.push((source, entries));
+            start += len;
+        }
+    }
+}
+
+/// Writes a sorted stream of edges as rows. `number` gives the vertex of each half of a key, in the same order.
+pub(crate) fn write_rows<E: EdgeOperation>(
+    job: &Job,
+    edges: Sorted<E>,
+    writer: CsrWriter,
+    numbers: &impl Numbering,
+) -> Result<CsrFiles> {
+    let threads = job.budget().threads();
+    let edges_in = edges.stats().records_in;
+    let wanted = edges_in.div_ceil(STAGING_BYTES_MAX / entry_bytes::<E>());
+    let (parts, readers) = edges.split_in_turns(wanted as usize, threads)?;
+    let reading = parts.iter().map(Sorted::reading_bytes).max().unwrap_or(0);
+    // The files' checksums and lists of extents grow while they are written.
+    let growing =
+        4 * (12 * edges_in + index_bytes(writer.vertices)).div_ceil(BLOCK_BYTES as u64) + SLACK_BYTES;
+    let free = job.budget().free_bytes().saturating_sub(growing);
+    let fits = |&readers: &usize| {
+        free.saturating_sub(readers as u64 * reading) / readers as u64 >= STAGING_BYTES_MIN
+    };
+    let readers = (2..=readers).rev().find(fits).unwrap_or(1);
+    // One thread appends what it has, and nobody waits.
+    let staging = match readers {
+        1 => STEP_BYTES,
+        _ => ((free - readers as u64 * reading) / readers as u64).min(STAGING_BYTES_MAX),
+    };
+    let _memory = match readers {
+        // Told by `writer_bytes`.
+        1 => None,
+        _ => Some(job.budget().reserve(readers as u64 * staging, "rows to be written")?),
+    };
+    let staged: Vec<_> = (0..readers).map(|_| Staged::new::<E>(&writer, staging)).collect();
+    let parts: Vec<_> = parts.into_iter().map(|part| Mutex::new(Some(part))).collect();
+    let turns = Turns { state: Mutex::new(Turn { part: 0, failed: false, writer }), changed: Condvar::new() };
+    let next = AtomicUsize::new(0);
+    let work = |mut staged: Staged| -> Result<()> {
+        let alarm = Alarm(&turns);
+        loop {
+            let number_of_part = next.fetch_add(1, Ordering::Relaxed);
+            let Some(part) = parts.get(number_of_part) else { break };
+            let part = part.lock().expect("no panic under this lock").take().expect("each part comes once");
+            if !write_part(job, part, number_of_part, &mut staged, &turns, numbers)? {
+                break;
+            }
+        }
+        std::mem::forget(alarm);
+        Ok(())
+    };
+    std::thread::scope(|scope| -> Result<()> {
+        let threads: Vec<_> = staged.into_iter().map(|staged| scope.spawn(|| work(staged))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("a merge does not panic"))
+    })?;
+    turns.state.into_inner().expect("no panic under this lock").writer.finish()
+}
+
+/// Merges a part, stages its rows, and appends them when all parts before it are appended. `false` where another thread
+/// failed.
+fn write_part<E: EdgeOperation>(
+    job: &Job,
+    mut part: Sorted<E>,
+    number_of_part: usize,
+    staged: &mut Staged,
+    turns: &Turns,
+    numbers: &impl Numbering,
+) -> Result<bool> {
+    while let Some(block) = part.next_block()? {
+        for (keys, values) in block.keys.chunks(STEP).zip(block.values.chunks(STEP)) {
+            if !staged.has_room_for(keys.len()) {
+                let Some(mut turn) = turns.wait(number_of_part) else { return Ok(false) };
+                turn.writer.append(staged)?;
+            }
+            staged.push::<E>(keys, values, numbers);
+        }
+        job.progress().add(block.keys.len() as u64);
+    }
+    let Some(mut turn) = turns.wait(number_of_part) else { return Ok(false) };
+    turn.writer.append(staged)?;
+    turn.part += 1;
+    turns.changed.notify_all();
+    Ok(true)
+}
+
+/// Whose turn it is to append.
+struct Turns {
+    state: Mutex<Turn>,
+    changed: Condvar,
+}
+
+struct Turn {
+    /// The part that is appended now.
+    part: usize,
+    failed: bool,
+    writer: CsrWriter,
+}
+
+impl Turns {
+    /// Waits until all parts before this one are appended; `None` where that will not happen.
+    fn wait(&self, part: usize) -> Option<MutexGuard<'_, Turn>> {
+        let state = self.state.lock().expect("no panic under this lock");
+        let waiting = |turn: &mut Turn| turn.part < part && !turn.failed;
+        let turn = self.changed.wait_while(state, waiting).expect("no panic under this lock");
+        if turn.failed { None } else { Some(turn) }
+    }
+}
+
+/// Tells the others that a thread failed, so that they do not wait for it.
+struct Alarm<'a>(&'a Turns);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut turn) = self.0.state.lock() {
+            turn.failed = true;
+        }
+        self.0.changed.notify_all();
+    }
+}
