@@ -114,6 +114,62 @@ fn ids_of_any_size_keep_their_order() {
 
 /// 200,000 scattered ids take 1.6 MB: more than a quarter of what 8 MiB leave, so they are numbered in bins, and results
 /// are translated by sorting.
+/// Edges whose ids all have a bit in the bitmap are sorted at once, others wait in logs for numbers, and both can be in one
+/// graph: always what a sorted set of edges says.
+#[test]
+fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
+    const EDGES: u64 = 60_000;
+    let world = World::new();
+    let random = |number: u64| {
+        (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 17).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33
+    };
+    type Ids = fn(u64) -> u64;
+    let dense: Ids = |random| random % 1000;
+    let sparse: Ids = |random| random % 5000 * 391;
+    let wide: Ids = |random| random % 3000 * 1_400_000;
+    let few_high: Ids = |random| if random % 500 == 0 { u64::MAX - random % 7 } else { random % 2000 };
+    let half_high: Ids = |random| if random % 2 == 0 { random % 900 } else { (random % 900) << 40 };
+    for (kind, ids) in
+        [("dense", dense), ("sparse", sparse), ("wide", wide), ("few", few_high), ("half", half_high)]
+    {
+        for (number, &(undirected, drop_loops, weighted)) in
+            [(false, false, false), (true, false, false), (true, true, true), (false, true, true)]
+                .iter()
+                .enumerate()
+        {
+            let (mut text, mut expected) = (String::new(), std::collections::BTreeMap::new());
+            let mut vertices = std::collections::BTreeSet::new();
+            for edge in 0..EDGES {
+                let (from, to) = (ids(random(2 * edge)), ids(random(2 * edge + 1)));
+                let weight = (random(edge + 7 * EDGES) % 1000) as f64 / 8.0;
+                text.push_str(&format!(
+                    "{from}\t{to}{}\n",
+                    if weighted { format!("\t{weight}") } else { String::new() }
+                ));
+                vertices.extend([from, to]);
+                if drop_loops && from == to {
+                    continue;
+                }
+                let key = if undirected { (from.min(to), from.max(to)) } else { (from, to) };
+                let kept: &mut f64 = expected.entry(key).or_insert(f64::INFINITY);
+                *kept = kept.min(weight);
+            }
+            let header = if weighted { "source,target,weight\n" } else { "source,target\n" };
+            let expected = expected.iter().fold(header.to_string(), |all, ((from, to), weight)| {
+                all + &if weighted { format!("{from},{to},{weight:?}\n") } else { format!("{from},{to}\n") }
+            });
+            let path = world.file("mixed.txt", text);
+            let options = ImportOptions { undirected, drop_loops, weighted, ..Default::default() };
+            for memory in [8 * MIB, 64 * MIB] {
+                let name = format!("{kind}{number}-{memory}");
+                let info = world.import_in(&name, &[path.clone()], &options, memory).unwrap();
+                assert_eq!(info.vertices, vertices.len() as u64, "{name}");
+                assert_eq!(edges(&world, &world.graph(&name)), expected, "{name}");
+            }
+        }
+    }
+}
+
 #[test]
 fn ids_that_do_not_fit_in_memory_are_numbered_in_bins() {
     let world = World::new();

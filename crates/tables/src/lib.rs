@@ -59,7 +59,7 @@ mod zstd_frames;
 pub use error::{Error, LINE_BYTES_MAX, Result};
 pub use input::{Bytes, Input};
 pub use kmers::{KMER_MAX, KmerOptions, KmerSummary, count_kmers};
-pub use lines::{LineBlock, LineBlocks};
+pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use new_file::{NewFile, NewFileWriter};
 pub use reader::{TableReader, column_names};
 pub use reduce::{Aggregate, ReduceOptions, ReduceSummary, reduce};

@@ -122,15 +122,22 @@ impl LineBlock {
             if rest.is_empty() {
                 return None;
             }
-            let (line, after) = match memchr(b'\n', rest) {
-                Some(end) => (&rest[..end], &rest[end + 1..]),
-                None => (rest, &rest[rest.len()..]),
-            };
-            rest = after;
+            let line;
+            (line, rest) = cut_line(rest);
             number += 1;
-            Some((number - 1, line.strip_suffix(b"\r").unwrap_or(line)))
+            Some((number - 1, line))
         })
     }
+}
+
+/// The first line of some lines, without its `\n` or `\r\n`, and the lines after it.
+#[inline]
+pub fn cut_line(lines: &[u8]) -> (&[u8], &[u8]) {
+    let (line, after) = match memchr(b'\n', lines) {
+        Some(end) => (&lines[..end], &lines[end + 1..]),
+        None => (lines, &lines[lines.len()..]),
+    };
+    (line.strip_suffix(b"\r").unwrap_or(line), after)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::{
     csr::{EdgeOperation, edge_key, writer_bytes},
 };
 
-/// Pairs that are handed to a sink at once.
+/// Edges that are entered at once, so that what they touch can be asked for ahead.
 const STEP: usize = 4 << 10;
 /// Memory for small things that are not told.
 const SLACK_BYTES: u64 = 512 << 10;
@@ -28,44 +28,40 @@ pub(super) struct Lane<'a, E: EdgeOperation> {
     log: EdgeLogWriter,
     undirected: bool,
     drop_loops: bool,
+    /// Edges between ids of 32 bits that are not entered yet.
     keys: Vec<u64>,
+    values: Vec<E::Value>,
+    turned: Vec<(u64, E::Value)>,
 }
 
 impl<E: EdgeOperation> Lane<'_, E> {
     /// Enters an edge and its vertices.
     #[inline]
     pub fn edge(&mut self, source: u64, destination: u64, weight: f64) -> Result<()> {
-        let (from_low, to_low) = (self.ids.insert(source)?, self.ids.insert(destination)?);
         if self.drop_loops && source == destination {
-            return Ok(());
+            return self.vertex(source);
         }
-        if !(from_low && to_low) {
-            return self.log.push(source, destination, weight);
+        if (source | destination) >> 32 != 0 {
+            return self.log_edge(source, destination, weight);
         }
-        // The order of ids is the order of vertices, so ids can be sorted before they have numbers.
-        let (source, destination) = (source as u32, destination as u32);
-        self.sink.push(edge_key(source, destination), E::value(weight))?;
-        if self.undirected && source != destination {
-            self.sink.push(edge_key(destination, source), E::value(weight))?;
-        }
-        Ok(())
+        self.keys.push(edge_key(source as u32, destination as u32));
+        self.values.push(E::value(weight));
+        if self.keys.len() == STEP { self.flush() } else { Ok(()) }
     }
 
     /// Enters the edges of pairs of little-endian 32-bit ids.
     pub fn pairs(&mut self, bytes: &[u8]) -> Result<()> {
         let (pairs, _) = bytes.as_chunks::<8>();
         for pairs in pairs.chunks(STEP) {
+            self.flush()?;
             // The first id becomes the high half.
-            self.keys.clear();
             self.keys.extend(pairs.iter().map(|pair| u64::from_le_bytes(*pair).rotate_left(32)));
-            if self.drop_loops || self.undirected || !self.ids.insert_low(&self.keys) {
-                for at in 0..self.keys.len() {
-                    let key = self.keys[at];
-                    self.edge(key >> 32, key & u64::from(u32::MAX), 1.0)?;
+            if self.drop_loops {
+                for loops in self.keys.extract_if(.., |key| *key >> 32 == *key & u64::from(u32::MAX)) {
+                    self.ids.insert(loops >> 32)?;
                 }
-                continue;
             }
-            self.sink.push_many(&self.keys, |_| E::value(1.0))?;
+            self.values.resize(self.keys.len(), E::value(1.0));
         }
         Ok(())
     }
@@ -73,6 +69,50 @@ impl<E: EdgeOperation> Lane<'_, E> {
     /// Enters a vertex that may have no edges.
     pub fn vertex(&mut self, id: u64) -> Result<()> {
         self.ids.insert(id).map(drop)
+    }
+
+    #[cold]
+    fn log_edge(&mut self, source: u64, destination: u64, weight: f64) -> Result<()> {
+        self.ids.insert(source)?;
+        self.ids.insert(destination)?;
+        self.log.push(source, destination, weight)
+    }
+
+    /// Enters the edges that wait. The order of ids is the order of vertices, so that edges between low ones can be sorted
+    /// before their ids have numbers.
+    fn flush(&mut self) -> Result<()> {
+        if !self.ids.insert_low(&self.keys) {
+            self.log_high()?;
+        }
+        self.sink.push_many(&self.keys, |place| self.values[place])?;
+        if self.undirected {
+            let edges = self.keys.iter().zip(&self.values).map(|(key, value)| (key.rotate_left(32), *value));
+            self.turned.clear();
+            self.turned.extend(edges.filter(|(key, _)| *key != key.rotate_left(32)));
+            self.turned.iter().try_for_each(|&(key, value)| self.sink.push(key, value))?;
+        }
+        self.keys.clear();
+        self.values.clear();
+        Ok(())
+    }
+
+    /// Enters the edges that wait and have an id that is not low.
+    fn log_high(&mut self) -> Result<()> {
+        let mut kept = 0;
+        for place in 0..self.keys.len() {
+            let (key, value) = (self.keys[place], self.values[place]);
+            let (source, destination) = (key >> 32, key & u64::from(u32::MAX));
+            let (from_low, to_low) = (self.ids.insert(source)?, self.ids.insert(destination)?);
+            if from_low && to_low {
+                (self.keys[kept], self.values[kept]) = (key, value);
+                kept += 1;
+            } else {
+                self.log.push(source, destination, E::weight(value))?;
+            }
+        }
+        self.keys.truncate(kept);
+        self.values.truncate(kept);
+        Ok(())
     }
 }
 
@@ -124,6 +164,8 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
                 undirected,
                 drop_loops: options.drop_loops,
                 keys: Vec::with_capacity(STEP),
+                values: Vec::with_capacity(STEP),
+                turned: Vec::new(),
             });
         }
         Ok(Lanes { lanes, sorter, block_bytes })
@@ -184,7 +226,8 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
         let mut logs = Vec::with_capacity(self.lanes.len());
         let mut all_low = true;
         let mut undirected = false;
-        for lane in self.lanes {
+        for mut lane in self.lanes {
+            lane.flush()?;
             lane.sink.finish()?;
             all_low &= lane.ids.finish()?;
             undirected |= lane.undirected;

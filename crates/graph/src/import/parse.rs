@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use inshore_store::Job;
-use inshore_tables::{Input, LineBlock, LineBlocks};
+use inshore_tables::{Input, LineBlock, LineBlocks, cut_line};
 
 use super::lane::{Lane, Lanes};
 use crate::{Error, Result, csr::EdgeOperation, graph::VERTICES_MAX};
@@ -20,7 +20,14 @@ const ID_RANGE: &str = "an id from 0 to 18446744073709551615";
 /// An edge list: `source destination [weight]`.
 pub(super) fn text<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
     let weighted = E::WEIGHTED;
-    each_line(job, input, lanes, |lane, _, line| {
+    let quick = |lane: &mut Lane<E>, lines: &[u8]| match weighted {
+        true => Ok(None),
+        false => match two_ids(lines) {
+            Some((source, destination, used)) => lane.edge(source, destination, 1.0).map(|()| Some(used)),
+            None => Ok(None),
+        },
+    };
+    each_line(job, input, lanes, quick, |lane, _, line| {
         let mut fields = Fields(line);
         let expected = if weighted { WITH_WEIGHT } else { TWO_IDS };
         let (source, destination) = (fields.id(expected)?, fields.id(expected)?);
@@ -34,7 +41,13 @@ pub(super) fn text<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes
 
 /// LDBC vertices: an id, and perhaps properties, on each line.
 pub(super) fn vertices<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
-    each_line(job, input, lanes, |lane, _, line| Ok(lane.vertex(Fields(line).id("a vertex id")?)?))
+    each_line(
+        job,
+        input,
+        lanes,
+        |_, _| Ok(None),
+        |lane, _, line| Ok(lane.vertex(Fields(line).id("a vertex id")?)?),
+    )
 }
 
 /// Whether the first edge of an input has a third column.
@@ -130,25 +143,31 @@ pub(super) fn matrix_market<E: EdgeOperation>(job: &Job, input: &Input, lanes: &
         lanes.lanes[0].vertex(vertex)?;
     }
     let seen = AtomicU64::new(0);
-    each_line(job, input, lanes, |lane, number, line| {
-        if number <= header.line {
-            return Ok(());
-        }
-        let mut fields = Fields(line);
-        let expected = if header.weighted { "row, column and value" } else { "row and column" };
-        let (row, column) = (fields.id(expected)?, fields.id(expected)?);
-        let weight = if header.weighted { fields.weight(expected)? } else { 1.0 };
-        let inside = 1..=header.vertices;
-        if !inside.contains(&row) || !inside.contains(&column) {
-            return Err(Bad {
-                expected: format!("row and column from 1 to {}", header.vertices),
-                found: None,
+    each_line(
+        job,
+        input,
+        lanes,
+        |_, _| Ok(None),
+        |lane, number, line| {
+            if number <= header.line {
+                return Ok(());
             }
-            .into());
-        }
-        seen.fetch_add(1, Ordering::Relaxed);
-        Ok(lane.edge(row, column, weight)?)
-    })?;
+            let mut fields = Fields(line);
+            let expected = if header.weighted { "row, column and value" } else { "row and column" };
+            let (row, column) = (fields.id(expected)?, fields.id(expected)?);
+            let weight = if header.weighted { fields.weight(expected)? } else { 1.0 };
+            let inside = 1..=header.vertices;
+            if !inside.contains(&row) || !inside.contains(&column) {
+                return Err(Bad {
+                    expected: format!("row and column from 1 to {}", header.vertices),
+                    found: None,
+                }
+                .into());
+            }
+            seen.fetch_add(1, Ordering::Relaxed);
+            Ok(lane.edge(row, column, weight)?)
+        },
+    )?;
     let seen = seen.into_inner();
     if seen != header.entries {
         let (found, expected) = (format!("{seen} entries"), format!("{} entries", header.entries));
@@ -195,11 +214,13 @@ fn shown(bytes: &[u8]) -> String {
     format!("'{}{more}'", String::from_utf8_lossy(&bytes[..bytes.len().min(LEN)]).escape_debug())
 }
 
-/// Calls `parse(lane, line number, line)` for all lines but comments and empty ones, in parallel.
+/// Calls `parse(lane, line number, line)` for all lines but comments and empty ones, in parallel. `quick` may enter the
+/// first of some lines and tell its length with the line end.
 fn each_line<E: EdgeOperation>(
     job: &Job,
     input: &Input,
     lanes: &mut Lanes<E>,
+    quick: impl Fn(&mut Lane<E>, &[u8]) -> Result<Option<usize>> + Sync,
     parse: impl Fn(&mut Lane<E>, u64, &[u8]) -> std::result::Result<(), LineError> + Sync,
 ) -> Result<()> {
     let mut lines = LineBlocks::new(input.open(job.budget())?, lanes.block_bytes);
@@ -211,20 +232,82 @@ fn each_line<E: EdgeOperation>(
         Ok(block)
     };
     lanes.each_block(job, read, |lane, block: LineBlock| {
-        for (number, line) in block.lines() {
+        let (mut rest, mut number) = (&block.bytes[..], block.first_line);
+        while !rest.is_empty() {
+            if let Some(used) = quick(lane, rest)? {
+                (rest, number) = (&rest[used..], number + 1);
+                continue;
+            }
+            let line;
+            (line, rest) = cut_line(rest);
+            number += 1;
             if is_comment(line) {
                 continue;
             }
-            parse(lane, number, line).map_err(|error| match error {
+            parse(lane, number - 1, line).map_err(|error| match error {
                 LineError::Other(error) => error,
                 LineError::Bad(Bad { expected, found }) => {
                     let found = found.or_else(|| Some(shown(line)));
-                    bad_line(input, number, Bad { expected, found })
+                    bad_line(input, number - 1, Bad { expected, found })
                 }
             })?;
         }
         Ok(block)
     })
+}
+
+/// Reads a line of two ids, with one tab, space or comma between them and nothing else: what most lines of most files are.
+/// Gives its length with the line end. `None` for any other line, and near the end of a block.
+#[inline]
+fn two_ids(lines: &[u8]) -> Option<(u64, u64, usize)> {
+    let (source, place) = digits(lines, 0)?;
+    if !matches!(lines[place], b'\t' | b' ' | b',') {
+        return None;
+    }
+    let (destination, place) = digits(lines, place + 1)?;
+    match (lines[place], lines.get(place + 1)) {
+        (b'\n', _) => Some((source, destination, place + 1)),
+        (b'\r', Some(b'\n')) => Some((source, destination, place + 2)),
+        _ => None,
+    }
+}
+
+/// A number of 1 to 15 digits at a place, and the place behind it. `None` also near the end.
+#[inline(always)]
+fn digits(bytes: &[u8], place: usize) -> Option<(u64, usize)> {
+    let word =
+        |place: usize| Some(u64::from_le_bytes(bytes.get(place..place + 8)?.try_into().expect("8 bytes")));
+    let (value, len) = leading_digits(word(place)?);
+    match len {
+        1..8 => Some((value, place + len)),
+        8 => {
+            let (low, more) = leading_digits(word(place + 8)?);
+            (more < 8).then(|| (value * TENS[more] + low, place + 8 + more))
+        }
+        _ => None,
+    }
+}
+
+const TENS: [u64; 8] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000];
+
+/// The number that the digits at the beginning of eight characters make, and how many they are.
+#[inline(always)]
+fn leading_digits(characters: u64) -> (u64, usize) {
+    let each = |byte: u8| u64::from_ne_bytes([byte; 8]);
+    let digits = characters ^ each(b'0');
+    // A byte above 9 gets its highest bit; what it carries over only touches bytes behind it.
+    let others = (digits.wrapping_add(each(0x80 - 10)) | digits) & each(0x80);
+    let len = others.trailing_zeros() as usize / 8;
+    if len == 0 {
+        return (0, 0);
+    }
+    // Zeros before the digits, then pairs, then fours, then all eight.
+    let digits = digits << (64 - 8 * len);
+    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
+    let half = 0x0000_00ff_0000_00ff;
+    let upper = (pairs & half).wrapping_mul(0x000f_4240_0000_0064);
+    let lower = ((pairs >> 16) & half).wrapping_mul(0x0000_2710_0000_0001);
+    (upper.wrapping_add(lower) >> 32, len)
 }
 
 fn is_separator(byte: u8) -> bool {
@@ -267,23 +350,23 @@ impl Fields<'_> {
     #[inline]
     fn id(&mut self, expected: &str) -> std::result::Result<u64, Bad> {
         let follows = self.skip_separators();
-        let mut value = 0u64;
-        let mut len = 0;
-        let mut overflow = false;
-        while let Some(digit) =
-            self.0.get(len).map(|byte| byte.wrapping_sub(b'0')).filter(|&digit| digit < 10)
-        {
-            let (tens, over) = value.overflowing_mul(10);
-            let (sum, carry) = tens.overflowing_add(digit as u64);
-            (value, overflow) = (sum, overflow | over | carry);
+        let digit = |byte: &u8| u64::from(byte.wrapping_sub(b'0'));
+        let (mut value, mut len) = (0u64, 0);
+        while let Some(digit) = self.0.get(len).map(digit).filter(|&digit| digit < 10) {
+            value = value.wrapping_mul(10).wrapping_add(digit);
             len += 1;
         }
         let ends = self.0.get(len).is_none_or(|&byte| is_separator(byte));
         if len == 0 || !ends || !follows {
             return Err(Bad { expected: expected.to_string(), found: None });
         }
-        if overflow {
-            return Err(Bad { expected: ID_RANGE.to_string(), found: Some(shown(&self.0[..len])) });
+        // As many digits as any number of 64 bits can have, but for one.
+        if len > 19 {
+            let exact = self.0[..len].iter().map(digit).try_fold(0u64, |value, digit| {
+                value.checked_mul(10).and_then(|tens| tens.checked_add(digit))
+            });
+            let too_large = || Bad { expected: ID_RANGE.to_string(), found: Some(shown(&self.0[..len])) };
+            value = exact.ok_or_else(too_large)?;
         }
         self.0 = &self.0[len..];
         Ok(value)
@@ -321,6 +404,38 @@ mod tests {
             assert_eq!(ids(line), None, "{line:?}");
         }
         assert_eq!(ids("18446744073709551615 0"), Some((u64::MAX, 0)));
+    }
+
+    #[test]
+    fn quick_lines_are_what_the_careful_way_reads() {
+        let rest = "\n0\t0\n0 0\n0,0\n0 0\n0 0\n";
+        let mut quick = 0;
+        for digits in 1..=17u32 {
+            for number in [10u64.pow(digits - 1), 10u64.pow(digits) - 1, 10u64.pow(digits) / 7 * 5] {
+                for line in [
+                    format!("{number}\t{number}"),
+                    format!("{number} 7\r"),
+                    format!("0,{number}"),
+                    format!("{number}  7"),
+                    format!("{number} 7 "),
+                    format!("{number}\u{e9} 7"),
+                    format!("{number}x 7"),
+                    format!("{number} :7"),
+                    format!(" {number} 7"),
+                    format!("{number}"),
+                    format!("{number}\n7"),
+                ] {
+                    if let Some((source, destination, used)) = two_ids((line.clone() + rest).as_bytes()) {
+                        assert_eq!(ids(line.trim_end_matches('\r')), Some((source, destination)), "{line:?}");
+                        assert_eq!(used, line.len() + 1, "{line:?}");
+                        quick += 1;
+                    }
+                }
+            }
+        }
+        // Three forms of three numbers of up to 15 digits.
+        assert_eq!(quick, 15 * 3 * 3);
+        assert_eq!(two_ids(b"1 2\n"), None, "near the end");
     }
 
     #[test]
