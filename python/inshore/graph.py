@@ -84,6 +84,12 @@ class Graph:
         Return a `pyarrow.RecordBatchReader`, whose rows stream from flash while they are read. It holds the
         budget and the job's scratch files until it is read to its end or dropped.
 
+    All but `clustering` also take:
+
+    resume : bool, default False
+        Keep the state of all vertices about every 30 seconds, and go on with what was kept when the same was asked
+        of the same graph before and was interrupted. It is forgotten when all rows were read or written.
+
     Without `output` and `stream` they return a `pyarrow.Table`. Rows are in ascending order of the vertices'
     ids; `inshore.summary` and `inshore.report` give a table's facts.
 
@@ -124,6 +130,7 @@ class Graph:
         iterations: int = 10,
         damping: float = 0.85,
         tolerance: float = 0.0,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -136,6 +143,7 @@ class Graph:
         iterations: int = 10,
         damping: float = 0.85,
         tolerance: float = 0.0,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -148,6 +156,7 @@ class Graph:
         iterations: int = 10,
         damping: float = 0.85,
         tolerance: float = 0.0,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath,
@@ -159,6 +168,7 @@ class Graph:
         iterations: int = 10,
         damping: float = 0.85,
         tolerance: float = 0.0,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath | None = None,
@@ -177,7 +187,7 @@ class Graph:
         tolerance : float, default 0.0
             Stop earlier when all ranks together change by at most this in an iteration; 0.0 is when nothing
             changes any more.
-        memory, threads, output, stream
+        resume, memory, threads, output, stream
             See `Graph`.
 
         Returns
@@ -200,7 +210,7 @@ class Graph:
         (3, 10)
         """
         with self._store.job(memory, threads) as job:
-            run = partial(self._native.pagerank, job, iterations, damping, tolerance)
+            run = partial(self._native.pagerank, job, iterations, damping, tolerance, resume)
             return deliver(job, run, output, stream)
 
     @overload
@@ -208,6 +218,7 @@ class Graph:
         self,
         source: int,
         *,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -218,6 +229,7 @@ class Graph:
         self,
         source: int,
         *,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -228,6 +240,7 @@ class Graph:
         self,
         source: int,
         *,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath,
@@ -237,6 +250,7 @@ class Graph:
         self,
         source: int,
         *,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath | None = None,
@@ -248,7 +262,7 @@ class Graph:
         ----------
         source : int
             The id of the vertex to start at; `NotFoundError` if the graph has none such.
-        memory, threads, output, stream
+        resume, memory, threads, output, stream
             See `Graph`.
 
         Returns
@@ -266,13 +280,14 @@ class Graph:
         [0, 1, 2]
         """
         with self._store.job(memory, threads) as job:
-            return deliver(job, partial(self._native.bfs, job, source), output, stream)
+            return deliver(job, partial(self._native.bfs, job, source, resume), output, stream)
 
     @overload
     def sssp(
         self,
         source: int,
         *,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -283,6 +298,7 @@ class Graph:
         self,
         source: int,
         *,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -293,6 +309,7 @@ class Graph:
         self,
         source: int,
         *,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath,
@@ -302,6 +319,7 @@ class Graph:
         self,
         source: int,
         *,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath | None = None,
@@ -314,7 +332,7 @@ class Graph:
         source : int
             The id of the vertex to start at; `NotFoundError` if the graph has none such. `InputError` if
             the graph has no weights, or some below zero.
-        memory, threads, output, stream
+        resume, memory, threads, output, stream
             See `Graph`.
 
         Returns
@@ -331,12 +349,13 @@ class Graph:
         {'vertex': [3, 5, 7], 'distance': [0.0, 0.5, 0.75]}
         """
         with self._store.job(memory, threads) as job:
-            return deliver(job, partial(self._native.sssp, job, source), output, stream)
+            return deliver(job, partial(self._native.sssp, job, source, resume), output, stream)
 
     @overload
     def components(
         self,
         *,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -346,6 +365,7 @@ class Graph:
     def components(
         self,
         *,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -355,6 +375,7 @@ class Graph:
     def components(
         self,
         *,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath,
@@ -363,6 +384,7 @@ class Graph:
     def components(
         self,
         *,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath | None = None,
@@ -372,7 +394,7 @@ class Graph:
 
         Parameters
         ----------
-        memory, threads, output, stream
+        resume, memory, threads, output, stream
             See `Graph`.
 
         Returns
@@ -386,13 +408,14 @@ class Graph:
         {'vertex': [3, 5, 7], 'component': [3, 3, 3]}
         """
         with self._store.job(memory, threads) as job:
-            return deliver(job, partial(self._native.components, job), output, stream)
+            return deliver(job, partial(self._native.components, job, resume), output, stream)
 
     @overload
     def communities(
         self,
         *,
         iterations: int = 10,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -403,6 +426,7 @@ class Graph:
         self,
         *,
         iterations: int = 10,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -413,6 +437,7 @@ class Graph:
         self,
         *,
         iterations: int = 10,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath,
@@ -422,6 +447,7 @@ class Graph:
         self,
         *,
         iterations: int = 10,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath | None = None,
@@ -437,7 +463,7 @@ class Graph:
         ----------
         iterations : int, default 10
             Iterations at most; it ends before where no label changes.
-        memory, threads, output, stream
+        resume, memory, threads, output, stream
             See `Graph`.
 
         Returns
@@ -451,7 +477,7 @@ class Graph:
         {'vertex': [3, 5, 7], 'community': [5, 3, 5]}
         """
         with self._store.job(memory, threads) as job:
-            return deliver(job, partial(self._native.communities, job, iterations), output, stream)
+            return deliver(job, partial(self._native.communities, job, iterations, resume), output, stream)
 
     @overload
     def clustering(
@@ -519,6 +545,7 @@ class Graph:
         *,
         sources: int = 16,
         seed: int = 1,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -530,6 +557,7 @@ class Graph:
         *,
         sources: int = 16,
         seed: int = 1,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -541,6 +569,7 @@ class Graph:
         *,
         sources: int = 16,
         seed: int = 1,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath,
@@ -551,6 +580,7 @@ class Graph:
         *,
         sources: int = 16,
         seed: int = 1,
+        resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath | None = None,
@@ -564,7 +594,7 @@ class Graph:
             How many sources are drawn; a graph with fewer vertices uses them all, and the answer is exact.
         seed : int, default 1
             Chooses the sample. The same seed draws the same sources.
-        memory, threads, output, stream
+        resume, memory, threads, output, stream
             See `Graph`.
 
         Returns
@@ -578,7 +608,7 @@ class Graph:
         {'vertex': [3, 5, 7], 'centrality': [0.0, 1.0, 0.0]}
         """
         with self._store.job(memory, threads) as job:
-            return deliver(job, partial(self._native.betweenness, job, sources, seed), output, stream)
+            return deliver(job, partial(self._native.betweenness, job, sources, seed, resume), output, stream)
 
     def export(self, path: StrPath, *, memory: str | int | None = None, threads: int | None = None) -> int:
         """Write all edges to a file.

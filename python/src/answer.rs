@@ -65,12 +65,15 @@ impl Answer {
             let mut slot = self.rows();
             let Some(rows) = slot.as_mut() else { return Ok(None) };
             let next = rows.next_batch();
-            if !matches!(next, Ok(Some(_))) {
-                *slot = None;
+            if matches!(next, Ok(Some(_))) {
+                return next;
             }
-            next
+            let rows = slot.take();
+            next?;
+            rows.map_or(Ok(()), Rows::finish)?;
+            Ok(None)
         })
-        .map(|batch| batch.map(Batch))
+        .map(|batch: Option<RecordBatch>| batch.map(Batch))
         .map_err(to_python)
     }
 
@@ -98,6 +101,7 @@ fn write(mut rows: Rows, job: &store::Job, path: PathBuf) -> graph::Result<u64> 
         writer.write(&batch)?;
     }
     writer.finish()?;
+    rows.finish()?;
     Ok(count)
 }
 

@@ -1,6 +1,6 @@
 //! A graph and the algorithms on it.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use inshore::graph::{
     self, BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions,
@@ -30,6 +30,11 @@ impl Graph {
     }
 }
 
+/// How often what was done is kept.
+fn every(resume: bool) -> Option<Duration> {
+    resume.then_some(Duration::from_secs(30))
+}
+
 #[pymethods]
 impl Graph {
     /// What is known of it, as JSON.
@@ -45,25 +50,36 @@ impl Graph {
         iterations: &Bound<'_, PyAny>,
         damping: f64,
         tolerance: f64,
+        resume: bool,
     ) -> PyResult<Answer> {
         let iterations = whole("iterations", iterations)?;
-        let options = PageRankOptions { iterations, damping, tolerance, ..Default::default() };
+        let options =
+            PageRankOptions { iterations, damping, tolerance, resume: every(resume), ..Default::default() };
         self.answer(py, job, move |graph, job| pagerank(graph, job, &options))
     }
 
-    fn bfs(&self, py: Python<'_>, job: &Job, source: &Bound<'_, PyAny>) -> PyResult<Answer> {
-        let options = BfsOptions::new(whole("source", source)?);
+    fn bfs(&self, py: Python<'_>, job: &Job, source: &Bound<'_, PyAny>, resume: bool) -> PyResult<Answer> {
+        let options = BfsOptions { resume: every(resume), ..BfsOptions::new(whole("source", source)?) };
         self.answer(py, job, move |graph, job| bfs(graph, job, &options))
     }
 
-    fn sssp(&self, py: Python<'_>, job: &Job, source: &Bound<'_, PyAny>) -> PyResult<Answer> {
-        let options = SsspOptions::new(whole("source", source)?);
+    fn sssp(&self, py: Python<'_>, job: &Job, source: &Bound<'_, PyAny>, resume: bool) -> PyResult<Answer> {
+        let options = SsspOptions { resume: every(resume), ..SsspOptions::new(whole("source", source)?) };
         self.answer(py, job, move |graph, job| sssp(graph, job, &options))
     }
 
-    fn communities(&self, py: Python<'_>, job: &Job, iterations: &Bound<'_, PyAny>) -> PyResult<Answer> {
-        let options =
-            CommunitiesOptions { iterations: whole("iterations", iterations)?, ..Default::default() };
+    fn communities(
+        &self,
+        py: Python<'_>,
+        job: &Job,
+        iterations: &Bound<'_, PyAny>,
+        resume: bool,
+    ) -> PyResult<Answer> {
+        let options = CommunitiesOptions {
+            iterations: whole("iterations", iterations)?,
+            resume: every(resume),
+            ..Default::default()
+        };
         self.answer(py, job, move |graph, job| communities(graph, job, &options))
     }
 
@@ -71,8 +87,9 @@ impl Graph {
         self.answer(py, job, move |graph, job| clustering(graph, job, &ClusteringOptions::default()))
     }
 
-    fn components(&self, py: Python<'_>, job: &Job) -> PyResult<Answer> {
-        self.answer(py, job, move |graph, job| components(graph, job, &ComponentsOptions::default()))
+    fn components(&self, py: Python<'_>, job: &Job, resume: bool) -> PyResult<Answer> {
+        let options = ComponentsOptions { resume: every(resume), ..Default::default() };
+        self.answer(py, job, move |graph, job| components(graph, job, &options))
     }
 
     fn betweenness(
@@ -81,9 +98,10 @@ impl Graph {
         job: &Job,
         sources: &Bound<'_, PyAny>,
         seed: &Bound<'_, PyAny>,
+        resume: bool,
     ) -> PyResult<Answer> {
         let (sources, seed) = (whole("sources", sources)?, whole("seed", seed)?);
-        let options = BetweennessOptions { sources, seed, ..Default::default() };
+        let options = BetweennessOptions { sources, seed, resume: every(resume), ..Default::default() };
         self.answer(py, job, move |graph, job| betweenness(graph, job, &options))
     }
 

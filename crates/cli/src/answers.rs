@@ -1,6 +1,9 @@
 //! The algorithms. Each has its options and its sentence; running, streaming the rows and telling are the same.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Result, bail};
 use inshore::{
@@ -17,7 +20,7 @@ use crate::{
     session::Session,
     sizes::Sizes,
     top::{Best, Order, Top},
-    words::{self, Asked},
+    words::{self, Asked, Resumed},
 };
 
 pub fn pagerank(session: &Session, words: &words::Pagerank) -> Result<()> {
@@ -25,6 +28,7 @@ pub fn pagerank(session: &Session, words: &words::Pagerank) -> Result<()> {
         iterations: words.how.iterations,
         damping: words.how.damping,
         tolerance: words.tolerance,
+        resume: resume(&words.resumed),
         tuning: tuning(&words.asked),
     };
     let run = |graph: &Graph, job: &Job| graph::pagerank(graph, job, &options);
@@ -39,7 +43,11 @@ pub fn pagerank(session: &Session, words: &words::Pagerank) -> Result<()> {
 }
 
 pub fn bfs(session: &Session, words: &words::Bfs) -> Result<()> {
-    let options = BfsOptions { tuning: tuning(&words.asked), ..BfsOptions::new(words.source) };
+    let options = BfsOptions {
+        resume: resume(&words.resumed),
+        tuning: tuning(&words.asked),
+        ..BfsOptions::new(words.source)
+    };
     let run = |graph: &Graph, job: &Job| graph::bfs(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         let (reached, levels) = (summary.reached.unwrap_or(0), summary.levels.unwrap_or(0));
@@ -49,7 +57,11 @@ pub fn bfs(session: &Session, words: &words::Bfs) -> Result<()> {
 }
 
 pub fn sssp(session: &Session, words: &words::Sssp) -> Result<()> {
-    let options = SsspOptions { tuning: tuning(&words.asked), ..SsspOptions::new(words.source) };
+    let options = SsspOptions {
+        resume: resume(&words.resumed),
+        tuning: tuning(&words.asked),
+        ..SsspOptions::new(words.source)
+    };
     let run = |graph: &Graph, job: &Job| graph::sssp(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         format!("distances to {} of {vertices} vertices", summary.reached.unwrap_or(0))
@@ -58,7 +70,11 @@ pub fn sssp(session: &Session, words: &words::Sssp) -> Result<()> {
 }
 
 pub fn communities(session: &Session, words: &words::Communities) -> Result<()> {
-    let options = CommunitiesOptions { iterations: words.iterations, tuning: tuning(&words.asked) };
+    let options = CommunitiesOptions {
+        iterations: words.iterations,
+        resume: resume(&words.resumed),
+        tuning: tuning(&words.asked),
+    };
     let run = |graph: &Graph, job: &Job| graph::communities(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         format!("communities of {vertices} vertices after {} iterations", summary.supersteps)
@@ -78,7 +94,7 @@ pub fn clustering(session: &Session, words: &words::Clustering) -> Result<()> {
 }
 
 pub fn components(session: &Session, words: &words::Components) -> Result<()> {
-    let options = ComponentsOptions { tuning: tuning(&words.asked) };
+    let options = ComponentsOptions { resume: resume(&words.resumed), tuning: tuning(&words.asked) };
     let run = |graph: &Graph, job: &Job| graph::components(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         format!("{} components of {vertices} vertices", summary.components.unwrap_or(0))
@@ -88,13 +104,19 @@ pub fn components(session: &Session, words: &words::Components) -> Result<()> {
 
 pub fn betweenness(session: &Session, words: &words::Betweenness) -> Result<()> {
     let (sources, seed) = (words.sample.sources, words.sample.seed);
-    let options = BetweennessOptions { sources, seed, tuning: tuning(&words.asked) };
+    let options =
+        BetweennessOptions { sources, seed, resume: resume(&words.resumed), tuning: tuning(&words.asked) };
     let run = |graph: &Graph, job: &Job| graph::betweenness(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         format!("centrality of {vertices} vertices from {} sources", summary.sources.len())
     };
     let shown = Shown::Rows(Order::Descending(1));
     answer(session, "graph betweenness", &words.asked, shown, run, sentence)
+}
+
+/// How often what was done is kept.
+fn resume(resumed: &Resumed) -> Option<Duration> {
+    resumed.resume.then(|| Duration::from_secs_f64(resumed.checkpoint_every))
 }
 
 fn tuning(asked: &Asked) -> Tuning {
@@ -152,6 +174,7 @@ fn check_output(session: &Session, asked: &Asked) -> Result<()> {
 /// Reads the rows once, into the file and into what `--top` shows. Reads nothing where nobody asked.
 fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
     if asked.output.is_none() && asked.top.is_none() {
+        rows.finish()?;
         return Ok(None);
     }
     let job = rows.job().clone();
@@ -180,6 +203,7 @@ fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
     if let Some(writer) = writer {
         writer.finish()?;
     }
+    rows.finish()?;
     match (best, sizes) {
         (Some(best), _) => Ok(Some(best.into_top(columns))),
         (_, Some(sizes)) => {

@@ -516,6 +516,22 @@ pub struct Asked {
     pub strategy: Option<Strategy>,
 }
 
+/// What algorithms that go superstep by superstep are asked for.
+#[derive(Args)]
+pub struct Resumed {
+    /// Keep the state of all vertices now and then, and go on with what it kept when it was interrupted (store jobs lists it)
+    #[arg(long)]
+    pub resume: bool,
+    /// With --resume: keep it about this often
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, requires = "resume", value_parser = seconds)]
+    pub checkpoint_every: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=1e9).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds, 0 or more".to_string())
+}
+
 /// Rank vertices by the links that point to them
 ///
 /// PageRank as LDBC defines it: ranks sum to 1, and what vertices without out-edges hold is spread evenly. The
@@ -525,10 +541,13 @@ pub struct Asked {
 Examples:
   inshore graph pagerank web --memory 64MiB --top 20
   inshore graph pagerank web --iterations 30 --tolerance 1e-9 -o ranks.parquet
+  inshore graph pagerank web --iterations 100 --memory 64MiB -o ranks.parquet --resume
   inshore graph pagerank web -o - | sort -t, -k2 -gr | head")]
 pub struct Pagerank {
     #[command(flatten)]
     pub asked: Asked,
+    #[command(flatten)]
+    pub resumed: Resumed,
     #[command(flatten)]
     pub how: PagerankHow,
     /// Stop earlier, once all ranks together change by at most this much
@@ -560,6 +579,8 @@ Examples:
 pub struct Bfs {
     #[command(flatten)]
     pub asked: Asked,
+    #[command(flatten)]
+    pub resumed: Resumed,
     /// Vertex to begin from
     #[arg(long, value_name = "ID")]
     pub source: u64,
@@ -577,6 +598,8 @@ Examples:
 pub struct Sssp {
     #[command(flatten)]
     pub asked: Asked,
+    #[command(flatten)]
+    pub resumed: Resumed,
     /// Vertex to begin from
     #[arg(long, value_name = "ID")]
     pub source: u64,
@@ -595,6 +618,8 @@ Examples:
 pub struct Communities {
     #[command(flatten)]
     pub asked: Asked,
+    #[command(flatten)]
+    pub resumed: Resumed,
     /// Iterations at most; it ends before where no label changes
     #[arg(long, value_name = "N", default_value_t = CommunitiesOptions::default().iterations)]
     pub iterations: u32,
@@ -627,6 +652,8 @@ Examples:
 pub struct Components {
     #[command(flatten)]
     pub asked: Asked,
+    #[command(flatten)]
+    pub resumed: Resumed,
 }
 
 /// Find the vertices that shortest paths pass through
@@ -641,6 +668,8 @@ Examples:
 pub struct Betweenness {
     #[command(flatten)]
     pub asked: Asked,
+    #[command(flatten)]
+    pub resumed: Resumed,
     #[command(flatten)]
     pub sample: Sample,
 }

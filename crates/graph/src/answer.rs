@@ -7,11 +7,12 @@ use arrow::{
     datatypes::SchemaRef,
 };
 use inshore_sortreduce::Strategy;
-use inshore_store::Job;
+use inshore_store::{Job, Keep};
 use serde::Serialize;
 
 use crate::{
     Graph, Result,
+    checkpoint::Checkpoints,
     engine::{State, StateStream},
     ids::IdStream,
 };
@@ -86,6 +87,7 @@ pub struct Rows {
     schema: SchemaRef,
     job: Job,
     source: Box<dyn RowSource>,
+    keep: Option<Keep>,
 }
 
 impl std::fmt::Debug for Rows {
@@ -111,6 +113,19 @@ impl Rows {
     /// I/O and damage on flash; cancellation.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         self.source.next_batch()
+    }
+
+    /// Forgets what was kept for a job that would have to go on with this one: the rows are where they are wanted.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::Io`].
+    pub fn finish(self) -> Result<()> {
+        self.keep.map_or(Ok(()), |keep| Ok(keep.finish()?))
+    }
+
+    /// With what is to be forgotten at the end.
+    pub(crate) fn kept(self, checkpoints: Checkpoints) -> Rows {
+        Rows { keep: checkpoints.into_keep(), ..self }
     }
 }
 
@@ -143,7 +158,7 @@ where
         job.start_phase("writing rows", "vertices", graph.vertices());
         let ids = IdStream::new(job, graph)?;
         let source = VertexRows { schema: schema.clone(), job: job.clone(), ids, states, columns };
-        Ok(Rows { schema, job: job.clone(), source: Box::new(source) })
+        Ok(Rows { schema, job: job.clone(), source: Box::new(source), keep: None })
     }
 }
 

@@ -198,6 +198,7 @@ impl std::fmt::Display for GraphInfo {
 #[derive(Clone, Debug)]
 pub struct Graph {
     info: GraphInfo,
+    id: u64,
     out: csr::Csr,
     reverse: Option<csr::Csr>,
     ids: Option<CheckedFile>,
@@ -218,12 +219,17 @@ impl Graph {
         let out = csr_of(&dataset, &info, "out")?;
         let reverse = if info.reverse { Some(csr_of(&dataset, &info, "in")?) } else { None };
         let ids = if info.dense_ids { None } else { Some(file_of(&dataset, "ids", info.vertices * 8)?) };
-        Ok(Graph { info, out, reverse, ids })
+        Ok(Graph { info, id: dataset.id(), out, reverse, ids })
     }
 
     /// What is known of it.
     pub fn info(&self) -> &GraphInfo {
         &self.info
+    }
+
+    /// Tells it from every other graph, of the same name too.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// The number of vertices.

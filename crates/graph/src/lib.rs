@@ -21,6 +21,7 @@
 pub mod algorithms;
 mod answer;
 pub mod check;
+mod checkpoint;
 mod csr;
 mod engine;
 mod error;

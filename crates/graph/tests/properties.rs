@@ -71,7 +71,7 @@ impl Both {
                 pagerank::verify(&self.plain, &options, &ranks).unwrap();
             }
 
-            let options = BfsOptions { source: self.ids[source as usize], tuning };
+            let options = BfsOptions { tuning, ..BfsOptions::new(self.ids[source as usize]) };
             let found = rows(bfs::bfs(&self.graph, &job(), &options).unwrap());
             let visits: Vec<_> = found
                 .iter()
@@ -79,12 +79,12 @@ impl Both {
                 .collect();
             bfs::verify(&self.plain, source as usize, &visits).unwrap();
 
-            let options = SsspOptions { source: self.ids[source as usize], tuning };
+            let options = SsspOptions { tuning, ..SsspOptions::new(self.ids[source as usize]) };
             let found = rows(sssp::sssp(&self.graph, &job(), &options).unwrap());
             let distances: Vec<_> = found.iter().map(|(_, columns)| columns[0]).collect();
             sssp::verify(&self.plain, source as usize, &distances).unwrap();
 
-            let options = CommunitiesOptions { iterations: 4, tuning };
+            let options = CommunitiesOptions { iterations: 4, tuning, ..Default::default() };
             let answer = communities::communities(&self.graph, &job(), &options).unwrap();
             let labels: Vec<_> =
                 rows(answer).iter().map(|(_, columns)| self.number(columns[0].unwrap())).collect();
@@ -94,12 +94,17 @@ impl Both {
             let values: Vec<f64> = rows(answer).iter().map(|(_, columns)| columns[0].unwrap()).collect();
             clustering::verify(&self.plain, &values).unwrap();
 
-            let answer = components::components(&self.graph, &job(), &ComponentsOptions { tuning }).unwrap();
+            let answer = components::components(
+                &self.graph,
+                &job(),
+                &ComponentsOptions { tuning, ..Default::default() },
+            )
+            .unwrap();
             let labels: Vec<_> =
                 rows(answer).iter().map(|(_, columns)| self.number(columns[0].unwrap())).collect();
             components::verify(&self.plain, &labels).unwrap();
 
-            let options = BetweennessOptions { sources: 3, seed, tuning };
+            let options = BetweennessOptions { sources: 3, seed, tuning, ..Default::default() };
             let found = rows(betweenness::betweenness(&self.graph, &job(), &options).unwrap());
             let values: Vec<f64> = found.iter().map(|(_, columns)| columns[0].unwrap()).collect();
             betweenness::verify(&self.plain, &options, &values).unwrap();

@@ -17,7 +17,7 @@ const LDBC_EPSILON: f64 = 1e-4;
 fn assert_levels(world: &World, graph: &Graph, source: u64, expected: &[(u64, Option<f64>)]) {
     for way in ways() {
         let job = world.job(way.memory_bytes, way.threads);
-        let answer = bfs(graph, &job, &BfsOptions { source, tuning: way.tuning }).unwrap();
+        let answer = bfs(graph, &job, &BfsOptions { tuning: way.tuning, ..BfsOptions::new(source) }).unwrap();
         let reached = answer.summary.reached.unwrap() as usize;
         assert_eq!(reached, expected.iter().filter(|(_, level)| level.is_some()).count(), "{}", way.name);
         let found = rows(answer);
@@ -57,7 +57,8 @@ fn assert_ranks(
 fn assert_components(world: &World, graph: &Graph, expected: &[(u64, Option<f64>)]) {
     for way in ways() {
         let job = world.job(way.memory_bytes, way.threads);
-        let answer = components(graph, &job, &ComponentsOptions { tuning: way.tuning }).unwrap();
+        let answer =
+            components(graph, &job, &ComponentsOptions { tuning: way.tuning, ..Default::default() }).unwrap();
         let count = answer.summary.components.unwrap();
         let mut theirs: Vec<_> = expected.iter().map(|(_, label)| label.unwrap() as u64).collect();
         theirs.sort_unstable();
@@ -72,7 +73,8 @@ fn assert_distances(world: &World, graph: &Graph, source: u64, expected: &[(u64,
     let mut first = None;
     for way in ways() {
         let job = world.job(way.memory_bytes, way.threads);
-        let answer = sssp(graph, &job, &SsspOptions { source, tuning: way.tuning }).unwrap();
+        let answer =
+            sssp(graph, &job, &SsspOptions { tuning: way.tuning, ..SsspOptions::new(source) }).unwrap();
         let reached = answer.summary.reached.unwrap() as usize;
         assert_eq!(reached, expected.iter().filter(|(_, distance)| distance.is_some()).count());
         let found = rows(answer);
@@ -90,7 +92,7 @@ fn assert_distances(world: &World, graph: &Graph, source: u64, expected: &[(u64,
 fn assert_communities(world: &World, graph: &Graph, iterations: u32, expected: &[(u64, Option<f64>)]) {
     for way in ways() {
         let job = world.job(way.memory_bytes, way.threads);
-        let options = CommunitiesOptions { iterations, tuning: way.tuning };
+        let options = CommunitiesOptions { iterations, tuning: way.tuning, ..Default::default() };
         let found = rows(communities(graph, &job, &options).unwrap());
         assert_eq!(found.len(), expected.len());
         for ((id, columns), (their_id, label)) in found.iter().zip(expected) {
@@ -313,7 +315,9 @@ fn check_known(graph: &Known) {
     assert_levels(&world, &opened, graph.root, &numbered(levels));
     for way in ways() {
         let job = world.job(way.memory_bytes, way.threads);
-        let answer = components(&opened, &job, &ComponentsOptions { tuning: way.tuning }).unwrap();
+        let answer =
+            components(&opened, &job, &ComponentsOptions { tuning: way.tuning, ..Default::default() })
+                .unwrap();
         assert_eq!(answer.summary.components, Some(graph.components), "{}", way.name);
     }
 }

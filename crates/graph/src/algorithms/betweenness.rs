@@ -15,6 +15,7 @@
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use arrow::{
@@ -29,6 +30,7 @@ use crate::{
     Answer, Error, Graph, Result, Tuning,
     answer::VertexRows,
     check::Plain,
+    checkpoint::Checkpoints,
     engine::{Engine, Frontier, KeyLog, VertexProgram},
     generate::random_u64,
     graph::check_budget,
@@ -41,13 +43,16 @@ pub struct BetweennessOptions {
     pub sources: u64,
     /// The seed of the draw; 1 by default.
     pub seed: u64,
+    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
+    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    pub resume: Option<Duration>,
     /// For tests and comparisons.
     pub tuning: Tuning,
 }
 
 impl Default for BetweennessOptions {
     fn default() -> Self {
-        BetweennessOptions { sources: 16, seed: 1, tuning: Tuning::default() }
+        BetweennessOptions { sources: 16, seed: 1, resume: None, tuning: Tuning::default() }
     }
 }
 
@@ -137,8 +142,13 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
     let vertices = graph.vertices();
     let in_edges = graph.in_edges(job)?;
     let fresh = Centrality { level: NONE, ..Centrality::default() };
-    let mut engine = Engine::new::<Outwards>(job, vertices, &options.tuning, 0, |_| fresh)?;
-    for source in draw(vertices, options.sources, options.seed) {
+    let question = (options.sources, options.seed);
+    let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph betweenness", question)?;
+    let kept_bytes = checkpoints.bytes::<Centrality>(vertices);
+    let mut engine = Engine::new::<Outwards>(job, vertices, &options.tuning, kept_bytes, |_| fresh)?;
+    let done = engine.take_up(&checkpoints)?.map_or(0, |(_, numbers)| numbers[0]);
+    let sources = (1..).zip(draw(vertices, options.sources, options.seed));
+    for (number, source) in sources.skip(done as usize) {
         let mut log = KeyLog::new(job)?;
         engine.set(source, |state| *state = Centrality { paths: 1.0, level: 0, ..*state })?;
         let mut active = Frontier::one(source);
@@ -164,6 +174,8 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
             *state = Centrality { centrality: state.centrality + dependency, ..fresh };
             Ok(())
         })?;
+        // What lies between two sources is little against what one takes.
+        engine.save(&mut checkpoints, &Frontier::All, [number, 0])?;
     }
     let mut summary = engine.summary();
     summary.notice = graph.reverse_notice();
@@ -180,7 +192,8 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
         let values = states.iter().map(|state| state.centrality);
         Ok(vec![Arc::new(Float64Array::from_iter_values(values)) as _])
     };
-    Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, engine.into_stream()?, column)? })
+    let rows = VertexRows::stream(graph, job, schema, engine.into_stream()?, column)?;
+    Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
 /// `count` vertices without repetition, in ascending order (Floyd's method); all where `count` is no less.

@@ -3,7 +3,7 @@
 //! The program is the thesis' (section 9.7.1): an edge carries the id of its source. Of the possible parents, which
 //! all lie one level before, the smallest stays, so that there is one right answer whatever the order of messages.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use arrow::{
     array::{UInt32Array, UInt64Builder},
@@ -17,6 +17,7 @@ use crate::{
     Answer, Graph, Result, Tuning,
     answer::VertexRows,
     check::Plain,
+    checkpoint::Checkpoints,
     engine::{Engine, Frontier, VertexProgram},
     graph::check_budget,
     ids::Translation,
@@ -27,6 +28,9 @@ use crate::{
 pub struct BfsOptions {
     /// The user's id of the vertex to start from.
     pub source: u64,
+    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
+    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    pub resume: Option<Duration>,
     /// For tests and comparisons.
     pub tuning: Tuning,
 }
@@ -34,7 +38,7 @@ pub struct BfsOptions {
 impl BfsOptions {
     /// A search from `source`.
     pub fn new(source: u64) -> Self {
-        BfsOptions { source, tuning: Tuning::default() }
+        BfsOptions { source, resume: None, tuning: Tuning::default() }
     }
 }
 
@@ -89,14 +93,19 @@ impl VertexProgram for Bfs {
 pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
     check_budget(job, "BFS")?;
     let source = graph.number_of(job, options.source)?;
-    let mut engine = Engine::new::<Bfs>(job, graph.vertices(), &options.tuning, 0, |vertex| {
+    let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph bfs", options.source)?;
+    let kept_bytes = checkpoints.bytes::<Visit>(graph.vertices());
+    let mut engine = Engine::new::<Bfs>(job, graph.vertices(), &options.tuning, kept_bytes, |vertex| {
         if vertex == source { Visit { parent: source, level: 0 } } else { UNREACHED }
     })?;
-    let mut active = Frontier::one(source);
-    let mut levels = 0;
+    let (mut active, mut levels) = match engine.take_up(&checkpoints)? {
+        Some((active, numbers)) => (active, numbers[0] as u32),
+        None => (Frontier::one(source), 0),
+    };
     while !active.is_empty() {
         levels += 1;
         active = engine.superstep(&mut Bfs { level: levels }, &[graph.out()], &active, true, None)?.active;
+        engine.save(&mut checkpoints, &active, [levels.into(), 0])?;
     }
     let mut summary = engine.summary();
     let mut states = engine.into_stream()?;
@@ -130,7 +139,8 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
         let levels = visits.iter().map(|visit| (*visit != UNREACHED).then_some(visit.level));
         Ok(vec![Arc::new(parents.finish()) as _, Arc::new(UInt32Array::from_iter(levels)) as _])
     };
-    Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, states, columns)? })
+    let rows = VertexRows::stream(graph, job, schema, states, columns)?;
+    Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
 /// Compares parents and levels (by vertex number) with a search by a queue.

@@ -16,6 +16,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use arrow::{
@@ -29,6 +30,7 @@ use crate::{
     Answer, Graph, Result, Summary, Tuning,
     answer::VertexRows,
     check::Plain,
+    checkpoint::{Checkpoints, Point},
     csr::{self, Csr, Rows, edge_key, parallel_parts},
     engine::{Engine, Frontier, Sender, StateStream, VertexArray, memory_bytes},
     graph::check_budget,
@@ -40,13 +42,16 @@ use crate::{
 pub struct CommunitiesOptions {
     /// Iterations at most; 10 by default. It ends before where no label changes any more.
     pub iterations: u32,
+    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
+    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    pub resume: Option<Duration>,
     /// For tests and comparisons; any strategy but `dense` makes edges carry labels.
     pub tuning: Tuning,
 }
 
 impl Default for CommunitiesOptions {
     fn default() -> Self {
-        CommunitiesOptions { iterations: 10, tuning: Tuning::default() }
+        CommunitiesOptions { iterations: 10, resume: None, tuning: Tuning::default() }
     }
 }
 
@@ -109,16 +114,19 @@ pub fn communities(graph: &Graph, job: &Job, options: &CommunitiesOptions) -> Re
         rows.push(graph.in_edges(job)?.unweighted());
     }
     let rows: Vec<&Csr> = rows.iter().collect();
-    let (mut summary, mut labels) =
-        match Lookup::fit(job, graph.vertices(), &rows).filter(|_| options.tuning.allows_dense()) {
-            Some(lookup) => lookup.run(options.iterations)?,
-            None if options.tuning.strategy == Some(Strategy::Dense) => {
-                let (what, given) = ("labels in memory".to_string(), job.budget().memory_bytes());
-                let smallest = given + 4 * memory_bytes::<u32>(graph.vertices()) + LONG_ROWS_BYTES_MAX;
-                return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
-            }
-            None => exchange(job, graph.vertices(), &rows, options)?,
-        };
+    let mut checkpoints =
+        Checkpoints::new(graph, job, options.resume, "graph communities", options.iterations)?;
+    let kept_bytes = checkpoints.bytes::<u32>(graph.vertices());
+    let lookup = Lookup::fit(job, graph.vertices(), &rows, kept_bytes);
+    let (mut summary, mut labels) = match lookup.filter(|_| options.tuning.allows_dense()) {
+        Some(lookup) => lookup.run(options.iterations, &mut checkpoints)?,
+        None if options.tuning.strategy == Some(Strategy::Dense) => {
+            let (what, given) = ("labels in memory".to_string(), job.budget().memory_bytes());
+            let smallest = given + 4 * memory_bytes::<u32>(graph.vertices()) + LONG_ROWS_BYTES_MAX;
+            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
+        }
+        None => exchange(job, graph.vertices(), &rows, options, &mut checkpoints)?,
+    };
     summary.notice = graph.reverse_notice();
     let mut translation = Translation::new(graph, job, |each| labels.for_each(|v, label| each(v, *label)))?;
     let schema = Arc::new(Schema::new(vec![
@@ -132,7 +140,8 @@ pub fn communities(graph: &Graph, job: &Job, options: &CommunitiesOptions) -> Re
         }
         Ok(vec![Arc::new(ids.finish()) as _])
     };
-    Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, labels, column)? })
+    let rows = VertexRows::stream(graph, job, schema, labels, column)?;
+    Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
 /// The most frequent of some labels, the smallest of several. There is at least one.
@@ -176,13 +185,18 @@ fn exchange(
     vertices: u64,
     rows: &[&Csr],
     options: &CommunitiesOptions,
+    checkpoints: &mut Checkpoints,
 ) -> Result<(Summary, StateStream<u32>)> {
     // Keys of two numbers have no range that could be parted.
     let strategy = options.tuning.strategy.filter(|&strategy| strategy != Strategy::Partition);
     let tuning = Tuning { strategy, ..options.tuning };
-    let mut engine = Engine::for_exchange(job, vertices, &tuning, |vertex| vertex)?;
-    let mut changed = 1;
-    for _ in 0..options.iterations {
+    let kept_bytes = checkpoints.bytes::<u32>(vertices);
+    let mut engine = Engine::for_exchange(job, vertices, &tuning, kept_bytes, |vertex| vertex)?;
+    let (done, mut changed) = match engine.take_up(checkpoints)? {
+        Some((_, numbers)) => (numbers[0] as u32, numbers[1]),
+        None => (0, 1),
+    };
+    for iteration in done + 1..=options.iterations {
         if changed == 0 {
             break;
         }
@@ -197,6 +211,7 @@ fn exchange(
             Ok(())
         })?;
         labels.finish()?;
+        engine.save(checkpoints, &Frontier::All, [iteration.into(), changed])?;
     }
     Ok((engine.summary(), engine.into_stream()?))
 }
@@ -212,9 +227,9 @@ struct Lookup<'a> {
 
 impl<'a> Lookup<'a> {
     /// `None` where the labels, before and after an iteration, do not fit beside what threads need.
-    fn fit(job: &'a Job, vertices: u64, rows: &'a [&'a Csr]) -> Option<Self> {
+    fn fit(job: &'a Job, vertices: u64, rows: &'a [&'a Csr], kept_bytes: u64) -> Option<Self> {
         let labels = 2 * memory_bytes::<u32>(vertices);
-        let free = job.budget().free_bytes().checked_sub(labels)?;
+        let free = job.budget().free_bytes().checked_sub(labels + kept_bytes)?;
         let each = rows.len() as u64 * csr::SCAN_BYTES + GATHERED_MAX as u64 * 4;
         let threads = job.budget().threads().min((free / 2 / each) as usize);
         let record_bytes = size_of::<u64>() + size_of::<u32>();
@@ -224,11 +239,15 @@ impl<'a> Lookup<'a> {
         is_enough.then_some(Lookup { job, vertices, rows, threads, long_rows_bytes })
     }
 
-    fn run(&self, iterations: u32) -> Result<(Summary, StateStream<u32>)> {
+    fn run(&self, iterations: u32, checkpoints: &mut Checkpoints) -> Result<(Summary, StateStream<u32>)> {
         let array = |initial: fn(u32) -> u32| VertexArray::new(self.job, self.vertices, true, initial);
         let (mut labels, mut next) = (array(|vertex| vertex)?, array(|_| 0)?);
         let entries: u64 = self.rows.iter().map(|rows| rows.entries).sum();
-        let (mut supersteps, mut changed) = (0, 1);
+        let (mut supersteps, mut changed) =
+            match checkpoints.take_up(self.job, self.vertices, &mut labels, 0)? {
+                Some(point) => (point.numbers[0] as u32, point.numbers[1]),
+                None => (0, 1),
+            };
         while supersteps < iterations && changed > 0 {
             supersteps += 1;
             self.job.start_phase(format!("superstep {supersteps}"), "edges", entries);
@@ -237,6 +256,12 @@ impl<'a> Lookup<'a> {
                 self.step(labels.in_memory().expect(made), next.in_memory().expect(made))?
             };
             std::mem::swap(&mut labels, &mut next);
+            checkpoints.save(self.job, self.vertices, &mut labels, || Point {
+                active: Frontier::All,
+                supersteps: supersteps.into(),
+                edges_traversed: entries * u64::from(supersteps),
+                numbers: [supersteps.into(), changed],
+            })?;
         }
         drop(next);
         let edges_traversed = entries * supersteps as u64;

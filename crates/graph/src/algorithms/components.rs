@@ -10,9 +10,12 @@
 //!
 //! Either way the label is at the end the smallest number, and so the smallest of the user's ids, in the component.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
 use arrow::{
@@ -27,6 +30,7 @@ use crate::{
     Answer, Graph, Result, Summary, Tuning,
     answer::VertexRows,
     check::Plain,
+    checkpoint::Checkpoints,
     csr::{self, scan_parallel},
     engine::{Engine, Frontier, StateStream, VertexArray, VertexProgram, memory_bytes},
     graph::check_budget,
@@ -36,6 +40,9 @@ use crate::{
 /// What the components job is to do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ComponentsOptions {
+    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
+    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    pub resume: Option<Duration>,
     /// For tests and comparisons.
     pub tuning: Tuning,
 }
@@ -87,9 +94,10 @@ pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Resu
     let forest_bytes = memory_bytes::<u32>(graph.vertices());
     let free = job.budget().free_bytes();
     let fits = forest_bytes + BESIDE_FOREST_BYTES + free / 16 <= free;
+    let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph components", ())?;
     let (mut summary, mut labels) = match options.tuning.allows_dense() && fits {
         true => join(graph, job)?,
-        false => propagate(graph, job, options)?,
+        false => propagate(graph, job, options, &mut checkpoints)?,
     };
     let mut count = 0;
     let mut translation = Translation::new(graph, job, |each| labels.for_each(|v, label| each(v, *label)))?;
@@ -109,17 +117,26 @@ pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Resu
         }
         Ok(vec![Arc::new(ids.finish()) as _])
     };
-    Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, labels, column)? })
+    let rows = VertexRows::stream(graph, job, schema, labels, column)?;
+    Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
 /// Smallest labels are sent along edges until none changes.
-fn propagate(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Result<(Summary, StateStream<u32>)> {
+fn propagate(
+    graph: &Graph,
+    job: &Job,
+    options: &ComponentsOptions,
+    checkpoints: &mut Checkpoints,
+) -> Result<(Summary, StateStream<u32>)> {
     let in_edges = if graph.info().directed { Some(graph.in_edges(job)?) } else { None };
     let rows: Vec<_> = std::iter::once(graph.out()).chain(&in_edges).collect();
-    let mut engine = Engine::new::<Components>(job, graph.vertices(), &options.tuning, 0, |vertex| vertex)?;
-    let mut active = Frontier::All;
+    let kept_bytes = checkpoints.bytes::<u32>(graph.vertices());
+    let mut engine =
+        Engine::new::<Components>(job, graph.vertices(), &options.tuning, kept_bytes, |vertex| vertex)?;
+    let mut active = engine.take_up(checkpoints)?.map_or(Frontier::All, |(active, _)| active);
     while !active.is_empty() {
         active = engine.superstep(&mut Components, &rows, &active, true, None)?.active;
+        engine.save(checkpoints, &active, [0, 0])?;
     }
     let summary = Summary { notice: graph.reverse_notice(), ..engine.summary() };
     Ok((summary, engine.into_stream()?))

@@ -6,7 +6,7 @@
 //! point cannot give. The price is an absolute error of 2^-62 for each edge into a vertex: for a graph of a billion
 //! vertices about 10^-6 of a small rank, far below the tolerance of 10^-4 that LDBC sets.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arrow::{
     array::Float64Array,
@@ -18,6 +18,7 @@ use crate::{
     Answer, Error, Graph, Result, Tuning,
     answer::VertexRows,
     check::Plain,
+    checkpoint::Checkpoints,
     engine::{Engine, Frontier, PullEdges, VertexProgram},
     graph::check_budget,
 };
@@ -31,13 +32,22 @@ pub struct PageRankOptions {
     pub damping: f64,
     /// Stops before the last iteration when all ranks together change by no more than this; 0 by default.
     pub tolerance: f64,
+    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
+    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    pub resume: Option<Duration>,
     /// For tests and comparisons.
     pub tuning: Tuning,
 }
 
 impl Default for PageRankOptions {
     fn default() -> Self {
-        PageRankOptions { iterations: 10, damping: 0.85, tolerance: 0.0, tuning: Tuning::default() }
+        PageRankOptions {
+            iterations: 10,
+            damping: 0.85,
+            tolerance: 0.0,
+            resume: None,
+            tuning: Tuning::default(),
+        }
     }
 }
 
@@ -113,34 +123,45 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
     let damping = (options.damping * ONE as f64) as u64;
     let mut program = PageRank { vertices, damping, base: 0 };
     let start = |_| ONE / vertices;
-    let mut engine = Engine::new::<PageRank>(job, vertices, &options.tuning, 0, start)?;
+    let question = (options.iterations, options.damping, options.tolerance);
+    let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph pagerank", question)?;
+    let kept_bytes = checkpoints.bytes::<u64>(vertices);
+    let begin = || -> Result<_> {
+        let mut engine = Engine::new::<PageRank>(job, vertices, &options.tuning, kept_bytes, start)?;
+        let (done, last_change) = match engine.take_up(&checkpoints)? {
+            Some((_, numbers)) => (numbers[0] as u32, Some(f64::from_bits(numbers[1]))),
+            None => (0, None),
+        };
+        Ok((engine, done, last_change))
+    };
+    let (mut engine, done, mut last_change) = begin()?;
     let mut pulled = None;
     // A loop that is entered twice, as in an undirected graph, would be sorted into one.
     let has_twins = !graph.info().directed && graph.info().self_loops > 0;
-    if engine.can_pull() && options.iterations >= TURNING_PAYS && !has_twins {
+    if engine.can_pull() && options.iterations.saturating_sub(done) >= TURNING_PAYS && !has_twins {
         // Meanwhile the memory is for turning edges around.
         drop(engine);
         pulled = Some(PullEdges::new(job, graph.out())?);
-        engine = match Engine::new::<PageRank>(job, vertices, &options.tuning, 0, start) {
-            Ok(engine) if engine.can_pull() => engine,
+        engine = match begin() {
+            Ok((engine, ..)) if engine.can_pull() => engine,
             // They left too little memory: without them there is enough.
             _ => {
                 pulled = None;
-                Engine::new::<PageRank>(job, vertices, &options.tuning, 0, start)?
+                begin()?.0
             }
         };
     }
-    let mut last_change = None;
-    for _ in 0..options.iterations {
+    for iteration in done + 1..=options.iterations {
+        if last_change.is_some_and(|change| change <= options.tolerance) {
+            break;
+        }
         let change = match &pulled {
             Some(edges) => engine.pull(&mut program, edges)?,
             None => engine.superstep(&mut program, &[graph.out()], &Frontier::All, false, None)?.change,
         };
         let change = change as f64 / ONE as f64;
         last_change = Some(change);
-        if change <= options.tolerance {
-            break;
-        }
+        engine.save(&mut checkpoints, &Frontier::All, [iteration.into(), change.to_bits()])?;
     }
     let summary = crate::Summary { last_change, ..engine.summary() };
     let schema = Arc::new(Schema::new(vec![
@@ -152,7 +173,7 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
         Ok(vec![Arc::new(Float64Array::from_iter_values(ranks)) as _])
     };
     let rows = VertexRows::stream(graph, job, schema, engine.into_stream()?, move |_, ranks| column(ranks))?;
-    Ok(Answer { summary, rows })
+    Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
 /// # Errors

@@ -14,6 +14,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use arrow::{
@@ -26,6 +27,7 @@ use crate::{
     Answer, Error, Graph, Result, Tuning,
     answer::VertexRows,
     check::Plain,
+    checkpoint::Checkpoints,
     engine::{Engine, Frontier, VertexProgram},
     graph::check_budget,
 };
@@ -35,6 +37,9 @@ use crate::{
 pub struct SsspOptions {
     /// The user's id of the vertex to start from.
     pub source: u64,
+    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
+    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    pub resume: Option<Duration>,
     /// For tests and comparisons.
     pub tuning: Tuning,
 }
@@ -42,7 +47,7 @@ pub struct SsspOptions {
 impl SsspOptions {
     /// A search from `source`.
     pub fn new(source: u64) -> Self {
-        SsspOptions { source, tuning: Tuning::default() }
+        SsspOptions { source, resume: None, tuning: Tuning::default() }
     }
 }
 
@@ -110,16 +115,22 @@ pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     }
     let source = graph.number_of(job, options.source)?;
     let mut program = Sssp { negative: Arc::default() };
-    let mut engine = Engine::new::<Sssp>(job, graph.vertices(), &options.tuning, 0, |vertex| {
+    let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph sssp", options.source)?;
+    let kept_bytes = checkpoints.bytes::<f64>(graph.vertices());
+    let mut engine = Engine::new::<Sssp>(job, graph.vertices(), &options.tuning, kept_bytes, |vertex| {
         if vertex == source { 0.0 } else { f64::INFINITY }
     })?;
-    let mut active = Frontier::one(source);
+    let mut active = match engine.take_up(&checkpoints)? {
+        Some((active, _)) => active,
+        None => Frontier::one(source),
+    };
     while !active.is_empty() {
         active = engine.superstep(&mut program, &[graph.out()], &active, true, None)?.active;
         let negative = f64::from_bits(program.negative.load(Ordering::Relaxed));
         if negative < 0.0 {
             return Err(bad(negative.to_string(), "weights of 0 or more"));
         }
+        engine.save(&mut checkpoints, &active, [0, 0])?;
     }
     let mut summary = engine.summary();
     let mut distances = engine.into_stream()?;
@@ -137,7 +148,8 @@ pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
         let values = distances.iter().map(|&distance| Some(distance).filter(|distance| distance.is_finite()));
         Ok(vec![Arc::new(Float64Array::from_iter(values)) as _])
     };
-    Ok(Answer { summary, rows: VertexRows::stream(graph, job, schema, distances, column)? })
+    let rows = VertexRows::stream(graph, job, schema, distances, column)?;
+    Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
 /// Compares distances (by vertex number) with Dijkstra's algorithm (1959): the same bits.

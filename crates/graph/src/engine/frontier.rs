@@ -18,6 +18,7 @@ pub(crate) const fn memory_bytes(keys: usize) -> u64 {
 }
 
 /// The active vertices of a superstep.
+#[derive(Clone)]
 pub(crate) enum Frontier {
     /// All of them.
     All,

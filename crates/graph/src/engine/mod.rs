@@ -37,7 +37,11 @@ pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
 pub(crate) use pull::PullEdges;
 pub(crate) use state::{State, StateCursor, VertexArray, flash_memory_bytes, memory_bytes};
 
-use crate::{Result, Summary, Tuning, csr::Csr};
+use crate::{
+    Result, Summary, Tuning,
+    checkpoint::{Checkpoints, Point},
+    csr::Csr,
+};
 
 /// What an algorithm does at one vertex: the thesis' four functions, one for weights, and three small ones for sums over vertices.
 pub(crate) trait VertexProgram: Clone + Send + Sync + 'static {
@@ -314,9 +318,10 @@ impl<S: State> Engine<S> {
         job: &Job,
         vertices: u64,
         tuning: &Tuning,
+        kept_bytes: u64,
         initial: impl Fn(u32) -> S,
     ) -> Result<Engine<S>> {
-        let layout = Layout::new(job, vertices, tuning, 0, &Needs::of::<S>(vertices, false))?;
+        let layout = Layout::new(job, vertices, tuning, kept_bytes, &Needs::of::<S>(vertices, false))?;
         Self::laid_out(job, vertices, tuning, layout, None, initial)
     }
 
@@ -464,6 +469,32 @@ impl<S: State> Engine<S> {
             }
         }
         finalizing.finish()
+    }
+
+    /// Goes on from the newest checkpoint, if there is one: who is active, and what the algorithm counted.
+    pub fn take_up(&mut self, checkpoints: &Checkpoints) -> Result<Option<(Frontier, [u64; 2])>> {
+        let keys = self.layout.frontier_keys;
+        let point = checkpoints.take_up(&self.job, self.vertices, &mut self.state, keys)?;
+        Ok(point.map(|point| {
+            (self.supersteps, self.edges_traversed) = (point.supersteps as u32, point.edges_traversed);
+            (point.active, point.numbers)
+        }))
+    }
+
+    /// Makes a checkpoint, if it is time to.
+    pub fn save(
+        &mut self,
+        checkpoints: &mut Checkpoints,
+        active: &Frontier,
+        numbers: [u64; 2],
+    ) -> Result<()> {
+        let point = || Point {
+            active: active.clone(),
+            supersteps: self.supersteps.into(),
+            edges_traversed: self.edges_traversed,
+            numbers,
+        };
+        checkpoints.save(&self.job, self.vertices, &mut self.state, point)
     }
 
     /// Changes the state of every vertex, in order.

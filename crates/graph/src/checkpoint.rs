@@ -1,0 +1,214 @@
+//! What a job needs to go on after it was interrupted: now and then, between two supersteps, the state of all vertices and
+//! the list of active ones are kept, and the job that asks the same goes on from there.
+//!
+//! ```text
+//!   a kept piece   state    one state for each vertex
+//!                  active   u32 numbers of vertices, ascending     where not all are active
+//!                  said by its state:  vertices, bytes of a state, whether all are active, supersteps, edges walked,
+//!                                      and two that the algorithm counts: u64 each
+//! ```
+//!
+//! A piece is whole and durable, or not there. A newer one is committed before the older one is removed, so there is one at
+//! every moment after the first, and the one with most supersteps counts.
+
+use std::{
+    fmt::Debug,
+    hash::{DefaultHasher, Hash, Hasher},
+    time::{Duration, Instant},
+};
+
+use inshore_store::{FileReader, Job, Keep, KeptPiece};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::{
+    Graph, Result,
+    engine::{Frontier, FrontierBuilder, State, VertexArray},
+};
+
+const BLOCK_BYTES: usize = 64 << 10;
+/// Memory of two buffers, a list of extents, and what else is small.
+const BESIDE_BYTES: u64 = 4 * BLOCK_BYTES as u64;
+/// A checkpoint takes at most this part of the time: the next one waits for so many times as long as it took.
+const TIMES: u32 = 20;
+
+/// The checkpoints of a job; none where nobody asked for them.
+pub(crate) struct Checkpoints {
+    keep: Option<Keep>,
+    every: Duration,
+    due: Instant,
+}
+
+/// Where a job is between two supersteps.
+pub(crate) struct Point {
+    pub active: Frontier,
+    pub supersteps: u64,
+    pub edges_traversed: u64,
+    /// What the algorithm counts.
+    pub numbers: [u64; 2],
+}
+
+impl Checkpoints {
+    /// For a job that does `what` to `graph`; `question` is what changes its states. `every`: how much time passes between
+    /// two checkpoints; `None`: there are none.
+    pub fn new(
+        graph: &Graph,
+        job: &Job,
+        every: Option<Duration>,
+        what: &str,
+        question: impl Debug,
+    ) -> Result<Checkpoints> {
+        let keep = match every {
+            None => None,
+            Some(_) => {
+                let mut hash = DefaultHasher::new();
+                // States may change from version to version.
+                (env!("CARGO_PKG_VERSION"), what, graph.id(), format!("{question:?}")).hash(&mut hash);
+                let name = &graph.info().name;
+                Some(job.store().keep(job, hash.finish(), &format!("{what} {name}"))?)
+            }
+        };
+        let every = every.unwrap_or(Duration::MAX);
+        Ok(Checkpoints { keep, every, due: after(every) })
+    }
+
+    /// Memory that saving and taking up need.
+    pub fn bytes<S: State>(&self, vertices: u64) -> u64 {
+        match self.keep {
+            None => 0,
+            // A reference of 64 bytes at most for each extent.
+            Some(_) => BESIDE_BYTES + ((vertices * size_of::<S>() as u64) >> 21) * 64,
+        }
+    }
+
+    /// Puts the states of the newest checkpoint into `states`, if there is one.
+    ///
+    /// # Errors
+    /// I/O and damage.
+    pub fn take_up<S: State>(
+        &self,
+        job: &Job,
+        vertices: u64,
+        states: &mut VertexArray<S>,
+        frontier_keys: usize,
+    ) -> Result<Option<Point>> {
+        let Some(keep) = &self.keep else { return Ok(None) };
+        let mut newest: Option<(Point, bool, KeptPiece)> = None;
+        for piece in keep.pieces()? {
+            let Some((point, is_all)) = parse::<S>(&piece.state, vertices) else { continue };
+            if newest.as_ref().is_none_or(|(newest, _, _)| newest.supersteps < point.supersteps) {
+                newest = Some((point, is_all, piece));
+            }
+        }
+        let Some((mut point, is_all, piece)) = newest else { return Ok(None) };
+        job.start_phase("taking up an interrupted job", "vertices", vertices);
+        let file = |name: &str| {
+            piece.dataset.file(name).ok_or_else(|| crate::Error::BadGraph {
+                name: piece.dataset.name().to_string(),
+                what: "a checkpoint",
+                found: format!("no file {name}"),
+                expected: "states, and a list of active vertices".to_string(),
+            })
+        };
+        let saved = file("state")?;
+        let mut reader = FileReader::new(job, &saved, 0..saved.len(), BLOCK_BYTES)?;
+        let (mut cursor, mut vertex) = (states.cursor()?, 0);
+        while let Some(bytes) = reader.next_piece()? {
+            let states =
+                <[S]>::ref_from_bytes(bytes).expect("whole states, since their size is a power of two");
+            for state in states.iter().take((vertices - vertex) as usize) {
+                *cursor.get_mut(vertex as u32)? = *state;
+                vertex += 1;
+            }
+            job.progress().add(states.len() as u64);
+        }
+        cursor.finish()?;
+        drop(reader);
+        if !is_all {
+            let saved = file("active")?;
+            let mut reader = FileReader::new(job, &saved, 0..saved.len(), BLOCK_BYTES)?;
+            let mut active = FrontierBuilder::new(job, frontier_keys);
+            while let Some(bytes) = reader.next_piece()? {
+                let keys = <[u32]>::ref_from_bytes(bytes).expect("whole numbers");
+                keys.iter().try_for_each(|&key| active.push(key))?;
+            }
+            point.active = active.finish()?;
+        }
+        Ok(Some(point))
+    }
+
+    /// Keeps where the job is, if it is time to.
+    ///
+    /// # Errors
+    /// I/O (a full disk); cancellation.
+    pub fn save<S: State>(
+        &mut self,
+        job: &Job,
+        vertices: u64,
+        states: &mut VertexArray<S>,
+        point: impl FnOnce() -> Point,
+    ) -> Result<()> {
+        let Some(keep) = self.keep.as_ref().filter(|_| Instant::now() >= self.due) else { return Ok(()) };
+        let (began, point) = (Instant::now(), point());
+        let older = keep.pieces()?;
+        let mut piece = keep.begin(job)?;
+        let mut file = piece.file("state", BLOCK_BYTES, BLOCK_BYTES)?;
+        let mut cursor = states.cursor()?;
+        let mut staged: Vec<S> = Vec::with_capacity(4 << 10);
+        for vertex in 0..vertices {
+            staged.push(*cursor.get(vertex as u32)?);
+            if staged.len() == staged.capacity() {
+                file.write(staged.as_bytes())?;
+                staged.clear();
+            }
+        }
+        file.write(staged.as_bytes())?;
+        cursor.finish()?;
+        piece.add(file)?;
+        if !point.active.is_all() {
+            let mut file = piece.file("active", BLOCK_BYTES, BLOCK_BYTES)?;
+            let mut active = point.active.reader(job, vertices)?;
+            while let Some(vertex) = active.next()? {
+                file.write(&vertex.to_le_bytes())?;
+            }
+            piece.add(file)?;
+        }
+        let fixed = [
+            vertices,
+            size_of::<S>() as u64,
+            u64::from(point.active.is_all()),
+            point.supersteps,
+            point.edges_traversed,
+        ];
+        let state: Vec<u8> =
+            fixed.iter().chain(&point.numbers).flat_map(|number| number.to_le_bytes()).collect();
+        keep.commit(piece, &state)?;
+        keep.give_up(&older)?;
+        let took = began.elapsed();
+        tracing::debug!(supersteps = point.supersteps, ?took, "checkpoint");
+        self.due = after(self.every.max(if self.every.is_zero() { Duration::ZERO } else { took * TIMES }));
+        Ok(())
+    }
+
+    /// What is kept, to be removed when the answer is safe.
+    pub fn into_keep(self) -> Option<Keep> {
+        self.keep
+    }
+}
+
+/// Decades stand for what is too far away to be told.
+fn after(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or(now + Duration::from_secs(1 << 30))
+}
+
+/// What [`Checkpoints::save`] said of a piece, and whether all vertices are active. `None` where it is none of these states.
+fn parse<S: State>(state: &[u8], vertices: u64) -> Option<(Point, bool)> {
+    let (numbers, rest) = state.as_chunks::<8>();
+    let numbers: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
+    let [of, state_bytes, is_all, supersteps, edges_traversed, first, second] = numbers[..] else {
+        return None;
+    };
+    let is_sound = rest.is_empty() && of == vertices && state_bytes == size_of::<S>() as u64 && is_all < 2;
+    let point = Point { active: Frontier::All, supersteps, edges_traversed, numbers: [first, second] };
+    is_sound.then_some((point, is_all == 1))
+}
