@@ -87,7 +87,8 @@ class Graph:
     All but `clustering` also take:
 
     resume : bool, default False
-        Keep the state of all vertices about every 30 seconds, and go on with what was kept when the same was asked
+        Keep the state of all vertices about every 30 seconds, between two supersteps (`betweenness`: between
+        two sources), and go on with what was kept when the same was asked
         of the same graph before and was interrupted. It is forgotten when all rows were read or written.
 
     Without `output` and `stream` they return a `pyarrow.Table`. Rows are in ascending order of the vertices'

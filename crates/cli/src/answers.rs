@@ -143,8 +143,8 @@ fn answer(
     check_output(session, asked)?;
     let graph = Graph::open(&session.store, &asked.graph)?;
     let mut run = session.start()?;
-    let Answer { summary, rows } = run_algorithm(&graph, &run.job)?;
-    let top = stream(rows, asked, shown)?;
+    let Answer { summary, rows } = run_algorithm(&graph, &run.job).inspect_err(|_| run.tell_kept(session))?;
+    let top = stream(rows, asked, shown).inspect_err(|_| run.tell_kept(session))?;
 
     let mut sentence = sentence(graph.vertices(), &summary);
     match &asked.output {
@@ -203,15 +203,16 @@ fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
     if let Some(writer) = writer {
         writer.finish()?;
     }
-    rows.finish()?;
-    match (best, sizes) {
-        (Some(best), _) => Ok(Some(best.into_top(columns))),
+    let top = match (best, sizes) {
+        (Some(best), _) => Some(best.into_top(columns)),
         (_, Some(sizes)) => {
             let column = columns.into_iter().nth(1).expect("a vertex and what it is part of");
-            Ok(Some(sizes.largest(asked.top.unwrap_or(0) as usize, column)?))
+            Some(sizes.largest(asked.top.unwrap_or(0) as usize, column)?)
         }
-        _ => Ok(None),
-    }
+        _ => None,
+    };
+    rows.finish()?;
+    Ok(top)
 }
 
 /// What `--explain` tells of an algorithm beside what it tells of every job.
@@ -222,10 +223,20 @@ fn how(summary: &Summary) -> Vec<(&'static str, String)> {
         "union-find" => "none: edges joined trees of a forest in memory".to_string(),
         strategy => format!("combined by the {strategy} strategy"),
     };
+    let regime = match (summary.state, summary.strategy) {
+        ("memory", "dense" | "look-up" | "union-find") => "semi-external: vertices in memory, edges on flash",
+        (_, "dense") => "semi-external: updates in memory, states and edges on flash",
+        _ => "external: updates through sort-reduce",
+    };
+    let supersteps = match summary.supersteps_kept {
+        None => summary.supersteps.to_string(),
+        Some(kept) => format!("{}, {kept} of them before it was interrupted", summary.supersteps),
+    };
     vec![
+        ("regime", regime.to_string()),
         ("vertex state", state.to_string()),
         ("updates", updates),
-        ("supersteps", summary.supersteps.to_string()),
+        ("supersteps", supersteps),
         ("edges walked", summary.edges_traversed.to_string()),
     ]
 }

@@ -97,10 +97,10 @@ impl Run {
         self.bar = None;
         let mine = |kept: &Kept| kept.process == Some(std::process::id());
         let kept = session.store.kept().unwrap_or_default().into_iter().find(mine);
-        if let Some(Kept { name, pieces, bytes, .. }) = kept.filter(|_| !session.options.quiet) {
+        if let Some(Kept { name, bytes, .. }) = kept.filter(|_| !session.options.quiet) {
             let bytes = format_bytes(bytes);
             say(&format!(
-                "note: {pieces} finished runs ({bytes}) are kept as {name}: the same command goes on"
+                "note: finished work ({bytes}) is kept as {name}: the same command goes on with it"
             ));
         }
     }

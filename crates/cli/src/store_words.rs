@@ -60,7 +60,7 @@ Examples:
     /// List who is at work on the store, and what interrupted jobs kept
     ///
     /// Jobs with the extents that they took, and processes that have datasets open; what dead ones left behind is
-    /// given back by the next job. Then the finished runs that jobs with --resume keep, until the same command went on
+    /// given back by the next job. Then the finished work that jobs with --resume keep, until the same command went on
     /// with them and ended, or until --remove.
     #[command(after_help = "\
 Examples:

@@ -423,7 +423,7 @@ pub fn jobs(session: &Session, remove: &[String]) -> Result<()> {
 fn print_kept(kept: &[Kept]) -> Result<()> {
     let header = [
         ("kept", Align::Left),
-        ("runs", Align::Right),
+        ("pieces", Align::Right),
         ("bytes", Align::Right),
         ("since", Align::Right),
         ("process", Align::Right),

@@ -522,7 +522,7 @@ pub struct Resumed {
     /// Keep the state of all vertices now and then, and go on with what it kept when it was interrupted (store jobs lists it)
     #[arg(long)]
     pub resume: bool,
-    /// With --resume: keep it about this often
+    /// With --resume: keep it about this often, between two supersteps (betweenness: two sources)
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, requires = "resume", value_parser = seconds)]
     pub checkpoint_every: f64,
 }

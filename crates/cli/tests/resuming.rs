@@ -61,7 +61,7 @@ fn interrupted(folder: &Folder, words: &str, runs: u64, signal: Signal) -> Optio
     }
     if signal == Signal::INT {
         assert_eq!(output.status.code(), Some(130), "{told}");
-        assert!(told.contains("finished runs") && told.contains("the same command goes on"), "{told}");
+        assert!(told.contains("finished work") && told.contains("the same command goes on"), "{told}");
     } else {
         assert_eq!(output.status.code(), None, "{told}");
     }
@@ -101,6 +101,40 @@ fn what_is_killed_goes_on_with_the_runs_that_it_kept() {
         assert!(folder.scratch().is_empty(), "{words}");
         std::fs::remove_file(folder.path("out.csv")).unwrap();
     }
+}
+
+#[test]
+fn a_graph_job_that_is_killed_goes_on_with_the_states_that_it_kept() {
+    let folder = folder_with_store();
+    folder.run("graph generate kronecker --name g --scale 17 --seed 3").ok();
+    for words in
+        ["graph pagerank g --iterations 60 --memory 64MiB", "graph betweenness g --sources 8 --memory 8MiB"]
+    {
+        folder.run(&format!("{words} -o expected.csv")).ok();
+        let again = format!("{words} -o out.csv --resume --checkpoint-every 0");
+        let attempt = |signal| (0..20).find_map(|_| interrupted(&folder, &again, 0, signal));
+        let left =
+            attempt(Signal::KILL).unwrap_or_else(|| panic!("{words} always ended before it was stopped"));
+        // A newer one may be there before the older one is removed.
+        assert!((1..=2).contains(&left), "{words}: {left} checkpoints");
+        let told = folder.run("store jobs").ok().stdout;
+        assert!(told.contains("graph "), "{told}");
+        let said = folder.run(&format!("{again} --json")).ok().json();
+        assert!(
+            said.pointer("/summary/supersteps_kept").and_then(Value::as_u64) > Some(0),
+            "{words}: {said}"
+        );
+        match words.contains("pagerank") {
+            true => assert!(folder.read("out.csv") == folder.read("expected.csv"), "{words}"),
+            false => assert_eq!(
+                folder.read("out.csv").lines().count(),
+                folder.read("expected.csv").lines().count()
+            ),
+        }
+        assert_eq!(kept(&folder), serde_json::json!([]), "{words}");
+        std::fs::remove_file(folder.path("out.csv")).unwrap();
+    }
+    folder.run("graph bfs g --source 0 --checkpoint-every 5").exits(2);
 }
 
 #[test]

@@ -31,6 +31,9 @@ pub struct Answer {
 pub struct Summary {
     /// Supersteps that were run; passes over the edges (clustering).
     pub supersteps: u32,
+    /// Supersteps before the checkpoint that it went on from, where it went on with an interrupted job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub supersteps_kept: Option<u32>,
     /// Edges that were walked along, over all supersteps.
     pub edges_traversed: u64,
     /// Where vertex state was kept: "memory" or "flash".

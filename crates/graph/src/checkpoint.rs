@@ -1,4 +1,4 @@
-//! What a job needs to go on after it was interrupted: now and then, between two supersteps, the state of all vertices and
+//! What a job needs to go on after it was interrupted: now and then, between two supersteps (of betweenness: two sources), the state of all vertices and
 //! the list of active ones are kept, and the job that asks the same goes on from there.
 //!
 //! ```text

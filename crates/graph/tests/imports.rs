@@ -160,13 +160,36 @@ fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
             });
             let path = world.file("mixed.txt", text);
             let options = ImportOptions { undirected, drop_loops, weighted, ..Default::default() };
-            for memory in [8 * MIB, 64 * MIB] {
+            for memory in [8 * MIB, 32 * MIB, 64 * MIB] {
                 let name = format!("{kind}{number}-{memory}");
                 let info = world.import_in(&name, &[path.clone()], &options, memory).unwrap();
                 assert_eq!(info.vertices, vertices.len() as u64, "{name}");
                 assert_eq!(edges(&world, &world.graph(&name)), expected, "{name}");
             }
         }
+    }
+}
+
+#[test]
+fn formats_follow_each_other_in_any_order() {
+    let world = World::new();
+    // As many pairs as are entered at once, and others.
+    for pairs in [4095u32, 4096, 4097, 50_000] {
+        let bytes: Vec<u8> = (0..pairs).flat_map(|n| [n, n + 1]).flat_map(u32::to_le_bytes).collect();
+        let text: String = (0..20_000u32).map(|n| format!("{n} {}\n", n + 2)).collect();
+        let files = [
+            world.file("a.bin", bytes),
+            world.file("b.txt", text),
+            world.file("c.csv", "source,target\n7,1\n"),
+        ];
+        let mut turned = files.clone();
+        turned.reverse();
+        let names = ["forwards", "backwards"].map(|name| format!("{name}{pairs}"));
+        world.import(&names[0], &files, &ImportOptions::default()).unwrap();
+        world.import(&names[1], &turned, &ImportOptions::default()).unwrap();
+        let [one, other] = names.map(|name| edges(&world, &world.graph(&name)));
+        assert_eq!(one.lines().count(), 1 + pairs as usize + 20_000 + 1);
+        assert_eq!(one, other);
     }
 }
 

@@ -44,7 +44,7 @@ pub struct BetweennessOptions {
     /// The seed of the draw; 1 by default.
     pub seed: u64,
     /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
-    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    /// about this often, between two sources. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
     pub resume: Option<Duration>,
     /// For tests and comparisons.
     pub tuning: Tuning,

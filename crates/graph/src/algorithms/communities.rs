@@ -243,11 +243,10 @@ impl<'a> Lookup<'a> {
         let array = |initial: fn(u32) -> u32| VertexArray::new(self.job, self.vertices, true, initial);
         let (mut labels, mut next) = (array(|vertex| vertex)?, array(|_| 0)?);
         let entries: u64 = self.rows.iter().map(|rows| rows.entries).sum();
+        let point = checkpoints.take_up(self.job, self.vertices, &mut labels, 0)?;
+        let supersteps_kept = point.as_ref().map(|point| point.numbers[0] as u32);
         let (mut supersteps, mut changed) =
-            match checkpoints.take_up(self.job, self.vertices, &mut labels, 0)? {
-                Some(point) => (point.numbers[0] as u32, point.numbers[1]),
-                None => (0, 1),
-            };
+            (supersteps_kept.unwrap_or(0), point.map_or(1, |point| point.numbers[1]));
         while supersteps < iterations && changed > 0 {
             supersteps += 1;
             self.job.start_phase(format!("superstep {supersteps}"), "edges", entries);
@@ -267,6 +266,7 @@ impl<'a> Lookup<'a> {
         let edges_traversed = entries * supersteps as u64;
         let summary = Summary {
             supersteps,
+            supersteps_kept,
             edges_traversed,
             state: "memory",
             strategy: "look-up",

@@ -287,6 +287,7 @@ pub(crate) struct Engine<S: State> {
     cells: Option<Cells>,
     pools: chunks::Pools,
     supersteps: u32,
+    supersteps_kept: Option<u32>,
     edges_traversed: u64,
     strategies: Vec<Strategy>,
 }
@@ -343,6 +344,7 @@ impl<S: State> Engine<S> {
             cells,
             pools: chunks::Pools::new(layout.window_bytes),
             supersteps: 0,
+            supersteps_kept: None,
             edges_traversed: 0,
             strategies: Vec::new(),
         })
@@ -477,6 +479,7 @@ impl<S: State> Engine<S> {
         let point = checkpoints.take_up(&self.job, self.vertices, &mut self.state, keys)?;
         Ok(point.map(|point| {
             (self.supersteps, self.edges_traversed) = (point.supersteps as u32, point.edges_traversed);
+            self.supersteps_kept = Some(self.supersteps);
             (point.active, point.numbers)
         }))
     }
@@ -529,10 +532,13 @@ impl<S: State> Engine<S> {
             (true, false, false) => "dense",
             (false, true, true) => "partition and merge",
             (false, true, false) => "partition",
+            // Nothing was left to do.
+            (false, false, false) if self.cells.is_some() => "dense",
             (false, false, _) => "merge",
         };
         Summary {
             supersteps: self.supersteps,
+            supersteps_kept: self.supersteps_kept,
             edges_traversed: self.edges_traversed,
             state: if self.layout.state_in_memory { "memory" } else { "flash" },
             strategy,

@@ -1,9 +1,12 @@
 //! Lanes: what each reading thread writes to, so that threads share nothing but the bitmap of ids.
 
-use std::sync::mpsc;
+use std::sync::{
+    atomic::{AtomicBool, Ordering},
+    mpsc,
+};
 
 use inshore_sortreduce::{Config, Sink, SortReduce};
-use inshore_store::Job;
+use inshore_store::{Job, Reservation};
 use inshore_tables::LINE_BYTES_MAX;
 
 use super::{
@@ -18,13 +21,17 @@ use crate::{
 
 /// Edges that are entered at once, so that what they touch can be asked for ahead.
 const STEP: usize = 4 << 10;
+/// With a smaller budget all edges go through logs: a sort beside everything else would have room for few runs, and the edges
+/// that can be imported are as many as runs allow.
+const SORTING_BUDGET_BYTES: u64 = 32 << 20;
 /// Memory for small things that are not told.
 const SLACK_BYTES: u64 = 512 << 10;
 
 /// One thread's way into the sort of edges, its log, and its view of the set of ids.
 pub(super) struct Lane<'a, E: EdgeOperation> {
     ids: IdInserter<'a>,
-    sink: Sink<E>,
+    /// `None` where all edges are logged.
+    sink: Option<Sink<E>>,
     log: EdgeLogWriter,
     undirected: bool,
     drop_loops: bool,
@@ -41,17 +48,23 @@ impl<E: EdgeOperation> Lane<'_, E> {
         if self.drop_loops && source == destination {
             return self.vertex(source);
         }
-        if (source | destination) >> 32 != 0 {
+        if (source | destination) >> 32 != 0 || self.sink.is_none() {
             return self.log_edge(source, destination, weight);
         }
         self.keys.push(edge_key(source as u32, destination as u32));
         self.values.push(E::value(weight));
-        if self.keys.len() == STEP { self.flush() } else { Ok(()) }
+        if self.keys.len() >= STEP { self.flush() } else { Ok(()) }
     }
 
     /// Enters the edges of pairs of little-endian 32-bit ids.
     pub fn pairs(&mut self, bytes: &[u8]) -> Result<()> {
         let (pairs, _) = bytes.as_chunks::<8>();
+        if self.sink.is_none() {
+            let ids = pairs.iter().map(|pair| u64::from_le_bytes(*pair));
+            return ids
+                .map(|pair| (pair & u64::from(u32::MAX), pair >> 32))
+                .try_for_each(|(from, to)| self.edge(from, to, 1.0));
+        }
         for pairs in pairs.chunks(STEP) {
             self.flush()?;
             // The first id becomes the high half.
@@ -71,7 +84,6 @@ impl<E: EdgeOperation> Lane<'_, E> {
         self.ids.insert(id).map(drop)
     }
 
-    #[cold]
     fn log_edge(&mut self, source: u64, destination: u64, weight: f64) -> Result<()> {
         self.ids.insert(source)?;
         self.ids.insert(destination)?;
@@ -84,12 +96,13 @@ impl<E: EdgeOperation> Lane<'_, E> {
         if !self.ids.insert_low(&self.keys) {
             self.log_high()?;
         }
-        self.sink.push_many(&self.keys, |place| self.values[place])?;
+        let Some(sink) = &mut self.sink else { return Ok(()) };
+        sink.push_many(&self.keys, |place| self.values[place])?;
         if self.undirected {
             let edges = self.keys.iter().zip(&self.values).map(|(key, value)| (key.rotate_left(32), *value));
             self.turned.clear();
             self.turned.extend(edges.filter(|(key, _)| *key != key.rotate_left(32)));
-            self.turned.iter().try_for_each(|&(key, value)| self.sink.push(key, value))?;
+            self.turned.iter().try_for_each(|&(key, value)| sink.push(key, value))?;
         }
         self.keys.clear();
         self.values.clear();
@@ -119,7 +132,8 @@ impl<E: EdgeOperation> Lane<'_, E> {
 /// All lanes.
 pub(super) struct Lanes<'a, E: EdgeOperation> {
     pub lanes: Vec<Lane<'a, E>>,
-    sorter: SortReduce<E>,
+    sorter: Option<SortReduce<E>>,
+    _buffers: Reservation,
     /// The size of a block of lines: what a lane parses at a time, and the longest line.
     pub block_bytes: usize,
 }
@@ -142,6 +156,8 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
     /// Blocks have an eighth of the memory and the sort of edges what is left.
     pub fn new(job: &Job, set: &'a IdSet, undirected: bool, options: &ImportOptions) -> Result<Lanes<'a, E>> {
         let count = count(job);
+        let buffers_bytes = STEP * (size_of::<u64>() + size_of::<E::Value>() + size_of::<(u64, E::Value)>());
+        let buffers = job.budget().reserve((count * buffers_bytes) as u64, "edges to be sorted")?;
         let free = job.budget().free_bytes();
         // Each lane has a block in hand and one waiting, and the reader fills another.
         let block_bytes = (free as usize / 8 / (2 * count + 1)).clamp(64 << 10, LINE_BYTES_MAX as usize);
@@ -154,12 +170,15 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
             name: "edges",
             ..Config::default()
         };
-        let sorter = SortReduce::new(job, E::default(), &config)?;
+        let sorter = match job.budget().memory_bytes() < SORTING_BUDGET_BYTES {
+            true => None,
+            false => Some(SortReduce::new(job, E::default(), &config)?),
+        };
         let mut lanes = Vec::with_capacity(count);
         for _ in 0..count {
             lanes.push(Lane {
                 ids: set.inserter(),
-                sink: sorter.sink()?,
+                sink: sorter.as_ref().map(SortReduce::sink).transpose()?,
                 log: EdgeLogWriter::new(job, E::WEIGHTED)?,
                 undirected,
                 drop_loops: options.drop_loops,
@@ -168,7 +187,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
                 turned: Vec::new(),
             });
         }
-        Ok(Lanes { lanes, sorter, block_bytes })
+        Ok(Lanes { lanes, sorter, _buffers: buffers, block_bytes })
     }
 
     /// Reads blocks in this thread and gives each to the thread of a lane: `read` makes the next block, of one that is no
@@ -187,14 +206,20 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
         let _memory = job.budget().reserve(blocks_bytes(self.block_bytes, count), "blocks of edges")?;
         let (full, blocks) = crossbeam_channel::bounded::<B>(count);
         let (empty, recycled) = mpsc::channel::<B>();
+        let failed = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let mut workers = Vec::with_capacity(count);
             for lane in &mut self.lanes {
-                let (blocks, empty, work) = (blocks.clone(), empty.clone(), &work);
+                let (blocks, empty, work, failed) = (blocks.clone(), empty.clone(), &work, &failed);
                 workers.push(scope.spawn(move || -> Result<()> {
                     for block in blocks {
+                        let block =
+                            work(lane, block).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                        if failed.load(Ordering::Relaxed) {
+                            break;
+                        }
                         // The reader may have gone.
-                        let _ = empty.send(work(lane, block)?);
+                        let _ = empty.send(block);
                     }
                     Ok(())
                 }));
@@ -203,8 +228,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
             let mut reading = || -> Result<()> {
                 while let Some(block) = read(recycled.try_recv().ok())? {
                     job.check_cancelled()?;
-                    // All workers gone means that one failed.
-                    if full.send(block).is_err() {
+                    if failed.load(Ordering::Relaxed) || full.send(block).is_err() {
                         break;
                     }
                 }
@@ -222,24 +246,29 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
     }
 
     /// Ends the input.
-    pub fn finish(self) -> Result<Edges<E>> {
+    pub fn finish(self, job: &Job) -> Result<Edges<E>> {
         let mut logs = Vec::with_capacity(self.lanes.len());
         let mut all_low = true;
         let mut undirected = false;
         for mut lane in self.lanes {
             lane.flush()?;
-            lane.sink.finish()?;
+            lane.sink.map_or(Ok(()), Sink::finish)?;
             all_low &= lane.ids.finish()?;
             undirected |= lane.undirected;
             logs.push(lane.log);
         }
-        if all_low {
-            return Ok(Edges::Sorted(self.sorter));
-        }
+        let sorter = match self.sorter {
+            Some(sorter) if all_low => return Ok(Edges::Sorted(sorter)),
+            sorter => sorter,
+        };
         // Numbers of low ids are known only with those of all others, and both kinds must be sorted together.
-        let mut sorted = self.sorter.finish()?;
+        job.start_phase("putting edges together", "edges", 0);
+        let mut sorted = sorter.map(SortReduce::finish).transpose()?;
         let mut lane = 0;
-        while let Some(block) = sorted.next_block()? {
+        while let Some(sorted) = &mut sorted
+            && let Some(block) = sorted.next_block()?
+        {
+            job.progress().add(block.keys.len() as u64);
             lane = (lane + 1) % logs.len();
             for (&key, &value) in block.keys.iter().zip(block.values) {
                 let (source, destination) = (key >> 32, key & u64::from(u32::MAX));

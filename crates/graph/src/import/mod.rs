@@ -16,7 +16,8 @@
 //! that the ids of one range fit in memory. So nothing is looked up on flash at random.
 //!
 //! Cost in bytes for E edges between low ids: what sort-reduce moves (about 4 E written and read where it spills), and
-//! 4 E written for the rows. With other ids 16 E more are written and read for the log, and twice more with bins.
+//! 4 E written for the rows. With other ids, or in less than 32 MiB, 16 E more are written and read for the log, and twice
+//! more with bins.
 
 mod bins;
 mod idset;
@@ -201,7 +202,7 @@ fn read<E: EdgeOperation>(
             }
         }
     }
-    let edges = lanes.finish()?;
+    let edges = lanes.finish(job)?;
     let plan = Plan { undirected: traits.undirected, reverse: options.reverse, inputs };
     finish(job, builder, name, set, edges, &plan)
 }

@@ -119,30 +119,48 @@ pub(super) fn table<E: EdgeOperation>(
     }
     let mut reader = TableReader::open(input, &columns, BATCH_ROWS, job.budget())?;
     let mut position = 0;
-    let read = |_| {
-        let batch = reader.next_batch()?;
+    let read = |recycled: Option<Block>| {
+        let Some(batch) = reader.next_batch()? else { return Ok(None) };
         job.progress().add(reader.position() - position);
         position = reader.position();
-        Ok(batch.map(|batch| (batch, reader.place())))
+        refuse_nulls(input, &batch, reader.place())?;
+        // Copies, since a batch may hold much more of the file in memory.
+        let mut block = recycled.unwrap_or_default();
+        block.first = reader.place();
+        block.sources.clear();
+        block.sources.extend_from_slice(batch.column(0).as_primitive::<UInt64Type>().values());
+        block.targets.clear();
+        block.targets.extend_from_slice(batch.column(1).as_primitive::<UInt64Type>().values());
+        if E::WEIGHTED {
+            block.weights.clear();
+            block.weights.extend_from_slice(batch.column(2).as_primitive::<Float64Type>().values());
+        }
+        Ok(Some(block))
     };
-    lanes.each_block(job, read, |lane, (batch, first): (RecordBatch, u64)| {
-        refuse_nulls(input, &batch, first)?;
-        let (sources, targets) =
-            (batch.column(0).as_primitive::<UInt64Type>(), batch.column(1).as_primitive::<UInt64Type>());
-        let weights = E::WEIGHTED.then(|| batch.column(2).as_primitive::<Float64Type>());
-        for row in 0..batch.num_rows() {
-            let weight = weights.map_or(1.0, |weights| weights.value(row));
+    lanes.each_block(job, read, |lane, block: Block| {
+        for (row, (&source, &target)) in block.sources.iter().zip(&block.targets).enumerate() {
+            let weight = if E::WEIGHTED { block.weights[row] } else { 1.0 };
             if !weight.is_finite() {
                 return Err(Error::BadInput {
-                    place: format!("{}: row {}", input.name(), first + row as u64 + 1),
+                    place: format!("{}: row {}", input.name(), block.first + row as u64 + 1),
                     found: weight.to_string(),
                     expected: "a finite weight".to_string(),
                 });
             }
-            lane.edge(sources.value(row), targets.value(row), weight)?;
+            lane.edge(source, target, weight)?;
         }
-        Ok((batch, first))
+        Ok(block)
     })
+}
+
+/// Rows of a table.
+#[derive(Default)]
+struct Block {
+    /// The number of rows before the first one.
+    first: u64,
+    sources: Vec<u64>,
+    targets: Vec<u64>,
+    weights: Vec<f64>,
 }
 
 fn refuse_nulls(input: &Input, batch: &RecordBatch, first: u64) -> Result<()> {
