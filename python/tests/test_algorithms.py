@@ -139,3 +139,20 @@ def test_pagerank_stops_at_the_tolerance(store: inshore.Store) -> None:
     facts = inshore.summary(table)
     assert facts["supersteps"] < 500
     assert facts["last_change"] <= 1e-3
+
+
+def test_what_may_be_resumed_is_the_same(case: Case) -> None:
+    graph, source = case.graph, case.vertices[0]
+    for resume in (False, True):
+        answers = [
+            graph.pagerank(iterations=3, resume=resume, memory="16MiB"),
+            graph.bfs(source, resume=resume, memory="16MiB"),
+            graph.components(resume=resume, memory="16MiB"),
+            graph.communities(resume=resume, memory="16MiB"),
+            graph.betweenness(sources=2, resume=resume, memory="16MiB"),
+        ]
+        found = [columns(answer) for answer in answers]
+        if not resume:
+            expected = found
+        assert found[:4] == expected[:4]
+        assert found[4] == [expected[4][0], pytest.approx(expected[4][1])]

@@ -162,7 +162,7 @@ fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
             let options = ImportOptions { undirected, drop_loops, weighted, ..Default::default() };
             for memory in [8 * MIB, 32 * MIB, 64 * MIB] {
                 let name = format!("{kind}{number}-{memory}");
-                let info = world.import_in(&name, &[path.clone()], &options, memory).unwrap();
+                let info = world.import_in(&name, std::slice::from_ref(&path), &options, memory).unwrap();
                 assert_eq!(info.vertices, vertices.len() as u64, "{name}");
                 assert_eq!(edges(&world, &world.graph(&name)), expected, "{name}");
             }
