@@ -242,11 +242,15 @@ impl Graph {
         &self.out
     }
 
+    /// In-edges, where they are at hand.
+    pub(crate) fn kept_in_edges(&self) -> Option<&csr::Csr> {
+        if self.info.directed { self.reverse.as_ref() } else { Some(&self.out) }
+    }
+
     /// In-edges: those of the dataset, or (for a directed graph that was imported without) made now in the
     /// job's scratch, at the price of sorting all edges once.
     pub(crate) fn in_edges(&self, job: &Job) -> Result<csr::Csr> {
-        match &self.reverse {
-            _ if !self.info.directed => Ok(self.out.clone()),
+        match self.kept_in_edges() {
             Some(csr) => Ok(csr.clone()),
             None => csr::transpose_to_scratch(job, &self.out, None),
         }

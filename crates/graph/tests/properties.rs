@@ -4,12 +4,13 @@ mod support;
 
 use inshore_graph::{
     BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions, Graph,
-    ImportOptions, PageRankOptions, SsspOptions,
+    ImportOptions, PageRankOptions, SsspOptions, Tuning,
     algorithms::{betweenness, bfs, clustering, communities, components, pagerank, sssp},
     check::Plain,
 };
+use inshore_sortreduce::Strategy;
 use proptest::prelude::*;
-use support::{World, rows, ways};
+use support::{MIB, World, rows, ways};
 
 /// A graph in our store, and the same in plain vectors.
 struct Both {
@@ -196,4 +197,33 @@ fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
         found
     };
     assert!(community(8 * support::MIB) == community(4096 * support::MIB));
+}
+
+/// Where in-edges are at hand, a search looks back in its large supersteps, and gives the same answer over fewer edges.
+#[test]
+fn a_search_looks_back_where_most_edges_lead_to_what_was_reached() {
+    let world = World::new();
+    let text: String = (0..40_000u64).map(|n| format!("{} {}\n", n * n % 1999, n * 7919 % 2003)).collect();
+    let path = world.file("edges.txt", text);
+    let options = |reverse| ImportOptions { reverse, ..Default::default() };
+    for reverse in [false, true] {
+        let name = format!("reverse {reverse}").replace(' ', "-");
+        world.import(&name, std::slice::from_ref(&path), &options(reverse)).unwrap();
+    }
+    let (without, with) = (world.graph("reverse-false"), world.graph("reverse-true"));
+    for memory in [8 * MIB, 64 * MIB] {
+        for strategy in [None, Some(Strategy::Merge)] {
+            let tuning = Tuning { strategy, ..Tuning::default() };
+            let options = BfsOptions { tuning, ..BfsOptions::new(1) };
+            let search = |graph| bfs::bfs(graph, &world.job(memory, 2), &options).unwrap();
+            let (out, back) = (search(&without), search(&with));
+            assert!(
+                back.summary.edges_traversed < out.summary.edges_traversed,
+                "{} and {} edges",
+                back.summary.edges_traversed,
+                out.summary.edges_traversed
+            );
+            assert_eq!(rows(back), rows(out));
+        }
+    }
 }

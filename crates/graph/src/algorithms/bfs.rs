@@ -18,7 +18,7 @@ use crate::{
     answer::VertexRows,
     check::Plain,
     checkpoint::Checkpoints,
-    engine::{Engine, Frontier, VertexProgram},
+    engine::{Direction, Engine, Frontier, LooksBack, VertexProgram},
     graph::check_budget,
     ids::Translation,
 };
@@ -83,10 +83,21 @@ impl VertexProgram for Bfs {
     }
 }
 
+impl LooksBack for Bfs {
+    fn waits(&self, visit: &Visit) -> bool {
+        *visit == UNREACHED
+    }
+
+    fn said_by(&self, vertex: u32) -> u32 {
+        vertex
+    }
+}
+
 /// Parent and level of all vertices: columns `vertex`, `parent`, `level`. The source is its own parent, at level
 /// 0; unreached vertices have null. Edges are followed in their direction.
 ///
-/// Cost: each edge is read at most once, with the blocks of the edge file that frontiers touch.
+/// Cost: each edge is read at most once, with the blocks of the edge file that frontiers touch. Where the graph has in-edges,
+/// vertices that were not reached look back along them in the supersteps in which that is less.
 ///
 /// # Errors
 /// [`crate::Error::NoSuchVertex`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -94,18 +105,26 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
     check_budget(job, "BFS")?;
     let source = graph.number_of(job, options.source)?;
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph bfs", options.source)?;
-    let kept_bytes = checkpoints.bytes::<Visit>(graph.vertices());
+    let back = graph.kept_in_edges().zip(Direction::bytes(job.budget(), graph.vertices()));
+    let kept_bytes = checkpoints.bytes::<Visit>(graph.vertices()) + back.map_or(0, |(_, bytes)| bytes);
     let mut engine = Engine::new::<Bfs>(job, graph.vertices(), &options.tuning, kept_bytes, |vertex| {
         if vertex == source { Visit { parent: source, level: 0 } } else { UNREACHED }
     })?;
-    let (mut active, mut levels) = match engine.take_up(&checkpoints)? {
-        Some((active, numbers)) => (active, numbers[0] as u32),
-        None => (Frontier::one(source), 0),
+    let (mut active, mut levels, walked) = match engine.take_up(&checkpoints)? {
+        Some((active, [levels, walked])) => (active, levels as u32, walked),
+        None => (Frontier::one(source), 0, 0),
     };
+    let direction = back.map(|(incoming, _)| Direction::new(job, graph.out(), incoming, walked));
+    let mut direction = direction.transpose()?;
     while !active.is_empty() {
         levels += 1;
-        active = engine.superstep(&mut Bfs { level: levels }, &[graph.out()], &active, true, None)?.active;
-        engine.save(&mut checkpoints, &active, [levels.into(), 0])?;
+        let program = &mut Bfs { level: levels };
+        active = match &mut direction {
+            Some(direction) => engine.search_step(program, direction, &active)?.active,
+            None => engine.superstep(program, &[graph.out()], &active, true, None)?.active,
+        };
+        let walked = direction.as_ref().map_or(0, Direction::walked);
+        engine.save(&mut checkpoints, &active, [levels.into(), walked])?;
     }
     let mut summary = engine.summary();
     let mut states = engine.into_stream()?;

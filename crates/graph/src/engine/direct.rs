@@ -193,7 +193,7 @@ pub(super) struct Direct<'a, P: VertexProgram> {
 
 impl<P: VertexProgram> Direct<'_, P> {
     #[inline(always)]
-    fn combine(&self, vertex: u32, message: P::Message, touched: &mut Touched) {
+    pub fn combine(&self, vertex: u32, message: P::Message, touched: &mut Touched) {
         let cell = &self.cells[vertex as usize];
         let mut old = P::Message::load(cell);
         loop {

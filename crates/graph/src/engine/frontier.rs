@@ -44,6 +44,15 @@ impl Frontier {
         }
     }
 
+    /// How many vertices there are; `None`: all.
+    pub fn count(&self) -> Option<u64> {
+        match self {
+            Frontier::All => None,
+            Frontier::List { memory, file: None } => Some(memory.len() as u64),
+            Frontier::List { file: Some((_, range)), .. } => Some((range.end - range.start) / 4),
+        }
+    }
+
     /// Whether there are fewer vertices than this.
     pub fn is_shorter_than(&self, count: usize) -> bool {
         matches!(self, Frontier::List { memory, file: None } if memory.len() < count)

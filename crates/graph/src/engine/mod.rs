@@ -19,6 +19,7 @@
 //! read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and read
 //! again (Kronecker graphs at 64 MiB, PageRank).
 
+mod back;
 mod chunks;
 mod direct;
 mod frontier;
@@ -30,9 +31,10 @@ use std::ops::Range;
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy};
 use inshore_store::Job;
 
+pub(crate) use back::{Direction, LooksBack};
 pub(crate) use chunks::Sender;
-use direct::Cells;
 pub(crate) use direct::Message;
+use direct::{Cells, Touched};
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
 pub(crate) use pull::PullEdges;
 pub(crate) use state::{State, StateCursor, VertexArray, flash_memory_bytes, memory_bytes};
@@ -366,10 +368,22 @@ impl<S: State> Engine<S> {
             program.gathered(gathered);
             return self.apply(program, updates, collect, log);
         };
-        self.used(Strategy::Dense);
         let (direct, touched) = cells.open(program);
         let (touched, gathered) = self.send(&direct, rows, active, touched)?;
         program.gathered(gathered);
+        self.settle(program, cells, touched, collect, log)
+    }
+
+    /// The second half of a superstep in cells.
+    fn settle<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &P,
+        mut cells: Cells,
+        touched: Vec<Touched>,
+        collect: bool,
+        log: Option<&mut KeyLog>,
+    ) -> Result<Step> {
+        self.used(Strategy::Dense);
         let mut finalizing = Finalizing::new(self, program, collect, log)?;
         cells.drain(touched, P::EVERY_VERTEX, P::NOTHING, |vertex, message| {
             let new = finalizing.vertex(vertex, message)?;

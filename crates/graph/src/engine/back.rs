@@ -1,0 +1,177 @@
+//! A superstep the other way, for searches: each vertex that waits looks along its in-edges for one that is active, and stops
+//! at the first (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012).
+//!
+//! Where most vertices are reached from the present ones, most edges lead to vertices that were reached already. Looking
+//! back reads the rows of the others only, and sends one message to a vertex where as many would arrive as it has edges.
+
+use std::ops::Range;
+
+use inshore_store::{Budget, Buffer, Job, taken_bytes};
+
+use super::{Engine, Frontier, Reduce, Sender, Sorting, State, Step, VertexProgram, direct::Direct};
+use crate::{
+    Result,
+    csr::{self, Csr, IndexCursor},
+};
+
+/// A program whose vertices can look for a message instead of getting it.
+pub(crate) trait LooksBack: VertexProgram {
+    /// Whether a vertex with this state wants a message.
+    fn waits(&self, state: &Self::State) -> bool;
+
+    /// What an active vertex has to say. Of two the one of the smaller number is what they reduce to.
+    fn said_by(&self, vertex: u32) -> Self::Message;
+}
+
+/// A sender that can also send to one vertex.
+pub(super) trait Deliver: Sender {
+    type Message;
+
+    fn deliver(&self, sink: &mut Self::Sink, vertex: u32, message: Self::Message) -> Result<()>;
+}
+
+impl<P: VertexProgram> Deliver for Sorting<'_, P> {
+    type Message = P::Message;
+
+    #[inline]
+    fn deliver(&self, sink: &mut Self::Sink, vertex: u32, message: P::Message) -> Result<()> {
+        Ok(sink.push(vertex, message)?)
+    }
+}
+
+impl<P: VertexProgram> Deliver for Direct<'_, P> {
+    type Message = P::Message;
+
+    #[inline]
+    fn deliver(&self, touched: &mut Self::Sink, vertex: u32, message: P::Message) -> Result<()> {
+        self.combine(vertex, message, touched);
+        Ok(())
+    }
+}
+
+/// Sends what the first active vertex of a row says to the vertex whose row it is.
+struct Back<'a, P, T> {
+    program: &'a P,
+    active: &'a [u64],
+    to: T,
+}
+
+impl<P, T> Sender for Back<'_, P, T>
+where
+    P: LooksBack,
+    T: Deliver<State = P::State, Message = P::Message>,
+{
+    type State = P::State;
+    type Sent = u32;
+    type Sink = T::Sink;
+
+    fn send(&self, vertex: u32, state: &P::State, _degree: u32) -> Option<u32> {
+        self.program.waits(state).then_some(vertex)
+    }
+
+    #[inline]
+    fn push(
+        &self,
+        sink: &mut T::Sink,
+        window: &[u32],
+        row: Range<usize>,
+        _: &[f64],
+        vertex: u32,
+    ) -> Result<()> {
+        let is_active = |source: &&u32| self.active[**source as usize / 64] >> (**source % 64) & 1 == 1;
+        // Rows are in ascending order; the parts of a long one come one by one.
+        match window[row].iter().find(is_active) {
+            Some(&source) => self.to.deliver(sink, vertex, self.program.said_by(source)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Chooses between both ways, and knows who is active for the way back.
+pub(crate) struct Direction {
+    out: Csr,
+    incoming: Csr,
+    active: Buffer,
+    /// Edges out of vertices that were active.
+    walked: u64,
+}
+
+/// Whether it pays is not asked where fewer vertices are active than this part of all.
+const ASKED_SHARE: u64 = 4096;
+/// An edge along which a message is sent costs as much as so many that are looked at: its cell is far away.
+const SENT_COST: u64 = 2;
+/// The bits of active vertices take this part of the budget at most.
+const BUDGET_SHARE: u64 = 16;
+
+impl Direction {
+    /// Memory that it takes; `None` where that is too much of the budget.
+    pub fn bytes(budget: &Budget, vertices: u64) -> Option<u64> {
+        let bits = taken_bytes(vertices.div_ceil(64) as usize * 8) as u64;
+        (bits <= budget.memory_bytes() / BUDGET_SHARE).then_some(bits + csr::CURSOR_BYTES)
+    }
+
+    /// `walked`: edges out of vertices that were active in a search that is gone on with.
+    pub fn new(job: &Job, out: &Csr, incoming: &Csr, walked: u64) -> Result<Direction> {
+        let bytes = out.vertices.div_ceil(64) as usize * 8;
+        let active = Buffer::zeroed(job.budget(), bytes, "active vertices")?;
+        Ok(Direction { out: out.unweighted(), incoming: incoming.unweighted(), active, walked })
+    }
+
+    /// Edges out of vertices that were active.
+    pub fn walked(&self) -> u64 {
+        self.walked
+    }
+
+    /// Whether it pays to look back in the superstep in which these vertices are active.
+    fn pays(&mut self, job: &Job, active: &Frontier) -> Result<bool> {
+        if active.count().is_none_or(|count| count < self.out.vertices / ASKED_SHARE) {
+            return Ok(false);
+        }
+        let mut index = IndexCursor::new(job, &self.out)?;
+        let (mut ahead, mut reader) = (0, active.reader(job, self.out.vertices)?);
+        while let Some(vertex) = reader.next()? {
+            ahead += u64::from(index.find(vertex)?.1);
+        }
+        // About as many edges lead to vertices that wait as lead away from them.
+        let waiting = self.out.entries.saturating_sub(self.walked + ahead);
+        self.walked += ahead;
+        tracing::debug!(ahead, waiting, "direction");
+        Ok(ahead * SENT_COST > waiting)
+    }
+
+    fn set_active(&mut self, job: &Job, active: &Frontier) -> Result<()> {
+        let bits = self.active.typed_mut::<u64>();
+        bits.fill(0);
+        let mut reader = active.reader(job, self.out.vertices)?;
+        while let Some(vertex) = reader.next()? {
+            bits[vertex as usize / 64] |= 1 << (vertex % 64);
+        }
+        Ok(())
+    }
+}
+
+impl<S: State> Engine<S> {
+    /// As [`Engine::superstep`], in the direction that is quicker.
+    pub fn search_step<P: LooksBack<State = S>>(
+        &mut self,
+        program: &mut P,
+        direction: &mut Direction,
+        active: &Frontier,
+    ) -> Result<Step> {
+        if !direction.pays(&self.job, active)? {
+            return self.superstep(program, &[&direction.out.clone()], active, true, None);
+        }
+        direction.set_active(&self.job, active)?;
+        let (bits, incoming) = (direction.active.typed::<u64>(), &direction.incoming);
+        let program = &*program;
+        let Some(mut cells) = self.cells.take() else {
+            let back = Back { program, active: bits, to: Sorting(program) };
+            let (updates, _) = self.exchange(&back, Reduce(program.clone()), &[incoming], &Frontier::All)?;
+            return self.apply(program, updates, true, None);
+        };
+        let (direct, touched) = cells.open(program);
+        let back = Back { program, active: bits, to: direct };
+        let (touched, _) = self.send(&back, &[incoming], &Frontier::All, touched)?;
+        self.settle(program, cells, touched, true, None)
+    }
+}
