@@ -1,5 +1,6 @@
-//! What a job needs to go on after it was interrupted: now and then, between two supersteps (of betweenness: two sources), the state of all vertices and
-//! the list of active ones are kept, and the job that asks the same goes on from there.
+//! What a job needs to go on after it was interrupted: now and then, between two supersteps (of betweenness: two
+//! sources), the state of all vertices and the list of active ones are kept, and the job that asks the same goes on from
+//! there.
 //!
 //! ```text
 //!   a kept piece   state    one state for each vertex
@@ -28,7 +29,7 @@ use crate::{
 const BLOCK_BYTES: usize = 64 << 10;
 /// Memory of two buffers, a list of extents, and what else is small.
 const BESIDE_BYTES: u64 = 4 * BLOCK_BYTES as u64;
-/// A checkpoint takes at most this part of the time: the next one waits for so many times as long as it took.
+/// The next checkpoint waits for so many times as long as one took, unless one was asked for after every superstep.
 const TIMES: u32 = 20;
 
 /// The checkpoints of a job; none where nobody asked for them.
@@ -185,7 +186,7 @@ impl Checkpoints {
         keep.give_up(&older)?;
         let took = began.elapsed();
         tracing::debug!(supersteps = point.supersteps, ?took, "checkpoint");
-        self.due = after(self.every.max(if self.every.is_zero() { Duration::ZERO } else { took * TIMES }));
+        self.due = after(if self.every.is_zero() { self.every } else { self.every.max(took * TIMES) });
         Ok(())
     }
 

@@ -159,7 +159,7 @@ impl<S: State> Engine<S> {
         active: &Frontier,
     ) -> Result<Step> {
         if !direction.pays(&self.job, active)? {
-            return self.superstep(program, &[&direction.out.clone()], active, true, None);
+            return self.superstep(program, &[&direction.out], active, true, None);
         }
         direction.set_active(&self.job, active)?;
         let (bits, incoming) = (direction.active.typed::<u64>(), &direction.incoming);

@@ -55,7 +55,7 @@ impl Frontier {
 
     /// Whether there are fewer vertices than this.
     pub fn is_shorter_than(&self, count: usize) -> bool {
-        matches!(self, Frontier::List { memory, file: None } if memory.len() < count)
+        self.count().is_some_and(|known| known < count as u64)
     }
 
     /// Streams the vertices, of which there are `vertices` in the graph.

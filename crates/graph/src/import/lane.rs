@@ -1,9 +1,8 @@
 //! Lanes: what each reading thread writes to, so that threads share nothing but the bitmap of ids.
 
-use std::sync::{
-    atomic::{AtomicBool, Ordering},
-    mpsc,
-};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_channel::{bounded, unbounded};
 
 use inshore_sortreduce::{Config, Sink, SortReduce};
 use inshore_store::{Job, Reservation};
@@ -38,7 +37,6 @@ pub(super) struct Lane<'a, E: EdgeOperation> {
     /// Edges between ids of 32 bits that are not entered yet.
     keys: Vec<u64>,
     values: Vec<E::Value>,
-    turned: Vec<(u64, E::Value)>,
 }
 
 impl<E: EdgeOperation> Lane<'_, E> {
@@ -99,10 +97,13 @@ impl<E: EdgeOperation> Lane<'_, E> {
         let Some(sink) = &mut self.sink else { return Ok(()) };
         sink.push_many(&self.keys, |place| self.values[place])?;
         if self.undirected {
-            let edges = self.keys.iter().zip(&self.values).map(|(key, value)| (key.rotate_left(32), *value));
-            self.turned.clear();
-            self.turned.extend(edges.filter(|(key, _)| *key != key.rotate_left(32)));
-            self.turned.iter().try_for_each(|&(key, value)| sink.push(key, value))?;
+            let turned = self.keys.iter().map(|key| key.rotate_left(32));
+            for ((key, turned), &value) in self.keys.iter().zip(turned).zip(&self.values) {
+                // A loop is there already.
+                if turned != *key {
+                    sink.push(turned, value)?;
+                }
+            }
         }
         self.keys.clear();
         self.values.clear();
@@ -156,7 +157,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
     /// Blocks have an eighth of the memory and the sort of edges what is left.
     pub fn new(job: &Job, set: &'a IdSet, undirected: bool, options: &ImportOptions) -> Result<Lanes<'a, E>> {
         let count = count(job);
-        let buffers_bytes = STEP * (size_of::<u64>() + size_of::<E::Value>() + size_of::<(u64, E::Value)>());
+        let buffers_bytes = STEP * (size_of::<u64>() + size_of::<E::Value>());
         let buffers = job.budget().reserve((count * buffers_bytes) as u64, "edges to be sorted")?;
         let free = job.budget().free_bytes();
         // Each lane has a block in hand and one waiting, and the reader fills another.
@@ -184,7 +185,6 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
                 drop_loops: options.drop_loops,
                 keys: Vec::with_capacity(STEP),
                 values: Vec::with_capacity(STEP),
-                turned: Vec::new(),
             });
         }
         Ok(Lanes { lanes, sorter, _buffers: buffers, block_bytes })
@@ -204,8 +204,8 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
     ) -> Result<()> {
         let count = self.lanes.len();
         let _memory = job.budget().reserve(blocks_bytes(self.block_bytes, count), "blocks of edges")?;
-        let (full, blocks) = crossbeam_channel::bounded::<B>(count);
-        let (empty, recycled) = mpsc::channel::<B>();
+        let (full, blocks) = bounded::<B>(count);
+        let (empty, recycled) = unbounded::<B>();
         let failed = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let mut workers = Vec::with_capacity(count);
@@ -249,12 +249,11 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
     pub fn finish(self, job: &Job) -> Result<Edges<E>> {
         let mut logs = Vec::with_capacity(self.lanes.len());
         let mut all_low = true;
-        let mut undirected = false;
+        let undirected = self.lanes[0].undirected;
         for mut lane in self.lanes {
             lane.flush()?;
             lane.sink.map_or(Ok(()), Sink::finish)?;
             all_low &= lane.ids.finish()?;
-            undirected |= lane.undirected;
             logs.push(lane.log);
         }
         let sorter = match self.sorter {

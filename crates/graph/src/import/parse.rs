@@ -20,14 +20,13 @@ const ID_RANGE: &str = "an id from 0 to 18446744073709551615";
 /// An edge list: `source destination [weight]`.
 pub(super) fn text<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
     let weighted = E::WEIGHTED;
-    let quick = |lane: &mut Lane<E>, lines: &[u8]| match weighted {
-        true => Ok(None),
-        false => match two_ids(lines) {
-            Some((source, destination, used)) => lane.edge(source, destination, 1.0).map(|()| Some(used)),
-            None => Ok(None),
-        },
+    let quick = |lane: &mut Lane<E>, lines: &[u8]| {
+        let ids = if weighted { None } else { two_ids(lines) };
+        let Some((source, destination, used)) = ids else { return Ok(None) };
+        lane.edge(source, destination, 1.0)?;
+        Ok(Some(used))
     };
-    each_line(job, input, lanes, quick, |lane, _, line| {
+    each_line_quickly(job, input, lanes, quick, |lane, _, line| {
         let mut fields = Fields(line);
         let expected = if weighted { WITH_WEIGHT } else { TWO_IDS };
         let (source, destination) = (fields.id(expected)?, fields.id(expected)?);
@@ -41,13 +40,7 @@ pub(super) fn text<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes
 
 /// LDBC vertices: an id, and perhaps properties, on each line.
 pub(super) fn vertices<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
-    each_line(
-        job,
-        input,
-        lanes,
-        |_, _| Ok(None),
-        |lane, _, line| Ok(lane.vertex(Fields(line).id("a vertex id")?)?),
-    )
+    each_line(job, input, lanes, |lane, _, line| Ok(lane.vertex(Fields(line).id("a vertex id")?)?))
 }
 
 /// Whether the first edge of an input has a third column.
@@ -143,31 +136,25 @@ pub(super) fn matrix_market<E: EdgeOperation>(job: &Job, input: &Input, lanes: &
         lanes.lanes[0].vertex(vertex)?;
     }
     let seen = AtomicU64::new(0);
-    each_line(
-        job,
-        input,
-        lanes,
-        |_, _| Ok(None),
-        |lane, number, line| {
-            if number <= header.line {
-                return Ok(());
+    each_line(job, input, lanes, |lane, number, line| {
+        if number <= header.line {
+            return Ok(());
+        }
+        let mut fields = Fields(line);
+        let expected = if header.weighted { "row, column and value" } else { "row and column" };
+        let (row, column) = (fields.id(expected)?, fields.id(expected)?);
+        let weight = if header.weighted { fields.weight(expected)? } else { 1.0 };
+        let inside = 1..=header.vertices;
+        if !inside.contains(&row) || !inside.contains(&column) {
+            return Err(Bad {
+                expected: format!("row and column from 1 to {}", header.vertices),
+                found: None,
             }
-            let mut fields = Fields(line);
-            let expected = if header.weighted { "row, column and value" } else { "row and column" };
-            let (row, column) = (fields.id(expected)?, fields.id(expected)?);
-            let weight = if header.weighted { fields.weight(expected)? } else { 1.0 };
-            let inside = 1..=header.vertices;
-            if !inside.contains(&row) || !inside.contains(&column) {
-                return Err(Bad {
-                    expected: format!("row and column from 1 to {}", header.vertices),
-                    found: None,
-                }
-                .into());
-            }
-            seen.fetch_add(1, Ordering::Relaxed);
-            Ok(lane.edge(row, column, weight)?)
-        },
-    )?;
+            .into());
+        }
+        seen.fetch_add(1, Ordering::Relaxed);
+        Ok(lane.edge(row, column, weight)?)
+    })?;
     let seen = seen.into_inner();
     if seen != header.entries {
         let (found, expected) = (format!("{seen} entries"), format!("{} entries", header.entries));
@@ -214,9 +201,18 @@ fn shown(bytes: &[u8]) -> String {
     format!("'{}{more}'", String::from_utf8_lossy(&bytes[..bytes.len().min(LEN)]).escape_debug())
 }
 
-/// Calls `parse(lane, line number, line)` for all lines but comments and empty ones, in parallel. `quick` may enter the
-/// first of some lines and tell its length with the line end.
+/// Calls `parse(lane, line number, line)` for all lines but comments and empty ones, in parallel.
 fn each_line<E: EdgeOperation>(
+    job: &Job,
+    input: &Input,
+    lanes: &mut Lanes<E>,
+    parse: impl Fn(&mut Lane<E>, u64, &[u8]) -> std::result::Result<(), LineError> + Sync,
+) -> Result<()> {
+    each_line_quickly(job, input, lanes, |_, _| Ok(None), parse)
+}
+
+/// The same, where `quick` may enter the first of some lines and tell its length with the line end.
+fn each_line_quickly<E: EdgeOperation>(
     job: &Job,
     input: &Input,
     lanes: &mut Lanes<E>,
