@@ -36,8 +36,8 @@ class Summary(_SummaryOfAll, total=False):
     """Facts about a run and what it found.
 
     Every algorithm gives ``supersteps``, ``edges_traversed``, ``state`` (where vertex state was kept:
-    ``"memory"`` or ``"flash"``) and ``strategy`` (how updates were combined: ``"dense"``, ``"merge"``, or
-    ``"look-up"`` and ``"union-find"`` where there were none). The others are there where they mean
+    ``"memory"`` or ``"flash"``) and ``strategy`` (how updates were combined: ``"columns"``, ``"dense"``,
+    ``"merge"``, several of them, or ``"look-up"`` and ``"union-find"`` where there were none). The others are there where they mean
     something; ``sources`` are those of betweenness, unless every vertex was one.
     """
 

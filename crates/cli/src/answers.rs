@@ -120,7 +120,11 @@ fn resume(resumed: &Resumed) -> Option<Duration> {
 }
 
 fn tuning(asked: &Asked) -> Tuning {
-    Tuning { strategy: asked.strategy.map(Into::into), ..Tuning::default() }
+    Tuning {
+        strategy: asked.strategy.map(Into::into),
+        regime: asked.regime.map(Into::into),
+        ..Tuning::default()
+    }
 }
 
 /// What `--top` shows.
@@ -218,14 +222,20 @@ fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
 /// What `--explain` tells of an algorithm beside what it tells of every job.
 fn how(summary: &Summary) -> Vec<(&'static str, String)> {
     let state = if summary.state == "memory" { "in memory" } else { "on flash" };
-    let updates = match summary.strategy {
+    let updates = match &summary.strategy[..] {
         "look-up" => "none: vertices looked at their neighbours".to_string(),
         "union-find" => "none: edges joined trees of a forest in memory".to_string(),
+        "columns" => "combined column by column".to_string(),
         strategy => format!("combined by the {strategy} strategy"),
     };
-    let regime = match (summary.state, summary.strategy) {
+    let regime = match (summary.state, &summary.strategy[..]) {
+        ("memory", "columns") => "semi-external: vertices in memory, edges as far as they fit",
         ("memory", "dense" | "look-up" | "union-find") => "semi-external: vertices in memory, edges on flash",
         (_, "dense") => "semi-external: updates in memory, states and edges on flash",
+        (_, "columns") => "external: updates of a column in memory, states and edges on flash",
+        (_, strategy) if strategy.starts_with("columns") => {
+            "external: updates of a column in memory while many vertices are active, then through sort-reduce"
+        }
         _ => "external: updates through sort-reduce",
     };
     let supersteps = match summary.supersteps_kept {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use inshore::{
-    graph::{BetweennessOptions, CommunitiesOptions, EdgeFormat, PageRankOptions},
+    graph::{self, BetweennessOptions, CommunitiesOptions, EdgeFormat, PageRankOptions},
     sortreduce,
     store::parse_bytes,
     tables::{KMER_MAX, SortKey},
@@ -514,6 +514,9 @@ pub struct Asked {
     /// Force how updates are combined [default: dense where it fits the budget]
     #[arg(long, value_name = "STRATEGY")]
     pub strategy: Option<Strategy>,
+    /// Force what lies in memory [default: as much as the budget holds]
+    #[arg(long, value_name = "REGIME", conflicts_with = "strategy")]
+    pub regime: Option<Regime>,
 }
 
 /// What algorithms that go superstep by superstep are asked for.
@@ -710,6 +713,24 @@ pub struct Check {
     pub source: Option<u64>,
     #[command(flatten)]
     pub sample: Sample,
+}
+
+/// What of a graph lies in memory.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Regime {
+    /// What is known of vertices and their updates (communities and clustering: where it fits)
+    SemiExternal,
+    /// Neither: states lie on flash, updates are combined a part at a time
+    External,
+}
+
+impl From<Regime> for graph::Regime {
+    fn from(regime: Regime) -> Self {
+        match regime {
+            Regime::SemiExternal => graph::Regime::SemiExternal,
+            Regime::External => graph::Regime::External,
+        }
+    }
 }
 
 /// How updates are combined in each superstep.

@@ -171,6 +171,26 @@ fn the_strategy_does_not_change_the_answer() {
 }
 
 #[test]
+fn the_regime_does_not_change_the_answer() {
+    let folder = Folder::new();
+    folder.run("graph generate kronecker --scale 12 --name k").ok();
+    for verb in ["pagerank k", "components k"] {
+        let run = |regime: &str| {
+            folder.run(&format!("graph {verb} -o - --memory 16MiB --quiet --explain --regime {regime}")).ok()
+        };
+        let (semi, external) = (run("semi-external"), run("external"));
+        assert!(semi.stdout == external.stdout, "{verb}");
+        assert!(semi.stderr.contains("regime          semi-external"), "{verb}: {}", semi.stderr);
+        assert!(external.stderr.contains("regime          external"), "{verb}: {}", external.stderr);
+    }
+    folder.run("graph pagerank k --regime external --strategy dense").exits(2);
+    let said = folder.run("graph generate kronecker --scale 20 --edge-factor 1 --name large").ok();
+    assert!(said.stderr.contains("large"), "{said:?}");
+    let said = folder.run("graph pagerank large --memory 12MiB --regime semi-external").exits(2);
+    assert!(said.stderr.contains("smallest"), "{said:?}");
+}
+
+#[test]
 fn check_says_no_to_a_wrong_answer_by_exit_code_1() {
     let folder = Folder::with_graph("g", EDGES);
     folder.write("right.csv", TREE);

@@ -38,9 +38,9 @@ pub struct Summary {
     pub edges_traversed: u64,
     /// Where vertex state was kept: "memory" or "flash".
     pub state: &'static str,
-    /// How updates were combined: "dense", "partition", "merge", or several of them; "look-up" where there were none, since
-    /// vertices looked at their neighbours, and "union-find" where edges joined trees.
-    pub strategy: &'static str,
+    /// How updates were combined: "columns", "dense", "partition", "merge", or several of them; "look-up" where there were none,
+    /// since vertices looked at their neighbours, and "union-find" where edges joined trees.
+    pub strategy: String,
     /// Vertices that were reached (BFS, shortest paths), with the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reached: Option<u64>,
@@ -71,12 +71,26 @@ pub struct Tuning {
     pub strategy: Option<Strategy>,
     /// The size in bytes of the buffers that updates are sorted in.
     pub chunk_bytes: Option<usize>,
+    /// Vertices in a column of edges, for algorithms that can go column by column.
+    pub column_vertices: Option<u64>,
+    /// What lies where.
+    pub regime: Option<Regime>,
+}
+
+/// What of a graph lies in memory while a job runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Regime {
+    /// What is known of vertices, and their updates.
+    SemiExternal,
+    /// Neither: states lie on flash, and updates are combined a part at a time or by sort-reduce.
+    External,
 }
 
 impl Tuning {
     /// Whether what is known of vertices may be kept in an array in memory, if it fits.
     pub(crate) fn allows_dense(&self) -> bool {
         self.strategy.is_none_or(|strategy| strategy == Strategy::Dense)
+            && self.regime != Some(Regime::External)
     }
 }
 

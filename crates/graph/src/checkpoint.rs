@@ -81,6 +81,27 @@ impl Checkpoints {
         }
     }
 
+    /// The newest checkpoint, whether all vertices are active in it, and what is kept of it.
+    fn newest<S: State>(&self, vertices: u64) -> Result<Option<(Point, bool, KeptPiece)>> {
+        let Some(keep) = &self.keep else { return Ok(None) };
+        let mut newest: Option<(Point, bool, KeptPiece)> = None;
+        for piece in keep.pieces()? {
+            let Some((point, is_all)) = parse::<S>(&piece.state, vertices) else { continue };
+            if newest.as_ref().is_none_or(|(newest, _, _)| newest.supersteps < point.supersteps) {
+                newest = Some((point, is_all, piece));
+            }
+        }
+        Ok(newest)
+    }
+
+    /// What the algorithm counted until the newest checkpoint, if there is one.
+    ///
+    /// # Errors
+    /// I/O and damage.
+    pub fn numbers<S: State>(&self, vertices: u64) -> Result<Option<[u64; 2]>> {
+        Ok(self.newest::<S>(vertices)?.map(|(point, ..)| point.numbers))
+    }
+
     /// Puts the states of the newest checkpoint into `states`, if there is one.
     ///
     /// # Errors
@@ -92,15 +113,7 @@ impl Checkpoints {
         states: &mut VertexArray<S>,
         frontier_keys: usize,
     ) -> Result<Option<Point>> {
-        let Some(keep) = &self.keep else { return Ok(None) };
-        let mut newest: Option<(Point, bool, KeptPiece)> = None;
-        for piece in keep.pieces()? {
-            let Some((point, is_all)) = parse::<S>(&piece.state, vertices) else { continue };
-            if newest.as_ref().is_none_or(|(newest, _, _)| newest.supersteps < point.supersteps) {
-                newest = Some((point, is_all, piece));
-            }
-        }
-        let Some((mut point, is_all, piece)) = newest else { return Ok(None) };
+        let Some((mut point, is_all, piece)) = self.newest::<S>(vertices)? else { return Ok(None) };
         job.start_phase("taking up an interrupted job", "vertices", vertices);
         let file = |name: &str| {
             piece.dataset.file(name).ok_or_else(|| crate::Error::BadGraph {

@@ -252,7 +252,7 @@ impl Graph {
     pub(crate) fn in_edges(&self, job: &Job) -> Result<csr::Csr> {
         match self.kept_in_edges() {
             Some(csr) => Ok(csr.clone()),
-            None => csr::transpose_to_scratch(job, &self.out, None),
+            None => csr::transpose_to_scratch(job, &self.out),
         }
     }
 

@@ -30,9 +30,9 @@ mod generate;
 mod graph;
 mod ids;
 mod import;
-mod ranks;
 #[cfg(test)]
 mod testing;
+mod turns;
 
 pub use algorithms::{
     betweenness::{BetweennessOptions, betweenness},
@@ -43,7 +43,7 @@ pub use algorithms::{
     pagerank::{PageRankOptions, pagerank},
     sssp::{SsspOptions, sssp},
 };
-pub use answer::{Answer, Rows, Summary, Tuning};
+pub use answer::{Answer, Regime, Rows, Summary, Tuning};
 pub use error::{Error, Result};
 pub use export::export;
 pub use generate::{Kronecker, generate};

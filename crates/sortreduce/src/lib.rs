@@ -8,7 +8,7 @@
 //!   2018, section 9.3).
 //! - [`Sink`]: where one thread pushes records. [`Sorted`]: the result, block by block.
 //! - [`rows`]: the same for byte strings of any length, sorted by the bytes of their keys.
-//! - a run: a sorted, reduced sequence of records in the job's scratch folder, packed where that saves bytes.
+//! - [`Packing`]: sorted records in as few bits as they need. A run: a sorted, reduced sequence of records in the job's scratch folder, packed where that saves bytes.
 //!
 //! ```
 //! use inshore_sortreduce::{Config, Operation, SortReduce};
@@ -123,6 +123,7 @@ pub use cache::prefetch;
 pub use config::{Config, Strategy, choose, smallest_memory_bytes};
 pub use cost::{Choice, Estimate};
 pub use error::{Error, Result};
+pub use pack::{BadFrame, FRAME_RECORDS, Packing};
 pub use record::{Block, Key, Operation, Value};
 pub use sink::Sink;
 pub use sorted::{Sorted, Stats};

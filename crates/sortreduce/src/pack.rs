@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Records in a frame.
-pub(crate) const FRAME_RECORDS: usize = 256;
+pub const FRAME_RECORDS: usize = 256;
 const LANES: usize = 4;
 /// More words in a value than that are not worth it.
 const VALUE_WORDS_MAX: usize = 8;
@@ -33,14 +33,14 @@ type Words = [u64; FRAME_RECORDS];
 
 /// What frames of some type of records are made of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Packing<K, V> {
+pub struct Packing<K, V> {
     instructions: Instructions,
     of: PhantomData<(K, V)>,
 }
 
 /// A frame that is not what [`Packing::pack`] makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BadFrame;
+pub struct BadFrame;
 
 impl<K: Key, V: Value> Packing<K, V> {
     /// Bytes of the words that values are made of; 0: they are not.

@@ -87,7 +87,7 @@ pub fn clustering(graph: &Graph, job: &Job, options: &ClusteringOptions) -> Resu
         supersteps: passes,
         edges_traversed: turned.entries * passes as u64,
         state: if in_memory { "memory" } else { "flash" },
-        strategy,
+        strategy: strategy.to_string(),
         triangles: Some(found),
         notice: graph.reverse_notice(),
         ..Summary::default()

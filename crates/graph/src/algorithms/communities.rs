@@ -269,7 +269,7 @@ impl<'a> Lookup<'a> {
             supersteps_kept,
             edges_traversed,
             state: "memory",
-            strategy: "look-up",
+            strategy: "look-up".to_string(),
             ..Summary::default()
         };
         Ok((summary, StateStream::new(self.vertices, labels)?))

@@ -32,7 +32,7 @@ use crate::{
     check::Plain,
     checkpoint::Checkpoints,
     csr::{self, scan_parallel},
-    engine::{Engine, Frontier, StateStream, VertexArray, VertexProgram, memory_bytes},
+    engine::{Asked, Columns, Engine, Frontier, Plan, StateStream, VertexArray, VertexProgram, memory_bytes},
     graph::check_budget,
     ids::Translation,
 };
@@ -49,6 +49,11 @@ pub struct ComponentsOptions {
 
 /// Scanning edges, and then translating and writing labels, needs so much beside the forest, and a sixteenth.
 const BESIDE_FOREST_BYTES: u64 = 4 << 20;
+
+/// Supersteps in which many labels change, as far as can be told before: three in graphs of people and of links.
+const CROWDED: u32 = 3;
+/// From this part of all vertices on, sending all labels takes less time than to send those that changed.
+const CROWDED_SHARE: u64 = 16;
 
 #[derive(Clone)]
 struct Components;
@@ -83,7 +88,8 @@ impl VertexProgram for Components {
 /// The component of all vertices: columns `vertex`, `component` (the smallest of the user's ids in it).
 ///
 /// Cost: with 4 bytes of memory a vertex all edges are read once, in one direction. With less, the first superstep reads
-/// all edges, in both directions if the graph is directed, and later ones those of vertices whose label changed; a
+/// all edges, in both directions if the graph is directed (once more if they are cut into columns), and later ones those of
+/// vertices whose label changed; a
 /// directed graph that was imported without in-edges is turned around first, at the price of one sort of all edges, and
 /// the summary's notice says so.
 ///
@@ -130,12 +136,28 @@ fn propagate(
 ) -> Result<(Summary, StateStream<u32>)> {
     let in_edges = if graph.info().directed { Some(graph.in_edges(job)?) } else { None };
     let rows: Vec<_> = std::iter::once(graph.out()).chain(&in_edges).collect();
-    let kept_bytes = checkpoints.bytes::<u32>(graph.vertices());
-    let mut engine =
-        Engine::new::<Components>(job, graph.vertices(), &options.tuning, kept_bytes, |vertex| vertex)?;
+    let (vertices, tuning) = (graph.vertices(), &options.tuning);
+    let kept_bytes = checkpoints.bytes::<u32>(vertices);
+    let asked = Asked { rows: &rows, senders: vertices, supersteps: CROWDED, kept_bytes, has_sparse: true };
+    let columns = match Plan::new::<Components>(job, tuning, &asked) {
+        Some(plan) => Some(Columns::new(job, plan, &rows)?),
+        None => None,
+    };
+    let mut engine = match &columns {
+        Some(columns) => {
+            Engine::for_columns::<Components>(job, tuning, kept_bytes, columns, |vertex| vertex)?
+        }
+        None => Engine::new::<Components>(job, vertices, tuning, kept_bytes, |vertex| vertex)?,
+    };
     let mut active = engine.take_up(checkpoints)?.map_or(Frontier::All, |(active, _)| active);
     while !active.is_empty() {
-        active = engine.superstep(&mut Components, &rows, &active, true, None)?.active;
+        let is_crowded = active.count().is_none_or(|count| count > vertices / CROWDED_SHARE);
+        let step = match columns.as_ref().filter(|_| is_crowded) {
+            // Labels that did not change tell nobody anything new.
+            Some(columns) => engine.column_step(&mut Components, columns, true, None)?,
+            None => engine.superstep(&mut Components, &rows, &active, true, None)?,
+        };
+        active = step.active;
         engine.save(checkpoints, &active, [0, 0])?;
     }
     let summary = Summary { notice: graph.reverse_notice(), ..engine.summary() };
@@ -167,7 +189,7 @@ fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32>)> {
         supersteps: 1,
         edges_traversed: out.entries,
         state: "memory",
-        strategy: "union-find",
+        strategy: "union-find".to_string(),
         ..Summary::default()
     };
     Ok((summary, StateStream::new(graph.vertices(), labels)?))

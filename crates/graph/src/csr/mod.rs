@@ -25,7 +25,7 @@ use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, PendingRea
 pub(crate) use self::write::{
     CsrFiles, CsrStats, CsrWriter, Numbered, Numbering, STEP, Staged, write_rows, writer_bytes,
 };
-use crate::{Error, Result, ranks::Ranks};
+use crate::{Error, Result};
 
 /// Vertices in an index page.
 pub(crate) const PAGE_VERTICES: u64 = 1022;
@@ -135,8 +135,8 @@ pub(crate) fn edge_key(source: u32, destination: u32) -> u64 {
     (source as u64) << 32 | destination as u64
 }
 
-/// Sorts the edges of `csr` by their destination. Their sources are told by their ranks, if there are any.
-pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr, ranks: Option<&Ranks>) -> Result<Sorted<E>> {
+/// Sorts the edges of `csr` by their destination.
+pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr) -> Result<Sorted<E>> {
     job.start_phase("turning edges around", "edges", csr.entries);
     let threads = scan_threads(job);
     let scans = threads as u64 * SCAN_BYTES * if E::WEIGHTED { 2 } else { 1 };
@@ -150,11 +150,9 @@ pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr, ranks: Option<&
     }
     let sinks = parallel_ranges(csr.vertices, sinks, |sink, range| {
         let mut rows = Rows::new(job, csr, range.clone())?;
-        let mut ranks = ranks.map(|ranks| ranks.from(range.start));
         for vertex in range {
-            let degree = rows.start(vertex as u32)?;
-            let rank = ranks.as_mut().and_then(|ranks| ranks.next(degree));
-            let source = rank.unwrap_or(vertex as u32);
+            let source = vertex as u32;
+            rows.start(source)?;
             while let Some(part) = rows.part()? {
                 for (place, &destination) in part.row.iter().enumerate() {
                     let weight = part.weights.map_or(1.0, |weights| weights[place]);
@@ -172,11 +170,10 @@ pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr, ranks: Option<&
     Ok(sorter.finish()?)
 }
 
-/// The same edges without weights seen from their destinations, in the job's scratch. Their sources are told by their
-/// ranks, if there are any.
-pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr, ranks: Option<&Ranks>) -> Result<Csr> {
+/// The same edges without weights seen from their destinations, in the job's scratch.
+pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr) -> Result<Csr> {
     let csr = &csr.unweighted();
-    let sorted = transposed::<Unweighted>(job, csr, ranks)?;
+    let sorted = transposed::<Unweighted>(job, csr)?;
     let create = |name: &str, block_bytes, buffer_bytes| {
         Ok(FileWriter::create(job, &format!("in.{name}"), block_bytes, buffer_bytes)?)
     };
@@ -410,48 +407,6 @@ impl Rows {
         self.csr.bad_index(format!("{} edges more", self.left), "no more in this range".to_string())
     }
 
-    /// Goes through `vertices`, from the next one on, without weights: `add` sums a part of a row up, and `done`
-    /// takes a vertex and the sum of its row.
-    pub fn fold<A: Copy>(
-        mut self,
-        vertices: Range<u64>,
-        none: A,
-        mut add: impl FnMut(A, &[u32]) -> A,
-        mut done: impl FnMut(u32, A) -> Result<()>,
-    ) -> Result<()> {
-        let (mut vertex, mut sum) = (vertices.start, none);
-        if !vertices.is_empty() {
-            self.left = self.degrees.of(vertex as u32)?;
-        }
-        while let Some(bytes) = self.edges.next_piece()? {
-            let mut piece = typed::<u32>(bytes);
-            self.csr.check_targets(piece)?;
-            while !piece.is_empty() {
-                while self.left == 0 {
-                    done(vertex as u32, sum)?;
-                    (vertex, sum) = (vertex + 1, none);
-                    if vertex >= vertices.end {
-                        let found = "fewer edges than there are".to_string();
-                        return Err(self.csr.bad_index(found, format!("{} more", piece.len())));
-                    }
-                    self.left = self.degrees.of(vertex as u32)?;
-                }
-                let (row, following) = piece.split_at(piece.len().min(self.left as usize));
-                sum = add(sum, row);
-                self.left -= row.len() as u32;
-                piece = following;
-            }
-        }
-        if self.left > 0 {
-            return Err(self.too_long());
-        }
-        for vertex in vertex..vertices.end {
-            done(vertex as u32, sum)?;
-            sum = none;
-        }
-        Ok(())
-    }
-
     /// The next part of the present vertex's row, with its weights where there are any; `None` at the end of the row.
     pub fn part(&mut self) -> Result<Option<Part<'_>>> {
         if self.left == 0 {
@@ -589,21 +544,13 @@ mod tests {
         Csr { vertices, entries, entry_range: vertices, index, edges: edges_file, weights: None }
     }
 
-    /// What is read of all rows in the three ways, or what each of them says.
-    fn read(job: &Job, csr: &Csr) -> [std::result::Result<Vec<u64>, String>; 3] {
+    /// What is read of all rows in both ways, or what each of them says.
+    fn read(job: &Job, csr: &Csr) -> [std::result::Result<Vec<u64>, String>; 2] {
         let all = 0..csr.vertices;
         let mut scanned = Vec::new();
         let scan = scan(job, csr, all.clone(), |vertex, row, _| {
             scanned.extend(row.iter().map(|&to| edge_key(vertex, to)));
             Ok(())
-        });
-        let mut sums = Vec::new();
-        let fold = Rows::new(job, csr, all.clone()).and_then(|rows| {
-            let add = |sum, row: &[u32]| row.iter().fold(sum, |sum, &to| sum + u64::from(to) + 1);
-            rows.fold(all.clone(), 0, add, |_, sum| {
-                sums.push(sum);
-                Ok(())
-            })
         });
         let mut found = Vec::new();
         let find = IndexCursor::new(job, csr).and_then(|mut cursor| {
@@ -613,23 +560,18 @@ mod tests {
             })
         });
         let told = |result: Result<()>, found| result.map(|()| found).map_err(|error| error.to_string());
-        [told(scan, scanned), told(fold, sums), told(find, found)]
+        [told(scan, scanned), told(find, found)]
     }
 
     #[test]
-    fn rows_are_read_whole_in_all_ways() {
+    fn rows_are_read_whole_in_both_ways() {
         let (_folder, job) = test_job(8 << 20);
         let mut first = vec![0; PAGE_VERTICES as usize];
         (first[0], first[1021]) = (2, 1);
         let good = csr(&job, 1024, &[(0, first), (3, vec![1, 0])], &[5, 9, 1, 7]);
-        let [scan, fold, find] = read(&job, &good);
+        let [scan, find] = read(&job, &good);
         let edges = [(0, 5), (0, 9), (1021, 1), (1022, 7)].map(|(from, to)| edge_key(from, to));
         assert_eq!(scan.unwrap(), edges);
-        let sums = fold.unwrap();
-        assert_eq!(
-            (sums.len(), sums[0], sums[1], sums[1021], sums[1022], sums[1023]),
-            (1024, 16, 0, 2, 8, 0)
-        );
         let found = find.unwrap();
         assert_eq!((found[0], found[1], found[1021], found[1022], found[1023]), (0, 2, 2, 3, 4));
     }
@@ -647,11 +589,9 @@ mod tests {
             ("an edge to nowhere", csr(&job, 2, &[(0, vec![1, 1])], &[0, 2])),
         ];
         for (case, csr) in cases {
-            let [scan, fold, _] = read(&job, &csr);
-            for told in [scan, fold] {
-                let told = told.expect_err(case);
-                assert!(told.contains("expected"), "{case}: {told}");
-            }
+            let [scan, _] = read(&job, &csr);
+            let told = scan.expect_err(case);
+            assert!(told.contains("expected"), "{case}: {told}");
         }
     }
 }

@@ -10,7 +10,7 @@
 //! the work, is done side by side, and appending is copying.
 
 use std::sync::{
-    Condvar, Mutex, MutexGuard,
+    Mutex,
     atomic::{AtomicUsize, Ordering},
 };
 
@@ -19,7 +19,7 @@ use inshore_store::{FileWriter, Job};
 use zerocopy::IntoBytes;
 
 use super::{BLOCK_BYTES, EdgeOperation, PAGE_VERTICES, index_bytes};
-use crate::Result;
+use crate::{Result, turns::Turns};
 
 /// The unit of writing, with a small budget and with a large one.
 const WRITE_BYTES: usize = 256 << 10;
@@ -297,26 +297,28 @@ pub(crate) fn write_rows<E: EdgeOperation>(
     };
     let staged: Vec<_> = (0..readers).map(|_| Staged::new::<E>(&writer, staging)).collect();
     let parts: Vec<_> = parts.into_iter().map(|part| Mutex::new(Some(part))).collect();
-    let turns = Turns { state: Mutex::new(Turn { part: 0, failed: false, writer }), changed: Condvar::new() };
+    let turns = Turns::new(writer);
     let next = AtomicUsize::new(0);
-    let work = |mut staged: Staged| -> Result<()> {
-        let alarm = Alarm(&turns);
+    let work = |staged: &mut Staged| -> Result<()> {
         loop {
             let number_of_part = next.fetch_add(1, Ordering::Relaxed);
             let Some(part) = parts.get(number_of_part) else { break };
             let part = part.lock().expect("no panic under this lock").take().expect("each part comes once");
-            if !write_part(job, part, number_of_part, &mut staged, &turns, numbers)? {
+            if !write_part(job, part, number_of_part, staged, &turns, numbers)? {
                 break;
             }
         }
-        std::mem::forget(alarm);
         Ok(())
     };
     std::thread::scope(|scope| -> Result<()> {
-        let threads: Vec<_> = staged.into_iter().map(|staged| scope.spawn(|| work(staged))).collect();
+        let spawn = |mut staged: Staged| {
+            let (turns, work) = (&turns, &work);
+            scope.spawn(move || turns.guard(|| work(&mut staged)))
+        };
+        let threads: Vec<_> = staged.into_iter().map(spawn).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("a merge does not panic"))
     })?;
-    turns.state.into_inner().expect("no panic under this lock").writer.finish()
+    turns.into_value().finish()
 }
 
 /// Merges a part, stages its rows, and appends them when all parts before it are appended. `false` where another thread
@@ -326,57 +328,21 @@ fn write_part<E: EdgeOperation>(
     mut part: Sorted<E>,
     number_of_part: usize,
     staged: &mut Staged,
-    turns: &Turns,
+    turns: &Turns<CsrWriter>,
     numbers: &impl Numbering,
 ) -> Result<bool> {
     while let Some(block) = part.next_block()? {
         for (keys, values) in block.keys.chunks(STEP).zip(block.values.chunks(STEP)) {
             if !staged.has_room_for(keys.len()) {
                 let Some(mut turn) = turns.wait(number_of_part) else { return Ok(false) };
-                turn.writer.append(staged)?;
+                turn.value.append(staged)?;
             }
             staged.push::<E>(keys, values, numbers);
         }
         job.progress().add(block.keys.len() as u64);
     }
     let Some(mut turn) = turns.wait(number_of_part) else { return Ok(false) };
-    turn.writer.append(staged)?;
-    turn.part += 1;
-    turns.changed.notify_all();
+    turn.value.append(staged)?;
+    turns.next(turn);
     Ok(true)
-}
-
-/// Whose turn it is to append.
-struct Turns {
-    state: Mutex<Turn>,
-    changed: Condvar,
-}
-
-struct Turn {
-    /// The part that is appended now.
-    part: usize,
-    failed: bool,
-    writer: CsrWriter,
-}
-
-impl Turns {
-    /// Waits until all parts before this one are appended; `None` where that will not happen.
-    fn wait(&self, part: usize) -> Option<MutexGuard<'_, Turn>> {
-        let state = self.state.lock().expect("no panic under this lock");
-        let waiting = |turn: &mut Turn| turn.part < part && !turn.failed;
-        let turn = self.changed.wait_while(state, waiting).expect("no panic under this lock");
-        if turn.failed { None } else { Some(turn) }
-    }
-}
-
-/// Tells the others that a thread failed, so that they do not wait for it.
-struct Alarm<'a>(&'a Turns);
-
-impl Drop for Alarm<'_> {
-    fn drop(&mut self) {
-        if let Ok(mut turn) = self.0.state.lock() {
-            turn.failed = true;
-        }
-        self.0.changed.notify_all();
-    }
 }

@@ -130,12 +130,6 @@ impl Cells {
         Ok(Cells { buffer, vertices, nothing: Vec::new(), touched, _lists: lists })
     }
 
-    /// Cells to be written before they are read.
-    pub fn unused<M: Message>(&mut self) -> &[M::Cell] {
-        self.nothing.clear();
-        &self.buffer.typed_mut::<M::Cell>()[..self.vertices as usize]
-    }
-
     /// What workers send into, and a list for each of them.
     pub fn open<'a, P: VertexProgram>(&'a mut self, program: &'a P) -> (Direct<'a, P>, Vec<Touched>) {
         if self.nothing != P::NOTHING.as_bytes() {

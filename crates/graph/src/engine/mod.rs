@@ -13,7 +13,8 @@
 //!
 //! The budget decides what lies where ([`Layout`]): updates in cells, one for each vertex, where these fit
 //! (semi-external, [`direct`]), and through sort-reduce otherwise (external); vertex state in memory where it fits
-//! beside them, on flash otherwise.
+//! beside them, on flash otherwise. Where all vertices are active in several supersteps, edges are cut into columns first,
+//! and their updates combined a column at a time ([`columns`]).
 //!
 //! Cost of one superstep with all vertices active, V vertices and E edges: 4 E bytes of edges and 4 V of index
 //! read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and read
@@ -21,9 +22,9 @@
 
 mod back;
 mod chunks;
+mod columns;
 mod direct;
 mod frontier;
-mod pull;
 mod state;
 
 use std::ops::Range;
@@ -33,14 +34,14 @@ use inshore_store::Job;
 
 pub(crate) use back::{Direction, LooksBack};
 pub(crate) use chunks::Sender;
+pub(crate) use columns::{Asked, Columns, Plan};
 pub(crate) use direct::Message;
 use direct::{Cells, Touched};
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
-pub(crate) use pull::PullEdges;
 pub(crate) use state::{State, StateCursor, VertexArray, flash_memory_bytes, memory_bytes};
 
 use crate::{
-    Result, Summary, Tuning,
+    Regime, Result, Summary, Tuning,
     checkpoint::{Checkpoints, Point},
     csr::Csr,
 };
@@ -248,10 +249,10 @@ impl Layout {
             if cells + needs.state_bytes <= free {
                 return Ok(layout(true, true, 0));
             }
-            if cells + needs.flash_bytes <= free {
+            if cells + needs.flash_bytes <= free && tuning.regime.is_none() {
                 return Ok(layout(false, true, 0));
             }
-            if tuning.strategy.is_some() {
+            if tuning.strategy.is_some() || tuning.regime.is_some() {
                 let (what, given) = ("updates in memory".to_string(), job.budget().memory_bytes());
                 let smallest = given - free + needs.smallest_for_cells(job, vertices, cell_bytes);
                 return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
@@ -259,7 +260,7 @@ impl Layout {
         }
         let with_flash = free.saturating_sub(fixed + needs.flash_bytes);
         // State in memory pays where it is small.
-        let state_in_memory = needs.state_bytes <= with_flash / 4;
+        let state_in_memory = needs.state_bytes <= with_flash / 4 && tuning.regime.is_none();
         let sort_bytes =
             if state_in_memory { free.saturating_sub(fixed + needs.state_bytes) } else { with_flash };
         Ok(layout(state_in_memory, false, sort_bytes))
@@ -267,12 +268,14 @@ impl Layout {
 }
 
 fn sort_config<O: Operation>(vertices: u64, sinks: usize, memory_bytes: u64, tuning: &Tuning) -> Config {
+    // An array of updates would be in memory.
+    let external = (tuning.regime == Some(Regime::External)).then_some(Strategy::Merge);
     Config {
         // Wider keys are a vertex and something else.
         key_range: (size_of::<O::Key>() == size_of::<u32>()).then_some(vertices),
         memory_bytes,
         sinks,
-        strategy: tuning.strategy,
+        strategy: tuning.strategy.or(external),
         chunk_bytes: tuning.chunk_bytes,
         name: "updates",
         ..Config::default()
@@ -292,6 +295,8 @@ pub(crate) struct Engine<S: State> {
     supersteps_kept: Option<u32>,
     edges_traversed: u64,
     strategies: Vec<Strategy>,
+    /// Whether a superstep went by columns.
+    has_columns: bool,
 }
 
 impl<S: State> Engine<S> {
@@ -349,6 +354,7 @@ impl<S: State> Engine<S> {
             supersteps_kept: None,
             edges_traversed: 0,
             strategies: Vec::new(),
+            has_columns: false,
         })
     }
 
@@ -539,16 +545,18 @@ impl<S: State> Engine<S> {
     pub fn summary(&self) -> Summary {
         let has = |strategy| self.strategies.contains(&strategy);
         let has_merge = has(Strategy::Merge) || has(Strategy::HashFirst);
-        let strategy = match (has(Strategy::Dense), has(Strategy::Partition), has_merge) {
-            (true, true, true) => "dense, partition and merge",
-            (true, true, false) => "dense and partition",
-            (true, false, true) => "dense and merge",
-            (true, false, false) => "dense",
-            (false, true, true) => "partition and merge",
-            (false, true, false) => "partition",
+        let ways = [
+            (self.has_columns, "columns"),
+            (has(Strategy::Dense), "dense"),
+            (has(Strategy::Partition), "partition"),
+            (has_merge, "merge"),
+        ];
+        let used: Vec<_> = ways.into_iter().filter(|(is_used, _)| *is_used).map(|(_, name)| name).collect();
+        let strategy = match used[..] {
             // Nothing was left to do.
-            (false, false, false) if self.cells.is_some() => "dense",
-            (false, false, _) => "merge",
+            [] if self.cells.is_some() => "dense".to_string(),
+            [] => "merge".to_string(),
+            _ => used.join(" and "),
         };
         Summary {
             supersteps: self.supersteps,

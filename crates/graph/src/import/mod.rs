@@ -375,7 +375,7 @@ pub(crate) fn write_graph<E: EdgeOperation>(
     let (out, stats) = write_direction::<E>(job, &mut builder, "out", sorted, &draft, numbers)?;
     let mut in_degree_max = (!draft.directed).then_some(stats.degree_max);
     if draft.reverse {
-        let sorted = csr::transposed::<E>(job, &out, None)?;
+        let sorted = csr::transposed::<E>(job, &out)?;
         let (_, stats) = write_direction::<E>(job, &mut builder, "in", sorted, &draft, &Numbered)?;
         in_degree_max = Some(stats.degree_max);
     }

@@ -10,7 +10,7 @@ use arrow::{
     array::{Array, AsArray},
     datatypes::{Float64Type, UInt32Type, UInt64Type},
 };
-use inshore_graph::{Answer, Graph, GraphInfo, ImportOptions, Kronecker, Result, Tuning, import};
+use inshore_graph::{Answer, Graph, GraphInfo, ImportOptions, Kronecker, Regime, Result, Tuning, import};
 use inshore_sortreduce::Strategy;
 use inshore_store::{Budget, Cancel, Job, Store};
 use inshore_tables::Input;
@@ -79,15 +79,18 @@ pub struct Way {
     pub tuning: Tuning,
 }
 
-/// A tiny and a huge budget, and sorted runs that spill because their buffers are tiny.
+/// A tiny and a huge budget, sorted runs that spill because their buffers are tiny, and narrow columns.
 pub fn ways() -> Vec<Way> {
     let way = |name, memory_bytes, threads, tuning| Way { name, memory_bytes, threads, tuning };
-    let spill = Tuning { strategy: Some(Strategy::Merge), chunk_bytes: Some(16 << 10) };
+    let spill = Tuning { strategy: Some(Strategy::Merge), chunk_bytes: Some(16 << 10), ..Tuning::default() };
+    let columns = Tuning { column_vertices: Some(7), ..Tuning::default() };
     vec![
         way("16 MiB", 16 * MIB, 2, Tuning::default()),
         way("4 GiB", 4096 * MIB, 2, Tuning::default()),
         way("4 GiB, one thread", 4096 * MIB, 1, Tuning::default()),
         way("spilling", 16 * MIB, 2, spill),
+        way("columns in memory", 16 * MIB, 2, columns),
+        way("columns on flash", 16 * MIB, 2, Tuning { regime: Some(Regime::External), ..columns }),
     ]
 }
 

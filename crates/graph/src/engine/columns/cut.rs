@@ -1,0 +1,330 @@
+//! Cuts rows into columns.
+//!
+//! Each worker walks over a part of the vertices in order and puts edges where their columns gather them: 256 edges become a
+//! packed frame, frames fill a chunk, and a full chunk stays in memory while there is room, or is appended to the worker's file.
+
+use std::{ops::Range, sync::Mutex};
+
+use inshore_sortreduce::FRAME_RECORDS;
+use inshore_store::{Buffer, CheckedFile, FileWriter, Job, Reservation, taken_bytes};
+
+use super::{Columns, Packing, Plan, senders::Senders};
+use crate::{
+    Result,
+    csr::{self, Csr, IndexCursor, RANGE_UNIT, Rows},
+};
+
+const FRAME_BYTES: usize = FRAME_RECORDS * 8;
+/// Chunks that stay in memory are made in pieces of this size: one huge page.
+const HELD_PIECE_BYTES: usize = 2 << 20;
+
+/// Edges of a column that follow each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk {
+    pub place: Place,
+    pub edges: u32,
+}
+
+/// Where a chunk is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    Held { number: u32 },
+    Flash { number: u32 },
+}
+
+/// Memory that cutting into `columns` takes, without chunks that stay.
+pub(super) fn memory_bytes(plan: &Plan, columns: usize) -> u64 {
+    let rows = plan.rows * (csr::CURSOR_BYTES as usize + taken_bytes(plan.windows * csr::WINDOW_BYTES));
+    let gathered = taken_bytes(columns * plan.chunk_bytes) + taken_bytes(columns * FRAME_BYTES);
+    let written = 2 * write_bytes(plan) + columns * size_of::<Open>();
+    let held = if plan.state_in_memory { HELD_PIECE_BYTES } else { 0 };
+    (plan.workers * (rows + gathered + written) + held) as u64
+}
+
+fn write_bytes(plan: &Plan) -> usize {
+    plan.windows * plan.chunk_bytes
+}
+
+/// Cuts the edges of all `rows`.
+pub(super) fn cut(job: &Job, plan: Plan, rows: Vec<Csr>, senders: Senders) -> Result<Columns> {
+    let entries = rows.iter().map(|rows| rows.entries).sum();
+    job.start_phase("cutting edges into columns", "edges", entries);
+    let vertices = rows[0].vertices;
+    let columns = vertices.div_ceil(plan.width) as usize;
+    let bits = u64::BITS - (plan.width - 1).leading_zeros();
+    let held = Mutex::new(Held {
+        job: job.clone(),
+        chunk_bytes: plan.chunk_bytes,
+        left: plan.held_bytes,
+        spare: Vec::new(),
+    });
+    let mut cutters = Vec::with_capacity(plan.workers);
+    for range in parts(job, &rows, plan.workers)? {
+        cutters.push((Cutter::new(job, plan, columns, bits, &held)?, range));
+    }
+    let work = |mut cutter: Cutter, range| -> Result<Cut> {
+        cutter.walk(&rows, range, &senders)?;
+        cutter.finish()
+    };
+    let cuts = std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> =
+            cutters.into_iter().map(|(cutter, range)| scope.spawn(move || work(cutter, range))).collect();
+        let ends: Vec<_> =
+            threads.into_iter().map(|thread| thread.join().expect("a cutter does not panic")).collect();
+        ends.into_iter().collect::<Result<Vec<_>>>()
+    })?;
+    Ok(Columns { plan, rows, senders, bits, cuts })
+}
+
+/// Parts of all vertices, one for each worker, with about as many edges each.
+fn parts(job: &Job, rows: &[Csr], workers: usize) -> Result<Vec<Range<u64>>> {
+    let vertices = rows[0].vertices;
+    let entries: u64 = rows.iter().map(|rows| rows.entries).sum();
+    let mut indexes = rows.iter().map(|rows| IndexCursor::new(job, rows)).collect::<Result<Vec<_>>>()?;
+    let mut before = |vertex: u64| -> Result<u64> {
+        let mut before = 0;
+        for index in &mut indexes {
+            before += index.find(vertex as u32)?.0;
+        }
+        Ok(before)
+    };
+    let mut ends = vec![0];
+    for part in 1..workers as u64 {
+        let wanted = entries / workers as u64 * part;
+        let (mut low, mut high) = (ends[part as usize - 1] / RANGE_UNIT, vertices.div_ceil(RANGE_UNIT));
+        while low < high {
+            let middle = low.midpoint(high);
+            if before(middle * RANGE_UNIT)? < wanted {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        ends.push((low * RANGE_UNIT).min(vertices));
+    }
+    ends.push(vertices);
+    Ok(ends.windows(2).map(|ends| ends[0]..ends[1]).collect())
+}
+
+/// Room for chunks that stay in memory.
+struct Held {
+    job: Job,
+    chunk_bytes: usize,
+    left: u64,
+    spare: Vec<Buffer>,
+}
+
+impl Held {
+    /// An empty chunk, while there is room.
+    fn take(&mut self) -> Result<Option<Buffer>> {
+        if self.spare.is_empty() && self.left >= HELD_PIECE_BYTES as u64 {
+            self.left -= HELD_PIECE_BYTES as u64;
+            let piece = Buffer::zeroed(self.job.budget(), HELD_PIECE_BYTES, "edges in memory")?;
+            self.spare = piece.split(self.chunk_bytes);
+        }
+        Ok(self.spare.pop())
+    }
+}
+
+/// What one worker cut: the edges of its part of all vertices.
+pub(super) struct Cut {
+    /// Of each column, in order.
+    pub chunks: Vec<Vec<Chunk>>,
+    pub held: Vec<Buffer>,
+    /// None where all chunks are in memory.
+    pub file: Option<CheckedFile>,
+    _lists: Reservation,
+}
+
+/// Memory of a chunk's place, in a list that may have twice the room, and of its checksum.
+pub(super) const LISTED_BYTES: u64 = 2 * size_of::<Chunk>() as u64 + 8;
+
+/// What a column gathers.
+struct Open {
+    /// Keys that are no frame yet.
+    keys: usize,
+    chunk: Buffer,
+    filled: usize,
+    edges: u32,
+    chunks: Vec<Chunk>,
+}
+
+struct Cutter<'a> {
+    job: &'a Job,
+    plan: Plan,
+    bits: u32,
+    packing: Packing,
+    /// A frame's keys for each column.
+    keys: Buffer,
+    open: Vec<Open>,
+    room: &'a Mutex<Held>,
+    held: Vec<Buffer>,
+    file: Option<FileWriter>,
+    written: u32,
+    lists: Reservation,
+    listed: usize,
+}
+
+impl<'a> Cutter<'a> {
+    fn new(job: &'a Job, plan: Plan, columns: usize, bits: u32, room: &'a Mutex<Held>) -> Result<Cutter<'a>> {
+        let keys = Buffer::zeroed(job.budget(), columns * FRAME_BYTES, "edges of columns")?;
+        let chunks = Buffer::zeroed(job.budget(), columns * plan.chunk_bytes, "chunks of columns")?;
+        let open = |chunk| Open { keys: 0, chunk, filled: 0, edges: 0, chunks: Vec::new() };
+        Ok(Cutter {
+            job,
+            plan,
+            bits,
+            packing: Packing::new().expect("words are packed"),
+            keys,
+            open: chunks.split(plan.chunk_bytes).into_iter().map(open).collect(),
+            room,
+            held: Vec::new(),
+            file: None,
+            written: 0,
+            lists: job.budget().reserve((columns * size_of::<Open>()) as u64, "columns")?,
+            listed: 0,
+        })
+    }
+
+    /// Cuts the rows of a range of vertices.
+    fn walk(&mut self, rows: &[Csr], range: Range<u64>, senders: &Senders) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let mut sender = senders.before(range.start);
+        let deep = |rows: &Csr| Rows::deep(self.job, rows, range.clone(), self.plan.windows);
+        let mut rows = rows.iter().map(deep).collect::<Result<Vec<_>>>()?;
+        let job = self.job;
+        for vertex in range {
+            let mut degree = 0;
+            for rows in &mut rows {
+                degree += u64::from(rows.start(vertex as u32)?);
+            }
+            if degree == 0 {
+                continue;
+            }
+            match &mut rows[..] {
+                [rows] => {
+                    while let Some(part) = rows.part()? {
+                        self.put_all(sender, part.row)?;
+                    }
+                }
+                [one, other] => self.put_both(sender, one, other)?,
+                _ => unreachable!("out-edges, and in-edges"),
+            }
+            job.progress().add(degree);
+            sender += 1;
+        }
+        Ok(())
+    }
+
+    /// Both rows of a sender, in order.
+    fn put_both(&mut self, sender: u64, one: &mut Rows, other: &mut Rows) -> Result<()> {
+        let (mut ours, mut theirs): (&[u32], &[u32]) = (&[], &[]);
+        loop {
+            if ours.is_empty() {
+                ours = one.part()?.map_or(&[], |part| part.row);
+            }
+            if theirs.is_empty() {
+                theirs = other.part()?.map_or(&[], |part| part.row);
+            }
+            match (ours, theirs) {
+                ([], []) => return Ok(()),
+                (row, []) => {
+                    self.put_all(sender, row)?;
+                    ours = &[];
+                }
+                ([], row) => {
+                    self.put_all(sender, row)?;
+                    theirs = &[];
+                }
+                ([to, later @ ..], [than, ..]) if to <= than => {
+                    self.put_all(sender, &[*to])?;
+                    ours = later;
+                }
+                (_, [to, later @ ..]) => {
+                    self.put_all(sender, &[*to])?;
+                    theirs = later;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn put_all(&mut self, sender: u64, row: &[u32]) -> Result<()> {
+        let width = self.plan.width as u32;
+        for &to in row {
+            let column = (to / width) as usize;
+            let key = sender << self.bits | u64::from(to % width);
+            let open = &mut self.open[column];
+            self.keys.typed_mut::<u64>()[column * FRAME_RECORDS + open.keys] = key;
+            open.keys += 1;
+            if open.keys == FRAME_RECORDS {
+                self.pack(column)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Packs a column's keys into its chunk.
+    #[inline(never)]
+    fn pack(&mut self, column: usize) -> Result<()> {
+        loop {
+            let open = &mut self.open[column];
+            let keys = &self.keys.typed::<u64>()[column * FRAME_RECORDS..][..open.keys];
+            let values = &[(); FRAME_RECORDS][..open.keys];
+            if let Some(bytes) = self.packing.pack(keys, values, &mut open.chunk[open.filled..]) {
+                open.filled += bytes;
+                open.edges += open.keys as u32;
+                open.keys = 0;
+                return Ok(());
+            }
+            self.close(column)?;
+        }
+    }
+
+    /// Puts a column's chunk away.
+    fn close(&mut self, column: usize) -> Result<()> {
+        let fresh = self.room.lock().expect("no panic under this lock").take()?;
+        let open = &mut self.open[column];
+        let place = match fresh {
+            Some(fresh) => {
+                self.held.push(std::mem::replace(&mut open.chunk, fresh));
+                Place::Held { number: (self.held.len() - 1) as u32 }
+            }
+            None => {
+                if self.file.is_none() {
+                    let (block_bytes, buffer_bytes) = (self.plan.chunk_bytes, write_bytes(&self.plan));
+                    let writer = FileWriter::create(self.job, "columns", block_bytes, buffer_bytes)?;
+                    self.file = Some(writer);
+                }
+                self.file.as_mut().expect("made above").write(&open.chunk)?;
+                self.written += 1;
+                Place::Flash { number: self.written - 1 }
+            }
+        };
+        self.listed += 1;
+        // Lists have up to twice the room.
+        self.lists
+            .resize((self.open.len() * size_of::<Open>() + self.listed * LISTED_BYTES as usize) as u64)?;
+        let open = &mut self.open[column];
+        open.chunks.push(Chunk { place, edges: open.edges });
+        (open.filled, open.edges) = (0, 0);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Cut> {
+        for column in 0..self.open.len() {
+            if self.open[column].keys > 0 {
+                self.pack(column)?;
+            }
+            if self.open[column].edges > 0 {
+                self.close(column)?;
+            }
+        }
+        let file = self.file.map(FileWriter::finish).transpose()?;
+        let chunks = self.open.into_iter().map(|open| open.chunks).collect();
+        Ok(Cut { chunks, held: self.held, file, _lists: self.lists })
+    }
+}

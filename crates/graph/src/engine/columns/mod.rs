@@ -1,0 +1,534 @@
+//! A superstep of all vertices, column by column: edges lie by ranges of their destinations, so that the updates of one range
+//! fit in memory, or in a cache (Zhu, Han and Chen, "GridGraph", 2015; Beamer, Asanović and Patterson, "Reducing PageRank
+//! communication via propagation blocking", 2017).
+//!
+//! ```text
+//!                  destinations ──►
+//!            ┌────────┬────────┬────────┐    messages   of all senders, in order: an array, or a file
+//!   senders  │ column │ column │ column │    a column    its edges in order, packed: sender and destination are one number,
+//!      │     │   0    │   1    │   2    │                and a frame keeps how far apart they are
+//!      ▼     └────────┴────────┴────────┘    cells       of one column, which one thread combines without any lock
+//! ```
+//!
+//! Columns are cut once, by walking over the rows in order: nothing is sorted. In each superstep every vertex writes its
+//! message down; then each thread takes a column, adds up its edges' messages in cells, and gives its vertices their new
+//! states when it is its turn. Messages are read in order for each column: where they do not fit in memory, their file is
+//! read once for each column, so that columns are as wide as cells have room.
+//!
+//! Cost, V vertices, E edges in c columns: cutting reads 4 E bytes and writes about 2 E (Kronecker graphs). A superstep reads
+//! about 2 E, where they do not stay in memory, and with messages of m bytes on flash writes m V and reads c m V. In cycles: an
+//! edge is unpacked (2) and adds to a cell (5 where cells fit in the second-level cache).
+
+mod cut;
+mod messages;
+mod read;
+mod senders;
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use inshore_sortreduce::{BadFrame, FRAME_RECORDS, prefetch};
+use inshore_store::{Buffer, Job, taken_bytes};
+
+use self::{
+    cut::Cut,
+    messages::{MessageReader, MessageWriter, Messages},
+    read::ChunkReader,
+    senders::Senders,
+};
+use super::{
+    Engine, Finalizing, KeyLog, Layout, Message, State, Step, VertexArray, VertexProgram, chunks, frontier,
+    frontier_keys, state,
+};
+use crate::{
+    Error, Regime, Result, Tuning,
+    csr::{self, Csr, Degrees, RANGE_UNIT, parallel_ranges},
+    turns::Turns,
+};
+
+type Packing = inshore_sortreduce::Packing<u64, ()>;
+
+/// Cells of a column that lie in a core's second-level cache.
+const CACHE_BYTES: u64 = 4 << 20;
+/// Columns begin at multiples of this many vertices: whole blocks of vertex state.
+const WIDTH_UNIT: u64 = 16 << 10;
+const CHUNK_BYTES_MIN: usize = 8 << 10;
+const CHUNK_BYTES_MAX: usize = 64 << 10;
+/// Bytes that a packed edge takes, at most: numbers of four bytes, and of senders with few edges.
+const EDGE_BYTES_MAX: u64 = 6;
+/// From so much free memory on buffers are as large as is good for a drive.
+const LARGE_BYTES: u64 = 48 << 20;
+/// Memory that is left for what is not told.
+const SLACK_BYTES: u64 = 128 << 10;
+
+/// How columns are cut and what lies where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    workers: usize,
+    /// Vertices in a column.
+    width: u64,
+    /// What packed edges are written and read in.
+    chunk_bytes: usize,
+    /// Edges of so many bytes stay in memory.
+    held_bytes: u64,
+    messages_in_memory: bool,
+    state_in_memory: bool,
+    /// How many rows are cut, and the windows of edges that a worker has for each of them.
+    rows: usize,
+    windows: usize,
+    /// Supersteps that go through sort-reduce are to follow.
+    has_sparse: bool,
+}
+
+/// What [`Plan::new`] is asked.
+pub(crate) struct Asked<'a> {
+    /// All whose edges are walked along.
+    pub rows: &'a [&'a Csr],
+    /// Vertices with edges, at most.
+    pub senders: u64,
+    /// Supersteps of all vertices that are to come.
+    pub supersteps: u32,
+    /// Memory that the algorithm itself keeps.
+    pub kept_bytes: u64,
+    /// Whether supersteps of some vertices come too.
+    pub has_sparse: bool,
+}
+
+impl Plan {
+    /// `None` where other ways are better, or nothing else fits.
+    pub fn new<P: VertexProgram>(job: &Job, tuning: &Tuning, asked: &Asked) -> Option<Plan> {
+        if tuning.strategy.is_some() || P::WEIGHTED {
+            return None;
+        }
+        let vertices = asked.rows[0].vertices;
+        let message_bytes = size_of::<P::Message>() as u64;
+        let free = job.budget().free_bytes().checked_sub(asked.kept_bytes)?;
+        let threads = job.budget().threads();
+        let is_forced = tuning.column_vertices.is_some();
+        // Few supersteps do not pay for cutting, and cells of all vertices that a cache holds are quick anyhow.
+        let cells_bytes = vertices * message_bytes;
+        let are_cells_quick = cells_bytes <= (threads as u64 * CACHE_BYTES).min(free / 4);
+        if !is_forced && (asked.supersteps < 2 || are_cells_quick) {
+            return None;
+        }
+        let beside = frontier::memory_bytes(frontier_keys(vertices, free))
+            + (threads * asked.rows.len()) as u64 * csr::CURSOR_BYTES
+            + SLACK_BYTES;
+        let sparse = if asked.has_sparse {
+            let (workers, window_bytes) = chunks::workers(threads, free, false);
+            chunks::memory_bytes(workers, window_bytes, false)
+        } else {
+            0
+        };
+        let entries: u64 = asked.rows.iter().map(|rows| rows.entries).sum();
+        let free = free.checked_sub(beside + sparse)?;
+        let (windows, chunk_bytes) =
+            if free < LARGE_BYTES { (2, CHUNK_BYTES_MAX / 2) } else { (4, CHUNK_BYTES_MAX) };
+        let in_cache = (CACHE_BYTES / message_bytes).next_multiple_of(WIDTH_UNIT);
+        let plan = Plan {
+            workers: threads,
+            width: tuning.column_vertices.unwrap_or(in_cache),
+            chunk_bytes: if is_forced { CHUNK_BYTES_MIN } else { chunk_bytes },
+            held_bytes: 0,
+            messages_in_memory: true,
+            state_in_memory: true,
+            rows: asked.rows.len(),
+            windows,
+            has_sparse: asked.has_sparse,
+        };
+        let state_bytes = state::memory_bytes::<P::State>(vertices);
+        let flash_bytes = state::flash_memory_bytes::<P::State>(vertices);
+        let messages = taken_bytes((asked.senders * message_bytes) as usize) as u64;
+        let fits = |plan: Plan, fixed: u64| plan.fits(free, fixed, (vertices, entries), message_bytes);
+        if tuning.regime != Some(Regime::External)
+            && let Some(plan) = fits(plan, state_bytes + messages)
+        {
+            let held_bytes = if tuning.regime.is_none() { plan.held_bytes } else { 0 };
+            return Some(Plan { held_bytes, ..plan });
+        }
+        if tuning.regime == Some(Regime::SemiExternal) {
+            return None;
+        }
+        let plan = Plan { state_in_memory: false, ..plan };
+        if tuning.regime.is_none()
+            && let Some(plan) = fits(plan, flash_bytes + messages)
+        {
+            return Some(plan);
+        }
+        let plan = Plan { messages_in_memory: false, ..plan };
+        if is_forced {
+            return fits(plan, flash_bytes);
+        }
+        // Messages are read for each column: as few as can be.
+        let lists = plan.lists_bytes(entries);
+        let room = free.checked_sub(flash_bytes + plan.beside_cells() + lists)?;
+        let cells = whole_bytes(room / threads as u64) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
+        let columns = vertices.div_ceil(cells.max(WIDTH_UNIT));
+        let width = vertices.div_ceil(columns).next_multiple_of(WIDTH_UNIT);
+        let plan = fits(Plan { width, ..plan }, flash_bytes)?;
+        plan.pays(entries, asked, message_bytes).then_some(plan)
+    }
+
+    /// Memory of places and checksums of chunks.
+    fn lists_bytes(&self, entries: u64) -> u64 {
+        entries * EDGE_BYTES_MAX / self.chunk_bytes as u64 * cut::LISTED_BYTES
+    }
+
+    /// Memory of workers beside cells and what is fixed.
+    fn beside_cells(&self) -> u64 {
+        let messages = match self.messages_in_memory {
+            true => 0,
+            // The readers', or before them the writer's.
+            false => messages::flash_memory_bytes(self.workers),
+        };
+        messages + self.workers as u64 * read::memory_bytes(self.chunk_bytes)
+    }
+
+    /// The plan with the largest chunks with which cutting, and then a superstep beside `fixed` bytes, fits.
+    fn fits(
+        self,
+        free: u64,
+        fixed: u64,
+        (vertices, entries): (u64, u64),
+        message_bytes: u64,
+    ) -> Option<Plan> {
+        let columns = vertices.div_ceil(self.width) as usize;
+        let cells = taken_bytes(self.width as usize * message_bytes as usize) as u64 * self.workers as u64;
+        let mut plan = self;
+        loop {
+            let lists = plan.lists_bytes(entries);
+            let cutting = lists + cut::memory_bytes(&plan, columns);
+            let running = lists + fixed + cells + plan.beside_cells();
+            if cutting <= free && running <= free {
+                if plan.state_in_memory {
+                    // What is cut stays while it is cut and later.
+                    plan.held_bytes = free - cutting.max(running);
+                }
+                return Some(plan);
+            }
+            if plan.chunk_bytes / 2 < CHUNK_BYTES_MIN {
+                return None;
+            }
+            plan.chunk_bytes /= 2;
+        }
+    }
+
+    /// Whether reading messages again and again takes less time than to sort updates.
+    fn pays(&self, entries: u64, asked: &Asked, message_bytes: u64) -> bool {
+        let columns = asked.rows[0].vertices.div_ceil(self.width);
+        let edges = entries as f64;
+        let messages = (asked.senders * message_bytes * (columns + 1)) as f64;
+        // Bytes that a drive moves while a core does a nanosecond's work on each of as many edges.
+        const BYTES_PER_NANOSECOND: f64 = 1.0;
+        let cores = |nanoseconds: f64| edges * nanoseconds / self.workers as f64;
+        let own = (cores(5.0) + messages / 8.0 / self.workers as f64)
+            .max((2.2 * edges + messages) / BYTES_PER_NANOSECOND);
+        // About a third of what is sent goes to the drive and back.
+        let sorted = cores(30.0).max((4.0 + 2.0 * (4 + message_bytes) as f64 / 3.0) * edges);
+        let cutting = cores(10.0).max(6.2 * edges);
+        cutting + own * f64::from(asked.supersteps) < sorted * f64::from(asked.supersteps)
+    }
+}
+
+/// The largest buffer that takes no more than so many bytes.
+fn whole_bytes(bytes: u64) -> u64 {
+    let whole = |unit: u64| bytes / unit * unit;
+    [whole(2 << 20), whole(4 << 10)]
+        .into_iter()
+        .find(|&len| len > 0 && taken_bytes(len as usize) as u64 <= bytes)
+        .unwrap_or(0)
+}
+
+/// Edges by columns.
+pub(crate) struct Columns {
+    plan: Plan,
+    rows: Vec<Csr>,
+    senders: Senders,
+    /// Bits of a destination within its column; the sender is above them.
+    bits: u32,
+    /// Each the edges of a part of the senders, one after the other.
+    cuts: Vec<Cut>,
+}
+
+impl Columns {
+    /// Cuts the edges of all `rows`, which belong to the same vertices.
+    pub fn new(job: &Job, plan: Plan, rows: &[&Csr]) -> Result<Columns> {
+        let rows: Vec<Csr> = rows.iter().map(|rows| rows.unweighted()).collect();
+        let senders = Senders::new(job, &rows, plan.workers)?;
+        cut::cut(job, plan, rows, senders)
+    }
+
+    fn vertices(&self) -> u64 {
+        self.rows[0].vertices
+    }
+
+    fn count(&self) -> usize {
+        self.vertices().div_ceil(self.plan.width) as usize
+    }
+
+    /// The vertices of a column.
+    fn range(&self, column: usize) -> Range<u64> {
+        let start = column as u64 * self.plan.width;
+        start..(start + self.plan.width).min(self.vertices())
+    }
+
+    fn entries(&self) -> u64 {
+        self.rows.iter().map(|rows| rows.entries).sum()
+    }
+
+    /// Edges are checked when they are read from flash: this is for those that were not what they should be when they were
+    /// cut.
+    fn bad_frame(&self) -> Error {
+        let (found, expected) = ("numbers that are none".to_string(), "senders and destinations".to_string());
+        Error::BadGraph { name: self.rows[0].edges.name().to_string(), what: "a column", found, expected }
+    }
+}
+
+impl<S: State> Engine<S> {
+    /// As [`Engine::new`], for supersteps by columns.
+    pub fn for_columns<P: VertexProgram<State = S>>(
+        job: &Job,
+        tuning: &Tuning,
+        kept_bytes: u64,
+        columns: &Columns,
+        initial: impl Fn(u32) -> S,
+    ) -> Result<Engine<S>> {
+        let (plan, vertices) = (columns.plan, columns.vertices());
+        let free = job.budget().free_bytes().saturating_sub(kept_bytes);
+        let (workers, window_bytes) = chunks::workers(job.budget().threads(), free, false);
+        let frontier_keys = frontier_keys(vertices, free);
+        let mut fixed = frontier::memory_bytes(frontier_keys);
+        if plan.has_sparse {
+            fixed += chunks::memory_bytes(workers, window_bytes, false);
+        }
+        fixed += match plan.state_in_memory {
+            true => state::memory_bytes::<S>(vertices),
+            false => state::flash_memory_bytes::<S>(vertices),
+        };
+        let layout = Layout {
+            workers,
+            window_bytes,
+            state_in_memory: plan.state_in_memory,
+            is_direct: false,
+            frontier_keys,
+            sort_bytes: free.saturating_sub(fixed),
+        };
+        Self::laid_out(job, vertices, tuning, layout, None, initial)
+    }
+
+    /// As [`Engine::superstep`] with all vertices active.
+    pub fn column_step<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &mut P,
+        columns: &Columns,
+        collect: bool,
+        log: Option<&mut KeyLog>,
+    ) -> Result<Step> {
+        let plan = columns.plan;
+        let entries = columns.entries();
+        self.has_columns = true;
+        self.begin_superstep(entries);
+        self.edges_traversed += entries;
+        let (messages, gathered) = self.write_messages(program, columns)?;
+        program.gathered(gathered);
+
+        let job = self.job.clone();
+        let count = columns.count();
+        let threads = plan.workers.min(count);
+        let cell_bytes = plan.width as usize * size_of::<P::Message>();
+        let mut workers = Vec::with_capacity(threads);
+        for _ in 0..threads {
+            let cells = Buffer::zeroed(job.budget(), cell_bytes, "updates of a column")?;
+            let (messages, chunks) = (messages.reader(&job)?, ChunkReader::new(&job, plan.chunk_bytes)?);
+            workers.push(Worker { cells, messages, chunks });
+        }
+        let program = &*program;
+        let finalizing = Finalizing::new(self, program, collect, log)?;
+        let (turns, next) = (Turns::new(finalizing), AtomicUsize::new(0));
+        let work = |worker| -> Result<()> {
+            let mut worker: Worker<P::Message> = worker;
+            loop {
+                let column = next.fetch_add(1, Ordering::Relaxed);
+                if column >= count {
+                    return Ok(());
+                }
+                job.check_cancelled()?;
+                let added = worker.add_up(program, columns, column)?;
+                job.progress().add(added);
+                // The list of active vertices is in order.
+                let turn = if collect { turns.wait(column) } else { turns.any() };
+                let Some(mut turn) = turn else { return Ok(()) };
+                let range = columns.range(column);
+                let cells = &worker.cells.typed::<P::Message>()[..(range.end - range.start) as usize];
+                for (vertex, &cell) in (range.start as u32..).zip(cells) {
+                    if P::EVERY_VERTEX || cell != P::NOTHING {
+                        turn.value.vertex(vertex, cell)?;
+                    }
+                }
+                turns.next(turn);
+            }
+        };
+        std::thread::scope(|scope| -> Result<()> {
+            let spawn = |worker| {
+                let (turns, work) = (&turns, &work);
+                scope.spawn(move || turns.guard(|| work(worker)))
+            };
+            let threads: Vec<_> = workers.into_iter().map(spawn).collect();
+            let ends: Vec<_> =
+                threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
+            ends.into_iter().collect()
+        })?;
+        turns.into_value().finish()
+    }
+
+    /// What all senders have to say, and the sum of [`VertexProgram::gather`].
+    fn write_messages<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &P,
+        columns: &Columns,
+    ) -> Result<(Messages, u64)> {
+        let (job, rows) = (&self.job, &columns.rows);
+        let send = |writer: &mut MessageWriter<P::Message>, vertex, state: &S, degree| {
+            if degree > 0 {
+                writer.push(program.edge_program(vertex, state, degree).unwrap_or(P::NOTHING))?;
+            }
+            Ok(program.gather(state, degree))
+        };
+        let in_order = |states: &mut VertexArray<S>, writer: &mut MessageWriter<P::Message>| {
+            let mut states = states.cursor()?;
+            let sum = walk(job, rows, 0..columns.vertices(), |vertex, degree| {
+                send(writer, vertex, states.get(vertex)?, degree)
+            })?;
+            states.finish()?;
+            Ok::<_, Error>(sum)
+        };
+        if !columns.plan.messages_in_memory {
+            let mut writer = MessageWriter::flash(job)?;
+            let gathered = in_order(&mut self.state, &mut writer)?;
+            return Ok((Messages::Flash(writer.finish()?), gathered));
+        }
+        let bytes = columns.senders.count().max(1) as usize * size_of::<P::Message>();
+        let mut buffer = Buffer::zeroed(job.budget(), bytes, "messages of vertices")?;
+        let cells = &*buffer.typed_mut::<<P::Message as Message>::Cell>();
+        let gathered = match self.state.in_memory() {
+            None => in_order(&mut self.state, &mut MessageWriter::memory(cells, 0))?,
+            Some(states) => {
+                let states = &*states;
+                let sums =
+                    parallel_ranges(columns.vertices(), vec![0; columns.plan.workers], |sum, range| {
+                        let mut writer = MessageWriter::memory(cells, columns.senders.before(range.start));
+                        *sum += walk(job, rows, range, |vertex, degree| {
+                            send(&mut writer, vertex, &states[vertex as usize], degree)
+                        })?;
+                        Ok(())
+                    })?;
+                sums.into_iter().sum()
+            }
+        };
+        Ok((Messages::Memory(buffer), gathered))
+    }
+}
+
+/// Calls `each` with every vertex of a range and the number of its edges in all of `rows`, and gives the sum of what it gives.
+fn walk(
+    job: &Job,
+    rows: &[Csr],
+    range: Range<u64>,
+    mut each: impl FnMut(u32, u32) -> Result<u64>,
+) -> Result<u64> {
+    let mut degrees = rows.iter().map(|rows| Degrees::new(job, rows)).collect::<Result<Vec<_>>>()?;
+    let mut sum = 0;
+    for vertex in range {
+        if vertex.is_multiple_of(RANGE_UNIT) {
+            job.check_cancelled()?;
+        }
+        let mut degree = 0u32;
+        for degrees in &mut degrees {
+            degree = degree.saturating_add(degrees.of(vertex as u32)?);
+        }
+        sum += each(vertex as u32, degree)?;
+    }
+    Ok(sum)
+}
+
+/// What adds up one column after the other.
+struct Worker<'a, M> {
+    cells: Buffer,
+    messages: MessageReader<'a, M>,
+    chunks: ChunkReader<'a>,
+}
+
+impl<'a, M: Message> Worker<'a, M> {
+    /// Combines the messages of a column's edges in cells, and gives the number of edges.
+    fn add_up<P: VertexProgram<Message = M>>(
+        &mut self,
+        program: &P,
+        columns: &'a Columns,
+        column: usize,
+    ) -> Result<u64> {
+        let range = columns.range(column);
+        let cells = &mut self.cells.typed_mut::<M>()[..(range.end - range.start) as usize];
+        cells.fill(P::NOTHING);
+        self.messages.begin()?;
+        let packing = Packing::new().expect("words are packed");
+        let mut adding = Adding { program, bits: columns.bits, cells, messages: &mut self.messages };
+        // One frame is unpacked ahead, so that what its edges need is asked for while those before are added.
+        let mut frames = [[0; FRAME_RECORDS]; 2];
+        let [frame, next] = &mut frames;
+        let (mut frame, mut next, mut count, mut added) = (frame, next, 0, 0);
+        for cut in &columns.cuts {
+            self.chunks.begin(cut, column);
+            while let Some((mut bytes, mut edges)) = self.chunks.next()? {
+                added += edges as u64;
+                while edges > 0 {
+                    let used = packing.unpack(bytes, next, &mut [(); FRAME_RECORDS]);
+                    bytes = &bytes[used.map_err(|BadFrame| columns.bad_frame())?..];
+                    adding.add(&frame[..count], next)?;
+                    std::mem::swap(&mut frame, &mut next);
+                    count = edges.min(FRAME_RECORDS);
+                    edges -= count;
+                }
+            }
+        }
+        adding.add(&frame[..count], &[])?;
+        Ok(added)
+    }
+}
+
+/// Adds the messages of edges to cells.
+struct Adding<'a, 'm, P, M> {
+    program: &'a P,
+    bits: u32,
+    cells: &'a mut [M],
+    messages: &'a mut MessageReader<'m, M>,
+}
+
+impl<P: VertexProgram<Message = M>, M: Message> Adding<'_, '_, P, M> {
+    /// Adds those of `keys`, and asks for what `next` will need.
+    fn add(&mut self, mut keys: &[u64], next: &[u64]) -> Result<()> {
+        let (bits, mask) = (self.bits, (1u64 << self.bits) - 1);
+        let mut place = 0;
+        while let Some(&first) = keys.first() {
+            let (start, window) = self.messages.window(first >> bits)?;
+            let end = start + window.len() as u64;
+            let is_all = keys.last().is_some_and(|last| last >> bits < end);
+            let inside = if is_all { keys.len() } else { keys.partition_point(|key| key >> bits < end) };
+            let (here, later) = keys.split_at(inside);
+            for key in here {
+                if let Some(next) = next.get(place) {
+                    prefetch(&self.cells[(next & mask) as usize]);
+                    if let Some(message) = window.get(((next >> bits) - start) as usize) {
+                        prefetch(message);
+                    }
+                }
+                place += 1;
+                let cell = &mut self.cells[(key & mask) as usize];
+                *cell = self.program.reduce(*cell, window[((key >> bits) - start) as usize]);
+            }
+            keys = later;
+        }
+        Ok(())
+    }
+}

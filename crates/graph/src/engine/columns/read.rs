@@ -1,0 +1,84 @@
+//! Reads a column's chunks in order: those in memory where they lie, the others some ahead.
+
+use std::collections::VecDeque;
+
+use inshore_store::{Buffer, Job, PendingRead};
+
+use super::cut::{Chunk, Cut, Place};
+use crate::Result;
+
+/// Chunks that a reader has, all but one of them on their way.
+const CHUNKS: usize = 16;
+
+/// Memory of a reader.
+pub(super) fn memory_bytes(chunk_bytes: usize) -> u64 {
+    inshore_store::taken_bytes(CHUNKS * chunk_bytes) as u64
+}
+
+pub(super) struct ChunkReader<'a> {
+    job: &'a Job,
+    chunk_bytes: usize,
+    /// The chunks of the present column, how many of them were given, and before which one reads were begun.
+    cut: Option<&'a Cut>,
+    chunks: &'a [Chunk],
+    given: usize,
+    begun: usize,
+    flying: VecDeque<PendingRead>,
+    spare: Vec<Buffer>,
+    current: Option<Buffer>,
+}
+
+impl<'a> ChunkReader<'a> {
+    pub fn new(job: &'a Job, chunk_bytes: usize) -> Result<ChunkReader<'a>> {
+        // Nothing of it is touched where all chunks are in memory.
+        let buffers = Buffer::zeroed(job.budget(), CHUNKS * chunk_bytes, "chunks of a column")?;
+        Ok(ChunkReader {
+            job,
+            chunk_bytes,
+            cut: None,
+            chunks: &[],
+            given: 0,
+            begun: 0,
+            flying: VecDeque::new(),
+            spare: buffers.split(chunk_bytes),
+            current: None,
+        })
+    }
+
+    /// Goes to a column's first chunk in a cut. What was begun before was read whole.
+    pub fn begin(&mut self, cut: &'a Cut, column: usize) {
+        (self.cut, self.chunks) = (Some(cut), &cut.chunks[column]);
+        (self.given, self.begun) = (0, 0);
+    }
+
+    fn read_ahead(&mut self, cut: &Cut) -> Result<()> {
+        while let Some(chunk) = self.chunks.get(self.begun) {
+            if let Place::Flash { number } = chunk.place {
+                let Some(buffer) = self.spare.pop() else { break };
+                let start = u64::from(number) * self.chunk_bytes as u64;
+                let range = start..start + self.chunk_bytes as u64;
+                let file = cut.file.as_ref().expect("chunks on flash lie in a file");
+                self.flying.push_back(file.submit_read(self.job, range, buffer)?);
+            }
+            self.begun += 1;
+        }
+        Ok(())
+    }
+
+    /// The next chunk, and the number of edges in it; `None` after the last one.
+    pub fn next(&mut self) -> Result<Option<(&[u8], usize)>> {
+        let Some(cut) = self.cut else { return Ok(None) };
+        self.spare.extend(self.current.take());
+        self.read_ahead(cut)?;
+        let Some(chunk) = self.chunks.get(self.given) else { return Ok(None) };
+        self.given += 1;
+        let edges = chunk.edges as usize;
+        match chunk.place {
+            Place::Held { number } => Ok(Some((&cut.held[number as usize][..], edges))),
+            Place::Flash { .. } => {
+                let (buffer, _) = self.flying.pop_front().expect("begun before").wait()?;
+                Ok(Some((&self.current.insert(buffer)[..], edges)))
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Vertices with edges, numbered in order: those without say nothing and take no room.
+
+use inshore_store::{Job, Reservation};
+
+use super::walk;
+use crate::{
+    Result,
+    csr::{Csr, RANGE_UNIT, parallel_ranges},
+};
+
+/// How many vertices with edges come before each [`RANGE_UNIT`] of vertices.
+pub(super) struct Senders {
+    before: Vec<u64>,
+    count: u64,
+    _memory: Reservation,
+}
+
+impl Senders {
+    /// Reads the index of each of `rows` once.
+    pub fn new(job: &Job, rows: &[Csr], threads: usize) -> Result<Senders> {
+        let vertices = rows[0].vertices;
+        let units = vertices.div_ceil(RANGE_UNIT) as usize;
+        // And what threads count, in lists that may have twice the room.
+        let memory = job.budget().reserve((units * (8 + 2 * 16)) as u64, "numbers of senders")?;
+        let counted = parallel_ranges(vertices, vec![Vec::new(); threads], |counted, range| {
+            let mut start = range.start;
+            while start < range.end {
+                let end = (start + RANGE_UNIT).min(range.end);
+                let count = walk(job, rows, start..end, |_, degree| Ok(u64::from(degree > 0)))?;
+                counted.push((start / RANGE_UNIT, count));
+                start = end;
+            }
+            Ok(())
+        })?;
+        let mut before = vec![0; units];
+        for (unit, count) in counted.into_iter().flatten() {
+            before[unit as usize] = count;
+        }
+        let mut count = 0;
+        for before in &mut before {
+            count += std::mem::replace(before, count);
+        }
+        Ok(Senders { before, count, _memory: memory })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// How many come before `vertex`, the first of a [`RANGE_UNIT`].
+    pub fn before(&self, vertex: u64) -> u64 {
+        debug_assert!(vertex.is_multiple_of(RANGE_UNIT));
+        self.before[(vertex / RANGE_UNIT) as usize]
+    }
+}
