@@ -165,19 +165,25 @@ impl<K: Key, V: Value> Packing<K, V> {
         let bits = &header[8 + 8 * Self::VALUE_WORDS..];
         let mut words: Words = [0; FRAME_RECORDS];
         let mut end = header.len();
-        let mut column = |number: usize, words: &mut Words| {
+        let mut column = |number: usize| {
             let bits = u32::from(bits[number]);
             let length = bits as usize * LANES * 8;
             let packed = bytes.get(end..end + length).filter(|_| bits <= u64::BITS).ok_or(BadFrame)?;
-            unpack_rows(typed(packed, bits as usize), bits, words);
             end += length;
-            Ok(())
+            Ok((typed::<[u64; LANES]>(packed, bits as usize), bits))
         };
-        column(0, &mut words)?;
-        add_up(&mut words, word(0));
+        let (packed, width) = column(0)?;
+        let mut sums = [word(0); LANES];
+        unpack_rows(packed, width, &mut words, |row| {
+            for (word, sum) in row.iter_mut().zip(&mut sums) {
+                *sum = sum.wrapping_add(*word);
+                *word = *sum;
+            }
+        });
         keys.iter_mut().zip(&words).for_each(|(key, &word)| *key = K::from_u64(word));
         for number in 0..Self::VALUE_WORDS {
-            column(1 + number, &mut words)?;
+            let (packed, width) = column(1 + number)?;
+            unpack_rows(packed, width, &mut words, |_| {});
             let least = word(1 + number);
             let count = values.len() * Self::VALUE_WORDS;
             let out = values.as_mut_bytes();
@@ -213,18 +219,6 @@ fn differences(words: &mut Words, base: u64) {
     words[..LANES].iter_mut().for_each(|word| *word = word.wrapping_sub(base));
 }
 
-/// Undoes [`differences`].
-#[inline(always)]
-fn add_up(words: &mut Words, base: u64) {
-    let mut sums = [base; LANES];
-    for row in words.as_chunks_mut::<LANES>().0 {
-        for (word, sum) in row.iter_mut().zip(&mut sums) {
-            *sum = sum.wrapping_add(*word);
-            *word = *sum;
-        }
-    }
-}
-
 /// Each word becomes its distance to the least, as signed numbers; the same where words are unsigned and not huge.
 #[inline(always)]
 fn subtract_least(words: &mut Words) -> u64 {
@@ -257,21 +251,31 @@ fn place_of(row: usize, bits: u32) -> (usize, u32) {
     ((start / u64::BITS) as usize, start % u64::BITS)
 }
 
-/// Undoes [`pack_rows`].
+/// Undoes [`pack_rows`], and calls `each` with every row on its way.
 #[inline(always)]
-fn unpack_rows(packed: &[[u64; LANES]], bits: u32, words: &mut Words) {
+fn unpack_rows(
+    packed: &[[u64; LANES]],
+    bits: u32,
+    words: &mut Words,
+    mut each: impl FnMut(&mut [u64; LANES]),
+) {
+    let rows = words.as_chunks_mut::<LANES>().0;
     if bits == 0 {
-        words.fill(0);
+        rows.iter_mut().for_each(|row| {
+            *row = [0; LANES];
+            each(row);
+        });
         return;
     }
     let mask = u64::MAX >> (u64::BITS - bits);
     let last = packed.len() - 1;
-    for (number, row) in words.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+    for (number, row) in rows.iter_mut().enumerate() {
         let (place, shift) = place_of(number, bits);
         let (low, high) = (&packed[place], &packed[(place + 1).min(last)]);
         for ((word, low), high) in row.iter_mut().zip(low).zip(high) {
             *word = (low >> shift | (high << 1) << (u64::BITS - 1 - shift)) & mask;
         }
+        each(row);
     }
 }
 

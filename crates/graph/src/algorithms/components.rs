@@ -32,7 +32,7 @@ use crate::{
     check::Plain,
     checkpoint::Checkpoints,
     csr::{self, scan_parallel},
-    engine::{Asked, Columns, Engine, Frontier, Plan, StateStream, VertexArray, VertexProgram, memory_bytes},
+    engine::{Asked, Columns, Engine, Frontier, StateStream, VertexArray, VertexProgram, memory_bytes},
     graph::check_budget,
     ids::Translation,
 };
@@ -138,27 +138,26 @@ fn propagate(
     let rows: Vec<_> = std::iter::once(graph.out()).chain(&in_edges).collect();
     let (vertices, tuning) = (graph.vertices(), &options.tuning);
     let kept_bytes = checkpoints.bytes::<u32>(vertices);
-    let asked = Asked { rows: &rows, senders: vertices, supersteps: CROWDED, kept_bytes, has_sparse: true };
-    let columns = match Plan::new::<Components>(job, tuning, &asked) {
-        Some(plan) => Some(Columns::new(job, plan, &rows)?),
-        None => None,
-    };
-    let mut engine = match &columns {
-        Some(columns) => {
-            Engine::for_columns::<Components>(job, tuning, kept_bytes, columns, |vertex| vertex)?
-        }
-        None => Engine::new::<Components>(job, vertices, tuning, kept_bytes, |vertex| vertex)?,
-    };
+    let is_crowded = |active: u64| active > vertices / CROWDED_SHARE;
+    // Who goes on with a job whose crowded supersteps are over needs no columns.
+    let has_crowded = checkpoints.numbers::<u32>(vertices)?.is_none_or(|[active, _]| is_crowded(active));
+    let supersteps = if has_crowded { CROWDED } else { 0 };
+    let asked = Asked { rows: &rows, senders: vertices, supersteps, kept_bytes, has_sparse: true };
+    let columns = Columns::new::<Components>(job, tuning, &asked)?;
+    let mut engine =
+        Engine::with_columns::<Components>(job, columns.as_ref(), vertices, tuning, kept_bytes, |vertex| {
+            vertex
+        })?;
     let mut active = engine.take_up(checkpoints)?.map_or(Frontier::All, |(active, _)| active);
     while !active.is_empty() {
-        let is_crowded = active.count().is_none_or(|count| count > vertices / CROWDED_SHARE);
-        let step = match columns.as_ref().filter(|_| is_crowded) {
+        let has_many = is_crowded(active.count().unwrap_or(vertices));
+        let step = match columns.as_ref().filter(|_| has_many) {
             // Labels that did not change tell nobody anything new.
             Some(columns) => engine.column_step(&mut Components, columns, true, None)?,
             None => engine.superstep(&mut Components, &rows, &active, true, None)?,
         };
         active = step.active;
-        engine.save(checkpoints, &active, [0, 0])?;
+        engine.save(checkpoints, &active, [active.count().unwrap_or(vertices), 0])?;
     }
     let summary = Summary { notice: graph.reverse_notice(), ..engine.summary() };
     Ok((summary, engine.into_stream()?))

@@ -19,7 +19,7 @@ use crate::{
     answer::VertexRows,
     check::Plain,
     checkpoint::Checkpoints,
-    engine::{Asked, Columns, Engine, Frontier, Plan, VertexProgram},
+    engine::{Asked, Columns, Engine, Frontier, VertexProgram},
     graph::check_budget,
 };
 
@@ -103,7 +103,7 @@ impl VertexProgram for PageRank {
 
 /// Ranks of all vertices: columns `vertex`, `rank`.
 ///
-/// Cost: edges are cut into columns first, which reads them once (4 bytes an edge, 4 a vertex) and writes 2 to 3 bytes an
+/// Cost: where it pays, edges are cut into columns first, which reads them once (4 bytes an edge, 4 a vertex) and writes 2 to 3 bytes an
 /// edge; an iteration reads these, as far as they do not stay in memory. See the engine for the rest.
 ///
 /// # Errors
@@ -122,29 +122,25 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
     let question = (options.iterations, options.damping, options.tolerance);
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph pagerank", question)?;
     let kept_bytes = checkpoints.bytes::<u64>(vertices);
-    let done = checkpoints.numbers::<u64>(vertices)?.map_or(0, |numbers| numbers[0] as u32);
+    let is_done = |change: f64| change <= options.tolerance;
+    let supersteps = match checkpoints.numbers::<u64>(vertices)? {
+        Some([_, change]) if is_done(f64::from_bits(change)) => 0,
+        Some([done, _]) => options.iterations.saturating_sub(done as u32),
+        None => options.iterations,
+    };
     let rows = [graph.out()];
-    let asked = Asked {
-        rows: &rows,
-        senders: vertices - graph.info().sinks,
-        supersteps: options.iterations.saturating_sub(done),
-        kept_bytes,
-        has_sparse: false,
-    };
-    let columns = match Plan::new::<PageRank>(job, &options.tuning, &asked) {
-        Some(plan) => Some(Columns::new(job, plan, &rows)?),
-        None => None,
-    };
-    let mut engine = match &columns {
-        Some(columns) => Engine::for_columns::<PageRank>(job, &options.tuning, kept_bytes, columns, start)?,
-        None => Engine::new::<PageRank>(job, vertices, &options.tuning, kept_bytes, start)?,
-    };
+    let senders = vertices - graph.info().sinks;
+    let asked = Asked { rows: &rows, senders, supersteps, kept_bytes, has_sparse: false };
+    let columns = Columns::new::<PageRank>(job, &options.tuning, &asked)?;
+    let tuning = &options.tuning;
+    let mut engine =
+        Engine::with_columns::<PageRank>(job, columns.as_ref(), vertices, tuning, kept_bytes, start)?;
     let (done, mut last_change) = match engine.take_up(&checkpoints)? {
         Some((_, numbers)) => (numbers[0] as u32, Some(f64::from_bits(numbers[1]))),
         None => (0, None),
     };
     for iteration in done + 1..=options.iterations {
-        if last_change.is_some_and(|change| change <= options.tolerance) {
+        if last_change.is_some_and(is_done) {
             break;
         }
         let step = match &columns {

@@ -337,6 +337,14 @@ impl Degrees {
         Ok(self.degrees[(u64::from(vertex) - self.page.start) as usize])
     }
 
+    /// Those from `vertex` to the end of its page.
+    pub fn from(&mut self, vertex: u32) -> Result<&[u32]> {
+        if !self.page.contains(&vertex.into()) {
+            self.load(vertex)?;
+        }
+        Ok(&self.degrees[(u64::from(vertex) - self.page.start) as usize..])
+    }
+
     #[inline(never)]
     fn load(&mut self, vertex: u32) -> Result<()> {
         let number = u64::from(vertex) / PAGE_VERTICES;

@@ -34,7 +34,7 @@ use inshore_store::Job;
 
 pub(crate) use back::{Direction, LooksBack};
 pub(crate) use chunks::Sender;
-pub(crate) use columns::{Asked, Columns, Plan};
+pub(crate) use columns::{Asked, Columns};
 pub(crate) use direct::Message;
 use direct::{Cells, Touched};
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
@@ -206,15 +206,21 @@ impl Needs {
 }
 
 impl Needs {
-    /// The free memory with which cells fit beside state on flash: windows and frontiers grow with it.
-    fn smallest_for_cells(&self, job: &Job, vertices: u64, cell_bytes: fn(u64, usize) -> u64) -> u64 {
+    /// The free memory with which cells fit beside states that take so much: windows and frontiers grow with it.
+    fn smallest_for_cells(
+        &self,
+        job: &Job,
+        vertices: u64,
+        cell_bytes: fn(u64, usize) -> u64,
+        state_bytes: u64,
+    ) -> u64 {
         let mut free = 0;
         loop {
             let (workers, window_bytes) = chunks::workers(job.budget().threads(), free, self.weighted);
             let needed = chunks::memory_bytes(workers, window_bytes, self.weighted)
                 + frontier::memory_bytes(frontier_keys(vertices, free))
                 + cell_bytes(vertices, workers)
-                + self.flash_bytes;
+                + state_bytes;
             if needed <= free {
                 return free;
             }
@@ -254,13 +260,14 @@ impl Layout {
             }
             if tuning.strategy.is_some() || tuning.regime.is_some() {
                 let (what, given) = ("updates in memory".to_string(), job.budget().memory_bytes());
-                let smallest = given - free + needs.smallest_for_cells(job, vertices, cell_bytes);
+                let states = if tuning.regime.is_none() { needs.flash_bytes } else { needs.state_bytes };
+                let smallest = given - free + needs.smallest_for_cells(job, vertices, cell_bytes, states);
                 return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
             }
         }
         let with_flash = free.saturating_sub(fixed + needs.flash_bytes);
         // State in memory pays where it is small.
-        let state_in_memory = needs.state_bytes <= with_flash / 4 && tuning.regime.is_none();
+        let state_in_memory = needs.state_bytes <= with_flash / 4 && tuning.regime != Some(Regime::External);
         let sort_bytes =
             if state_in_memory { free.saturating_sub(fixed + needs.state_bytes) } else { with_flash };
         Ok(layout(state_in_memory, false, sort_bytes))

@@ -36,7 +36,7 @@ pub(super) enum Place {
 pub(super) fn memory_bytes(plan: &Plan, columns: usize) -> u64 {
     let rows = plan.rows * (csr::CURSOR_BYTES as usize + taken_bytes(plan.windows * csr::WINDOW_BYTES));
     let gathered = taken_bytes(columns * plan.chunk_bytes) + taken_bytes(columns * FRAME_BYTES);
-    let written = 2 * write_bytes(plan) + columns * size_of::<Open>();
+    let written = 2 * write_bytes(plan) + open_bytes(columns) as usize;
     let held = if plan.state_in_memory { HELD_PIECE_BYTES } else { 0 };
     (plan.workers * (rows + gathered + written) + held) as u64
 }
@@ -57,14 +57,18 @@ pub(super) fn cut(job: &Job, plan: Plan, rows: Vec<Csr>, senders: Senders) -> Re
         chunk_bytes: plan.chunk_bytes,
         left: plan.held_bytes,
         spare: Vec::new(),
+        is_stopped: false,
     });
     let mut cutters = Vec::with_capacity(plan.workers);
     for range in parts(job, &rows, plan.workers)? {
         cutters.push((Cutter::new(job, plan, columns, bits, &held)?, range));
     }
     let work = |mut cutter: Cutter, range| -> Result<Cut> {
-        cutter.walk(&rows, range, &senders)?;
-        cutter.finish()
+        let cut = cutter.walk(&rows, range, &senders).and_then(|()| cutter.finish());
+        if cut.is_err() {
+            held.lock().expect("no panic under this lock").is_stopped = true;
+        }
+        cut
     };
     let cuts = std::thread::scope(|scope| {
         let work = &work;
@@ -113,6 +117,8 @@ struct Held {
     chunk_bytes: usize,
     left: u64,
     spare: Vec<Buffer>,
+    /// A worker failed.
+    is_stopped: bool,
 }
 
 impl Held {
@@ -137,8 +143,12 @@ pub(super) struct Cut {
     _lists: Reservation,
 }
 
-/// Memory of a chunk's place, in a list that may have twice the room, and of its checksum.
-pub(super) const LISTED_BYTES: u64 = 2 * size_of::<Chunk>() as u64 + 8;
+/// Memory of a chunk's place, and of its buffer or checksum, in lists that may have twice the room.
+pub(super) const LISTED_BYTES: u64 = 2 * (size_of::<Chunk>() + size_of::<Buffer>()) as u64;
+
+fn open_bytes(columns: usize) -> u64 {
+    (columns * (size_of::<Open>() + size_of::<Vec<Chunk>>())) as u64
+}
 
 /// What a column gathers.
 struct Open {
@@ -163,7 +173,9 @@ struct Cutter<'a> {
     file: Option<FileWriter>,
     written: u32,
     lists: Reservation,
-    listed: usize,
+    listed: u64,
+    /// Another worker failed.
+    is_stopped: bool,
 }
 
 impl<'a> Cutter<'a> {
@@ -182,8 +194,9 @@ impl<'a> Cutter<'a> {
             held: Vec::new(),
             file: None,
             written: 0,
-            lists: job.budget().reserve((columns * size_of::<Open>()) as u64, "columns")?,
+            lists: job.budget().reserve(open_bytes(columns), "columns")?,
             listed: 0,
+            is_stopped: false,
         })
     }
 
@@ -197,6 +210,9 @@ impl<'a> Cutter<'a> {
         let mut rows = rows.iter().map(deep).collect::<Result<Vec<_>>>()?;
         let job = self.job;
         for vertex in range {
+            if self.is_stopped {
+                return Ok(());
+            }
             let mut degree = 0;
             for rows in &mut rows {
                 degree += u64::from(rows.start(vertex as u32)?);
@@ -286,11 +302,16 @@ impl<'a> Cutter<'a> {
 
     /// Puts a column's chunk away.
     fn close(&mut self, column: usize) -> Result<()> {
-        let fresh = self.room.lock().expect("no panic under this lock").take()?;
+        let mut room = self.room.lock().expect("no panic under this lock");
+        self.is_stopped = room.is_stopped;
+        let fresh = room.take()?;
+        drop(room);
         let open = &mut self.open[column];
         let place = match fresh {
-            Some(fresh) => {
-                self.held.push(std::mem::replace(&mut open.chunk, fresh));
+            Some(mut fresh) => {
+                // A copy, so that nothing of what columns gather in is kept.
+                fresh[..open.filled].copy_from_slice(&open.chunk[..open.filled]);
+                self.held.push(fresh);
                 Place::Held { number: (self.held.len() - 1) as u32 }
             }
             None => {
@@ -305,9 +326,7 @@ impl<'a> Cutter<'a> {
             }
         };
         self.listed += 1;
-        // Lists have up to twice the room.
-        self.lists
-            .resize((self.open.len() * size_of::<Open>() + self.listed * LISTED_BYTES as usize) as u64)?;
+        self.lists.resize(open_bytes(self.open.len()) + self.listed * LISTED_BYTES)?;
         let open = &mut self.open[column];
         open.chunks.push(Chunk { place, edges: open.edges });
         (open.filled, open.edges) = (0, 0);
@@ -324,6 +343,7 @@ impl<'a> Cutter<'a> {
             }
         }
         let file = self.file.map(FileWriter::finish).transpose()?;
+        self.lists.resize((self.open.len() * size_of::<Vec<Chunk>>()) as u64 + self.listed * LISTED_BYTES)?;
         let chunks = self.open.into_iter().map(|open| open.chunks).collect();
         Ok(Cut { chunks, held: self.held, file, _lists: self.lists })
     }

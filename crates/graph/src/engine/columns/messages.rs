@@ -14,10 +14,12 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// Messages that are written at once.
 const STAGED: usize = 1024;
 
-/// Memory of the writer, and then of readers.
-pub(super) fn flash_memory_bytes(readers: usize) -> u64 {
+/// Memory of the writer, and then of readers, and of checksums of so many bytes.
+pub(super) fn flash_memory_bytes(readers: usize, bytes: u64) -> u64 {
     let writer = 2 * WINDOW_BYTES + STAGED * 16;
-    writer.max(readers * taken_bytes(WINDOWS * WINDOW_BYTES)) as u64
+    // Their list may have twice the room.
+    let sums = 8 * (bytes / BLOCK_BYTES as u64 + 1);
+    sums + writer.max(readers * taken_bytes(WINDOWS * WINDOW_BYTES)) as u64
 }
 
 /// The messages of a superstep.

@@ -44,7 +44,7 @@ use super::{
 };
 use crate::{
     Error, Regime, Result, Tuning,
-    csr::{self, Csr, Degrees, RANGE_UNIT, parallel_ranges},
+    csr::{self, Csr, Degrees, PAGE_VERTICES, parallel_ranges},
     turns::Turns,
 };
 
@@ -54,10 +54,13 @@ type Packing = inshore_sortreduce::Packing<u64, ()>;
 const CACHE_BYTES: u64 = 4 << 20;
 /// Columns begin at multiples of this many vertices: whole blocks of vertex state.
 const WIDTH_UNIT: u64 = 16 << 10;
+const WIDTH_MAX: u64 = 1 << 31;
 const CHUNK_BYTES_MIN: usize = 8 << 10;
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Bytes that a packed edge takes, at most: numbers of four bytes, and of senders with few edges.
-const EDGE_BYTES_MAX: u64 = 6;
+/// Bytes that a packed edge is taken to need in the estimate of lists: twice what it needs in most graphs.
+const EDGE_BYTES: u64 = 6;
+/// Columns that are taken to be needed before their width is known.
+const COLUMNS_USUAL: u64 = 64;
 /// From so much free memory on buffers are as large as is good for a drive.
 const LARGE_BYTES: u64 = 48 << 20;
 /// Memory that is left for what is not told.
@@ -65,7 +68,7 @@ const SLACK_BYTES: u64 = 128 << 10;
 
 /// How columns are cut and what lies where.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+struct Plan {
     workers: usize,
     /// Vertices in a column.
     width: u64,
@@ -74,6 +77,8 @@ pub(crate) struct Plan {
     /// Edges of so many bytes stay in memory.
     held_bytes: u64,
     messages_in_memory: bool,
+    /// Bytes of all messages.
+    message_bytes: u64,
     state_in_memory: bool,
     /// How many rows are cut, and the windows of edges that a worker has for each of them.
     rows: usize,
@@ -82,7 +87,7 @@ pub(crate) struct Plan {
     has_sparse: bool,
 }
 
-/// What [`Plan::new`] is asked.
+/// What [`Columns::new`] is asked.
 pub(crate) struct Asked<'a> {
     /// All whose edges are walked along.
     pub rows: &'a [&'a Csr],
@@ -98,7 +103,7 @@ pub(crate) struct Asked<'a> {
 
 impl Plan {
     /// `None` where other ways are better, or nothing else fits.
-    pub fn new<P: VertexProgram>(job: &Job, tuning: &Tuning, asked: &Asked) -> Option<Plan> {
+    fn new<P: VertexProgram>(job: &Job, tuning: &Tuning, asked: &Asked) -> Option<Plan> {
         if tuning.strategy.is_some() || P::WEIGHTED {
             return None;
         }
@@ -115,6 +120,7 @@ impl Plan {
         }
         let beside = frontier::memory_bytes(frontier_keys(vertices, free))
             + (threads * asked.rows.len()) as u64 * csr::CURSOR_BYTES
+            + senders::memory_bytes(vertices)
             + SLACK_BYTES;
         let sparse = if asked.has_sparse {
             let (workers, window_bytes) = chunks::workers(threads, free, false);
@@ -129,10 +135,11 @@ impl Plan {
         let in_cache = (CACHE_BYTES / message_bytes).next_multiple_of(WIDTH_UNIT);
         let plan = Plan {
             workers: threads,
-            width: tuning.column_vertices.unwrap_or(in_cache),
+            width: tuning.column_vertices.unwrap_or(in_cache).clamp(1, WIDTH_MAX),
             chunk_bytes: if is_forced { CHUNK_BYTES_MIN } else { chunk_bytes },
             held_bytes: 0,
             messages_in_memory: true,
+            message_bytes: asked.senders * message_bytes,
             state_in_memory: true,
             rows: asked.rows.len(),
             windows,
@@ -162,18 +169,18 @@ impl Plan {
             return fits(plan, flash_bytes);
         }
         // Messages are read for each column: as few as can be.
-        let lists = plan.lists_bytes(entries);
+        let lists = plan.lists_bytes(entries, COLUMNS_USUAL);
         let room = free.checked_sub(flash_bytes + plan.beside_cells() + lists)?;
         let cells = whole_bytes(room / threads as u64) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
         let columns = vertices.div_ceil(cells.max(WIDTH_UNIT));
-        let width = vertices.div_ceil(columns).next_multiple_of(WIDTH_UNIT);
+        let width = vertices.div_ceil(columns).next_multiple_of(WIDTH_UNIT).min(WIDTH_MAX);
         let plan = fits(Plan { width, ..plan }, flash_bytes)?;
         plan.pays(entries, asked, message_bytes).then_some(plan)
     }
 
-    /// Memory of places and checksums of chunks.
-    fn lists_bytes(&self, entries: u64) -> u64 {
-        entries * EDGE_BYTES_MAX / self.chunk_bytes as u64 * cut::LISTED_BYTES
+    /// Memory of places and checksums of chunks, the last one of each worker and column among them.
+    fn lists_bytes(&self, entries: u64, columns: u64) -> u64 {
+        (entries * EDGE_BYTES / self.chunk_bytes as u64 + self.workers as u64 * columns) * cut::LISTED_BYTES
     }
 
     /// Memory of workers beside cells and what is fixed.
@@ -181,7 +188,7 @@ impl Plan {
         let messages = match self.messages_in_memory {
             true => 0,
             // The readers', or before them the writer's.
-            false => messages::flash_memory_bytes(self.workers),
+            false => messages::flash_memory_bytes(self.workers, self.message_bytes),
         };
         messages + self.workers as u64 * read::memory_bytes(self.chunk_bytes)
     }
@@ -198,7 +205,7 @@ impl Plan {
         let cells = taken_bytes(self.width as usize * message_bytes as usize) as u64 * self.workers as u64;
         let mut plan = self;
         loop {
-            let lists = plan.lists_bytes(entries);
+            let lists = plan.lists_bytes(entries, columns as u64);
             let cutting = lists + cut::memory_bytes(&plan, columns);
             let running = lists + fixed + cells + plan.beside_cells();
             if cutting <= free && running <= free {
@@ -253,11 +260,21 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Cuts the edges of all `rows`, which belong to the same vertices.
-    pub fn new(job: &Job, plan: Plan, rows: &[&Csr]) -> Result<Columns> {
-        let rows: Vec<Csr> = rows.iter().map(|rows| rows.unweighted()).collect();
+    /// Cuts the edges that are asked for, where that is better than other ways; all rows belong to the same vertices. `None`
+    /// too where the store has no room for it.
+    pub fn new<P: VertexProgram>(job: &Job, tuning: &Tuning, asked: &Asked) -> Result<Option<Columns>> {
+        let Some(plan) = Plan::new::<P>(job, tuning, asked) else { return Ok(None) };
+        tracing::debug!(?plan, "columns");
+        let rows: Vec<Csr> = asked.rows.iter().map(|rows| rows.unweighted()).collect();
         let senders = Senders::new(job, &rows, plan.workers)?;
-        cut::cut(job, plan, rows, senders)
+        match cut::cut(job, plan, rows, senders) {
+            Ok(columns) => Ok(Some(columns)),
+            Err(Error::Store(error)) if error.is_no_space() && tuning.column_vertices.is_none() => {
+                tracing::debug!("no room for columns");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn vertices(&self) -> u64 {
@@ -287,15 +304,18 @@ impl Columns {
 }
 
 impl<S: State> Engine<S> {
-    /// As [`Engine::new`], for supersteps by columns.
-    pub fn for_columns<P: VertexProgram<State = S>>(
+    /// As [`Engine::new`], for supersteps by columns if there are any.
+    pub fn with_columns<P: VertexProgram<State = S>>(
         job: &Job,
+        columns: Option<&Columns>,
+        vertices: u64,
         tuning: &Tuning,
         kept_bytes: u64,
-        columns: &Columns,
         initial: impl Fn(u32) -> S,
     ) -> Result<Engine<S>> {
-        let (plan, vertices) = (columns.plan, columns.vertices());
+        let Some(Columns { plan, .. }) = columns else {
+            return Self::new::<P>(job, vertices, tuning, kept_bytes, initial);
+        };
         let free = job.budget().free_bytes().saturating_sub(kept_bytes);
         let (workers, window_bytes) = chunks::workers(job.budget().threads(), free, false);
         let frontier_keys = frontier_keys(vertices, free);
@@ -357,8 +377,9 @@ impl<S: State> Engine<S> {
                 job.check_cancelled()?;
                 let added = worker.add_up(program, columns, column)?;
                 job.progress().add(added);
-                // The list of active vertices is in order.
-                let turn = if collect { turns.wait(column) } else { turns.any() };
+                // Lists of active vertices and states on flash are written in order.
+                let in_order = collect || !plan.state_in_memory;
+                let turn = if in_order { turns.wait(column) } else { turns.any() };
                 let Some(mut turn) = turn else { return Ok(()) };
                 let range = columns.range(column);
                 let cells = &worker.cells.typed::<P::Message>()[..(range.end - range.start) as usize];
@@ -439,16 +460,21 @@ fn walk(
     mut each: impl FnMut(u32, u32) -> Result<u64>,
 ) -> Result<u64> {
     let mut degrees = rows.iter().map(|rows| Degrees::new(job, rows)).collect::<Result<Vec<_>>>()?;
-    let mut sum = 0;
-    for vertex in range {
-        if vertex.is_multiple_of(RANGE_UNIT) {
-            job.check_cancelled()?;
-        }
-        let mut degree = 0u32;
+    let mut sums = [0u32; PAGE_VERTICES as usize];
+    let (mut sum, mut start) = (0, range.start);
+    while start < range.end {
+        job.check_cancelled()?;
+        let end = ((start / PAGE_VERTICES + 1) * PAGE_VERTICES).min(range.end);
+        let sums = &mut sums[..(end - start) as usize];
+        sums.fill(0);
         for degrees in &mut degrees {
-            degree = degree.saturating_add(degrees.of(vertex as u32)?);
+            let page = degrees.from(start as u32)?;
+            sums.iter_mut().zip(page).for_each(|(sum, degree)| *sum = sum.saturating_add(*degree));
         }
-        sum += each(vertex as u32, degree)?;
+        for (vertex, &degree) in (start as u32..).zip(&*sums) {
+            sum += each(vertex, degree)?;
+        }
+        start = end;
     }
     Ok(sum)
 }
@@ -473,61 +499,82 @@ impl<'a, M: Message> Worker<'a, M> {
         cells.fill(P::NOTHING);
         self.messages.begin()?;
         let packing = Packing::new().expect("words are packed");
-        let mut adding = Adding { program, bits: columns.bits, cells, messages: &mut self.messages };
+        let mut adding = Adding { program, cells, messages: &mut self.messages };
         // One frame is unpacked ahead, so that what its edges need is asked for while those before are added.
-        let mut frames = [[0; FRAME_RECORDS]; 2];
-        let [frame, next] = &mut frames;
-        let (mut frame, mut next, mut count, mut added) = (frame, next, 0, 0);
+        let mut keys = [0; FRAME_RECORDS];
+        let [frame, next] = &mut [Frame::new(), Frame::new()];
+        let (mut frame, mut next, mut added) = (frame, next, 0);
         for cut in &columns.cuts {
             self.chunks.begin(cut, column);
             while let Some((mut bytes, mut edges)) = self.chunks.next()? {
                 added += edges as u64;
                 while edges > 0 {
-                    let used = packing.unpack(bytes, next, &mut [(); FRAME_RECORDS]);
+                    let used = packing.unpack(bytes, &mut keys, &mut [(); FRAME_RECORDS]);
                     bytes = &bytes[used.map_err(|BadFrame| columns.bad_frame())?..];
-                    adding.add(&frame[..count], next)?;
+                    next.fill(&keys, columns.bits, edges.min(FRAME_RECORDS));
+                    edges -= next.count;
+                    adding.add(frame, next)?;
                     std::mem::swap(&mut frame, &mut next);
-                    count = edges.min(FRAME_RECORDS);
-                    edges -= count;
                 }
             }
         }
-        adding.add(&frame[..count], &[])?;
+        next.count = 0;
+        adding.add(frame, next)?;
         Ok(added)
+    }
+}
+
+/// Edges in the order of senders.
+struct Frame {
+    senders: [u32; FRAME_RECORDS],
+    places: [u32; FRAME_RECORDS],
+    count: usize,
+}
+
+impl Frame {
+    fn new() -> Frame {
+        Frame { senders: [0; FRAME_RECORDS], places: [0; FRAME_RECORDS], count: 0 }
+    }
+
+    /// Takes keys apart.
+    fn fill(&mut self, keys: &[u64; FRAME_RECORDS], bits: u32, count: usize) {
+        let mask = (1u64 << bits) - 1;
+        for ((sender, place), key) in self.senders.iter_mut().zip(&mut self.places).zip(keys) {
+            (*sender, *place) = ((key >> bits) as u32, (key & mask) as u32);
+        }
+        self.count = count;
     }
 }
 
 /// Adds the messages of edges to cells.
 struct Adding<'a, 'm, P, M> {
     program: &'a P,
-    bits: u32,
     cells: &'a mut [M],
     messages: &'a mut MessageReader<'m, M>,
 }
 
 impl<P: VertexProgram<Message = M>, M: Message> Adding<'_, '_, P, M> {
-    /// Adds those of `keys`, and asks for what `next` will need.
-    fn add(&mut self, mut keys: &[u64], next: &[u64]) -> Result<()> {
-        let (bits, mask) = (self.bits, (1u64 << self.bits) - 1);
-        let mut place = 0;
-        while let Some(&first) = keys.first() {
-            let (start, window) = self.messages.window(first >> bits)?;
-            let end = start + window.len() as u64;
-            let is_all = keys.last().is_some_and(|last| last >> bits < end);
-            let inside = if is_all { keys.len() } else { keys.partition_point(|key| key >> bits < end) };
-            let (here, later) = keys.split_at(inside);
-            for key in here {
-                if let Some(next) = next.get(place) {
-                    prefetch(&self.cells[(next & mask) as usize]);
-                    if let Some(message) = window.get(((next >> bits) - start) as usize) {
-                        prefetch(message);
-                    }
+    /// Adds those of `frame`, and asks for what `next` will need.
+    fn add(&mut self, frame: &Frame, next: &Frame) -> Result<()> {
+        let mut done = 0;
+        while done < frame.count {
+            let (start, window) = self.messages.window(frame.senders[done].into())?;
+            let (start, end) = (start as u32, start + window.len() as u64);
+            let left = &frame.senders[done..frame.count];
+            let is_all = left.last().is_some_and(|&last| u64::from(last) < end);
+            let inside = if is_all { left.len() } else { left.partition_point(|&s| u64::from(s) < end) };
+            let here = done..done + inside;
+            let edges = frame.senders[here.clone()].iter().zip(&frame.places[here.clone()]);
+            let later = next.senders[here.clone()].iter().zip(&next.places[here]);
+            for ((sender, place), (next_sender, next_place)) in edges.zip(later) {
+                prefetch(&self.cells[*next_place as usize]);
+                if let Some(message) = window.get(next_sender.wrapping_sub(start) as usize) {
+                    prefetch(message);
                 }
-                place += 1;
-                let cell = &mut self.cells[(key & mask) as usize];
-                *cell = self.program.reduce(*cell, window[((key >> bits) - start) as usize]);
+                let cell = &mut self.cells[*place as usize];
+                *cell = self.program.reduce(*cell, window[(sender - start) as usize]);
             }
-            keys = later;
+            done += inside;
         }
         Ok(())
     }

@@ -15,13 +15,17 @@ pub(super) struct Senders {
     _memory: Reservation,
 }
 
+/// Memory of the numbers, and of what threads count, in lists that may have twice the room.
+pub(super) fn memory_bytes(vertices: u64) -> u64 {
+    vertices.div_ceil(RANGE_UNIT) * (8 + 2 * 16)
+}
+
 impl Senders {
     /// Reads the index of each of `rows` once.
     pub fn new(job: &Job, rows: &[Csr], threads: usize) -> Result<Senders> {
         let vertices = rows[0].vertices;
         let units = vertices.div_ceil(RANGE_UNIT) as usize;
-        // And what threads count, in lists that may have twice the room.
-        let memory = job.budget().reserve((units * (8 + 2 * 16)) as u64, "numbers of senders")?;
+        let memory = job.budget().reserve(memory_bytes(vertices), "numbers of senders")?;
         let counted = parallel_ranges(vertices, vec![Vec::new(); threads], |counted, range| {
             let mut start = range.start;
             while start < range.end {
