@@ -229,6 +229,7 @@ fn how(summary: &Summary) -> Vec<(&'static str, String)> {
         strategy => format!("combined by the {strategy} strategy"),
     };
     let regime = match (summary.state, &summary.strategy[..]) {
+        _ if summary.edges_held => "in memory: vertices and edges",
         ("memory", "columns") => "semi-external: vertices in memory, edges as far as they fit",
         ("memory", "dense" | "look-up" | "union-find") => "semi-external: vertices in memory, edges on flash",
         (_, "dense") => "semi-external: updates in memory, states and edges on flash",

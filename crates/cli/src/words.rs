@@ -718,6 +718,8 @@ pub struct Check {
 /// What of a graph lies in memory.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Regime {
+    /// What is known of vertices, their updates, and edges where they are walked along more than once
+    Memory,
     /// What is known of vertices and their updates (communities and clustering: where it fits)
     SemiExternal,
     /// Neither: states lie on flash, updates are combined a part at a time
@@ -727,6 +729,7 @@ pub enum Regime {
 impl From<Regime> for graph::Regime {
     fn from(regime: Regime) -> Self {
         match regime {
+            Regime::Memory => graph::Regime::Memory,
             Regime::SemiExternal => graph::Regime::SemiExternal,
             Regime::External => graph::Regime::External,
         }

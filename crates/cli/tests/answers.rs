@@ -184,6 +184,9 @@ fn the_regime_does_not_change_the_answer() {
         assert!(external.stderr.contains("regime          external"), "{verb}: {}", external.stderr);
     }
     folder.run("graph pagerank k --regime external --strategy dense").exits(2);
+    let said = folder.run("graph betweenness k --sources 4 --regime memory --explain").ok();
+    assert!(said.stderr.contains("regime          in memory: vertices and edges"), "{}", said.stderr);
+    assert!(said.stderr.contains("reading edges into memory"), "{}", said.stderr);
     folder.run("graph generate kronecker --scale 20 --edge-factor 1 --name large").ok();
     let said = folder.run("graph pagerank large --memory 12MiB --regime semi-external").exits(2);
     assert!(said.stderr.contains("the smallest budget that works is 21.0 MiB"), "{}", said.stderr);

@@ -41,6 +41,9 @@ pub struct Summary {
     /// How updates were combined: "columns", "dense", "partition", "merge", or several of them; "look-up" where there were none,
     /// since vertices looked at their neighbours, and "union-find" where edges joined trees.
     pub strategy: String,
+    /// Whether edges lay in memory too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub edges_held: bool,
     /// Vertices that were reached (BFS, shortest paths), with the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reached: Option<u64>,
@@ -80,6 +83,8 @@ pub struct Tuning {
 /// What of a graph lies in memory while a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regime {
+    /// What is known of vertices, their updates, and the edges where they are walked along more than once.
+    Memory,
     /// What is known of vertices, and their updates.
     SemiExternal,
     /// Neither: states lie on flash, and updates are combined a part at a time or by sort-reduce.

@@ -45,7 +45,18 @@ pub(crate) const LIST_BLOCK_BYTES: usize = PAGE_BYTES;
 
 /// A finished file. Clones share it; any thread may read.
 #[derive(Clone, Debug)]
-pub struct CheckedFile(Arc<Inner>);
+pub struct CheckedFile(Arc<Inner>, Option<Arc<Held>>);
+
+/// The bytes of a file in memory, in pieces of [`HELD_PIECE_BYTES`].
+#[derive(Debug)]
+struct Held(Vec<Buffer>);
+
+/// A huge page.
+const HELD_PIECE_BYTES: usize = 2 << 20;
+/// Pieces that are made at once: the number of mappings of a process is limited.
+const HELD_PIECES: usize = 32;
+/// Pieces that are on their way at once.
+const HELD_AHEAD: usize = 4;
 
 #[derive(Debug)]
 struct Inner {
@@ -170,7 +181,7 @@ impl CheckedFile {
             _kept: kept,
         };
         let (len, block_bytes) = (record.len, record.block_bytes as usize);
-        CheckedFile(Arc::new(Inner { name, len, block_bytes, map: Map::Dataset(Box::new(map)) }))
+        CheckedFile(Arc::new(Inner { name, len, block_bytes, map: Map::Dataset(Box::new(map)) }), None)
     }
 
     pub(crate) fn of_scratch(
@@ -182,7 +193,7 @@ impl CheckedFile {
         reservation: Reservation,
     ) -> Self {
         let map = Map::Scratch { extents, sums, _reservation: reservation };
-        CheckedFile(Arc::new(Inner { name, len, block_bytes, map }))
+        CheckedFile(Arc::new(Inner { name, len, block_bytes, map }), None)
     }
 
     fn map(&self) -> &DatasetMap {
@@ -290,6 +301,48 @@ impl CheckedFile {
         (0..count as u64).try_for_each(|extent| map.look_up(job, self, extent).map(drop))
     }
 
+    /// Memory that [`Self::hold`] takes of a file of `len` bytes.
+    pub fn held_bytes(len: u64) -> u64 {
+        let pieces = len.div_ceil(HELD_PIECE_BYTES as u64);
+        let list = pieces * size_of::<Buffer>() as u64;
+        list + pieces * HELD_PIECE_BYTES as u64
+    }
+
+    /// The same file with its bytes in memory, which are checked now: later reads are copies. `each` is told the bytes of each
+    /// piece that has come.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`]; [`Error::Io`] and [`Error::Damaged`]; cancellation.
+    pub fn hold(&self, job: &Job, mut each: impl FnMut(u64)) -> Result<CheckedFile> {
+        let count = self.0.len.div_ceil(HELD_PIECE_BYTES as u64) as usize;
+        let (mut spare, mut pieces) = (Vec::new(), Vec::with_capacity(count));
+        let mut flying = std::collections::VecDeque::with_capacity(HELD_AHEAD);
+        for number in 0..count + HELD_AHEAD {
+            job.check_cancelled()?;
+            if number >= HELD_AHEAD.min(count)
+                && let Some(pending) = flying.pop_front()
+            {
+                let pending: PendingRead = pending;
+                let (buffer, range) = pending.wait()?;
+                each(range.len() as u64);
+                pieces.push(buffer);
+            }
+            if number < count {
+                if spare.is_empty() {
+                    let made = HELD_PIECES.min(count - number);
+                    let buffers = Buffer::zeroed(job.budget(), made * HELD_PIECE_BYTES, "a file in memory")?;
+                    spare = buffers.split(HELD_PIECE_BYTES);
+                }
+                let start = (number * HELD_PIECE_BYTES) as u64;
+                let end = (start + HELD_PIECE_BYTES as u64).min(self.0.len);
+                let buffer = spare.pop().expect("made above");
+                flying.push_back(self.submit_read(job, start..end, buffer)?);
+            }
+        }
+        assert!(flying.is_empty() && pieces.len() == count, "all pieces came");
+        Ok(CheckedFile(self.0.clone(), Some(Arc::new(Held(pieces)))))
+    }
+
     /// What errors call it: the name in the scratch folder, or `dataset/file`.
     pub fn name(&self) -> &str {
         &self.0.name
@@ -333,6 +386,20 @@ impl CheckedFile {
         let len = (touched.end - touched.start) as usize;
         assert!(buffer.len() >= len, "buffer of {} bytes for {len}", buffer.len());
         let start = (range.start - touched.start) as usize;
+        let wanted = start..start + (range.end - range.start) as usize;
+        if let Some(held) = &self.1 {
+            let mut buffer = buffer;
+            held.copy(touched.start, &mut buffer[..len]);
+            let source = Source::Held(buffer);
+            return Ok(PendingRead {
+                source,
+                job: job.clone(),
+                file: self.clone(),
+                touched,
+                expected: Vec::new(),
+                wanted,
+            });
+        }
         let (mut parts, mut expected) = (Vec::new(), Vec::new());
         for (extent, offset, range) in pieces(touched.clone()) {
             let blocks = offset / self.0.block_bytes..(offset + range.len()).div_ceil(self.0.block_bytes);
@@ -345,12 +412,12 @@ impl CheckedFile {
             Map::Dataset(_) => None,
         };
         Ok(PendingRead {
-            pending: job.submit(Direction::Read, parts, buffer, extents),
+            source: Source::Device(job.submit(Direction::Read, parts, buffer, extents)),
             job: job.clone(),
             file: self.clone(),
             touched,
             expected,
-            wanted: start..start + (range.end - range.start) as usize,
+            wanted,
         })
     }
 
@@ -589,10 +656,31 @@ fn check(name: &str, offset: u64, bytes: &[u8], block_bytes: usize, expected: &[
     Ok(())
 }
 
+impl Held {
+    /// Copies what begins at `start` to `out`.
+    fn copy(&self, start: u64, out: &mut [u8]) {
+        let (mut number, mut offset) = (start as usize / HELD_PIECE_BYTES, start as usize % HELD_PIECE_BYTES);
+        let mut copied = 0;
+        while copied < out.len() {
+            let count = (out.len() - copied).min(HELD_PIECE_BYTES - offset);
+            out[copied..copied + count].copy_from_slice(&self.0[number][offset..offset + count]);
+            (copied, number, offset) = (copied + count, number + 1, 0);
+        }
+    }
+}
+
+/// Where a read comes from.
+#[derive(Debug)]
+enum Source {
+    Device(Pending),
+    /// Copied and checked already.
+    Held(Buffer),
+}
+
 /// A read on its way.
 #[derive(Debug)]
 pub struct PendingRead {
-    pending: Pending,
+    source: Source,
     job: Job,
     file: CheckedFile,
     touched: Range<u64>,
@@ -607,7 +695,13 @@ impl PendingRead {
     /// # Panics
     /// Where there are none.
     pub fn wait_any(reads: &[PendingRead]) -> usize {
-        Pending::wait_any(reads.iter().map(|read| &read.pending))
+        let held = reads.iter().position(|read| matches!(read.source, Source::Held(_)));
+        held.unwrap_or_else(|| {
+            Pending::wait_any(reads.iter().filter_map(|read| match &read.source {
+                Source::Device(pending) => Some(pending),
+                Source::Held(_) => None,
+            }))
+        })
     }
 
     /// Waits, checks, and gives the buffer back with the place of the wanted bytes in it. Where a dataset has a second
@@ -616,7 +710,11 @@ impl PendingRead {
     /// # Errors
     /// [`Error::Io`] and [`Error::Damaged`].
     pub fn wait(self) -> Result<(Buffer, Range<usize>)> {
-        let (mut buffer, result) = self.pending.wait();
+        let pending = match self.source {
+            Source::Held(buffer) => return Ok((buffer, self.wanted)),
+            Source::Device(pending) => pending,
+        };
+        let (mut buffer, result) = pending.wait();
         let (file, name) = (&self.file, &self.file.0.name);
         let len = (self.touched.end - self.touched.start) as usize;
         let failed = result.err().map(|error| {
@@ -704,6 +802,49 @@ mod tests {
             }
         }
         assert_eq!((job.budget().reserved_bytes(), job.extents_in_use()), (0, 0));
+    }
+
+    #[test]
+    fn a_file_in_memory_reads_as_it_does_on_its_drive() {
+        let (_folder, job) = test_job(64 << 20, &[]);
+        for len in [0, 1, 4097, HELD_PIECE_BYTES, HELD_PIECE_BYTES + 1, 5 * HELD_PIECE_BYTES + 4095] {
+            let bytes = pattern(len);
+            let file = write(&job, &bytes, 1 << 20).unwrap();
+            let before = job.budget().reserved_bytes();
+            let mut came = 0;
+            let held = file.hold(&job, |bytes| came += bytes).unwrap();
+            assert_eq!(came, len as u64);
+            assert!(job.budget().reserved_bytes() - before <= CheckedFile::held_bytes(len as u64));
+            let reads = job.counters().bytes_read();
+            for start in [0, 1, 4096, HELD_PIECE_BYTES - 1, HELD_PIECE_BYTES, 3 * HELD_PIECE_BYTES + 7] {
+                for end in [1, 4096, HELD_PIECE_BYTES + 1, len] {
+                    let (start, end) = (start.min(len), end.min(len));
+                    if start <= end {
+                        let got = read(&job, &held, start as u64..end as u64).unwrap();
+                        assert!(got == bytes[start..end], "{start}..{end} of {len}");
+                    }
+                }
+            }
+            assert_eq!(job.counters().bytes_read(), reads, "nothing more was read");
+        }
+        assert_eq!(job.budget().reserved_bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_damaged_is_not_held() {
+        let (_folder, device, store, job) = with_dataset(&pattern(100_000));
+        let hold = || store.dataset("data").unwrap().file("bytes").unwrap().hold(&job, |_| {});
+        device.set(&[]);
+        hold().unwrap();
+        let (reads, ..) = device.counts();
+        assert!(reads >= 2, "a header and the bytes");
+        // The bytes come last.
+        for fault in [Fault::FlipRead(reads - 1), Fault::FailRead(reads - 1)] {
+            device.set(&[fault]);
+            assert!(hold().is_err(), "{fault:?}");
+        }
+        device.set(&[]);
+        assert_eq!(read(&job, &hold().unwrap(), 0..100_000).unwrap(), pattern(100_000));
     }
 
     #[test]

@@ -147,6 +147,10 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
     let kept_bytes = checkpoints.bytes::<Centrality>(vertices);
     let mut engine = Engine::new::<Outwards>(job, vertices, &options.tuning, kept_bytes, |_| fresh)?;
     let done = engine.take_up(&checkpoints)?.map_or(0, |(_, numbers)| numbers[0]);
+    let mut rows = vec![graph.out().unweighted()];
+    if graph.info().directed {
+        rows.push(in_edges.unweighted());
+    }
     let sources = (1..).zip(draw(vertices, options.sources, options.seed));
     for (number, source) in sources.skip(done as usize) {
         let mut log = KeyLog::new(job)?;
@@ -155,14 +159,16 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
         let mut level = 0;
         while !active.is_empty() {
             level += 1;
-            let rows = [graph.out()];
-            active = engine.superstep(&mut Outwards { level }, &rows, &active, true, Some(&mut log))?.active;
+            engine.hold(&mut rows, kept_bytes)?;
+            active =
+                engine.superstep(&mut Outwards { level }, &[&rows[0]], &active, true, Some(&mut log))?.active;
             log.end_level();
         }
         // The last list is empty, and nobody lies before the source.
         for reached in log.into_levels()?.skip(1) {
             level -= 1;
-            engine.superstep(&mut Back { level }, &[&in_edges], &reached, false, None)?;
+            let in_edges = rows.last().expect("out-edges at least");
+            engine.superstep(&mut Back { level }, &[in_edges], &reached, false, None)?;
         }
         engine.for_each(|vertex, state| {
             if !(state.paths.is_finite() && state.dependency.is_finite()) {

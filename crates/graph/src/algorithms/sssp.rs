@@ -124,8 +124,10 @@ pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
         Some((active, _)) => active,
         None => Frontier::one(source),
     };
+    let mut rows = [graph.out().clone()];
     while !active.is_empty() {
-        active = engine.superstep(&mut program, &[graph.out()], &active, true, None)?.active;
+        engine.hold(&mut rows, kept_bytes)?;
+        active = engine.superstep(&mut program, &[&rows[0]], &active, true, None)?.active;
         let negative = f64::from_bits(program.negative.load(Ordering::Relaxed));
         if negative < 0.0 {
             return Err(bad(negative.to_string(), "weights of 0 or more"));

@@ -78,6 +78,23 @@ impl Csr {
         })
     }
 
+    /// Memory that [`Self::hold`] takes.
+    pub fn held_bytes(&self) -> u64 {
+        let files = [Some(&self.index), Some(&self.edges), self.weights.as_ref()];
+        files.into_iter().flatten().map(|file| CheckedFile::held_bytes(file.len())).sum()
+    }
+
+    /// The same in memory.
+    pub fn hold(&self, job: &Job) -> Result<Csr> {
+        let files = [Some(&self.index), Some(&self.edges), self.weights.as_ref()];
+        let bytes = files.into_iter().flatten().map(CheckedFile::len).sum();
+        job.start_phase("reading edges into memory", "bytes", bytes);
+        let hold = |file: &CheckedFile| file.hold(job, |bytes| job.progress().add(bytes));
+        let (index, edges) = (hold(&self.index)?, hold(&self.edges)?);
+        let weights = self.weights.as_ref().map(hold).transpose()?;
+        Ok(Csr { index, edges, weights, ..self.clone() })
+    }
+
     /// The same, whose readers leave weights where they are.
     pub fn unweighted(&self) -> Csr {
         Csr { weights: None, ..self.clone() }

@@ -117,6 +117,9 @@ impl<P: VertexProgram> Operation for Reduce<P> {
 /// Supersteps that a job's report tells one by one.
 const PHASES_MAX: u32 = 64;
 
+/// Memory that is left beside rows in memory, for logs, cursors and what comes after supersteps.
+const BESIDE_HELD_BYTES: u64 = 4 << 20;
+
 /// Rows as short as this are pushed edge by edge.
 const SHORT_ROW: usize = 64;
 
@@ -304,6 +307,8 @@ pub(crate) struct Engine<S: State> {
     strategies: Vec<Strategy>,
     /// Whether a superstep went by columns.
     has_columns: bool,
+    /// Whether rows lie in memory; `None` before that was decided.
+    holding: Option<bool>,
 }
 
 impl<S: State> Engine<S> {
@@ -362,7 +367,39 @@ impl<S: State> Engine<S> {
             edges_traversed: 0,
             strategies: Vec::new(),
             has_columns: false,
+            holding: None,
         })
+    }
+
+    /// Puts `rows` into memory where these and what supersteps need beside `kept_bytes` fit, once as many edges were walked
+    /// along as they have: who comes that far may walk as far again.
+    pub fn hold(&mut self, rows: &mut [Csr], kept_bytes: u64) -> Result<()> {
+        let is_forced = self.tuning.regime == Some(Regime::Memory);
+        let entries: u64 = rows.iter().map(|rows| rows.entries).sum();
+        if self.holding.is_some() || !is_forced && self.edges_traversed < entries {
+            return Ok(());
+        }
+        let layout = &self.layout;
+        let weighted = rows.iter().any(|rows| rows.weights.is_some());
+        let beside = chunks::memory_bytes(layout.workers, layout.window_bytes, weighted)
+            + frontier::memory_bytes(layout.frontier_keys)
+            + kept_bytes
+            + BESIDE_HELD_BYTES;
+        let bytes: u64 = rows.iter().map(Csr::held_bytes).sum();
+        let fits = bytes + beside <= self.job.budget().free_bytes();
+        let is_roomy = layout.is_direct && layout.state_in_memory;
+        let is_held = fits && is_roomy && self.tuning.regime != Some(Regime::SemiExternal);
+        self.holding = Some(is_held);
+        if is_held {
+            for rows in rows {
+                *rows = rows.hold(&self.job)?;
+            }
+        } else if is_forced {
+            let (what, given) = ("edges in memory".to_string(), self.job.budget().memory_bytes());
+            let smallest = given - self.job.budget().free_bytes() + bytes + beside;
+            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
+        }
+        Ok(())
     }
 
     /// Sends messages from the `active` vertices along the edges of each of `rows`, and finalizes who got one (or
@@ -570,6 +607,7 @@ impl<S: State> Engine<S> {
             supersteps_kept: self.supersteps_kept,
             edges_traversed: self.edges_traversed,
             state: if self.layout.state_in_memory { "memory" } else { "flash" },
+            edges_held: self.holding == Some(true),
             strategy,
             ..Summary::default()
         }

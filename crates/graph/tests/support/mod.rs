@@ -89,6 +89,7 @@ pub fn ways() -> Vec<Way> {
         way("4 GiB", 4096 * MIB, 2, Tuning::default()),
         way("4 GiB, one thread", 4096 * MIB, 1, Tuning::default()),
         way("spilling", 16 * MIB, 2, spill),
+        way("semi-external", 16 * MIB, 2, Tuning { regime: Some(Regime::SemiExternal), ..Tuning::default() }),
         way("columns in memory", 16 * MIB, 2, columns),
         way("columns on flash", 16 * MIB, 2, Tuning { regime: Some(Regime::External), ..columns }),
     ]

@@ -152,10 +152,10 @@ impl Plan {
         if tuning.regime != Some(Regime::External)
             && let Some(plan) = fits(plan, state_bytes + messages)
         {
-            let held_bytes = if tuning.regime.is_none() { plan.held_bytes } else { 0 };
+            let held_bytes = if tuning.regime == Some(Regime::SemiExternal) { 0 } else { plan.held_bytes };
             return Some(Plan { held_bytes, ..plan });
         }
-        if tuning.regime == Some(Regime::SemiExternal) {
+        if tuning.regime.is_some_and(|regime| regime != Regime::External) {
             return None;
         }
         let plan = Plan { state_in_memory: false, ..plan };
