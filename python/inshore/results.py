@@ -37,8 +37,9 @@ class Summary(_SummaryOfAll, total=False):
 
     Every algorithm gives ``supersteps``, ``edges_traversed``, ``state`` (where vertex state was kept:
     ``"memory"`` or ``"flash"``) and ``strategy`` (how updates were combined: ``"columns"``, ``"dense"``,
-    ``"merge"``, several of them, or ``"look-up"`` and ``"union-find"`` where there were none). The others are there where they mean
-    something; ``edges_held`` where edges lay in memory too; ``sources`` are those of betweenness, unless every vertex was one.
+    ``"merge"``, several of them, or ``"look-up"`` and ``"union-find"`` where there were none). The others
+    are there where they mean something; ``edges_held`` where edges lay in memory too; ``sources`` are those
+    of betweenness, unless every vertex was one.
     """
 
     edges_held: bool
