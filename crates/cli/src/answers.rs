@@ -230,7 +230,9 @@ fn how(summary: &Summary) -> Vec<(&'static str, String)> {
     };
     let regime = match (summary.state, &summary.strategy[..]) {
         _ if summary.edges_held => "in memory: vertices and edges",
-        ("memory", "columns") => "semi-external: vertices in memory, edges as far as they fit",
+        ("memory", strategy) if strategy.starts_with("columns") => {
+            "semi-external: vertices in memory, edges in columns as far as they may and fit"
+        }
         ("memory", "dense" | "look-up" | "union-find") => "semi-external: vertices in memory, edges on flash",
         (_, "dense") => "semi-external: updates in memory, states and edges on flash",
         (_, "columns") => "external: updates of a column in memory, states and edges on flash",

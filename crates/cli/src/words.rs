@@ -718,7 +718,7 @@ pub struct Check {
 /// What of a graph lies in memory.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Regime {
-    /// What is known of vertices, their updates, and edges where they are walked along more than once
+    /// What is known of vertices, their updates, and (shortest paths, betweenness) edges
     Memory,
     /// What is known of vertices and their updates (communities and clustering: where it fits)
     SemiExternal,

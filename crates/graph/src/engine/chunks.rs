@@ -306,6 +306,11 @@ impl Pools {
     pub fn new(window_bytes: usize) -> Pools {
         Pools { window_bytes, edges: Vec::new(), weights: Vec::new() }
     }
+
+    /// Whether a superstep made them.
+    pub fn is_made(&self) -> bool {
+        !self.edges.is_empty()
+    }
 }
 
 /// A worker's buffers: a large one and a batch of small ones for each chunk.

@@ -379,27 +379,46 @@ impl<S: State> Engine<S> {
         if self.holding.is_some() || !is_forced && self.edges_traversed < entries {
             return Ok(());
         }
-        let layout = &self.layout;
         let weighted = rows.iter().any(|rows| rows.weights.is_some());
-        let beside = chunks::memory_bytes(layout.workers, layout.window_bytes, weighted)
-            + frontier::memory_bytes(layout.frontier_keys)
-            + kept_bytes
-            + BESIDE_HELD_BYTES;
+        let beside =
+            |windows: u64, keys| windows + frontier::memory_bytes(keys) + kept_bytes + BESIDE_HELD_BYTES;
+        let layout = &self.layout;
+        let windows = chunks::memory_bytes(layout.workers, layout.window_bytes, weighted);
+        // Those of supersteps before are there already, but for lists of their rows.
+        let to_come = if self.pools.is_made() { windows / 4 } else { windows };
         let bytes: u64 = rows.iter().map(Csr::held_bytes).sum();
-        let fits = bytes + beside <= self.job.budget().free_bytes();
+        let budget = self.job.budget();
+        let fits = bytes + beside(to_come, layout.frontier_keys) <= budget.free_bytes();
         let is_roomy = layout.is_direct && layout.state_in_memory;
-        let is_held = fits && is_roomy && self.tuning.regime != Some(Regime::SemiExternal);
-        self.holding = Some(is_held);
-        if is_held {
-            for rows in rows {
-                *rows = rows.hold(&self.job)?;
+        if fits && is_roomy && self.tuning.regime != Some(Regime::SemiExternal) {
+            match rows.iter().map(|rows| rows.hold(&self.job)).collect::<Result<Vec<_>>>() {
+                Ok(held) => {
+                    rows.clone_from_slice(&held);
+                    self.holding = Some(true);
+                    return Ok(());
+                }
+                Err(error) if is_forced || error.is_cancelled() => return Err(error),
+                // What is damaged may never be needed.
+                Err(error) => tracing::debug!(%error, "edges stay on flash"),
             }
-        } else if is_forced {
-            let (what, given) = ("edges in memory".to_string(), self.job.budget().memory_bytes());
-            let smallest = given - self.job.budget().free_bytes() + bytes + beside;
-            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
         }
-        Ok(())
+        self.holding = Some(false);
+        if !is_forced {
+            return Ok(());
+        }
+        let (what, given) = ("edges in memory".to_string(), budget.memory_bytes());
+        let used = given - budget.free_bytes() + bytes;
+        // Windows and frontiers grow with the budget.
+        let mut smallest = 0;
+        loop {
+            let (workers, window_bytes) = chunks::workers(budget.threads(), smallest, weighted);
+            let windows = chunks::memory_bytes(workers, window_bytes, weighted);
+            let needed = used + beside(windows, frontier_keys(self.vertices, smallest));
+            if needed <= smallest {
+                return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
+            }
+            smallest = needed;
+        }
     }
 
     /// Sends messages from the `active` vertices along the edges of each of `rows`, and finalizes who got one (or
