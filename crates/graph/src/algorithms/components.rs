@@ -153,7 +153,7 @@ fn propagate(
         let has_many = is_crowded(active.count().unwrap_or(vertices));
         let step = match columns.as_ref().filter(|_| has_many) {
             // Labels that did not change tell nobody anything new.
-            Some(columns) => engine.column_step(&mut Components, columns, true, None)?,
+            Some(columns) => engine.column_step(&mut Components, columns, true)?,
             None => engine.superstep(&mut Components, &rows, &active, true, None)?,
         };
         active = step.active;

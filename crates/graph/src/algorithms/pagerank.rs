@@ -144,7 +144,7 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
             break;
         }
         let step = match &columns {
-            Some(columns) => engine.column_step(&mut program, columns, false, None)?,
+            Some(columns) => engine.column_step(&mut program, columns, false)?,
             None => engine.superstep(&mut program, &rows, &Frontier::All, false, None)?,
         };
         let change = step.change as f64 / ONE as f64;

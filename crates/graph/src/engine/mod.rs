@@ -208,27 +208,18 @@ impl Needs {
     }
 }
 
-impl Needs {
-    /// The free memory with which cells fit beside states that take so much: windows and frontiers grow with it.
-    fn smallest_for_cells(
-        &self,
-        job: &Job,
-        vertices: u64,
-        cell_bytes: fn(u64, usize) -> u64,
-        state_bytes: u64,
-    ) -> u64 {
-        let mut free = 0;
-        loop {
-            let (workers, window_bytes) = chunks::workers(job.budget().threads(), free, self.weighted);
-            let needed = chunks::memory_bytes(workers, window_bytes, self.weighted)
-                + frontier::memory_bytes(frontier_keys(vertices, free))
-                + cell_bytes(vertices, workers)
-                + state_bytes;
-            if needed <= free {
-                return free;
-            }
-            free = needed;
+/// The free memory with which all fits: windows and frontiers grow with it, and `others` takes the number of workers.
+fn smallest_free(threads: usize, vertices: u64, weighted: bool, others: impl Fn(usize) -> u64) -> u64 {
+    let mut free = 0;
+    loop {
+        let (workers, window_bytes) = chunks::workers(threads, free, weighted);
+        let needed = chunks::memory_bytes(workers, window_bytes, weighted)
+            + frontier::memory_bytes(frontier_keys(vertices, free))
+            + others(workers);
+        if needed <= free {
+            return free;
         }
+        free = needed;
     }
 }
 
@@ -264,7 +255,9 @@ impl Layout {
             if tuning.strategy.is_some() || tuning.regime.is_some() {
                 let (what, given) = ("updates in memory".to_string(), job.budget().memory_bytes());
                 let states = if tuning.regime.is_none() { needs.flash_bytes } else { needs.state_bytes };
-                let smallest = given - free + needs.smallest_for_cells(job, vertices, cell_bytes, states);
+                let others = |workers| cell_bytes(vertices, workers) + states;
+                let smallest =
+                    given - free + smallest_free(job.budget().threads(), vertices, needs.weighted, others);
                 return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
             }
         }
@@ -380,15 +373,14 @@ impl<S: State> Engine<S> {
             return Ok(());
         }
         let weighted = rows.iter().any(|rows| rows.weights.is_some());
-        let beside =
-            |windows: u64, keys| windows + frontier::memory_bytes(keys) + kept_bytes + BESIDE_HELD_BYTES;
         let layout = &self.layout;
         let windows = chunks::memory_bytes(layout.workers, layout.window_bytes, weighted);
         // Those of supersteps before are there already, but for lists of their rows.
         let to_come = if self.pools.is_made() { windows / 4 } else { windows };
         let bytes: u64 = rows.iter().map(Csr::held_bytes).sum();
         let budget = self.job.budget();
-        let fits = bytes + beside(to_come, layout.frontier_keys) <= budget.free_bytes();
+        let beside = to_come + frontier::memory_bytes(layout.frontier_keys) + kept_bytes + BESIDE_HELD_BYTES;
+        let fits = bytes + beside <= budget.free_bytes();
         let is_roomy = layout.is_direct && layout.state_in_memory;
         if fits && is_roomy && self.tuning.regime != Some(Regime::SemiExternal) {
             match rows.iter().map(|rows| rows.hold(&self.job)).collect::<Result<Vec<_>>>() {
@@ -408,17 +400,9 @@ impl<S: State> Engine<S> {
         }
         let (what, given) = ("edges in memory".to_string(), budget.memory_bytes());
         let used = given - budget.free_bytes() + bytes;
-        // Windows and frontiers grow with the budget.
-        let mut smallest = 0;
-        loop {
-            let (workers, window_bytes) = chunks::workers(budget.threads(), smallest, weighted);
-            let windows = chunks::memory_bytes(workers, window_bytes, weighted);
-            let needed = used + beside(windows, frontier_keys(self.vertices, smallest));
-            if needed <= smallest {
-                return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
-            }
-            smallest = needed;
-        }
+        let others = used + kept_bytes + BESIDE_HELD_BYTES;
+        let smallest = smallest_free(budget.threads(), self.vertices, weighted, |_| others);
+        Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into())
     }
 
     /// Sends messages from the `active` vertices along the edges of each of `rows`, and finalizes who got one (or

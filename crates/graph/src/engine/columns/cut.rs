@@ -52,7 +52,7 @@ pub(super) fn cut(job: &Job, plan: Plan, rows: Vec<Csr>, senders: Senders) -> Re
     let vertices = rows[0].vertices;
     let columns = vertices.div_ceil(plan.width) as usize;
     let bits = u64::BITS - (plan.width - 1).leading_zeros();
-    let held = Mutex::new(Held {
+    let room = Mutex::new(Room {
         job: job.clone(),
         chunk_bytes: plan.chunk_bytes,
         left: plan.held_bytes,
@@ -61,12 +61,12 @@ pub(super) fn cut(job: &Job, plan: Plan, rows: Vec<Csr>, senders: Senders) -> Re
     });
     let mut cutters = Vec::with_capacity(plan.workers);
     for range in parts(job, &rows, plan.workers)? {
-        cutters.push((Cutter::new(job, plan, columns, bits, &held)?, range));
+        cutters.push((Cutter::new(job, plan, columns, bits, &room)?, range));
     }
     let work = |mut cutter: Cutter, range| -> Result<Cut> {
         let cut = cutter.walk(&rows, range, &senders).and_then(|()| cutter.finish());
         if cut.is_err() {
-            held.lock().expect("no panic under this lock").is_stopped = true;
+            room.lock().expect("no panic under this lock").is_stopped = true;
         }
         cut
     };
@@ -112,7 +112,7 @@ fn parts(job: &Job, rows: &[Csr], workers: usize) -> Result<Vec<Range<u64>>> {
 }
 
 /// Room for chunks that stay in memory.
-struct Held {
+struct Room {
     job: Job,
     chunk_bytes: usize,
     left: u64,
@@ -121,7 +121,7 @@ struct Held {
     is_stopped: bool,
 }
 
-impl Held {
+impl Room {
     /// An empty chunk, while there is room.
     fn take(&mut self) -> Result<Option<Buffer>> {
         if self.spare.is_empty() && self.left >= HELD_PIECE_BYTES as u64 {
@@ -168,7 +168,7 @@ struct Cutter<'a> {
     /// A frame's keys for each column.
     keys: Buffer,
     open: Vec<Open>,
-    room: &'a Mutex<Held>,
+    room: &'a Mutex<Room>,
     held: Vec<Buffer>,
     file: Option<FileWriter>,
     written: u32,
@@ -179,7 +179,7 @@ struct Cutter<'a> {
 }
 
 impl<'a> Cutter<'a> {
-    fn new(job: &'a Job, plan: Plan, columns: usize, bits: u32, room: &'a Mutex<Held>) -> Result<Cutter<'a>> {
+    fn new(job: &'a Job, plan: Plan, columns: usize, bits: u32, room: &'a Mutex<Room>) -> Result<Cutter<'a>> {
         let keys = Buffer::zeroed(job.budget(), columns * FRAME_BYTES, "edges of columns")?;
         let chunks = Buffer::zeroed(job.budget(), columns * plan.chunk_bytes, "chunks of columns")?;
         let open = |chunk| Open { keys: 0, chunk, filled: 0, edges: 0, chunks: Vec::new() };

@@ -18,8 +18,8 @@ pub(super) fn memory_bytes(chunk_bytes: usize) -> u64 {
 pub(super) struct ChunkReader<'a> {
     job: &'a Job,
     chunk_bytes: usize,
-    /// The chunks of the present column, how many of them were given, and before which one reads were begun.
     cut: Option<&'a Cut>,
+    /// The chunks of the present column, how many of them were given, and before which one reads were begun.
     chunks: &'a [Chunk],
     given: usize,
     begun: usize,

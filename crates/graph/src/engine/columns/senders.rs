@@ -27,13 +27,14 @@ impl Senders {
         let units = vertices.div_ceil(RANGE_UNIT) as usize;
         let memory = job.budget().reserve(memory_bytes(vertices), "numbers of senders")?;
         let counted = parallel_ranges(vertices, vec![Vec::new(); threads], |counted, range| {
-            let mut start = range.start;
-            while start < range.end {
-                let end = (start + RANGE_UNIT).min(range.end);
-                let count = walk(job, rows, start..end, |_, degree| Ok(u64::from(degree > 0)))?;
-                counted.push((start / RANGE_UNIT, count));
-                start = end;
-            }
+            walk(job, rows, range, |vertex, degree| {
+                let unit = u64::from(vertex) / RANGE_UNIT;
+                match counted.last_mut() {
+                    Some((last, count)) if *last == unit => *count += u64::from(degree > 0),
+                    _ => counted.push((unit, u64::from(degree > 0))),
+                }
+                Ok(0)
+            })?;
             Ok(())
         })?;
         let mut before = vec![0; units];
