@@ -8,7 +8,8 @@
 //!   2018, section 9.3).
 //! - [`Sink`]: where one thread pushes records. [`Sorted`]: the result, block by block.
 //! - [`rows`]: the same for byte strings of any length, sorted by the bytes of their keys.
-//! - [`Packing`]: sorted records in as few bits as they need. A run: a sorted, reduced sequence of records in the job's scratch folder, packed where that saves bytes.
+//! - [`Packing`]: sorted records in as few bits as they need.
+//! - a run: a sorted, reduced sequence of records in the job's scratch folder, packed where that saves bytes.
 //!
 //! ```
 //! use inshore_sortreduce::{Config, Operation, SortReduce};
