@@ -22,7 +22,7 @@ use crate::{Error, Result, csr};
 /// The dataset kind of graphs.
 pub(crate) const KIND: &str = "graph";
 const MAGIC: [u8; 8] = *b"INSHGRPH";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The most vertices that a graph can have: numbers are 32 bits wide and the last one means "none".
 pub const VERTICES_MAX: u64 = u32::MAX as u64;
@@ -218,7 +218,8 @@ impl Graph {
         let info = GraphInfo::from_attributes(name, dataset.bytes(), dataset.attributes())?;
         let out = csr_of(&dataset, &info, "out")?;
         let reverse = if info.reverse { Some(csr_of(&dataset, &info, "in")?) } else { None };
-        let ids = if info.dense_ids { None } else { Some(file_of(&dataset, "ids", info.vertices * 8)?) };
+        let ids =
+            if info.dense_ids { None } else { Some(file_of(&dataset, "ids", Some(info.vertices * 8))?) };
         Ok(Graph { info, id: dataset.id(), out, reverse, ids })
     }
 
@@ -308,24 +309,36 @@ pub fn list(store: &Store) -> Result<Vec<GraphInfo>> {
     Ok(graphs)
 }
 
-fn file_of(dataset: &Dataset, name: &str, len: u64) -> Result<CheckedFile> {
-    let bad = |found: String| Error::BadGraph {
-        name: format!("{}/{name}", dataset.name()),
-        what: "length",
-        found,
-        expected: format!("{len} bytes"),
+fn bad_length(dataset: &Dataset, name: &str, found: String, expected: String) -> Error {
+    Error::BadGraph { name: format!("{}/{name}", dataset.name()), what: "length", found, expected }
+}
+
+fn file_of(dataset: &Dataset, name: &str, len: Option<u64>) -> Result<CheckedFile> {
+    let bad = |found| {
+        let expected = len.map_or("one".to_string(), |len| format!("{len} bytes"));
+        bad_length(dataset, name, found, expected)
     };
     let file = dataset.file(name).ok_or_else(|| bad("no such file".into()))?;
-    if file.len() != len { Err(bad(format!("{} bytes", file.len()))) } else { Ok(file) }
+    match len {
+        Some(len) if file.len() != len => Err(bad(format!("{} bytes", file.len()))),
+        _ => Ok(file),
+    }
 }
 
 fn csr_of(dataset: &Dataset, info: &GraphInfo, direction: &str) -> Result<csr::Csr> {
-    let index = file_of(dataset, &format!("{direction}.index"), csr::index_bytes(info.vertices))?;
-    let edges = file_of(dataset, &format!("{direction}.edges"), info.entries * 4)?;
+    let name = |file: &str| format!("{direction}.{file}");
+    let index = file_of(dataset, &name("index"), Some(csr::index_bytes(info.vertices)))?;
+    let blocks = file_of(dataset, &name("blocks"), None)?;
+    let (count, rest) = (blocks.len() / 4, blocks.len() % 4);
+    if rest > 0 || (count == 0) != (info.entries == 0) {
+        let expected = format!("4 for each block of {} edges", info.entries);
+        return Err(bad_length(dataset, &name("blocks"), format!("{} bytes", blocks.len()), expected));
+    }
+    let edges = file_of(dataset, &name("edges"), Some(count * csr::BLOCK_BYTES as u64))?;
     let weights = match info.weighted {
-        true => Some(file_of(dataset, &format!("{direction}.weights"), info.entries * 8)?),
+        true => Some(file_of(dataset, &name("weights"), Some(info.entries * 8))?),
         false => None,
     };
     let (vertices, entries) = (info.vertices, info.entries);
-    Ok(csr::Csr { vertices, entries, entry_range: vertices, index, edges, weights })
+    Ok(csr::Csr { vertices, entries, entry_range: vertices, index, edges, blocks, weights })
 }

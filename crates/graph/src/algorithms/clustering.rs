@@ -227,6 +227,7 @@ impl Neighbours<'_> {
             entry_range: 2 * vertices,
             index: files.index.finish()?,
             edges: files.edges.finish()?,
+            blocks: files.blocks.finish()?,
             weights: None,
         };
         Ok((turned, files.stats.degree_max as usize))

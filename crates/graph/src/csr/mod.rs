@@ -2,13 +2,19 @@
 //!
 //! ```text
 //!   index page (4 KiB):  u64 entry   number of the first edge of the page's first vertex
-//!                        u32 degree  x 1022
+//!                        u32 block   in which that edge lies, or one before
+//!                        u32 degree  x 1021
+//!
+//!   index ──► number of an edge ──► blocks: first frames ──► block of packed edges
 //! ```
 //!
 //! A degree for each vertex and an edge number for each page take 4 bytes a vertex where an array of edge numbers
 //! takes 8; the number of a vertex's first edge is the page's plus the degrees before it, which is at most
-//! 1021 additions in cache and one when vertices are looked up in order.
+//! 1020 additions in cache and one when vertices are looked up in order. Edges are packed (`packed.rs`), and which block
+//! holds an edge is found in a file of 4 bytes for each block (`blocks.rs`), of which a window is in memory.
 
+mod blocks;
+mod packed;
 mod write;
 
 use std::{
@@ -22,14 +28,18 @@ use std::{
 use inshore_sortreduce::{Config, Operation, SortReduce, Sorted};
 use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, PendingRead};
 
+use self::blocks::BlockCursor;
+pub(crate) use self::packed::{UNPACKER_BYTES, Unpacker};
 pub(crate) use self::write::{
     CsrFiles, CsrStats, CsrWriter, Numbered, Numbering, STEP, Staged, write_rows, writer_bytes,
 };
 use crate::{Error, Result};
 
 /// Vertices in an index page.
-pub(crate) const PAGE_VERTICES: u64 = 1022;
+pub(crate) const PAGE_VERTICES: u64 = 1021;
 const PAGE_BYTES: u64 = 4096;
+/// What stands in a page before degrees.
+const PAGE_HEADER_BYTES: usize = 12;
 /// The unit of checking of index and edge files: small, since sparse supersteps read them at random.
 pub(crate) const BLOCK_BYTES: usize = 16 << 10;
 /// Window of a scan, and the largest that a cursor grows to.
@@ -39,7 +49,14 @@ const WINDOW_PAGES: u64 = WINDOW_BYTES as u64 / PAGE_BYTES;
 
 /// Memory that the checksums of files with as many edges take: 4 bytes a block.
 pub(crate) fn checksum_bytes(csr: &Csr) -> u64 {
-    4 * (csr.entries * 4 + index_bytes(csr.vertices)).div_ceil(BLOCK_BYTES as u64)
+    checksum_bytes_max(csr.vertices, csr.entries, false)
+}
+
+/// The same for so many vertices and entries that are not written yet.
+fn checksum_bytes_max(vertices: u64, entries: u64, weighted: bool) -> u64 {
+    let edges = packed::blocks_bytes_max(entries) + if weighted { entries * 8 } else { 0 };
+    // Those of the file of blocks are for one block in 4096 of the edges.
+    4 * ((edges + index_bytes(vertices)).div_ceil(BLOCK_BYTES as u64) + edges.div_ceil(64 << 20))
 }
 
 /// Bytes of the index of `vertices` vertices.
@@ -56,10 +73,18 @@ pub(crate) struct Csr {
     pub entry_range: u64,
     pub index: CheckedFile,
     pub edges: CheckedFile,
+    /// The first frame of each block of edges.
+    pub blocks: CheckedFile,
     pub weights: Option<CheckedFile>,
 }
 
 impl Csr {
+    fn files(&self) -> impl Iterator<Item = &CheckedFile> {
+        [Some(&self.index), Some(&self.edges), Some(&self.blocks), self.weights.as_ref()]
+            .into_iter()
+            .flatten()
+    }
+
     fn bad_index(&self, found: String, expected: String) -> Error {
         Error::BadGraph { name: self.index.name().to_string(), what: "degrees", found, expected }
     }
@@ -78,21 +103,24 @@ impl Csr {
         })
     }
 
+    /// Of rows whose edges are not where the index says.
+    pub fn too_few_edges(&self, first: u64) -> Error {
+        self.bad_index(format!("edge {first} behind its block"), "edges in their blocks".to_string())
+    }
+
     /// Memory that [`Self::hold`] takes.
     pub fn held_bytes(&self) -> u64 {
-        let files = [Some(&self.index), Some(&self.edges), self.weights.as_ref()];
-        files.into_iter().flatten().map(|file| CheckedFile::held_bytes(file.len())).sum()
+        self.files().map(|file| CheckedFile::held_bytes(file.len())).sum()
     }
 
     /// The same in memory.
     pub fn hold(&self, job: &Job) -> Result<Csr> {
-        let files = [Some(&self.index), Some(&self.edges), self.weights.as_ref()];
-        let bytes = files.into_iter().flatten().map(CheckedFile::len).sum();
+        let bytes = self.files().map(CheckedFile::len).sum();
         job.start_phase("reading edges into memory", "bytes", bytes);
         let hold = |file: &CheckedFile| file.hold(job, |bytes| job.progress().add(bytes));
-        let (index, edges) = (hold(&self.index)?, hold(&self.edges)?);
+        let (index, edges, blocks) = (hold(&self.index)?, hold(&self.edges)?, hold(&self.blocks)?);
         let weights = self.weights.as_ref().map(hold).transpose()?;
-        Ok(Csr { index, edges, weights, ..self.clone() })
+        Ok(Csr { index, edges, blocks, weights, ..self.clone() })
     }
 
     /// The same, whose readers leave weights where they are.
@@ -196,9 +224,9 @@ pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr) -> Result<Csr> {
     };
     let writer = CsrWriter::new(job, create, csr.vertices, false, false)?;
     let files = write_rows(job, sorted, writer, &Numbered)?;
-    let (index, edges) = (files.index.finish()?, files.edges.finish()?);
+    let (index, edges, blocks) = (files.index.finish()?, files.edges.finish()?, files.blocks.finish()?);
     let entries = files.stats.entries;
-    Ok(Csr { entries, index, edges, ..csr.clone() })
+    Ok(Csr { entries, index, edges, blocks, ..csr.clone() })
 }
 
 /// Looks up rows in ascending order of vertices, reading ahead where they lie close together.
@@ -214,10 +242,25 @@ pub(crate) struct IndexCursor {
     page: u64,
     slot: usize,
     entry: u64,
+    blocks: BlockCursor,
 }
 
 /// Memory that an [`IndexCursor`] takes.
-pub(crate) const CURSOR_BYTES: u64 = 2 * WINDOW_BYTES as u64;
+pub(crate) const CURSOR_BYTES: u64 = 2 * WINDOW_BYTES as u64 + blocks::CURSOR_BYTES;
+
+/// Entries that follow each other, and their blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    pub entries: Range<u64>,
+    pub blocks: Range<u64>,
+}
+
+impl Span {
+    /// Where the blocks lie in the file of edges.
+    pub fn bytes(&self) -> Range<u64> {
+        self.blocks.start * BLOCK_BYTES as u64..self.blocks.end * BLOCK_BYTES as u64
+    }
+}
 
 impl IndexCursor {
     pub fn new(job: &Job, csr: &Csr) -> Result<IndexCursor> {
@@ -232,7 +275,21 @@ impl IndexCursor {
             page: u64::MAX,
             slot: 0,
             entry: 0,
+            blocks: BlockCursor::new(job, csr)?,
         })
+    }
+
+    /// Where the first of these entries lie, as many as there are in `blocks_max` blocks. They are at least one, and of the
+    /// vertex that was found last, or behind it.
+    pub fn span(&mut self, entries: Range<u64>, blocks_max: u64) -> Result<Span> {
+        let (_, hint, _) = self.present();
+        let first = self.blocks.find(entries.start, hint)?;
+        if entries.end <= self.blocks.entries().end {
+            return Ok(Span { entries, blocks: first..first + 1 });
+        }
+        let end = entries.end.min(self.blocks.first_entry(first + blocks_max)?);
+        let last = self.blocks.find(end - 1, first)?;
+        Ok(Span { entries: entries.start..end, blocks: first..last + 1 })
     }
 
     /// The number of the first edge of `vertex`, and its degree.
@@ -243,7 +300,7 @@ impl IndexCursor {
         } else if slot < self.slot {
             self.rewind();
         }
-        let (_, degrees) = self.present();
+        let (_, _, degrees) = self.present();
         let (degree, passed) = (degrees[slot], &degrees[self.slot..slot]);
         self.entry += passed.iter().map(|&degree| degree as u64).sum::<u64>();
         self.slot = slot;
@@ -259,15 +316,16 @@ impl IndexCursor {
         if page != self.page {
             self.load(page)?;
         }
-        Ok(self.present().1)
+        Ok(self.present().2)
     }
 
-    /// The present page: the number of its first edge, and degrees.
-    fn present(&self) -> (u64, &[u32]) {
+    /// The present page: the number of its first edge, a block not behind it, and degrees.
+    fn present(&self) -> (u64, u64, &[u32]) {
         let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
         let at = start + ((self.page - first) * PAGE_BYTES) as usize;
         let entry = u64::from_le_bytes(buffer[at..at + 8].try_into().expect("8 bytes"));
-        (entry, typed(&buffer[at + 8..at + PAGE_BYTES as usize]))
+        let block = u32::from_le_bytes(buffer[at + 8..at + PAGE_HEADER_BYTES].try_into().expect("4 bytes"));
+        (entry, block.into(), typed(&buffer[at + PAGE_HEADER_BYTES..at + PAGE_BYTES as usize]))
     }
 
     fn rewind(&mut self) {
@@ -277,7 +335,7 @@ impl IndexCursor {
 
     /// Where the page after the present one begins, by the degrees of this one.
     fn page_end(&self) -> u64 {
-        let (entry, degrees) = self.present();
+        let (entry, _, degrees) = self.present();
         entry + degrees.iter().map(|&degree| u64::from(degree)).sum::<u64>()
     }
 
@@ -373,7 +431,7 @@ impl Degrees {
 }
 
 /// Memory that a scan without weights takes.
-pub(crate) const SCAN_BYTES: u64 = CURSOR_BYTES + 2 * WINDOW_BYTES as u64;
+pub(crate) const SCAN_BYTES: u64 = CURSOR_BYTES + 2 * WINDOW_BYTES as u64 + UNPACKER_BYTES;
 
 /// How many scans at once a budget allows: one for each thread, in at most a quarter of what is free.
 pub(crate) fn scan_threads(job: &Job) -> usize {
@@ -386,9 +444,12 @@ pub(crate) struct Rows {
     csr: Csr,
     degrees: Degrees,
     edges: FileReader,
+    unpacker: Unpacker,
     weights: Option<FileReader>,
-    /// Entries of the present vertex that were not given yet, and those of the present piece that were.
+    /// Entries of the range that were not given yet, and how many of them are the present vertex's.
+    entries: Range<u64>,
     left: u32,
+    /// Entries whose weights were given, of the present piece.
     used: usize,
 }
 
@@ -400,25 +461,30 @@ impl Rows {
     /// The same with so many windows of edges (and of weights), of which all but one can be on their way.
     pub fn deep(job: &Job, csr: &Csr, vertices: Range<u64>, buffers: usize) -> Result<Rows> {
         let mut cursor = IndexCursor::new(job, csr)?;
-        let mut entries = 0..0;
+        let (mut entries, mut blocks) = (0..0, 0..0);
         if !vertices.is_empty() {
-            let (first, _) = cursor.find(vertices.start as u32)?;
             let (last, degree) = cursor.find((vertices.end - 1) as u32)?;
+            let (first, _) = cursor.find(vertices.start as u32)?;
             entries = first..last + degree as u64;
             if vertices.end == csr.vertices && entries.end != csr.entries {
                 let found = format!("{} edges", entries.end);
                 return Err(csr.bad_index(found, csr.entries.to_string()));
             }
+            if !entries.is_empty() {
+                let span = cursor.span(entries.clone(), u64::from(u32::MAX))?;
+                blocks = span.bytes();
+            }
         }
-        let bytes = |width: u64| entries.start * width..entries.end * width;
-        let edges = FileReader::deep(job, &csr.edges, bytes(4), WINDOW_BYTES, buffers)?;
-        // Weights are twice as wide, so that both readers' pieces end at the same edges.
+        let edges = FileReader::deep(job, &csr.edges, blocks, WINDOW_BYTES, buffers)?;
         let weights = match &csr.weights {
-            Some(file) => Some(FileReader::deep(job, file, bytes(8), 2 * WINDOW_BYTES, buffers)?),
+            Some(file) => {
+                let range = entries.start * 8..entries.end * 8;
+                Some(FileReader::deep(job, file, range, WINDOW_BYTES, buffers)?)
+            }
             None => None,
         };
-        let degrees = Degrees::after(cursor);
-        Ok(Rows { csr: csr.clone(), degrees, edges, weights, left: 0, used: 0 })
+        let (csr, degrees, unpacker) = (csr.clone(), Degrees::after(cursor), Unpacker::new());
+        Ok(Rows { csr, degrees, edges, unpacker, weights, entries, left: 0, used: 0 })
     }
 
     /// Goes to `vertex`, the next one of the range, and gives the length of its row. The row before was read whole.
@@ -437,20 +503,39 @@ impl Rows {
         if self.left == 0 {
             return Ok(None);
         }
-        if self.used * 4 == self.edges.piece().len() {
-            let Some(piece) = self.edges.next_piece()? else { return Err(self.too_long()) };
-            self.csr.check_targets(typed::<u32>(piece))?;
-            if let Some(weights) = &mut self.weights {
-                weights.next_piece()?.expect("a weight for each edge");
-            }
-            self.used = 0;
+        let start = self.entries.start;
+        if !self.unpacker.entries().contains(&start) {
+            self.unpack()?;
         }
-        let piece = typed::<u32>(self.edges.piece());
-        let range = self.used..piece.len().min(self.used + self.left as usize);
-        self.used = range.end;
-        self.left -= range.len() as u32;
-        let weights = self.weights.as_ref().map(|weights| &typed::<f64>(weights.piece())[range.clone()]);
-        Ok(Some(Part { row: &piece[range], weights }))
+        let mut len = u64::from(self.left).min(self.unpacker.entries().end.min(self.entries.end) - start);
+        let mut of_weights = 0..0;
+        if let Some(weights) = &mut self.weights {
+            if self.used * 8 == weights.piece().len() {
+                weights.next_piece()?.expect("a weight for each edge");
+                self.used = 0;
+            }
+            len = len.min((weights.piece().len() / 8 - self.used) as u64);
+            of_weights = self.used..self.used + len as usize;
+            self.used = of_weights.end;
+        }
+        self.entries.start += len;
+        self.left -= len as u32;
+        let row = self.unpacker.get(start..start + len);
+        let weights = self.weights.as_ref().map(|weights| &typed::<f64>(weights.piece())[of_weights]);
+        Ok(Some(Part { row, weights }))
+    }
+
+    fn unpack(&mut self) -> Result<()> {
+        if self.entries.is_empty() {
+            return Err(self.too_long());
+        }
+        while !self.unpacker.unpack(&self.csr, self.edges.piece(), self.entries.clone())? {
+            if self.edges.next_piece()?.is_none() {
+                return Err(self.too_long());
+            }
+            self.unpacker.restart();
+        }
+        Ok(())
     }
 }
 
@@ -560,13 +645,30 @@ mod tests {
         let mut index = Vec::new();
         for (first, degrees) in pages {
             index.extend(first.to_le_bytes());
+            index.extend([0; 4]);
             let padded = degrees.iter().copied().chain(std::iter::repeat(0)).take(PAGE_VERTICES as usize);
             index.extend(padded.flat_map(u32::to_le_bytes));
         }
-        let edges_bytes: Vec<u8> = edges.iter().flat_map(|edge| edge.to_le_bytes()).collect();
-        let (index, edges_file) = (write("index", &index), write("edges", &edges_bytes));
+        let (mut packed, mut blocks) = (Vec::new(), Vec::new());
+        let mut packer = packed::Packer::new();
+        let mut put = |first: u64, block: &[u8]| {
+            blocks.extend((first as u32).to_le_bytes());
+            packed.extend_from_slice(block);
+            Ok(())
+        };
+        packer.push(edges, &mut put).unwrap();
+        packer.finish(&mut put).unwrap();
         let entries = edges.len() as u64;
-        Csr { vertices, entries, entry_range: vertices, index, edges: edges_file, weights: None }
+        let (index, edges) = (write("index", &index), write("edges", &packed));
+        Csr {
+            vertices,
+            entries,
+            entry_range: vertices,
+            index,
+            edges,
+            blocks: write("blocks", &blocks),
+            weights: None,
+        }
     }
 
     /// What is read of all rows in both ways, or what each of them says.
@@ -592,13 +694,13 @@ mod tests {
     fn rows_are_read_whole_in_both_ways() {
         let (_folder, job) = test_job(8 << 20);
         let mut first = vec![0; PAGE_VERTICES as usize];
-        (first[0], first[1021]) = (2, 1);
-        let good = csr(&job, 1024, &[(0, first), (3, vec![1, 0])], &[5, 9, 1, 7]);
+        (first[0], first[1020]) = (2, 1);
+        let good = csr(&job, 1023, &[(0, first), (3, vec![1, 0])], &[5, 9, 1, 7]);
         let [scan, find] = read(&job, &good);
-        let edges = [(0, 5), (0, 9), (1021, 1), (1022, 7)].map(|(from, to)| edge_key(from, to));
+        let edges = [(0, 5), (0, 9), (1020, 1), (1021, 7)].map(|(from, to)| edge_key(from, to));
         assert_eq!(scan.unwrap(), edges);
         let found = find.unwrap();
-        assert_eq!((found[0], found[1], found[1021], found[1022], found[1023]), (0, 2, 2, 3, 4));
+        assert_eq!((found[0], found[1], found[1020], found[1021], found[1022]), (0, 2, 2, 3, 4));
     }
 
     #[test]

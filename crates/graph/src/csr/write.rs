@@ -18,8 +18,8 @@ use inshore_sortreduce::Sorted;
 use inshore_store::{FileWriter, Job};
 use zerocopy::IntoBytes;
 
-use super::{BLOCK_BYTES, EdgeOperation, PAGE_VERTICES, index_bytes};
-use crate::{Result, turns::Turns};
+use super::{BLOCK_BYTES, EdgeOperation, PAGE_VERTICES, checksum_bytes_max, packed::Packer};
+use crate::{Error, Result, turns::Turns};
 
 /// The unit of writing, with a small budget and with a large one.
 const WRITE_BYTES: usize = 256 << 10;
@@ -50,7 +50,8 @@ fn write_bytes(job: &Job) -> usize {
 
 /// Memory that a [`CsrWriter`] takes, and the edges that one thread stages.
 pub(crate) fn writer_bytes(job: &Job) -> u64 {
-    3 * 2 * write_bytes(job) as u64 + STEP_BYTES
+    let (files, blocks) = (3 * 2 * write_bytes(job), 3 * BLOCK_BYTES);
+    (files + blocks) as u64 + STEP_BYTES
 }
 
 /// What a [`CsrWriter`] saw.
@@ -67,13 +68,15 @@ pub(crate) struct CsrStats {
 /// Writes rows in order.
 pub(crate) struct CsrWriter {
     index: FileWriter,
-    edges: FileWriter,
+    edges: EdgeWriter,
     weights: Option<FileWriter>,
     vertices: u64,
     /// Whether a self-loop is entered twice, as in the rows of an undirected graph.
     double_loops: bool,
     page: Vec<u32>,
+    /// The number of the page's first entry, and a block not behind it.
     page_entry: u64,
+    page_block: u32,
     /// The vertex whose row is open.
     source: u64,
     degree: u64,
@@ -84,6 +87,7 @@ pub(crate) struct CsrWriter {
 pub(crate) struct CsrFiles {
     pub index: FileWriter,
     pub edges: FileWriter,
+    pub blocks: FileWriter,
     pub weights: Option<FileWriter>,
     pub stats: CsrStats,
 }
@@ -100,12 +104,18 @@ impl CsrWriter {
         let write_bytes = write_bytes(job);
         Ok(CsrWriter {
             index: create("index", BLOCK_BYTES, write_bytes)?,
-            edges: create("edges", BLOCK_BYTES, write_bytes)?,
+            edges: EdgeWriter {
+                packer: Packer::new(),
+                edges: create("edges", BLOCK_BYTES, write_bytes)?,
+                blocks: create("blocks", BLOCK_BYTES, BLOCK_BYTES)?,
+                count: 0,
+            },
             weights: if weighted { Some(create("weights", BLOCK_BYTES, write_bytes)?) } else { None },
             vertices,
             double_loops,
             page: Vec::with_capacity(PAGE_VERTICES as usize),
             page_entry: 0,
+            page_block: 0,
             source: 0,
             degree: 0,
             stats: CsrStats::default(),
@@ -119,15 +129,23 @@ impl CsrWriter {
 
     /// Appends staged rows, sorted by source and destination over all calls, and makes room for others.
     pub fn append(&mut self, staged: &mut Staged) -> Result<()> {
+        let (mut destinations, mut closed) = (staged.destinations.as_slice(), 0);
         for &(source, entries) in &staged.rows {
             while self.source < u64::from(source) {
+                if self.page.len() as u64 + 1 == PAGE_VERTICES {
+                    // So that the next page knows its block.
+                    let (before, behind) = destinations.split_at(std::mem::take(&mut closed));
+                    self.edges.write(before)?;
+                    destinations = behind;
+                }
                 self.close_row()?;
             }
             self.degree += u64::from(entries);
+            closed += entries as usize;
         }
         self.stats.self_loops += staged.self_loops;
         self.stats.upward += staged.upward;
-        self.edges.write(staged.destinations.as_bytes())?;
+        self.edges.write(destinations)?;
         if let Some(weights) = &mut self.weights {
             weights.write(staged.weights.as_bytes())?;
         }
@@ -151,9 +169,11 @@ impl CsrWriter {
     fn close_page(&mut self) -> Result<()> {
         self.page.resize(PAGE_VERTICES as usize, 0);
         self.index.write(&self.page_entry.to_le_bytes())?;
+        self.index.write(&self.page_block.to_le_bytes())?;
         self.index.write(self.page.as_bytes())?;
         self.page.clear();
         self.page_entry = self.stats.entries;
+        self.page_block = self.edges.count;
         Ok(())
     }
 
@@ -165,8 +185,49 @@ impl CsrWriter {
         if !self.page.is_empty() {
             self.close_page()?;
         }
-        Ok(CsrFiles { index: self.index, edges: self.edges, weights: self.weights, stats: self.stats })
+        let (edges, blocks) = self.edges.finish()?;
+        Ok(CsrFiles { index: self.index, edges, blocks, weights: self.weights, stats: self.stats })
     }
+}
+
+/// Packs edges and tells where blocks begin.
+struct EdgeWriter {
+    packer: Packer,
+    edges: FileWriter,
+    blocks: FileWriter,
+    /// Blocks that were written.
+    count: u32,
+}
+
+impl EdgeWriter {
+    fn write(&mut self, destinations: &[u32]) -> Result<()> {
+        let EdgeWriter { packer, edges, blocks, count } = self;
+        packer.push(destinations, |first, block| write_block(edges, blocks, count, first, block))
+    }
+
+    fn finish(self) -> Result<(FileWriter, FileWriter)> {
+        let EdgeWriter { packer, mut edges, mut blocks, mut count } = self;
+        packer.finish(|first, block| write_block(&mut edges, &mut blocks, &mut count, first, block))?;
+        Ok((edges, blocks))
+    }
+}
+
+fn write_block(
+    edges: &mut FileWriter,
+    blocks: &mut FileWriter,
+    count: &mut u32,
+    first_frame: u64,
+    block: &[u8],
+) -> Result<()> {
+    let first_frame = u32::try_from(first_frame).map_err(|_| Error::BadInput {
+        place: "this graph".to_string(),
+        found: "more than 2^39 edges in one direction".to_string(),
+        expected: "fewer: several graphs".to_string(),
+    })?;
+    edges.write(block)?;
+    blocks.write(&first_frame.to_le_bytes())?;
+    *count += 1;
+    Ok(())
 }
 
 /// Gives the vertex of an id, in the same order.
@@ -278,8 +339,7 @@ pub(crate) fn write_rows<E: EdgeOperation>(
     let (parts, readers) = edges.split_in_turns(wanted as usize, threads)?;
     let reading = parts.iter().map(Sorted::reading_bytes).max().unwrap_or(0);
     // The files' checksums and lists of extents grow while they are written.
-    let growing =
-        4 * (12 * edges_in + index_bytes(writer.vertices)).div_ceil(BLOCK_BYTES as u64) + SLACK_BYTES;
+    let growing = checksum_bytes_max(writer.vertices, edges_in, E::WEIGHTED) + SLACK_BYTES;
     let free = job.budget().free_bytes().saturating_sub(growing);
     let fits = |&readers: &usize| {
         free.saturating_sub(readers as u64 * reading) / readers as u64 >= STAGING_BYTES_MIN

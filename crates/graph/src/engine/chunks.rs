@@ -23,17 +23,21 @@ use super::{
 };
 use crate::{
     Result,
-    csr::{self, BLOCK_BYTES, Csr, IndexCursor},
+    csr::{self, BLOCK_BYTES, Csr, IndexCursor, Span, UNPACKER_BYTES, Unpacker},
 };
 
 const WINDOW_BYTES_MIN: usize = 64 << 10;
 const WINDOW_BYTES_MAX: usize = 1 << 20;
-/// A small window: rows in at most two blocks of the edge file.
-const SMALL_BYTES: usize = 2 * BLOCK_BYTES;
-/// Rows this far apart are read as one window: 16 KiB take a drive less time than another request.
-const GAP_BYTES: u64 = BLOCK_BYTES as u64;
-/// Rows of a chunk for each byte of its window: a window of rows of the usual length is read whole.
-const BYTES_PER_ROW: usize = 64;
+/// A small window: rows in at most so many blocks of the edge file.
+const SMALL_BLOCKS: u64 = 2;
+const SMALL_BYTES: usize = SMALL_BLOCKS as usize * BLOCK_BYTES;
+/// Blocks between rows that are read as one window: one takes a drive less time than another request.
+const GAP_BLOCKS: u64 = 1;
+/// Bytes of a window for each row of a chunk: a window of rows of the usual length is read whole.
+const BYTES_PER_ROW: usize = 32;
+/// Edges between rows that are unpacked with them, and how many are looked for at once.
+const UNPACKED_GAP: u64 = 128;
+const UNPACKED_MAX: u64 = UNPACKER_BYTES / 4;
 
 /// What the edge phase asks of an algorithm.
 pub(crate) trait Sender: Sync {
@@ -93,7 +97,8 @@ pub(super) fn workers(threads: usize, free_bytes: u64, weighted: bool) -> (usize
 pub(super) fn memory_bytes(workers: usize, window_bytes: usize, weighted: bool) -> u64 {
     let pools = |large_bytes: usize| 2 * taken_bytes(CHUNKS * workers * large_bytes);
     let buffers = pools(window_bytes) + if weighted { pools(2 * window_bytes) } else { 0 };
-    (buffers + CHUNKS * (window_bytes / BYTES_PER_ROW) * 32 * workers) as u64 + csr::CURSOR_BYTES
+    let rows = CHUNKS * (window_bytes / BYTES_PER_ROW) * 32;
+    buffers as u64 + workers as u64 * (rows as u64 + UNPACKER_BYTES) + csr::CURSOR_BYTES
 }
 
 /// A part of a vertex's row, and what to send along it.
@@ -103,9 +108,15 @@ struct Row<M> {
     sent: M,
 }
 
+impl<M> Row<M> {
+    fn edges(&self) -> Range<u64> {
+        self.first..self.first + u64::from(self.count)
+    }
+}
+
 /// Rows that lie in one range of the edge file.
 struct Window {
-    edges: Range<u64>,
+    span: Span,
     rows: Range<usize>,
 }
 
@@ -125,6 +136,8 @@ struct Source<'a, S: Sender> {
     index: IndexCursor,
     /// Rows (or parts of one) that did not fit in the window or chunk before; the next one last.
     left: Vec<Row<S::Sent>>,
+    /// What a window holds at most: blocks, and edges whose weights are read too.
+    window_blocks: u64,
     window_edges: u64,
     small_max: usize,
     rows_max: usize,
@@ -141,12 +154,12 @@ impl<S: Sender> Source<'_, S> {
         let mut chunk = Chunk { rows: Vec::with_capacity(self.rows_usual), small: Vec::new(), large: None };
         let mut open: Option<Window> = None;
         while chunk.rows.len() < self.rows_max {
-            let Some(row) = self.next_row()? else { break };
-            let end = row.first + row.count as u64;
+            let Some((row, span)) = self.next_row()? else { break };
             let at = chunk.rows.len();
             match &mut open {
-                Some(window) if self.joins(window, row.first, end) => {
-                    window.edges.end = end;
+                Some(window) if self.joins(window, &span) => {
+                    window.span.entries.end = span.entries.end;
+                    window.span.blocks.end = span.blocks.end;
                     window.rows.end = at + 1;
                 }
                 _ => {
@@ -156,7 +169,7 @@ impl<S: Sender> Source<'_, S> {
                         self.left.push(row);
                         return Ok(Some(self.counted(chunk)));
                     }
-                    open = Some(Window { edges: row.first..end, rows: at..at + 1 });
+                    open = Some(Window { span, rows: at..at + 1 });
                 }
             }
             chunk.rows.push(row);
@@ -173,14 +186,16 @@ impl<S: Sender> Source<'_, S> {
     }
 
     /// Whether a row goes into a window that is open.
-    fn joins(&self, window: &Window, first: u64, end: u64) -> bool {
-        first - window.edges.end <= GAP_BYTES / 4 && end - window.edges.start <= self.window_edges
+    fn joins(&self, window: &Window, row: &Span) -> bool {
+        row.blocks.start <= window.span.blocks.end + GAP_BLOCKS
+            && row.blocks.end - window.span.blocks.start <= self.window_blocks
+            && row.entries.end - window.span.entries.start <= self.window_edges
     }
 
     /// Puts a window into the chunk; whether the chunk is full.
     fn close(&self, chunk: &mut Chunk<S::Sent>, window: Window) -> bool {
-        let bytes = window.edges.start * 4..window.edges.end * 4;
-        if self.csr.edges.read_bytes(&bytes) <= SMALL_BYTES {
+        let blocks = window.span.blocks.end - window.span.blocks.start;
+        if blocks <= SMALL_BLOCKS && self.weight_bytes(&window.span) <= 2 * SMALL_BYTES {
             chunk.small.push(window);
             chunk.small.len() == self.small_max
         } else {
@@ -189,8 +204,16 @@ impl<S: Sender> Source<'_, S> {
         }
     }
 
+    /// Bytes that are read for weights.
+    fn weight_bytes(&self, span: &Span) -> usize {
+        match &self.csr.weights {
+            Some(weights) if S::READS_WEIGHTS => weights.read_bytes(&weights_of(span)),
+            _ => 0,
+        }
+    }
+
     /// The next row, or as much of it as fits in a window.
-    fn next_row(&mut self) -> Result<Option<Row<S::Sent>>> {
+    fn next_row(&mut self) -> Result<Option<(Row<S::Sent>, Span)>> {
         let row = match self.left.pop() {
             Some(row) => row,
             None => match self.next_vertex()? {
@@ -198,12 +221,14 @@ impl<S: Sender> Source<'_, S> {
                 None => return Ok(None),
             },
         };
-        let count = row.count.min(self.window_edges as u32);
+        let mut wanted = row.edges();
+        wanted.end = wanted.end.min(wanted.start.saturating_add(self.window_edges));
+        let span = self.index.span(wanted, self.window_blocks)?;
+        let count = (span.entries.end - span.entries.start) as u32;
         if count < row.count {
-            let (first, left) = (row.first + count as u64, row.count - count);
-            self.left.push(Row { first, count: left, sent: row.sent });
+            self.left.push(Row { first: span.entries.end, count: row.count - count, sent: row.sent });
         }
-        Ok(Some(Row { count, ..row }))
+        Ok(Some((Row { count, ..row }, span)))
     }
 
     /// The row of the next active vertex that has edges and something to say.
@@ -251,8 +276,12 @@ pub(super) fn send<S: Sender>(
         state: state.cursor()?,
         index: IndexCursor::new(job, csr)?,
         left: Vec::new(),
-        // A window may begin and end inside a block of the file.
-        window_edges: (window_bytes - 2 * BLOCK_BYTES) as u64 / 4,
+        window_blocks: (window_bytes / BLOCK_BYTES) as u64,
+        // A window may begin and end inside a block of the file of weights.
+        window_edges: match S::READS_WEIGHTS && csr.weights.is_some() {
+            true => 2 * (window_bytes - BLOCK_BYTES) as u64 / 8,
+            false => u64::MAX,
+        },
         small_max,
         rows_max: window_bytes / BYTES_PER_ROW,
         rows_usual: if is_short { 0 } else { window_bytes / BYTES_PER_ROW },
@@ -273,7 +302,8 @@ pub(super) fn send<S: Sender>(
     for sink in sinks {
         let edges = pools.edges.pop().expect("a pool for each worker");
         let weights = weights.map(|file| (file, pools.weights.pop().expect("a pool for each worker")));
-        workers.push(Worker { job, csr, sender, source: &source, failed: &failed, sink, edges, weights });
+        let (source, failed, unpacker) = (&source, &failed, Unpacker::new());
+        workers.push(Worker { job, csr, sender, source, failed, sink, unpacker, edges, weights });
     }
     let first = workers.pop().expect("at least one sink");
     let done = std::thread::scope(|scope| -> Result<Vec<_>> {
@@ -355,6 +385,7 @@ struct Worker<'a, 's, S: Sender> {
     source: &'a Mutex<Source<'s, S>>,
     failed: &'a AtomicBool,
     sink: S::Sink,
+    unpacker: Unpacker,
     edges: Pool,
     weights: Option<(&'a CheckedFile, Pool)>,
 }
@@ -414,10 +445,11 @@ impl<S: Sender> Worker<'_, '_, S> {
     }
 
     fn read(&mut self, window: Window, is_small: bool) -> Result<(Window, PendingRead, Option<PendingRead>)> {
-        let bytes = |width: u64| window.edges.start * width..window.edges.end * width;
-        let edges = self.csr.edges.submit_read(self.job, bytes(4), self.edges.take(is_small))?;
+        let edges = self.csr.edges.submit_read(self.job, window.span.bytes(), self.edges.take(is_small))?;
         let weights = match &mut self.weights {
-            Some((file, pool)) => Some(file.submit_read(self.job, bytes(8), pool.take(is_small))?),
+            Some((file, pool)) => {
+                Some(file.submit_read(self.job, weights_of(&window.span), pool.take(is_small))?)
+            }
             None => None,
         };
         Ok((window, edges, weights))
@@ -427,19 +459,13 @@ impl<S: Sender> Worker<'_, '_, S> {
         let mut sent = 0;
         for (window, edges, weights) in flying.windows {
             let (edges, range) = edges.wait()?;
-            let targets = &edges.typed::<u32>()[range.start / 4..range.end / 4];
-            self.csr.check_targets(targets)?;
             let weights = weights.map(PendingRead::wait).transpose()?;
             let all_weights = match &weights {
                 Some((weights, range)) => &weights.typed::<f64>()[range.start / 8..range.end / 8],
                 None => &[],
             };
-            for row in &flying.rows[window.rows.clone()] {
-                let start = (row.first - window.edges.start) as usize;
-                let range = start..start + row.count as usize;
-                self.sender.push(&mut self.sink, targets, range, all_weights, row.sent)?;
-                sent += row.count as u64;
-            }
+            self.unpacker.restart();
+            sent += self.send(&window.span, &flying.rows[window.rows], &edges[range], all_weights)?;
             self.edges.put(edges);
             if let (Some((buffer, _)), Some((_, pool))) = (weights, &mut self.weights) {
                 pool.put(buffer);
@@ -448,4 +474,50 @@ impl<S: Sender> Worker<'_, '_, S> {
         self.job.progress().add(sent);
         Ok(())
     }
+
+    /// Sends along the rows of a window; how many edges they have.
+    fn send(&mut self, span: &Span, rows: &[Row<S::Sent>], blocks: &[u8], weights: &[f64]) -> Result<u64> {
+        let mut sent = 0;
+        for (at, row) in rows.iter().enumerate() {
+            let mut left = row.edges();
+            while !left.is_empty() {
+                if !self.unpacker.entries().contains(&left.start) {
+                    let wanted = left.start..run_end(&rows[at..]);
+                    if !self.unpacker.unpack(self.csr, blocks, wanted)? {
+                        return Err(self.csr.too_few_edges(left.start));
+                    }
+                }
+                let entries = self.unpacker.entries();
+                let unpacked = entries.start.max(span.entries.start)..entries.end.min(span.entries.end);
+                let end = left.end.min(unpacked.end);
+                let part = (left.start - unpacked.start) as usize..(end - unpacked.start) as usize;
+                let weights = match weights {
+                    [] => &[],
+                    all => &all[(unpacked.start - span.entries.start) as usize..],
+                };
+                let window = self.unpacker.get(unpacked);
+                self.sender.push(&mut self.sink, window, part, weights, row.sent)?;
+                left.start = end;
+            }
+            sent += u64::from(row.count);
+        }
+        Ok(sent)
+    }
+}
+
+/// Where the edges end that can be unpacked with those of the first row: rows between are few.
+fn run_end<M>(rows: &[Row<M>]) -> u64 {
+    let mut end = rows[0].edges().end;
+    for row in &rows[1..] {
+        if row.first > end + UNPACKED_GAP || end > rows[0].first + UNPACKED_MAX {
+            break;
+        }
+        end = row.edges().end;
+    }
+    end
+}
+
+/// The weights of these edges, in their file.
+fn weights_of(span: &Span) -> Range<u64> {
+    span.entries.start * 8..span.entries.end * 8
 }

@@ -414,13 +414,14 @@ fn write_direction<E: EdgeOperation>(
     let create =
         |name: &str, block, buffer| Ok(builder.file(&format!("{direction}.{name}"), block, buffer)?);
     let writer = CsrWriter::new(job, create, draft.vertices, E::WEIGHTED, !draft.directed)?;
-    let CsrFiles { index, edges, weights, stats } = csr::write_rows(job, sorted, writer, numbers)?;
+    let CsrFiles { index, edges, blocks, weights, stats } = csr::write_rows(job, sorted, writer, numbers)?;
     let csr = Csr {
         vertices: draft.vertices,
         entries: stats.entries,
         entry_range: draft.vertices,
         index: builder.add_and_open(index)?,
         edges: builder.add_and_open(edges)?,
+        blocks: builder.add_and_open(blocks)?,
         weights: match weights {
             Some(weights) => Some(builder.add_and_open(weights)?),
             None => None,

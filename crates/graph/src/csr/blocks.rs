@@ -1,0 +1,115 @@
+//! Which block of packed edges holds an entry.
+
+use std::ops::Range;
+
+use inshore_store::{Buffer, Job};
+
+use super::{BLOCK_BYTES, Csr, packed::FRAME, typed};
+use crate::{Error, Result};
+
+/// Memory that a [`BlockCursor`] takes.
+pub(super) const CURSOR_BYTES: u64 = BLOCK_BYTES as u64;
+const WINDOW_BLOCKS: u64 = CURSOR_BYTES / 4;
+
+/// Finds blocks, quickest in ascending order of entries.
+pub(super) struct BlockCursor {
+    job: Job,
+    csr: Csr,
+    blocks: u64,
+    /// First frames of the blocks of a window, and the numbers of these blocks.
+    buffer: Option<Buffer>,
+    window: Range<u64>,
+    /// The block that was found last, and its entries.
+    found: u64,
+    entries: Range<u64>,
+}
+
+impl BlockCursor {
+    pub fn new(job: &Job, csr: &Csr) -> Result<BlockCursor> {
+        let buffer =
+            Some(Buffer::zeroed(job.budget(), CURSOR_BYTES as usize, "where blocks of edges begin")?);
+        let (job, csr, blocks) = (job.clone(), csr.clone(), csr.blocks.len() / 4);
+        Ok(BlockCursor { job, csr, blocks, buffer, window: 0..0, found: 0, entries: 0..0 })
+    }
+
+    /// The entries of the block that was found last.
+    pub fn entries(&self) -> &Range<u64> {
+        &self.entries
+    }
+
+    /// The block of `entry`, which is not before block `hint`.
+    #[inline]
+    pub fn find(&mut self, entry: u64, hint: u64) -> Result<u64> {
+        if self.entries.contains(&entry) { Ok(self.found) } else { self.look_up(entry, hint) }
+    }
+
+    fn look_up(&mut self, entry: u64, hint: u64) -> Result<u64> {
+        let behind = if entry >= self.entries.end { self.found } else { 0 };
+        let mut low = hint.max(behind);
+        if low >= self.blocks || self.first_entry(low)? > entry {
+            return Err(self.bad(format!("edge {entry} not in block {low} or behind")));
+        }
+        // The last block of the window that begins at or before the entry, in this window and the next ones.
+        loop {
+            let first = (low - self.window.start) as usize;
+            let starts = &self.starts()[first..];
+            low += starts.partition_point(|&frame| start_of(frame) <= entry) as u64 - 1;
+            let next = self.window.end;
+            if low + 1 < next || next >= self.blocks || self.first_entry(next)? > entry {
+                break;
+            }
+            low = next;
+        }
+        let entries = self.first_entry(low)?..self.first_entry(low + 1)?;
+        if !entries.contains(&entry) {
+            return Err(self.bad(format!("edges {entries:?} in block {low}, looked up for edge {entry}")));
+        }
+        (self.found, self.entries) = (low, entries);
+        Ok(low)
+    }
+
+    /// The number of the first entry of a block; that of all entries behind the last block.
+    pub fn first_entry(&mut self, block: u64) -> Result<u64> {
+        if block >= self.blocks {
+            return Ok(self.csr.entries);
+        }
+        if !self.window.contains(&block) {
+            self.load(block)?;
+        }
+        Ok(start_of(self.starts()[(block - self.window.start) as usize]))
+    }
+
+    fn starts(&self) -> &[u32] {
+        let buffer = self.buffer.as_ref().expect("a read gives it back");
+        &typed(buffer)[..(self.window.end - self.window.start) as usize]
+    }
+
+    #[inline(never)]
+    fn load(&mut self, block: u64) -> Result<()> {
+        let start = block / WINDOW_BLOCKS * WINDOW_BLOCKS;
+        let window = start..(start + WINDOW_BLOCKS).min(self.blocks);
+        self.window = 0..0;
+        let bytes = window.start * 4..window.end * 4;
+        let buffer = match self.buffer.take() {
+            Some(buffer) => buffer,
+            // A read that failed has it.
+            None => Buffer::zeroed(self.job.budget(), CURSOR_BYTES as usize, "where blocks of edges begin")?,
+        };
+        self.buffer = Some(self.csr.blocks.submit_read(&self.job, bytes, buffer)?.wait()?.0);
+        self.window = window;
+        if self.starts().is_sorted() {
+            Ok(())
+        } else {
+            Err(self.bad("numbers that do not ascend".to_string()))
+        }
+    }
+
+    fn bad(&self, found: String) -> Error {
+        let name = self.csr.blocks.name().to_string();
+        Error::BadGraph { name, what: "the blocks of edges", found, expected: "ascending blocks".to_string() }
+    }
+}
+
+fn start_of(frame: u32) -> u64 {
+    u64::from(frame) * FRAME as u64
+}
