@@ -159,7 +159,7 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
         let mut level = 0;
         while !active.is_empty() {
             level += 1;
-            engine.hold(&mut rows, kept_bytes)?;
+            engine.hold_if_walked(&mut rows, kept_bytes)?;
             active =
                 engine.superstep(&mut Outwards { level }, &[&rows[0]], &active, true, Some(&mut log))?.active;
             log.end_level();

@@ -120,7 +120,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
         levels += 1;
         let program = &mut Bfs { level: levels };
         active = match &mut direction {
-            Some(direction) => engine.search_step(program, direction, &active)?.active,
+            Some(direction) => engine.search_step(program, direction, &active, kept_bytes)?.active,
             None => engine.superstep(program, &[graph.out()], &active, true, None)?.active,
         };
         let walked = direction.as_ref().map_or(0, Direction::walked);

@@ -126,7 +126,7 @@ pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     };
     let mut rows = [graph.out().clone()];
     while !active.is_empty() {
-        engine.hold(&mut rows, kept_bytes)?;
+        engine.hold_if_walked(&mut rows, kept_bytes)?;
         active = engine.superstep(&mut program, &[&rows[0]], &active, true, None)?.active;
         let negative = f64::from_bits(program.negative.load(Ordering::Relaxed));
         if negative < 0.0 {

@@ -587,7 +587,7 @@ pub(crate) const RANGE_UNIT: u64 = WINDOW_PAGES * PAGE_VERTICES;
 
 /// Vertices in a range of [`parallel_ranges`]: whole index windows, and about 16 ranges for each thread, so that a few
 /// long rows do not keep one thread busy alone.
-fn range_vertices(vertices: u64, threads: usize) -> u64 {
+pub(crate) fn range_vertices(vertices: u64, threads: usize) -> u64 {
     (vertices / (16 * threads as u64)).max(1).next_multiple_of(RANGE_UNIT)
 }
 

@@ -100,6 +100,8 @@ pub(crate) struct Direction {
 const ASKED_SHARE: u64 = 4096;
 /// An edge along which a message is sent costs as much as so many that are looked at: its cell is far away.
 const SENT_COST: u64 = 2;
+/// In-edges come into memory, if they fit, where more than this part of them is looked at.
+const HELD_SHARE: u64 = 32;
 /// The bits of active vertices take this part of the budget at most.
 const BUDGET_SHARE: u64 = 16;
 
@@ -122,10 +124,11 @@ impl Direction {
         self.walked
     }
 
-    /// Whether it pays to look back in the superstep in which these vertices are active.
-    fn pays(&mut self, job: &Job, active: &Frontier) -> Result<bool> {
+    /// How many edges will be looked back along, at most, in the superstep in which these vertices are active; `None` where
+    /// that does not pay.
+    fn pays(&mut self, job: &Job, active: &Frontier) -> Result<Option<u64>> {
         if active.count().is_none_or(|count| count < self.out.vertices / ASKED_SHARE) {
-            return Ok(false);
+            return Ok(None);
         }
         let mut index = IndexCursor::new(job, &self.out)?;
         let (mut ahead, mut reader) = (0, active.reader(job, self.out.vertices)?);
@@ -136,7 +139,7 @@ impl Direction {
         let waiting = self.out.entries.saturating_sub(self.walked + ahead);
         self.walked += ahead;
         tracing::debug!(ahead, waiting, "direction");
-        Ok(ahead * SENT_COST > waiting)
+        Ok((ahead * SENT_COST > waiting).then_some(waiting))
     }
 
     fn set_active(&mut self, job: &Job, active: &Frontier) -> Result<()> {
@@ -151,15 +154,21 @@ impl Direction {
 }
 
 impl<S: State> Engine<S> {
-    /// As [`Engine::superstep`], in the direction that is quicker.
+    /// As [`Engine::superstep`], in the direction that is quicker. In-edges come into memory where they fit beside
+    /// `kept_bytes`.
     pub fn search_step<P: LooksBack<State = S>>(
         &mut self,
         program: &mut P,
         direction: &mut Direction,
         active: &Frontier,
+        kept_bytes: u64,
     ) -> Result<Step> {
-        if !direction.pays(&self.job, active)? {
+        let Some(waiting) = direction.pays(&self.job, active)? else {
             return self.superstep(program, &[&direction.out], active, true, None);
+        };
+        if waiting > direction.incoming.entries / HELD_SHARE {
+            // Most of them are read now, and most of those again in the next superstep.
+            self.hold(std::slice::from_mut(&mut direction.incoming), kept_bytes)?;
         }
         direction.set_active(&self.job, active)?;
         let (bits, incoming) = (direction.active.typed::<u64>(), &direction.incoming);

@@ -3,7 +3,8 @@
 //! One [`Source`] walks forwards over the active vertices, their states and their index entries, and cuts the
 //! edges to be read into chunks: either one large window of the edge file, in which rows lie close together, or a
 //! batch of small windows far apart, which are read at once. Workers take chunks in turn: each has some chunks on
-//! their way from the drive while it sends the messages of one.
+//! their way from the drive while it sends the messages of one. Where all vertices are active and their states in memory,
+//! every worker has a source of its own, over ranges of vertices.
 
 use std::{
     collections::VecDeque,
@@ -18,8 +19,8 @@ use inshore_store::{Buffer, CheckedFile, Job, PendingRead, taken_bytes};
 
 use super::{
     Frontier,
-    frontier::FrontierReader,
-    state::{State, StateCursor, VertexArray},
+    frontier::{FrontierReader, Ranges},
+    state::{State, StatePeek, VertexArray},
 };
 use crate::{
     Result,
@@ -71,6 +72,8 @@ pub(crate) trait Sender: Sync {
     ) -> Result<()>;
 }
 
+/// Workers have sources of their own where so many times the memory of these is free.
+const SPARE_SHARE: u64 = 16;
 /// Frontiers of fewer vertices are one worker's.
 const ALONE_VERTICES: usize = 256;
 /// Chunks that a worker has, one of them in use.
@@ -132,7 +135,7 @@ struct Source<'a, S: Sender> {
     sender: &'a S,
     csr: &'a Csr,
     active: FrontierReader,
-    state: StateCursor<'a, S::State>,
+    state: StatePeek<'a, S::State>,
     index: IndexCursor,
     /// Rows (or parts of one) that did not fit in the window or chunk before; the next one last.
     left: Vec<Row<S::Sent>>,
@@ -268,26 +271,42 @@ pub(super) fn send<S: Sender>(
     let small_max = window_bytes / SMALL_BYTES;
     // A thread costs more than sending from a few vertices.
     let is_short = active.is_shorter_than(ALONE_VERTICES);
-    let source = Mutex::new(Source {
-        job,
-        sender,
-        csr,
-        active: active.reader(job, csr.vertices)?,
-        state: state.cursor()?,
-        index: IndexCursor::new(job, csr)?,
-        left: Vec::new(),
-        window_blocks: (window_bytes / BLOCK_BYTES) as u64,
-        // A window may begin and end inside a block of the file of weights.
-        window_edges: match S::READS_WEIGHTS && csr.weights.is_some() {
-            true => 2 * (window_bytes - BLOCK_BYTES) as u64 / 8,
-            false => u64::MAX,
-        },
-        small_max,
-        rows_max: window_bytes / BYTES_PER_ROW,
-        rows_usual: if is_short { 0 } else { window_bytes / BYTES_PER_ROW },
-        gathered: 0,
-        edges: 0,
-    });
+    let busy = if is_short { 1 } else { sinks.len() };
+    let cursors = SPARE_SHARE * busy as u64 * csr::CURSOR_BYTES;
+    let has_ranges =
+        active.is_all() && state.in_memory().is_some() && job.budget().free_bytes() >= cursors && busy > 1;
+    let ranges = has_ranges.then(|| Ranges::new(csr.vertices, csr::range_vertices(csr.vertices, busy)));
+    let source = |state| -> Result<_> {
+        Ok(Mutex::new(Source {
+            job,
+            sender,
+            csr,
+            active: match &ranges {
+                Some(ranges) => ranges.reader(),
+                None => active.reader(job, csr.vertices)?,
+            },
+            state,
+            index: IndexCursor::new(job, csr)?,
+            left: Vec::new(),
+            window_blocks: (window_bytes / BLOCK_BYTES) as u64,
+            // A window may begin and end inside a block of the file of weights.
+            window_edges: match S::READS_WEIGHTS && csr.weights.is_some() {
+                true => 2 * (window_bytes - BLOCK_BYTES) as u64 / 8,
+                false => u64::MAX,
+            },
+            small_max,
+            rows_max: window_bytes / BYTES_PER_ROW,
+            rows_usual: if is_short { 0 } else { window_bytes / BYTES_PER_ROW },
+            gathered: 0,
+            edges: 0,
+        }))
+    };
+    let sources = match state.peek()? {
+        StatePeek::Memory(states) if has_ranges => {
+            (0..busy).map(|_| source(StatePeek::Memory(states))).collect::<Result<Vec<_>>>()?
+        }
+        state => vec![source(state)?],
+    };
     let weights = csr.weights.as_ref().filter(|_| S::READS_WEIGHTS);
     if pools.edges.is_empty() {
         pools.edges = Pool::new(job, sinks.len(), window_bytes, SMALL_BYTES)?;
@@ -295,14 +314,13 @@ pub(super) fn send<S: Sender>(
     if weights.is_some() && pools.weights.is_empty() {
         pools.weights = Pool::new(job, sinks.len(), 2 * window_bytes, 2 * SMALL_BYTES)?;
     }
-    let busy = if is_short { 1 } else { sinks.len() };
     let idle = sinks.split_off(busy);
     let failed = AtomicBool::new(false);
     let mut workers = Vec::with_capacity(busy);
-    for sink in sinks {
+    for (number, sink) in sinks.into_iter().enumerate() {
         let edges = pools.edges.pop().expect("a pool for each worker");
         let weights = weights.map(|file| (file, pools.weights.pop().expect("a pool for each worker")));
-        let (source, failed, unpacker) = (&source, &failed, Unpacker::new());
+        let (source, failed, unpacker) = (&sources[number % sources.len()], &failed, Unpacker::new());
         workers.push(Worker { job, csr, sender, source, failed, sink, unpacker, edges, weights });
     }
     let first = workers.pop().expect("at least one sink");
@@ -320,9 +338,14 @@ pub(super) fn send<S: Sender>(
         pools.edges.push(worker.edges);
         pools.weights.extend(worker.weights.map(|(_, pool)| pool));
     }
-    let source = source.into_inner().expect("no panic under this lock");
-    source.state.finish()?;
-    Ok(Sent { sinks, gathered: source.gathered, edges: source.edges })
+    let mut sent = Sent { sinks, gathered: 0, edges: 0 };
+    for source in sources {
+        let source = source.into_inner().expect("no panic under this lock");
+        source.state.finish()?;
+        sent.gathered += source.gathered;
+        sent.edges += source.edges;
+    }
+    Ok(sent)
 }
 
 /// Buffers of all workers, made for the first superstep and kept for the next ones.

@@ -143,38 +143,37 @@ impl Cells {
         (Direct { program, cells, is_alone }, touched)
     }
 
-    /// Calls `each` with the vertices that got a message (with all, if `everyone`), in order; a cell keeps what `each`
-    /// gives back.
-    pub fn drain<M: Message>(
+    /// Whether so many vertices got a message that their lists do not hold them.
+    pub fn is_crowded(touched: &[Touched]) -> bool {
+        touched.iter().any(|touched| touched.is_full)
+    }
+
+    /// The cells of all vertices.
+    pub fn all<M: Message>(&mut self) -> &mut [M] {
+        &mut self.buffer.typed_mut::<M>()[..self.vertices as usize]
+    }
+
+    /// Calls `each` with the vertices that are listed, in order, and their cells.
+    pub fn listed<M: Message>(
         &mut self,
-        mut touched: Vec<Touched>,
-        everyone: bool,
-        nothing: M,
-        mut each: impl FnMut(u32, M) -> Result<M>,
+        touched: &[Touched],
+        mut each: impl FnMut(u32, &mut M) -> Result<()>,
     ) -> Result<()> {
-        let cells = &mut self.buffer.typed_mut::<M>()[..self.vertices as usize];
-        if everyone || touched.iter().any(|touched| touched.is_full) {
-            for (vertex, cell) in (0..).zip(cells) {
-                if everyone || *cell != nothing {
-                    *cell = each(vertex, *cell)?;
-                }
-            }
-        } else {
-            let mut all = Vec::with_capacity(touched.iter().map(|touched| touched.list.len()).sum());
-            touched.iter().for_each(|touched| all.extend_from_slice(&touched.list));
-            all.sort_unstable();
-            all.dedup();
-            for &vertex in &all {
-                let cell = &mut cells[vertex as usize];
-                *cell = each(vertex, *cell)?;
-            }
-        }
+        let mut all = Vec::with_capacity(touched.iter().map(|touched| touched.list.len()).sum());
+        touched.iter().for_each(|touched| all.extend_from_slice(&touched.list));
+        all.sort_unstable();
+        all.dedup();
+        let cells = self.all::<M>();
+        all.into_iter().try_for_each(|vertex| each(vertex, &mut cells[vertex as usize]))
+    }
+
+    /// Takes the lists back for the next superstep.
+    pub fn close(&mut self, mut touched: Vec<Touched>) {
         for touched in &mut touched {
             touched.list.clear();
             touched.is_full = false;
         }
         self.touched = touched;
-        Ok(())
     }
 }
 

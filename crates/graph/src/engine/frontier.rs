@@ -1,6 +1,12 @@
 //! Sorted lists of vertices: in memory while they are short, on flash beyond.
 
-use std::sync::Arc;
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 use zerocopy::IntoBytes;
@@ -23,7 +29,7 @@ pub(crate) enum Frontier {
     /// All of them.
     All,
     /// Some, in ascending order.
-    List { memory: Arc<Vec<u32>>, file: Option<(CheckedFile, std::ops::Range<u64>)> },
+    List { memory: Arc<Vec<u32>>, file: Option<(CheckedFile, Range<u64>)> },
 }
 
 impl Frontier {
@@ -61,7 +67,7 @@ impl Frontier {
     /// Streams the vertices, of which there are `vertices` in the graph.
     pub fn reader(&self, job: &Job, vertices: u64) -> Result<FrontierReader> {
         let (memory, file) = match self {
-            Frontier::All => return Ok(FrontierReader::All { next: 0, end: vertices }),
+            Frontier::All => return Ok(FrontierReader::all(vertices)),
             Frontier::List { memory, file } => (memory, file),
         };
         let reader = match file {
@@ -74,17 +80,50 @@ impl Frontier {
 
 /// A stream of vertices.
 pub(crate) enum FrontierReader {
-    All { next: u64, end: u64 },
+    All { next: u64, end: u64, ranges: Option<Ranges> },
     List { keys: Arc<Vec<u32>>, used: usize, reader: Option<FileReader> },
 }
 
+/// Ranges of all vertices, shared by those who walk over them.
+#[derive(Clone)]
+pub(crate) struct Ranges {
+    next: Arc<AtomicU64>,
+    step: u64,
+    vertices: u64,
+}
+
+impl Ranges {
+    /// Ranges of `step` vertices.
+    pub fn new(vertices: u64, step: u64) -> Ranges {
+        Ranges { next: Arc::default(), step, vertices }
+    }
+
+    /// A stream of vertices that no other stream gave or gives.
+    pub fn reader(&self) -> FrontierReader {
+        FrontierReader::All { next: 0, end: 0, ranges: Some(self.clone()) }
+    }
+
+    fn take(&self) -> Range<u64> {
+        let start = self.next.fetch_add(self.step, Ordering::Relaxed).min(self.vertices);
+        start..(start + self.step).min(self.vertices)
+    }
+}
+
 impl FrontierReader {
+    fn all(vertices: u64) -> FrontierReader {
+        FrontierReader::All { next: 0, end: vertices, ranges: None }
+    }
+
     #[inline]
     pub fn next(&mut self) -> Result<Option<u32>> {
         match self {
-            FrontierReader::All { next, end } => {
+            FrontierReader::All { next, end, ranges } => {
                 if next == end {
-                    return Ok(None);
+                    let range = ranges.as_ref().map_or(0..0, Ranges::take);
+                    if range.is_empty() {
+                        return Ok(None);
+                    }
+                    (*next, *end) = (range.start, range.end);
                 }
                 *next += 1;
                 Ok(Some((*next - 1) as u32))
@@ -215,6 +254,23 @@ mod tests {
         }
         assert_eq!(read(&job, &Frontier::All), [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(job.budget().reserved_bytes(), 0);
+    }
+
+    #[test]
+    fn walkers_over_ranges_give_each_vertex_once() {
+        let ranges = Ranges::new(1000, 64);
+        let mut readers = [ranges.reader(), ranges.reader(), ranges.reader()];
+        let mut given: Vec<u32> = Vec::new();
+        for turn in 0.. {
+            let Some(vertex) = readers[turn % 2].next().unwrap() else { break };
+            given.push(vertex);
+        }
+        given
+            .extend(std::iter::from_fn(|| readers[0].next().unwrap().or_else(|| readers[1].next().unwrap())));
+        assert!(readers[2].next().unwrap().is_none());
+        assert!(given.chunks(2).take(64).all(|pair| pair[1] == pair[0] + 64), "each in its own range");
+        given.sort_unstable();
+        assert!(given.into_iter().eq(0..1000));
     }
 
     #[test]

@@ -27,7 +27,7 @@ mod direct;
 mod frontier;
 mod state;
 
-use std::ops::Range;
+use std::{ops::Range, sync::Mutex};
 
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy};
 use inshore_store::Job;
@@ -44,6 +44,7 @@ use crate::{
     Regime, Result, Summary, Tuning,
     checkpoint::{Checkpoints, Point},
     csr::Csr,
+    turns::Turns,
 };
 
 /// What an algorithm does at one vertex: the thesis' four functions, one for weights, and three small ones for sums over vertices.
@@ -119,6 +120,8 @@ const PHASES_MAX: u32 = 64;
 
 /// Memory that is left beside rows in memory, for logs, cursors and what comes after supersteps.
 const BESIDE_HELD_BYTES: u64 = 4 << 20;
+/// Vertices to which one thread gives new states at once.
+const SETTLED_VERTICES: usize = 16 << 10;
 
 /// Rows as short as this are pushed edge by edge.
 const SHORT_ROW: usize = 64;
@@ -364,12 +367,19 @@ impl<S: State> Engine<S> {
         })
     }
 
-    /// Puts `rows` into memory where these and what supersteps need beside `kept_bytes` fit, once as many edges were walked
-    /// along as they have: who comes that far may walk as far again.
+    /// As [`Engine::hold`], once as many edges were walked along as the rows have: who comes that far may walk as far again.
+    pub fn hold_if_walked(&mut self, rows: &mut [Csr], kept_bytes: u64) -> Result<()> {
+        let entries: u64 = rows.iter().map(|rows| rows.entries).sum();
+        if self.tuning.regime == Some(Regime::Memory) || self.edges_traversed >= entries {
+            self.hold(rows, kept_bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Puts `rows` into memory where these and what supersteps need beside `kept_bytes` fit. It is tried once.
     pub fn hold(&mut self, rows: &mut [Csr], kept_bytes: u64) -> Result<()> {
         let is_forced = self.tuning.regime == Some(Regime::Memory);
-        let entries: u64 = rows.iter().map(|rows| rows.entries).sum();
-        if self.holding.is_some() || !is_forced && self.edges_traversed < entries {
+        if self.holding.is_some() {
             return Ok(());
         }
         let weighted = rows.iter().any(|rows| rows.weights.is_some());
@@ -437,14 +447,87 @@ impl<S: State> Engine<S> {
         log: Option<&mut KeyLog>,
     ) -> Result<Step> {
         self.used(Strategy::Dense);
-        let mut finalizing = Finalizing::new(self, program, collect, log)?;
-        cells.drain(touched, P::EVERY_VERTEX, P::NOTHING, |vertex, message| {
-            let new = finalizing.vertex(vertex, message)?;
-            Ok(program.kept(&new))
-        })?;
-        let step = finalizing.finish()?;
+        let are_all = P::EVERY_VERTEX || Cells::is_crowded(&touched);
+        let step = if are_all && self.state.in_memory().is_some() {
+            self.settle_all(program, cells.all(), collect, log)?
+        } else {
+            let mut finalizing = Finalizing::new(self, program, collect, log)?;
+            let mut settle = |vertex, cell: &mut P::Message| -> Result<()> {
+                *cell = program.kept(&finalizing.vertex(vertex, *cell)?);
+                Ok(())
+            };
+            if are_all {
+                let with_message =
+                    |(_, cell): &(u32, &mut P::Message)| P::EVERY_VERTEX || **cell != P::NOTHING;
+                (0..)
+                    .zip(cells.all())
+                    .filter(with_message)
+                    .try_for_each(|(vertex, cell)| settle(vertex, cell))?;
+            } else {
+                cells.listed(&touched, settle)?;
+            }
+            finalizing.finish()?
+        };
+        cells.close(touched);
         self.cells = Some(cells);
         Ok(step)
+    }
+
+    /// Gives new states, which are in memory, to all vertices with a message, or to all, by all threads: each takes parts of them, and tells who is
+    /// active in the order of parts.
+    fn settle_all<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &P,
+        cells: &mut [P::Message],
+        collect: bool,
+        log: Option<&mut KeyLog>,
+    ) -> Result<Step> {
+        let active = FrontierBuilder::new(&self.job, self.layout.frontier_keys);
+        let states = self.state.in_memory().expect("states in memory");
+        let parts = states.chunks_mut(SETTLED_VERTICES).zip(cells.chunks_mut(SETTLED_VERTICES));
+        let parts = Mutex::new(parts.enumerate());
+        let turns = Turns::new((active, log, 0u64));
+        let job = &self.job;
+        let work = || -> Result<()> {
+            let mut active = Vec::new();
+            loop {
+                job.check_cancelled()?;
+                let next = parts.lock().expect("no panic under this lock").next();
+                let Some((number, (states, cells))) = next else { return Ok(()) };
+                let first = (number * SETTLED_VERTICES) as u32;
+                let mut change = 0;
+                for (vertex, (state, cell)) in (first..).zip(states.iter_mut().zip(cells)) {
+                    if P::EVERY_VERTEX || *cell != P::NOTHING {
+                        let new = program.finalize(vertex, *cell, state);
+                        change += program.change(&new, state);
+                        if collect && program.is_active(&new, state) {
+                            active.push(vertex);
+                        }
+                        *state = new;
+                        *cell = program.kept(&new);
+                    }
+                }
+                let Some(mut turn) = turns.wait(number) else { return Ok(()) };
+                let (all_active, log, all_change) = &mut turn.value;
+                for vertex in active.drain(..) {
+                    all_active.push(vertex)?;
+                    if let Some(log) = log {
+                        log.push(vertex)?;
+                    }
+                }
+                *all_change += change;
+                turns.next(turn);
+            }
+        };
+        std::thread::scope(|scope| -> Result<()> {
+            let others = (1..self.layout.workers).map(|_| scope.spawn(|| turns.guard(work)));
+            let others: Vec<_> = others.collect();
+            let mine = turns.guard(work);
+            let theirs = others.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
+            theirs.fold(mine, |result, other| result.and(other))
+        })?;
+        let (active, _, change) = turns.into_value();
+        Ok(Step { active: active.finish()?, change })
     }
 
     /// `edges` are those that it will walk along, 0 where that is not known.

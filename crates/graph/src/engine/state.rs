@@ -88,6 +88,14 @@ impl<S: State> VertexArray<S> {
         })
     }
 
+    /// A reader at no vertex yet.
+    pub fn peek(&mut self) -> Result<StatePeek<'_, S>> {
+        Ok(match self {
+            VertexArray::Memory(buffer, _) => StatePeek::Memory(buffer.typed::<S>()),
+            VertexArray::Flash { .. } => StatePeek::Flash(self.cursor()?),
+        })
+    }
+
     /// All states, where they are in memory.
     pub fn in_memory(&mut self) -> Option<&mut [S]> {
         match self {
@@ -143,6 +151,30 @@ impl<S: State> StateCursor<'_, S> {
             *back = blocks.finish(file)?;
         }
         Ok(())
+    }
+}
+
+/// Walks forwards over states that do not change meanwhile; those in memory as many readers as like.
+pub(crate) enum StatePeek<'a, S: State> {
+    Memory(&'a [S]),
+    Flash(StateCursor<'a, S>),
+}
+
+impl<S: State> StatePeek<'_, S> {
+    /// The state of `vertex`.
+    #[inline]
+    pub fn get(&mut self, vertex: u32) -> Result<&S> {
+        match self {
+            StatePeek::Memory(states) => Ok(&states[vertex as usize]),
+            StatePeek::Flash(cursor) => cursor.get(vertex),
+        }
+    }
+
+    pub fn finish(self) -> Result<()> {
+        match self {
+            StatePeek::Memory(_) => Ok(()),
+            StatePeek::Flash(cursor) => cursor.finish(),
+        }
     }
 }
 

@@ -1,10 +1,13 @@
 use std::{fs, path::PathBuf};
 
 use arrow::{
-    array::{ArrayRef, Float64Array, StringArray, UInt32Array, UInt64Array},
+    array::{ArrayRef, Float64Array, ListArray, StringArray, StructArray, UInt32Array, UInt64Array},
+    buffer::OffsetBuffer,
     compute::concat_batches,
     datatypes::{DataType, Field},
 };
+use bytes::Bytes;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -88,15 +91,40 @@ fn every_format_gives_back_the_rows_that_were_written() {
 fn a_table_of_several_row_groups_comes_back_whole_under_a_tiny_and_a_large_budget() {
     let whole = table(ROW_GROUP_ROWS + 70_000);
     let mut files = Vec::new();
-    for megabytes in [8, 1024] {
-        let budget = Budget::new(megabytes << 20, 1);
+    for (megabytes, threads) in [(8, 1), (1024, 1), (8, 4), (32, 2), (64, 3), (1024, 9)] {
+        let budget = Budget::new(megabytes << 20, threads);
         let (_folder, path) = folder_and("t.parquet");
         write(&path, std::slice::from_ref(&whole), &budget);
         assert!(read(&path, &whole, 50_000, &budget) == not_null(&whole));
         files.push(fs::read(&path).unwrap());
         assert_eq!(budget.reserved_bytes(), 0);
     }
-    assert!(files[0] == files[1], "the bytes depend on the budget");
+    let same = files.iter().all(|file| *file == files[0]);
+    assert!(same, "the bytes depend on the budget or on threads");
+}
+
+#[test]
+fn columns_of_columns_are_encoded_side_by_side() {
+    let rows = ROW_GROUP_ROWS / 8;
+    let flat = table(rows);
+    let pair: ArrayRef = Arc::new(StructArray::from(vec![
+        (Arc::new(Field::new("a", DataType::UInt64, false)), flat.column(0).clone()),
+        (Arc::new(Field::new("b", DataType::Utf8, false)), flat.column(3).clone()),
+    ]));
+    let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(1, rows));
+    let item = Arc::new(Field::new("item", DataType::UInt32, false));
+    let list: ArrayRef = Arc::new(ListArray::new(item, offsets, flat.column(1).clone(), None));
+    let columns = [("pair", pair), ("rank", flat.column(2).clone()), ("list", list)];
+    let whole = RecordBatch::try_from_iter(columns).unwrap();
+    let [one, two] = [1, 2].map(|threads| {
+        let (_folder, path) = folder_and("t.parquet");
+        write(&path, std::slice::from_ref(&whole), &Budget::new(64 << 20, threads));
+        fs::read(&path).unwrap()
+    });
+    assert!(one == two);
+    let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(two)).unwrap().build().unwrap();
+    let read: Vec<_> = reader.map(|batch| batch.unwrap()).collect();
+    assert!(concat_batches(read[0].schema_ref(), &read).unwrap().columns() == whole.columns());
 }
 
 proptest! {
@@ -106,6 +134,7 @@ proptest! {
         cuts in proptest::collection::vec(0usize..60_000, 0..6),
         name in prop::sample::select(vec!["t.parquet", "t.arrow", "t.csv"]),
         megabytes in 8u64..100,
+        threads in 1usize..4,
     ) {
         let whole = table(60_000);
         let mut cuts = [cuts, vec![0, 60_000]].concat();
@@ -114,7 +143,7 @@ proptest! {
         let (_folder, path) = folder_and(name);
         write(&path, &[whole], &Budget::new(8 << 20, 1));
         let expected = fs::read(&path).unwrap();
-        write(&path, &pieces, &Budget::new(megabytes << 20, 1));
+        write(&path, &pieces, &Budget::new(megabytes << 20, threads));
         prop_assert!(fs::read(&path).unwrap() == expected);
     }
 }
