@@ -157,7 +157,7 @@ Examples:
   inshore store get logs | grep ERROR
   inshore store get logs -o web.log
   inshore store get logs --offset 1GiB --length 64KiB
-  inshore store get web --file out.edges | head -c 64 | xxd")]
+  inshore store get web --file out.index | head -c 64 | xxd")]
 pub struct Get {
     /// Name of the dataset
     pub name: String,

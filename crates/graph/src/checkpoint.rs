@@ -125,7 +125,7 @@ impl Checkpoints {
         };
         let saved = file("state")?;
         let mut reader = FileReader::new(job, &saved, 0..saved.len(), BLOCK_BYTES)?;
-        let (mut cursor, mut vertex) = (states.cursor()?, 0);
+        let (mut cursor, mut vertex) = (states.cursor(), 0);
         while let Some(bytes) = reader.next_piece()? {
             let states =
                 <[S]>::ref_from_bytes(bytes).expect("whole states, since their size is a power of two");
@@ -135,7 +135,6 @@ impl Checkpoints {
             }
             job.progress().add(states.len() as u64);
         }
-        cursor.finish()?;
         drop(reader);
         if !is_all {
             let saved = file("active")?;
@@ -166,7 +165,7 @@ impl Checkpoints {
         let older = keep.pieces()?;
         let mut piece = keep.begin(job)?;
         let mut file = piece.file("state", BLOCK_BYTES, BLOCK_BYTES)?;
-        let mut cursor = states.cursor()?;
+        let mut cursor = states.cursor();
         let mut staged: Vec<S> = Vec::with_capacity(4 << 10);
         for vertex in 0..vertices {
             staged.push(*cursor.get(vertex as u32)?);
@@ -176,7 +175,6 @@ impl Checkpoints {
             }
         }
         file.write(staged.as_bytes())?;
-        cursor.finish()?;
         piece.add(file)?;
         if !point.active.is_all() {
             let mut file = piece.file("active", BLOCK_BYTES, BLOCK_BYTES)?;

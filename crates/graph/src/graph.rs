@@ -1,8 +1,9 @@
 //! A graph on flash: compressed sparse rows (2018 thesis, section 9.5.1). Layout: `docs/format.md`, "Graph".
 //!
 //! ```text
-//!   out.index    for each vertex its out-degree; every 1022 vertices the number of their first edge
-//!   out.edges    u32 destinations, sorted within a source, sources in order
+//!   out.index    for each vertex its out-degree; every 1021 vertices the number of their first edge
+//!   out.edges    destinations, sorted within a source, sources in order; packed in blocks
+//!   out.blocks   which edges are in which block
 //!   out.weights  f64 beside each edge                                        weighted graphs only
 //!   in.*         the same for in-edges                                       --reverse only
 //!   ids          u64 user's id of each vertex, ascending                     where they are not 0, 1, 2, ...
@@ -144,7 +145,8 @@ impl GraphInfo {
             return Err(bad("magic", show(&header.magic), show(&MAGIC)));
         }
         if header.version != VERSION {
-            return Err(bad("version", header.version.to_string(), VERSION.to_string()));
+            let expected = format!("{VERSION}: import it again, or use the version of Inshore that wrote it");
+            return Err(bad("version", header.version.to_string(), expected));
         }
         let vertices = header.vertices.get();
         if vertices == 0 || vertices > VERTICES_MAX {

@@ -166,7 +166,7 @@ impl Neighbours<'_> {
         let vertices = self.out.vertices;
         self.job.start_phase("counting neighbours", "edges", self.out.entries);
         let mut array = VertexArray::new(self.job, vertices, in_memory, |_| 0)?;
-        match array.cursor()? {
+        match array.cursor() {
             StateCursor::Memory(degrees) => {
                 let scans = if self.incoming.is_some() { 2 } else { 1 };
                 let threads = (csr::scan_threads(self.job) / scans).max(1);
@@ -187,7 +187,6 @@ impl Neighbours<'_> {
                     *cursor.get_mut(vertex)? += 1;
                     Ok(())
                 })?;
-                cursor.finish()?;
             }
         }
         Ok(array)
@@ -210,7 +209,7 @@ impl Neighbours<'_> {
             staged: rows.stage::<Unweighted>(),
             rows,
         };
-        match degrees.cursor()? {
+        match degrees.cursor() {
             StateCursor::Memory(degrees) => {
                 let rank = |vertex: u32| (degrees[vertex as usize], vertex);
                 self.scan(0..vertices, |vertex, to, both| {
@@ -256,7 +255,7 @@ impl Neighbours<'_> {
                 }
             }
         }
-        degrees.finish()
+        Ok(())
     }
 }
 
@@ -523,7 +522,7 @@ fn divide(
     let free = job.budget().free_bytes();
     let in_memory = memory_bytes::<f64>(vertices) + flash_memory_bytes::<f64>(vertices) <= free;
     let mut coefficients = VertexArray::new(job, vertices, in_memory, |_| 0.0)?;
-    let (mut values, mut degrees) = (coefficients.cursor()?, degrees.cursor()?);
+    let (mut values, mut degrees) = (coefficients.cursor(), degrees.cursor());
     while let Some(block) = sums.next_block()? {
         job.check_cancelled()?;
         for (&vertex, &sum) in block.keys.iter().zip(block.values) {
@@ -534,8 +533,6 @@ fn divide(
             *values.get_mut(vertex)? = sum as f64 / (degree * (degree - 1.0));
         }
     }
-    values.finish()?;
-    degrees.finish()?;
     Ok(coefficients)
 }
 

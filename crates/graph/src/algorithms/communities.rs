@@ -202,7 +202,7 @@ fn exchange(
         }
         changed = 0;
         let (arrived, _) = engine.exchange(&Tell, Counts, rows, &Frontier::All)?;
-        let mut labels = engine.cursor()?;
+        let mut labels = engine.cursor();
         for_most_frequent(arrived, |vertex, label| {
             if *labels.get(vertex)? != label {
                 *labels.get_mut(vertex)? = label;
@@ -210,7 +210,6 @@ fn exchange(
             }
             Ok(())
         })?;
-        labels.finish()?;
         engine.save(checkpoints, &Frontier::All, [iteration.into(), changed])?;
     }
     Ok((engine.summary(), engine.into_stream()?))

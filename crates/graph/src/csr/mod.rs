@@ -279,6 +279,11 @@ impl IndexCursor {
         })
     }
 
+    /// Whether it looks up rows of the same files.
+    pub fn is_of(&self, csr: &Csr) -> bool {
+        self.csr.index.name() == csr.index.name()
+    }
+
     /// Where the first of these entries lie, as many as there are in `blocks_max` blocks. They are at least one, and of the
     /// vertex that was found last, or behind it.
     pub fn span(&mut self, entries: Range<u64>, blocks_max: u64) -> Result<Span> {

@@ -276,7 +276,8 @@ pub(super) fn send<S: Sender>(
     let has_ranges =
         active.is_all() && state.in_memory().is_some() && job.budget().free_bytes() >= cursors && busy > 1;
     let ranges = has_ranges.then(|| Ranges::new(csr.vertices, csr::range_vertices(csr.vertices, busy)));
-    let source = |state| -> Result<_> {
+    let mut kept = pools.index.take().filter(|index| index.is_of(csr));
+    let mut source = |state| -> Result<_> {
         Ok(Mutex::new(Source {
             job,
             sender,
@@ -286,7 +287,10 @@ pub(super) fn send<S: Sender>(
                 None => active.reader(job, csr.vertices)?,
             },
             state,
-            index: IndexCursor::new(job, csr)?,
+            index: match kept.take() {
+                Some(index) => index,
+                None => IndexCursor::new(job, csr)?,
+            },
             left: Vec::new(),
             window_blocks: (window_bytes / BLOCK_BYTES) as u64,
             // A window may begin and end inside a block of the file of weights.
@@ -301,7 +305,7 @@ pub(super) fn send<S: Sender>(
             edges: 0,
         }))
     };
-    let sources = match state.peek()? {
+    let sources = match state.peek() {
         StatePeek::Memory(states) if has_ranges => {
             (0..busy).map(|_| source(StatePeek::Memory(states))).collect::<Result<Vec<_>>>()?
         }
@@ -341,23 +345,25 @@ pub(super) fn send<S: Sender>(
     let mut sent = Sent { sinks, gathered: 0, edges: 0 };
     for source in sources {
         let source = source.into_inner().expect("no panic under this lock");
-        source.state.finish()?;
         sent.gathered += source.gathered;
         sent.edges += source.edges;
+        pools.index = Some(source.index);
     }
     Ok(sent)
 }
 
-/// Buffers of all workers, made for the first superstep and kept for the next ones.
+/// Buffers of all workers and a cursor, made for the first superstep and kept for the next ones.
 pub(super) struct Pools {
     window_bytes: usize,
     edges: Vec<Pool>,
     weights: Vec<Pool>,
+    /// That of the last superstep: in a deep search the next one finds most of its rows in the same windows.
+    index: Option<IndexCursor>,
 }
 
 impl Pools {
     pub fn new(window_bytes: usize) -> Pools {
-        Pools { window_bytes, edges: Vec::new(), weights: Vec::new() }
+        Pools { window_bytes, edges: Vec::new(), weights: Vec::new(), index: None }
     }
 
     /// Whether a superstep made them.

@@ -652,23 +652,23 @@ impl<S: State> Engine<S> {
 
     /// Changes the state of every vertex, in order.
     pub fn for_each(&mut self, mut change: impl FnMut(u32, &mut S) -> Result<()>) -> Result<()> {
-        let mut state = self.state.cursor()?;
+        let mut state = self.state.cursor();
         for vertex in 0..self.vertices {
             change(vertex as u32, state.get_mut(vertex as u32)?)?;
         }
-        state.finish()
+        Ok(())
     }
 
     /// The states, to be read and changed in the order of vertices.
-    pub fn cursor(&mut self) -> Result<StateCursor<'_, S>> {
+    pub fn cursor(&mut self) -> StateCursor<'_, S> {
         self.state.cursor()
     }
 
     /// Changes the state of one vertex.
     pub fn set(&mut self, vertex: u32, change: impl FnOnce(&mut S)) -> Result<()> {
-        let mut state = self.state.cursor()?;
+        let mut state = self.state.cursor();
         change(state.get_mut(vertex)?);
-        state.finish()
+        Ok(())
     }
 
     /// What is to be said of the run.
@@ -723,7 +723,7 @@ impl<'a, 'l, P: VertexProgram> Finalizing<'a, 'l, P> {
         log: Option<&'l mut KeyLog>,
     ) -> Result<Self> {
         let active = FrontierBuilder::new(&engine.job, engine.layout.frontier_keys);
-        Ok(Finalizing { program, state: engine.state.cursor()?, active, collect, log, change: 0 })
+        Ok(Finalizing { program, state: engine.state.cursor(), active, collect, log, change: 0 })
     }
 
     /// Gives the new state.
@@ -744,7 +744,6 @@ impl<'a, 'l, P: VertexProgram> Finalizing<'a, 'l, P> {
     }
 
     fn finish(self) -> Result<Step> {
-        self.state.finish()?;
         Ok(Step { active: self.active.finish()?, change: self.change })
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn flash_memory_bytes<S>(vertices: u64) -> u64 {
 /// One state for each vertex.
 pub(crate) enum VertexArray<S: State> {
     Memory(Buffer, PhantomData<S>),
-    Flash { file: BlockFile, buffers: Vec<Buffer> },
+    Flash(Blocks),
 }
 
 impl<S: State> VertexArray<S> {
@@ -75,41 +75,37 @@ impl<S: State> VertexArray<S> {
         for pending in flying {
             buffers.push(pending.wait()?);
         }
-        Ok(VertexArray::Flash { file, buffers })
+        Ok(VertexArray::Flash(Blocks::new(file, buffers)))
     }
 
     /// A cursor at no vertex yet.
-    pub fn cursor(&mut self) -> Result<StateCursor<'_, S>> {
-        Ok(match self {
+    pub fn cursor(&mut self) -> StateCursor<'_, S> {
+        match self {
             VertexArray::Memory(buffer, _) => StateCursor::Memory(buffer.typed_mut::<S>()),
-            VertexArray::Flash { file, buffers } => {
-                StateCursor::Flash { blocks: Blocks::new(std::mem::take(buffers)), file, back: buffers }
-            }
-        })
+            VertexArray::Flash(blocks) => StateCursor::Flash(blocks),
+        }
     }
 
     /// A reader at no vertex yet.
-    pub fn peek(&mut self) -> Result<StatePeek<'_, S>> {
-        Ok(match self {
+    pub fn peek(&mut self) -> StatePeek<'_, S> {
+        match self {
             VertexArray::Memory(buffer, _) => StatePeek::Memory(buffer.typed::<S>()),
-            VertexArray::Flash { .. } => StatePeek::Flash(self.cursor()?),
-        })
+            VertexArray::Flash(_) => StatePeek::Flash(self.cursor()),
+        }
     }
 
     /// All states, where they are in memory.
     pub fn in_memory(&mut self) -> Option<&mut [S]> {
         match self {
             VertexArray::Memory(buffer, _) => Some(buffer.typed_mut::<S>()),
-            VertexArray::Flash { .. } => None,
+            VertexArray::Flash(_) => None,
         }
     }
 
     pub fn into_reader(self) -> Result<StateReader<S>> {
         Ok(match self {
             VertexArray::Memory(buffer, _) => StateReader::Memory(buffer, PhantomData),
-            VertexArray::Flash { file, buffers } => {
-                StateReader::Flash { file: Box::new(file), blocks: Blocks::new(buffers) }
-            }
+            VertexArray::Flash(blocks) => StateReader::Flash(Box::new(blocks)),
         })
     }
 }
@@ -117,7 +113,7 @@ impl<S: State> VertexArray<S> {
 /// Walks forwards over states that may be changed.
 pub(crate) enum StateCursor<'a, S: State> {
     Memory(&'a mut [S]),
-    Flash { file: &'a mut BlockFile, blocks: Blocks, back: &'a mut Vec<Buffer> },
+    Flash(&'a mut Blocks),
 }
 
 impl<S: State> StateCursor<'_, S> {
@@ -126,8 +122,8 @@ impl<S: State> StateCursor<'_, S> {
     pub fn get(&mut self, vertex: u32) -> Result<&S> {
         match self {
             StateCursor::Memory(states) => Ok(&states[vertex as usize]),
-            StateCursor::Flash { file, blocks, .. } => {
-                let place = blocks.load(file, vertex, per_block::<S>())?;
+            StateCursor::Flash(blocks) => {
+                let place = blocks.load(vertex, per_block::<S>())?;
                 Ok(&blocks.current().typed::<S>()[place])
             }
         }
@@ -138,19 +134,11 @@ impl<S: State> StateCursor<'_, S> {
     pub fn get_mut(&mut self, vertex: u32) -> Result<&mut S> {
         match self {
             StateCursor::Memory(states) => Ok(&mut states[vertex as usize]),
-            StateCursor::Flash { file, blocks, .. } => {
-                let place = blocks.load(file, vertex, per_block::<S>())?;
+            StateCursor::Flash(blocks) => {
+                let place = blocks.load(vertex, per_block::<S>())?;
                 Ok(&mut blocks.current_mut().typed_mut::<S>()[place])
             }
         }
-    }
-
-    /// Writes what was changed. A cursor that is dropped instead may leave changes out, as on an error.
-    pub fn finish(self) -> Result<()> {
-        if let StateCursor::Flash { file, blocks, back } = self {
-            *back = blocks.finish(file)?;
-        }
-        Ok(())
     }
 }
 
@@ -169,19 +157,12 @@ impl<S: State> StatePeek<'_, S> {
             StatePeek::Flash(cursor) => cursor.get(vertex),
         }
     }
-
-    pub fn finish(self) -> Result<()> {
-        match self {
-            StatePeek::Memory(_) => Ok(()),
-            StatePeek::Flash(cursor) => cursor.finish(),
-        }
-    }
 }
 
 /// Walks forwards over states that no longer change.
 pub(crate) enum StateReader<S: State> {
     Memory(Buffer, PhantomData<S>),
-    Flash { file: Box<BlockFile>, blocks: Blocks },
+    Flash(Box<Blocks>),
 }
 
 impl<S: State> StateReader<S> {
@@ -190,34 +171,30 @@ impl<S: State> StateReader<S> {
     pub fn get(&mut self, vertex: u32) -> Result<&S> {
         match self {
             StateReader::Memory(buffer, _) => Ok(&buffer.typed::<S>()[vertex as usize]),
-            StateReader::Flash { file, blocks, .. } => {
-                let place = blocks.load(file, vertex, per_block::<S>())?;
+            StateReader::Flash(blocks) => {
+                let place = blocks.load(vertex, per_block::<S>())?;
                 Ok(&blocks.current().typed::<S>()[place])
             }
         }
     }
 }
 
-/// The blocks in memory: the current one, some that are read ahead, some that are being written.
+/// A file of blocks, and those in memory: the current one, some that are read ahead, some that are being written. The current
+/// one stays from one walk to the next: a deep search changes the same one again and again.
 pub(crate) struct Blocks {
+    file: BlockFile,
     number: u32,
     current: Option<Buffer>,
     dirty: bool,
     ahead: VecDeque<(u32, PendingBlock)>,
-    behind: VecDeque<PendingBlock>,
+    behind: VecDeque<(u32, PendingBlock)>,
     spare: Vec<Buffer>,
 }
 
 impl Blocks {
-    fn new(spare: Vec<Buffer>) -> Blocks {
-        Blocks {
-            number: u32::MAX,
-            current: None,
-            dirty: false,
-            ahead: VecDeque::new(),
-            behind: VecDeque::new(),
-            spare,
-        }
+    fn new(file: BlockFile, spare: Vec<Buffer>) -> Blocks {
+        let (ahead, behind) = (VecDeque::new(), VecDeque::new());
+        Blocks { file, number: u32::MAX, current: None, dirty: false, ahead, behind, spare }
     }
 
     fn current(&self) -> &Buffer {
@@ -231,17 +208,17 @@ impl Blocks {
 
     /// Makes the block of `vertex` the current one and gives the place in it.
     #[inline]
-    fn load(&mut self, file: &mut BlockFile, vertex: u32, per_block: u32) -> Result<usize> {
+    fn load(&mut self, vertex: u32, per_block: u32) -> Result<usize> {
         let number = vertex / per_block;
-        if number != self.number {
-            self.turn_to(file, number)?;
+        if number != self.number || self.current.is_none() {
+            self.turn_to(number)?;
         }
         Ok((vertex % per_block) as usize)
     }
 
-    fn turn_to(&mut self, file: &mut BlockFile, number: u32) -> Result<()> {
+    fn turn_to(&mut self, number: u32) -> Result<()> {
         let follows = number == self.number.wrapping_add(1);
-        self.put_back(file)?;
+        self.put_back()?;
         while let Some((ahead, pending)) = self.ahead.pop_front() {
             let buffer = pending.wait()?;
             if ahead == number {
@@ -252,30 +229,46 @@ impl Blocks {
         }
         if self.current.is_none() {
             let buffer = self.take_spare()?;
-            self.current = Some(file.submit_read(number as usize, buffer)?.wait()?);
+            self.current = Some(self.submit_read(number, buffer)?.wait()?);
         }
         self.number = number;
         if follows {
-            self.read_ahead(file)?;
+            self.read_ahead()?;
         }
         Ok(())
     }
 
-    fn put_back(&mut self, file: &mut BlockFile) -> Result<()> {
+    fn put_back(&mut self) -> Result<()> {
         let Some(buffer) = self.current.take() else { return Ok(()) };
         if std::mem::take(&mut self.dirty) {
-            self.behind.push_back(file.submit_write(self.number as usize, buffer)?);
+            let pending = self.file.submit_write(self.number as usize, buffer)?;
+            self.behind.push_back((self.number, pending));
         } else {
             self.spare.push(buffer);
         }
         Ok(())
     }
 
-    fn read_ahead(&mut self, file: &mut BlockFile) -> Result<()> {
+    /// Starts to read a block, when it is written.
+    fn submit_read(&mut self, number: u32, buffer: Buffer) -> Result<PendingBlock> {
+        while self.behind.iter().any(|&(behind, _)| behind == number) {
+            let written = self.wait_behind()?;
+            self.spare.push(written);
+        }
+        Ok(self.file.submit_read(number as usize, buffer)?)
+    }
+
+    fn wait_behind(&mut self) -> Result<Buffer> {
+        let (_, pending) = self.behind.pop_front().expect("more buffers than current and ahead");
+        Ok(pending.wait()?)
+    }
+
+    fn read_ahead(&mut self) -> Result<()> {
         let mut next = self.ahead.back().map_or(self.number, |(number, _)| *number) + 1;
-        while self.ahead.len() < AHEAD && (next as usize) < file.blocks() {
+        while self.ahead.len() < AHEAD && (next as usize) < self.file.blocks() {
             let buffer = self.take_spare()?;
-            self.ahead.push_back((next, file.submit_read(next as usize, buffer)?));
+            let pending = self.submit_read(next, buffer)?;
+            self.ahead.push_back((next, pending));
             next += 1;
         }
         Ok(())
@@ -284,18 +277,7 @@ impl Blocks {
     fn take_spare(&mut self) -> Result<Buffer> {
         match self.spare.pop() {
             Some(buffer) => Ok(buffer),
-            None => Ok(self.behind.pop_front().expect("more buffers than current and ahead").wait()?),
+            None => self.wait_behind(),
         }
-    }
-
-    fn finish(mut self, file: &mut BlockFile) -> Result<Vec<Buffer>> {
-        self.put_back(file)?;
-        for (_, pending) in self.ahead.drain(..) {
-            self.spare.push(pending.wait()?);
-        }
-        for pending in self.behind.drain(..) {
-            self.spare.push(pending.wait()?);
-        }
-        Ok(self.spare)
     }
 }

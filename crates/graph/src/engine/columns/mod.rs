@@ -416,11 +416,10 @@ impl<S: State> Engine<S> {
             Ok(program.gather(state, degree))
         };
         let in_order = |states: &mut VertexArray<S>, writer: &mut MessageWriter<P::Message>| {
-            let mut states = states.cursor()?;
+            let mut states = states.cursor();
             let sum = walk(job, rows, 0..columns.vertices(), |vertex, degree| {
                 send(writer, vertex, states.get(vertex)?, degree)
             })?;
-            states.finish()?;
             Ok::<_, Error>(sum)
         };
         if !columns.plan.messages_in_memory {
