@@ -327,18 +327,32 @@ fn file_of(dataset: &Dataset, name: &str, len: Option<u64>) -> Result<CheckedFil
     }
 }
 
+/// The same of a direction, whose blocks are of one size.
+fn file_of_rows(dataset: &Dataset, name: &str, len: Option<u64>) -> Result<CheckedFile> {
+    let file = file_of(dataset, name, len)?;
+    if file.block_bytes() == csr::BLOCK_BYTES {
+        return Ok(file);
+    }
+    Err(Error::BadGraph {
+        name: format!("{}/{name}", dataset.name()),
+        what: "blocks",
+        found: format!("of {} bytes", file.block_bytes()),
+        expected: format!("of {}", csr::BLOCK_BYTES),
+    })
+}
+
 fn csr_of(dataset: &Dataset, info: &GraphInfo, direction: &str) -> Result<csr::Csr> {
     let name = |file: &str| format!("{direction}.{file}");
-    let index = file_of(dataset, &name("index"), Some(csr::index_bytes(info.vertices)))?;
-    let blocks = file_of(dataset, &name("blocks"), None)?;
+    let index = file_of_rows(dataset, &name("index"), Some(csr::index_bytes(info.vertices)))?;
+    let blocks = file_of_rows(dataset, &name("blocks"), None)?;
     let (count, rest) = (blocks.len() / 4, blocks.len() % 4);
     if rest > 0 || (count == 0) != (info.entries == 0) {
         let expected = format!("4 for each block of {} edges", info.entries);
         return Err(bad_length(dataset, &name("blocks"), format!("{} bytes", blocks.len()), expected));
     }
-    let edges = file_of(dataset, &name("edges"), Some(count * csr::BLOCK_BYTES as u64))?;
+    let edges = file_of_rows(dataset, &name("edges"), Some(count * csr::BLOCK_BYTES as u64))?;
     let weights = match info.weighted {
-        true => Some(file_of(dataset, &name("weights"), Some(info.entries * 8))?),
+        true => Some(file_of_rows(dataset, &name("weights"), Some(info.entries * 8))?),
         false => None,
     };
     let (vertices, entries) = (info.vertices, info.entries);

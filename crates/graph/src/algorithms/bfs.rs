@@ -97,7 +97,8 @@ impl LooksBack for Bfs {
 /// 0; unreached vertices have null. Edges are followed in their direction.
 ///
 /// Cost: each edge is read at most once, with the blocks of the edge file that frontiers touch. Where the graph has in-edges,
-/// vertices that were not reached look back along them in the supersteps in which that is less.
+/// vertices that were not reached look back along them in the supersteps in which that is less; where all in-edges fit in memory, they
+/// are read once then.
 ///
 /// # Errors
 /// [`crate::Error::NoSuchVertex`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.

@@ -103,7 +103,7 @@ impl VertexProgram for PageRank {
 
 /// Ranks of all vertices: columns `vertex`, `rank`.
 ///
-/// Cost: where it pays, edges are cut into columns first, which reads them once (4 bytes an edge, 4 a vertex) and writes 2 to 3 bytes an
+/// Cost: where it pays, edges are cut into columns first, which reads them once (up to 4 bytes an edge, 4 a vertex) and writes 2 to 3 bytes an
 /// edge; an iteration reads these, as far as they do not stay in memory. See the engine for the rest.
 ///
 /// # Errors

@@ -104,7 +104,7 @@ impl BlockCursor {
         }
     }
 
-    fn bad(&self, found: String) -> Error {
+    pub fn bad(&self, found: String) -> Error {
         let name = self.csr.blocks.name().to_string();
         Error::BadGraph { name, what: "the blocks of edges", found, expected: "ascending blocks".to_string() }
     }

@@ -104,7 +104,7 @@ impl Csr {
     }
 
     /// Of rows whose edges are not where the index says.
-    pub fn too_few_edges(&self, first: u64) -> Error {
+    pub fn misplaced(&self, first: u64) -> Error {
         self.bad_index(format!("edge {first} behind its block"), "edges in their blocks".to_string())
     }
 
@@ -293,7 +293,19 @@ impl IndexCursor {
             return Ok(Span { entries, blocks: first..first + 1 });
         }
         let end = entries.end.min(self.blocks.first_entry(first + blocks_max)?);
+        if end <= entries.start {
+            return Err(self.blocks.bad(format!(
+                "block {} before edge {}",
+                first + blocks_max,
+                entries.start
+            )));
+        }
         let last = self.blocks.find(end - 1, first)?;
+        if last - first >= blocks_max {
+            return Err(self
+                .blocks
+                .bad(format!("edges {}..{end} in blocks {first} to {last}", entries.start)));
+        }
         Ok(Span { entries: entries.start..end, blocks: first..last + 1 })
     }
 
@@ -509,7 +521,7 @@ impl Rows {
             return Ok(None);
         }
         let start = self.entries.start;
-        if !self.unpacker.entries().contains(&start) {
+        if self.entries.is_empty() || !self.unpacker.entries().contains(&start) {
             self.unpack()?;
         }
         let mut len = u64::from(self.left).min(self.unpacker.entries().end.min(self.entries.end) - start);
@@ -673,6 +685,51 @@ mod tests {
             edges,
             blocks: write("blocks", &blocks),
             weights: None,
+        }
+    }
+
+    /// The same with other numbers of first frames.
+    fn with_blocks(job: &Job, csr: &Csr, first_frames: &[u32]) -> Csr {
+        let mut file = FileWriter::create(job, "other blocks", BLOCK_BYTES, BLOCK_BYTES).unwrap();
+        first_frames.iter().for_each(|frame| file.write(&frame.to_le_bytes()).unwrap());
+        Csr { blocks: file.finish().unwrap(), ..csr.clone() }
+    }
+
+    #[test]
+    fn blocks_are_found_from_any_edge_and_lies_about_them_are_refused() {
+        let (_folder, job) = test_job(8 << 20);
+        let (degrees, edges): (Vec<u32>, Vec<u32>) =
+            (vec![50_000, 1], (0..50_001).map(|at| at * 7919 % 50_021).collect());
+        let good = Csr { entry_range: 50_021, ..csr(&job, 2, &[(0, degrees)], &edges) };
+        let [scanned, _] = read(&job, &good);
+        assert!(scanned.unwrap().iter().map(|&key| key as u32).eq(edges.iter().copied()));
+        let count = good.blocks.len() / 4;
+        assert!(count > 5, "{count} blocks");
+        let mut cursor = IndexCursor::new(&job, &good).unwrap();
+        cursor.find(0).unwrap();
+        for start in [0, 127, 128, 20_000, 49_999, 50_000] {
+            for blocks_max in [1, 2, 100] {
+                let span = cursor.span(start..50_001, blocks_max).unwrap();
+                assert!(span.entries.start == start && span.entries.end > start);
+                assert!(span.blocks.end - span.blocks.start <= blocks_max);
+                assert!(blocks_max < 100 || (span.entries.end, span.blocks.end) == (50_001, count));
+                // The blocks hold these edges, and no others would.
+                let mut bytes = FileReader::new(&job, &good.edges, span.bytes(), BLOCK_BYTES).unwrap();
+                let first = bytes.next_piece().unwrap().unwrap();
+                let mut unpacker = Unpacker::new();
+                assert!(unpacker.unpack(&good, first, span.entries.clone()).unwrap());
+                assert_eq!(unpacker.get(start..start + 1), &edges[start as usize..=start as usize]);
+            }
+        }
+        let lies = [
+            ("all at the beginning", vec![0; count as usize]),
+            ("nothing at the beginning", vec![1; count as usize]),
+            ("descending", (0..count as u32).rev().collect()),
+            ("a block behind all edges", (0..count as u32).map(|at| at * 1000).collect()),
+        ];
+        for (lie, first_frames) in lies {
+            let [scanned, _] = read(&job, &with_blocks(&job, &good, &first_frames));
+            assert!(scanned.is_err(), "{lie}");
         }
     }
 

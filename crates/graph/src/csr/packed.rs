@@ -4,7 +4,7 @@
 //!   block (16 KiB):  u32 number of its first frame  u16 frames  u16 0
 //!                    { u32 first entry  u16 where its data lie  u16 code } for each frame ──►
 //!                    ◄── data of the frames, the first one's last
-//!   code:            6 bits width  6 bits base  3 bits bytes of an outlier
+//!   code:            6 bits width  6 bits base  4 bits bytes of an outlier
 //!   data:            differences of width bits, in four lanes | places of outliers | what outliers have above the width
 //! ```
 //!

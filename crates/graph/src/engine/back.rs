@@ -168,7 +168,7 @@ impl<S: State> Engine<S> {
         };
         if waiting > direction.incoming.entries / HELD_SHARE {
             // Most of them are read now, and most of those again in the next superstep.
-            self.hold(std::slice::from_mut(&mut direction.incoming), kept_bytes)?;
+            self.hold(std::slice::from_mut(&mut direction.incoming), kept_bytes, false)?;
         }
         direction.set_active(&self.job, active)?;
         let (bits, incoming) = (direction.active.typed::<u64>(), &direction.incoming);

@@ -76,6 +76,8 @@ pub(crate) trait Sender: Sync {
 const SPARE_SHARE: u64 = 16;
 /// Frontiers of fewer vertices are one worker's.
 const ALONE_VERTICES: usize = 256;
+/// So many edges are few: their updates are combined in less memory than is there, since to make it ready takes time.
+const FEW_EDGES: u64 = 4096;
 /// Chunks that a worker has, one of them in use.
 const CHUNKS: usize = 4;
 
@@ -100,8 +102,12 @@ pub(super) fn workers(threads: usize, free_bytes: u64, weighted: bool) -> (usize
 pub(super) fn memory_bytes(workers: usize, window_bytes: usize, weighted: bool) -> u64 {
     let pools = |large_bytes: usize| 2 * taken_bytes(CHUNKS * workers * large_bytes);
     let buffers = pools(window_bytes) + if weighted { pools(2 * window_bytes) } else { 0 };
-    let rows = CHUNKS * (window_bytes / BYTES_PER_ROW) * 32;
-    buffers as u64 + workers as u64 * (rows as u64 + UNPACKER_BYTES) + csr::CURSOR_BYTES
+    buffers as u64 + rows_bytes(workers, window_bytes) + workers as u64 * UNPACKER_BYTES + csr::CURSOR_BYTES
+}
+
+/// Memory for the rows of chunks.
+fn rows_bytes(workers: usize, window_bytes: usize) -> u64 {
+    (workers * CHUNKS * (window_bytes / BYTES_PER_ROW) * 32) as u64
 }
 
 /// A part of a vertex's row, and what to send along it.
@@ -190,7 +196,9 @@ impl<S: Sender> Source<'_, S> {
 
     /// Whether a row goes into a window that is open.
     fn joins(&self, window: &Window, row: &Span) -> bool {
-        row.blocks.start <= window.span.blocks.end + GAP_BLOCKS
+        // Not where an index that lies leads back.
+        row.entries.start >= window.span.entries.end
+            && (window.span.blocks.end - 1..=window.span.blocks.end + GAP_BLOCKS).contains(&row.blocks.start)
             && row.blocks.end - window.span.blocks.start <= self.window_blocks
             && row.entries.end - window.span.entries.start <= self.window_edges
     }
@@ -272,11 +280,11 @@ pub(super) fn send<S: Sender>(
     // A thread costs more than sending from a few vertices.
     let is_short = active.is_shorter_than(ALONE_VERTICES);
     let busy = if is_short { 1 } else { sinks.len() };
-    let cursors = SPARE_SHARE * busy as u64 * csr::CURSOR_BYTES;
+    let cursors = SPARE_SHARE * busy as u64 * csr::CURSOR_BYTES + rows_bytes(busy, window_bytes);
     let has_ranges =
         active.is_all() && state.in_memory().is_some() && job.budget().free_bytes() >= cursors && busy > 1;
     let ranges = has_ranges.then(|| Ranges::new(csr.vertices, csr::range_vertices(csr.vertices, busy)));
-    let mut kept = pools.index.take().filter(|index| index.is_of(csr));
+    let mut kept = Some(pools.cursor(job, csr)?);
     let mut source = |state| -> Result<_> {
         Ok(Mutex::new(Source {
             job,
@@ -364,6 +372,35 @@ pub(super) struct Pools {
 impl Pools {
     pub fn new(window_bytes: usize) -> Pools {
         Pools { window_bytes, edges: Vec::new(), weights: Vec::new(), index: None }
+    }
+
+    /// A cursor over the rows of `csr`: that of the superstep before, if it was over the same.
+    fn cursor(&mut self, job: &Job, csr: &Csr) -> Result<IndexCursor> {
+        match self.index.take().filter(|index| index.is_of(csr)) {
+            Some(index) => Ok(index),
+            None => IndexCursor::new(job, csr),
+        }
+    }
+
+    /// The number of edges of the active vertices, where both are so few that they are counted at once.
+    pub fn few_edges(&mut self, job: &Job, rows: &[&Csr], active: &Frontier) -> Result<Option<u64>> {
+        let mut edges = 0;
+        if !active.is_shorter_than(ALONE_VERTICES) {
+            return Ok(None);
+        }
+        for csr in rows {
+            let (mut index, mut reader) = (self.cursor(job, csr)?, active.reader(job, csr.vertices)?);
+            while let Some(vertex) = reader.next()? {
+                edges += u64::from(index.find(vertex)?.1);
+            }
+            self.index = Some(index);
+        }
+        Ok((edges <= FEW_EDGES).then_some(edges))
+    }
+
+    /// The rows are elsewhere now.
+    pub fn forget_rows(&mut self) {
+        self.index = None;
     }
 
     /// Whether a superstep made them.
@@ -513,11 +550,14 @@ impl<S: Sender> Worker<'_, '_, S> {
                 if !self.unpacker.entries().contains(&left.start) {
                     let wanted = left.start..run_end(&rows[at..]);
                     if !self.unpacker.unpack(self.csr, blocks, wanted)? {
-                        return Err(self.csr.too_few_edges(left.start));
+                        return Err(self.csr.misplaced(left.start));
                     }
                 }
                 let entries = self.unpacker.entries();
                 let unpacked = entries.start.max(span.entries.start)..entries.end.min(span.entries.end);
+                if !unpacked.contains(&left.start) {
+                    return Err(self.csr.misplaced(left.start));
+                }
                 let end = left.end.min(unpacked.end);
                 let part = (left.start - unpacked.start) as usize..(end - unpacked.start) as usize;
                 let weights = match weights {

@@ -16,8 +16,8 @@
 //! beside them, on flash otherwise. Where all vertices are active in several supersteps, edges are cut into columns first,
 //! and their updates combined a column at a time ([`columns`]).
 //!
-//! Cost of one superstep with all vertices active, V vertices and E edges: 4 E bytes of edges and 4 V of index
-//! read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and read
+//! Cost of one superstep with all vertices active, V vertices and E edges: up to 4 E bytes of edges (2.4 E in Kronecker graphs) and
+//! 4 V of index read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and read
 //! again (Kronecker graphs at 64 MiB, PageRank).
 
 mod back;
@@ -29,7 +29,7 @@ mod state;
 
 use std::{ops::Range, sync::Mutex};
 
-use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy};
+use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
 use inshore_store::Job;
 
 pub(crate) use back::{Direction, LooksBack};
@@ -370,15 +370,16 @@ impl<S: State> Engine<S> {
     /// As [`Engine::hold`], once as many edges were walked along as the rows have: who comes that far may walk as far again.
     pub fn hold_if_walked(&mut self, rows: &mut [Csr], kept_bytes: u64) -> Result<()> {
         let entries: u64 = rows.iter().map(|rows| rows.entries).sum();
-        if self.tuning.regime == Some(Regime::Memory) || self.edges_traversed >= entries {
-            self.hold(rows, kept_bytes)?;
+        let is_forced = self.tuning.regime == Some(Regime::Memory);
+        if is_forced || self.edges_traversed >= entries {
+            self.hold(rows, kept_bytes, is_forced)?;
         }
         Ok(())
     }
 
-    /// Puts `rows` into memory where these and what supersteps need beside `kept_bytes` fit. It is tried once.
-    pub fn hold(&mut self, rows: &mut [Csr], kept_bytes: u64) -> Result<()> {
-        let is_forced = self.tuning.regime == Some(Regime::Memory);
+    /// Puts `rows` into memory where these and what supersteps need beside `kept_bytes` fit; where they do not, that is an
+    /// error if it `is_forced`. It is tried once.
+    pub fn hold(&mut self, rows: &mut [Csr], kept_bytes: u64, is_forced: bool) -> Result<()> {
         if self.holding.is_some() {
             return Ok(());
         }
@@ -397,6 +398,7 @@ impl<S: State> Engine<S> {
                 Ok(held) => {
                     rows.clone_from_slice(&held);
                     self.holding = Some(true);
+                    self.pools.forget_rows();
                     return Ok(());
                 }
                 Err(error) if is_forced || error.is_cancelled() => return Err(error),
@@ -489,6 +491,7 @@ impl<S: State> Engine<S> {
         let turns = Turns::new((active, log, 0u64));
         let job = &self.job;
         let work = || -> Result<()> {
+            // In the memory of rows, of which there are none now.
             let mut active = Vec::new();
             loop {
                 job.check_cancelled()?;
@@ -579,7 +582,16 @@ impl<S: State> Engine<S> {
         active: &Frontier,
     ) -> Result<(Sorted<O>, u64)> {
         let layout = self.layout;
-        let config = sort_config::<O>(self.vertices, layout.workers, layout.sort_bytes, &self.tuning);
+        let mut config = sort_config::<O>(self.vertices, layout.workers, layout.sort_bytes, &self.tuning);
+        // Other strategies have a smallest size of their own.
+        if matches!(config.strategy, None | Some(Strategy::Merge))
+            && let Some(edges) = self.pools.few_edges(&self.job, rows, active)?
+        {
+            let record_bytes = size_of::<O::Key>() + size_of::<O::Value>();
+            config.memory_bytes =
+                config.memory_bytes.min(smallest_memory_bytes(layout.workers, record_bytes));
+            config.expected_records = Some(edges);
+        }
         let sorter = SortReduce::new(&self.job, operation, &config)?;
         self.used(sorter.strategy());
         let mut sinks = Vec::with_capacity(layout.workers);

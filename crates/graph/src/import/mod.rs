@@ -16,7 +16,7 @@
 //! that the ids of one range fit in memory. So nothing is looked up on flash at random.
 //!
 //! Cost in bytes for E edges between low ids: what sort-reduce moves (about 4 E written and read where it spills), and
-//! 4 E written for the rows. With other ids, or in less than 32 MiB, 16 E more are written and read for the log, and twice
+//! 1 to 4 E written for the rows. With other ids, or in less than 32 MiB, 16 E more are written and read for the log, and twice
 //! more with bins.
 
 mod bins;

@@ -34,7 +34,8 @@ pub(super) enum Place {
 
 /// Memory that cutting into `columns` takes, without chunks that stay.
 pub(super) fn memory_bytes(plan: &Plan, columns: usize) -> u64 {
-    let rows = plan.rows * (csr::CURSOR_BYTES as usize + taken_bytes(plan.windows * csr::WINDOW_BYTES));
+    let reading = (csr::CURSOR_BYTES + csr::UNPACKER_BYTES) as usize;
+    let rows = plan.rows * (reading + taken_bytes(plan.windows * csr::WINDOW_BYTES));
     let gathered = taken_bytes(columns * plan.chunk_bytes) + taken_bytes(columns * FRAME_BYTES);
     let written = 2 * write_bytes(plan) + open_bytes(columns) as usize;
     let held = if plan.state_in_memory { HELD_PIECE_BYTES } else { 0 };

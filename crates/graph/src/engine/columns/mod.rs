@@ -15,7 +15,7 @@
 //! states when it is its turn. Messages are read in order for each column: where they do not fit in memory, their file is
 //! read once for each column, so that columns are as wide as cells have room.
 //!
-//! Cost, V vertices, E edges in c columns: cutting reads 4 E bytes and writes about 2 E (Kronecker graphs). A superstep reads
+//! Cost, V vertices, E edges in c columns: cutting reads and writes about 2.5 E bytes (Kronecker graphs). A superstep reads
 //! about 2 E, where they do not stay in memory, and with messages of m bytes on flash writes m V and reads c m V. An edge
 //! takes a core 5 to 7 ns (scale 24, all in memory), of which unpacking is a quarter.
 
