@@ -17,6 +17,7 @@ from pathlib import Path
 from graphs import MIB, SLACK_BYTES, Row, parse_budget
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 440, 64, 130, 24, 56
+LINE = 15  # between two lines of text
 COLOURS = ["#0b6e99", "#c2410c", "#4d7c0f", "#7e22ce", "#b91c1c", "#475569", "#a16207"]
 
 
@@ -45,23 +46,23 @@ def svg(budgets: list[str], curves: dict[str, list[float | None]], title: str) -
             stroke = "#bbb" if digit == 1 else "#eee"
             parts.append(f'<path d="M{LEFT} {height:.1f}H{WIDTH - RIGHT}" stroke="{stroke}"/>')
             parts.append(f'<text x="{LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">{seconds:g} s</text>')
-    for place, budget in zip(xs, budgets):
+    for place, budget in zip(xs, budgets, strict=True):
         parts.append(f'<path d="M{place:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#eee"/>')
         label = budget.replace("iB", "")
         parts.append(f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{label}</text>')
     middle = LEFT + across / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 12}" text-anchor="middle">memory budget</text>')
-    ends: list[float] = []
-    for (job, values), colour in zip(curves.items(), COLOURS):
-        points = [(x, y(value)) for x, value in zip(xs, values) if value is not None]
+    labels: list[tuple[float, float, str]] = []
+    for (job, values), colour in zip(curves.items(), COLOURS, strict=False):
+        points = [(x, y(value)) for x, value in zip(xs, values, strict=True) if value is not None]
         line = " ".join(f"{x:.1f},{height:.1f}" for x, height in points)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{height:.1f}" r="3" fill="{colour}"/>' for x, height in points]
-        x, height = points[-1]
-        while any(abs(height - other) < 15 for other in ends):
-            height -= 15
-        ends.append(height)
-        parts.append(f'<text x="{x + 10:.1f}" y="{height + 4:.1f}" fill="{colour}">{job}</text>')
+        labels.append((points[-1][1], points[-1][0], f'fill="{colour}">{job}'))
+    before = -math.inf
+    for height, x, label in sorted(labels):
+        before = max(height, before + LINE)
+        parts.append(f'<text x="{x + 10:.1f}" y="{before + 4:.1f}" {label}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
