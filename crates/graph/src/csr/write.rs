@@ -68,7 +68,8 @@ pub(crate) struct CsrStats {
 /// Writes rows in order.
 pub(crate) struct CsrWriter {
     index: FileWriter,
-    edges: EdgeWriter,
+    packer: Packer,
+    edges: BlockWriter,
     weights: Option<FileWriter>,
     vertices: u64,
     /// Whether a self-loop is entered twice, as in the rows of an undirected graph.
@@ -104,8 +105,8 @@ impl CsrWriter {
         let write_bytes = write_bytes(job);
         Ok(CsrWriter {
             index: create("index", BLOCK_BYTES, write_bytes)?,
-            edges: EdgeWriter {
-                packer: Packer::new(),
+            packer: Packer::new(),
+            edges: BlockWriter {
                 edges: create("edges", BLOCK_BYTES, write_bytes)?,
                 blocks: create("blocks", BLOCK_BYTES, BLOCK_BYTES)?,
                 count: 0,
@@ -135,7 +136,7 @@ impl CsrWriter {
                 if self.page.len() as u64 + 1 == PAGE_VERTICES {
                     // So that the next page knows its block.
                     let (before, behind) = destinations.split_at(std::mem::take(&mut closed));
-                    self.edges.write(before)?;
+                    self.pack(before)?;
                     destinations = behind;
                 }
                 self.close_row()?;
@@ -145,12 +146,16 @@ impl CsrWriter {
         }
         self.stats.self_loops += staged.self_loops;
         self.stats.upward += staged.upward;
-        self.edges.write(destinations)?;
+        self.pack(destinations)?;
         if let Some(weights) = &mut self.weights {
             weights.write(staged.weights.as_bytes())?;
         }
         staged.clear();
         Ok(())
+    }
+
+    fn pack(&mut self, destinations: &[u32]) -> Result<()> {
+        self.packer.push(destinations, |first, block| self.edges.write(first, block))
     }
 
     fn close_row(&mut self) -> Result<()> {
@@ -185,49 +190,32 @@ impl CsrWriter {
         if !self.page.is_empty() {
             self.close_page()?;
         }
-        let (edges, blocks) = self.edges.finish()?;
+        self.packer.finish(|first, block| self.edges.write(first, block))?;
+        let BlockWriter { edges, blocks, .. } = self.edges;
         Ok(CsrFiles { index: self.index, edges, blocks, weights: self.weights, stats: self.stats })
     }
 }
 
-/// Packs edges and tells where blocks begin.
-struct EdgeWriter {
-    packer: Packer,
+/// Writes blocks of edges, and where they begin.
+struct BlockWriter {
     edges: FileWriter,
     blocks: FileWriter,
     /// Blocks that were written.
     count: u32,
 }
 
-impl EdgeWriter {
-    fn write(&mut self, destinations: &[u32]) -> Result<()> {
-        let EdgeWriter { packer, edges, blocks, count } = self;
-        packer.push(destinations, |first, block| write_block(edges, blocks, count, first, block))
+impl BlockWriter {
+    fn write(&mut self, first_frame: u64, block: &[u8]) -> Result<()> {
+        let first_frame = u32::try_from(first_frame).map_err(|_| Error::BadInput {
+            place: "this graph".to_string(),
+            found: "more than 2^39 edges in one direction".to_string(),
+            expected: "fewer: several graphs".to_string(),
+        })?;
+        self.edges.write(block)?;
+        self.blocks.write(&first_frame.to_le_bytes())?;
+        self.count += 1;
+        Ok(())
     }
-
-    fn finish(self) -> Result<(FileWriter, FileWriter)> {
-        let EdgeWriter { packer, mut edges, mut blocks, mut count } = self;
-        packer.finish(|first, block| write_block(&mut edges, &mut blocks, &mut count, first, block))?;
-        Ok((edges, blocks))
-    }
-}
-
-fn write_block(
-    edges: &mut FileWriter,
-    blocks: &mut FileWriter,
-    count: &mut u32,
-    first_frame: u64,
-    block: &[u8],
-) -> Result<()> {
-    let first_frame = u32::try_from(first_frame).map_err(|_| Error::BadInput {
-        place: "this graph".to_string(),
-        found: "more than 2^39 edges in one direction".to_string(),
-        expected: "fewer: several graphs".to_string(),
-    })?;
-    edges.write(block)?;
-    blocks.write(&first_frame.to_le_bytes())?;
-    *count += 1;
-    Ok(())
 }
 
 /// Gives the vertex of an id, in the same order.

@@ -67,7 +67,7 @@ impl Frontier {
     /// Streams the vertices, of which there are `vertices` in the graph.
     pub fn reader(&self, job: &Job, vertices: u64) -> Result<FrontierReader> {
         let (memory, file) = match self {
-            Frontier::All => return Ok(FrontierReader::all(vertices)),
+            Frontier::All => return Ok(Ranges::new(vertices, vertices).reader()),
             Frontier::List { memory, file } => (memory, file),
         };
         let reader = match file {
@@ -80,7 +80,7 @@ impl Frontier {
 
 /// A stream of vertices.
 pub(crate) enum FrontierReader {
-    All { next: u64, end: u64, ranges: Option<Ranges> },
+    All { next: u64, end: u64, ranges: Ranges },
     List { keys: Arc<Vec<u32>>, used: usize, reader: Option<FileReader> },
 }
 
@@ -100,7 +100,7 @@ impl Ranges {
 
     /// A stream of vertices that no other stream gave or gives.
     pub fn reader(&self) -> FrontierReader {
-        FrontierReader::All { next: 0, end: 0, ranges: Some(self.clone()) }
+        FrontierReader::All { next: 0, end: 0, ranges: self.clone() }
     }
 
     fn take(&self) -> Range<u64> {
@@ -110,16 +110,12 @@ impl Ranges {
 }
 
 impl FrontierReader {
-    fn all(vertices: u64) -> FrontierReader {
-        FrontierReader::All { next: 0, end: vertices, ranges: None }
-    }
-
     #[inline]
     pub fn next(&mut self) -> Result<Option<u32>> {
         match self {
             FrontierReader::All { next, end, ranges } => {
                 if next == end {
-                    let range = ranges.as_ref().map_or(0..0, Ranges::take);
+                    let range = ranges.take();
                     if range.is_empty() {
                         return Ok(None);
                     }

@@ -475,8 +475,8 @@ impl<S: State> Engine<S> {
         Ok(step)
     }
 
-    /// Gives new states, which are in memory, to all vertices with a message, or to all, by all threads: each takes parts of them, and tells who is
-    /// active in the order of parts.
+    /// Gives new states, which are in memory, to all vertices with a message, or to all, by all threads: each takes parts of
+    /// them, and tells who is active in the order of parts.
     fn settle_all<P: VertexProgram<State = S>>(
         &mut self,
         program: &P,
