@@ -1,23 +1,39 @@
 #!/usr/bin/env bash
-# Makes each of the targets that are named, one after the other, and tells at the end how each went and how long it
-# took. One that fails does not hide what the others would say.
+# Makes each of the targets that are named, one after the other, and tells how each went and how long it took. One that
+# fails does not hide what the others would say.
 #
-#   LOCKED=--locked scripts/each_step.sh lint-rust test-rust
+# With STEP_LOGS=FOLDER what a target prints goes to FOLDER/TARGET.txt, and only the end of it is shown, where it failed:
+# whoever keeps a part of a long output keeps the part that counts.
+#
+#   LOCKED=--locked STEP_LOGS=target/test-logs scripts/each_step.sh lint-rust test-rust
 set -uo pipefail
 cd "$(dirname "$0")/.."
+
+# Lines that are shown of a target that failed.
+shown=40
+noise='^ *(Compiling|Checking|Downloaded|Downloading|Documenting|Running|Finished|Fresh|Locking|Adding|Updating) '
 
 status=0
 told=()
 for step in "$@"; do
     began=$SECONDS
-    if "${MAKE:-make}" --no-print-directory "$step" LOCKED="${LOCKED:-}"; then
-        went=ok
+    run=("${MAKE:-make}" --no-print-directory "$step" LOCKED="${LOCKED:-}")
+    if [[ -n ${STEP_LOGS:-} ]]; then
+        mkdir -p "$STEP_LOGS"
+        "${run[@]}" >"$STEP_LOGS/$step.txt" 2>&1
     else
-        went=FAILED
-        status=1
+        "${run[@]}"
     fi
-    told+=("$(printf '%-12s %-6s %4d s' "$step" "$went" "$((SECONDS - began))")")
+    went=$?
+    if ((went == 0)); then
+        line=$(printf '%-12s ok     %4d s' "$step" "$((SECONDS - began))")
+    else
+        status=1
+        line=$(printf '%-12s FAILED %4d s' "$step" "$((SECONDS - began))")
+        [[ -z ${STEP_LOGS:-} ]] || grep -vE "$noise" "$STEP_LOGS/$step.txt" | tail -n "$shown" | cut -c1-300
+    fi
+    [[ -z ${STEP_LOGS:-} ]] || echo "$line"
+    told+=("$line")
 done
-echo
-printf '%s\n' "${told[@]}"
+[[ -n ${STEP_LOGS:-} ]] || printf '%s\n' "" "${told[@]}"
 exit "$status"

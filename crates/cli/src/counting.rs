@@ -1,18 +1,26 @@
 //! `inshore count`.
 
-use std::{fmt::Write, path::Path};
+use std::{
+    fmt::Write as _,
+    io::{self, BufWriter, Write as _},
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use inshore::{
+    kernels::{TextOptions, WordOptions, count_words, text_source, word_schema},
+    neardata::Source,
     store::format_bytes,
-    tables::{self, Aggregate, Input, KmerOptions, KmerSummary, ReduceOptions},
+    tables::{self, Aggregate, Input, KmerOptions, KmerSummary, ReduceOptions, TableWriter},
 };
 
 use crate::{
     outcome::Outcome,
     session::Session,
     sorting::{estimates, kept},
-    words::{Kmers, Values},
+    sources,
+    table::{self, Align},
+    words::{CountWords, Kmers, Values},
 };
 
 pub fn kmers(session: &Session, words: &Kmers) -> Result<()> {
@@ -64,4 +72,58 @@ pub fn values(session: &Session, words: &Values) -> Result<()> {
     let sentence = sentence + &kept(summary.rows_kept, "rows");
     let outcome = Outcome::new("count values", run.finish(), summary, sentence);
     Ok(Outcome { sentence_aside: true, ..outcome }.tell(&session.options)?)
+}
+
+pub fn words(session: &Session, words: &CountWords) -> Result<()> {
+    if let Some(path) = &words.output {
+        if path == Path::new("-") && words.top.is_some() {
+            bail!("-o - and --top both want standard output: give one of them");
+        }
+        session.check_stdout_is_free(path)?;
+        TableWriter::check_path(path)?;
+    }
+    let top = words.top.or(words.output.is_none().then_some(20)).unwrap_or(0) as usize;
+    let CountWords { split, ignore_case, min_count, .. } = *words;
+    let options = WordOptions { split, ignore_case, min_count, top, table_bytes: None };
+    let mut run = session.start()?;
+    let job = &run.job;
+    let bytes: Option<u64> = words.inputs.iter().map(|path| Input::new(path).compressed_bytes()).sum();
+    job.start_phase("counting", "bytes", bytes.unwrap_or(0));
+    let mut writer = match &words.output {
+        Some(path) => Some(TableWriter::create(path, word_schema(), job.budget())?),
+        None => None,
+    };
+    let mut inputs: Vec<Source> = Vec::new();
+    for path in &words.inputs {
+        if sources::dataset(path).is_some() {
+            let files = sources::stored(job, std::slice::from_ref(path))?;
+            inputs.extend(files.into_iter().map(|(_, source): (PathBuf, Source)| source));
+        } else {
+            inputs.push(text_source(path, TextOptions { unpack: true, ..TextOptions::default() }));
+        }
+    }
+    let summary = count_words(job, inputs.into_iter(), &options, |batch| {
+        writer.as_mut().map_or(Ok(()), |writer| writer.write(&batch).map_err(Into::into))
+    })?;
+    if let Some(writer) = writer {
+        writer.finish()?;
+    }
+    if top > 0 && !session.options.json {
+        let rows = summary.top.iter().map(|(word, count)| vec![word.clone(), count.to_string()]);
+        let header = [("word", Align::Left), ("count", Align::Right)];
+        let mut out = BufWriter::new(io::stdout().lock());
+        table::print(&mut out, &header, &rows.collect::<Vec<_>>())?;
+        out.flush()?;
+    }
+    let place = words
+        .output
+        .as_deref()
+        .map_or(String::new(), |path| format!(", {} written{}", summary.written, place(path)));
+    let sentence = format!("{} words, {} different{place}", summary.words, summary.distinct);
+    let how = vec![
+        ("tables full", summary.spills.to_string()),
+        ("runs", format!("{}, {}", summary.runs, format_bytes(summary.bytes_spilled))),
+    ];
+    let outcome = Outcome::new("count words", run.finish(), summary, sentence);
+    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
 }

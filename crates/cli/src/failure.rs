@@ -2,9 +2,9 @@
 
 use std::{io, process::ExitCode};
 
-use inshore::{graph, store, tables};
+use inshore::{graph, kernels, store, tables};
 
-use crate::{outcome::say, signals};
+use crate::{outcome::say, search::AlreadyTold, signals};
 
 /// Prints `error` with its causes on standard error and gives the exit code.
 pub fn tell(error: &anyhow::Error) -> ExitCode {
@@ -12,7 +12,9 @@ pub fn tell(error: &anyhow::Error) -> ExitCode {
         // Whoever reads our output (`| head`) has seen enough.
         return ExitCode::SUCCESS;
     }
-    say(&format!("inshore: {}", message(error)));
+    if !error.is::<AlreadyTold>() {
+        say(&format!("inshore: {}", message(error)));
+    }
     if error.chain().any(is_cancelled) { ExitCode::from(signals::STOPPED) } else { ExitCode::from(2) }
 }
 
@@ -35,7 +37,8 @@ fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
 fn is_cancelled(cause: &(dyn std::error::Error + 'static)) -> bool {
     let graph = cause.downcast_ref::<graph::Error>().is_some_and(graph::Error::is_cancelled);
     let tables = cause.downcast_ref::<tables::Error>().is_some_and(tables::Error::is_cancelled);
-    graph || tables || cause.downcast_ref::<store::Error>().is_some_and(store::Error::is_cancelled)
+    let kernels = cause.downcast_ref::<kernels::Error>().is_some_and(kernels::Error::is_cancelled);
+    graph || tables || kernels || cause.downcast_ref::<store::Error>().is_some_and(store::Error::is_cancelled)
 }
 
 #[cfg(test)]

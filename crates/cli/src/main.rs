@@ -20,10 +20,12 @@ mod manual;
 mod mount;
 mod outcome;
 mod progress;
+mod search;
 mod session;
 mod signals;
 mod sizes;
 mod sorting;
+mod sources;
 mod store_words;
 mod stores;
 mod table;
@@ -51,6 +53,7 @@ fn run(words: Words) -> anyhow::Result<bool> {
     match words.command {
         Command::Graph { command } => graph(words.everywhere, command),
         Command::Store { command } => store(words.everywhere, command),
+        Command::Search(search) => search::search(words.everywhere, &search),
         Command::Sort(sort) => sorting::sort(&Session::open(words.everywhere)?, &sort).map(|()| true),
         Command::Reduce(reduce) => sorting::reduce(&Session::open(words.everywhere)?, &reduce).map(|()| true),
         Command::Count { command } => {
@@ -58,6 +61,7 @@ fn run(words: Words) -> anyhow::Result<bool> {
             match command {
                 CountCommand::Kmers(kmers) => counting::kmers(&session, &kmers)?,
                 CountCommand::Values(values) => counting::values(&session, &values)?,
+                CountCommand::Words(words) => counting::words(&session, &words)?,
             }
             Ok(true)
         }

@@ -60,13 +60,24 @@ impl Session {
 
     /// Starts a job in the budget that was named, and draws its progress where someone can see it.
     pub fn start(&self) -> Result<Run> {
-        let memory_bytes = self.options.memory.unwrap_or_else(default_memory_bytes);
-        let cores = || thread::available_parallelism().map_or(1, usize::from);
-        let threads = self.options.threads.map_or_else(cores, usize::from);
-        let job = self.store.job(Budget::new(memory_bytes, threads), self.cancel.clone())?;
+        let job = self.store.job(budget(&self.options), self.cancel.clone())?;
         let drawn = !self.options.quiet && !self.options.json;
         Ok(Run { bar: drawn.then(|| Bar::draw(&job)).flatten(), job })
     }
+}
+
+/// The memory and threads that were named, or those of habit.
+fn budget(options: &Everywhere) -> Budget {
+    let memory_bytes = options.memory.unwrap_or_else(default_memory_bytes);
+    let cores = || thread::available_parallelism().map_or(1, usize::from);
+    Budget::new(memory_bytes, options.threads.map_or_else(cores, usize::from))
+}
+
+/// Starts a job that needs no store, and begins to listen for signals.
+pub fn plain_job(options: &Everywhere) -> Result<Job> {
+    let cancel = Cancel::default();
+    signals::listen(&cancel)?;
+    Ok(Job::without_store(budget(options), cancel))
 }
 
 /// Where the store is, as options, environment or habit say.

@@ -13,7 +13,7 @@ use inshore::{
     tables::{KMER_MAX, SortKey},
 };
 
-use crate::store_words::StoreCommand;
+use crate::{search::words::Search, store_words::StoreCommand};
 
 /// The most rows that `--top` shows: they are held in memory, in the part that no budget counts.
 const TOP_MAX: u64 = 100_000;
@@ -29,8 +29,9 @@ Examples:
   inshore graph import web.txt.gz --name web
   inshore graph pagerank web --memory 64MiB --top 20 -o ranks.parquet
   inshore sort access.log -o sorted.log --memory 1GiB
+  inshore search 'timeout after [0-9]+ ms' logs/
 
-Exit codes: 0 done, 1 a \"no\" (graph check), 2 an error, 130 stopped by a signal.")]
+Exit codes: 0 done, 1 a \"no\" (search, graph check), 2 an error, 130 stopped by a signal.")]
 pub struct Words {
     #[command(flatten)]
     pub everywhere: Everywhere,
@@ -39,7 +40,7 @@ pub struct Words {
 }
 
 /// Options that go with every command.
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[command(next_help_heading = "Everywhere")]
 pub struct Everywhere {
     /// Memory that the job may use, such as 64MiB [default: a quarter of the machine's or cgroup's]
@@ -95,15 +96,17 @@ Examples:
         #[command(subcommand)]
         command: StoreCommand,
     },
+    Search(Search),
     Sort(Sort),
     Reduce(Reduce),
-    /// Count what occurs how often: k-mers of sequences, values of a column
+    /// Count what occurs how often: words of texts, k-mers of sequences, values of a column
     ///
     /// The result is a table with one row for each of them and its count, in order.
     #[command(
         arg_required_else_help = true,
         after_help = "\
 Examples:
+  inshore count words books/*.txt --top 20
   inshore count kmers reads.fq.gz -k 25 -o kmers.parquet
   inshore count values log.csv --column user -o users.parquet"
     )]
@@ -203,6 +206,7 @@ impl std::str::FromStr for Key {
 pub enum CountCommand {
     Kmers(Kmers),
     Values(Values),
+    Words(CountWords),
 }
 
 /// Count the k-mers of FASTA and FASTQ files
@@ -266,6 +270,39 @@ pub struct Values {
     /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
     #[arg(long)]
     pub resume: bool,
+}
+
+/// Count how often each word occurs in texts
+///
+/// Words are those of Unicode (UAX #29) that have a letter or digit, or with --split whatever stands between white space.
+/// The table has the columns word and count, in the order of the words' bytes; without -o the most frequent words are
+/// shown. However many different words there are, the counts are exact: what does not fit --memory lies in the store for
+/// a while. gzip and zstd are unpacked; store:NAME names a dataset of the store.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore count words books/*.txt --top 20
+  inshore count words crawl.txt.gz --ignore-case --min-count 2 -o words.parquet --memory 256MiB
+  inshore count words store:logs --split -o - | head")]
+pub struct CountWords {
+    /// Texts to read together; - is standard input
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Show the most frequent words [default: 20, without -o]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=TOP_MAX))]
+    pub top: Option<u64>,
+    /// Take whatever stands between white space for a word
+    #[arg(long)]
+    pub split: bool,
+    /// Count words that differ in case only as one, in lower case
+    #[arg(short, long)]
+    pub ignore_case: bool,
+    /// Write and show those only that occur so often
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub min_count: u64,
 }
 
 /// Group the rows of tables by columns and compute something of each group

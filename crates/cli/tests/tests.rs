@@ -12,6 +12,7 @@ mod memory;
 mod mounts;
 mod refusals;
 mod resuming;
+mod searching;
 mod sorting;
 mod stopping;
 mod stores;

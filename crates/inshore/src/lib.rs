@@ -46,6 +46,10 @@
 #[doc(inline)]
 pub use inshore_graph as graph;
 #[doc(inline)]
+pub use inshore_kernels as kernels;
+#[doc(inline)]
+pub use inshore_neardata as neardata;
+#[doc(inline)]
 pub use inshore_sortreduce as sortreduce;
 #[doc(inline)]
 pub use inshore_store as store;

@@ -28,15 +28,21 @@ pub struct Job(Arc<Inner>);
 struct Inner {
     // Dropped in this order: the I/O threads end before the scratch folder goes.
     io: Io,
-    lease: Arc<Lease>,
-    scratch: Arc<Scratch>,
-    shared: Arc<Shared>,
+    home: Option<Home>,
     budget: Budget,
     cancel: Cancel,
     counters: Counters,
     progress: Progress,
     started: Instant,
     names: AtomicU64,
+}
+
+/// Where a job has its place in a store.
+#[derive(Debug)]
+struct Home {
+    lease: Arc<Lease>,
+    scratch: Arc<Scratch>,
+    shared: Arc<Shared>,
 }
 
 /// A flag that asks a job to stop; clones share it. A job that sees it set ends with [`Error::Cancelled`].
@@ -219,18 +225,31 @@ pub struct LevelReport {
 impl Job {
     pub(crate) fn new(shared: Arc<Shared>, scratch: Scratch, budget: Budget, cancel: Cancel) -> Result<Job> {
         let scratch = Arc::new(scratch);
-        Ok(Job(Arc::new(Inner {
+        let lease = Arc::new(Lease::new(shared.clone(), scratch.clone()));
+        Ok(Job::with(Some(Home { lease, scratch, shared }), budget, cancel))
+    }
+
+    /// A job that only reads files of the file system. Whatever of a store it is asked for (datasets, scratch files, the
+    /// store itself) is a panic: it has none.
+    pub fn without_store(budget: Budget, cancel: Cancel) -> Job {
+        Job::with(None, budget, cancel)
+    }
+
+    fn with(home: Option<Home>, budget: Budget, cancel: Cancel) -> Job {
+        Job(Arc::new(Inner {
             io: Io::new(),
-            lease: Arc::new(Lease::new(shared.clone(), scratch.clone())),
-            scratch,
-            shared,
+            home,
             budget,
             cancel,
             counters: Counters::default(),
             progress: Progress::default(),
             started: Instant::now(),
             names: AtomicU64::new(0),
-        })))
+        }))
+    }
+
+    fn home(&self) -> &Home {
+        self.0.home.as_ref().expect("a job that was started on a store")
     }
 
     /// The memory and threads of this job.
@@ -250,16 +269,16 @@ impl Job {
 
     /// A device of the store.
     pub(crate) fn device(&self, number: u16) -> Result<Arc<dyn Device>> {
-        self.0.shared.device(number)
+        self.shared().device(number)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.0.shared
+        &self.home().shared
     }
 
     /// The store that it works on.
     pub fn store(&self) -> Store {
-        Store(self.0.shared.clone())
+        Store(self.shared().clone())
     }
 
     /// How it reads and writes, as [`Report::io`] says.
@@ -268,22 +287,22 @@ impl Job {
     }
 
     pub(crate) fn scratch(&self) -> &Arc<Scratch> {
-        &self.0.scratch
+        &self.home().scratch
     }
 
     /// The extents that it has taken.
     pub(crate) fn lease(&self) -> &Arc<Lease> {
-        &self.0.lease
+        &self.home().lease
     }
 
     /// How many extents its scratch files take, and datasets that it writes and did not commit.
     pub fn extents_in_use(&self) -> u64 {
-        self.0.lease.in_use()
+        self.lease().in_use()
     }
 
     /// The path of a plain scratch file called `name`, for what only works on a file system. It goes with the job.
     pub fn scratch_path(&self, name: &str) -> PathBuf {
-        self.0.scratch.path().join(name)
+        self.scratch().path().join(name)
     }
 
     /// A name that no other scratch file of this job has, beginning with `prefix`.
@@ -326,7 +345,8 @@ impl Job {
     pub fn report(&self) -> Report {
         self.start_phase("", "", 0);
         self.0.progress.state.lock().expect("no panic under this lock").2 = None;
-        let counters = &self.0.counters;
+        let (counters, home) = (&self.0.counters, self.0.home.as_ref());
+        let profile = home.and_then(|home| Store(home.shared.clone()).drive_profile());
         let levels = counters.levels.lock().expect("no panic under this lock");
         Report {
             seconds: self.0.started.elapsed().as_secs_f64(),
@@ -338,9 +358,9 @@ impl Job {
             bytes_read: counters.bytes_read(),
             bytes_written: counters.bytes_written(),
             repairs: counters.repairs(),
-            direct_io: self.0.shared.is_direct(),
+            direct_io: home.is_some_and(|home| home.shared.is_direct()),
             io: self.0.io.name(),
-            drive_floor: self.store().drive_profile().map(|profile| DriveFloor::of(&profile, counters)),
+            drive_floor: profile.map(|profile| DriveFloor::of(&profile, counters)),
             phases: counters.phases.lock().expect("no panic under this lock").clone(),
             levels: levels
                 .iter()

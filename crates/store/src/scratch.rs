@@ -557,10 +557,7 @@ fn is_dead(folders: &[PathBuf]) -> Result<bool> {
 
 /// Eight random bytes of the system's.
 pub(crate) fn random_u64() -> u64 {
-    let mut bytes = [0u8; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .expect("the system has random bytes for whoever asks for eight");
-    u64::from_ne_bytes(bytes)
+    getrandom::u64().expect("the system has random bytes for whoever asks for eight")
 }
 
 #[cfg(test)]

@@ -1,10 +1,18 @@
-//! Streams a file of the file system into memory at the speed of its drive, for whoever puts it into a store.
+//! Files of the file system, read at the speed of their drive: from start to end, or by many threads in ranges.
 //!
 //! A file that is not in the page cache is read past it, with several requests of 1 MiB on their way: on a virtual drive
 //! that is two to three times as fast as reading through the cache (1.1 to 1.5 GB/s). One that is in the cache is
 //! copied from there.
 
-use std::{collections::VecDeque, fs::File, io, ops::Range, os::unix::fs::FileExt, path::Path, sync::Arc};
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io,
+    ops::Range,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rustix::{
     fs::{Mode, OFlags},
@@ -25,11 +33,10 @@ const SAMPLES: u64 = 16;
 #[derive(Debug)]
 pub struct FileSource {
     job: Job,
-    device: Arc<PlainFile>,
-    len: u64,
+    file: PlainFile,
     next: u64,
     spare: Vec<Buffer>,
-    ahead: VecDeque<(Pending, usize)>,
+    ahead: VecDeque<PendingPiece>,
     current: Option<Buffer>,
 }
 
@@ -47,42 +54,36 @@ impl FileSource {
     /// # Errors
     /// As [`FileSource::open`].
     pub fn open_at(job: &Job, path: &Path, start: u64) -> Result<FileSource> {
-        let fail = |error| Error::io("open", path, error);
-        let (file, len) = open(path).map_err(fail)?;
-        let device = Arc::new(PlainFile { path: path.display().to_string(), file: Arc::new(file), len });
+        let file = PlainFile::open(path)?;
         let buffers = Buffer::zeroed(job.budget(), BUFFERS * BUFFER_BYTES, "buffers to read a file")?;
         let (spare, ahead) = (buffers.split(BUFFER_BYTES), VecDeque::new());
-        let next = start.min(len) / BUFFER_BYTES as u64 * BUFFER_BYTES as u64;
-        let mut source = FileSource { job: job.clone(), device, len, next, spare, ahead, current: None };
+        let next = start.min(file.len()) / BUFFER_BYTES as u64 * BUFFER_BYTES as u64;
+        let mut source = FileSource { job: job.clone(), file, next, spare, ahead, current: None };
         source.read_ahead();
         Ok(source)
     }
 
     /// Where the next piece begins.
     pub fn position(&self) -> u64 {
-        self.next - self.ahead.iter().map(|(_, len)| *len as u64).sum::<u64>()
+        self.next - self.ahead.iter().map(|read| read.len as u64).sum::<u64>()
     }
 
     /// Bytes in the file when it was opened: so many are read.
     pub fn len(&self) -> u64 {
-        self.len
+        self.file.len()
     }
 
     /// Whether the file is empty.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.file.is_empty()
     }
 
     fn read_ahead(&mut self) {
-        while self.next < self.len {
+        while self.next < self.len() {
             let Some(buffer) = self.spare.pop() else { break };
-            let len = (self.len - self.next).min(BUFFER_BYTES as u64) as usize;
-            let (extent, offset) = (self.next / EXTENT_BYTES as u64, self.next % EXTENT_BYTES as u64);
-            let range = 0..len.next_multiple_of(PAGE_BYTES);
-            let part =
-                Part { device: self.device.clone(), extent: extent as u32, offset: offset as usize, range };
-            self.ahead.push_back((self.job.submit_elsewhere(Direction::Read, vec![part], buffer), len));
-            self.next += len as u64;
+            let read = self.file.submit_read(&self.job, self.next, buffer);
+            self.next += read.len as u64;
+            self.ahead.push_back(read);
         }
     }
 
@@ -94,31 +95,9 @@ impl FileSource {
         self.job.check_cancelled()?;
         self.spare.extend(self.current.take());
         self.read_ahead();
-        let Some((pending, len)) = self.ahead.pop_front() else { return Ok(None) };
-        let (buffer, result) = pending.wait();
-        result.map_err(|error| Error::io("read", &self.device.path, error))?;
+        let Some(read) = self.ahead.pop_front() else { return Ok(None) };
+        let (buffer, len) = read.wait()?;
         Ok(Some(&self.current.insert(buffer)[..len]))
-    }
-}
-
-/// Opens a file the way in which it is read fastest; gives its length.
-fn open(path: &Path) -> io::Result<(File, u64)> {
-    let file = File::open(path)?;
-    let found = file.metadata()?;
-    if !found.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
-    if found.len() >= (u32::MAX as u64) * EXTENT_BYTES as u64 {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    if is_cached(&file, found.len()) {
-        return Ok((file, found.len()));
-    }
-    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-    match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(direct) => Ok((File::from(direct), found.len())),
-        // A file system without O_DIRECT.
-        Err(_) => Ok((file, found.len())),
     }
 }
 
@@ -132,21 +111,124 @@ fn is_cached(file: &File, len: u64) -> bool {
     there.count() as u64 * 2 > SAMPLES
 }
 
+/// A file of the file system that many threads read in ranges. Clones share it.
+#[derive(Clone, Debug)]
+pub struct PlainFile {
+    device: Arc<FileDevice>,
+    is_cached: bool,
+}
+
+impl PlainFile {
+    /// Opens a file the way in which it is read fastest: past the page cache, unless most of it is there already, it is
+    /// small, or its file system can't.
+    ///
+    /// # Errors
+    /// [`Error::Io`], also for what is no regular file.
+    pub fn open(path: &Path) -> Result<PlainFile> {
+        let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
+        Self::of(file, path)
+    }
+
+    /// The same for a file that was opened at `path`.
+    ///
+    /// # Errors
+    /// As [`PlainFile::open`].
+    pub fn of(file: File, path: &Path) -> Result<PlainFile> {
+        let fail = |error| Error::io("open", path, error);
+        let found = file.metadata().map_err(fail)?;
+        if !found.is_file() {
+            return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
+        }
+        let len = found.len();
+        if len >= (u32::MAX as u64) * EXTENT_BYTES as u64 {
+            return Err(fail(io::ErrorKind::FileTooLarge.into()));
+        }
+        let through = |file| FileDevice { path: path.to_path_buf(), file: Arc::new(file), len };
+        if len < BUFFER_BYTES as u64 || is_cached(&file, len) {
+            return Ok(PlainFile { device: Arc::new(through(file)), is_cached: true });
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+        let direct = rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from);
+        let is_cached = false;
+        Ok(PlainFile { device: Arc::new(through(direct.unwrap_or(file))), is_cached })
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.device.path
+    }
+
+    /// Bytes in the file when it was opened.
+    pub fn len(&self) -> u64 {
+        self.device.len
+    }
+
+    /// Whether the file is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it is read through the page cache, so that [`PlainFile::read`] does not wait for a drive: it was there when
+    /// it was opened, or it is small.
+    pub fn is_cached(&self) -> bool {
+        self.is_cached
+    }
+
+    /// Reads `buffer.len()` bytes from byte `start` on, fewer where the file ends, and says how many. For files that are
+    /// [cached](PlainFile::is_cached): a copy at the speed of memory.
+    ///
+    /// # Errors
+    /// [`Error::Io`], also where the file became shorter.
+    pub fn read(&self, start: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.device.read_at(start, buffer).map_err(|error| Error::io("read", &self.device.path, error))
+    }
+
+    /// Begins to read from byte `start` as much as `buffer` holds or the file has.
+    ///
+    /// # Panics
+    /// Where `start` or the buffer is no multiple of 4096, or `start` is not in the file.
+    pub fn submit_read(&self, job: &Job, start: u64, buffer: Buffer) -> PendingPiece {
+        assert!(start.is_multiple_of(PAGE_BYTES as u64) && start < self.len(), "{start} of {}", self.len());
+        assert!(buffer.len().is_multiple_of(PAGE_BYTES), "a buffer of {} bytes", buffer.len());
+        let len = (self.len() - start).min(buffer.len() as u64) as usize;
+        let (extent, offset) = (start / EXTENT_BYTES as u64, (start % EXTENT_BYTES as u64) as usize);
+        let range = 0..len.next_multiple_of(PAGE_BYTES);
+        let part = Part { device: self.device.clone(), extent: extent as u32, offset, range };
+        let pending = job.submit_elsewhere(Direction::Read, vec![part], buffer);
+        PendingPiece { pending, len, device: self.device.clone() }
+    }
+}
+
+/// A piece of a [`PlainFile`] on its way.
+#[derive(Debug)]
+pub struct PendingPiece {
+    pending: Pending,
+    len: usize,
+    device: Arc<FileDevice>,
+}
+
+impl PendingPiece {
+    /// Waits and gives the buffer back with the number of bytes that were read into it.
+    ///
+    /// # Errors
+    /// [`Error::Io`], also where the file became shorter.
+    pub fn wait(self) -> Result<(Buffer, usize)> {
+        let (buffer, result) = self.pending.wait();
+        result.map_err(|error| Error::io("read", &self.device.path, error))?;
+        Ok((buffer, self.len))
+    }
+}
+
 /// A file as a device, so that it is read as devices are.
 #[derive(Debug)]
-struct PlainFile {
-    path: String,
+struct FileDevice {
+    path: PathBuf,
     file: Arc<File>,
     len: u64,
 }
 
-impl Device for PlainFile {
-    fn extents(&self) -> u32 {
-        self.len.div_ceil(EXTENT_BYTES as u64) as u32
-    }
-
-    fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()> {
-        let start = extent as u64 * EXTENT_BYTES as u64 + offset as u64;
+impl FileDevice {
+    fn read_at(&self, start: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let there = self.len.saturating_sub(start).min(buffer.len() as u64) as usize;
         let mut filled = 0;
         while filled < there {
@@ -157,7 +239,17 @@ impl Device for PlainFile {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(there)
+    }
+}
+
+impl Device for FileDevice {
+    fn extents(&self) -> u32 {
+        self.len.div_ceil(EXTENT_BYTES as u64) as u32
+    }
+
+    fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()> {
+        self.read_at(extent as u64 * EXTENT_BYTES as u64 + offset as u64, buffer).map(drop)
     }
 
     fn write(&self, _: u32, _: usize, _: &[u8]) -> io::Result<()> {
@@ -185,7 +277,7 @@ impl Device for PlainFile {
     }
 
     fn name(&self) -> String {
-        self.path.clone()
+        self.path.display().to_string()
     }
 }
 

@@ -108,10 +108,7 @@ impl Input {
     /// quarter of the budget; [`Error::Store`] if such a window (what exceeds 8 MiB of it) is no longer free in
     /// the budget. Damage further inside comes out of [`Bytes::read`].
     pub fn open(&self, budget: &Budget) -> Result<Bytes> {
-        let source = self.open_file()?;
-        let position = Arc::new(AtomicU64::new(0));
-        let cancel = self.cancel.clone().filter(|_| !source.metadata().is_ok_and(|data| data.is_file()));
-        let mut counted = Counted { inner: source, position: position.clone(), cancel };
+        let (mut counted, position) = self.counted()?;
         let head = read_head(&mut counted).map_err(|source| Error::from_read(&self.name, source))?;
         let (is_gzip, is_zstd) = (head.starts_with(&[0x1f, 0x8b]), is_zstd(&head));
         let whole = Cursor::new(head).chain(counted);
@@ -123,6 +120,23 @@ impl Input {
             Source::Plain(whole)
         };
         Ok(Bytes { name: self.name.clone(), source, position })
+    }
+
+    /// Opens it and gives its bytes as they are, compressed or not.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be opened.
+    pub fn open_as_is(&self) -> Result<Bytes> {
+        let (counted, position) = self.counted()?;
+        let source = Source::Plain(Cursor::new(Vec::new()).chain(counted));
+        Ok(Bytes { name: self.name.clone(), source, position })
+    }
+
+    fn counted(&self) -> Result<(Counted, Arc<AtomicU64>)> {
+        let source = self.open_file()?;
+        let position = Arc::new(AtomicU64::new(0));
+        let cancel = self.cancel.clone().filter(|_| !source.metadata().is_ok_and(|data| data.is_file()));
+        Ok((Counted { inner: source, position: position.clone(), cancel }, position))
     }
 
     /// The bare file, or standard input without the small buffer that the standard library puts before it.

@@ -1,0 +1,310 @@
+//! `inshore search`.
+//!
+//! ```text
+//!   words ─► patterns ─► Search (the kernel) ─┐
+//!   words ─► walk ─► sources ─────────────────┴─► run ─► Printer ─► standard output
+//! ```
+
+mod json;
+mod print;
+mod walk;
+pub mod words;
+
+use std::{
+    collections::VecDeque,
+    fs,
+    io::{self, BufWriter, IsTerminal, Read, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use anyhow::{Context, Result, bail};
+use inshore::{
+    kernels::{self, PatternOptions, Search as Kernel, TextOptions, Wanted, text_source},
+    neardata::{Event, Next, run},
+    tables::NewFile,
+};
+use serde_json::json;
+
+use self::{
+    print::{Printer, Style, Whose},
+    walk::Candidate,
+    words::{Color, Search},
+};
+use crate::{
+    outcome::say,
+    session::{Session, plain_job},
+    sources,
+    words::Everywhere,
+};
+
+/// Searches, and says whether there was a match.
+pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
+    if words.type_list {
+        walk::type_list().iter().try_for_each(|line| writeln!(io::stdout(), "{line}"))?;
+        return Ok(true);
+    }
+    let (patterns, mut paths) = patterns(words)?;
+    let is_read = words.files || words.file.iter().any(|path| path == Path::new("-"));
+    let is_here = paths.is_empty() && (is_read || !is_piped());
+    if paths.is_empty() {
+        paths.push(PathBuf::from(if is_here { "./" } else { "-" }));
+    }
+    let (datasets, paths): (Vec<PathBuf>, Vec<PathBuf>) =
+        paths.into_iter().partition(|path| sources::dataset(path).is_some());
+    let (session, started);
+    let job = match datasets.is_empty() {
+        true => plain_job(&options)?,
+        false => {
+            let quiet = Everywhere { quiet: true, ..options.clone() };
+            session = Session::open_existing(quiet)?;
+            started = session.start()?;
+            started.job.clone()
+        }
+    };
+
+    let failed = Arc::new(AtomicBool::new(false));
+    let whose = Arc::new(Mutex::new(VecDeque::new()));
+    let candidates = candidates(words, &paths, is_here, failed.clone())?;
+    if words.files {
+        return list(words, candidates, &failed);
+    }
+    let style = style(&options, words, datasets.len(), &paths);
+    let kernel = kernel(words, &patterns, &style)?;
+    let text = TextOptions { unpack: words.search_zip, keep_encoding: false };
+    let stored = sources::stored(&job, &datasets)?;
+    let asked = whose.clone();
+    let sources = candidates.map(move |candidate| {
+        let Candidate { path, is_named } = candidate;
+        let source = text_source(&path, text);
+        let shown = if path == Path::new("-") { PathBuf::from("<stdin>") } else { path };
+        asked.lock().expect("no panic under this lock").push_back(Whose { path: shown, is_named });
+        source
+    });
+    let asked = whose.clone();
+    let stored = stored.into_iter().map(move |(path, source)| {
+        asked.lock().expect("no panic under this lock").push_back(Whose { path, is_named: true });
+        source
+    });
+
+    let file = words.output.as_deref().map(NewFile::create).transpose()?;
+    let out: Box<dyn Write + Send> = match &file {
+        Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
+        None => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
+    };
+    let mut printer = Printer::new(style, out);
+    let searched = run(&job, &kernel, sources.chain(stored), |event: Event<'_, Kernel>| {
+        let Event { part, .. } = event;
+        let mut whose = whose.lock().expect("no panic under this lock");
+        let source = whose.front().expect("a source that was asked for");
+        let next = match part {
+            Some(Ok(found)) => printer.found(source, &found),
+            Some(Err(error)) if error.is_cancelled() => return Err(error),
+            Some(Err(error)) => {
+                failed.store(true, Ordering::Relaxed);
+                printer.failed().map_err(kernels::Error::Write)?;
+                say(&format!("inshore: {error}"));
+                Ok(Next::SkipSource)
+            }
+            None => {
+                let next = printer.end(source);
+                whose.pop_front();
+                next
+            }
+        };
+        next.map_err(kernels::Error::Write)
+    });
+    let has_match = printer.has_match();
+    let finished = printer.finish();
+    match searched {
+        Ok(_) => finished?,
+        Err(error) => return Err(unwrapped(error)),
+    }
+    drop(printer);
+    if let Some(file) = file {
+        file.publish()?;
+    }
+    if let Some(path) = &words.counters {
+        let counters =
+            json!({ "command": "search", "report": job.report(), "summary": { "matched": has_match } });
+        fs::write(path, format!("{counters}\n"))
+            .with_context(|| format!("{}: cannot write it", path.display()))?;
+    }
+    if failed.load(Ordering::Relaxed) && !(has_match && is_quiet(&options, words)) {
+        bail!(AlreadyTold);
+    }
+    Ok(has_match)
+}
+
+/// What went wrong was told when it was found.
+#[derive(Debug, thiserror::Error)]
+#[error("some of what was to be searched could not be read")]
+pub struct AlreadyTold;
+
+/// An error of writing keeps its kind: a reader that has seen enough is none.
+fn unwrapped(error: kernels::Error) -> anyhow::Error {
+    match error {
+        kernels::Error::Write(error) => error.into(),
+        error => error.into(),
+    }
+}
+
+fn is_quiet(options: &Everywhere, words: &Search) -> bool {
+    options.quiet || words.q
+}
+
+/// The patterns, and the paths: the first word is one of these where patterns are named otherwise.
+fn patterns(words: &Search) -> Result<(Vec<String>, Vec<PathBuf>)> {
+    let mut patterns = words.regexp.clone();
+    for path in &words.file {
+        let mut text = String::new();
+        let read = match path == Path::new("-") {
+            true => io::stdin().read_to_string(&mut text).map(drop),
+            false => fs::read_to_string(path).map(|read| text = read),
+        };
+        read.with_context(|| format!("{}: cannot read patterns", path.display()))?;
+        patterns.extend(text.lines().map(str::to_string));
+    }
+    let mut paths = words.paths.clone();
+    match &words.pattern {
+        Some(first) if !words.regexp.is_empty() || !words.file.is_empty() || words.files => {
+            paths.insert(0, PathBuf::from(first));
+        }
+        Some(pattern) => patterns.push(pattern.clone()),
+        None => {}
+    }
+    Ok((patterns, paths))
+}
+
+/// Whether something comes on standard input.
+fn is_piped() -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let kind = fs::metadata("/dev/stdin").map(|found| found.file_type());
+    kind.is_ok_and(|kind| kind.is_file() || kind.is_fifo() || kind.is_socket())
+}
+
+/// The files to search.
+fn candidates(
+    words: &Search,
+    paths: &[PathBuf],
+    is_here: bool,
+    failed: Arc<AtomicBool>,
+) -> Result<impl Iterator<Item = Candidate> + Send + use<>> {
+    let walk = (!paths.is_empty()).then(|| walk::walk(words, paths)).transpose()?;
+    let found = walk.into_iter().flatten().filter_map(move |entry| match entry {
+        Ok(entry) => {
+            let is_named = entry.depth() == 0 && !entry.path().is_dir();
+            let is_file = entry.file_type().is_none_or(|kind| kind.is_file());
+            let path = match entry.path().strip_prefix("./") {
+                _ if entry.is_stdin() => PathBuf::from("-"),
+                Ok(path) if is_here => path.to_path_buf(),
+                _ => entry.into_path(),
+            };
+            (is_named || is_file).then_some(Candidate { path, is_named })
+        }
+        Err(error) => {
+            failed.store(true, Ordering::Relaxed);
+            say(&format!("inshore: {error}"));
+            None
+        }
+    });
+    Ok(found)
+}
+
+fn list(words: &Search, candidates: impl Iterator<Item = Candidate>, failed: &AtomicBool) -> Result<bool> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut any = false;
+    for candidate in candidates {
+        out.write_all(candidate.path.as_os_str().as_bytes())?;
+        out.write_all(if words.null { b"\0" } else { b"\n" })?;
+        any = true;
+    }
+    out.flush()?;
+    if failed.load(Ordering::Relaxed) {
+        bail!(AlreadyTold);
+    }
+    Ok(any)
+}
+
+fn style(options: &Everywhere, words: &Search, datasets: usize, paths: &[PathBuf]) -> Style {
+    let on_terminal = words.output.is_none() && io::stdout().is_terminal();
+    let colours = match words.color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => on_terminal && std::env::var_os("NO_COLOR").is_none(),
+    };
+    let several = datasets + paths.len() > 1 || paths.iter().any(|path| path.is_dir());
+    let around = |lines: Option<usize>| lines.or(words.context).unwrap_or(0);
+    Style {
+        shown: shown(options, words),
+        with_path: !words.no_filename && (words.with_filename || several),
+        heading: !words.no_heading && (words.heading || on_terminal),
+        line_number: !words.no_line_number && (words.line_number || words.column || on_terminal),
+        column: words.column,
+        byte_offset: words.byte_offset,
+        null: words.null,
+        colours,
+        before: around(words.before_context),
+        after: around(words.after_context),
+        max_count: words.max_count.unwrap_or(u64::MAX),
+        include_zero: words.include_zero,
+        at_once: on_terminal,
+        binary_is_named: words.binary || words.unrestricted > 2,
+    }
+}
+
+fn shown(options: &Everywhere, words: &Search) -> print::Shown {
+    use print::Shown;
+    if is_quiet(options, words) {
+        Shown::Nothing
+    } else if words.files_with_matches {
+        Shown::Paths
+    } else if words.files_without_match {
+        Shown::PathsWithout
+    } else if words.count_matches || words.count && words.only_matching {
+        Shown::MatchCounts
+    } else if words.count {
+        Shown::LineCounts
+    } else if options.json {
+        Shown::Json
+    } else if words.only_matching {
+        Shown::Matches
+    } else {
+        Shown::Lines
+    }
+}
+
+fn kernel(words: &Search, patterns: &[String], style: &Style) -> Result<Kernel> {
+    use print::Shown;
+    let options = PatternOptions {
+        fixed: words.fixed_strings,
+        ignore_case: words.ignore_case,
+        smart_case: words.smart_case,
+        words: words.word_regexp,
+        lines: words.line_regexp,
+        invert: words.invert_match,
+        crlf: words.crlf,
+    };
+    let Style { before, after, line_number, colours, column, .. } = *style;
+    let wanted = match style.shown {
+        Shown::Nothing | Shown::Paths | Shown::PathsWithout => Wanted::Any,
+        Shown::LineCounts => Wanted::LineCount,
+        Shown::MatchCounts if words.invert_match => Wanted::LineCount,
+        Shown::MatchCounts if words.max_count.is_some() => {
+            Wanted::Lines { numbered: false, spans: true, before: 0, after: 0 }
+        }
+        Shown::MatchCounts => Wanted::MatchCount,
+        Shown::Json => Wanted::Lines { numbered: true, spans: true, before, after },
+        Shown::Lines | Shown::Matches => {
+            // Lines next to each other are known by their numbers.
+            let numbered = line_number || style.has_context();
+            let spans = style.shown == Shown::Matches || colours || column;
+            Wanted::Lines { numbered, spans, before, after }
+        }
+    };
+    Ok(Kernel::new(patterns, &options, wanted, !words.text)?)
+}

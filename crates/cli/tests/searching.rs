@@ -1,0 +1,258 @@
+//! `inshore search` says what ripgrep says, on a tree of files and on random patterns and texts.
+
+use std::{fs, path::Path, process::Command};
+
+use crate::util::Folder;
+
+/// What ripgrep prints and its exit code; none where it is not installed.
+fn ripgrep(folder: &Path, words: &[&str]) -> Option<(Vec<u8>, i32)> {
+    let mut command = Command::new("rg");
+    let output = command.args(["--no-config", "--sort", "path"]).args(words).current_dir(folder).output();
+    let output = output.ok()?;
+    Some((output.stdout, output.status.code().unwrap()))
+}
+
+fn inshore(folder: &Path, words: &[&str]) -> (Vec<u8>, i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_inshore"));
+    command.arg("search").args(words).current_dir(folder).env_clear().env("HOME", folder);
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.stdout, output.status.code().unwrap(), stderr)
+}
+
+fn compare(folder: &Path, words: &[&str]) -> bool {
+    let Some((expected, code)) = ripgrep(folder, words) else {
+        println!("skipped: ripgrep (rg) is not installed");
+        return false;
+    };
+    let (found, found_code, stderr) = inshore(folder, words);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]).into_owned();
+    assert!(
+        found == expected && found_code == code,
+        "{words:?}: exit code {found_code} ({code} expected), {stderr}\n--- found\n{}\n--- expected\n{}",
+        text(&found),
+        text(&expected)
+    );
+    true
+}
+
+fn tree() -> Folder {
+    let folder = Folder::new();
+    for name in ["src/deep", ".git", ".hidden", "target"] {
+        fs::create_dir_all(folder.path(name)).unwrap();
+    }
+    folder.write("src/main.rs", "fn main() {\n    println!(\"Hello, world\");\n    // TODO: more\n}\n");
+    folder.write(
+        "src/deep/lib.rs",
+        "pub fn add(a: u32, b: u32) -> u32 {\n    a + b // todo\n}\n\nfn sub() {}\n",
+    );
+    folder.write("src/notes.txt", "no end of line: TODO, todo, ToDo");
+    folder.write("src/empty.txt", "");
+    folder.write("src/crlf.txt", "one\r\ntwo TODO\r\n\r\nthree\r\n");
+    folder.write("umlaut.txt", "Käse und Brot\nKÄSE\nstraße\n\u{2603} snow\n");
+    folder.write("latin1.txt", b"caf\xe9 TODO\nplain\n");
+    folder.write("binary.dat", b"TODO before\nthen a \0 byte\nTODO behind\n");
+    folder.write("late.bin", [&b"TODO line\n".repeat(3000)[..], b"\0\nTODO\n"].concat());
+    folder.write("utf16.txt", [0xff, 0xfe, b'T', 0, b'O', 0, b'D', 0, b'O', 0, b'\n', 0]);
+    folder.write(".hidden/file.txt", "TODO hidden\n");
+    folder.write(".gitignore", "target\n*.log\n");
+    folder.write("target/out.txt", "TODO built\n");
+    folder.write("run.log", "TODO logged\n");
+    folder.write(
+        "many.txt",
+        (0..400).map(|i| format!("line {i} {}\n", if i % 7 == 0 { "TODO" } else { "-" })).collect::<String>(),
+    );
+    folder.write("needles.txt", "TODO\nworld\nstra\u{df}e\n");
+    folder
+}
+
+#[test]
+fn a_tree_of_files_gives_what_ripgrep_gives() {
+    let folder = tree();
+    let cases: &[&[&str]] = &[
+        &["TODO"],
+        &["-n", "TODO"],
+        &["-i", "todo"],
+        &["-S", "todo"],
+        &["-S", "ToDo"],
+        &["-c", "TODO"],
+        &["-c", "--include-zero", "TODO"],
+        &["--count-matches", "-i", "todo"],
+        &["-co", "-i", "todo"],
+        &["-l", "TODO"],
+        &["--files-without-match", "TODO"],
+        &["-o", "-i", "todo"],
+        &["-on", "[a-z]+ [a-z]+"],
+        &["-ob", "o"],
+        &["-b", "TODO"],
+        &["--column", "o"],
+        &["-w", "todo|a"],
+        &["-x", "three|fn sub\\(\\) \\{\\}"],
+        &["-x", "--crlf", "three|fn sub\\(\\) \\{\\}"],
+        &["-v", "TODO"],
+        &["-vc", "e"],
+        &["-vn", "e", "src"],
+        &["-F", "a + b"],
+        &["-F", "-i", "KäSE"],
+        &["-f", "needles.txt"],
+        &["-f", "needles.txt", "-o", "src"],
+        &["-e", "TODO", "-e", "snow"],
+        &["-H", "TODO", "src/main.rs"],
+        &["TODO", "src/main.rs"],
+        &["-n", "TODO", "src/main.rs", "src/notes.txt"],
+        &["-I", "TODO", "src"],
+        &["--heading", "-n", "TODO", "src"],
+        &["--heading", "-c", "TODO", "src"],
+        &["-0l", "TODO"],
+        &["-A1", "TODO"],
+        &["-B2", "-n", "TODO"],
+        &["-C3", "-n", "TODO", "many.txt"],
+        &["-C1", "-n", "u32", "src"],
+        &["-C1", "--heading", "-n", "u32|main", "src"],
+        &["-A1", "-m2", "TODO", "many.txt"],
+        &["-m1", "TODO", "many.txt", "src"],
+        &["-m3", "-c", "TODO", "many.txt"],
+        &["-g", "*.rs", "fn"],
+        &["-g", "!*.rs", "fn|TODO"],
+        &["-t", "rust", "fn"],
+        &["-T", "rust", "TODO"],
+        &["--hidden", "TODO"],
+        &["--no-ignore", "TODO"],
+        &["-u", "TODO"],
+        &["-uu", "TODO", "-g", "!.git"],
+        &["-a", "TODO", "binary.dat"],
+        &["--max-depth", "1", "TODO"],
+        &["--files"],
+        &["--files", "src"],
+        &["-q", "TODO"],
+        &["-q", "nothing like it"],
+        &["nothing like it"],
+        &["-c", "nothing like it"],
+        &["^", "src/main.rs"],
+        &["$", "-c", "src"],
+        &["^$", "-n", "src"],
+        &["", "-c", "src"],
+        &["\\bfn\\b", "-o"],
+        &["(?i)straSSe|käse"],
+        &["\\s+$", "-n"],
+        &["[^a-z]", "-o", "src/notes.txt"],
+        &["--color", "always", "-n", "TODO", "-g", "!*.txt"],
+    ];
+    for words in cases {
+        if words.contains(&"--color") {
+            // Of colours only that they are there: ripgrep resets them more often than it must.
+            let (found, ..) = inshore(&folder.path(""), words);
+            assert!(String::from_utf8_lossy(&found).contains("\x1b[1;31mTODO\x1b[0m"));
+        } else if !compare(&folder.path(""), words) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn random_patterns_and_texts_give_what_ripgrep_gives() {
+    let folder = Folder::new();
+    let mut seed = 7u64;
+    let mut random = move |below: usize| {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 33) as usize % below
+    };
+    // Without \b: ripgrep 13 passes over some that stand behind a letter that is no ASCII.
+    let pieces = [
+        "a", "b", "ab", "ba", ".", "a*", "b+", "(a|bb)", "[ab]", "[^a]", "^", "$", "ö", "\\w", "(?i)A",
+        "a{2,3}", "c?",
+    ];
+    let letters = ["a", "b", "c", " ", "\n", "A", "ö", "aa", "bb", "ab", "\n\n", "ba", "-"];
+    for case in 0..60 {
+        let len = [10, 1000, 700_000][case % 3];
+        let mut text = String::new();
+        while text.len() < len {
+            text.push_str(letters[random(letters.len())]);
+        }
+        folder.write("text", text);
+        let count = 1 + random(4);
+        let pattern: String = (0..count).map(|_| pieces[random(pieces.len())]).collect();
+        let flags = [
+            ["-n", "-b"],
+            ["-c", "-v"],
+            ["-o", "-n"],
+            ["-i", "-c"],
+            ["-w", "-n"],
+            ["-x", "-b"],
+            ["-n", "-C2"],
+            ["-o", "-c"],
+        ];
+        let [first, second] = flags[random(flags.len())];
+        if !compare(&folder.path(""), &[first, second, "-e", &pattern, "text"]) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn what_goes_wrong_is_told_and_the_rest_is_searched() {
+    let folder = tree();
+    let (found, code, told) = inshore(&folder.path(""), &["TODO", "missing.txt", "src/main.rs"]);
+    assert_eq!(code, 2);
+    assert_eq!(String::from_utf8_lossy(&found), "src/main.rs:    // TODO: more\n");
+    assert!(told.starts_with("inshore: missing.txt: ") && told.lines().count() == 1, "{told}");
+    for (words, part) in [
+        (&["(", "src"][..], "unclosed group"),
+        (&["-f", "nowhere", "src"], "nowhere: cannot read patterns"),
+        (&["-t", "klingon", "x"], "unrecognized file type: klingon"),
+        (&["-g", "[", "x"], "bad --glob"),
+        (&["x", "store:nothing"], "store"),
+    ] {
+        let (found, code, told) = inshore(&folder.path(""), words);
+        assert_eq!((found.len(), code), (0, 2), "{words:?}");
+        assert!(told.contains(part), "{words:?}: {told}");
+    }
+}
+
+#[test]
+fn compressed_files_standard_input_and_datasets_are_searched() {
+    use std::io::Write;
+    let folder = Folder::new();
+    let lines: String = (0..200_000).map(|i| format!("line {i}\n")).collect();
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(lines.as_bytes()).unwrap();
+    folder.write("lines.gz", packed.finish().unwrap());
+    folder.write("lines", &lines);
+    let expected = "77777:line 77776\n177777:line 177776\n";
+    assert_eq!(folder.run("search -z -n 7777[6]$ lines.gz").ok().stdout, expected);
+    assert_eq!(folder.run("search -n 7777[6]$ lines").ok().stdout, expected);
+    assert_eq!(folder.run("search -n 7777[6]$ -").stdin(lines.clone()).ok().stdout, expected);
+    assert_eq!(folder.run("search -n 7777[6]$").stdin(lines).ok().stdout, expected);
+    folder.run("store put lines --name lines --quiet").ok();
+    assert_eq!(folder.run("search -n 7777[6]$ store:lines").ok().stdout, expected);
+    assert_eq!(folder.run("search -c 7777[6]$ store:lines lines").ok().stdout, "lines:2\nstore:lines:2\n");
+    folder.run("search -c 7777[6]$ lines --output found.txt --counters counters.json").ok();
+    assert_eq!(folder.read("found.txt"), "2\n");
+    let counters: serde_json::Value = serde_json::from_str(&folder.read("counters.json")).unwrap();
+    assert_eq!(counters["summary"]["matched"], true);
+    assert!(folder.run("search nothing lines").exits(1).stdout.is_empty());
+}
+
+#[test]
+fn json_lines_are_those_of_ripgrep() {
+    let folder = tree();
+    for words in [
+        &["--json", "-i", "todo", "src"][..],
+        &["--json", "TODO", "latin1.txt"],
+        &["--json", "-A1", "u32", "src"],
+    ] {
+        let Some((expected, _)) = ripgrep(&folder.path(""), words) else {
+            println!("skipped: ripgrep (rg) is not installed");
+            return;
+        };
+        let (found, code, _) = inshore(&folder.path(""), words);
+        assert_eq!(code, 0);
+        let parse = |bytes: &[u8]| -> Vec<serde_json::Value> {
+            let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+            let values = lines.map(|line| serde_json::from_slice::<serde_json::Value>(line).unwrap());
+            // Times and bytes searched differ from run to run.
+            values.filter(|value| value["type"] != "end" && value["type"] != "summary").collect()
+        };
+        assert_eq!(parse(&found), parse(&expected), "{words:?}");
+    }
+}

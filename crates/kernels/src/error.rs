@@ -1,0 +1,49 @@
+//! What can go wrong in a kernel.
+
+/// The result of a kernel.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors of kernels. A message says what failed, where, what was found and what was expected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Reading a source.
+    #[error(transparent)]
+    Read(#[from] inshore_neardata::Error),
+    /// The store, the budget, or a job that was stopped.
+    #[error(transparent)]
+    Store(#[from] inshore_store::Error),
+    /// A table, or compressed input.
+    #[error(transparent)]
+    Table(#[from] inshore_tables::Error),
+    /// A pattern that is none.
+    #[error("{what}")]
+    BadPattern {
+        /// What is wrong with it, and where.
+        what: String,
+    },
+    /// Sorting, through flash where it must be.
+    #[error(transparent)]
+    SortReduce(#[from] inshore_sortreduce::Error),
+    /// A word that is longer than the memory for all words.
+    #[error("a word of {} exceeds the memory for words", inshore_store::format_bytes(*bytes))]
+    WordTooLong {
+        /// Its length.
+        bytes: u64,
+    },
+    /// Writing what was found.
+    #[error("cannot write: {0}")]
+    Write(#[source] std::io::Error),
+}
+
+impl Error {
+    /// Whether a job was asked to stop.
+    pub fn is_cancelled(&self) -> bool {
+        match self {
+            Error::Read(error) => error.is_cancelled(),
+            Error::Store(inshore_store::Error::Cancelled)
+            | Error::Table(inshore_tables::Error::Store(inshore_store::Error::Cancelled)) => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Streaming kernels: what is done with the blocks of files and datasets, one file for each.
+//!
+//! - [`Search`]: lines that match patterns.
+//! - [`count_words`]: words and how often they occur.
+//!
+//! Each is an [`inshore_neardata::Kernel`], which runs over any sources with [`inshore_neardata::run`]. What the blocks of a
+//! source give is handed over in order, or kept by the workers and merged at the end.
+#![warn(missing_docs)]
+
+mod error;
+mod search;
+mod texts;
+mod words;
+
+pub use error::{Error, Result};
+pub use search::{Found, FoundLine, PatternOptions, Search, Wanted};
+pub use texts::{TextOptions, text_source};
+pub use words::{WordOptions, WordSummary, count_words, smallest_word_memory_bytes, word_schema};

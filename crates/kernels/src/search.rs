@@ -1,0 +1,378 @@
+//! Lines that match patterns.
+//!
+//! The engine is that of `grep-regex` (a literal of the pattern is looked for first, with SIMD, and only lines that have it
+//! see the automaton); what is here is what comes of a block: which lines, where in them, and how many.
+//!
+//! A line ends with a line feed, and no pattern matches across it. A NUL byte makes a source binary: from there on, or all of
+//! it where the byte is among the first 64 KiB.
+//!
+//! # Cost
+//!
+//! A block is looked at once for a NUL (a vector compare for each 64 bytes, in the core's cache) and once for the pattern.
+//! A part holds the text of the lines that match: as large as the block where all do, and 32 bytes for each.
+//!
+//! Paper: string search in the storage device, 2016 article 7.3.
+
+use grep_matcher::{LineMatchKind, Match, Matcher};
+use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+use inshore_neardata::{Block, Border, Kernel};
+use inshore_store::Job;
+use memchr::{memchr, memchr_iter, memrchr};
+
+use crate::{Error, Result};
+
+/// A NUL byte among the first bytes makes all of a source binary; one behind them only what follows. As ripgrep has it.
+const EARLY_BYTES: usize = 64 << 10;
+
+/// How patterns are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PatternOptions {
+    /// Patterns are texts and not regular expressions.
+    pub fixed: bool,
+    /// Case makes no difference.
+    pub ignore_case: bool,
+    /// Case makes no difference to patterns that have no capital letter.
+    pub smart_case: bool,
+    /// A match has no word character next to it.
+    pub words: bool,
+    /// A match is a whole line.
+    pub lines: bool,
+    /// Lines that do not match are meant.
+    pub invert: bool,
+    /// A carriage return before the line feed belongs to the end of the line.
+    pub crlf: bool,
+}
+
+/// What is wanted of the lines that match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Whether there is one.
+    Any,
+    /// How many lines.
+    LineCount,
+    /// How many matches; a line may have several.
+    MatchCount,
+    /// The lines.
+    Lines {
+        /// With their numbers.
+        numbered: bool,
+        /// With the places of the matches in them.
+        spans: bool,
+        /// With so many lines before them.
+        before: usize,
+        /// With so many lines after them.
+        after: usize,
+    },
+}
+
+/// Searches for lines.
+#[derive(Debug)]
+pub struct Search {
+    matcher: RegexMatcher,
+    invert: bool,
+    /// Patterns such as \\A have to see each line by itself.
+    line_by_line: bool,
+    wanted: Wanted,
+    /// Looks for NUL bytes.
+    detect_binary: bool,
+}
+
+/// What was found in a block.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Lines that match.
+    pub line_count: u64,
+    /// Matches in them, where these were wanted.
+    pub match_count: u64,
+    /// The lines, in order: where wanted, with those around them that may be shown with a match, of this block or another.
+    pub lines: Vec<FoundLine>,
+    /// The text of the lines, one after the other, each with its end if it has one.
+    pub text: Vec<u8>,
+    /// Places of matches in lines.
+    pub spans: Vec<(u32, u32)>,
+    /// Where in the source the first NUL byte is, in a block that has one. Where lines are wanted, those behind it are not
+    /// given.
+    pub nul: Option<u64>,
+    /// Whether, where lines are wanted, one at or behind the NUL byte matches.
+    pub matches_behind_nul: bool,
+}
+
+/// A line that was found.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundLine {
+    /// Where in the source it begins.
+    pub offset: u64,
+    /// Its number, from 1; 0 where that was not wanted.
+    pub number: u64,
+    /// Bytes of it in [`Found::text`].
+    pub bytes: u32,
+    /// Places of it in [`Found::spans`].
+    pub spans: u32,
+    /// Whether it matches; else it is near one that does, or may be.
+    pub is_match: bool,
+}
+
+impl Search {
+    /// Searches for lines that match one of `patterns`.
+    ///
+    /// # Errors
+    /// [`Error::BadPattern`].
+    pub fn new(
+        patterns: &[impl AsRef<str>],
+        options: &PatternOptions,
+        wanted: Wanted,
+        detect_binary: bool,
+    ) -> Result<Search> {
+        let mut builder = RegexMatcherBuilder::new();
+        builder
+            .multi_line(true)
+            .unicode(true)
+            .octal(false)
+            .fixed_strings(options.fixed)
+            .case_insensitive(options.ignore_case)
+            .case_smart(options.smart_case)
+            .word(options.words)
+            .whole_line(options.lines)
+            .line_terminator(Some(b'\n'))
+            .dot_matches_new_line(false)
+            .ban_byte(detect_binary.then_some(b'\0'));
+        if options.crlf {
+            builder.crlf(true);
+        }
+        let matcher =
+            builder.build_many(patterns).map_err(|error| Error::BadPattern { what: error.to_string() })?;
+        let line_by_line = matcher.line_terminator().is_none();
+        Ok(Search { matcher, invert: options.invert, line_by_line, wanted, detect_binary })
+    }
+
+    /// Places of matches in a line (without its end), in order.
+    ///
+    /// # Errors
+    /// Those that `each` gives.
+    pub fn spans(&self, line: &[u8], mut each: impl FnMut(usize, usize)) {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let found = self.matcher.find_iter(line, |span| {
+            each(span.start(), span.end());
+            true
+        });
+        found.expect("this matcher never fails");
+    }
+
+    /// The first line of `text` from byte `start` on that the pattern matches.
+    fn find_line(&self, text: &[u8], mut start: usize) -> Option<Match> {
+        while start < text.len() {
+            if self.line_by_line {
+                let line = line_at(text, start)?;
+                if self.is_match(&text[line]) {
+                    return Some(line);
+                }
+                start = line.end();
+                continue;
+            }
+            let found = self.matcher.find_candidate_line(&text[start..]).expect("this matcher never fails");
+            let (place, is_sure) = match found? {
+                LineMatchKind::Confirmed(place) => (place, true),
+                LineMatchKind::Candidate(place) => (place, false),
+            };
+            let line = line_at(text, start + place)?;
+            if is_sure || self.is_match(&text[line]) {
+                return Some(line);
+            }
+            start = line.end();
+        }
+        None
+    }
+
+    fn is_match(&self, line: &[u8]) -> bool {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        self.matcher.is_match(line).expect("this matcher never fails")
+    }
+
+    /// Calls `each` with all lines that are meant, until it says no.
+    fn for_each_line(&self, text: &[u8], mut each: impl FnMut(Match) -> bool) {
+        let mut position = 0;
+        while position < text.len() {
+            let found = self.find_line(text, position);
+            if !self.invert {
+                let Some(line) = found else { return };
+                if !each(line) {
+                    return;
+                }
+                position = line.end();
+                continue;
+            }
+            // All lines before the one that matches.
+            let end = found.map_or(text.len(), |line| line.start());
+            while position < end {
+                let line_end = memchr(b'\n', &text[position..end]).map_or(end, |at| position + at + 1);
+                if !each(Match::new(position, line_end)) {
+                    return;
+                }
+                position = line_end;
+            }
+            position = found.map_or(text.len(), |line| line.end());
+        }
+    }
+}
+
+/// The line in which `place` is; none where that is behind the last one.
+fn line_at(text: &[u8], place: usize) -> Option<Match> {
+    let start = memrchr(b'\n', &text[..place]).map_or(0, |end| end + 1);
+    let end = memchr(b'\n', &text[place..]).map_or(text.len(), |end| place + end + 1);
+    (start < text.len()).then(|| Match::new(start, end))
+}
+
+impl Kernel for Search {
+    type Error = Error;
+    type Worker = ();
+    type Part = Found;
+
+    fn border(&self) -> Border {
+        Border::Line { numbered: matches!(self.wanted, Wanted::Lines { numbered: true, .. }) }
+    }
+
+    fn worker(&self, _: &Job) -> Result<()> {
+        Ok(())
+    }
+
+    fn block(&self, _: &mut (), block: &Block<'_>) -> Result<Found> {
+        let mut found = Found::default();
+        let mut text = block.bytes;
+        if self.detect_binary
+            && let Some(nul) = memchr(0, text)
+        {
+            found.nul = Some(block.offset + nul as u64);
+        }
+        if let (Some(nul), Wanted::Lines { .. }) = (found.nul, self.wanted) {
+            let nul = (nul - block.offset) as usize;
+            let is_early = block.is_first() && nul < EARLY_BYTES;
+            let line = memrchr(b'\n', &text[..nul]).filter(|_| !is_early).map_or(0, |end| end + 1);
+            let behind;
+            (text, behind) = text.split_at(line);
+            self.for_each_line(behind, |_| {
+                found.matches_behind_nul = true;
+                false
+            });
+        }
+        match self.wanted {
+            Wanted::Any => self.for_each_line(text, |_| {
+                found.line_count = 1;
+                false
+            }),
+            Wanted::LineCount => self.for_each_line(text, |_| {
+                found.line_count += 1;
+                true
+            }),
+            Wanted::MatchCount => self.for_each_line(text, |line| {
+                found.line_count += 1;
+                self.spans(&text[line], |_, _| found.match_count += 1);
+                true
+            }),
+            Wanted::Lines { numbered, spans, before, after } => {
+                let mut lines =
+                    Lines { search: self, block, text, found: &mut found, numbered, spans, counted: (0, 0) };
+                match before + after > 0 {
+                    false => self.for_each_line(text, |line| {
+                        lines.add(line, true);
+                        true
+                    }),
+                    true => lines.add_with_context(before, after),
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn part_bytes(&self, found: &Found) -> u64 {
+        let lines = found.lines.capacity() * size_of::<FoundLine>() + found.spans.capacity() * 8;
+        (found.text.capacity() + lines) as u64
+    }
+}
+
+/// Lines of a block as they are found.
+struct Lines<'a> {
+    search: &'a Search,
+    block: &'a Block<'a>,
+    text: &'a [u8],
+    found: &'a mut Found,
+    numbered: bool,
+    spans: bool,
+    /// Bytes whose line ends are counted, and how many there are.
+    counted: (usize, u64),
+}
+
+impl Lines<'_> {
+    fn add(&mut self, line: Match, is_match: bool) {
+        let text = &self.text[line];
+        let number = if self.numbered {
+            let (from, ends) = self.counted;
+            let ends = ends + memchr_iter(b'\n', &self.text[from..line.start()]).count() as u64;
+            self.counted = (line.start(), ends);
+            self.block.first_line() + ends
+        } else {
+            0
+        };
+        let before = self.found.spans.len();
+        if self.spans && is_match && !self.search.invert {
+            self.search.spans(text, |start, end| self.found.spans.push((start as u32, end as u32)));
+        }
+        let spans = self.found.spans.len() - before;
+        self.found.line_count += u64::from(is_match);
+        self.found.match_count += spans as u64;
+        self.found.lines.push(FoundLine {
+            offset: self.block.offset + line.start() as u64,
+            number,
+            bytes: text.len() as u32,
+            spans: spans as u32,
+            is_match,
+        });
+        self.found.text.extend_from_slice(text);
+    }
+
+    /// All lines that match, those near them, and those near the block's borders: whether a line in another block matches
+    /// and is near is not known here.
+    fn add_with_context(&mut self, before: usize, after: usize) {
+        let text = self.text;
+        // Lines up to here are added or not wanted.
+        let mut done = 0;
+        let mut wanted_after = after;
+        let search = self.search;
+        search.for_each_line(text, |line| {
+            done = self.add_lines_after(done, line.start(), wanted_after);
+            let first = back(text, done, line.start(), before);
+            self.add_lines_after(first, line.start(), usize::MAX);
+            self.add(line, true);
+            done = line.end();
+            wanted_after = after;
+            true
+        });
+        done = self.add_lines_after(done, text.len(), wanted_after);
+        let first = back(text, done, text.len(), before);
+        self.add_lines_after(first, text.len(), usize::MAX);
+    }
+
+    /// Adds up to `limit` lines between two places and says where the next one begins.
+    fn add_lines_after(&mut self, mut position: usize, end: usize, limit: usize) -> usize {
+        for _ in 0..limit {
+            if position >= end {
+                break;
+            }
+            let line_end = memchr(b'\n', &self.text[position..end]).map_or(end, |at| position + at + 1);
+            self.add(Match::new(position, line_end), false);
+            position = line_end;
+        }
+        position
+    }
+}
+
+/// Where the last `lines` lines before `end` begin, not before `start`.
+fn back(text: &[u8], start: usize, end: usize, lines: usize) -> usize {
+    let mut position = end;
+    for _ in 0..lines {
+        if position <= start {
+            break;
+        }
+        position = memrchr(b'\n', &text[start..position - 1]).map_or(start, |at| start + at + 1);
+    }
+    position
+}

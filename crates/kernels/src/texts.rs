@@ -1,0 +1,99 @@
+//! Sources of text: files as they are, unpacked, or turned into UTF-8.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use encoding_rs_io::DecodeReaderBytesBuilder;
+use inshore_neardata::{Opened, Source};
+use inshore_store::{Job, PlainFile};
+use inshore_tables::Input;
+
+/// How a file becomes text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TextOptions {
+    /// Unpacks gzip and zstd, known by their first bytes.
+    pub unpack: bool,
+    /// Takes files for UTF-8 even where a mark at their beginning says UTF-16.
+    pub keep_encoding: bool,
+}
+
+/// A file, or standard input for `-`, as text: unpacked if asked for, from UTF-16 where its mark says so, and else as it
+/// is. A file that is neither is read by all workers, anything else by one.
+pub fn text_source(path: impl Into<PathBuf>, options: TextOptions) -> Source {
+    let path = path.into();
+    let name = if path == Path::new("-") { "<stdin>".to_string() } else { path.display().to_string() };
+    Source::new(name, move |job| open(&path, options, job))
+}
+
+fn open(path: &Path, options: TextOptions, job: &Job) -> inshore_neardata::Result<Opened> {
+    if path == Path::new("-") {
+        return unpacked(path, options, job);
+    }
+    let fail =
+        |source| inshore_store::Error::Io { what: "open".to_string(), path: path.to_path_buf(), source };
+    let file = File::open(path).map_err(fail)?;
+    let found = file.metadata().map_err(fail)?;
+    if found.is_dir() {
+        return Err(fail(io::ErrorKind::IsADirectory.into()).into());
+    }
+    if !found.is_file() || found.len() == 0 {
+        return unpacked(path, options, job);
+    }
+    let mut head = [0; 4];
+    let read = file.read_at(&mut head, 0).map_err(fail)?;
+    let is_marked = !options.keep_encoding && has_mark(&head[..read]);
+    if is_marked || options.unpack && is_packed(&head[..read]) {
+        return unpacked(path, options, job);
+    }
+    Ok(Opened::File(PlainFile::of(file, path)?))
+}
+
+const UTF8_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
+
+/// Whether text begins with a mark of its encoding.
+fn has_mark(head: &[u8]) -> bool {
+    head.starts_with(&UTF8_MARK) || has_utf16_mark(head)
+}
+
+fn has_utf16_mark(head: &[u8]) -> bool {
+    head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff])
+}
+
+fn is_packed(head: &[u8]) -> bool {
+    head.starts_with(&[0x1f, 0x8b]) || head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
+}
+
+/// A stream that is unpacked and decoded as its first bytes say.
+fn unpacked(path: &Path, options: TextOptions, job: &Job) -> inshore_neardata::Result<Opened> {
+    let input = Input::new(path).stopped_by(job.cancel());
+    let opened = |error: inshore_tables::Error| match error {
+        inshore_tables::Error::Store(error) => inshore_neardata::Error::Store(error),
+        error => inshore_neardata::Error::Stream(Box::new(error)),
+    };
+    let mut bytes: Box<dyn Read + Send> = match options.unpack {
+        true => Box::new(input.open(job.budget()).map_err(opened)?),
+        false => Box::new(input.open_as_is().map_err(opened)?),
+    };
+    if options.keep_encoding {
+        return Ok(Opened::Stream(bytes));
+    }
+    let mut head = Vec::with_capacity(UTF8_MARK.len());
+    bytes
+        .by_ref()
+        .take(UTF8_MARK.len() as u64)
+        .read_to_end(&mut head)
+        .map_err(|error| inshore_neardata::Error::from_read(input.name(), error))?;
+    let is_utf16 = has_utf16_mark(&head);
+    if head == UTF8_MARK {
+        head.clear();
+    }
+    let whole = io::Cursor::new(head).chain(bytes);
+    Ok(Opened::Stream(match is_utf16 {
+        true => Box::new(DecodeReaderBytesBuilder::new().build(whole)),
+        false => Box::new(whole),
+    }))
+}

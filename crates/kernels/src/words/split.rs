@@ -1,0 +1,199 @@
+//! Where words begin and end.
+//!
+//! 64 bytes at a time become a mask of those that belong to words; where neighbours differ, a word begins or ends. What is
+//! not all ASCII goes to the `unicode-segmentation` crate, with what a mark next to it may join it with.
+
+use unicode_segmentation::UnicodeSegmentation;
+
+/// Calls `each` with the ends of whatever stands between white space.
+pub(super) fn at_white_space(text: &[u8], each: impl FnMut(usize, usize)) {
+    runs(text, in_no_space, each);
+}
+
+/// Calls `each` with the ends of the words of UAX #29 that have a letter or digit. The text is UTF-8.
+pub(super) fn words(text: &[u8], mut each: impl FnMut(usize, usize)) {
+    // Runs that a mark may join: from the first of them to the last.
+    let mut last: Option<Group> = None;
+    let is_ascii = text.is_ascii();
+    runs(text, in_word, |start, end| {
+        let plain = is_ascii || text[start..end].is_ascii();
+        match &mut last {
+            Some(group) if group.end + 1 == start && group.goes_on(text, plain) => {
+                group.end = end;
+                group.plain &= plain;
+            }
+            group => {
+                if let Some(group) = group.replace(Group { start, end, plain }) {
+                    group.give(text, &mut each);
+                }
+            }
+        }
+    });
+    if let Some(group) = last {
+        group.give(text, &mut each);
+    }
+}
+
+/// Some runs with one character between each and the next.
+struct Group {
+    start: usize,
+    end: usize,
+    /// It is ASCII, and one word.
+    plain: bool,
+}
+
+impl Group {
+    /// Whether the character behind it may join it with the run behind that.
+    #[inline]
+    fn goes_on(&self, text: &[u8], plain: bool) -> bool {
+        match self.plain && plain {
+            true => joins(text, self.end),
+            false => matches!(text[self.end], b'.' | b'\'' | b':' | b',' | b';' | b'"'),
+        }
+    }
+
+    #[inline]
+    fn give(&self, text: &[u8], each: &mut impl FnMut(usize, usize)) {
+        let bytes = &text[self.start..self.end];
+        if self.plain {
+            if bytes[0] != b'_' || bytes.iter().any(u8::is_ascii_alphanumeric) {
+                each(self.start, self.end);
+            }
+            return;
+        }
+        let piece = std::str::from_utf8(bytes).expect("a piece of UTF-8 between ASCII characters");
+        for (place, word) in piece.unicode_word_indices() {
+            each(self.start + place, self.start + place + word.len());
+        }
+    }
+}
+
+/// Calls `each` with the ends of runs of bytes that `in_word` marks.
+#[inline(always)]
+fn runs(text: &[u8], in_word: impl Fn(&[u8; 64]) -> u64, mut each: impl FnMut(usize, usize)) {
+    let (mut start, mut inside) = (0, 0u64);
+    let mut step = |base: usize, mask: u64| {
+        // A bit is set where a byte differs from the one before it.
+        let mut borders = mask ^ (mask << 1 | inside);
+        inside = mask >> 63;
+        while borders != 0 {
+            let place = borders.trailing_zeros();
+            borders &= borders - 1;
+            match mask >> place & 1 {
+                1 => start = base + place as usize,
+                _ => each(start, base + place as usize),
+            }
+        }
+    };
+    let (whole, rest) = text.as_chunks::<64>();
+    for (number, chunk) in whole.iter().enumerate() {
+        step(number * 64, in_word(chunk));
+    }
+    // A space ends any word, also the last one.
+    let mut last = [b' '; 64];
+    last[..rest.len()].copy_from_slice(rest);
+    step(whole.len() * 64, in_word(&last));
+}
+
+/// A bit for each byte that is no white space.
+#[inline(always)]
+fn in_no_space(chunk: &[u8; 64]) -> u64 {
+    mask(chunk, |byte| !(byte == b' ' || byte.wrapping_sub(9) <= 4))
+}
+
+/// A bit for each letter, digit and underscore of ASCII, and for each byte of what is no ASCII.
+#[inline(always)]
+fn in_word(chunk: &[u8; 64]) -> u64 {
+    mask(chunk, |byte| {
+        byte >= 128 || (byte | 32).wrapping_sub(b'a') < 26 || byte.wrapping_sub(b'0') < 10 || byte == b'_'
+    })
+}
+
+/// Bits of bytes. Written so that the compiler makes vector compares of it: first a byte for each, then its bit.
+#[inline(always)]
+fn mask(chunk: &[u8; 64], is_set: impl Fn(u8) -> bool) -> u64 {
+    let flags: [u8; 64] = std::array::from_fn(|i| u8::from(is_set(chunk[i])));
+    let (words, _) = flags.as_chunks::<8>();
+    let mut bits = 0;
+    for (number, word) in words.iter().enumerate() {
+        // The product gathers the lowest bit of each byte in the highest byte.
+        let word = u64::from_le_bytes(*word).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        bits |= word << (8 * number);
+    }
+    bits
+}
+
+/// Whether the mark at `place`, between two characters of words, joins them (WB6, WB7, WB11, WB12).
+fn joins(text: &[u8], place: usize) -> bool {
+    let (before, mark, after) = (text[place - 1], text[place], text[place + 1]);
+    let between = |is: fn(&u8) -> bool| is(&before) && is(&after);
+    match mark {
+        b'.' | b'\'' => between(u8::is_ascii_alphabetic) || between(u8::is_ascii_digit),
+        b':' => between(u8::is_ascii_alphabetic),
+        b',' | b';' => between(u8::is_ascii_digit),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn found(text: &str, split: fn(&[u8], &mut dyn FnMut(usize, usize))) -> Vec<String> {
+        let mut words = Vec::new();
+        split(text.as_bytes(), &mut |start, end| words.push(text[start..end].to_string()));
+        words
+    }
+
+    fn words_of(text: &str) -> Vec<String> {
+        found(text, |text, each| words(text, each))
+    }
+
+    fn naive(text: &str) -> Vec<String> {
+        text.unicode_words().map(str::to_string).collect()
+    }
+
+    #[test]
+    fn all_short_texts_of_ascii_have_the_words_of_unicode() {
+        let letters: Vec<char> =
+            (1u8..128).map(char::from).filter(|letter| !letter.is_ascii_alphanumeric()).collect();
+        let letters = [&letters[..], &['a', 'Z', '0', '9']].concat();
+        for &a in &letters {
+            for &b in &letters {
+                for &c in &letters {
+                    let text: String = [a, b, c].iter().collect();
+                    assert_eq!(words_of(&text), naive(&text), "{text:?}");
+                }
+            }
+        }
+        let few = ['a', '1', '_', '.', ':', '\'', ',', ';', ' ', '-', '\n'];
+        for number in 0..few.len().pow(6) {
+            let text: String = (0..6).map(|place| few[number / few.len().pow(place) % few.len()]).collect();
+            assert_eq!(words_of(&text), naive(&text), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn long_texts_have_the_words_of_simple_code(
+            pieces in proptest::collection::vec(
+                prop_oneof![
+                    Just("a".to_string()), Just(" ".to_string()), Just("\n".to_string()), Just("don't".to_string()),
+                    Just("3,14".to_string()), Just("\u{301}".to_string()), Just("straße".to_string()), Just("\u{200d}".to_string()),
+                    Just("日本語".to_string()), Just("\"".to_string()), Just("\u{5d0}".to_string()), Just(".".to_string()),
+                    Just("\u{2019}".to_string()), Just("\u{1f1e6}".to_string()), Just(":".to_string()), Just("__".to_string()), Just("a.b".to_string()), any::<char>().prop_map(String::from),
+                    any::<u8>().prop_map(|byte| char::from(byte % 128).to_string()),
+                ],
+                0..200,
+            ),
+        ) {
+            let text = pieces.concat();
+            prop_assert_eq!(words_of(&text), naive(&text));
+            let white = |letter: char| matches!(letter, ' ' | '\t'..='\r');
+            let expected: Vec<&str> = text.split(white).filter(|word| !word.is_empty()).collect();
+            prop_assert_eq!(found(&text, |text, each| at_white_space(text, each)), expected);
+        }
+    }
+}

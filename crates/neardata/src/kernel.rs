@@ -1,0 +1,84 @@
+//! What is done with a block.
+
+use std::cell::OnceCell;
+
+use inshore_store::Job;
+
+use crate::{Error, lines::LineCounts};
+
+/// A streaming function over blocks of sources. What comes of the blocks of a source is handed over in their order, or
+/// kept by the worker where order does not matter; either way it merges, so that a source may be cut anywhere.
+///
+/// Nothing in a kernel may assume where it runs: it sees bytes, and never a path.
+pub trait Kernel: Sync {
+    /// What it fails with.
+    type Error: From<Error> + Send;
+    /// What a worker keeps from block to block: buffers, tables.
+    type Worker: Send;
+    /// What comes of a block.
+    type Part: Send;
+
+    /// Where a source may be cut.
+    fn border(&self) -> Border;
+
+    /// Makes what a worker keeps, within the job's budget.
+    ///
+    /// # Errors
+    /// Those of the kernel; a budget that has no room.
+    fn worker(&self, job: &Job) -> Result<Self::Worker, Self::Error>;
+
+    /// Works on a block.
+    ///
+    /// # Errors
+    /// Those of the kernel. The source is left then, and the consumer is told.
+    fn block(&self, worker: &mut Self::Worker, block: &Block<'_>) -> Result<Self::Part, Self::Error>;
+
+    /// About how much memory a part takes: parts that wait for their turn are limited by it.
+    fn part_bytes(&self, _part: &Self::Part) -> u64 {
+        size_of::<Self::Part>() as u64
+    }
+}
+
+/// Where a source may be cut into blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Border {
+    /// After a line feed: a block has whole lines, and the last line of a source may lack its end.
+    Line {
+        /// Whether [`Block::first_line`] will be asked for, which counts the lines of all blocks.
+        numbered: bool,
+    },
+    /// Anywhere.
+    Byte,
+}
+
+/// Some bytes of a source.
+#[derive(Debug)]
+pub struct Block<'a> {
+    /// The number of the source, as they were given, from 0.
+    pub source: usize,
+    /// Where in the source the bytes begin.
+    pub offset: u64,
+    /// The bytes; empty where the whole source is, and never else.
+    pub bytes: &'a [u8],
+    pub(crate) number: u64,
+    pub(crate) lines: Option<&'a LineCounts>,
+    pub(crate) first_line: OnceCell<u64>,
+}
+
+impl Block<'_> {
+    /// Whether the source begins with it.
+    pub fn is_first(&self) -> bool {
+        self.offset == 0
+    }
+
+    /// The number of the first line, where the first of a source is 1. Waits until the lines of all blocks before this one
+    /// are counted, which other workers do.
+    ///
+    /// # Panics
+    /// Where the [`Border`] said that nobody would ask.
+    pub fn first_line(&self) -> u64 {
+        *self
+            .first_line
+            .get_or_init(|| 1 + self.lines.expect("a kernel that numbers lines says so").before(self.number))
+    }
+}

@@ -1,0 +1,317 @@
+//! Who works on which block, and whose turn it is to hand over what came of it.
+//!
+//! Sources are claimed in order, and so are the blocks of a source; any worker takes any block of the first source that has
+//! some. What comes of blocks is handed over in the same order by whichever worker finds the next part there, one at a
+//! time. A worker runs ahead of the turn by a bounded number of parts, so that a slow consumer stops the readers.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+};
+
+use crate::{lines::LineCounts, reading::Divided};
+
+/// What a consumer wants after an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// What follows.
+    Go,
+    /// Nothing more of this source; its end is told.
+    SkipSource,
+    /// Nothing more at all.
+    Stop,
+}
+
+/// The order of blocks and of what came of them.
+pub(crate) struct Order<P> {
+    state: Mutex<State<P>>,
+    changed: Condvar,
+    /// Parts that may wait for their turn, and bytes of them.
+    window: u64,
+    window_bytes: u64,
+}
+
+struct State<P> {
+    /// Source and block whose part is handed over next.
+    turn: (usize, u64),
+    parts: BTreeMap<(usize, u64), (P, u64)>,
+    /// Bytes of these parts.
+    bytes: u64,
+    /// Sources that were claimed and have not ended.
+    sources: BTreeMap<usize, Claimed>,
+    all_claimed: bool,
+    delivering: bool,
+    stopped: bool,
+}
+
+struct Claimed {
+    name: Arc<str>,
+    /// Blocks that somebody has taken.
+    taken: u64,
+    /// Blocks that it has, once known.
+    total: Option<u64>,
+    shape: Shape,
+    skipped: bool,
+}
+
+enum Shape {
+    Opening,
+    Divided(Arc<Shared>),
+    Stream,
+}
+
+/// A source that several workers read.
+pub(crate) struct Shared {
+    pub divided: Divided,
+    pub lines: LineCounts,
+}
+
+/// What a worker is to do.
+pub(crate) enum Claim {
+    Block {
+        source: usize,
+        number: u64,
+        shared: Arc<Shared>,
+    },
+    /// Take the next source.
+    Source,
+    /// Nothing at the moment.
+    Nothing,
+    /// Nothing will come.
+    End,
+}
+
+/// What is handed over.
+pub(crate) enum Turn<P> {
+    Part { source: usize, name: Arc<str>, part: P },
+    End { source: usize, name: Arc<str> },
+}
+
+impl<P> Order<P> {
+    pub fn new(workers: usize, window_bytes: u64) -> Order<P> {
+        let state = State {
+            turn: (0, 0),
+            parts: BTreeMap::new(),
+            bytes: 0,
+            sources: BTreeMap::new(),
+            all_claimed: false,
+            delivering: false,
+            stopped: false,
+        };
+        Order { state: Mutex::new(state), changed: Condvar::new(), window: 4 * workers as u64, window_bytes }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<P>> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    /// What to do next. With `wait`, never [`Claim::Nothing`]; without, never a new source.
+    pub fn claim(&self, wait: bool) -> Claim {
+        let mut state = self.lock();
+        loop {
+            if state.stopped {
+                return Claim::End;
+            }
+            if let Some(claim) = self.claim_block(&mut state) {
+                return claim;
+            }
+            if !wait {
+                return Claim::Nothing;
+            }
+            let has_room = self.has_room(&state) && (state.sources.len() as u64) < self.window;
+            if !state.all_claimed && has_room {
+                return Claim::Source;
+            }
+            let may_come = |claimed: &Claimed| match claimed.shape {
+                Shape::Opening => true,
+                Shape::Divided(_) => !claimed.skipped && claimed.total != Some(claimed.taken),
+                Shape::Stream => false,
+            };
+            if state.all_claimed && !state.sources.values().any(may_come) {
+                return Claim::End;
+            }
+            state = self.changed.wait(state).expect("no panic under this lock");
+        }
+    }
+
+    fn claim_block(&self, state: &mut State<P>) -> Option<Claim> {
+        let (turn, has_room) = (state.turn, self.has_room(state));
+        let (&source, claimed, shared) =
+            state.sources.iter_mut().find_map(|(source, claimed)| match &claimed.shape {
+                Shape::Divided(shared) if !claimed.skipped && claimed.total != Some(claimed.taken) => {
+                    let shared = shared.clone();
+                    Some((source, claimed, shared))
+                }
+                _ => None,
+            })?;
+        let number = claimed.taken;
+        if !has_room && (source, number) != turn {
+            return None;
+        }
+        claimed.taken += 1;
+        Some(Claim::Block { source, number, shared })
+    }
+
+    /// Whether one more part may wait for its turn.
+    fn has_room(&self, state: &State<P>) -> bool {
+        (state.parts.len() as u64) < self.window && state.bytes < self.window_bytes
+    }
+
+    /// A source was taken; called in order of sources.
+    pub fn add_source(&self, source: usize, name: Arc<str>) {
+        let claimed = Claimed { name, taken: 0, total: None, shape: Shape::Opening, skipped: false };
+        self.lock().sources.insert(source, claimed);
+    }
+
+    /// There are no more sources.
+    pub fn no_more_sources(&self) {
+        self.lock().all_claimed = true;
+        self.changed.notify_all();
+    }
+
+    /// A source has so many blocks, at least one, of which the caller takes the first.
+    pub fn divide(&self, source: usize, blocks: u64, shared: Arc<Shared>) {
+        let mut state = self.lock();
+        let claimed = state.sources.get_mut(&source).expect("it has not ended");
+        claimed.total = Some(blocks);
+        claimed.taken = 1;
+        claimed.shape = Shape::Divided(shared);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// A source is a stream.
+    pub fn stream(&self, source: usize) {
+        self.lock().sources.get_mut(&source).expect("it has not ended").shape = Shape::Stream;
+        self.changed.notify_all();
+    }
+
+    /// Whether another block of a stream is wanted. Waits until there is room for what comes of it.
+    pub fn next_of_stream(&self, source: usize) -> bool {
+        let mut state = self.lock();
+        loop {
+            if state.stopped {
+                return false;
+            }
+            let (turn, has_room) = (state.turn, self.has_room(&state));
+            let Some(claimed) = state.sources.get_mut(&source) else { return false };
+            if claimed.skipped {
+                return false;
+            }
+            if has_room || (source, claimed.taken) == turn {
+                claimed.taken += 1;
+                return true;
+            }
+            state = self.changed.wait(state).expect("no panic under this lock");
+        }
+    }
+
+    /// A stream, or a source that could not be opened, ends after so many blocks.
+    pub fn end_of_stream(&self, source: usize, blocks: u64) {
+        if let Some(claimed) = self.lock().sources.get_mut(&source)
+            && !claimed.skipped
+        {
+            claimed.total = Some(blocks);
+            claimed.taken = blocks;
+            claimed.shape = Shape::Stream;
+        }
+    }
+
+    /// Ends everything.
+    pub fn stop(&self) {
+        if let Ok(mut state) = self.state.lock() {
+            state.stop();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Lays down what came of a block, unless nobody wants it any more. Where there is no room for so many bytes it waits
+    /// for its turn: whoever has the first block that is missing does not wait, so this ends.
+    pub fn push(&self, source: usize, block: u64, part: P, bytes: u64) {
+        let waits = |state: &mut State<P>| {
+            let is_early = state.turn != (source, block) && state.sources.contains_key(&source);
+            bytes > 0 && state.bytes + bytes > self.window_bytes && is_early && !state.stopped
+        };
+        let mut state = self.changed.wait_while(self.lock(), waits).expect("no panic under this lock");
+        let claimed = state.sources.get(&source);
+        if claimed.is_some_and(|claimed| claimed.total.is_none_or(|total| block < total)) {
+            state.parts.insert((source, block), (part, bytes));
+            state.bytes += bytes;
+        }
+    }
+
+    /// Hands over all whose turn it is, unless somebody else does.
+    ///
+    /// # Errors
+    /// What `consume` gives; nothing is handed over after it.
+    pub fn deliver<E>(&self, mut consume: impl FnMut(Turn<P>) -> Result<Next, E>) -> Result<(), E> {
+        let mut state = self.lock();
+        if state.delivering {
+            return Ok(());
+        }
+        state.delivering = true;
+        while let Some(turn) = state.take_turn() {
+            let ended = matches!(turn, Turn::End { .. });
+            drop(state);
+            self.changed.notify_all();
+            let next = consume(turn);
+            state = self.lock();
+            let source = state.turn.0;
+            match next {
+                Ok(Next::Go) => {}
+                Ok(Next::SkipSource) => {
+                    if let Some(claimed) = state.sources.get_mut(&source).filter(|_| !ended) {
+                        claimed.skipped = true;
+                        claimed.total = Some(claimed.taken);
+                    }
+                }
+                Ok(Next::Stop) => state.stop(),
+                Err(error) => {
+                    state.stop();
+                    drop(state);
+                    self.changed.notify_all();
+                    return Err(error);
+                }
+            }
+        }
+        state.delivering = false;
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+}
+
+impl<P> State<P> {
+    /// Whoever waits for a turn, or for lines to be counted, is to end.
+    fn stop(&mut self) {
+        self.stopped = true;
+        for claimed in self.sources.values() {
+            if let Shape::Divided(shared) = &claimed.shape {
+                shared.lines.close();
+            }
+        }
+    }
+
+    /// What is handed over next, if it is there.
+    fn take_turn(&mut self) -> Option<Turn<P>> {
+        loop {
+            if self.stopped {
+                return None;
+            }
+            let (source, block) = self.turn;
+            let claimed = self.sources.get(&source)?;
+            if claimed.total == Some(block) {
+                let name = claimed.name.clone();
+                self.sources.remove(&source);
+                self.turn = (source + 1, 0);
+                return Some(Turn::End { source, name });
+            }
+            let (part, bytes) = self.parts.remove(&self.turn)?;
+            self.bytes -= bytes;
+            self.turn.1 += 1;
+            if !claimed.skipped {
+                return Some(Turn::Part { source, name: claimed.name.clone(), part });
+            }
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! Reads a block of a source: its bytes, cut where lines end.
+
+use std::{
+    io::{self, Read},
+    ops::Range,
+};
+
+use inshore_store::{
+    Budget, Buffer, CheckedFile, FileReader, Job, PendingPiece, PendingRead, PlainFile, Reservation,
+};
+use memchr::{memchr, memrchr};
+
+use crate::{Error, Opened, Result};
+
+/// A block of a file in the page cache: it is copied into a buffer that stays in a core's cache (256 KiB: 1.6 times as
+/// fast as 2 MiB).
+const CACHED_BYTES: usize = 256 << 10;
+/// A request past the page cache; see `docs/benchmarks.md`. Less where the budget is small.
+const DIRECT_BYTES: usize = 2 << 20;
+const DIRECT_BYTES_MIN: usize = 256 << 10;
+/// Requests of a worker that are on their way while it works on a block.
+const AHEAD: usize = 2;
+/// Read behind a block at once, in the hope that its last line ends there.
+const MARGIN_BYTES: usize = 4096;
+/// Read behind a block where the line did not end in the margin.
+const MORE_BYTES: usize = 64 << 10;
+const PAGE_BYTES: u64 = 4096;
+
+/// A source that is read at any place.
+#[derive(Debug)]
+pub(crate) enum Divided {
+    Cached(PlainFile),
+    Direct(PlainFile),
+    Dataset(CheckedFile),
+}
+
+/// How much memory goes where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    direct_bytes: usize,
+    line_bytes_max: u64,
+}
+
+impl Plan {
+    /// The memory of `workers` workers, from what is free in a budget: at most half of it, where that suffices.
+    pub fn new(budget: &Budget, workers: usize) -> Plan {
+        let each = budget.free_bytes() / workers as u64;
+        let direct = (each / 2 / (AHEAD as u64 + 1)).min(DIRECT_BYTES as u64) as usize / DIRECT_BYTES_MIN;
+        Plan {
+            direct_bytes: direct.max(1) * DIRECT_BYTES_MIN,
+            line_bytes_max: (each / 4).clamp(1 << 16, 1 << 30),
+        }
+    }
+
+    /// What a worker takes at least.
+    pub const WORKER_BYTES_MIN: u64 =
+        (CACHED_BYTES + MARGIN_BYTES + MORE_BYTES + (AHEAD + 1) * DIRECT_BYTES_MIN) as u64;
+}
+
+impl Divided {
+    /// What can be read at any place; what can't is a stream, also a dataset whose blocks are too large for the plan.
+    pub fn of(opened: Opened, job: &Job, plan: &Plan) -> Result<std::result::Result<Divided, Stream>> {
+        Ok(match opened {
+            Opened::File(file) if file.is_cached() => Ok(Divided::Cached(file)),
+            Opened::File(file) => Ok(Divided::Direct(file)),
+            Opened::Dataset(file) if 2 * file.block_bytes() > plan.direct_bytes => {
+                let reader = FileReader::new(job, &file, 0..file.len(), file.block_bytes())?;
+                Err(Box::new(Pieces { reader, piece: Vec::new(), place: 0 }))
+            }
+            Opened::Dataset(file) => Ok(Divided::Dataset(file)),
+            Opened::Stream(stream) => Err(stream),
+        })
+    }
+
+    pub fn len(&self) -> u64 {
+        match self {
+            Divided::Cached(file) | Divided::Direct(file) => file.len(),
+            Divided::Dataset(file) => file.len(),
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Divided::Cached(file) | Divided::Direct(file) => file.path().display().to_string(),
+            Divided::Dataset(file) => file.name().to_string(),
+        }
+    }
+
+    /// Whether a read takes long enough to be begun early.
+    pub fn is_slow(&self) -> bool {
+        !matches!(self, Divided::Cached(_))
+    }
+
+    /// Bytes from one block to the next, so that a block with its margin fits a buffer.
+    pub fn stride(&self, plan: &Plan) -> u64 {
+        let bytes = match self {
+            Divided::Cached(_) => CACHED_BYTES,
+            Divided::Direct(_) => plan.direct_bytes - MARGIN_BYTES,
+            Divided::Dataset(file) => plan.direct_bytes - file.block_bytes().max(MARGIN_BYTES),
+        };
+        bytes as u64
+    }
+
+    fn margin(&self) -> u64 {
+        match self {
+            Divided::Cached(_) | Divided::Direct(_) => MARGIN_BYTES as u64,
+            Divided::Dataset(file) => file.block_bytes() as u64,
+        }
+    }
+
+    fn begin(&self, job: &Job, range: Range<u64>, buffer: Buffer) -> Result<Flying> {
+        Ok(match self {
+            Divided::Cached(file) | Divided::Direct(file) => {
+                let start = range.start / PAGE_BYTES * PAGE_BYTES;
+                let wanted = (range.start - start) as usize..(range.end - start) as usize;
+                Flying::Piece(file.submit_read(job, start, buffer), wanted)
+            }
+            Divided::Dataset(file) => Flying::Checked(file.submit_read(job, range, buffer)?),
+        })
+    }
+}
+
+pub(crate) type Stream = Box<dyn Read + Send>;
+
+/// A dataset as a stream.
+struct Pieces {
+    reader: FileReader,
+    piece: Vec<u8>,
+    place: usize,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.place == self.piece.len() {
+            let Some(piece) = self.reader.next_piece().map_err(io::Error::other)? else { return Ok(0) };
+            self.piece.clear();
+            self.piece.extend_from_slice(piece);
+            self.place = 0;
+        }
+        let len = out.len().min(self.piece.len() - self.place);
+        out[..len].copy_from_slice(&self.piece[self.place..self.place + len]);
+        self.place += len;
+        Ok(len)
+    }
+}
+
+/// A read on its way.
+pub(crate) enum Flying {
+    Piece(PendingPiece, Range<usize>),
+    Checked(PendingRead),
+}
+
+impl Flying {
+    fn wait(self) -> Result<(Buffer, Range<usize>)> {
+        Ok(match self {
+            Flying::Piece(pending, wanted) => (pending.wait()?.0, wanted),
+            Flying::Checked(pending) => pending.wait()?,
+        })
+    }
+}
+
+/// The buffers with which one worker reads.
+pub(crate) struct Reading {
+    job: Job,
+    plan: Plan,
+    by_line: bool,
+    /// For blocks of files in the page cache, streams, and lines that are longer than a block.
+    near: Vec<u8>,
+    near_reservation: Reservation,
+    spare: Vec<Buffer>,
+    /// Buffers that failed reads took with them; the memory of all is free when none is left.
+    lost: usize,
+    more: Option<Buffer>,
+}
+
+impl Reading {
+    pub fn new(job: &Job, plan: Plan, by_line: bool) -> Result<Reading> {
+        let near_bytes = CACHED_BYTES + MARGIN_BYTES;
+        let near_reservation = job.budget().reserve(near_bytes as u64, "a block of a file")?;
+        let near = vec![0; near_bytes];
+        Ok(Reading {
+            job: job.clone(),
+            plan,
+            by_line,
+            near,
+            near_reservation,
+            spare: Vec::new(),
+            lost: 0,
+            more: None,
+        })
+    }
+
+    /// Whether another slow read can be begun beside the block that is worked on.
+    pub fn may_begin(&self, on_their_way: usize) -> bool {
+        on_their_way + self.lost < AHEAD
+    }
+
+    /// Begins to read a block of what [is slow](Divided::is_slow).
+    pub fn begin(&mut self, file: &Divided, number: u64) -> Result<Flying> {
+        if self.spare.is_empty() {
+            self.lost = 0;
+            let bytes = (AHEAD + 1) * self.plan.direct_bytes;
+            let buffers = Buffer::zeroed(self.job.budget(), bytes, "blocks of files that are read ahead")?;
+            self.spare = buffers.split(self.plan.direct_bytes);
+        }
+        let buffer = self.spare.pop().expect("one more than are ever on their way");
+        let start = number * file.stride(&self.plan);
+        file.begin(&self.job, start..self.end(file, start), buffer)
+    }
+
+    /// Where a first read of the block that begins at `start` ends.
+    fn end(&self, file: &Divided, start: u64) -> u64 {
+        let margin = if self.by_line { file.margin() } else { 0 };
+        (start + file.stride(&self.plan) + margin).min(file.len())
+    }
+
+    /// Calls `work` with the bytes of a block and where they begin, unless no line begins in it.
+    pub fn block<R>(
+        &mut self,
+        file: &Divided,
+        number: u64,
+        flying: Option<Flying>,
+        work: impl FnOnce(u64, &[u8]) -> R,
+    ) -> Result<Option<R>> {
+        let start = number * file.stride(&self.plan);
+        let end = self.end(file, start);
+        let Some(flying) = flying else {
+            let Divided::Cached(plain) = file else { unreachable!("slow reads are begun early") };
+            let mut near = std::mem::take(&mut self.near);
+            let result = match plain.read(start, &mut near[..(end - start) as usize]) {
+                Ok(len) => {
+                    let cut = self.cut(file, start, &near[..len]);
+                    self.give(file, start, &near[..len], cut, work)
+                }
+                Err(error) => Err(error.into()),
+            };
+            self.near = near;
+            return result;
+        };
+        let (buffer, wanted) = flying.wait().inspect_err(|_| self.lost += 1)?;
+        let cut = self.cut(file, start, &buffer[wanted.clone()]);
+        let result = self.give(file, start, &buffer[wanted], cut, work);
+        self.spare.push(buffer);
+        result
+    }
+
+    /// Which of the bytes from `start` on are the block's; the end is `None` where it is behind them.
+    fn cut(&self, file: &Divided, start: u64, bytes: &[u8]) -> Option<(usize, Option<usize>)> {
+        let stride = (file.stride(&self.plan) as usize).min(bytes.len());
+        if !self.by_line {
+            return Some((0, Some(stride)));
+        }
+        // A line that begins where a block does belongs to the block before it, which reads on to a line's end.
+        let first = if start == 0 { 0 } else { memchr(b'\n', &bytes[..stride])? + 1 };
+        if start + bytes.len() as u64 == file.len() && bytes.len() == stride {
+            return (first < stride).then_some((first, Some(stride)));
+        }
+        let end = match memchr(b'\n', &bytes[stride..]) {
+            Some(end) => Some(stride + end + 1),
+            None if start + bytes.len() as u64 == file.len() => Some(bytes.len()),
+            None => None,
+        };
+        Some((first, end))
+    }
+
+    fn give<R>(
+        &mut self,
+        file: &Divided,
+        start: u64,
+        bytes: &[u8],
+        cut: Option<(usize, Option<usize>)>,
+        work: impl FnOnce(u64, &[u8]) -> R,
+    ) -> Result<Option<R>> {
+        let Some((first, end)) = cut else { return Ok(None) };
+        let offset = start + first as u64;
+        if let Some(end) = end {
+            return Ok(Some(work(offset, &bytes[first..end])));
+        }
+        let (long, _reservation) = self.read_on(file, offset, &bytes[first..], start + bytes.len() as u64)?;
+        let result = work(offset, &long);
+        Ok(Some(result))
+    }
+
+    /// The bytes of a block whose last line goes on at `position`.
+    fn read_on(
+        &mut self,
+        file: &Divided,
+        start: u64,
+        begun: &[u8],
+        mut position: u64,
+    ) -> Result<(Vec<u8>, Reservation)> {
+        let mut reservation = self.job.budget().reserve(begun.len() as u64, "a long line")?;
+        let mut bytes = begun.to_vec();
+        // Bytes that are in the buffer whose line may still be cut where the block ends.
+        let limit = begun.len() as u64 + self.plan.line_bytes_max;
+        while position < file.len() {
+            self.job.check_cancelled()?;
+            if bytes.len() as u64 > limit {
+                let line = memrchr(b'\n', &begun[..begun.len().min((file.stride(&self.plan)) as usize)]);
+                let offset = start + line.map_or(0, |end| end as u64 + 1);
+                return Err(self.too_long(file.name(), offset));
+            }
+            let room = bytes.len().max(MORE_BYTES) as u64 * 2;
+            reservation.resize(room.min(2 * limit))?;
+            let fits = |buffer: &Buffer| buffer.len() >= MORE_BYTES + file.margin() as usize;
+            let buffer = match self.more.take().filter(fits) {
+                Some(buffer) => buffer,
+                None => {
+                    Buffer::zeroed(self.job.budget(), MORE_BYTES + file.margin() as usize, "a long line")?
+                }
+            };
+            let range = position..(position + MORE_BYTES as u64 / 2).min(file.len());
+            let (buffer, wanted) = file.begin(&self.job, range.clone(), buffer)?.wait()?;
+            let found = memchr(b'\n', &buffer[wanted.clone()]);
+            let taken = found.map_or(wanted.len(), |end| end + 1);
+            bytes.extend_from_slice(&buffer[wanted.start..wanted.start + taken]);
+            self.more = Some(buffer);
+            position = range.end;
+            if found.is_some() {
+                break;
+            }
+        }
+        Ok((bytes, reservation))
+    }
+
+    /// Calls `work` with the bytes of a stream, in order, and where they begin, until it says no. What comes slowly is not
+    /// waited for: whole lines that are there are given.
+    pub fn stream(
+        &mut self,
+        name: &str,
+        stream: &mut dyn Read,
+        mut work: impl FnMut(u64, &[u8]) -> bool,
+    ) -> Result<()> {
+        let mut bytes = std::mem::take(&mut self.near);
+        let result = self.stream_through(&mut bytes, name, stream, &mut work);
+        bytes.resize(CACHED_BYTES + MARGIN_BYTES, 0);
+        bytes.shrink_to_fit();
+        self.near_reservation.resize(bytes.len() as u64)?;
+        self.near = bytes;
+        result
+    }
+
+    fn stream_through(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        name: &str,
+        stream: &mut dyn Read,
+        work: &mut impl FnMut(u64, &[u8]) -> bool,
+    ) -> Result<()> {
+        let (mut filled, mut searched, mut offset, mut ended) = (0, 0, 0, false);
+        while !ended {
+            self.job.check_cancelled()?;
+            if filled == bytes.len() {
+                let limit = self.plan.line_bytes_max;
+                if filled as u64 >= limit {
+                    return Err(self.too_long(name.to_string(), offset));
+                }
+                let more = (2 * filled).min(limit as usize);
+                // Twice: while it grows, the old bytes are there too.
+                self.near_reservation.resize((more + filled) as u64)?;
+                bytes.resize(more, 0);
+            }
+            while filled < bytes.len() && !ended {
+                let read =
+                    read_some(stream, &mut bytes[filled..]).map_err(|error| Error::from_read(name, error))?;
+                filled += read;
+                ended = read == 0;
+                if read < PATIENT_BYTES {
+                    break;
+                }
+            }
+            let whole = match memrchr(b'\n', &bytes[searched..filled]) {
+                _ if ended || !self.by_line => filled,
+                Some(end) => searched + end + 1,
+                None => {
+                    searched = filled;
+                    continue;
+                }
+            };
+            if (whole > 0 || (ended && offset == 0)) && !work(offset, &bytes[..whole]) {
+                return Ok(());
+            }
+            bytes.copy_within(whole..filled, 0);
+            (filled, searched, offset) = (filled - whole, 0, offset + whole as u64);
+        }
+        Ok(())
+    }
+
+    fn too_long(&self, name: String, offset: u64) -> Error {
+        Error::LineTooLong { source_name: name, offset, limit: self.plan.line_bytes_max }
+    }
+}
+
+/// A read that gives less than this is of something that comes slowly, and what there is is worked on.
+const PATIENT_BYTES: usize = 16 << 10;
+
+fn read_some(stream: &mut dyn Read, bytes: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
+}

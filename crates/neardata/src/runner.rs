@@ -1,0 +1,303 @@
+//! Runs a kernel over sources with all threads of a job.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use inshore_store::Job;
+use memchr::memchr_iter;
+
+use crate::{
+    Block, Border, Error, Kernel, Next, Result, Source,
+    lines::LineCounts,
+    order::{Claim, Order, Shared, Turn},
+    reading::{Divided, Flying, Plan, Reading},
+};
+
+/// What the consumer of a [`run`] is told, in order of sources and blocks.
+#[derive(Debug)]
+pub struct Event<'a, K: Kernel> {
+    /// The number of the source, from 0.
+    pub source: usize,
+    /// Its name.
+    pub name: &'a str,
+    /// What came of a block; `None` at the end of the source. After an error the source has only its end.
+    pub part: Option<std::result::Result<K::Part, K::Error>>,
+}
+
+/// The smallest budget with which `threads` workers can read, in bytes; a kernel may need more.
+pub fn smallest_memory_bytes(threads: usize) -> u64 {
+    // An eighth is for what waits for its turn.
+    threads as u64 * Plan::WORKER_BYTES_MIN * 8 / 7 + 8
+}
+
+/// Runs `kernel` over all blocks of `sources` and gives what came of them to `consume`, one at a time, in the order of the
+/// sources and of their blocks, whatever the number of threads. Gives back what the workers kept, one for each thread of the
+/// job's budget.
+///
+/// A source that cannot be opened or read is an event, not an error: whoever consumes decides. Progress is counted in bytes
+/// of files and datasets; what a stream costs is known to whoever opened it.
+///
+/// Memory: for each worker a block of 256 KiB and, where something is read past the page cache, three buffers of up to
+/// 2 MiB; at most half of what is free in the budget where that is little. A line may take a quarter of a worker's share.
+/// Parts that wait for their turn take an eighth of the budget; the one that each worker makes is not counted.
+///
+/// # Errors
+/// What `consume` gives; what [`Kernel::worker`] gives; [`Error::Store`] where the job was stopped or the budget is too small.
+pub fn run<K: Kernel>(
+    job: &Job,
+    kernel: &K,
+    sources: impl Iterator<Item = Source> + Send,
+    consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error> + Send,
+) -> std::result::Result<Vec<K::Worker>, K::Error> {
+    let (budget, threads) = (job.budget(), job.budget().threads());
+    let waiting = budget.reserve(budget.free_bytes() / 8, "what was found and waits for its turn");
+    let waiting = waiting.map_err(Error::from)?;
+    let run = Run {
+        job,
+        kernel,
+        plan: Plan::new(budget, threads),
+        order: Order::new(threads, waiting.bytes()),
+        sources: Mutex::new((0, sources.fuse())),
+        consume: Mutex::new(consume),
+    };
+    let worked = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| run.work())).collect();
+        let mut worked = vec![run.work()];
+        worked.extend(others.into_iter().map(|other| match other.join() {
+            Ok(worked) => worked,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }));
+        worked
+    });
+    worked.into_iter().collect()
+}
+
+struct Run<'a, K: Kernel, S, C> {
+    job: &'a Job,
+    kernel: &'a K,
+    plan: Plan,
+    order: Order<std::result::Result<Option<K::Part>, K::Error>>,
+    sources: Mutex<(usize, std::iter::Fuse<S>)>,
+    consume: Mutex<C>,
+}
+
+/// A block that somebody will work on.
+struct Task {
+    source: usize,
+    number: u64,
+    shared: Arc<Shared>,
+    flying: Option<Flying>,
+}
+
+impl<K, S, C> Run<'_, K, S, C>
+where
+    K: Kernel,
+    S: Iterator<Item = Source> + Send,
+    C: FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error> + Send,
+{
+    /// The work of one thread.
+    fn work(&self) -> std::result::Result<K::Worker, K::Error> {
+        // Whatever ends this thread early ends the others, who would wait for its parts.
+        let alarm = Alarm(&self.order);
+        let by_line = matches!(self.kernel.border(), Border::Line { .. });
+        let mut reading = Reading::new(self.job, self.plan, by_line)?;
+        let mut worker = self.kernel.worker(self.job)?;
+        let mut ahead: VecDeque<Task> = VecDeque::new();
+        loop {
+            self.job.check_cancelled().map_err(Error::from)?;
+            let task = match ahead.pop_front() {
+                Some(task) => task,
+                None => match self.order.claim(true) {
+                    Claim::Block { source, number, shared } => {
+                        self.begin(&mut reading, source, number, shared)?
+                    }
+                    Claim::Source => match self.open(&mut reading, &mut worker)? {
+                        Some(task) => task,
+                        None => continue,
+                    },
+                    Claim::Nothing => unreachable!("it waits"),
+                    Claim::End => break,
+                },
+            };
+            while task.shared.divided.is_slow() && reading.may_begin(ahead.len()) {
+                match self.order.claim(false) {
+                    Claim::Block { source, number, shared } => {
+                        ahead.push_back(self.begin(&mut reading, source, number, shared)?);
+                    }
+                    _ => break,
+                }
+            }
+            self.do_block(&mut reading, &mut worker, task)?;
+            self.deliver()?;
+        }
+        std::mem::forget(alarm);
+        Ok(worker)
+    }
+
+    fn begin(&self, reading: &mut Reading, source: usize, number: u64, shared: Arc<Shared>) -> Result<Task> {
+        let slow = shared.divided.is_slow();
+        let flying = slow.then(|| reading.begin(&shared.divided, number)).transpose()?;
+        Ok(Task { source, number, shared, flying })
+    }
+
+    /// Takes and opens the next source: gives its first block, or does all of it where it is a stream.
+    fn open(
+        &self,
+        reading: &mut Reading,
+        worker: &mut K::Worker,
+    ) -> std::result::Result<Option<Task>, K::Error> {
+        let (number, source) = {
+            let mut sources = self.sources.lock().expect("no panic under this lock");
+            let Some(source) = sources.1.next() else {
+                self.order.no_more_sources();
+                return Ok(None);
+            };
+            let number = sources.0;
+            sources.0 += 1;
+            self.order.add_source(number, source.name().into());
+            (number, source)
+        };
+        let (name, opened) = source.open(self.job);
+        let opened = opened.and_then(|opened| Divided::of(opened, self.job, &self.plan));
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(error) if error.is_cancelled() => return Err(error.into()),
+            Err(error) => {
+                self.order.end_of_stream(number, 1);
+                self.order.push(number, 0, Err(error.into()), 0);
+                return self.deliver().map(|()| None);
+            }
+        };
+        match opened {
+            Ok(divided) if divided.len() > 0 => {
+                let blocks = divided.len().div_ceil(divided.stride(&self.plan));
+                let shared = Arc::new(Shared { divided, lines: LineCounts::default() });
+                self.order.divide(number, blocks, shared.clone());
+                Ok(Some(self.begin(reading, number, 0, shared)?))
+            }
+            Ok(_) => self.do_stream(reading, worker, (number, &name), &mut std::io::empty()).map(|()| None),
+            Err(mut stream) => self.do_stream(reading, worker, (number, &name), &mut stream).map(|()| None),
+        }
+    }
+
+    fn do_block(
+        &self,
+        reading: &mut Reading,
+        worker: &mut K::Worker,
+        task: Task,
+    ) -> std::result::Result<(), K::Error> {
+        let Task { source, number, shared, flying } = task;
+        let Shared { divided, lines } = &*shared;
+        let numbered = self.is_numbered().then_some(lines);
+        let worked = reading.block(divided, number, flying, |offset, bytes| {
+            self.call(worker, (source, number), offset, bytes, numbered)
+        });
+        let part = match worked {
+            Ok(Some(part)) => part.map(Some),
+            Ok(None) => Ok(None),
+            Err(error) if error.is_cancelled() => return Err(error.into()),
+            Err(error) => Err(error.into()),
+        };
+        if let Some(lines) = numbered {
+            // Where no line began, and where it failed.
+            lines.tell_none(number);
+            lines.forget(number);
+        }
+        let stride = divided.stride(&self.plan);
+        self.job.progress().add(stride.min(divided.len() - number * stride));
+        self.push(source, number, part);
+        Ok(())
+    }
+
+    fn push(&self, source: usize, block: u64, part: std::result::Result<Option<K::Part>, K::Error>) {
+        let bytes =
+            part.as_ref().ok().and_then(|part| part.as_ref()).map_or(0, |part| self.kernel.part_bytes(part));
+        self.order.push(source, block, part, bytes);
+    }
+
+    fn is_numbered(&self) -> bool {
+        matches!(self.kernel.border(), Border::Line { numbered: true })
+    }
+
+    fn call(
+        &self,
+        worker: &mut K::Worker,
+        (source, number): (usize, u64),
+        offset: u64,
+        bytes: &[u8],
+        lines: Option<&LineCounts>,
+    ) -> std::result::Result<K::Part, K::Error> {
+        if let Some(lines) = lines {
+            let ends = memchr_iter(b'\n', bytes).count();
+            lines.tell(number, ends as u64);
+        }
+        let block = Block { source, offset, bytes, number, lines, first_line: Default::default() };
+        self.kernel.block(worker, &block)
+    }
+
+    fn do_stream(
+        &self,
+        reading: &mut Reading,
+        worker: &mut K::Worker,
+        (source, name): (usize, &str),
+        stream: &mut dyn std::io::Read,
+    ) -> std::result::Result<(), K::Error> {
+        self.order.stream(source);
+        let counts = LineCounts::default();
+        let lines = self.is_numbered().then_some(&counts);
+        let (mut number, mut failed) = (0, None);
+        let read = reading.stream(name, stream, |offset, bytes| {
+            if !self.order.next_of_stream(source) {
+                return false;
+            }
+            let part = self.call(worker, (source, number), offset, bytes, lines).map(Some);
+            let is_good = part.is_ok();
+            counts.forget(number);
+            self.push(source, number, part);
+            number += 1;
+            failed = self.deliver().err();
+            is_good && failed.is_none()
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if let Err(error) = read {
+            if error.is_cancelled() {
+                return Err(error.into());
+            }
+            self.order.push(source, number, Err(error.into()), 0);
+            number += 1;
+        }
+        self.order.end_of_stream(source, number);
+        self.deliver()
+    }
+
+    /// Hands over what is there.
+    fn deliver(&self) -> std::result::Result<(), K::Error> {
+        self.order.deliver(|turn| {
+            let mut consume = self.consume.lock().expect("no panic under this lock");
+            match turn {
+                Turn::Part { part: Ok(None), .. } => Ok(Next::Go),
+                Turn::Part { source, name, part } => {
+                    let is_failed = part.is_err();
+                    let part = part.map(|part| part.expect("looked at above"));
+                    let next = consume(Event { source, name: &name, part: Some(part) })?;
+                    Ok(if is_failed && next == Next::Go { Next::SkipSource } else { next })
+                }
+                Turn::End { source, name } => consume(Event { source, name: &name, part: None }),
+            }
+        })
+    }
+}
+
+/// Dropped where a worker fails or panics.
+struct Alarm<'a, P>(&'a Order<P>);
+
+impl<P> Drop for Alarm<'_, P> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}

@@ -1,0 +1,86 @@
+//! Where blocks come from.
+
+use std::{fmt, fs::File, io::Read, path::PathBuf};
+
+use inshore_store::{CheckedFile, Job, PlainFile};
+
+use crate::{Error, Result};
+
+/// Something to be read in blocks. It is opened by the worker that comes to it.
+pub struct Source {
+    name: String,
+    open: Box<dyn FnOnce(&Job) -> Result<Opened> + Send>,
+}
+
+/// A [`Source`] that was opened.
+pub enum Opened {
+    /// A file of the file system: any worker reads any block of it.
+    File(PlainFile),
+    /// A file of a dataset: the same, and checked.
+    Dataset(CheckedFile),
+    /// Bytes that come one after the other: one worker reads all of it.
+    Stream(Box<dyn Read + Send>),
+}
+
+impl Source {
+    /// A source that `open` opens, which errors call `name`.
+    pub fn new(
+        name: impl Into<String>,
+        open: impl FnOnce(&Job) -> Result<Opened> + Send + 'static,
+    ) -> Source {
+        Source { name: name.into(), open: Box::new(open) }
+    }
+
+    /// A file of the file system. What has no size (a pipe, a file of /proc) is a stream.
+    pub fn file(path: impl Into<PathBuf>) -> Source {
+        let path = path.into();
+        Source::new(path.display().to_string(), move |_| {
+            let fail = |error| {
+                Error::Store(inshore_store::Error::Io {
+                    what: "open".to_string(),
+                    path: path.clone(),
+                    source: error,
+                })
+            };
+            let file = File::open(&path).map_err(fail)?;
+            let found = file.metadata().map_err(fail)?;
+            if found.is_dir() {
+                return Err(fail(std::io::ErrorKind::IsADirectory.into()));
+            }
+            match found.is_file() && found.len() > 0 {
+                true => Ok(Opened::File(PlainFile::of(file, &path)?)),
+                false => Ok(Opened::Stream(Box::new(file))),
+            }
+        })
+    }
+
+    /// A file of a dataset, called as [`CheckedFile::name`] says.
+    pub fn dataset(file: CheckedFile) -> Source {
+        Source::new(file.name().to_string(), move |_| Ok(Opened::Dataset(file)))
+    }
+
+    /// What errors call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn open(self, job: &Job) -> (String, Result<Opened>) {
+        (self.name, (self.open)(job))
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Opened::File(file) => f.debug_tuple("File").field(file).finish(),
+            Opened::Dataset(file) => f.debug_tuple("Dataset").field(&file.name()).finish(),
+            Opened::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}
