@@ -55,17 +55,20 @@ lint-rust: need-rust ## rustfmt, clippy and the docs, with warnings as errors
 	PYO3_PYTHON="$$(scripts/find-python.sh)" cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(LOCKED) --workspace --no-deps
 
+# Examples are compiled by clippy, and not again here.
 # --show-output: a test that skips itself says so on a line that cargo hides otherwise, and it is counted. The log has
 # all; what is printed leaves the names of tests that passed out.
 .PHONY: test-rust
 test-rust: need-rust ## the tests and doc tests of the workspace
 	@mkdir -p $(LOGS)
-	cargo test $(LOCKED) --workspace --no-fail-fast -- --show-output 2>&1 | tee $(LOGS)/cargo.log | \
-		grep --line-buffered -vE '^(test .* \.\.\. ok|successes:|    [a-z0-9_:]+|)$$'
+	{ status=0; \
+		cargo test $(LOCKED) --workspace --lib --bins --tests --no-fail-fast -- --show-output || status=$$?; \
+		cargo test $(LOCKED) --workspace --doc -- --show-output || status=$$?; exit $$status; } 2>&1 | \
+		tee $(LOGS)/cargo.log | grep --line-buffered -vE '^(test .* \.\.\. ok|successes:|    [a-z0-9_:]+|)$$'
 
 # Without a nightly toolchain it says that it is skipped.
 .PHONY: fuzz
-fuzz: $(FUZZ) ## hostile bytes for what reads the flash, FUZZ_SECONDS=300 in all
+fuzz: $(FUZZ) ## hostile bytes for what reads the flash, FUZZ_SECONDS=200 in all
 	@mkdir -p $(LOGS)
 	scripts/fuzz.sh $(dir $(FUZZ)) 2>&1 | tee $(LOGS)/fuzz.log
 

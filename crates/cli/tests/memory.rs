@@ -42,15 +42,26 @@ impl Drop for Cgroup {
 
 /// Runs `inshore` with these words and `--json` in the cgroup, and gives its peak resident size.
 fn run(folder: &tempfile::TempDir, group: Option<&Cgroup>, words: &str) -> u64 {
+    let counters = said(folder, group, &format!("{words} --json"));
+    peak(&counters)
+}
+
+/// Runs `inshore` with these words in the cgroup, and gives what it said on standard output.
+fn said(folder: &tempfile::TempDir, group: Option<&Cgroup>, words: &str) -> String {
     let mut command = Command::new("/bin/sh");
     let join = group.map_or(String::new(), Cgroup::join);
-    command.arg("-c").arg(format!("{join}exec \"$0\" {words} --json --threads 2"));
+    command.arg("-c").arg(format!("{join}exec \"$0\" {words} --threads 2"));
     command.arg(env!("CARGO_BIN_EXE_inshore")).current_dir(folder.path());
     command.env("INSHORE_STORE", folder.path().join("store"));
     let output = command.output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{words}: {:?}\n{stdout}{stderr}", output.status);
-    let counters: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    stdout.into_owned()
+}
+
+/// The peak resident size that counters tell; what was reserved is within the budget.
+fn peak(counters: &str) -> u64 {
+    let counters: serde_json::Value = serde_json::from_str(counters).unwrap();
     let report = &counters["report"];
     assert!(
         report["memory_reserved_bytes_max"].as_u64().unwrap()
@@ -125,6 +136,45 @@ fn sort_reduce_and_count_of_ten_times_the_budget_keep_it() {
         "count kmers x.fa -k 41 -o kmers.csv --memory 16MiB",
     ] {
         let peak = run(&folder, group.as_ref(), words);
+        assert!(peak <= budget + 64 * MIB, "{words}: {} MiB resident", peak / MIB);
+        println!("{words}: {} MiB resident at most", peak / MIB);
+    }
+}
+
+#[test]
+fn texts_of_ten_times_the_budget_are_searched_and_counted_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let budget = 24 * MIB;
+    let group = Cgroup::new("texts", budget + 96 * MIB);
+    if group.is_none() {
+        println!("skipped: no memory cgroup can be made here; only the resident size is checked");
+    }
+    let (mut state, mut text) = (1u64, String::new());
+    while text.len() < 250_000_000 {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        text += &format!("the {:x} of {}\n", state >> 40, state >> 44);
+    }
+    fs::write(folder.path().join("text"), &text).unwrap();
+    drop(text);
+    let words = "count words text --split -o words.parquet --memory 24MiB";
+    let counted = said(&folder, group.as_ref(), &format!("{words} --json"));
+    let summary: serde_json::Value = serde_json::from_str(&counted).unwrap();
+    assert!(summary["summary"]["runs"].as_u64().unwrap() > 1, "{counted}");
+    let mut peaks = vec![(words, peak(&counted))];
+    for words in [
+        "search -c abc text --memory 8MiB --counters counters.json",
+        "search -n -o the text --memory 8MiB --output found.txt --counters counters.json",
+        "search -v nothing text --memory 8MiB --output found.txt --counters counters.json",
+    ] {
+        said(&folder, group.as_ref(), words);
+        let counters = fs::read_to_string(folder.path().join("counters.json")).unwrap();
+        peaks.push((words, peak(&counters)));
+    }
+    assert_eq!(
+        fs::metadata(folder.path().join("found.txt")).unwrap().len(),
+        fs::metadata(folder.path().join("text")).unwrap().len()
+    );
+    for (words, peak) in peaks {
         assert!(peak <= budget + 64 * MIB, "{words}: {} MiB resident", peak / MIB);
         println!("{words}: {} MiB resident at most", peak / MIB);
     }

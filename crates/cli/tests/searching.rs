@@ -54,6 +54,7 @@ fn tree() -> Folder {
     folder.write("binary.dat", b"TODO before\nthen a \0 byte\nTODO behind\n");
     folder.write("late.bin", [&b"TODO line\n".repeat(3000)[..], b"\0\nTODO\n"].concat());
     folder.write("utf16.txt", [0xff, 0xfe, b'T', 0, b'O', 0, b'D', 0, b'O', 0, b'\n', 0]);
+    folder.write("marked.txt", "\u{feff}marked\nnot\n");
     folder.write(".hidden/file.txt", "TODO hidden\n");
     folder.write(".gitignore", "target\n*.log\n");
     folder.write("target/out.txt", "TODO built\n");
@@ -136,6 +137,24 @@ fn a_tree_of_files_gives_what_ripgrep_gives() {
         &["(?i)straSSe|käse"],
         &["\\s+$", "-n"],
         &["[^a-z]", "-o", "src/notes.txt"],
+        &["TODO", "binary.dat"],
+        &["-n", "TODO", "binary.dat", "late.bin", "src/main.rs"],
+        &["-c", "TODO", "binary.dat"],
+        &["-l", "TODO", "binary.dat"],
+        &["-v", "TODO", "binary.dat"],
+        &["behind", "binary.dat"],
+        &["--binary", "TODO", "-g", "*.dat"],
+        &["-uuu", "TODO", "-g", "!.git"],
+        &["\\AO|\\ATODO"],
+        &["o\\z", "-c"],
+        &["-o", "-A1", "TODO", "many.txt"],
+        &["-o", "-C1", "-n", "-b", "l[a-z]*"],
+        &["--count-matches", "-m2", "o", "many.txt"],
+        &["--count-matches", "-m1", "e", "src"],
+        &["-c", "--include-zero", "x{7}"],
+        &["--files-without-match", "e"],
+        &["^marked"],
+        &["-n", "--column", "marked", "marked.txt"],
         &["--color", "always", "-n", "TODO", "-g", "!*.txt"],
     ];
     for words in cases {

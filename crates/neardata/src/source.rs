@@ -9,8 +9,10 @@ use crate::{Error, Result};
 /// Something to be read in blocks. It is opened by the worker that comes to it.
 pub struct Source {
     name: String,
-    open: Box<dyn FnOnce(&Job) -> Result<Opened> + Send>,
+    open: Open,
 }
+
+type Open = Box<dyn FnOnce(&Job) -> Result<Opened> + Send>;
 
 /// A [`Source`] that was opened.
 pub enum Opened {

@@ -362,12 +362,10 @@ impl<'a> Printer<'a> {
         }
         let end: &[u8] = if self.style.null { b"\0" } else { b"\n" };
         match self.style.shown {
-            Shown::Paths | Shown::PathsWithout => {
-                if (state.lines > 0) == (self.style.shown == Shown::Paths) {
-                    self.has_match = true;
-                    self.path(whose)?;
-                    self.out.write_all(end)?;
-                }
+            shown @ (Shown::Paths | Shown::PathsWithout) if (state.lines > 0) == (shown == Shown::Paths) => {
+                self.has_match = true;
+                self.path(whose)?;
+                self.out.write_all(end)?;
             }
             Shown::LineCounts | Shown::MatchCounts => {
                 let is_lines = self.style.shown == Shown::LineCounts;
