@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 # Lines that are shown of a target that failed.
 shown=40
-noise='^ *(Compiling|Checking|Downloaded|Downloading|Documenting|Running|Finished|Fresh|Locking|Adding|Updating) '
+noise='^running [0-9]+ tests?$|^test result: ok|^ *(Compiling|Doc-tests|crates/|Checking|Downloaded|Downloading|Documenting|Running|Finished|Fresh|Locking|Adding|Updating) '
 
 status=0
 told=()

@@ -4,7 +4,12 @@ use std::{io, process::ExitCode};
 
 use inshore::{graph, kernels, store, tables};
 
-use crate::{outcome::say, search::AlreadyTold, signals};
+use crate::{outcome::say, signals};
+
+/// What went wrong was told when it was found.
+#[derive(Debug, thiserror::Error)]
+#[error("some of the input could not be read")]
+pub struct AlreadyTold;
 
 /// Prints `error` with its causes on standard error and gives the exit code.
 pub fn tell(error: &anyhow::Error) -> ExitCode {

@@ -71,7 +71,9 @@ fn inputs(job: &Job, paths: &[PathBuf]) -> Result<Vec<Source>> {
     for path in paths {
         match sources::dataset(path) {
             Some(_) => {
-                all.extend(sources::stored(job, std::slice::from_ref(path))?.into_iter().map(|(_, source)| source));
+                all.extend(
+                    sources::stored(job, std::slice::from_ref(path))?.into_iter().map(|(_, source)| source),
+                );
             }
             None => all.push(text_source(path, TextOptions { unpack: true, ..TextOptions::default() })),
         }
@@ -109,13 +111,16 @@ pub fn tell(session: &Session, words: &Identify) -> Result<()> {
                 failures.fetch_add(1, Ordering::Relaxed);
                 say(&format!("inshore: {error}"));
             };
-            let write = |found: inshore::kernels::Identified<'_>| Ok(rows.add(found.name, found.line, found.verdict)?);
+            let write = |found: inshore::kernels::Identified<'_>| {
+                Ok(rows.add(found.name, found.line, found.verdict)?)
+            };
             identify(job, &classifier, sources.into_iter(), unit, write, failed)?;
         }
     }
     let (count, unknown) = rows.finish()?;
     let what = place.map_or("texts", |place| if place == "row" { "rows" } else { "lines" });
-    let sentence = format!("{count} {what}, {unknown} of them in none of {} languages", classifier.labels().len());
+    let sentence =
+        format!("{count} {what}, {unknown} of them in none of {} languages", classifier.labels().len());
     let summary = json!({ "texts": count, "unknown": unknown, "failed": failures.load(Ordering::Relaxed) });
     let outcome = Outcome::new("language identify", run.finish(), summary, sentence);
     Outcome { sentence_aside: true, ..outcome }.tell(&session.options)?;
@@ -125,7 +130,13 @@ pub fn tell(session: &Session, words: &Identify) -> Result<()> {
     Ok(())
 }
 
-fn tell_column(job: &Job, classifier: &Classifier, input: &Input, column: &str, rows: &mut Rows<'_>) -> Result<()> {
+fn tell_column(
+    job: &Job,
+    classifier: &Classifier,
+    input: &Input,
+    column: &str,
+    rows: &mut Rows<'_>,
+) -> Result<()> {
     let mut table = TableReader::open(input, &[(column, DataType::Utf8)], BATCH_ROWS, job.budget())?;
     let (mut reader, mut row, mut position) = (Reader::default(), 0, 0);
     while let Some(batch) = table.next_batch()? {
@@ -178,7 +189,12 @@ impl<'a> Rows<'a> {
         })
     }
 
-    fn add(&mut self, name: &str, place: Option<u64>, verdict: Option<Verdict>) -> inshore::tables::Result<()> {
+    fn add(
+        &mut self,
+        name: &str,
+        place: Option<u64>,
+        verdict: Option<Verdict>,
+    ) -> inshore::tables::Result<()> {
         self.names.append_value(name);
         if let Some(places) = &mut self.places {
             places.append_value(place.unwrap_or(0));

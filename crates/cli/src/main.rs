@@ -16,6 +16,7 @@ mod counting;
 mod failure;
 mod figure;
 mod graphs;
+mod language;
 mod manual;
 mod mount;
 mod outcome;
@@ -38,7 +39,7 @@ use clap::Parser;
 
 use session::Session;
 use store_words::StoreCommand;
-use words::{Command, CountCommand, Everywhere, Generator, GraphCommand, Words};
+use words::{Command, CountCommand, Everywhere, Generator, GraphCommand, LanguageCommand, Words};
 
 fn main() -> ExitCode {
     match run(Words::parse()) {
@@ -53,6 +54,15 @@ fn run(words: Words) -> anyhow::Result<bool> {
     match words.command {
         Command::Graph { command } => graph(words.everywhere, command),
         Command::Store { command } => store(words.everywhere, command),
+        Command::Language { command } => {
+            match command {
+                LanguageCommand::Train(train) => language::train(&Session::open(words.everywhere)?, &train)?,
+                LanguageCommand::Identify(identify) => {
+                    language::tell(&Session::open_existing(words.everywhere)?, &identify)?
+                }
+            }
+            Ok(true)
+        }
         Command::Search(search) => search::search(words.everywhere, &search),
         Command::Sort(sort) => sorting::sort(&Session::open(words.everywhere)?, &sort).map(|()| true),
         Command::Reduce(reduce) => sorting::reduce(&Session::open(words.everywhere)?, &reduce).map(|()| true),

@@ -97,6 +97,20 @@ Examples:
         command: StoreCommand,
     },
     Search(Search),
+    /// Which language texts are in: learn languages from samples, and tell them
+    ///
+    /// A set of profiles is made of labelled samples once and stays in the store.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore language train cs.txt.gz da.txt.gz en=english.txt --name europe
+  inshore language identify --profiles europe mails/*.txt"
+    )]
+    Language {
+        #[command(subcommand)]
+        command: LanguageCommand,
+    },
     Sort(Sort),
     Reduce(Reduce),
     /// Count what occurs how often: words of texts, k-mers of sequences, values of a column
@@ -303,6 +317,63 @@ pub struct CountWords {
     /// Write and show those only that occur so often
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub min_count: u64,
+}
+
+#[derive(Subcommand)]
+pub enum LanguageCommand {
+    Train(Train),
+    Identify(Identify),
+}
+
+/// Learn languages from samples of text
+///
+/// For each label the byte sequences of length 4 that are most frequent in its samples are kept, as a dataset of the
+/// store. 50 KB of text for each language suffice; samples of about the same size and kind are best. Up to 64 labels.
+/// gzip and zstd are unpacked.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore language train cs.txt.gz da.txt.gz de.txt.gz --name europe
+  inshore language train rust=main.rs rust=lib.rs python=setup.py --name code --grams 2000")]
+pub struct Train {
+    /// Samples: a file whose name up to the first dot is the label, or LABEL=FILE. A label may have several
+    #[arg(value_name = "[LABEL=]FILE", required = true)]
+    pub samples: Vec<String>,
+    /// Name of the set of profiles in the store
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    /// Byte sequences that each profile has at most. More of them need more text
+    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub grams: u32,
+}
+
+/// Tell which language texts are in
+///
+/// One row for each file, for each line that is not empty (--lines), or for each row of a table (--column), in order: the
+/// language and how sure it is, from 0 to 1, by how far the next language is behind. A text of which no profile has
+/// anything has no language. gzip and zstd are unpacked; store:NAME names a dataset of the store.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore language identify --profiles europe mails/*.txt
+  inshore language identify --profiles europe --lines subtitles.txt.gz -o languages.parquet
+  inshore language identify --profiles europe --column body articles.parquet -o languages.parquet")]
+pub struct Identify {
+    /// Texts, or with --column tables; - is standard input
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The set of profiles, as it was trained
+    #[arg(long, value_name = "NAME")]
+    pub profiles: String,
+    /// Tell the language of each line
+    #[arg(long, conflicts_with = "column")]
+    pub lines: bool,
+    /// Tell the language of each row of this column of text
+    #[arg(long, value_name = "COLUMN")]
+    pub column: Option<String>,
+    /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub output: PathBuf,
 }
 
 /// Group the rows of tables by columns and compute something of each group

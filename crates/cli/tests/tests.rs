@@ -7,6 +7,7 @@ mod answers;
 mod drives;
 mod graphs;
 mod kills;
+mod languages;
 mod manual;
 mod memory;
 mod mounts;

@@ -31,6 +31,14 @@ pub enum Error {
         /// Its length.
         bytes: u64,
     },
+    /// What is no set of profiles, or cannot become one.
+    #[error("{name}: {what}")]
+    BadProfiles {
+        /// The dataset.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// Writing what was found.
     #[error("cannot write: {0}")]
     Write(#[source] std::io::Error),

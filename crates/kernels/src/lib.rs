@@ -2,17 +2,22 @@
 //!
 //! - [`Search`]: lines that match patterns.
 //! - [`count_words`]: words and how often they occur.
+//! - [`identify`]: which language a text is in, by [`Profiles`].
 //!
 //! Each is an [`inshore_neardata::Kernel`], which runs over any sources with [`inshore_neardata::run`]. What the blocks of a
 //! source give is handed over in order, or kept by the workers and merged at the end.
 #![warn(missing_docs)]
 
 mod error;
+mod language;
 mod search;
 mod texts;
 mod words;
 
 pub use error::{Error, Result};
+pub use language::{
+    Classifier, GRAM_BYTES, Identified, LANGUAGES_MAX, Profiles, Reader, Scores, Unit, Verdict, identify,
+};
 pub use search::{Found, FoundLine, PatternOptions, Search, Wanted};
 pub use texts::{TextOptions, text_source};
 pub use words::{WordOptions, WordSummary, count_words, smallest_word_memory_bytes, word_schema};

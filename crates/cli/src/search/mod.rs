@@ -35,6 +35,7 @@ use self::{
     words::{Color, Search},
 };
 use crate::{
+    failure::AlreadyTold,
     outcome::say,
     session::{Session, plain_job},
     sources,
@@ -138,11 +139,6 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
     }
     Ok(has_match)
 }
-
-/// What went wrong was told when it was found.
-#[derive(Debug, thiserror::Error)]
-#[error("some of what was to be searched could not be read")]
-pub struct AlreadyTold;
 
 /// An error of writing keeps its kind: a reader that has seen enough is none.
 fn unwrapped(error: kernels::Error) -> anyhow::Error {
