@@ -41,7 +41,7 @@ import sys, duckdb
 text, out = sys.argv[1:3]
 con = duckdb.connect()
 con.execute("set threads=2; set preserve_insertion_order=false; set enable_progress_bar=false")
-lines = f"read_csv('{text}', columns={{'line': 'varchar'}}, header=false, delim='\\x01', quote='', escape='', max_line_size=16000000)"
+lines = f"read_csv('{text}', columns={{'line': 'varchar'}}, header=false, delim='\\x01', quote='', escape='', strict_mode=false)"
 con.execute(f"copy (select word, count(*) from (select unnest(string_split(line, ' ')) word from {lines}) where word <> '' group by word) to '{out}' (format parquet)")
 """
 

@@ -13,8 +13,9 @@
 //!
 //! # Cost
 //!
-//! For each byte 1 ns to normalise it and 2 ns for its n-gram: two loads from 1 MiB of filters and 14 operations on words.
-//! A sentence costs 16 operations more for each language.
+//! Sketch: for each byte 1 ns to normalise it and 2 ns for its n-gram: two loads from 1 MiB of filters and 14 operations on
+//! words; 16 operations more for each text and language. Measured with reading, and a row of CSV for each text: 8 ns for
+//! each byte of documents of 1 KB, 22 ns of sentences.
 //!
 //! Paper: LLNL 2008, "Language classification" and figure 3: 5,000 4-grams for each language, 4 hash functions of 16 Kbit
 //! each. Here 2 functions of 64 Kbit, which give as few false positives (0.6 % at 5,000 n-grams) with half the look-ups.

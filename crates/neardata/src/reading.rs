@@ -12,10 +12,9 @@ use memchr::{memchr, memrchr};
 
 use crate::{Error, Opened, Result};
 
-/// A block of a file in the page cache: it is copied into a buffer that stays in a core's cache (256 KiB: 1.6 times as
-/// fast as 2 MiB).
+/// A block of a file in the page cache: it is copied into a buffer that stays in a core's cache of the second level.
 const CACHED_BYTES: usize = 256 << 10;
-/// A request past the page cache; see `docs/benchmarks.md`. Less where the budget is small.
+/// A request past the page cache: a huge page, which a virtual drive reads fastest. Less where the budget is small.
 const DIRECT_BYTES: usize = 2 << 20;
 const DIRECT_BYTES_MIN: usize = 256 << 10;
 /// Requests of a worker that are on their way while it works on a block.

@@ -12,7 +12,8 @@
 //! # Cost
 //!
 //! Sketch: 2 ns to find a word's ends (64 bytes at a time), 4 ns in the front, and 60 ns in the table for the tenth of the
-//! words that get there: 12 ns for each, 500 MB/s for each core on English text.
+//! words that get there: 12 ns for each. Measured: 42 ns of a core for each of 716 million words of English with 9 million
+//! different ones, 140 MB/s for each core.
 //!
 //! Paper: word count near the data, 2014 thesis 5.2.
 
