@@ -3,13 +3,12 @@
 use std::{
     fmt::Write as _,
     io::{self, BufWriter, Write as _},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use anyhow::{Context, Result, bail};
 use inshore::{
-    kernels::{TextOptions, WordOptions, count_words, text_source, word_schema},
-    neardata::Source,
+    kernels::{WordOptions, count_words, word_schema},
     store::format_bytes,
     tables::{self, Aggregate, Input, KmerOptions, KmerSummary, ReduceOptions, TableWriter},
 };
@@ -93,15 +92,7 @@ pub fn words(session: &Session, words: &CountWords) -> Result<()> {
         Some(path) => Some(TableWriter::create(path, word_schema(), job.budget())?),
         None => None,
     };
-    let mut inputs: Vec<Source> = Vec::new();
-    for path in &words.inputs {
-        if sources::dataset(path).is_some() {
-            let files = sources::stored(job, std::slice::from_ref(path))?;
-            inputs.extend(files.into_iter().map(|(_, source): (PathBuf, Source)| source));
-        } else {
-            inputs.push(text_source(path, TextOptions { unpack: true, ..TextOptions::default() }));
-        }
-    }
+    let inputs = sources::texts(job, &words.inputs)?;
     let summary = count_words(job, inputs.into_iter(), &options, |batch| {
         writer.as_mut().map_or(Ok(()), |writer| writer.write(&batch).map_err(Into::into))
     })?;

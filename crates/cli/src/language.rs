@@ -14,7 +14,7 @@ use arrow::{
     datatypes::{DataType, Field, Schema, SchemaRef},
 };
 use inshore::{
-    kernels::{Classifier, Profiles, Reader, TextOptions, Unit, Verdict, identify, text_source},
+    kernels::{Classifier, Profiles, Reader, Unit, Verdict, identify},
     neardata::Source,
     store::Job,
     tables::{Input, TableReader, TableWriter},
@@ -37,7 +37,7 @@ pub fn train(session: &Session, words: &Train) -> Result<()> {
     let mut run = session.start()?;
     for sample in &words.samples {
         let (label, path) = labelled(sample)?;
-        samples.push((label, inputs(&run.job, std::slice::from_ref(&path))?));
+        samples.push((label, sources::texts(&run.job, std::slice::from_ref(&path))?));
     }
     if session.store.list()?.iter().any(|known| known.name == words.name) {
         // Said before the work and not after it.
@@ -65,22 +65,6 @@ fn labelled(sample: &str) -> Result<(String, PathBuf)> {
     }
 }
 
-/// Files that are unpacked, and datasets.
-fn inputs(job: &Job, paths: &[PathBuf]) -> Result<Vec<Source>> {
-    let mut all = Vec::new();
-    for path in paths {
-        match sources::dataset(path) {
-            Some(_) => {
-                all.extend(
-                    sources::stored(job, std::slice::from_ref(path))?.into_iter().map(|(_, source)| source),
-                );
-            }
-            None => all.push(text_source(path, TextOptions { unpack: true, ..TextOptions::default() })),
-        }
-    }
-    Ok(all)
-}
-
 pub fn tell(session: &Session, words: &Identify) -> Result<()> {
     session.check_stdout_is_free(&words.output)?;
     TableWriter::check_path(&words.output)?;
@@ -106,7 +90,7 @@ pub fn tell(session: &Session, words: &Identify) -> Result<()> {
         }
         None => {
             let unit = if words.lines { Unit::Line } else { Unit::Source };
-            let sources = inputs(job, &words.inputs)?;
+            let sources = sources::texts(job, &words.inputs)?;
             let failed = |error: &inshore::kernels::Error| {
                 failures.fetch_add(1, Ordering::Relaxed);
                 say(&format!("inshore: {error}"));

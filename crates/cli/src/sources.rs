@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use inshore::{
+    kernels::{TextOptions, text_source},
     neardata::Source,
     store::{Error, Job},
 };
@@ -35,4 +36,18 @@ pub fn stored(job: &Job, datasets: &[PathBuf]) -> Result<Vec<(PathBuf, Source)>>
         }
     }
     Ok(sources)
+}
+
+/// Files, unpacked where they are packed, and datasets, in this order of paths.
+pub fn texts(job: &Job, paths: &[PathBuf]) -> Result<Vec<Source>> {
+    let mut all = Vec::new();
+    for path in paths {
+        match dataset(path) {
+            Some(_) => {
+                all.extend(stored(job, std::slice::from_ref(path))?.into_iter().map(|(_, source)| source));
+            }
+            None => all.push(text_source(path, TextOptions { unpack: true, ..TextOptions::default() })),
+        }
+    }
+    Ok(all)
 }

@@ -20,7 +20,7 @@
 //! Paper: LLNL 2008, "Language classification" and figure 3: 5,000 4-grams for each language, 4 hash functions of 16 Kbit
 //! each. Here 2 functions of 64 Kbit, which give as few false positives (0.6 % at 5,000 n-grams) with half the look-ups.
 
-use std::{cmp::Reverse, collections::HashMap, sync::Mutex};
+use std::{cmp::Reverse, collections::HashMap};
 
 use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run};
 use inshore_store::{Job, Reservation, Store};
@@ -418,12 +418,11 @@ pub fn identify(
     mut failed: impl FnMut(&Error) + Send,
 ) -> Result<()> {
     let kernel = Identify { classifier, unit };
-    let whole = Mutex::new((classifier.no_scores(), false));
+    let (mut whole, mut is_failed) = (classifier.no_scores(), false);
     run(job, &kernel, sources, |event: Event<'_, Identify<'_>>| {
         let name = event.name;
-        let mut whole = whole.lock().expect("no panic under this lock");
         match event.part {
-            Some(Ok(Part::Whole(scores))) => whole.0.add(&scores),
+            Some(Ok(Part::Whole(scores))) => whole.add(&scores),
             Some(Ok(Part::Lines(lines))) => {
                 for (line, verdict) in lines {
                     each(Identified { name, line: Some(line), verdict })?;
@@ -432,11 +431,11 @@ pub fn identify(
             Some(Err(error)) if error.is_cancelled() => return Err(error),
             Some(Err(error)) => {
                 failed(&error);
-                whole.1 = true;
+                is_failed = true;
             }
             None => {
-                let (scores, is_failed) = std::mem::replace(&mut *whole, (classifier.no_scores(), false));
-                if unit == Unit::Source && !is_failed {
+                let scores = std::mem::replace(&mut whole, classifier.no_scores());
+                if unit == Unit::Source && !std::mem::take(&mut is_failed) {
                     each(Identified { name, line: None, verdict: scores.verdict() })?;
                 }
             }
