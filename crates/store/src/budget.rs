@@ -22,17 +22,34 @@ struct Account {
     threads: usize,
     reserved_bytes: AtomicU64,
     reserved_bytes_max: AtomicU64,
+    /// What it takes of the budget that it is a part of.
+    _whole: Option<Reservation>,
 }
 
 impl Budget {
     /// A budget of `memory_bytes` bytes and `threads` worker threads (at least one).
     pub fn new(memory_bytes: u64, threads: usize) -> Self {
+        Budget::with(memory_bytes, threads, None)
+    }
+
+    fn with(memory_bytes: u64, threads: usize, whole: Option<Reservation>) -> Self {
         Budget(Arc::new(Account {
             memory_bytes,
             threads: threads.max(1),
             reserved_bytes: AtomicU64::new(0),
             reserved_bytes_max: AtomicU64::new(0),
+            _whole: whole,
         }))
+    }
+
+    /// A budget of its own, cut out of this one: its bytes are reserved here until all that use it are gone. What works
+    /// in a part cannot find that others took the memory it was promised.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`] where less is free; `what` names the purpose in it.
+    pub fn part(&self, memory_bytes: u64, threads: usize, what: &'static str) -> Result<Budget> {
+        let whole = self.reserve(memory_bytes, what)?;
+        Ok(Budget::with(memory_bytes, threads, Some(whole)))
     }
 
     /// The whole budget in bytes.
@@ -247,6 +264,18 @@ mod tests {
         drop(first);
         assert_eq!(budget.reserved_bytes(), 0);
         assert_eq!(budget.reserved_bytes_max(), 60);
+    }
+
+    #[test]
+    fn a_part_is_taken_from_the_whole_until_its_last_user_is_gone() {
+        let budget = Budget::new(100, 2);
+        let part = budget.part(60, 1, "part").unwrap();
+        let held = part.reserve(60, "all of it").unwrap();
+        assert!(part.reserve(1, "more").is_err() && budget.part(41, 1, "second part").is_err());
+        drop(part);
+        assert_eq!(budget.free_bytes(), 40);
+        drop(held);
+        assert_eq!(budget.free_bytes(), 100);
     }
 
     #[test]

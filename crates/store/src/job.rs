@@ -22,7 +22,11 @@ use crate::{
 
 /// One run of one command. Clones share it; dropping the last one removes the scratch folder.
 #[derive(Clone, Debug)]
-pub struct Job(Arc<Inner>);
+pub struct Job {
+    inner: Arc<Inner>,
+    /// All of the job's, or the part that some of its work was given.
+    budget: Budget,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -236,35 +240,41 @@ impl Job {
     }
 
     fn with(home: Option<Home>, budget: Budget, cancel: Cancel) -> Job {
-        Job(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             io: Io::new(),
             home,
-            budget,
+            budget: budget.clone(),
             cancel,
             counters: Counters::default(),
             progress: Progress::default(),
             started: Instant::now(),
             names: AtomicU64::new(0),
-        }))
+        });
+        Job { inner, budget }
+    }
+
+    /// The same job, for work that may use `budget` alone: a [`Budget::part`] of the job's.
+    pub fn within(&self, budget: Budget) -> Job {
+        Job { inner: self.inner.clone(), budget }
     }
 
     fn home(&self) -> &Home {
-        self.0.home.as_ref().expect("a job that was started on a store")
+        self.inner.home.as_ref().expect("a job that was started on a store")
     }
 
     /// The memory and threads of this job.
     pub fn budget(&self) -> &Budget {
-        &self.0.budget
+        &self.budget
     }
 
     /// What it did so far.
     pub fn counters(&self) -> &Counters {
-        &self.0.counters
+        &self.inner.counters
     }
 
     /// How far it is.
     pub fn progress(&self) -> &Progress {
-        &self.0.progress
+        &self.inner.progress
     }
 
     /// A device of the store.
@@ -283,7 +293,7 @@ impl Job {
 
     /// How it reads and writes, as [`Report::io`] says.
     pub(crate) fn io_name(&self) -> &'static str {
-        self.0.io.name()
+        self.inner.io.name()
     }
 
     pub(crate) fn scratch(&self) -> &Arc<Scratch> {
@@ -307,12 +317,12 @@ impl Job {
 
     /// A name that no other scratch file of this job has, beginning with `prefix`.
     pub fn scratch_name(&self, prefix: &str) -> String {
-        format!("{prefix}-{}", self.0.names.fetch_add(1, Ordering::Relaxed))
+        format!("{prefix}-{}", self.inner.names.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The stop flag.
     pub fn cancel(&self) -> &Cancel {
-        &self.0.cancel
+        &self.inner.cancel
     }
 
     /// To be called every few milliseconds of work.
@@ -320,12 +330,12 @@ impl Job {
     /// # Errors
     /// [`Error::Cancelled`] once someone asked to stop.
     pub fn check_cancelled(&self) -> Result<()> {
-        if self.0.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+        if self.inner.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
     }
 
     /// Starts a phase of `total` units (0 where nobody knows); the phase before ends.
     pub fn start_phase(&self, phase: impl Into<String>, unit: &'static str, total: u64) {
-        let progress = &self.0.progress;
+        let progress = &self.inner.progress;
         let mut state = progress.state.lock().expect("no panic under this lock");
         let before = std::mem::replace(&mut *state, (phase.into(), unit, Some(Instant::now())));
         progress.done.store(0, Ordering::Relaxed);
@@ -333,7 +343,7 @@ impl Job {
         drop(state);
         if let (phase, _, Some(started)) = before {
             let seconds = started.elapsed().as_secs_f64();
-            let mut phases = self.0.counters.phases.lock().expect("no panic under this lock");
+            let mut phases = self.inner.counters.phases.lock().expect("no panic under this lock");
             match phases.iter_mut().find(|known| known.phase == phase) {
                 Some(known) => known.seconds += seconds,
                 None => phases.push(PhaseReport { phase, seconds }),
@@ -344,22 +354,22 @@ impl Job {
     /// Ends the last phase and gives the counters.
     pub fn report(&self) -> Report {
         self.start_phase("", "", 0);
-        self.0.progress.state.lock().expect("no panic under this lock").2 = None;
-        let (counters, home) = (&self.0.counters, self.0.home.as_ref());
+        self.inner.progress.state.lock().expect("no panic under this lock").2 = None;
+        let (counters, home) = (&self.inner.counters, self.inner.home.as_ref());
         let profile = home.and_then(|home| Store(home.shared.clone()).drive_profile());
         let levels = counters.levels.lock().expect("no panic under this lock");
         Report {
-            seconds: self.0.started.elapsed().as_secs_f64(),
+            seconds: self.inner.started.elapsed().as_secs_f64(),
             cpu_seconds: cpu_seconds(),
-            memory_budget_bytes: self.0.budget.memory_bytes(),
-            memory_reserved_bytes_max: self.0.budget.reserved_bytes_max(),
+            memory_budget_bytes: self.inner.budget.memory_bytes(),
+            memory_reserved_bytes_max: self.inner.budget.reserved_bytes_max(),
             memory_resident_bytes_max: resident_bytes_max(),
-            threads: self.0.budget.threads(),
+            threads: self.inner.budget.threads(),
             bytes_read: counters.bytes_read(),
             bytes_written: counters.bytes_written(),
             repairs: counters.repairs(),
             direct_io: home.is_some_and(|home| home.shared.is_direct()),
-            io: self.0.io.name(),
+            io: self.inner.io.name(),
             drive_floor: profile.map(|profile| DriveFloor::of(&profile, counters)),
             phases: counters.phases.lock().expect("no panic under this lock").clone(),
             levels: levels
@@ -371,7 +381,7 @@ impl Job {
 
     /// The same for bytes that are not the store's, and not counted.
     pub(crate) fn submit_elsewhere(&self, direction: Direction, parts: Vec<Part>, buffer: Buffer) -> Pending {
-        self.0.io.submit(direction, parts, buffer, None)
+        self.inner.io.submit(direction, parts, buffer, None)
     }
 
     pub(crate) fn submit(
@@ -382,12 +392,12 @@ impl Job {
         extents: Option<Arc<Extents>>,
     ) -> Pending {
         let counter = match direction {
-            Direction::Read => &self.0.counters.bytes_read,
-            Direction::Write => &self.0.counters.bytes_written,
+            Direction::Read => &self.inner.counters.bytes_read,
+            Direction::Write => &self.inner.counters.bytes_written,
         };
         let len: usize = parts.iter().map(|part| part.range.len()).sum();
         counter.fetch_add(len as u64, Ordering::Relaxed);
-        self.0.io.submit(direction, parts, buffer, extents)
+        self.inner.io.submit(direction, parts, buffer, extents)
     }
 }
 

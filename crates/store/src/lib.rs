@@ -29,6 +29,7 @@ mod budget;
 mod buffer;
 mod catalog;
 mod checked;
+mod code;
 mod device;
 mod encoding;
 mod error;
@@ -67,6 +68,7 @@ pub use budget::{Budget, Reservation, default_memory_bytes, format_bytes, parse_
 pub use buffer::{Buffer, largest_buffer, taken_bytes};
 pub use catalog::{Catalog, DatasetRecord, Edit, ExtentRef, FileRecord, Place, Redundancy, Run};
 pub use checked::{CheckedFile, PAGE_BYTES, PendingRead};
+pub use code::release_code;
 pub use device::{Device, Directory, EXTENT_BYTES, SEGMENT_EXTENTS};
 pub use error::{Error, Result};
 pub use faulty::{Fault, Faulty};

@@ -41,7 +41,7 @@ pub(crate) fn flash_memory_bytes<S>(vertices: u64) -> u64 {
 /// One state for each vertex.
 pub(crate) enum VertexArray<S: State> {
     Memory(Buffer, PhantomData<S>),
-    Flash(Blocks),
+    Flash(Box<Blocks>),
 }
 
 impl<S: State> VertexArray<S> {
@@ -75,7 +75,7 @@ impl<S: State> VertexArray<S> {
         for pending in flying {
             buffers.push(pending.wait()?);
         }
-        Ok(VertexArray::Flash(Blocks::new(file, buffers)))
+        Ok(VertexArray::Flash(Box::new(Blocks::new(file, buffers))))
     }
 
     /// A cursor at no vertex yet.
@@ -105,7 +105,7 @@ impl<S: State> VertexArray<S> {
     pub fn into_reader(self) -> Result<StateReader<S>> {
         Ok(match self {
             VertexArray::Memory(buffer, _) => StateReader::Memory(buffer, PhantomData),
-            VertexArray::Flash(blocks) => StateReader::Flash(Box::new(blocks)),
+            VertexArray::Flash(blocks) => StateReader::Flash(blocks),
         })
     }
 }

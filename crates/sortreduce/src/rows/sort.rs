@@ -23,13 +23,25 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Sorts rows in memory of a given size. Bytes come in through one [`RowSink`]; [`RowSort::finish`] gives the rows back
-/// in order, those with equal keys in the order of the input.
+/// Sorts rows in memory of a given size. Bytes come in through [`RowSort::write`] or one [`RowSink`];
+/// [`RowSort::finish`] gives the rows back in order, those with equal keys in the order of the input.
 pub struct RowSort<S: RowShape, O: RowOperation> {
     shared: Arc<Shared<S, O>>,
     free: Receiver<Arena>,
     tasks: Option<Sender<Task>>,
     workers: Vec<JoinHandle<()>>,
+    filling: Filling,
+}
+
+/// What came in and was not given to the workers yet.
+#[derive(Default)]
+struct Filling {
+    /// Where in the input the next arena begins.
+    place: u64,
+    arena: Option<Arena>,
+    /// The beginning of a row whose end did not come yet, to go before the next arena.
+    carry: Vec<u8>,
+    bytes: u64,
 }
 
 /// Counters of a sort of rows.
@@ -249,7 +261,8 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
             thread::spawn(move || shared.work(&queue))
         };
         let workers = (0..config.threads.max(1)).map(start).collect();
-        Ok(RowSort { shared, free, tasks: Some(tasks), workers })
+        let filling = Filling { place: shared.bytes_kept, ..Filling::default() };
+        Ok(RowSort { shared, free, tasks: Some(tasks), workers, filling })
     }
 
     /// How many bytes from the start of the input an interrupted sort before this one kept in runs: the sink passes over
@@ -260,8 +273,84 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
 
     /// Where the input goes, all of it from the start. One at a time: the order of its bytes is the order of the rows.
     pub fn sink(&mut self) -> RowSink<'_, S, O> {
-        let place = self.shared.bytes_kept;
-        RowSink { sort: self, place, arena: None, carry: Vec::new(), bytes: 0 }
+        RowSink { sort: self }
+    }
+
+    /// Where the next bytes of the input may be put; never empty.
+    fn space(&mut self) -> Result<&mut [u8]> {
+        if self.filling.arena.is_none() {
+            let mut arena = self.arena()?;
+            let carry = &mut self.filling.carry;
+            arena.bytes[..carry.len()].copy_from_slice(carry);
+            arena.filled = carry.len();
+            carry.clear();
+            self.filling.arena = Some(arena);
+        }
+        let arena = self.filling.arena.as_mut().expect("set above");
+        Ok(&mut arena.bytes[arena.filled..])
+    }
+
+    /// Takes the first `len` bytes of [`RowSort::space`].
+    fn advance(&mut self, len: usize) -> Result<()> {
+        self.filling.bytes += len as u64;
+        let arena = self.filling.arena.as_mut().expect("filled by the caller");
+        arena.filled += len;
+        if arena.filled == arena.bytes.len() { self.send_arena() } else { Ok(()) }
+    }
+
+    /// Takes the next bytes of the input, which may begin and end inside a row; those that an interrupted sort has in runs
+    /// are passed over.
+    ///
+    /// # Errors
+    /// [`Error::RowTooLong`] for a row that does not fit; what a worker failed with;
+    /// [`inshore_store::Error::Cancelled`].
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        let passed_over = self.to_pass_over().min(bytes.len() as u64);
+        self.filling.bytes += passed_over;
+        bytes = &bytes[passed_over as usize..];
+        while !bytes.is_empty() {
+            let space = self.space()?;
+            let part = space.len().min(bytes.len());
+            space[..part].copy_from_slice(&bytes[..part]);
+            bytes = &bytes[part..];
+            self.advance(part)?;
+        }
+        Ok(())
+    }
+
+    fn to_pass_over(&self) -> u64 {
+        self.shared.bytes_kept.saturating_sub(self.filling.bytes)
+    }
+
+    /// Gives a full arena to the workers.
+    fn send_arena(&mut self) -> Result<()> {
+        let Some(mut arena) = self.filling.arena.take() else { return Ok(()) };
+        let shared = &self.shared;
+        let whole = shared.shape.whole_rows_len(&arena.bytes[..arena.filled]);
+        let rest = arena.filled - whole;
+        if whole == 0 || rest > shared.plan.row_bytes_max {
+            let limit = shared.plan.row_bytes_max as u64;
+            return Err(Error::RowTooLong { name: shared.config.name, bytes: None, limit });
+        }
+        self.filling.carry.extend_from_slice(&arena.bytes[whole..arena.filled]);
+        arena.filled = whole;
+        self.send(Task::Sort(self.filling.place, arena));
+        self.filling.place += whole as u64;
+        Ok(())
+    }
+
+    /// Gives what came so far to the workers, and the bytes of a last row that did not end to the caller.
+    fn flush(&mut self) -> Result<Vec<u8>> {
+        if let Some(arena) = &self.filling.arena {
+            let whole = self.shared.shape.whole_rows_len(&arena.bytes[..arena.filled]);
+            if whole > 0 {
+                self.send_arena()?;
+            } else {
+                self.filling.carry.extend_from_slice(&arena.bytes[..arena.filled]);
+                self.filling.arena = None;
+            }
+        }
+        Ok(std::mem::take(&mut self.filling.carry))
     }
 
     /// An arena to be filled; where all are in use, those that are held in memory are written.
@@ -315,6 +404,8 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
     /// # Errors
     /// Those of writing and reading runs; [`inshore_store::Error::Cancelled`].
     pub fn finish(mut self) -> Result<SortedRows<S, O>> {
+        let cut = self.flush()?;
+        debug_assert!(cut.is_empty(), "a last row that does not end is taken from the sink");
         if self.shared.state().is_spilling {
             self.spill();
         }
@@ -446,101 +537,38 @@ impl<S: RowShape, O: RowOperation> Drop for RowSort<S, O> {
 /// Takes the bytes of rows.
 pub struct RowSink<'a, S: RowShape, O: RowOperation> {
     sort: &'a mut RowSort<S, O>,
-    /// Where in the input the next arena begins.
-    place: u64,
-    arena: Option<Arena>,
-    /// The beginning of a row whose end did not come yet, to go before the next arena.
-    carry: Vec<u8>,
-    bytes: u64,
 }
 
 impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
-    /// Where the next bytes of the input may be put; never empty.
-    fn space(&mut self) -> Result<&mut [u8]> {
-        if self.arena.is_none() {
-            let mut arena = self.sort.arena()?;
-            arena.bytes[..self.carry.len()].copy_from_slice(&self.carry);
-            arena.filled = self.carry.len();
-            self.carry.clear();
-            self.arena = Some(arena);
-        }
-        let arena = self.arena.as_mut().expect("set above");
-        Ok(&mut arena.bytes[arena.filled..])
-    }
-
-    /// Takes the first `len` bytes of [`RowSink::space`].
-    fn advance(&mut self, len: usize) -> Result<()> {
-        self.bytes += len as u64;
-        let arena = self.arena.as_mut().expect("filled by the caller");
-        arena.filled += len;
-        if arena.filled == arena.bytes.len() { self.send() } else { Ok(()) }
-    }
-
     /// Takes `bytes`, which may begin and end inside a row.
     ///
     /// # Errors
-    /// [`Error::RowTooLong`] for a row that does not fit; what a worker failed with;
-    /// [`inshore_store::Error::Cancelled`].
-    pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
-        let passed_over = self.to_pass_over().min(bytes.len() as u64);
-        self.pass_over(passed_over);
-        bytes = &bytes[passed_over as usize..];
-        while !bytes.is_empty() {
-            let space = self.space()?;
-            let part = space.len().min(bytes.len());
-            space[..part].copy_from_slice(&bytes[..part]);
-            bytes = &bytes[part..];
-            self.advance(part)?;
-        }
-        Ok(())
+    /// As [`RowSort::write`].
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.sort.write(bytes)
     }
 
     /// How many of the next bytes are in runs already, from an interrupted sort: they are passed over.
     pub fn to_pass_over(&self) -> u64 {
-        self.sort.shared.bytes_kept.saturating_sub(self.bytes)
+        self.sort.to_pass_over()
     }
 
     /// Passes over bytes of the input, at most [`RowSink::to_pass_over`], that the caller need not even read.
     pub fn pass_over(&mut self, bytes: u64) {
         assert!(bytes <= self.to_pass_over());
-        self.bytes += bytes;
+        self.sort.filling.bytes += bytes;
     }
 
     /// Bytes taken or passed over so far.
     pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Gives a full arena to the workers.
-    fn send(&mut self) -> Result<()> {
-        let Some(mut arena) = self.arena.take() else { return Ok(()) };
-        let shared = &self.sort.shared;
-        let whole = shared.shape.whole_rows_len(&arena.bytes[..arena.filled]);
-        let rest = arena.filled - whole;
-        if whole == 0 || rest > shared.plan.row_bytes_max {
-            let limit = shared.plan.row_bytes_max as u64;
-            return Err(Error::RowTooLong { name: shared.config.name, bytes: None, limit });
-        }
-        self.carry.extend_from_slice(&arena.bytes[whole..arena.filled]);
-        arena.filled = whole;
-        self.sort.send(Task::Sort(self.place, arena));
-        self.place += whole as u64;
-        Ok(())
+        self.sort.filling.bytes
     }
 
     /// Ends the input: gives the bytes of a last row that did not end, of which there are none if all is well.
     ///
     /// # Errors
     /// Those of [`RowSink::write`].
-    pub fn finish(mut self) -> Result<Vec<u8>> {
-        if let Some(arena) = &self.arena {
-            let whole = self.sort.shared.shape.whole_rows_len(&arena.bytes[..arena.filled]);
-            if whole > 0 {
-                self.send()?;
-            } else {
-                self.carry.extend_from_slice(&arena.bytes[..arena.filled]);
-            }
-        }
-        Ok(self.carry)
+    pub fn finish(self) -> Result<Vec<u8>> {
+        self.sort.flush()
     }
 }
