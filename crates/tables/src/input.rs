@@ -1,4 +1,4 @@
-//! Where records come from: a path or standard input, compressed or not.
+//! Where records come from: a path, standard input or a dataset, compressed or not.
 //!
 //! Whether the bytes are compressed is read from the bytes themselves, never from the name: a download that was
 //! renamed, or unpacked on the way by a browser, still reads. The name alone chooses the format below.
@@ -6,7 +6,8 @@
 use std::{
     fs::File,
     io::{self, BufReader, Cursor, Read},
-    os::fd::AsFd,
+    num::NonZeroU64,
+    os::{fd::AsFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -15,11 +16,15 @@ use std::{
 };
 
 use flate2::bufread::MultiGzDecoder;
-use inshore_store::{Budget, Cancel};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use inshore_store::{Budget, Cancel, Job};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Advice, fadvise},
+};
 
 use crate::{
     Error, Result,
+    stored::{Stored, StoredPieces, StoredStream},
     zstd_frames::{ZstdFrames, is_zstd},
 };
 
@@ -27,10 +32,11 @@ const BUFFER_BYTES: usize = 128 << 10;
 /// Bytes that suffice to know gzip from zstd.
 const MAGIC_BYTES: usize = 4;
 
-/// Where records come from: a path, or standard input.
+/// Where records come from: a path, standard input, or a file of a dataset.
 #[derive(Clone, Debug)]
 pub struct Input {
     path: Option<PathBuf>,
+    stored: Option<Stored>,
     name: String,
     ending: Option<String>,
     cancel: Option<Cancel>,
@@ -41,9 +47,40 @@ impl Input {
     pub fn new(path: impl AsRef<Path>) -> Input {
         let path = path.as_ref();
         if path == Path::new("-") {
-            return Input { path: None, name: "standard input".to_string(), ending: None, cancel: None };
+            let name = "standard input".to_string();
+            return Input { path: None, stored: None, name, ending: None, cancel: None };
         }
-        Input { path: Some(path.to_path_buf()), name: path.display().to_string(), ending: None, cancel: None }
+        let name = path.display().to_string();
+        Input { path: Some(path.to_path_buf()), stored: None, name, ending: None, cancel: None }
+    }
+
+    /// The files of a dataset of the job's store, `NAME`, or one of them, `NAME/FILE`. The ending of the dataset's name says what
+    /// a single file is, and otherwise the ending of the file's. They are read through the job, and checked on their way.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::NotFound`].
+    pub fn stored(job: &Job, named: &str) -> Result<Vec<Input>> {
+        let (name, wanted) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
+        let dataset = job.store().dataset(name)?;
+        let is_single = dataset.file_names().count() == 1;
+        let chosen = dataset.file_names().filter(|file| wanted.is_none_or(|wanted| wanted == *file));
+        let inputs: Vec<Input> = chosen
+            .map(|file| {
+                let stored = Stored { job: job.clone(), file: dataset.file(file).expect("it has this name") };
+                let (shown, ending) = match is_single && wanted.is_none() {
+                    true => (format!("store:{name}"), ending_of(Path::new(name))),
+                    false => (format!("store:{name}/{file}"), ending_of(Path::new(file))),
+                };
+                Input { path: None, stored: Some(stored), name: shown, ending: Some(ending), cancel: None }
+            })
+            .collect();
+        match inputs.is_empty() {
+            true => {
+                let store = job.store().path().to_path_buf();
+                Err(inshore_store::Error::NotFound { name: named.to_string(), store }.into())
+            }
+            false => Ok(inputs),
+        }
     }
 
     /// The same input, with a name for errors and an ending that says its format instead of the path's.
@@ -65,14 +102,22 @@ impl Input {
         &self.name
     }
 
-    /// The path; `None` for standard input.
+    /// The path; `None` for standard input and datasets.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
+    }
+
+    /// Whether it is standard input.
+    pub(crate) fn is_stdin(&self) -> bool {
+        self.path.is_none() && self.stored.is_none()
     }
 
     /// Bytes of the file as it lies on disk, for progress; `None` for standard input, pipes and files that
     /// cannot be looked at.
     pub fn compressed_bytes(&self) -> Option<u64> {
+        if let Some(stored) = &self.stored {
+            return Some(stored.len());
+        }
         let metadata = std::fs::metadata(self.path.as_ref()?).ok()?;
         metadata.is_file().then_some(metadata.len())
     }
@@ -90,14 +135,7 @@ impl Input {
         if let Some(ending) = &self.ending {
             return ending.clone();
         }
-        let Some(path) = &self.path else { return String::new() };
-        let lower =
-            |path: &Path| path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
-        match lower(path) {
-            Some(ending) if ["gz", "zst", "zstd"].contains(&&*ending) => lower(&path.with_extension("")),
-            other => other,
-        }
-        .unwrap_or_default()
+        self.path.as_deref().map(ending_of).unwrap_or_default()
     }
 
     /// Opens it, and decompresses gzip (with any number of members) and zstd (with any number of frames), known
@@ -133,19 +171,68 @@ impl Input {
     }
 
     fn counted(&self) -> Result<(Counted, Arc<AtomicU64>)> {
-        let source = self.open_file()?;
         let position = Arc::new(AtomicU64::new(0));
-        let cancel = self.cancel.clone().filter(|_| !source.metadata().is_ok_and(|data| data.is_file()));
-        Ok((Counted { inner: source, position: position.clone(), cancel }, position))
+        let (inner, cancel) = match &self.stored {
+            Some(stored) => (Raw::Stored(Box::new(stored.stream()?)), None),
+            None => {
+                let file = self.open_file()?;
+                let is_file = file.metadata().is_ok_and(|data| data.is_file());
+                (Raw::File(file), self.cancel.clone().filter(|_| !is_file))
+            }
+        };
+        Ok((Counted { inner, position: position.clone(), cancel }, position))
+    }
+
+    /// To be read anywhere; for what has a length.
+    pub(crate) fn open_pieces(&self) -> Result<Pieces> {
+        match &self.stored {
+            Some(stored) => Ok(Pieces::Stored(StoredPieces::new(stored.clone()))),
+            None => self.open_file().map(Pieces::File),
+        }
     }
 
     /// The bare file, or standard input without the small buffer that the standard library puts before it.
-    pub(crate) fn open_file(&self) -> Result<File> {
+    fn open_file(&self) -> Result<File> {
         match &self.path {
             Some(path) => File::open(path),
             None => io::stdin().as_fd().try_clone_to_owned().map(File::from),
         }
         .map_err(|source| Error::io(&self.name, "open it", source))
+    }
+}
+
+/// The ending of a name in lower case, below a compression ending.
+fn ending_of(path: &Path) -> String {
+    let lower = |path: &Path| path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
+    match lower(path) {
+        Some(ending) if ["gz", "zst", "zstd"].contains(&&*ending) => lower(&path.with_extension("")),
+        other => other,
+    }
+    .unwrap_or_default()
+}
+
+/// A file of which any part is read.
+pub(crate) enum Pieces {
+    File(File),
+    Stored(StoredPieces),
+}
+
+impl Pieces {
+    /// Fills `out` with what stands from byte `start` on, which lies in the file.
+    pub fn read_exact_at(&self, name: &str, out: &mut [u8], start: u64) -> Result<()> {
+        match self {
+            Pieces::File(file) => {
+                file.read_exact_at(out, start).map_err(|source| Error::io(name, "read it", source))
+            }
+            Pieces::Stored(pieces) => pieces.read_exact_at(out, start),
+        }
+    }
+
+    /// Lets the drive read some bytes while others are looked at: only a hint.
+    pub fn will_read(&self, start: u64, bytes: NonZeroU64) {
+        if let Pieces::File(file) = self {
+            _ = fadvise(file, start, Some(bytes), Advice::WillNeed);
+        }
     }
 }
 
@@ -231,8 +318,14 @@ fn gzip_error(name: &str, error: io::Error) -> io::Error {
     io::Error::other(Error::damaged(name, what))
 }
 
+/// The bytes as they lie.
+enum Raw {
+    File(File),
+    Stored(Box<StoredStream>),
+}
+
 struct Counted {
-    inner: File,
+    inner: Raw,
     position: Arc<AtomicU64>,
     /// Set where a read may wait for a writer.
     cancel: Option<Cancel>,
@@ -244,12 +337,12 @@ const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 impl Counted {
     /// Waits until there is something to read, the end included.
     fn wait(&self) -> io::Result<()> {
-        let Some(cancel) = &self.cancel else { return Ok(()) };
+        let (Some(cancel), Raw::File(file)) = (&self.cancel, &self.inner) else { return Ok(()) };
         loop {
             if cancel.is_cancelled() {
                 return Err(io::Error::other(Error::Store(inshore_store::Error::Cancelled)));
             }
-            match poll(&mut [PollFd::new(&self.inner, PollFlags::IN)], Some(&PATIENCE)) {
+            match poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&PATIENCE)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => return Ok(()),
                 Err(error) => return Err(error.into()),
@@ -261,7 +354,10 @@ impl Counted {
 impl Read for Counted {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         self.wait()?;
-        let read = self.inner.read(out)?;
+        let read = match &mut self.inner {
+            Raw::File(file) => file.read(out)?,
+            Raw::Stored(stream) => stream.read(out)?,
+        };
         self.position.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }

@@ -5,14 +5,14 @@
 //! - [`Input`]: where records come from, a path or standard input. Opened, it gives [`Bytes`], decompressed on
 //!   the way if they are gzip or zstd.
 //! - [`LineBlocks`]: cuts [`Bytes`] into blocks of whole lines, to be parsed by many threads.
-//! - [`TableReader`]: reads chosen columns of a table (Parquet, CSV, TSV, Arrow) as Arrow record batches.
+//! - [`TableReader`]: reads chosen columns of a table (Parquet, CSV, TSV, JSON lines, Arrow) as Arrow record batches.
 //! - [`TableWriter`]: writes record batches as Parquet, Arrow or CSV; the file appears whole or not at all.
 //! - [`NewFile`]: the file beneath, for other formats.
 //!
 //! ```text
 //!   Input ── Bytes ──┬── LineBlocks ── blocks of lines
-//!                    ├── CSV, Arrow ──┐
-//!     └── Parquet (seeks) ─────────────┴── TableReader ── RecordBatch ── TableWriter ── NewFile
+//!                    ├── CSV, JSON, Arrow ──┐
+//!     └── Parquet (seeks) ───────────────────┴── TableReader ── RecordBatch ── TableWriter ── NewFile
 //! ```
 //!
 //! Memory is bounded by what the file *says before* it is believed: the size of a Parquet page, an Arrow
@@ -49,10 +49,14 @@ mod lines;
 mod new_file;
 mod pieces;
 mod reader;
+mod records;
 mod reduce;
 mod resume;
+mod row_codec;
 mod sequences;
 mod sort;
+mod stored;
+mod words;
 mod writer;
 mod zstd_frames;
 
@@ -61,7 +65,14 @@ pub use input::{Bytes, Input};
 pub use kmers::{KMER_MAX, KmerOptions, KmerSummary, count_kmers};
 pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use new_file::{NewFile, NewFileWriter};
-pub use reader::{TableReader, column_names};
-pub use reduce::{Aggregate, ReduceOptions, ReduceSummary, reduce};
-pub use sort::{SortKey, SortOptions, SortSummary, check_space, sort_lines, sort_records, sort_table};
+pub use reader::{Described, GroupValues, TableReader, column_names};
+pub use reduce::{
+    Aggregate, Fold, NumberConfig, NumberGroups, NumberState, ReduceOptions, ReduceSummary, SortedGroups,
+    reduce,
+};
+pub use row_codec::RowCodec;
+pub use sort::{
+    NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortKey, SortOptions, SortSummary, SortedNumbers,
+    check_space, sort_lines, sort_records, sort_table,
+};
 pub use writer::TableWriter;

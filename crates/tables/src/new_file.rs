@@ -30,7 +30,10 @@ pub struct NewFile {
 
 impl NewFile {
     /// Standard output, which has no name to be given: [`NewFile::publish`] does nothing.
-    pub(crate) fn stdout() -> Result<Self> {
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn stdout() -> Result<Self> {
         let name = "standard output";
         let file = io::stdout().as_fd().try_clone_to_owned().map(File::from);
         Ok(Self::of_file(name, file.map_err(|source| Error::io(name, "open it", source))?))

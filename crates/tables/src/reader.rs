@@ -9,6 +9,7 @@
 
 mod csv;
 mod ipc;
+mod json;
 mod parquet;
 mod parquet_pages;
 mod slices;
@@ -16,7 +17,10 @@ mod slices;
 mod tests;
 mod thrift;
 
+pub use self::parquet::GroupValues;
+
 use std::{
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -30,16 +34,16 @@ use inshore_store::Budget;
 use self::{
     csv::CsvSource,
     ipc::IpcSource,
+    json::JsonSource,
     parquet::ParquetSource,
     slices::{Slices, is_readable_as},
 };
 use crate::{Error, Input, Result, allowance::piece_limit};
 
-const READABLE: &str =
-    ".parquet, .csv, .tsv or .arrow (.csv, .tsv and .arrow also with .gz or .zst after it)";
+const READABLE: &str = ".parquet, .csv, .tsv, .jsonl, .ndjson, .json or .arrow (all but .parquet also with .gz or .zst after it)";
 
-/// Reads chosen columns of a Parquet (`.parquet`), CSV with header (`.csv` with commas, `.tsv` with tabs) or Arrow
-/// IPC (`.arrow`, file or stream) file.
+/// Reads chosen columns of a Parquet (`.parquet`), CSV with header (`.csv` with commas, `.tsv` with tabs), JSON lines
+/// (`.jsonl`, `.ndjson`, `.json`) or Arrow IPC (`.arrow`, file or stream) file.
 pub struct TableReader {
     name: String,
     schema: SchemaRef,
@@ -53,9 +57,21 @@ pub struct TableReader {
     ended: bool,
 }
 
+/// What is known of a table before it is read.
+#[derive(Clone, Debug)]
+pub struct Described {
+    /// All columns.
+    pub schema: SchemaRef,
+    /// Rows, where the file says so (Parquet).
+    pub rows: Option<u64>,
+    /// Row groups, where there are any (Parquet).
+    pub row_groups: Option<usize>,
+}
+
 enum Source {
     Csv(Box<CsvSource>),
     Ipc(Box<IpcSource>),
+    Json(Box<JsonSource>),
     Parquet(Box<ParquetSource>),
 }
 
@@ -76,7 +92,7 @@ impl TableReader {
     /// nulls: a null is an error (see [`TableReader::open_with`] for columns that may have some). They hold fewer
     /// rows where strings are long (a quarter of the budget bounds a batch's strings).
     /// Memory beyond the batches: for Parquet a page and a dictionary of each column, for Arrow one record batch,
-    /// for CSV a record. What exceeds 8 MiB of that is reserved in `budget`.
+    /// for CSV a record, for JSON nine times a block of lines of at most 1 MiB. What exceeds 8 MiB of that is reserved in `budget`.
     ///
     /// # Errors
     /// [`Error::UnknownEnding`]; [`Error::NoColumn`] for a column that is not there or there twice;
@@ -145,6 +161,8 @@ impl TableReader {
     ///
     /// CSV does not say what its columns are: a column is whole numbers (`Int64`) or numbers (`Float64`) if its first
     /// 1,000 values are, and text otherwise or if it is named in `as_text`; nothing between two separators is null.
+    /// JSON lines have the members of their first 1,000 lines (of those in their first MiB) as columns, and truth
+    /// values beside these types; a member that is not there is null.
     ///
     /// `(number, count)` picks one of `count` parts of the table, in order, so that as many threads can read it: Parquet is
     /// divided by its row groups, others are whole in the first part.
@@ -183,6 +201,26 @@ impl TableReader {
             reader.next_row = source.first_row();
         }
         Ok(reader)
+    }
+
+    /// What a table says of itself: all its columns as [`TableReader::open_stored`] would give them, those too that it cannot
+    /// read.
+    ///
+    /// # Errors
+    /// As [`TableReader::open`].
+    pub fn describe(input: &Input, as_text: &[String], budget: &Budget) -> Result<Described> {
+        without_panic(input.name(), || {
+            let mut source = Source::open(input, budget)?;
+            let names = source.names();
+            let as_text: Vec<usize> =
+                (0..names.len()).filter(|&index| as_text.contains(&names[index])).collect();
+            let schema = Arc::new(Schema::new(source.stored_fields(&as_text)?));
+            let (rows, row_groups) = match &source {
+                Source::Parquet(source) => (Some(source.rows()), Some(source.row_groups())),
+                Source::Csv(_) | Source::Ipc(_) | Source::Json(_) => (None, None),
+            };
+            Ok(Described { schema, rows, row_groups })
+        })
     }
 
     /// The chosen columns, in the order and with the types that were asked for.
@@ -224,6 +262,7 @@ impl TableReader {
             }
             let batch = match &mut self.source {
                 Source::Ipc(source) => source.next_batch()?,
+                Source::Json(source) => source.next_batch()?,
                 Source::Parquet(source) => source.next_batch()?,
                 Source::Csv(_) => unreachable!("CSV was returned above"),
             };
@@ -243,7 +282,7 @@ impl TableReader {
     pub fn rows(&self) -> Option<u64> {
         match &self.source {
             Source::Parquet(source) => Some(source.rows()),
-            Source::Csv(_) | Source::Ipc(_) => None,
+            Source::Csv(_) | Source::Ipc(_) | Source::Json(_) => None,
         }
     }
 
@@ -254,8 +293,51 @@ impl TableReader {
     /// [`Error::Io`], [`Error::Damaged`].
     pub fn range_of(&self, column: &str) -> Result<Option<(i128, i128)>> {
         let Source::Parquet(source) = &self.source else { return Ok(None) };
-        let Some(place) = self.source.names().iter().position(|name| name == column) else { return Ok(None) };
+        let Some(place) = source.names().iter().position(|name| name == column) else { return Ok(None) };
         without_panic(&self.name, || source.range_of(place))
+    }
+
+    /// How many row groups there are, which can be read one by one in any order; `None` where a table has none (all but
+    /// Parquet).
+    pub fn row_groups(&self) -> Option<usize> {
+        match &self.source {
+            Source::Parquet(source) => Some(source.row_groups()),
+            Source::Csv(_) | Source::Ipc(_) | Source::Json(_) => None,
+        }
+    }
+
+    /// Reads only these row groups, from the start, whatever was read before.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where there are no row groups; [`Error::Damaged`].
+    pub fn read_row_groups(&mut self, groups: Range<usize>) -> Result<()> {
+        let Source::Parquet(source) = &mut self.source else {
+            return Err(Error::unsupported(&self.name, "it has no row groups"));
+        };
+        without_panic(&self.name, || source.restart(groups))?;
+        self.slices.forget();
+        (self.next_row, self.ended) = (source.first_row(), false);
+        Ok(())
+    }
+
+    /// The smallest and the largest value and the number of nulls of columns in each row group, where the file has them
+    /// (statistics of Parquet); `None` for columns where it has none, or that have no order.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Damaged`].
+    pub fn group_values(&self, columns: &[String]) -> Result<Vec<Option<GroupValues>>> {
+        let Source::Parquet(source) = &self.source else { return Ok(vec![None; columns.len()]) };
+        let names = source.names();
+        let places =
+            columns.iter().map(|wanted| names.iter().position(|name| name == wanted)).collect::<Vec<_>>();
+        without_panic(&self.name, || source.group_values(&places))
+    }
+
+    /// Lets the drive read the chosen columns of a row group while another one is decoded: a hint, for a plain Parquet file.
+    pub fn will_read_row_group(&self, group: usize) {
+        if let Source::Parquet(source) = &self.source {
+            source.will_read(group);
+        }
     }
 
     /// How far into the file reading has come, to be compared with [`Input::compressed_bytes`].
@@ -263,6 +345,7 @@ impl TableReader {
         match &self.source {
             Source::Csv(source) => source.position(),
             Source::Ipc(source) => source.position(),
+            Source::Json(source) => source.position(),
             Source::Parquet(source) => source.position(),
         }
     }
@@ -271,9 +354,12 @@ impl TableReader {
 impl Source {
     fn open(input: &Input, budget: &Budget) -> Result<Self> {
         let ending = input.extension();
-        match (input.path(), &*ending) {
-            (None, _) | (_, "csv") => CsvSource::open(input, b',', budget).map(Box::new).map(Source::Csv),
+        match (input.is_stdin(), &*ending) {
+            (true, _) | (_, "csv") => CsvSource::open(input, b',', budget).map(Box::new).map(Source::Csv),
             (_, "tsv") => CsvSource::open(input, b'\t', budget).map(Box::new).map(Source::Csv),
+            (_, "jsonl" | "ndjson" | "json") => {
+                JsonSource::open(input, budget).map(Box::new).map(Source::Json)
+            }
             (_, "arrow") => IpcSource::open(input, budget).map(Box::new).map(Source::Ipc),
             (_, "parquet") => ParquetSource::open(input, budget).map(Box::new).map(Source::Parquet),
             _ => Err(Error::UnknownEnding {
@@ -290,7 +376,8 @@ impl Source {
         match self {
             Source::Csv(source) => source.names().to_vec(),
             Source::Ipc(source) => of_schema(source.schema()),
-            Source::Parquet(source) => of_schema(source.schema()),
+            Source::Json(source) => of_schema(source.schema()),
+            Source::Parquet(source) => source.names(),
         }
     }
 
@@ -300,6 +387,10 @@ impl Source {
         match self {
             Source::Csv(source) => source.inferred_fields(as_text),
             Source::Ipc(source) => Ok(source.schema().fields().iter().map(plain).collect()),
+            Source::Json(source) => {
+                source.take_as_text(as_text);
+                Ok(source.schema().fields().iter().map(plain).collect())
+            }
             Source::Parquet(source) => Ok(source.schema().fields().iter().map(plain).collect()),
         }
     }
@@ -327,6 +418,10 @@ impl Source {
             Source::Ipc(source) => {
                 check(source.schema())?;
                 source.choose(columns);
+            }
+            Source::Json(source) => {
+                check(source.schema())?;
+                source.choose(wanted, batch_rows)?;
             }
             Source::Parquet(source) => {
                 check(source.schema())?;

@@ -7,6 +7,8 @@
 use std::{ops::Range, sync::Arc};
 
 use arrow::{
+    array::{ArrayRef, UInt64Array},
+    compute::cast,
     datatypes::{DataType, Field, Fields, Schema},
     record_batch::RecordBatch,
 };
@@ -14,7 +16,10 @@ use inshore_store::Budget;
 use parquet::{
     arrow::{
         ProjectionMask,
-        arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowGroups},
+        arrow_reader::{
+            ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowGroups,
+            statistics::StatisticsConverter,
+        },
         parquet_to_arrow_field_levels,
     },
     column::page::{PageIterator, PageReader},
@@ -36,6 +41,8 @@ pub(super) struct ParquetSource {
     metadata: Arc<ParquetMetaData>,
     schema: Schema,
     reader: Option<ParquetRecordBatchReader>,
+    /// Which columns are read, in the order of the file, and how many rows of them at once.
+    chosen: (Vec<usize>, usize),
     /// Where each chosen column stands among those that are read, which come in the order of the file.
     order: Vec<usize>,
     rows_left: u64,
@@ -58,11 +65,12 @@ impl ParquetSource {
             compressed as a whole";
         let Some(bytes) = input.compressed_bytes() else {
             // A path that is not there should say so.
-            input.open_file()?;
+            input.open_pieces()?;
             return Err(Error::unsupported(input.name(), seekable));
         };
         let allowance = Allowance::new(budget, "Parquet pages")?;
-        let file = ParquetFile::new(input.open_file()?, bytes, input.name(), piece_limit(budget), allowance);
+        let file =
+            ParquetFile::new(input.open_pieces()?, bytes, input.name(), piece_limit(budget), allowance);
         let found = ArrowReaderMetadata::load(&Footer(&file), options()).map_err(|reported| {
             let packed = input.path().is_some_and(|path| {
                 path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz") || ending == "zst")
@@ -80,6 +88,7 @@ impl ParquetSource {
             metadata: found.metadata().clone(),
             schema: found.schema().as_ref().clone(),
             reader: None,
+            chosen: (Vec::new(), 0),
             order: Vec::new(),
             groups: 0..found.metadata().row_groups().len(),
             rows_left,
@@ -123,6 +132,61 @@ impl ParquetSource {
         Ok(all)
     }
 
+    pub fn names(&self) -> Vec<String> {
+        self.schema.fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    /// What the statistics of each row group say about columns.
+    pub fn group_values(&self, columns: &[Option<usize>]) -> Result<Vec<Option<GroupValues>>> {
+        let descriptor = self.metadata.file_metadata().schema_descr();
+        let leaf = |column: usize| {
+            let leaves = 0..descriptor.num_columns();
+            let mut leaves = leaves.filter(|&leaf| descriptor.get_column_root_idx(leaf) == column);
+            leaves.next().filter(|_| leaves.next().is_none())
+        };
+        let leaves: Vec<Option<usize>> = columns.iter().map(|column| column.and_then(leaf)).collect();
+        let wanted: Vec<usize> = leaves.iter().flatten().copied().collect();
+        let options = options().with_column_stats_policy(ParquetStatisticsPolicy::skip_except(&wanted));
+        let found = ArrowReaderMetadata::load(&Footer(&self.file), options);
+        let found = found.map_err(|reported| self.file.error(reported))?;
+        let values = |(column, leaf): (&Option<usize>, Option<usize>)| match (column, leaf) {
+            (Some(column), Some(leaf)) => self.values_of(*column, leaf, found.metadata().row_groups()),
+            _ => Ok(None),
+        };
+        columns.iter().zip(leaves).map(values).collect()
+    }
+
+    fn values_of(
+        &self,
+        column: usize,
+        leaf: usize,
+        groups: &[RowGroupMetaData],
+    ) -> Result<Option<GroupValues>> {
+        let field = self.schema.field(column);
+        // Written when nobody knew how all types compare.
+        let is_old = |group: &RowGroupMetaData| {
+            group.column(leaf).statistics().is_some_and(Statistics::is_min_max_deprecated)
+        };
+        if groups.iter().any(is_old) || !super::is_flat(&super::plain_type(field.data_type())) {
+            return Ok(None);
+        }
+        let fail = |reported| self.file.error(reported);
+        let descriptor = self.metadata.file_metadata().schema_descr();
+        let converter = StatisticsConverter::try_new(field.name(), &self.schema, descriptor)
+            .map_err(fail)?
+            .with_missing_null_counts_as_zero(false);
+        let plain = |values: ArrayRef| {
+            let values = cast(&values, &super::plain_type(field.data_type()));
+            values.map_err(|error| self.file.error(error.to_string()))
+        };
+        Ok(Some(GroupValues {
+            smallest: plain(converter.row_group_mins(groups).map_err(fail)?)?,
+            largest: plain(converter.row_group_maxes(groups).map_err(fail)?)?,
+            nulls: converter.row_group_null_counts(groups).map_err(fail)?,
+            rows: groups.iter().map(|group| group.num_rows().max(0) as u64).collect(),
+        }))
+    }
+
     pub fn position(&self) -> u64 {
         self.file.position()
     }
@@ -144,9 +208,37 @@ impl ParquetSource {
                 })
                 .count()
         };
-        self.groups = border(number)..if number + 1 == count { groups.len() } else { border(number + 1) };
+        let end = if number + 1 == count { groups.len() } else { border(number + 1) };
+        self.take_groups(border(number)..end);
+    }
+
+    fn take_groups(&mut self, groups: Range<usize>) {
         let rows = |group: &RowGroupMetaData| group.num_rows().max(0) as u64;
-        self.rows_left = groups[self.groups.clone()].iter().map(rows).fold(0, u64::saturating_add);
+        self.rows_left =
+            self.metadata.row_groups()[groups.clone()].iter().map(rows).fold(0, u64::saturating_add);
+        self.groups = groups;
+    }
+
+    pub fn row_groups(&self) -> usize {
+        self.metadata.row_groups().len()
+    }
+
+    /// Begins to read `groups`, the columns that were chosen before.
+    pub fn restart(&mut self, groups: Range<usize>) -> Result<()> {
+        self.take_groups(groups);
+        self.start()
+    }
+
+    /// Lets the drive read the chosen columns of a row group while others are decoded, in all a quarter of the budget.
+    pub fn will_read(&self, group: usize) {
+        let Some(group) = self.metadata.row_groups().get(group) else { return };
+        let columns = &self.chosen.0;
+        for (leaf, chunk) in group.columns().iter().enumerate() {
+            let root = self.metadata.file_metadata().schema_descr().get_column_root_idx(leaf);
+            if columns.contains(&root) {
+                self.file.will_read(chunk, self.file.piece_limit / columns.len() as u64);
+            }
+        }
     }
 
     /// The rows that are left of the part.
@@ -167,6 +259,12 @@ impl ParquetSource {
         self.order =
             columns.iter().map(|column| in_file_order.partition_point(|other| other < column)).collect();
 
+        self.chosen = (in_file_order, batch_rows);
+        self.start()
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let (in_file_order, batch_rows) = &self.chosen;
         let descriptor = self.metadata.file_metadata().schema_descr();
         let mask = ProjectionMask::roots(descriptor, in_file_order.iter().copied());
         let fields = text_as_views(self.schema.fields());
@@ -179,7 +277,7 @@ impl ParquetSource {
         let leaves = descriptor.num_columns();
         self.file.set_columns((0..leaves).map(is_text));
         let text_leaves: Vec<usize> = (0..leaves).filter(|&leaf| is_text(leaf)).collect();
-        let batch_rows = batch_rows.min(self.text_rows(&text_leaves));
+        let batch_rows = (*batch_rows).min(self.text_rows(&text_leaves));
         let groups =
             Groups { file: self.file.clone(), metadata: self.metadata.clone(), range: self.groups.clone() };
         let reader = ParquetRecordBatchReader::try_new_with_row_groups(&levels, &groups, batch_rows, None)
@@ -215,6 +313,20 @@ impl ParquetSource {
             .ok_or_else(|| self.file.error("more rows than the footer says"))?;
         batch.project(&self.order).map(Some).map_err(|reported| self.file.error(reported))
     }
+}
+
+/// What a file says about a column, one value for each row group; null where it says nothing. Whoever wrote it may have
+/// got that wrong.
+#[derive(Clone, Debug)]
+pub struct GroupValues {
+    /// The smallest value, or one that is smaller.
+    pub smallest: ArrayRef,
+    /// The largest value, or one that is larger.
+    pub largest: ArrayRef,
+    /// How many nulls there are; null where the file does not say.
+    pub nulls: UInt64Array,
+    /// How many rows there are.
+    pub rows: Vec<u64>,
 }
 
 fn text_as_views(fields: &Fields) -> Fields {
@@ -272,7 +384,8 @@ impl Iterator for Chunks {
     fn next(&mut self) -> Option<Self::Item> {
         let group = self.metadata.row_group(self.groups.next()?);
         if !self.groups.is_empty() {
-            self.file.will_read(self.metadata.row_group(self.groups.start).column(self.column));
+            let next = self.metadata.row_group(self.groups.start).column(self.column);
+            self.file.will_read(next, self.file.piece_limit);
         }
         let descriptor = self.metadata.file_metadata().schema_descr().column(self.column);
         let chunk = group.column(self.column);

@@ -6,10 +6,8 @@
 //! encodings whose length has no bound in the page.
 
 use std::{
-    fs::File,
     io::{Cursor, Read},
     num::NonZeroU64,
-    os::unix::fs::FileExt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -29,10 +27,8 @@ use parquet::{
     schema::types::ColumnDescriptor,
 };
 
-use rustix::fs::{Advice, fadvise};
-
 use super::thrift::{PageHeader, page_header};
-use crate::{Error, allowance::Allowance};
+use crate::{Error, allowance::Allowance, input::Pieces};
 
 /// A page header is some 30 bytes and the statistics of the page; strings make them long.
 const HEADER_BYTES_MAX: usize = 1 << 20;
@@ -41,14 +37,15 @@ const HEADER_BYTES_FIRST: usize = 4 << 10;
 const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
 
 /// The system reads ahead by itself within a longer chunk.
-const READ_AHEAD_BYTES_MAX: i64 = 4 << 20;
+const READ_AHEAD_BYTES_MAX: u64 = 8 << 20;
+const READ_AHEAD_STEP_BYTES: usize = 512 << 10;
 
 /// One open Parquet file, and what is shared by the readers of its columns.
 pub(super) struct ParquetFile {
     pub name: String,
     pub bytes: u64,
     pub piece_limit: u64,
-    file: File,
+    pieces: Pieces,
     position: AtomicU64,
     /// Our own error, kept because the library turns errors into text on the way back.
     refusal: Mutex<Option<Error>>,
@@ -70,12 +67,12 @@ struct HeldColumn {
 }
 
 impl ParquetFile {
-    pub fn new(file: File, bytes: u64, name: &str, piece_limit: u64, allowance: Allowance) -> Self {
+    pub fn new(pieces: Pieces, bytes: u64, name: &str, piece_limit: u64, allowance: Allowance) -> Self {
         ParquetFile {
             name: name.to_string(),
             bytes,
             piece_limit,
-            file,
+            pieces,
             position: AtomicU64::new(0),
             refusal: Mutex::new(None),
             held: Mutex::new(Held { allowance, metadata_bytes: 0, columns: Vec::new() }),
@@ -130,19 +127,21 @@ impl ParquetFile {
             ))
         })?;
         let mut buffer = vec![0; length];
-        self.file
-            .read_exact_at(&mut buffer, start)
-            .map_err(|source| self.refuse(Error::io(&self.name, "read it", source)))?;
+        let read = self.pieces.read_exact_at(&self.name, &mut buffer, start);
+        read.map_err(|error| self.refuse(error))?;
         self.position.fetch_max(end, Ordering::Relaxed);
         Ok(buffer.into())
     }
 
-    /// Lets the drive read the start of a column chunk while others are decoded: only a hint.
-    pub fn will_read(&self, chunk: &ColumnChunkMetaData) {
-        let start = start_of(chunk);
-        let length = chunk.compressed_size().clamp(0, READ_AHEAD_BYTES_MAX);
-        if let (Ok(start), Some(length)) = (u64::try_from(start), NonZeroU64::new(length as u64)) {
-            _ = fadvise(&self.file, start, Some(length), Advice::WillNeed);
+    /// Lets the drive read the first bytes of a column chunk, at most `limit`, while others are decoded: only a hint.
+    pub fn will_read(&self, chunk: &ColumnChunkMetaData, limit: u64) {
+        let length = u64::try_from(chunk.compressed_size()).unwrap_or(0).min(READ_AHEAD_BYTES_MAX).min(limit);
+        let Ok(start) = u64::try_from(start_of(chunk)) else { return };
+        let end = start.saturating_add(length);
+        // The system takes no more at once than it reads ahead.
+        for step in (start..end).step_by(READ_AHEAD_STEP_BYTES) {
+            let bytes = (end - step).min(READ_AHEAD_STEP_BYTES as u64);
+            self.pieces.will_read(step, NonZeroU64::new(bytes).expect("steps end before the end"));
         }
     }
 

@@ -56,6 +56,11 @@ impl Slices {
         (self.batch, self.next) = (Some(batch), 0);
     }
 
+    /// Drops what was not handed out yet.
+    pub fn forget(&mut self) {
+        self.batch = None;
+    }
+
     /// The next piece, whose first row is row `first_row` of the file; `None` when the batch is used up.
     pub fn next_slice(&mut self, first_row: u64) -> Result<Option<RecordBatch>> {
         let Some(batch) = self.batch.take_if(|batch| self.next < batch.num_rows()) else {

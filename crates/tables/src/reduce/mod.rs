@@ -12,6 +12,7 @@
 //! key lies outside of it all the same, the first starts again without.
 
 mod aggregate;
+mod groups;
 mod numbers;
 mod rows;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use inshore_store::{Job, Keep};
 use serde::Serialize;
 
 pub use aggregate::Aggregate;
+pub use groups::{Fold, NumberConfig, NumberGroups, NumberState, SortedGroups};
 
 use self::{aggregate::Function, numbers::Outcome};
 use crate::{
@@ -130,7 +132,7 @@ impl Asked<'_> {
         if columns.is_empty() {
             // Only rows are counted: any column tells how many there are.
             let all = TableReader::open_stored(&input, None, text, BATCH_ROWS, budget, part)?;
-            if input.path().is_none() {
+            if input.is_stdin() {
                 return Ok(all);
             }
             columns.extend(all.schema().fields().first().map(|field| field.name().clone()));

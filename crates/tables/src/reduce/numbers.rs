@@ -10,19 +10,18 @@ use std::sync::{
 };
 
 use arrow::{
-    array::AsArray,
-    array::{Array, ArrayRef, Float64Array, Int64Array, UInt64Array},
-    compute::cast,
-    datatypes::{DataType, Float64Type, Int64Type, Schema, SchemaRef, UInt64Type},
+    array::{Array, Float64Array},
+    datatypes::{DataType, Schema, SchemaRef},
     record_batch::RecordBatch,
 };
-use inshore_sortreduce::{Config, Key, Operation, SortReduce, Strategy, choose, smallest_memory_bytes};
+use inshore_sortreduce::{Config, Key, SortReduce, Strategy, choose, smallest_memory_bytes};
 
 use super::{Asked, ReduceSummary, aggregate::Function};
-use crate::{Error, Input, Result, TableReader, resume, writer::BackgroundWriter};
-
-/// Words of a record at most: more would be as slow as the other way.
-const WORDS_MAX: usize = 4;
+use crate::{
+    Error, Input, Result, TableReader, resume,
+    words::{Combine, Keys, WORDS_MAX, Words, column_of, is_key, key_column, key_words, words_of},
+    writer::BackgroundWriter,
+};
 
 pub(super) enum Outcome {
     Done(ReduceSummary),
@@ -30,18 +29,6 @@ pub(super) enum Outcome {
     SawNull,
     /// A key lies outside of what the files say: nothing was written.
     OutOfRange,
-}
-
-/// How two words of one group become one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Combine {
-    #[default]
-    Count,
-    AddSigned,
-    AddUnsigned,
-    AddFloat,
-    Min,
-    Max,
 }
 
 /// Where a word comes from.
@@ -62,40 +49,6 @@ pub(super) struct Plan {
     rows: Option<u64>,
     keys: Keys,
 }
-
-/// Which words of keys there are: `first` and as many as `last` after it. Records have what is above the first.
-#[derive(Clone, Copy, Debug)]
-struct Keys {
-    first: u64,
-    last: u64,
-}
-
-impl Keys {
-    fn all(kind: &DataType) -> Keys {
-        Keys { first: 0, last: if is_narrow(kind) { u32::MAX.into() } else { u64::MAX } }
-    }
-
-    /// From the smallest to the largest value of a type.
-    fn between(kind: &DataType, (min, max): (i128, i128)) -> Option<Keys> {
-        let word = |value: i128| match (kind.is_unsigned_integer(), is_narrow(kind)) {
-            (true, _) => u64::try_from(value).ok(),
-            (false, true) => i32::try_from(value).ok().map(|value| (value as u32 ^ (1 << 31)) as u64),
-            (false, false) => i64::try_from(value).ok().map(|value| value as u64 ^ SIGN),
-        };
-        let (first, last) = (word(min)?, word(max)?);
-        Some(Keys { first, last: last.checked_sub(first)? })
-    }
-
-    /// For sort-reduce, which takes keys for spread over their range: where it is so wide that most of it must be empty,
-    /// it had better look at the keys.
-    fn range(self, rows: Option<u64>) -> Option<u64> {
-        let range = self.last.checked_add(1)?;
-        (range / KEYS_PER_ROW_MAX <= rows?).then_some(range)
-    }
-}
-
-/// A range of keys with fewer rows than one for so many is not worth knowing.
-const KEYS_PER_ROW_MAX: u64 = 64;
 
 impl Plan {
     /// `None` where this way is none.
@@ -161,18 +114,9 @@ impl<T> TransposeSome<T> for Option<Option<T>> {
     }
 }
 
-/// Whether a column is a whole number behind its name.
-fn is_key(kind: &DataType) -> bool {
-    kind.is_integer() || matches!(kind, DataType::Date32 | DataType::Date64 | DataType::Timestamp(..))
-}
-
-fn is_narrow(kind: &DataType) -> bool {
-    matches!(kind.primitive_width(), Some(1 | 2 | 4))
-}
-
 pub(super) fn reduce(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome> {
     // Few shapes, since each is compiled with all of sort-reduce: what is not needed of a record counts for nothing.
-    match (plan.keys.last <= u32::MAX.into(), plan.words.len()) {
+    match (plan.keys.is_narrow(), plan.words.len()) {
         (true, 0 | 1) => run::<u32, 1>(asked, plan),
         (true, 2) => run::<u32, 2>(asked, plan),
         (true, _) => run::<u32, 4>(asked, plan),
@@ -182,117 +126,13 @@ pub(super) fn reduce(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome> {
     }
 }
 
-/// Combines words of records with the key `K`.
-#[derive(Clone)]
-struct Words<K, const N: usize> {
-    combine: [Combine; N],
-    overflow: Arc<AtomicBool>,
-    of: std::marker::PhantomData<K>,
-}
-
-impl<K: Key, const N: usize> Operation for Words<K, N>
-where
-    [u64; N]: Default,
-{
-    type Key = K;
-    type Value = [u64; N];
-
-    #[inline]
-    fn combine(&self, a: [u64; N], b: [u64; N]) -> [u64; N] {
-        std::array::from_fn(|i| combine_words(self.combine[i], a[i], b[i], &self.overflow))
-    }
-
-    fn is_sound(&self) -> bool {
-        !self.overflow.load(Ordering::Relaxed)
-    }
-}
-
-#[inline(always)]
-fn combine_words(combine: Combine, a: u64, b: u64, overflow: &AtomicBool) -> u64 {
-    match combine {
-        Combine::Count => a + b,
-        Combine::AddSigned => {
-            let (sum, over) = (a as i64).overflowing_add(b as i64);
-            if over {
-                overflow.store(true, Ordering::Relaxed);
-            }
-            sum as u64
-        }
-        Combine::AddUnsigned => {
-            let (sum, over) = a.overflowing_add(b);
-            if over {
-                overflow.store(true, Ordering::Relaxed);
-            }
-            sum
-        }
-        Combine::AddFloat => (f64::from_bits(a) + f64::from_bits(b)).to_bits(),
-        Combine::Min => a.min(b),
-        Combine::Max => a.max(b),
-    }
-}
-
-const SIGN: u64 = 1 << 63;
-
-/// A fraction as a number in the same order: NaN is the greatest, as in SQL.
-fn ordered(value: f64) -> u64 {
-    let value = if value.is_nan() { f64::NAN } else { value };
-    let bits = value.to_bits();
-    if bits & SIGN != 0 { !bits } else { bits | SIGN }
-}
-
-fn unordered(bits: u64) -> f64 {
-    f64::from_bits(if bits & SIGN != 0 { bits & !SIGN } else { !bits })
-}
-
-/// A column as words.
-fn words_of(array: &ArrayRef, combine: Combine, file: &str) -> Result<Vec<u64>> {
-    let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
-    let kind = array.data_type();
-    let is_ordered = matches!(combine, Combine::Min | Combine::Max);
-    if kind.is_floating() {
-        let array = cast(array, &DataType::Float64).map_err(fail)?;
-        let values = array.as_primitive::<Float64Type>().values().iter();
-        return Ok(if is_ordered {
-            values.map(|&v| ordered(v)).collect()
-        } else {
-            values.map(|v| v.to_bits()).collect()
-        });
-    }
-    if kind.is_unsigned_integer() {
-        let array = cast(array, &DataType::UInt64).map_err(fail)?;
-        return Ok(array.as_primitive::<UInt64Type>().values().to_vec());
-    }
-    let array = cast(array, &DataType::Int64).map_err(fail)?;
-    let values = array.as_primitive::<Int64Type>().values().iter();
-    Ok(values.map(|&v| if is_ordered { v as u64 ^ SIGN } else { v as u64 }).collect())
-}
-
-/// Words as a column of a type that [`words_of`] took.
-fn column_of(words: Vec<u64>, combine: Combine, kind: &DataType, file: &str) -> Result<ArrayRef> {
-    let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
-    let is_ordered = matches!(combine, Combine::Min | Combine::Max);
-    let array: ArrayRef = if combine == Combine::Count || kind.is_unsigned_integer() {
-        Arc::new(UInt64Array::from(words))
-    } else if kind.is_floating() {
-        let value = |word| if is_ordered { unordered(word) } else { f64::from_bits(word) };
-        Arc::new(Float64Array::from_iter_values(words.into_iter().map(value)))
-    } else {
-        let value = |word| (if is_ordered { word ^ SIGN } else { word }) as i64;
-        Arc::new(Int64Array::from_iter_values(words.into_iter().map(value)))
-    };
-    cast(&array, kind).map_err(fail)
-}
-
 fn run<K: Key, const N: usize>(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome>
 where
     [u64; N]: Default,
 {
     let overflow = Arc::new(AtomicBool::new(false));
-    let operation = Words::<K, N> {
-        combine: std::array::from_fn(|i| plan.words.get(i).map_or(Combine::Count, |word| word.combine)),
-        overflow: overflow.clone(),
-        of: std::marker::PhantomData,
-    };
+    let combine: Vec<Combine> = plan.words.iter().map(|word| word.combine).collect();
+    let operation = Words::<K, N>::new(&combine, &overflow);
     let job = asked.job;
     let threads = job.budget().threads();
     // Which rows a thread reads depends on how many there are.
@@ -400,12 +240,10 @@ where
             None => Ok(vec![1; batch.num_rows()]),
         });
         let words = words.collect::<Result<Vec<_>>>()?;
-        let above_first = |&key: &u64| key.wrapping_sub(plan.keys.first);
-        if keys.iter().map(above_first).fold(0, u64::max) > plan.keys.last {
+        let Some(keys) = plan.keys.of_records::<K>(&keys) else {
             out_of_range.store(true, Ordering::Relaxed);
             return Ok(());
-        }
-        let keys: Vec<K> = keys.iter().map(|key| K::from_u64(above_first(key))).collect();
+        };
         let unused = vec![0; if words.len() < N { keys.len() } else { 0 }];
         let columns: [&[u64]; N] = std::array::from_fn(|i| words.get(i).unwrap_or(&unused).as_slice());
         sink.push_many(&keys, |row| columns.map(|words| words[row]))?;
@@ -414,44 +252,6 @@ where
         position = now.max(position);
     }
     Ok(())
-}
-
-/// Keys as unsigned numbers in the same order.
-fn key_words(array: &ArrayRef, file: &str) -> Result<Vec<u64>> {
-    let kind = array.data_type();
-    if kind.is_unsigned_integer() {
-        return words_of(array, Combine::Min, file);
-    }
-    let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
-    // Dates and times are whole numbers beneath: 32 bits go by way of their own width.
-    let narrow = is_narrow(kind);
-    let array = match kind {
-        DataType::Date32 => cast(array, &DataType::Int32).map_err(fail)?,
-        _ => array.clone(),
-    };
-    let array = cast(&array, &DataType::Int64).map_err(fail)?;
-    let flip =
-        |&value: &i64| if narrow { (value as i32 as u32 ^ (1 << 31)) as u64 } else { value as u64 ^ SIGN };
-    Ok(array.as_primitive::<Int64Type>().values().iter().map(flip).collect())
-}
-
-fn key_column<K: Key>(keys: &[K], first: u64, kind: &DataType, file: &str) -> Result<ArrayRef> {
-    let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
-    let word = |key: &K| key.to_u64().wrapping_add(first);
-    if kind.is_unsigned_integer() {
-        return column_of(keys.iter().map(word).collect(), Combine::Min, kind, file);
-    }
-    let narrow = is_narrow(kind);
-    let value = |key: &K| {
-        let word = word(key);
-        if narrow { (word as u32 ^ (1 << 31)) as i32 as i64 } else { (word ^ SIGN) as i64 }
-    };
-    let array: ArrayRef = Arc::new(Int64Array::from_iter_values(keys.iter().map(value)));
-    let array = match kind {
-        DataType::Date32 => cast(&array, &DataType::Int32).map_err(fail)?,
-        _ => array,
-    };
-    cast(&array, kind).map_err(fail)
 }
 
 fn batch<K: Key, const N: usize>(

@@ -8,12 +8,15 @@
 //! whole or not at all.
 
 mod bytes;
+mod numbers;
 mod space;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use bytes::{SortOptions, SortSummary, sort_lines, sort_records};
+pub(crate) use numbers::with_nulls;
+pub use numbers::{NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortedNumbers};
 pub use space::check_space;
 pub(crate) use space::sort_memory;
 pub use table::{SortKey, sort_table};

@@ -1,29 +1,19 @@
-//! Sorting tables: rows are encoded so that their bytes compare as their values do.
-//!
-//! ```text
-//!   row     [ frame | key columns, encoded | all other columns, encoded ]
-//! ```
-//!
-//! The encoding is that of the `arrow` crate ("row format"): comparable as bytes, with descending order and nulls last,
-//! and turned back into columns at the end.
+//! Sorting tables: rows are encoded so that their bytes compare as their values do ([`RowCodec`]).
 
 use std::path::Path;
 
 use arrow::{
-    array::ArrayRef,
     compute::SortOptions as ColumnOrder,
     datatypes::{Schema, SchemaRef},
-    record_batch::RecordBatch,
-    row::{RowConverter, SortField},
 };
 use inshore_sortreduce::rows::{
-    FramedRows, KeepAll, KeepFirst, RowConfig, RowOperation, RowShape, RowSort, RowStats, SortedRows, frame,
+    FramedRows, KeepAll, KeepFirst, RowConfig, RowOperation, RowSort, RowStats, SortedRows,
     smallest_row_memory_bytes,
 };
 use inshore_store::Job;
 
 use super::{SortOptions, SortSummary, check_space, sort_memory};
-use crate::{Error, Input, Result, TableReader, TableWriter, resume, writer::BackgroundWriter};
+use crate::{Error, Input, Result, RowCodec, TableReader, TableWriter, resume, writer::BackgroundWriter};
 
 /// A column that rows are sorted by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +27,6 @@ pub struct SortKey {
 const BATCH_ROWS: usize = 8 << 10;
 /// Bytes of encoded rows that become one batch.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Rows from which the width of all is guessed.
-const SHAPE: FramedRows = FramedRows { row_bytes_hint: 64 };
 
 /// Sorts the rows of tables (Parquet, CSV, TSV, Arrow) with the same columns by some of them, and writes them to
 /// `output`, whose ending chooses the format. Nulls come last. Rows with equal keys keep the order of the input; with
@@ -77,7 +65,7 @@ impl Table<'_> {
         let first = self.inputs.first().expect("the command line asks for one");
         let mut reader = Some(self.open(first)?);
         let schema = reader.as_ref().expect("opened above").schema().clone();
-        let mut codec = Codec::new(first.name(), &schema, self.keys, self.options.descending)?;
+        let codec = self.codec(first.name(), &schema)?;
         // The rest is for pages, batches on their way and the writer.
         let smallest = smallest_row_memory_bytes(budget.threads());
         let memory_bytes = sort_memory(budget, "sorting", 0, (3, 4), smallest)?;
@@ -88,7 +76,7 @@ impl Table<'_> {
         let config =
             RowConfig { memory_bytes, threads, keep: keep.clone(), name: "sort", ..RowConfig::default() };
         self.job.start_phase("sorting", "bytes", sizes.unwrap_or(0));
-        let mut sort = RowSort::new(self.job, SHAPE, operation, &config)?;
+        let mut sort = RowSort::new(self.job, RowCodec::SHAPE, operation, &config)?;
         let (mut sink, mut block, mut scratch) = (sort.sink(), Vec::new(), None);
         for input in self.inputs {
             let mut reader = match reader.take() {
@@ -129,6 +117,15 @@ impl Table<'_> {
         Ok(SortSummary { rows, bytes, scratch_bytes_expected: scratch.flatten(), stats })
     }
 
+    fn codec(&self, name: &str, schema: &SchemaRef) -> Result<RowCodec> {
+        let key = |key: &SortKey| {
+            let column = schema.index_of(&key.column).expect("looked for when the table was opened");
+            let descending = key.descending != self.options.descending;
+            (column, ColumnOrder { descending, nulls_first: false })
+        };
+        RowCodec::new(name, schema, &self.keys.iter().map(key).collect::<Vec<_>>())
+    }
+
     fn open(&self, input: &Input) -> Result<TableReader> {
         let input = input.clone().stopped_by(self.job.cancel());
         let reader =
@@ -153,7 +150,7 @@ impl Table<'_> {
     fn write<O: RowOperation>(
         &self,
         mut sorted: SortedRows<FramedRows, O>,
-        codec: &Codec,
+        codec: &RowCodec,
         schema: &SchemaRef,
     ) -> Result<(u64, RowStats)> {
         let mut writer = BackgroundWriter::create(self.output, schema.clone(), self.job.budget());
@@ -210,79 +207,5 @@ pub(crate) fn too_long(error: inshore_sortreduce::Error, place: &str) -> Error {
             limit,
         },
         other => other.into(),
-    }
-}
-
-/// Turns columns into rows and back.
-struct Codec {
-    name: String,
-    schema: SchemaRef,
-    keys: RowConverter,
-    others: RowConverter,
-    key_columns: Vec<usize>,
-    other_columns: Vec<usize>,
-}
-
-impl Codec {
-    fn new(name: &str, schema: &SchemaRef, keys: &[SortKey], turned: bool) -> Result<Codec> {
-        let index =
-            |key: &SortKey| schema.index_of(&key.column).expect("looked for when the table was opened");
-        let key_columns: Vec<usize> = keys.iter().map(index).collect();
-        let other_columns: Vec<usize> =
-            (0..schema.fields().len()).filter(|column| !key_columns.contains(column)).collect();
-        let kind = |column: usize| schema.field(column).data_type().clone();
-        let fields = key_columns.iter().zip(keys).map(|(&column, key)| {
-            let order = ColumnOrder { descending: key.descending != turned, nulls_first: false };
-            SortField::new_with_options(kind(column), order)
-        });
-        let others = other_columns.iter().map(|&column| SortField::new(kind(column)));
-        let fail = |error: arrow::error::ArrowError| Error::unsupported(name, error.to_string());
-        Ok(Codec {
-            keys: RowConverter::new(fields.collect()).map_err(fail)?,
-            others: RowConverter::new(others.collect()).map_err(fail)?,
-            name: name.to_string(),
-            schema: schema.clone(),
-            key_columns,
-            other_columns,
-        })
-    }
-
-    fn encode(&mut self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<()> {
-        let fail = |error: arrow::error::ArrowError| Error::unsupported(&self.name, error.to_string());
-        let columns = |columns: &[usize]| -> Vec<ArrayRef> {
-            columns.iter().map(|&column| batch.column(column).clone()).collect()
-        };
-        let keys = self.keys.convert_columns(&columns(&self.key_columns)).map_err(fail)?;
-        if self.other_columns.is_empty() {
-            keys.iter().for_each(|key| frame(key.data(), &[], out));
-            return Ok(());
-        }
-        let others = self.others.convert_columns(&columns(&self.other_columns)).map_err(fail)?;
-        keys.iter().zip(others.iter()).for_each(|(key, other)| frame(key.data(), other.data(), out));
-        Ok(())
-    }
-
-    fn decode(&self, block: &[u8]) -> Result<RecordBatch> {
-        let fail = |error: arrow::error::ArrowError| Error::damaged(&self.name, error.to_string());
-        let (keys, others) = (self.keys.parser(), self.others.parser());
-        let (mut key_rows, mut other_rows) = (Vec::new(), Vec::new());
-        let mut rest = block;
-        while let Some(len) = SHAPE.row_len(rest) {
-            let (row, after) = rest.split_at(len);
-            key_rows.push(keys.parse(SHAPE.key(row)));
-            other_rows.push(others.parse(SHAPE.rest(row)));
-            rest = after;
-        }
-        let rows = key_rows.len();
-        let mut columns: Vec<Option<ArrayRef>> = vec![None; self.schema.fields().len()];
-        let found = self.keys.convert_rows(key_rows).map_err(fail)?;
-        self.key_columns.iter().zip(found).for_each(|(&column, array)| columns[column] = Some(array));
-        if !self.other_columns.is_empty() {
-            let found = self.others.convert_rows(other_rows).map_err(fail)?;
-            self.other_columns.iter().zip(found).for_each(|(&column, array)| columns[column] = Some(array));
-        }
-        let columns: Vec<ArrayRef> = columns.into_iter().flatten().collect();
-        debug_assert!(columns.iter().all(|column| column.len() == rows));
-        RecordBatch::try_new(self.schema.clone(), columns).map_err(fail)
     }
 }

@@ -84,7 +84,8 @@ impl Waiting {
         let bytes = page.len();
         if let Some(left) = self.memory_bytes_left.checked_sub(bytes as u64) {
             self.memory_bytes_left = left;
-            return Ok(Page::InMemory(page));
+            // The library makes a page in as much memory as it takes unpacked, and would keep all of it.
+            return Ok(Page::InMemory(Bytes::copy_from_slice(&page)));
         }
         if self.file.is_none() {
             self.file = Some(tempfile::tempfile_in(&self.folder)?);

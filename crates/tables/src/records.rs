@@ -1,0 +1,141 @@
+//! Sort-reduce of records of a few words, whatever their width: what is compiled once for each is behind a trait here.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use inshore_sortreduce::{Config, Key, Sink, SortReduce, Sorted, Stats};
+use inshore_store::Job;
+
+use crate::{
+    Result,
+    words::{Combine, Words},
+};
+
+/// A sort-reduce of keys of up to 64 bits with up to [`crate::words::WORDS_MAX`] words.
+pub(crate) trait Records: Send + Sync {
+    /// Where records go; as many at a time as were configured.
+    fn sink(&self) -> Result<Box<dyn RecordSink>>;
+    /// The end; all sinks are finished.
+    fn finish(self: Box<Self>) -> Result<Box<dyn SortedRecords>>;
+}
+
+/// Takes records.
+pub(crate) trait RecordSink: Send {
+    /// As many words as keys in each column.
+    fn push(&mut self, keys: &[u64], words: &[Vec<u64>]) -> Result<()>;
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// Records in order, each key once.
+pub(crate) trait SortedRecords: Send {
+    fn next_block(&mut self) -> Result<Option<RecordBlock>>;
+    /// Whether a sum did not fit its word, so that nothing is right.
+    fn is_overflown(&self) -> bool;
+    fn stats(&self) -> Stats;
+}
+
+/// Some records in order.
+pub(crate) struct RecordBlock {
+    pub keys: Vec<u64>,
+    /// A column for each word.
+    pub words: Vec<Vec<u64>>,
+}
+
+/// Begins a sort-reduce. Narrow keys have 32 bits.
+pub(crate) fn records(
+    job: &Job,
+    is_narrow: bool,
+    combine: &[Combine],
+    config: &Config,
+) -> Result<Box<dyn Records>> {
+    match (is_narrow, combine.len()) {
+        (true, 0 | 1) => OfWords::<u32, 1>::boxed(job, combine, config),
+        (true, 2) => OfWords::<u32, 2>::boxed(job, combine, config),
+        (true, _) => OfWords::<u32, 4>::boxed(job, combine, config),
+        (false, 0 | 1) => OfWords::<u64, 1>::boxed(job, combine, config),
+        (false, 2) => OfWords::<u64, 2>::boxed(job, combine, config),
+        (false, _) => OfWords::<u64, 4>::boxed(job, combine, config),
+    }
+}
+
+struct OfWords<K: Key, const N: usize>
+where
+    [u64; N]: Default,
+{
+    reduce: SortReduce<Words<K, N>>,
+    /// Words of a record that are wanted.
+    words: usize,
+    overflow: Arc<AtomicBool>,
+}
+
+impl<K: Key, const N: usize> OfWords<K, N>
+where
+    [u64; N]: Default,
+{
+    fn boxed(job: &Job, combine: &[Combine], config: &Config) -> Result<Box<dyn Records>> {
+        let overflow = Arc::new(AtomicBool::new(false));
+        let reduce = SortReduce::new(job, Words::<K, N>::new(combine, &overflow), config)?;
+        Ok(Box::new(OfWords { reduce, words: combine.len(), overflow }))
+    }
+}
+
+impl<K: Key, const N: usize> Records for OfWords<K, N>
+where
+    [u64; N]: Default,
+{
+    fn sink(&self) -> Result<Box<dyn RecordSink>> {
+        Ok(Box::new(self.reduce.sink()?))
+    }
+
+    fn finish(self: Box<Self>) -> Result<Box<dyn SortedRecords>> {
+        let sorted = self.reduce.finish()?;
+        Ok(Box::new(OfSorted { sorted, words: self.words, overflow: self.overflow }))
+    }
+}
+
+impl<K: Key, const N: usize> RecordSink for Sink<Words<K, N>>
+where
+    [u64; N]: Default,
+{
+    fn push(&mut self, keys: &[u64], words: &[Vec<u64>]) -> Result<()> {
+        let keys: Vec<K> = keys.iter().map(|&key| K::from_u64(key)).collect();
+        let unused = vec![0; if words.len() < N { keys.len() } else { 0 }];
+        let columns: [&[u64]; N] = std::array::from_fn(|i| words.get(i).unwrap_or(&unused).as_slice());
+        Ok(self.push_many(&keys, |row| columns.map(|words| words[row]))?)
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        Ok(Sink::finish(*self)?)
+    }
+}
+
+struct OfSorted<K: Key, const N: usize>
+where
+    [u64; N]: Default,
+{
+    sorted: Sorted<Words<K, N>>,
+    words: usize,
+    overflow: Arc<AtomicBool>,
+}
+
+impl<K: Key, const N: usize> SortedRecords for OfSorted<K, N>
+where
+    [u64; N]: Default,
+{
+    fn next_block(&mut self) -> Result<Option<RecordBlock>> {
+        let Some(block) = self.sorted.next_block()? else { return Ok(None) };
+        let word = |i: usize| block.values.iter().map(|value| value[i]).collect();
+        let keys = block.keys.iter().map(|key| key.to_u64()).collect();
+        Ok(Some(RecordBlock { keys, words: (0..self.words).map(word).collect() }))
+    }
+
+    fn is_overflown(&self) -> bool {
+        self.overflow.load(Ordering::Relaxed)
+    }
+
+    fn stats(&self) -> Stats {
+        self.sorted.stats()
+    }
+}

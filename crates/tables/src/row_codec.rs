@@ -1,0 +1,105 @@
+//! Rows of tables as bytes that compare as their key columns do.
+//!
+//! ```text
+//!   row     [ frame | key columns, encoded | all other columns, encoded ]
+//! ```
+//!
+//! The encoding is that of the `arrow` crate ("row format"): comparable as bytes, in either order with nulls at either
+//! end, and turned back into columns at the end.
+
+use arrow::{
+    array::ArrayRef,
+    compute::SortOptions,
+    datatypes::SchemaRef,
+    error::ArrowError,
+    record_batch::{RecordBatch, RecordBatchOptions},
+    row::{RowConverter, SortField},
+};
+use inshore_sortreduce::rows::{FramedRows, RowShape, frame};
+
+use crate::{Error, Result};
+
+/// Turns batches of a schema into framed rows that sort by chosen columns, and back. About 20 to 50 ns for each value and
+/// direction.
+pub struct RowCodec {
+    name: String,
+    schema: SchemaRef,
+    keys: RowConverter,
+    others: RowConverter,
+    key_columns: Vec<usize>,
+    other_columns: Vec<usize>,
+}
+
+impl RowCodec {
+    /// The shape of the rows, for [`inshore_sortreduce::rows::RowSort`].
+    pub const SHAPE: FramedRows = FramedRows { row_bytes_hint: 64 };
+
+    /// For batches of `schema`, sorted by the columns `keys` in their order. Errors call them `name`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for types without an order.
+    pub fn new(name: &str, schema: &SchemaRef, keys: &[(usize, SortOptions)]) -> Result<RowCodec> {
+        let key_columns: Vec<usize> = keys.iter().map(|(column, _)| *column).collect();
+        let other_columns: Vec<usize> =
+            (0..schema.fields().len()).filter(|column| !key_columns.contains(column)).collect();
+        let kind = |column: usize| schema.field(column).data_type().clone();
+        let fields = keys.iter().map(|&(column, order)| SortField::new_with_options(kind(column), order));
+        let others = other_columns.iter().map(|&column| SortField::new(kind(column)));
+        let fail = |error: ArrowError| Error::unsupported(name, error.to_string());
+        Ok(RowCodec {
+            keys: RowConverter::new(fields.collect()).map_err(fail)?,
+            others: RowConverter::new(others.collect()).map_err(fail)?,
+            name: name.to_string(),
+            schema: schema.clone(),
+            key_columns,
+            other_columns,
+        })
+    }
+
+    /// Appends the rows of a batch to `out`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for columns that are not those of the schema.
+    pub fn encode(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<()> {
+        let fail = |error: ArrowError| Error::unsupported(&self.name, error.to_string());
+        let columns = |columns: &[usize]| -> Vec<ArrayRef> {
+            columns.iter().map(|&column| batch.column(column).clone()).collect()
+        };
+        let keys = self.keys.convert_columns(&columns(&self.key_columns)).map_err(fail)?;
+        if self.other_columns.is_empty() {
+            keys.iter().for_each(|key| frame(key.data(), &[], out));
+            return Ok(());
+        }
+        let others = self.others.convert_columns(&columns(&self.other_columns)).map_err(fail)?;
+        keys.iter().zip(others.iter()).for_each(|(key, other)| frame(key.data(), other.data(), out));
+        Ok(())
+    }
+
+    /// The batch of the whole rows in `block`.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for bytes that [`RowCodec::encode`] did not write.
+    pub fn decode(&self, block: &[u8]) -> Result<RecordBatch> {
+        let fail = |error: ArrowError| Error::damaged(&self.name, error.to_string());
+        let (keys, others) = (self.keys.parser(), self.others.parser());
+        let (mut key_rows, mut other_rows) = (Vec::new(), Vec::new());
+        let mut rest = block;
+        while let Some(len) = Self::SHAPE.row_len(rest) {
+            let (row, after) = rest.split_at(len);
+            key_rows.push(keys.parse(Self::SHAPE.key(row)));
+            other_rows.push(others.parse(Self::SHAPE.rest(row)));
+            rest = after;
+        }
+        let rows = key_rows.len();
+        let mut columns: Vec<Option<ArrayRef>> = vec![None; self.schema.fields().len()];
+        let found = self.keys.convert_rows(key_rows).map_err(fail)?;
+        self.key_columns.iter().zip(found).for_each(|(&column, array)| columns[column] = Some(array));
+        if !self.other_columns.is_empty() {
+            let found = self.others.convert_rows(other_rows).map_err(fail)?;
+            self.other_columns.iter().zip(found).for_each(|(&column, array)| columns[column] = Some(array));
+        }
+        let columns: Vec<ArrayRef> = columns.into_iter().flatten().collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(self.schema.clone(), columns, &options).map_err(fail)
+    }
+}

@@ -1,0 +1,256 @@
+//! Columns of numbers as words of 64 bits, and how sort-reduce combines these.
+
+use std::{
+    marker::PhantomData,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use arrow::{
+    array::{Array, ArrayRef, AsArray, Decimal128Array, Float64Array, Int64Array, UInt64Array},
+    compute::cast,
+    datatypes::{DataType, Decimal128Type, Float64Type, Int64Type, UInt64Type},
+};
+use inshore_sortreduce::{Key, Operation};
+
+use crate::{Error, Result};
+
+/// Words of a record at most: more would be as slow as rows are.
+pub(crate) const WORDS_MAX: usize = 4;
+
+/// How two words of one group become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Combine {
+    #[default]
+    Count,
+    AddSigned,
+    AddUnsigned,
+    AddFloat,
+    Min,
+    Max,
+    /// Of bits.
+    Or,
+}
+
+/// Which words of keys there are: `first` and as many as `last` after it. Records have what is above the first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    pub first: u64,
+    pub last: u64,
+}
+
+impl Keys {
+    pub fn all(kind: &DataType) -> Keys {
+        Keys { first: 0, last: if is_narrow(kind) { u32::MAX.into() } else { u64::MAX } }
+    }
+
+    /// From the smallest to the largest value of a type.
+    pub fn between(kind: &DataType, (min, max): (i128, i128)) -> Option<Keys> {
+        let word = |value: i128| match (kind.is_unsigned_integer(), is_narrow(kind)) {
+            (true, _) => u64::try_from(value).ok(),
+            (false, true) => i32::try_from(value).ok().map(|value| (value as u32 ^ (1 << 31)) as u64),
+            (false, false) => i64::try_from(value).ok().map(|value| value as u64 ^ SIGN),
+        };
+        let (first, last) = (word(min)?, word(max)?);
+        Some(Keys { first, last: last.checked_sub(first)? })
+    }
+
+    /// Whether records need no more than 32 bits for it.
+    pub fn is_narrow(self) -> bool {
+        self.last <= u32::MAX.into()
+    }
+
+    /// Keys as they stand in records; `None` where one lies outside.
+    pub fn of_records<K: Key>(self, keys: &[u64]) -> Option<Vec<K>> {
+        let above_first = |&key: &u64| key.wrapping_sub(self.first);
+        let inside = keys.iter().map(above_first).fold(0, u64::max) <= self.last;
+        inside.then(|| keys.iter().map(|key| K::from_u64(above_first(key))).collect())
+    }
+
+    /// For sort-reduce, which takes keys for spread over their range: where it is so wide that most of it must be empty,
+    /// it had better look at the keys.
+    pub fn range(self, rows: Option<u64>) -> Option<u64> {
+        let range = self.last.checked_add(1)?;
+        (range / KEYS_PER_ROW_MAX <= rows?).then_some(range)
+    }
+}
+
+/// A range of keys with fewer rows than one for so many is not worth knowing.
+pub(crate) const KEYS_PER_ROW_MAX: u64 = 64;
+
+/// Whether a column is a whole number behind its name.
+pub(crate) fn is_key(kind: &DataType) -> bool {
+    kind.is_integer() || matches!(kind, DataType::Date32 | DataType::Date64 | DataType::Timestamp(..))
+}
+
+pub(crate) fn is_narrow(kind: &DataType) -> bool {
+    matches!(kind.primitive_width(), Some(1 | 2 | 4))
+}
+
+/// Combines words of records with the key `K`.
+#[derive(Clone)]
+pub(crate) struct Words<K, const N: usize> {
+    combine: [Combine; N],
+    overflow: Arc<AtomicBool>,
+    of: PhantomData<K>,
+}
+
+impl<K, const N: usize> Words<K, N> {
+    /// Words beyond those that are combined count for nothing. A sum that 64 bits do not hold is noted in `overflow`.
+    pub fn new(combine: &[Combine], overflow: &Arc<AtomicBool>) -> Self {
+        let combine = std::array::from_fn(|i| combine.get(i).copied().unwrap_or_default());
+        Words { combine, overflow: overflow.clone(), of: PhantomData }
+    }
+}
+
+impl<K: Key, const N: usize> Operation for Words<K, N>
+where
+    [u64; N]: Default,
+{
+    type Key = K;
+    type Value = [u64; N];
+
+    #[inline]
+    fn combine(&self, a: [u64; N], b: [u64; N]) -> [u64; N] {
+        std::array::from_fn(|i| combine_words(self.combine[i], a[i], b[i], &self.overflow))
+    }
+
+    fn is_sound(&self) -> bool {
+        !self.overflow.load(Ordering::Relaxed)
+    }
+}
+
+#[inline(always)]
+pub(crate) fn combine_words(combine: Combine, a: u64, b: u64, overflow: &AtomicBool) -> u64 {
+    match combine {
+        Combine::Count => a + b,
+        Combine::AddSigned => {
+            let (sum, over) = (a as i64).overflowing_add(b as i64);
+            if over {
+                overflow.store(true, Ordering::Relaxed);
+            }
+            sum as u64
+        }
+        Combine::AddUnsigned => {
+            let (sum, over) = a.overflowing_add(b);
+            if over {
+                overflow.store(true, Ordering::Relaxed);
+            }
+            sum
+        }
+        Combine::AddFloat => (f64::from_bits(a) + f64::from_bits(b)).to_bits(),
+        Combine::Min => a.min(b),
+        Combine::Max => a.max(b),
+        Combine::Or => a | b,
+    }
+}
+
+pub(crate) const SIGN: u64 = 1 << 63;
+
+/// A fraction as a number in the same order: NaN is the greatest, as in SQL.
+pub(crate) fn ordered(value: f64) -> u64 {
+    total(if value.is_nan() { f64::NAN } else { value })
+}
+
+/// A fraction as a number in the total order of IEEE 754, in which negative NaN is the least.
+pub(crate) fn total(value: f64) -> u64 {
+    let bits = value.to_bits();
+    if bits & SIGN != 0 { !bits } else { bits | SIGN }
+}
+
+pub(crate) fn unordered(bits: u64) -> f64 {
+    f64::from_bits(if bits & SIGN != 0 { bits & !SIGN } else { !bits })
+}
+
+/// A column as words.
+pub(crate) fn words_of(array: &ArrayRef, combine: Combine, file: &str) -> Result<Vec<u64>> {
+    let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
+    let kind = array.data_type();
+    let is_ordered = matches!(combine, Combine::Min | Combine::Max);
+    if kind.is_floating() {
+        let array = cast(array, &DataType::Float64).map_err(fail)?;
+        let values = array.as_primitive::<Float64Type>().values().iter();
+        return Ok(if is_ordered {
+            values.map(|&v| ordered(v)).collect()
+        } else {
+            values.map(|v| v.to_bits()).collect()
+        });
+    }
+    if kind.is_unsigned_integer() {
+        let array = cast(array, &DataType::UInt64).map_err(fail)?;
+        return Ok(array.as_primitive::<UInt64Type>().values().to_vec());
+    }
+    let word = |value: i64| if is_ordered { value as u64 ^ SIGN } else { value as u64 };
+    if kind.is_decimal() {
+        let narrow = |value: Option<i128>| {
+            let value = i64::try_from(value.unwrap_or(0)).map_err(|_| {
+                Error::unsupported(file, "a decimal number that does not fit 64 bits".to_string())
+            });
+            value.map(word)
+        };
+        return array.as_primitive::<Decimal128Type>().iter().map(narrow).collect();
+    }
+    let array = cast(array, &DataType::Int64).map_err(fail)?;
+    Ok(array.as_primitive::<Int64Type>().values().iter().map(|&value| word(value)).collect())
+}
+
+/// Words as a column of a type that [`words_of`] took.
+pub(crate) fn column_of(words: Vec<u64>, combine: Combine, kind: &DataType, file: &str) -> Result<ArrayRef> {
+    let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
+    let is_ordered = matches!(combine, Combine::Min | Combine::Max);
+    let array: ArrayRef = if combine == Combine::Count || kind.is_unsigned_integer() {
+        Arc::new(UInt64Array::from(words))
+    } else if kind.is_floating() {
+        let value = |word| if is_ordered { unordered(word) } else { f64::from_bits(word) };
+        Arc::new(Float64Array::from_iter_values(words.into_iter().map(value)))
+    } else {
+        let value = |word| (if is_ordered { word ^ SIGN } else { word }) as i64;
+        if kind.is_decimal() {
+            let values = words.into_iter().map(|word| i128::from(value(word)));
+            return Ok(Arc::new(Decimal128Array::from_iter_values(values).with_data_type(kind.clone())));
+        }
+        Arc::new(Int64Array::from_iter_values(words.into_iter().map(value)))
+    };
+    cast(&array, kind).map_err(fail)
+}
+
+/// Keys as unsigned numbers in the same order.
+pub(crate) fn key_words(array: &ArrayRef, file: &str) -> Result<Vec<u64>> {
+    let kind = array.data_type();
+    if kind.is_unsigned_integer() {
+        return words_of(array, Combine::Min, file);
+    }
+    let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
+    // Dates and times are whole numbers beneath: 32 bits go by way of their own width.
+    let narrow = is_narrow(kind);
+    let array = match kind {
+        DataType::Date32 => cast(array, &DataType::Int32).map_err(fail)?,
+        _ => array.clone(),
+    };
+    let array = cast(&array, &DataType::Int64).map_err(fail)?;
+    let flip =
+        |&value: &i64| if narrow { (value as i32 as u32 ^ (1 << 31)) as u64 } else { value as u64 ^ SIGN };
+    Ok(array.as_primitive::<Int64Type>().values().iter().map(flip).collect())
+}
+
+/// Keys of records as a column.
+pub(crate) fn key_column<K: Key>(keys: &[K], first: u64, kind: &DataType, file: &str) -> Result<ArrayRef> {
+    let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
+    let word = |key: &K| key.to_u64().wrapping_add(first);
+    if kind.is_unsigned_integer() {
+        return column_of(keys.iter().map(word).collect(), Combine::Min, kind, file);
+    }
+    let narrow = is_narrow(kind);
+    let value = |key: &K| {
+        let word = word(key);
+        if narrow { (word as u32 ^ (1 << 31)) as i32 as i64 } else { (word ^ SIGN) as i64 }
+    };
+    let array: ArrayRef = Arc::new(Int64Array::from_iter_values(keys.iter().map(value)));
+    let array = match kind {
+        DataType::Date32 => cast(&array, &DataType::Int32).map_err(fail)?,
+        _ => array,
+    };
+    cast(&array, kind).map_err(fail)
+}
