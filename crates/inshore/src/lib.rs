@@ -52,6 +52,8 @@ pub use inshore_neardata as neardata;
 #[doc(inline)]
 pub use inshore_sortreduce as sortreduce;
 #[doc(inline)]
+pub use inshore_sql as sql;
+#[doc(inline)]
 pub use inshore_store as store;
 #[doc(inline)]
 pub use inshore_tables as tables;

@@ -1,0 +1,107 @@
+//! What can go wrong with a query.
+
+use datafusion::error::DataFusionError;
+
+/// The result of a query.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors of queries.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The budget or the store refused, or somebody asked to stop.
+    #[error(transparent)]
+    Store(inshore_store::Error),
+    /// A file could not be read, or the result not be written.
+    #[error(transparent)]
+    Table(inshore_tables::Error),
+    /// The query is not SQL, names what is not there, or fails on the values that it meets.
+    #[error("{0}")]
+    Query(String),
+    /// An operator that cannot go on elsewhere needs more memory than there is.
+    #[error("the query needs more memory than it was given: {0} (a larger --memory helps)")]
+    Memory(String),
+    /// The library failed in a way that is not the query's fault.
+    #[error("the query failed: {0}")]
+    Internal(String),
+}
+
+impl Error {
+    /// Whether somebody asked the job to stop.
+    pub fn is_cancelled(&self) -> bool {
+        match self {
+            Error::Store(error) => error.is_cancelled(),
+            Error::Table(error) => error.is_cancelled(),
+            _ => false,
+        }
+    }
+}
+
+impl From<inshore_store::Error> for Error {
+    fn from(error: inshore_store::Error) -> Self {
+        Error::Store(error)
+    }
+}
+
+impl From<inshore_tables::Error> for Error {
+    fn from(error: inshore_tables::Error) -> Self {
+        match error {
+            inshore_tables::Error::Store(error) => Error::Store(error),
+            other => Error::Table(other),
+        }
+    }
+}
+
+impl From<inshore_sortreduce::Error> for Error {
+    fn from(error: inshore_sortreduce::Error) -> Self {
+        inshore_tables::Error::from(error).into()
+    }
+}
+
+/// Our own errors travel through the library and come out as they were.
+impl From<Error> for DataFusionError {
+    fn from(error: Error) -> Self {
+        DataFusionError::External(Box::new(error))
+    }
+}
+
+impl From<DataFusionError> for Error {
+    fn from(error: DataFusionError) -> Self {
+        match error {
+            DataFusionError::External(source) => match source.downcast::<Error>() {
+                Ok(error) => *error,
+                Err(other) => Error::Internal(other.to_string()),
+            },
+            DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => (*inner).into(),
+            DataFusionError::Shared(inner) => from_shared(&inner),
+            DataFusionError::Collection(all) => {
+                all.into_iter().next().map_or_else(|| Error::Internal("no reason given".into()), Error::from)
+            }
+            DataFusionError::ResourcesExhausted(what) => Error::Memory(what),
+            error @ (DataFusionError::SQL(..)
+            | DataFusionError::Plan(_)
+            | DataFusionError::SchemaError(..)
+            | DataFusionError::NotImplemented(_)
+            | DataFusionError::Configuration(_)
+            | DataFusionError::ArrowError(..)
+            | DataFusionError::Execution(_)) => Error::Query(error.strip_backtrace()),
+            other => Error::Internal(other.strip_backtrace()),
+        }
+    }
+}
+
+/// An error that several streams share cannot be taken apart; what it says is kept, and its kind.
+fn from_shared(error: &DataFusionError) -> Error {
+    let DataFusionError::External(source) = error.find_root() else {
+        return match error.find_root() {
+            DataFusionError::ResourcesExhausted(what) => Error::Memory(what.clone()),
+            other => Error::Query(other.strip_backtrace()),
+        };
+    };
+    match source.downcast_ref::<Error>() {
+        Some(Error::Store(error)) if error.is_cancelled() => Error::Store(inshore_store::Error::Cancelled),
+        Some(Error::Memory(what)) => Error::Memory(what.clone()),
+        Some(error @ (Error::Table(_) | Error::Query(_))) => Error::Query(error.to_string()),
+        _ => Error::Internal(source.to_string()),
+    }
+}

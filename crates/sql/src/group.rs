@@ -1,0 +1,688 @@
+//! GROUP BY and DISTINCT in any memory.
+//!
+//! ```text
+//!   rows ──► table of groups ──(no more rows)──────────────────────────────► results
+//!                │ full
+//!                ▼
+//!            states of groups ──► sort of rows by key ──► equal keys meet ──► results
+//!                │ one key of whole numbers, states that are numbers
+//!                ▼
+//!            sort-reduce of records ──────────────────────────────────────────► results
+//! ```
+//!
+//! Groups and their states are the library's (any aggregate function works); where they do not fit, a state goes to the sort
+//! as a row and meets the other states of its key there, in order. Where a full table has shortened little, nothing
+//! is gained by one, and rows go to the sort at once.
+
+use std::sync::Arc;
+
+use arrow::{
+    array::{Array, ArrayRef, AsArray, BooleanArray, UInt32Array, new_null_array},
+    compute::{SortOptions, concat, filter_record_batch, is_not_null, is_null, take},
+    datatypes::{DataType, Field, Schema, SchemaRef},
+    record_batch::RecordBatch,
+    row::{RowConverter, SortField},
+};
+use datafusion::{
+    error::Result,
+    execution::{SendableRecordBatchStream, TaskContext},
+    logical_expr::{EmitTo, GroupsAccumulator},
+    physical_expr::{GroupsAccumulatorAdapter, aggregate::AggregateFunctionExpr},
+    physical_plan::{
+        ExecutionPlan, InputOrderMode, PhysicalExpr,
+        aggregates::{
+            AggregateExec, AggregateInputMode, AggregateMode, AggregateOutputMode, aggregate_expressions,
+            evaluate_group_by, evaluate_many,
+            group_values::{GroupValues, new_group_values},
+            order::GroupOrdering,
+        },
+        stream::RecordBatchStreamAdapter,
+    },
+};
+use futures::{StreamExt, stream};
+use inshore_sortreduce::rows::{FramedRows, KeepAll, RowConfig, RowShape, RowSort, SortedRows};
+use inshore_store::{Budget, Job};
+use inshore_tables::{NumberConfig, NumberGroups, RowCodec, SortedGroups};
+
+use crate::{
+    Error,
+    files::BATCH_ROWS,
+    memory::Claim,
+    numbers::Numbers,
+    operator::{Limits, Notes, Shared, stands_for_original},
+};
+
+/// Groups that are so few that the library's own way of keeping the first ones is used.
+pub(crate) const FEW_ROWS: usize = 20_000;
+/// Bytes of sorted rows that are turned into columns at once.
+pub(crate) const BLOCK_BYTES: usize = 512 << 10;
+/// A table of so many bytes lies in a cache.
+const CACHED_BYTES: u64 = 8 << 20;
+/// From this share of distinct keys in a full table on, the next rows go to the sort directly.
+const HARDLY_SHORTER: f64 = 0.7;
+/// The same for records of numbers, which are sorted and put together faster than they are found in a table.
+const HARDLY_SHORTER_NUMBERS: f64 = 0.05;
+
+/// Groups rows; see the module.
+#[derive(Debug)]
+pub(crate) struct Group {
+    original: Arc<dyn ExecutionPlan>,
+    shared: Shared,
+    claim: Arc<Claim>,
+    notes: Arc<Notes>,
+    plan: Arc<Plan>,
+}
+
+stands_for_original!(Group, "SortReduceGroup");
+
+/// What is the same for all partitions.
+#[derive(Debug)]
+struct Plan {
+    aggregate: AggregateExec,
+    arguments: Vec<Vec<Arc<dyn PhysicalExpr>>>,
+    is_raw: bool,
+    group_schema: SchemaRef,
+    /// Keys, then the states of all functions.
+    state_schema: SchemaRef,
+    /// How many columns each function's state has.
+    state_columns: Vec<usize>,
+    numbers: Option<Numbers>,
+    schema: SchemaRef,
+}
+
+/// Whether rows with such columns can be turned into bytes and back.
+pub(crate) fn is_sortable(schema: &Schema) -> bool {
+    schema.fields().iter().all(|field| {
+        let kind = field.data_type();
+        let is_changed = matches!(kind, DataType::Dictionary(..) | DataType::RunEndEncoded(..));
+        !is_changed && RowConverter::supports_fields(&[SortField::new(kind.clone())])
+    })
+}
+
+impl Group {
+    pub fn instead_of(
+        node: &Arc<dyn ExecutionPlan>,
+        shared: &Shared,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let Some(aggregate) = node.downcast_ref::<AggregateExec>() else { return Ok(None) };
+        let is_limited = aggregate.limit_options().is_some_and(|limit| limit.limit() <= FEW_ROWS);
+        if aggregate.mode().output_mode() == AggregateOutputMode::Partial
+            || aggregate.group_expr().is_true_no_grouping()
+            || *aggregate.input_order_mode() != InputOrderMode::Linear
+            || is_limited
+        {
+            return Ok(None);
+        }
+        let Some(plan) = Plan::new(aggregate)? else { return Ok(None) };
+        let operator = plan.name();
+        let partitions = aggregate.input().properties().partitioning.partition_count();
+        Ok(Some(Arc::new(Group {
+            original: node.clone(),
+            shared: shared.clone(),
+            claim: shared.memory.expect(partitions, 1),
+            notes: shared.notes(operator),
+            plan: Arc::new(plan),
+        })))
+    }
+
+    fn run(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let input = self.plan.aggregate.input().execute(partition, context)?;
+        let grouping = Grouping {
+            input: Some(input),
+            plan: self.plan.clone(),
+            claim: self.claim.clone(),
+            job: self.shared.job.clone(),
+            limits: self.shared.limits,
+            notes: self.notes.clone(),
+            part: None,
+            table: None,
+            sort: None,
+            is_direct: false,
+            rows_in: 0,
+            giving: None,
+        };
+        let batches = stream::try_unfold(grouping, |mut grouping| async move {
+            Ok(grouping.next().await?.map(|batch| (batch, grouping)))
+        });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.plan.schema.clone(), batches)))
+    }
+}
+
+impl Plan {
+    fn new(aggregate: &AggregateExec) -> Result<Option<Plan>> {
+        let mode: &AggregateMode = aggregate.mode();
+        let is_raw = mode.input_mode() == AggregateInputMode::Raw;
+        let input = aggregate.input().schema();
+        let group_schema = aggregate.group_expr().group_schema(&input)?;
+        let keys = group_schema.fields().len();
+        let functions = aggregate.aggr_expr();
+        let arguments = aggregate_expressions(functions, mode, aggregate.group_expr().num_group_exprs())?;
+        let mut fields: Vec<Arc<Field>> = group_schema.fields().to_vec();
+        let mut state_columns = Vec::new();
+        for function in functions {
+            let state = function.state_fields()?;
+            state_columns.push(state.len());
+            fields.extend(state);
+        }
+        // Rows know nulls, whatever a field says of itself.
+        let fields: Vec<Field> = fields
+            .iter()
+            .enumerate()
+            .map(|(index, field)| Field::new(format!("{index}"), field.data_type().clone(), true))
+            .collect();
+        let state_schema = Arc::new(Schema::new(fields));
+        let schema = aggregate.schema();
+        let is_plain = schema.fields().len() == keys + functions.len();
+        if !is_plain || !is_sortable(&state_schema) {
+            return Ok(None);
+        }
+        let kinds: Vec<_> = state_schema.fields().iter().map(|field| field.data_type().clone()).collect();
+        let numbers = Numbers::of(aggregate, &kinds[..keys], &kinds[keys..])?;
+        let aggregate = aggregate.clone();
+        Ok(Some(Plan {
+            aggregate,
+            arguments,
+            is_raw,
+            group_schema,
+            state_schema,
+            state_columns,
+            numbers,
+            schema,
+        }))
+    }
+
+    fn functions(&self) -> &[Arc<AggregateFunctionExpr>] {
+        self.aggregate.aggr_expr()
+    }
+
+    fn accumulators(&self) -> Result<Vec<Box<dyn GroupsAccumulator>>> {
+        let make = |function: &Arc<AggregateFunctionExpr>| -> Result<Box<dyn GroupsAccumulator>> {
+            if function.groups_accumulator_supported() {
+                return function.create_groups_accumulator();
+            }
+            let function = function.clone();
+            Ok(Box::new(GroupsAccumulatorAdapter::new(move || function.create_accumulator())))
+        };
+        self.functions().iter().map(make).collect()
+    }
+
+    /// What people call it.
+    fn name(&self) -> String {
+        let names = self.group_schema.fields().iter().map(|field| field.name().as_str());
+        format!("GROUP BY {}", names.collect::<Vec<_>>().join(", "))
+    }
+
+    fn key_count(&self) -> usize {
+        self.group_schema.fields().len()
+    }
+
+    /// The results of groups whose states were added to the functions, after their keys.
+    fn results(
+        &self,
+        mut columns: Vec<ArrayRef>,
+        functions: &mut [Box<dyn GroupsAccumulator>],
+        which: EmitTo,
+    ) -> Result<RecordBatch> {
+        for function in functions {
+            columns.push(function.evaluate(which)?);
+        }
+        Ok(RecordBatch::try_new(self.schema.clone(), columns)?)
+    }
+
+    /// Adds states, of which each belongs to the group at its place, to the functions.
+    fn merge(
+        &self,
+        functions: &mut [Box<dyn GroupsAccumulator>],
+        mut states: &[ArrayRef],
+        places: &[usize],
+        groups: usize,
+    ) -> Result<()> {
+        for (function, &count) in functions.iter_mut().zip(&self.state_columns) {
+            let (own, rest) = states.split_at(count);
+            function.merge_batch(own, places, groups)?;
+            states = rest;
+        }
+        Ok(())
+    }
+
+    /// For each grouping set the keys of all rows, then the arguments of all functions, then their filters.
+    fn evaluate(&self, batch: &RecordBatch) -> Result<Evaluated> {
+        let keys = evaluate_group_by(self.aggregate.group_expr(), batch)?;
+        let arguments = evaluate_many(&self.arguments, batch)?;
+        let filter = |filter: &Option<Arc<dyn PhysicalExpr>>| match filter {
+            Some(filter) if self.is_raw => {
+                let chosen = filter.evaluate(batch)?.into_array(batch.num_rows())?;
+                Ok(Some(chosen.as_boolean().clone()))
+            }
+            _ => Ok(None),
+        };
+        let filters = self.aggregate.filter_expr().iter().map(filter).collect::<Result<_>>()?;
+        Ok(Evaluated { keys, arguments, filters })
+    }
+}
+
+struct Evaluated {
+    keys: Vec<Vec<ArrayRef>>,
+    arguments: Vec<Vec<ArrayRef>>,
+    filters: Vec<Option<BooleanArray>>,
+}
+
+/// Groups in memory.
+struct Table {
+    keys: Box<dyn GroupValues>,
+    functions: Vec<Box<dyn GroupsAccumulator>>,
+    places: Vec<usize>,
+    rows: u64,
+}
+
+impl Table {
+    fn new(plan: &Plan) -> Result<Table> {
+        let keys = new_group_values(plan.group_schema.clone(), &GroupOrdering::None)?;
+        Ok(Table { keys, functions: plan.accumulators()?, places: Vec::new(), rows: 0 })
+    }
+
+    fn add(&mut self, plan: &Plan, rows: &Evaluated) -> Result<()> {
+        for keys in &rows.keys {
+            self.keys.intern(keys, &mut self.places)?;
+            self.rows += self.places.len() as u64;
+            let all = self.keys.len();
+            for ((function, values), filter) in
+                self.functions.iter_mut().zip(&rows.arguments).zip(&rows.filters)
+            {
+                match plan.is_raw {
+                    true => function.update_batch(values, &self.places, filter.as_ref(), all)?,
+                    false => function.merge_batch(values, &self.places, all)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        let functions: usize = self.functions.iter().map(|function| function.size()).sum();
+        self.keys.size() + functions + self.places.capacity() * 8
+    }
+
+    fn is_hardly_shorter(&self, plan: &Plan) -> bool {
+        let hardly = if plan.numbers.is_some() { HARDLY_SHORTER_NUMBERS } else { HARDLY_SHORTER };
+        self.keys.len() as f64 > hardly * self.rows as f64
+    }
+
+    /// All groups with their states; the table is empty then.
+    fn take_states(&mut self, plan: &Plan) -> Result<RecordBatch> {
+        let mut columns = self.keys.emit(EmitTo::All)?;
+        for function in &mut self.functions {
+            columns.extend(function.state(EmitTo::All)?);
+        }
+        self.rows = 0;
+        Ok(RecordBatch::try_new(plan.state_schema.clone(), columns)?)
+    }
+
+    fn results(mut self, plan: &Plan) -> Result<RecordBatch> {
+        let columns = self.keys.emit(EmitTo::All)?;
+        plan.results(columns, &mut self.functions, EmitTo::All)
+    }
+}
+
+/// One partition at work.
+struct Grouping {
+    input: Option<SendableRecordBatchStream>,
+    plan: Arc<Plan>,
+    claim: Arc<Claim>,
+    job: Job,
+    limits: Limits,
+    notes: Arc<Notes>,
+    part: Option<Budget>,
+    table: Option<Table>,
+    sort: Option<Sort>,
+    /// Rows go past the table.
+    is_direct: bool,
+    rows_in: u64,
+    giving: Option<Giving>,
+}
+
+/// States on their way into a sort.
+enum Sort {
+    Rows(Box<StatesAsRows>),
+    Numbers(Box<StatesAsNumbers>),
+}
+
+struct StatesAsRows {
+    codec: RowCodec,
+    rows: RowSort<FramedRows, KeepAll>,
+    block: Vec<u8>,
+}
+
+struct StatesAsNumbers {
+    groups: NumberGroups,
+    of_null: OfNull,
+}
+
+impl Sort {
+    /// Adds some states.
+    fn add(&mut self, plan: &Plan, states: &RecordBatch) -> Result<()> {
+        match self {
+            Sort::Rows(sort) => {
+                sort.block.clear();
+                sort.codec.encode(states, &mut sort.block).map_err(Error::from)?;
+                sort.rows.write(&sort.block).map_err(Error::from)?;
+            }
+            Sort::Numbers(sort) => {
+                let states = sort.of_null.take(plan, states)?;
+                sort.groups.add(states.column(0), &states.columns()[1..]).map_err(Error::from)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The group whose key is null: a record cannot say so.
+#[derive(Default)]
+struct OfNull(Option<Vec<Box<dyn GroupsAccumulator>>>);
+
+impl OfNull {
+    /// Takes what has no key; gives the other rows.
+    fn take(&mut self, plan: &Plan, states: &RecordBatch) -> Result<RecordBatch> {
+        let key = states.column(0);
+        if key.null_count() == 0 {
+            return Ok(states.clone());
+        }
+        let without = filter_record_batch(states, &is_null(key)?)?;
+        if self.0.is_none() {
+            self.0 = Some(plan.accumulators()?);
+        }
+        let functions = self.0.as_mut().expect("set above");
+        plan.merge(functions, &without.columns()[1..], &vec![0; without.num_rows()], 1)?;
+        Ok(filter_record_batch(states, &is_not_null(key)?)?)
+    }
+
+    /// Its result, once.
+    fn result(&mut self, plan: &Plan) -> Result<Option<RecordBatch>> {
+        let Some(mut functions) = self.0.take() else { return Ok(None) };
+        let key = new_null_array(plan.group_schema.field(0).data_type(), 1);
+        plan.results(vec![key], &mut functions, EmitTo::All).map(Some)
+    }
+}
+
+enum Giving {
+    /// Results that were made at once, and how many were given.
+    Memory(RecordBatch, usize),
+    Sorted(Box<Merging>),
+    Numbers(Box<Numbered>),
+}
+
+impl Grouping {
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        while let Some(input) = &mut self.input {
+            match input.next().await.transpose()? {
+                Some(batch) if batch.num_rows() > 0 => self.add(&batch)?,
+                Some(_) => {}
+                None => {
+                    self.input = None;
+                    self.finish()?;
+                }
+            }
+        }
+        let batch = match &mut self.giving {
+            None => None,
+            Some(Giving::Memory(all, given)) => {
+                let rows = BATCH_ROWS.min(all.num_rows() - *given);
+                *given += rows;
+                (rows > 0).then(|| all.slice(*given - rows, rows))
+            }
+            Some(Giving::Sorted(merging)) => merging.next()?,
+            Some(Giving::Numbers(numbered)) => numbered.next()?,
+        };
+        if batch.is_none() {
+            (self.giving, self.part) = (None, None);
+        }
+        Ok(batch)
+    }
+
+    fn part(&mut self) -> Result<Budget> {
+        if self.part.is_none() {
+            self.part = Some(self.claim.take("grouping").map_err(Error::from)?);
+        }
+        Ok(self.part.clone().expect("set above"))
+    }
+
+    fn add(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.job.check_cancelled().map_err(Error::from)?;
+        self.rows_in += batch.num_rows() as u64;
+        let limit = (self.part()?.memory_bytes() / 2).min(self.limits.table_bytes.unwrap_or(u64::MAX));
+        let plan = self.plan.clone();
+        let rows = plan.evaluate(batch)?;
+        if self.is_direct {
+            return self.sort_rows(&rows);
+        }
+        if self.table.is_none() {
+            self.table = Some(Table::new(&plan)?);
+        }
+        let table = self.table.as_mut().expect("set above");
+        table.add(&plan, &rows)?;
+        let bytes = table.bytes() as u64;
+        let is_hardly_shorter = table.is_hardly_shorter(&plan);
+        // Numbers are sorted faster than they are found in a table that no cache holds, if it shortens them little.
+        let limit = if plan.numbers.is_some() && is_hardly_shorter { limit.min(CACHED_BYTES) } else { limit };
+        if bytes <= limit {
+            return Ok(());
+        }
+        self.is_direct = is_hardly_shorter;
+        self.sort_table()
+    }
+
+    /// Moves the table into the sort.
+    fn sort_table(&mut self) -> Result<()> {
+        let Some(mut table) = self.table.take() else { return Ok(()) };
+        let states = table.take_states(&self.plan)?;
+        drop(table);
+        self.sort_states(&states)
+    }
+
+    /// Rows that did not go through a table, as states of one row each.
+    fn sort_rows(&mut self, rows: &Evaluated) -> Result<()> {
+        for keys in &rows.keys {
+            let mut columns = keys.clone();
+            if self.plan.is_raw {
+                let functions = self.plan.accumulators()?;
+                for ((function, values), filter) in functions.iter().zip(&rows.arguments).zip(&rows.filters) {
+                    columns.extend(function.convert_to_state(values, filter.as_ref())?);
+                }
+            } else {
+                columns.extend(rows.arguments.iter().flatten().cloned());
+            }
+            self.sort_states(&RecordBatch::try_new(self.plan.state_schema.clone(), columns)?)?;
+        }
+        Ok(())
+    }
+
+    fn sort_states(&mut self, states: &RecordBatch) -> Result<()> {
+        if self.sort.is_none() {
+            self.sort = Some(self.new_sort()?);
+        }
+        let sort = self.sort.as_mut().expect("set above");
+        for start in (0..states.num_rows()).step_by(BATCH_ROWS) {
+            sort.add(&self.plan, &states.slice(start, BATCH_ROWS.min(states.num_rows() - start)))?;
+        }
+        Ok(())
+    }
+
+    fn new_sort(&mut self) -> Result<Sort> {
+        let part = self.part()?;
+        let memory_bytes = part.memory_bytes() / 2;
+        let job = self.job.within(part);
+        let plan = &self.plan;
+        if let Some(numbers) = &plan.numbers
+            && memory_bytes >= NumberGroups::smallest_memory_bytes()
+        {
+            let partitions = plan.aggregate.input().properties().partitioning.partition_count() as u64;
+            let config = NumberConfig {
+                range: numbers.range,
+                rows: numbers.rows.map(|rows| rows / partitions),
+                memory_bytes,
+                chunk_bytes: self.limits.arena_bytes,
+            };
+            let name = plan.name();
+            let groups = NumberGroups::new(&job, &name, &numbers.key, &numbers.states, &config);
+            let groups = groups.map_err(Error::from)?;
+            return Ok(Sort::Numbers(Box::new(StatesAsNumbers { groups, of_null: OfNull::default() })));
+        }
+        let keys: Vec<_> = (0..plan.key_count()).map(|column| (column, SortOptions::default())).collect();
+        let codec = RowCodec::new("GROUP BY", &plan.state_schema, &keys).map_err(Error::from)?;
+        let arena_bytes = self.limits.arena_bytes;
+        let config =
+            RowConfig { memory_bytes, threads: 1, arena_bytes, name: "group", ..RowConfig::default() };
+        let rows = RowSort::new(&job, RowCodec::SHAPE, KeepAll, &config).map_err(Error::from)?;
+        Ok(Sort::Rows(Box::new(StatesAsRows { codec, rows, block: Vec::new() })))
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if self.sort.is_some() {
+            self.sort_table()?;
+        }
+        match self.sort.take() {
+            Some(Sort::Rows(sort)) => {
+                let StatesAsRows { codec, rows, .. } = *sort;
+                let sorted = rows.finish().map_err(Error::from)?;
+                self.notes.went("sort-reduce", self.rows_in);
+                self.notes.sorted(&sorted.stats());
+                let merging = Merging::new(self.plan.clone(), codec, sorted)?;
+                self.giving = Some(Giving::Sorted(Box::new(merging)));
+            }
+            Some(Sort::Numbers(sort)) => {
+                let StatesAsNumbers { groups, of_null } = *sort;
+                let sorted = groups.finish().map_err(Error::from)?;
+                self.notes.went("sort-reduce of numbers", self.rows_in);
+                self.notes.reduced(&sorted.stats());
+                let functions = self.plan.accumulators()?;
+                let numbered = Numbered { plan: self.plan.clone(), sorted, functions, of_null, giving: None };
+                self.giving = Some(Giving::Numbers(Box::new(numbered)));
+            }
+            None => {
+                self.notes.went("in memory", self.rows_in);
+                if let Some(table) = self.table.take() {
+                    self.giving = Some(Giving::Memory(table.results(&self.plan)?, 0));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Groups that sort-reduce has put together already.
+struct Numbered {
+    plan: Arc<Plan>,
+    sorted: SortedGroups,
+    functions: Vec<Box<dyn GroupsAccumulator>>,
+    of_null: OfNull,
+    /// A batch of which so many rows were given.
+    giving: Option<(RecordBatch, usize)>,
+}
+
+impl Numbered {
+    fn next(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some((batch, given)) = &mut self.giving {
+                let rows = BATCH_ROWS.min(batch.num_rows() - *given);
+                if rows > 0 {
+                    *given += rows;
+                    return Ok(Some(batch.slice(*given - rows, rows)));
+                }
+            }
+            let Some(mut columns) = self.sorted.next_columns().map_err(Error::from)? else {
+                self.giving = None;
+                return self.of_null.result(&self.plan);
+            };
+            let states = columns.split_off(1);
+            let places: Vec<usize> = (0..columns[0].len()).collect();
+            self.plan.merge(&mut self.functions, &states, &places, places.len())?;
+            let batch = self.plan.results(columns, &mut self.functions, EmitTo::All)?;
+            self.giving = Some((batch, 0));
+        }
+    }
+}
+
+/// Sorted states, of which those with equal keys are put together.
+struct Merging {
+    plan: Arc<Plan>,
+    codec: RowCodec,
+    sorted: SortedRows<FramedRows, KeepAll>,
+    functions: Vec<Box<dyn GroupsAccumulator>>,
+    block: Vec<u8>,
+    /// The key of the last row, as bytes and as columns of one row: more of it may come.
+    open: Option<(Vec<u8>, Vec<ArrayRef>)>,
+    ended: bool,
+}
+
+impl Merging {
+    fn new(plan: Arc<Plan>, codec: RowCodec, sorted: SortedRows<FramedRows, KeepAll>) -> Result<Merging> {
+        let functions = plan.accumulators()?;
+        Ok(Merging { plan, codec, sorted, functions, block: Vec::new(), open: None, ended: false })
+    }
+
+    fn next(&mut self) -> Result<Option<RecordBatch>> {
+        while !self.ended {
+            self.block.clear();
+            self.sorted.append(&mut self.block, BLOCK_BYTES).map_err(Error::from)?;
+            let batch = if self.block.is_empty() { self.close()? } else { self.merge()? };
+            if let Some(batch) = batch.filter(|batch| batch.num_rows() > 0) {
+                return Ok(Some(batch));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last group.
+    fn close(&mut self) -> Result<Option<RecordBatch>> {
+        self.ended = true;
+        let Some((_, keys)) = self.open.take() else { return Ok(None) };
+        self.plan.results(keys, &mut self.functions, EmitTo::All).map(Some)
+    }
+
+    /// Adds a block; gives the groups that end in it.
+    fn merge(&mut self) -> Result<Option<RecordBatch>> {
+        let rows = self.codec.decode(&self.block).map_err(Error::from)?;
+        let mut places = Vec::with_capacity(rows.num_rows());
+        // The first row of each group that begins in this block.
+        let mut firsts: Vec<u32> = Vec::new();
+        let was_open = self.open.is_some();
+        let mut last: Option<&[u8]> = self.open.as_ref().map(|(key, _)| &key[..]);
+        let mut rest = &self.block[..];
+        while let Some(len) = RowCodec::SHAPE.row_len(rest) {
+            let (row, after) = rest.split_at(len);
+            let key = RowCodec::SHAPE.key(row);
+            if last != Some(key) {
+                firsts.push(places.len() as u32);
+                last = Some(key);
+            }
+            places.push(firsts.len() + usize::from(was_open) - 1);
+            rest = after;
+        }
+        let groups = firsts.len() + usize::from(was_open);
+        let states = &rows.columns()[self.plan.key_count()..];
+        self.plan.merge(&mut self.functions, states, &places, groups)?;
+        let open_key = last.expect("a block has rows").to_vec();
+        let firsts = UInt32Array::from(firsts);
+        let begun = rows.columns()[..self.plan.key_count()].iter().map(|keys| Ok(take(keys, &firsts, None)?));
+        let begun = begun.collect::<Result<Vec<ArrayRef>>>()?;
+        let keys = match self.open.take() {
+            None => begun,
+            Some((_, open)) => {
+                let join =
+                    |(open, begun): (&ArrayRef, &ArrayRef)| Ok(concat(&[open.as_ref(), begun.as_ref()])?);
+                open.iter().zip(&begun).map(join).collect::<Result<_>>()?
+            }
+        };
+        let ended = groups - 1;
+        // A copy of its own: a slice would keep the block's columns.
+        let last_row = UInt32Array::from(vec![ended as u32]);
+        let open =
+            keys.iter().map(|keys| Ok(take(keys, &last_row, None)?)).collect::<Result<Vec<ArrayRef>>>()?;
+        self.open = Some((open_key, open));
+        if ended == 0 {
+            return Ok(None);
+        }
+        let keys = keys.iter().map(|keys| keys.slice(0, ended)).collect();
+        self.plan.results(keys, &mut self.functions, EmitTo::First(ended)).map(Some)
+    }
+}

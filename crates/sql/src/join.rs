@@ -1,0 +1,320 @@
+//! Equi-joins in any memory.
+//!
+//! ```text
+//!   left ──► gathered ──(it ends, and fits)──► hash join with right, as the library does it
+//!               │ full
+//!               ▼
+//!            sorted ──┐
+//!   right ─► sorted ──┴──► merged
+//! ```
+
+use std::sync::Arc;
+
+use arrow::{compute::SortOptions, datatypes::SchemaRef, record_batch::RecordBatch};
+use datafusion::{
+    common::{
+        JoinSide,
+        tree_node::{Transformed, TreeNode},
+        utils::memory::get_record_batch_memory_size,
+    },
+    error::Result,
+    execution::{
+        SendableRecordBatchStream, TaskContext,
+        memory_pool::UnboundedMemoryPool,
+        runtime_env::{RuntimeEnv, RuntimeEnvBuilder},
+    },
+    physical_expr::{LexOrdering, PhysicalSortExpr, expressions::Column},
+    physical_plan::{
+        ExecutionPlan, PhysicalExpr,
+        joins::{HashJoinExec, HashJoinExecBuilder, PartitionMode, SortMergeJoinExec, utils::JoinFilter},
+        stream::RecordBatchStreamAdapter,
+    },
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use inshore_store::Reservation;
+
+use crate::{
+    Error,
+    memory::Claim,
+    once::Once,
+    operator::{Notes, Shared, stands_for_original},
+    order::{Keys, sorted},
+};
+
+/// What the library's table takes of memory for each row of the left side, beyond the rows.
+const TABLE_BYTES_A_ROW: u64 = 40;
+
+/// Joins; see the module.
+#[derive(Debug)]
+pub(crate) struct Join {
+    original: Arc<dyn ExecutionPlan>,
+    shared: Shared,
+    claim: Arc<Claim>,
+    notes: Arc<Notes>,
+    sides: Arc<Sides>,
+}
+
+stands_for_original!(Join, "SortReduceJoin");
+
+/// What both sides are sorted by, and in which order the result is expected.
+#[derive(Debug)]
+struct Sides {
+    left: Arc<Keys>,
+    right: Arc<Keys>,
+    options: Vec<SortOptions>,
+    result: Option<Arc<Keys>>,
+    partitions: usize,
+}
+
+impl Sides {
+    /// Sorts of one partition.
+    fn sorts(&self) -> usize {
+        if self.result.is_some() { 3 } else { 2 }
+    }
+}
+
+impl Join {
+    pub fn instead_of(
+        node: &Arc<dyn ExecutionPlan>,
+        shared: &Shared,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let Some(join) = node.downcast_ref::<HashJoinExec>() else { return Ok(None) };
+        let partitions = |side: &Arc<dyn ExecutionPlan>| side.properties().partitioning.partition_count();
+        let (left, right) = (partitions(join.left()), partitions(join.right()));
+        // Where one left side serves all of the right one it is small, and NOT IN looks at nulls of both sides at once.
+        if left != right
+            || (*join.partition_mode() != PartitionMode::Partitioned && left != 1)
+            || join.null_aware
+        {
+            return Ok(None);
+        }
+        let keys =
+            |side: &Arc<dyn ExecutionPlan>, keys: Vec<Arc<dyn PhysicalExpr>>| -> Result<Option<Arc<Keys>>> {
+                let order =
+                    keys.into_iter().map(|expr| PhysicalSortExpr { expr, options: SortOptions::default() });
+                let Some(order) = LexOrdering::new(order) else { return Ok(None) };
+                let keys = Keys::new(&side.schema(), &order)?;
+                Ok(keys.is_sortable().then(|| Arc::new(keys)))
+            };
+        let (on_left, on_right) = join.on().iter().cloned().unzip();
+        let (Some(by_left), Some(by_right)) = (keys(join.left(), on_left)?, keys(join.right(), on_right)?)
+        else {
+            return Ok(None);
+        };
+        let result = match node.properties().output_ordering() {
+            Some(order) => Some(Arc::new(Keys::new(&node.schema(), order)?)),
+            None => None,
+        };
+        if result.as_ref().is_some_and(|result| !result.is_sortable()) {
+            return Ok(None);
+        }
+        let on: Vec<String> = join.on().iter().map(|(left, right)| format!("{left} = {right}")).collect();
+        let sides = Sides {
+            left: by_left,
+            right: by_right,
+            options: vec![SortOptions::default(); join.on().len()],
+            partitions: left,
+            result,
+        };
+        Ok(Some(Arc::new(Join {
+            original: node.clone(),
+            shared: shared.clone(),
+            claim: shared.memory.expect(left, sides.sorts()),
+            notes: shared.notes(format!("{} JOIN ON {}", join.join_type(), on.join(" AND "))),
+            sides: Arc::new(sides),
+        })))
+    }
+
+    fn join(&self) -> &HashJoinExec {
+        self.original.downcast_ref::<HashJoinExec>().expect("looked at when it was replaced")
+    }
+
+    fn run(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let schema = self.original.schema();
+        let gathering = Gathering {
+            left: self.join().left().execute(partition, context.clone())?,
+            right: self.join().right().execute(partition, context.clone())?,
+            original: self.original.clone(),
+            shared: self.shared.clone(),
+            claim: self.claim.clone(),
+            notes: self.notes.clone(),
+            sides: self.sides.clone(),
+            context,
+            schema: schema.clone(),
+        };
+        let joined = stream::once(gathering.join()).try_flatten();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, joined)))
+    }
+}
+
+/// One partition that gathers its left side.
+struct Gathering {
+    left: SendableRecordBatchStream,
+    right: SendableRecordBatchStream,
+    original: Arc<dyn ExecutionPlan>,
+    shared: Shared,
+    claim: Arc<Claim>,
+    notes: Arc<Notes>,
+    sides: Arc<Sides>,
+    context: Arc<TaskContext>,
+    schema: SchemaRef,
+}
+
+impl Gathering {
+    async fn join(mut self) -> Result<SendableRecordBatchStream> {
+        let memory = self.claim.memory().clone();
+        let mut held = memory.nothing("one side of a join").map_err(Error::from)?;
+        let most = self.shared.job.budget().memory_bytes() / 2 / self.sides.partitions as u64;
+        let most = most.min(self.shared.limits.table_bytes.unwrap_or(u64::MAX));
+        let mut gathered: Vec<RecordBatch> = Vec::new();
+        let mut rows = 0;
+        while let Some(batch) = self.left.next().await.transpose()? {
+            self.shared.job.check_cancelled().map_err(Error::from)?;
+            if batch.num_rows() == 0 {
+                continue;
+            }
+            rows += batch.num_rows() as u64;
+            // It is copied into one piece before it is used.
+            let bytes = 2 * get_record_batch_memory_size(&batch) as u64;
+            let bytes = bytes + TABLE_BYTES_A_ROW * batch.num_rows() as u64;
+            gathered.push(batch);
+            if held.bytes() + bytes > most || !memory.hold(&mut held, bytes) {
+                return self.merge(gathered, held);
+            }
+        }
+        self.claim.drop_floor();
+        self.notes.went("hash join", rows);
+        self.hash(gathered, held)
+    }
+
+    /// The library's hash join, with the left side from memory.
+    fn hash(self, gathered: Vec<RecordBatch>, held: Reservation) -> Result<SendableRecordBatchStream> {
+        let left_schema = self.left.schema();
+        drop(self.left);
+        let left = stream::iter(gathered.into_iter().map(Ok));
+        let left = Once::plan(Box::pin(RecordBatchStreamAdapter::new(left_schema, left)));
+        let join = self.original.downcast_ref::<HashJoinExec>().expect("looked at when it was replaced");
+        let join = HashJoinExecBuilder::from(join)
+            .with_new_children(vec![left, Once::plan(self.right)])?
+            .with_partition_mode(PartitionMode::Partitioned)
+            .reset_state()
+            .recompute_properties()
+            .build()?;
+        // What it takes is reserved already.
+        let runtime = RuntimeEnvBuilder::from_runtime_env(&self.context.runtime_env())
+            .with_memory_pool(Arc::new(UnboundedMemoryPool::default()))
+            .build_arc()?;
+        let joined = join.execute(0, Arc::new(with_runtime(&self.context, runtime)))?;
+        Ok(keeping(self.schema, joined, held))
+    }
+
+    /// Sorts both sides and merges them.
+    fn merge(self, gathered: Vec<RecordBatch>, held: Reservation) -> Result<SendableRecordBatchStream> {
+        drop(held);
+        let join = self.original.downcast_ref::<HashJoinExec>().expect("looked at when it was replaced");
+        let part = self.claim.take("sorting both sides of a join").map_err(Error::from)?;
+        let share = part.memory_bytes() / self.sides.sorts() as u64;
+        let notes = self.notes.clone();
+        let sort = |rows: SendableRecordBatchStream, keys: &Arc<Keys>| {
+            let (part, notes) = (part.clone(), notes.clone());
+            let memory = move || part.part(share, 1, "sorting one side of a join");
+            sorted(&self.shared, rows, keys, None, memory, move |sorted, rows| {
+                notes.went("sort-merge join", rows);
+                notes.sorted(&sorted.stats());
+            })
+        };
+        let left_schema = self.left.schema();
+        let left = stream::iter(gathered.into_iter().map(Ok)).chain(self.left);
+        let left = sort(Box::pin(RecordBatchStreamAdapter::new(left_schema, left)), &self.sides.left);
+        let right = sort(self.right, &self.sides.right);
+        let merged = SortMergeJoinExec::try_new(
+            Once::plan(left),
+            Once::plan(right),
+            join.on().to_vec(),
+            join.filter().map(left_first).transpose()?,
+            *join.join_type(),
+            self.sides.options.clone(),
+            join.null_equality(),
+        )?;
+        let merged = merged.execute(0, self.context.clone())?;
+        let (schema, projection) = (self.schema.clone(), join.projection.clone());
+        let project = move |batch: RecordBatch| {
+            let columns = match &projection {
+                Some(projection) => projection.iter().map(|&index| batch.column(index).clone()).collect(),
+                None => batch.columns().to_vec(),
+            };
+            let options =
+                arrow::record_batch::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+            Ok(RecordBatch::try_new_with_options(schema.clone(), columns, &options)?)
+        };
+        let merged = merged.map(move |batch| batch.and_then(&project));
+        let merged: SendableRecordBatchStream =
+            Box::pin(RecordBatchStreamAdapter::new(self.schema.clone(), merged));
+        let merged = match &self.sides.result {
+            Some(order) => sort(merged, order),
+            None => merged,
+        };
+        Ok(limited(self.schema, merged, join.fetch()))
+    }
+}
+
+/// The same filter, with the columns of the left side before those of the right. The library's merge join takes them to be so
+/// (`get_filter_columns` in DataFusion 55.2), and they are not where its planner changed the sides.
+fn left_first(filter: &JoinFilter) -> Result<JoinFilter> {
+    let indices = filter.column_indices();
+    let mut order: Vec<usize> = (0..indices.len()).collect();
+    order.sort_by_key(|&place| indices[place].side != JoinSide::Left);
+    let moved = |expr: Arc<dyn PhysicalExpr>| {
+        let Some(column) = expr.downcast_ref::<Column>() else { return Ok(Transformed::no(expr)) };
+        let place = order.iter().position(|&place| place == column.index()).unwrap_or(column.index());
+        Ok(Transformed::yes(Arc::new(Column::new(column.name(), place)) as Arc<dyn PhysicalExpr>))
+    };
+    let expression = filter.expression().clone().transform(moved)?.data;
+    let schema = Arc::new(filter.schema().project(&order)?);
+    let indices = order.iter().map(|&place| indices[place].clone()).collect();
+    Ok(JoinFilter::new(expression, indices, schema))
+}
+
+/// The same, with another pool of memory.
+fn with_runtime(context: &TaskContext, runtime: Arc<RuntimeEnv>) -> TaskContext {
+    TaskContext::new(
+        context.task_id(),
+        context.session_id(),
+        context.session_config().clone(),
+        context.scalar_functions().clone(),
+        context.higher_order_functions().clone(),
+        context.aggregate_functions().clone(),
+        context.window_functions().clone(),
+        runtime,
+    )
+}
+
+/// The same rows; `held` is given back after the last one.
+fn keeping(
+    schema: SchemaRef,
+    rows: SendableRecordBatchStream,
+    held: Reservation,
+) -> SendableRecordBatchStream {
+    let rows = stream::unfold((rows, held), |(mut rows, held)| async move {
+        rows.next().await.map(|batch| (batch, (rows, held)))
+    });
+    Box::pin(RecordBatchStreamAdapter::new(schema, rows))
+}
+
+/// The first `fetch` rows.
+fn limited(
+    schema: SchemaRef,
+    rows: SendableRecordBatchStream,
+    fetch: Option<usize>,
+) -> SendableRecordBatchStream {
+    let Some(fetch) = fetch else { return rows };
+    let rows = stream::unfold((rows, fetch), |(mut rows, left)| async move {
+        if left == 0 {
+            return None;
+        }
+        let batch = rows.next().await?.map(|batch| batch.slice(0, left.min(batch.num_rows())));
+        let given = batch.as_ref().map_or(left, RecordBatch::num_rows);
+        Some((batch, (rows, left - given)))
+    });
+    Box::pin(RecordBatchStreamAdapter::new(schema, rows))
+}

@@ -1,0 +1,62 @@
+//! SQL over files and datasets, finished by sort-reduce where memory is short.
+//!
+//! DataFusion parses, plans and computes; this crate gives it three things that it has not: tables that are read within a
+//! budget (their files), a memory pool that is the job's budget, and operators that go on where memory ends. The nouns:
+//!
+//! - [`Tables`]: what names in a query mean: files by their paths, and names that were given.
+//! - [`Query`]: a query that runs; an iterator of record batches.
+//! - [`Ran`]: what an operator did: how it grouped, sorted or joined, and what it wrote to flash.
+//!
+//! ```text
+//!   GROUP BY, DISTINCT   a table in memory; full, its states go to a sort of rows and meet again there   (group.rs)
+//!   ORDER BY             a sort of rows; of numbers that fit 64 bits together, sort-reduce              (order.rs)
+//!   equi-join            a table of one side; where it does not fit, both sides are sorted and merged    (join.rs)
+//! ```
+//!
+//! Which way an operator goes is decided while it runs, by what comes in and what is free: an estimate of the planner may
+//! be wrong by a factor of a thousand, and nothing fails because of it.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use inshore_sql::{Query, Tables};
+//! use inshore_store::{Budget, Cancel, Store};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("sales.csv");
+//! std::fs::write(&path, "town,amount\nUlm,3\nKiel,4\nUlm,5\n")?;
+//! let store = Store::open(folder.path().join("store"))?;
+//! let job = store.job(Budget::new(64 << 20, 2), Cancel::default())?;
+//! let tables = Tables::default().with_files("sales", &[path]);
+//! let text = "SELECT town, sum(amount) AS amount FROM sales GROUP BY town ORDER BY town";
+//! let mut query = Query::start(&job, text, tables)?;
+//! let mut rows = 0;
+//! while let Some(batch) = query.next_batch()? {
+//!     rows += batch.num_rows();
+//! }
+//! assert_eq!(rows, 2);
+//! # Ok(())
+//! # }
+//! ```
+#![warn(missing_docs)]
+
+mod error;
+mod files;
+mod functions;
+mod group;
+mod join;
+mod memory;
+mod number_order;
+mod numbers;
+mod once;
+mod operator;
+mod order;
+mod query;
+mod scan;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Error, Result};
+pub use operator::Ran;
+pub use query::{Query, Report, smallest_memory_bytes};
+pub use tables::Tables;

@@ -1,0 +1,213 @@
+//! The job's budget as the memory pool of a query, and how it is divided among operators.
+//!
+//! ```text
+//!   budget  [ in flight | held by the library, as it asks | parts: one for each operator of ours that started | free ]
+//!                                                                                  ▲ at least the floors of those to come
+//! ```
+//!
+//! An operator of ours takes a part of the budget when its first rows arrive, and works in it whatever comes: half of what
+//! is free then, as long as others have not begun (all but an eighth, if none is left). For those to come a floor is held
+//! back, which suffices to sort. The library's own operators ask piece by piece and are refused where a floor would be
+//! touched; those that can hand on what they have (partial aggregates) are refused early.
+
+use std::{
+    fmt::{self, Display, Formatter},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use datafusion::{
+    error::{DataFusionError, Result},
+    execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation},
+};
+use inshore_sortreduce::rows::smallest_row_memory_bytes;
+use inshore_store::{Budget, Reservation, format_bytes};
+
+/// Where operators get their memory from.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    budget: Budget,
+    state: Mutex<State>,
+    /// The most that one partial aggregate may hold.
+    partial_bytes: u64,
+    /// What each sort of an operator of ours may count on.
+    floor_bytes: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    /// What the library holds.
+    held: Reservation,
+    /// What the library holds beyond what could be reserved: it cannot be refused everywhere.
+    owed: u64,
+    /// What operators that did not begin may count on.
+    floors: u64,
+    /// How many these are.
+    waiting: usize,
+}
+
+/// Memory that is held back from the start for batches on their way between operators.
+fn in_flight_bytes(budget: &Budget) -> u64 {
+    budget.memory_bytes() / 8
+}
+
+impl Memory {
+    /// Divides what is free of `budget`.
+    pub fn new(budget: &Budget) -> inshore_store::Result<Memory> {
+        let held = budget.reserve(0, "a query")?;
+        // Half of what a group gets is for its sort.
+        let floor_bytes = (budget.memory_bytes() / 32).clamp(2 * smallest_row_memory_bytes(1), 4 << 20);
+        let state = State { held, owed: in_flight_bytes(budget), floors: 0, waiting: 0 };
+        let partial_bytes = budget.memory_bytes() / 8 / budget.threads() as u64;
+        Ok(Memory { budget: budget.clone(), state: Mutex::new(state), partial_bytes, floor_bytes })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    /// Notes that an operator will work in `partitions` partitions, each with `sorts` sorts at once.
+    pub fn expect(self: &Arc<Self>, partitions: usize, sorts: usize) -> Arc<Claim> {
+        let floor = self.floor_bytes * (partitions * sorts) as u64;
+        let mut state = self.state();
+        state.floors += floor;
+        state.waiting += 1;
+        Arc::new(Claim { memory: self.clone(), floor, partitions, taken: Mutex::new(Taken::Nothing) })
+    }
+
+    /// What is held back: never more than half, since not all operators of a large plan run at once.
+    fn held_back(&self, state: &State) -> u64 {
+        state.floors.min(self.budget.memory_bytes() / 2) + state.owed
+    }
+
+    /// Whether the library, or an operator that gathers one side of a join, may hold `bytes` more now.
+    fn may_hold(&self, state: &State, bytes: u64) -> bool {
+        bytes.saturating_add(self.held_back(state)) <= self.budget.free_bytes()
+    }
+
+    /// Reserves `bytes` more in `held`, unless those to come would not have enough.
+    pub fn hold(&self, held: &mut Reservation, bytes: u64) -> bool {
+        let state = self.state();
+        self.may_hold(&state, bytes) && held.resize(held.bytes() + bytes).is_ok()
+    }
+
+    /// An empty reservation.
+    pub fn nothing(&self, what: &'static str) -> inshore_store::Result<Reservation> {
+        self.budget.reserve(0, what)
+    }
+}
+
+/// What one operator of a plan is promised.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    memory: Arc<Memory>,
+    floor: u64,
+    partitions: usize,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug)]
+enum Taken {
+    Nothing,
+    /// What each partition gets, and what is reserved for those that did not begin.
+    Share(u64, Reservation),
+    /// It needs nothing.
+    Dropped,
+}
+
+impl Claim {
+    /// A part of the budget for one partition, to be called once for each.
+    pub fn take(&self, what: &'static str) -> inshore_store::Result<Budget> {
+        let mut taken = self.taken.lock().expect("no panic under this lock");
+        let memory = &*self.memory;
+        if matches!(*taken, Taken::Nothing) {
+            let mut state = memory.state();
+            state.floors -= self.floor;
+            state.waiting -= 1;
+            let free = memory.budget.free_bytes().saturating_sub(memory.held_back(&state));
+            let wanted = if state.waiting == 0 { free - free / 8 } else { free / 2 };
+            let share = wanted.max(self.floor) / self.partitions as u64;
+            let all = memory.budget.reserve(share * self.partitions as u64, what)?;
+            *taken = Taken::Share(share, all);
+        }
+        let _state = memory.state();
+        match &mut *taken {
+            Taken::Share(share, all) if all.bytes() >= *share => {
+                all.resize(all.bytes() - *share)?;
+                memory.budget.part(*share, 1, what)
+            }
+            // Run once more: with the least that does.
+            _ => memory.budget.part(self.floor / self.partitions as u64, 1, what),
+        }
+    }
+
+    /// Gives back what was held back: the operator goes its way without.
+    pub fn drop_floor(&self) {
+        let mut taken = self.taken.lock().expect("no panic under this lock");
+        if matches!(*taken, Taken::Nothing) {
+            let mut state = self.memory.state();
+            state.floors -= self.floor;
+            state.waiting -= 1;
+            *taken = Taken::Dropped;
+        }
+    }
+
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+}
+
+impl Display for Memory {
+    fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
+        write!(text, "{} of a job's budget", format_bytes(self.budget.memory_bytes()))
+    }
+}
+
+impl MemoryPool for Memory {
+    fn name(&self) -> &str {
+        "budget"
+    }
+
+    fn grow(&self, _: &MemoryReservation, additional: usize) {
+        let state = &mut *self.state();
+        if state.held.resize(state.held.bytes() + additional as u64).is_err() {
+            state.owed += additional as u64;
+        }
+    }
+
+    fn shrink(&self, _: &MemoryReservation, shrink: usize) {
+        let state = &mut *self.state();
+        let spare = in_flight_bytes(&self.budget);
+        let from_owed = state.owed.saturating_sub(spare).min(shrink as u64);
+        state.owed -= from_owed;
+        let left = state.held.bytes().saturating_sub(shrink as u64 - from_owed);
+        let _ = state.held.resize(left);
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        let consumer = reservation.consumer().name();
+        let is_partial = consumer.starts_with("Partial") || consumer.starts_with("GroupedHashAggregate");
+        let size = reservation.size() as u64 + additional as u64;
+        let state = &mut *self.state();
+        if (is_partial && size > self.partial_bytes) || !self.may_hold(state, additional as u64) {
+            return Err(self.refused(state, consumer, size));
+        }
+        let more = state.held.bytes() + additional as u64;
+        state.held.resize(more).map_err(|_| self.refused(state, consumer, size))
+    }
+
+    fn reserved(&self) -> usize {
+        self.state().held.bytes() as usize
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        MemoryLimit::Finite(self.budget.memory_bytes() as usize)
+    }
+}
+
+impl Memory {
+    fn refused(&self, state: &State, consumer: &str, size: u64) -> DataFusionError {
+        let free = self.budget.free_bytes().saturating_sub(self.held_back(state));
+        let (size, free) = (format_bytes(size), format_bytes(free));
+        DataFusionError::ResourcesExhausted(format!("{consumer} wants {size}, and {free} are free"))
+    }
+}

@@ -1,0 +1,180 @@
+//! ORDER BY of rows of numbers: each becomes one number, and all partitions push into one sort-reduce.
+
+use std::sync::{Arc, Mutex};
+
+use arrow::{array::ArrayRef, datatypes::SchemaRef, record_batch::RecordBatch};
+use datafusion::{
+    common::runtime::JoinSet,
+    error::{DataFusionError, Result},
+    execution::SendableRecordBatchStream,
+    physical_plan::stream::RecordBatchStreamAdapter,
+};
+use futures::{StreamExt, stream};
+use inshore_store::Budget;
+use inshore_tables::{NumberSink, NumberSort, NumberSortConfig, SortedNumbers};
+
+use crate::{
+    Error,
+    files::BATCH_ROWS,
+    memory::Claim,
+    numbers::NumberRows,
+    operator::{Notes, Shared},
+};
+
+/// Fewer rows are sorted as any others.
+const MANY_ROWS: u64 = 1 << 20;
+
+/// A sort at work.
+pub(crate) struct NumberOrdering {
+    pub inputs: Vec<SendableRecordBatchStream>,
+    pub schema: SchemaRef,
+    pub shared: Shared,
+    pub claim: Arc<Claim>,
+    pub notes: Arc<Notes>,
+    pub numbers: Arc<NumberRows>,
+    /// What errors call it.
+    pub name: String,
+    /// Rows to be given.
+    pub left: usize,
+}
+
+/// What is sorted, in its part of the budget; nothing where no rows came.
+type Giving = Option<(SortedNumbers, Budget)>;
+
+/// What all readers push into, from the first row on.
+struct Gathering {
+    shared: Shared,
+    claim: Arc<Claim>,
+    numbers: Arc<NumberRows>,
+    name: String,
+    readers: usize,
+    begun: Mutex<Option<Begun>>,
+}
+
+struct Begun {
+    sort: NumberSort,
+    sinks: Vec<Arc<Mutex<NumberSink>>>,
+    part: Budget,
+}
+
+/// Whether it is worth it.
+pub(crate) fn are_many(numbers: &NumberRows, shared: &Shared) -> bool {
+    shared.limits.table_bytes.is_some() || numbers.rows.is_some_and(|rows| rows >= MANY_ROWS)
+}
+
+impl NumberOrdering {
+    /// The rows of all inputs, in order.
+    pub fn run(self) -> SendableRecordBatchStream {
+        let schema = self.schema.clone();
+        let state = (self, None::<Giving>);
+        let batches = stream::try_unfold(state, |(mut ordering, giving)| async move {
+            let mut giving = match giving {
+                Some(giving) => giving,
+                None => ordering.sort().await?,
+            };
+            let batch = ordering.give(&mut giving)?;
+            Ok(batch.map(|batch| (batch, (ordering, Some(giving)))))
+        });
+        Box::pin(RecordBatchStreamAdapter::new(schema, batches))
+    }
+
+    /// Reads all inputs side by side.
+    async fn sort(&mut self) -> Result<Giving> {
+        let gathering = Arc::new(Gathering {
+            shared: self.shared.clone(),
+            claim: self.claim.clone(),
+            numbers: self.numbers.clone(),
+            name: self.name.clone(),
+            readers: self.inputs.len(),
+            begun: Mutex::new(None),
+        });
+        let mut readers = JoinSet::new();
+        for (number, input) in self.inputs.drain(..).enumerate() {
+            let gathering = gathering.clone();
+            readers.spawn(async move { gathering.push_all(input, number).await });
+        }
+        let mut rows = 0;
+        while let Some(done) = readers.join_next().await {
+            rows += done.map_err(|error| DataFusionError::Execution(error.to_string()))??;
+        }
+        let begun = gathering.begun.lock().expect("no panic under this lock").take();
+        let Some(Begun { sort, sinks, part }) = begun else {
+            self.claim.drop_floor();
+            return Ok(None);
+        };
+        for sink in sinks {
+            let sink = Arc::into_inner(sink).expect("its readers have ended");
+            sink.into_inner().expect("no panic under this lock").finish().map_err(Error::from)?;
+        }
+        let sorted = sort.finish().map_err(Error::from)?;
+        self.notes.went("sort-reduce of numbers", rows);
+        self.notes.reduced(&sorted.stats());
+        Ok(Some((sorted, part)))
+    }
+
+    fn give(&mut self, giving: &mut Giving) -> Result<Option<RecordBatch>> {
+        self.shared.job.check_cancelled().map_err(Error::from)?;
+        let rows = BATCH_ROWS.min(self.left);
+        if rows == 0 {
+            return Ok(None);
+        }
+        let Some((sorted, _part)) = giving else { return Ok(None) };
+        let Some(sorted) = sorted.next_columns(rows).map_err(Error::from)? else { return Ok(None) };
+        let mut columns: Vec<(usize, ArrayRef)> = self.numbers.places.iter().copied().zip(sorted).collect();
+        columns.sort_unstable_by_key(|(place, _)| *place);
+        let columns = columns.into_iter().map(|(_, column)| column).collect();
+        let batch = RecordBatch::try_new(self.schema.clone(), columns)?;
+        self.left -= batch.num_rows();
+        Ok(Some(batch))
+    }
+}
+
+impl Gathering {
+    /// Where a reader pushes. The first one that has rows takes the memory.
+    fn sink(&self, reader: usize) -> inshore_tables::Result<Arc<Mutex<NumberSink>>> {
+        let mut begun = self.begun.lock().expect("no panic under this lock");
+        if begun.is_none() {
+            *begun = Some(self.begin()?);
+        }
+        let sinks = &begun.as_ref().expect("set above").sinks;
+        Ok(sinks[reader % sinks.len()].clone())
+    }
+
+    fn begin(&self) -> inshore_tables::Result<Begun> {
+        let part = self.claim.take("sorting")?;
+        let memory_bytes = part.memory_bytes();
+        let most = (memory_bytes / NumberSort::smallest_memory_bytes(1)).max(1) as usize;
+        let config = NumberSortConfig {
+            sinks: self.readers.min(most),
+            rows: self.numbers.rows,
+            memory_bytes,
+            chunk_bytes: self.shared.limits.arena_bytes,
+        };
+        let job = self.shared.job.within(part.clone());
+        let sort = NumberSort::new(&job, &self.name, &self.numbers.columns, &config)?;
+        let sinks = (0..config.sinks).map(|_| Ok(Arc::new(Mutex::new(sort.sink()?))));
+        let sinks = sinks.collect::<inshore_tables::Result<_>>()?;
+        Ok(Begun { sort, sinks, part })
+    }
+
+    /// Pushes the rows of one input; gives their number.
+    async fn push_all(&self, mut input: SendableRecordBatchStream, reader: usize) -> Result<u64> {
+        let mut sink = None;
+        let mut rows = 0;
+        while let Some(batch) = input.next().await.transpose()? {
+            self.shared.job.check_cancelled().map_err(Error::from)?;
+            if batch.num_rows() == 0 {
+                continue;
+            }
+            let sink = match &sink {
+                Some(sink) => sink,
+                None => &*sink.insert(self.sink(reader).map_err(Error::from)?),
+            };
+            let columns: Vec<ArrayRef> =
+                self.numbers.places.iter().map(|&place| batch.column(place).clone()).collect();
+            sink.lock().expect("no panic under this lock").add(&columns).map_err(Error::from)?;
+            rows += batch.num_rows() as u64;
+        }
+        Ok(rows)
+    }
+}

@@ -1,0 +1,186 @@
+//! What the names in a query mean.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
+use datafusion::{catalog::TableProvider, datasource::MemTable};
+use inshore_store::Job;
+use inshore_tables::Input;
+
+use crate::{Error, Result, files::Files};
+
+/// The tables of a query: a name that was given, or a path in quotes.
+///
+/// `store:NAME` is a dataset of the job's store. A path may be a folder (all tables in it, which must have the same columns)
+/// or have `*` in its last part.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    named: HashMap<String, Named>,
+    as_text: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+enum Named {
+    Files(Vec<PathBuf>),
+    Batches(SchemaRef, Vec<RecordBatch>),
+}
+
+impl Tables {
+    /// The same, and files as the table `name`.
+    pub fn with_files(mut self, name: &str, paths: &[PathBuf]) -> Tables {
+        self.named.insert(name.to_string(), Named::Files(paths.to_vec()));
+        self
+    }
+
+    /// The same, and batches that are in memory as the table `name`. They are not counted in the budget.
+    pub fn with_batches(mut self, name: &str, schema: SchemaRef, batches: Vec<RecordBatch>) -> Tables {
+        self.named.insert(name.to_string(), Named::Batches(schema, batches));
+        self
+    }
+
+    /// The same, and columns of CSV and JSON lines that are text, whatever their values look like.
+    pub fn with_text(mut self, columns: &[String]) -> Tables {
+        self.as_text = columns.to_vec();
+        self
+    }
+
+    /// The same, and every table in a folder by its name without the ending.
+    ///
+    /// # Errors
+    /// [`Error::Query`] where the folder cannot be read, or two files have one name.
+    pub fn with_folder(mut self, folder: &Path) -> Result<Tables> {
+        for path in tables_in(folder)? {
+            let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = file.split('.').next().unwrap_or_default().to_string();
+            if let Some(Named::Files(before)) =
+                self.named.insert(name.clone(), Named::Files(vec![path.clone()]))
+            {
+                let (one, other) = (before[0].display(), path.display());
+                return Err(Error::Query(format!("two tables are called {name}: {one} and {other}")));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Whether a table was given this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.named.contains_key(name)
+    }
+
+    /// What the query calls `name`.
+    pub(crate) fn find(&self, job: &Job, name: &str) -> Result<Arc<dyn TableProvider>> {
+        let files = |paths: &[PathBuf]| -> Result<Arc<dyn TableProvider>> {
+            let inputs = paths.iter().map(|path| inputs(job, path)).collect::<Result<Vec<_>>>()?.concat();
+            Ok(Arc::new(Files::open(job, inputs, &self.as_text)?))
+        };
+        match self.named.get(name) {
+            Some(Named::Files(paths)) => files(paths),
+            Some(Named::Batches(schema, batches)) => {
+                let table = MemTable::try_new(schema.clone(), vec![batches.clone()]).map_err(Error::from)?;
+                Ok(Arc::new(table))
+            }
+            None if name.contains(['/', '.', '*', ':']) || Path::new(name).exists() => {
+                files(&[PathBuf::from(name)])
+            }
+            None => {
+                let mut known: Vec<&str> = self.named.keys().map(String::as_str).collect();
+                known.sort_unstable();
+                let known = match known.is_empty() {
+                    true => String::new(),
+                    false => format!(" (there are {})", known.join(", ")),
+                };
+                Err(Error::Query(format!(
+                    "there is no table called {name}{known}: name a file in quotes, FROM 'sales.parquet', or give it a name \
+                     with --table {name}=sales.parquet"
+                )))
+            }
+        }
+    }
+}
+
+/// What a path stands for: files, or those of a dataset.
+fn inputs(job: &Job, path: &Path) -> Result<Vec<Input>> {
+    if let Some(dataset) = path.to_str().and_then(|path| path.strip_prefix("store:")) {
+        return Ok(Input::stored(job, dataset)?);
+    }
+    Ok(expanded(path)?.into_iter().map(|path| Input::new(path).stopped_by(job.cancel())).collect())
+}
+
+/// The files that a path means.
+fn expanded(path: &Path) -> Result<Vec<PathBuf>> {
+    let last = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if last.contains('*') && !path.exists() {
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        let mut found: Vec<PathBuf> = listed(folder)?
+            .into_iter()
+            .filter(|path| matches(&last, &path.file_name().unwrap_or_default().to_string_lossy()))
+            .collect();
+        found.sort();
+        return match found.is_empty() {
+            true => Err(Error::Query(format!("{}: no file is called so", path.display()))),
+            false => Ok(found),
+        };
+    }
+    if path.is_dir() {
+        let found = tables_in(path)?;
+        return match found.is_empty() {
+            true => Err(Error::Query(format!("{}: there is no table in this folder", path.display()))),
+            false => Ok(found),
+        };
+    }
+    Ok(vec![path.to_path_buf()])
+}
+
+fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
+    let fail = |error: std::io::Error| Error::Query(format!("{}: cannot list it: {error}", folder.display()));
+    let entries = fs::read_dir(folder).map_err(fail)?;
+    entries.map(|entry| entry.map(|entry| entry.path()).map_err(fail)).collect()
+}
+
+/// The files of a folder that can be tables, by name.
+fn tables_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    const TABLES: [&str; 7] = ["parquet", "csv", "tsv", "jsonl", "ndjson", "json", "arrow"];
+    let is_table = |path: &PathBuf| {
+        let is_hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(['.', '_']));
+        path.is_file() && !is_hidden && TABLES.contains(&&*Input::new(path).extension())
+    };
+    let mut found: Vec<PathBuf> = listed(folder)?.into_iter().filter(is_table).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Whether a name is that of the pattern, in which `*` stands for any characters.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        let Some(place) = rest.find(part) else { return false };
+        rest = &rest[place + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (pattern, name) in
+            [("*.csv", "a.csv"), ("a*b*c", "a-b-b-c"), ("*", ""), ("a*", "a"), ("aa*a", "aaa")]
+        {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [("*.csv", "a.csv.gz"), ("a*b", "ba"), ("aa*a", "aa"), ("x", "xy")] {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+}

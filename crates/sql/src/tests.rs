@@ -1,0 +1,468 @@
+//! Queries held against the library alone, which keeps everything in memory: in memory here too, with tables of a few bytes,
+//! and with runs of a few rows.
+
+use std::sync::Arc;
+
+use arrow::{
+    array::{ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, StringArray},
+    record_batch::RecordBatch,
+    util::display::{ArrayFormatter, FormatOptions},
+};
+use datafusion::{
+    datasource::MemTable,
+    prelude::{SessionConfig, SessionContext},
+};
+use inshore_store::{Budget, Cancel, Job, Store};
+use proptest::prelude::*;
+
+use crate::{Error, Query, Ran, Tables, operator::Limits};
+
+fn job(threads: usize) -> (tempfile::TempDir, Job) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("store")).unwrap();
+    let job = store.job(Budget::new(64 << 20, threads), Cancel::default()).unwrap();
+    (folder, job)
+}
+
+/// Rows as text, numbers rounded: sums of fractions depend on the order of their terms.
+fn lines(batches: &[RecordBatch]) -> Vec<String> {
+    let options = FormatOptions::new().with_null("null");
+    let mut lines = Vec::new();
+    for batch in batches {
+        let columns: Vec<_> =
+            batch.columns().iter().map(|column| ArrayFormatter::try_new(column, &options).unwrap()).collect();
+        for row in 0..batch.num_rows() {
+            let value = |column: &ArrayFormatter<'_>| {
+                let text = column.value(row).to_string();
+                match text.parse::<f64>() {
+                    Ok(number) if text.contains(['.', 'e']) => format!("{number:.3}"),
+                    _ => text,
+                }
+            };
+            lines.push(columns.iter().map(value).collect::<Vec<_>>().join(" "));
+        }
+    }
+    lines
+}
+
+type Table = (&'static str, Vec<RecordBatch>);
+
+/// What the library says, with as much memory as it likes.
+fn expected(text: &str, tables: &[Table]) -> Result<Vec<String>, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+        for (name, batches) in tables {
+            let table = MemTable::try_new(batches[0].schema(), vec![batches.clone()]).unwrap();
+            context.register_table(*name, Arc::new(table)).unwrap();
+        }
+        let frame = context.sql(text).await.map_err(|error| error.to_string())?;
+        frame.collect().await.map(|batches| lines(&batches)).map_err(|error| error.to_string())
+    })
+}
+
+fn found(
+    text: &str,
+    tables: &[Table],
+    threads: usize,
+    limits: Limits,
+) -> Result<(Vec<String>, Vec<Ran>), Error> {
+    let (_folder, job) = job(threads);
+    let mut all = Tables::default();
+    for (name, batches) in tables {
+        all = all.with_batches(name, batches[0].schema(), batches.clone());
+    }
+    let mut query = Query::start_within(&job, text, all, limits)?;
+    let mut batches = Vec::new();
+    while let Some(batch) = query.next_batch()? {
+        batches.push(batch);
+    }
+    let ran = query.report().operators;
+    drop(query);
+    assert_eq!(job.budget().reserved_bytes(), 0, "memory is given back after {text}");
+    Ok((lines(&batches), ran))
+}
+
+const SMALL: Limits = Limits { table_bytes: Some(1), arena_bytes: None };
+const RUNS: Limits = Limits { table_bytes: Some(1), arena_bytes: Some(64 << 10) };
+
+/// Whether ORDER BY stands outside of all parentheses.
+fn is_ordered(text: &str) -> bool {
+    let depth = |before: &str| before.matches('(').count() - before.matches(')').count();
+    text.match_indices("ORDER BY").any(|(place, _)| depth(&text[..place]) == 0)
+}
+
+/// With rows in any order: what has no total order is compared sorted.
+fn check(text: &str, tables: &[Table]) {
+    let mut expected = expected(text, tables).unwrap();
+    let is_ordered = is_ordered(text);
+    if !is_ordered {
+        expected.sort();
+    }
+    for (threads, limits) in [(2, Limits::default()), (1, SMALL), (2, SMALL), (1, RUNS), (2, RUNS)] {
+        let (mut lines, _) = found(text, tables, threads, limits)
+            .unwrap_or_else(|error| panic!("{text} with {threads} threads and {limits:?}: {error}"));
+        if !is_ordered {
+            lines.sort();
+        }
+        if lines != expected {
+            let beyond = |some: &[String], others: &[String]| -> Vec<String> {
+                some.iter().filter(|line| !others.contains(line)).take(5).cloned().collect()
+            };
+            panic!(
+                "{text} with {threads} threads and {limits:?}: {} rows for {}; not expected: {:?}; missing: {:?}",
+                lines.len(),
+                expected.len(),
+                beyond(&lines, &expected),
+                beyond(&expected, &lines),
+            );
+        }
+    }
+}
+
+/// Two tables with nulls, equal keys, texts that are prefixes of each other, and numbers on both sides of zero.
+fn tables(rows: &[(Option<i64>, u8, i32)], others: &[(Option<i64>, u8)]) -> Vec<Table> {
+    let text = |&number: &u8| {
+        (number % 11 != 0).then(|| "ab".repeat(number as usize % 5) + &(number % 7).to_string())
+    };
+    let left: Vec<(&str, ArrayRef)> = vec![
+        ("k", Arc::new(rows.iter().map(|row| row.0).collect::<Int64Array>())),
+        ("s", Arc::new(rows.iter().map(|row| text(&row.1)).collect::<StringArray>())),
+        ("v", Arc::new(rows.iter().map(|row| (row.2 % 13 != 0).then_some(row.2)).collect::<Int32Array>())),
+        ("f", Arc::new(rows.iter().map(|row| Some(f64::from(row.2) / 8.0)).collect::<Float64Array>())),
+        (
+            "g",
+            Arc::new(
+                rows.iter().map(|row| (row.1 % 3 > 0).then(|| f64::from(row.2))).collect::<Float64Array>(),
+            ),
+        ),
+        ("d", Arc::new(rows.iter().map(|row| Some(row.2 % 40)).collect::<Date32Array>())),
+        (
+            "m",
+            Arc::new(
+                rows.iter()
+                    .map(|row| Some(i128::from(row.2)))
+                    .collect::<Decimal128Array>()
+                    .with_precision_and_scale(15, 2)
+                    .unwrap(),
+            ),
+        ),
+    ];
+    let right: Vec<(&str, ArrayRef)> = vec![
+        ("k", Arc::new(others.iter().map(|row| row.0).collect::<Int64Array>())),
+        ("w", Arc::new(others.iter().map(|row| text(&row.1)).collect::<StringArray>())),
+    ];
+    let batches = |columns: Vec<(&str, ArrayRef)>| {
+        let all = RecordBatch::try_from_iter_with_nullable(
+            columns.into_iter().map(|(name, array)| (name, array, true)),
+        );
+        let all = all.unwrap();
+        let pieces =
+            (0..all.num_rows()).step_by(700).map(|start| all.slice(start, 700.min(all.num_rows() - start)));
+        let mut pieces: Vec<RecordBatch> = pieces.collect();
+        if pieces.is_empty() {
+            pieces.push(all);
+        }
+        pieces
+    };
+    vec![("t", batches(left)), ("u", batches(right))]
+}
+
+const QUERIES: [&str; 49] = [
+    "SELECT k, count(*), count(v), sum(v), min(s), max(s), avg(f), sum(m), avg(m), min(d) FROM t GROUP BY k",
+    "SELECT k, sum(v), min(v), max(f) FROM t GROUP BY k",
+    "SELECT k, avg(f), count(v) FROM t GROUP BY k",
+    "SELECT k, avg(g), count(g) FROM t GROUP BY k",
+    "SELECT s, k, avg(g), min(g) FROM t GROUP BY s, k",
+    "SELECT k, avg(f) FILTER (WHERE v > 1000) FROM t GROUP BY k",
+    "SELECT k, sum(v) AS n, count(*) FROM (SELECT k, v FROM t UNION ALL SELECT k, length(w) AS v FROM u) GROUP BY k",
+    "SELECT k, sum(v), min(g) FROM (SELECT u.k, v, g FROM u LEFT JOIN t ON t.k = u.k AND t.v > 3) GROUP BY k",
+    "SELECT d, min(f), sum(v) FILTER (WHERE v > 9) AS n, count(*) FROM t GROUP BY d HAVING min(f) < 3.0",
+    "SELECT v, count(*), sum(k) FROM t GROUP BY v",
+    "SELECT DISTINCT k FROM t",
+    "SELECT s, k, sum(v), max(f) FROM t GROUP BY s, k",
+    "SELECT s, count(DISTINCT k), count(DISTINCT v) FROM t GROUP BY s",
+    "SELECT s, count(DISTINCT k), sum(v) FROM t GROUP BY s ORDER BY s",
+    "SELECT k, stddev(f), var_pop(f), corr(f, v) FROM t GROUP BY k",
+    "SELECT k, median(v), approx_distinct(s) FROM t GROUP BY k",
+    "SELECT k, bit_and(v), bool_or(v > 3), sum(v) FILTER (WHERE v > 0), count(*) FILTER (WHERE s IS NULL) FROM t GROUP BY k",
+    "SELECT k, s, sum(v), grouping(k) FROM t GROUP BY ROLLUP (k, s)",
+    "SELECT k, s, d, count(*) FROM t GROUP BY GROUPING SETS ((k), (s, d), ())",
+    "SELECT k % 3, d, count(*) AS n FROM t GROUP BY k % 3, d HAVING count(*) > 1",
+    "SELECT sum(v), count(*) FROM t",
+    "SELECT f, count(*) FROM t GROUP BY f",
+    "SELECT DISTINCT s FROM t",
+    "SELECT DISTINCT k, v, m FROM t",
+    "SELECT count(DISTINCT s) FROM t",
+    "SELECT k, first_value(v ORDER BY v, f) FROM t GROUP BY k",
+    "SELECT k, s, v, f FROM t ORDER BY k, s, v, f",
+    "SELECT k, s, v, f FROM t ORDER BY s DESC NULLS LAST, k NULLS FIRST, v DESC, f",
+    "SELECT v + 1 AS w, m FROM t ORDER BY v + 1, abs(k) DESC, m, d",
+    "SELECT k, v, f FROM t ORDER BY v, k, f LIMIT 30000",
+    "SELECT k, v, f FROM t ORDER BY v, k, f LIMIT 7 OFFSET 3",
+    "SELECT t.k, t.v, u.w FROM t JOIN u ON t.k = u.k",
+    "SELECT t.k, t.v, u.w FROM t JOIN u ON t.k = u.k AND t.s = u.w",
+    "SELECT t.k, t.s, u.w FROM t LEFT JOIN u ON t.k = u.k AND t.s < u.w",
+    "SELECT t.k, t.s, u.w FROM t RIGHT JOIN u ON t.k = u.k AND t.s < u.w",
+    "SELECT t.k, t.s, u.w FROM t FULL JOIN u ON t.k = u.k AND t.s < u.w",
+    "SELECT t.k, t.s FROM t FULL JOIN u ON t.s = u.w",
+    "SELECT k, v FROM t WHERE k IN (SELECT k FROM u WHERE w IS NOT NULL)",
+    "SELECT k, v FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.w > t.s)",
+    "SELECT k, v FROM t WHERE k NOT IN (SELECT k FROM u WHERE k IS NOT NULL)",
+    "SELECT k, v FROM t WHERE v = 3 OR EXISTS (SELECT 1 FROM u WHERE u.k = t.k)",
+    "SELECT u.k, count(*), sum(v) FROM t JOIN u ON t.k = u.k GROUP BY u.k ORDER BY u.k",
+    "SELECT k, w FROM u WHERE (SELECT count(*) FROM t WHERE t.k = u.k) > 2",
+    "SELECT a.k, b.v FROM t a JOIN t b ON a.k = b.v AND a.s IS NOT DISTINCT FROM b.s",
+    "SELECT k, v, rank() OVER (PARTITION BY s ORDER BY v, f), sum(v) OVER (PARTITION BY k) FROM t",
+    "SELECT k FROM t UNION SELECT k FROM u",
+    "SELECT k FROM t INTERSECT SELECT k FROM u",
+    "SELECT value, count(k) AS n FROM generate_series(-5, 20) LEFT JOIN t ON k = value GROUP BY value ORDER BY value",
+    "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 9) SELECT n.i, count(*) FROM n LEFT JOIN t ON t.k = n.i GROUP BY n.i",
+];
+
+fn some_rows(count: usize) -> Vec<(Option<i64>, u8, i32)> {
+    let number = |row: usize| (row as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+    let key = |row: usize| (!row.is_multiple_of(17)).then(|| (number(row) % 300) as i64 - 20);
+    (0..count).map(|row| (key(row), number(row * 3) as u8, (number(row * 7) % 2000) as i32 - 700)).collect()
+}
+
+#[test]
+fn queries_answer_as_the_library_does_in_memory() {
+    let rows = some_rows(6_000);
+    let others: Vec<(Option<i64>, u8)> = some_rows(400).iter().map(|row| (row.0, row.1)).collect();
+    let tables = tables(&rows, &others);
+    for text in QUERIES {
+        check(text, &tables);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn any_rows_are_answered_as_the_library_does_in_memory(
+        rows in prop::collection::vec((prop::option::of(-4i64..9), any::<u8>(), any::<i16>()), 0..300),
+        others in prop::collection::vec((prop::option::of(-4i64..9), any::<u8>()), 0..40),
+        query in 0..QUERIES.len(),
+    ) {
+        let rows: Vec<_> = rows.iter().map(|row| (row.0, row.1, i32::from(row.2))).collect();
+        check(QUERIES[query], &tables(&rows, &others));
+    }
+}
+
+#[test]
+fn operators_tell_how_they_went() {
+    let tables = tables(&some_rows(6_000), &[(Some(1), 3)]);
+    let ways = |text: &str, limits: Limits| -> Vec<Vec<&'static str>> {
+        found(text, &tables, 2, limits).unwrap().1.into_iter().map(|ran| ran.ways).collect()
+    };
+    let group = "SELECT k, sum(v) FROM t GROUP BY k";
+    assert_eq!(ways(group, Limits::default()), [["in memory"]]);
+    assert_eq!(ways(group, RUNS), [["sort-reduce of numbers"]]);
+    assert_eq!(ways("SELECT s, sum(v) FROM t GROUP BY s", RUNS), [["sort-reduce"]]);
+    let order = "SELECT k FROM t ORDER BY k, v";
+    assert_eq!(ways(order, Limits::default()), [["in memory"]]);
+    assert_eq!(ways(order, RUNS), [["sort-reduce"]]);
+    let join = "SELECT count(*) FROM t a JOIN t b ON a.k = b.k AND a.v = b.v";
+    assert!(ways(join, Limits::default()).contains(&vec!["hash join"]));
+    assert!(ways(join, RUNS).contains(&vec!["sort-merge join"]));
+}
+
+#[test]
+fn a_sum_that_is_too_large_is_an_error_and_never_another_number() {
+    let big = |count: usize, value: i64| {
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("k", Arc::new(Int64Array::from_iter_values((0..count as i64).map(|row| row % 3)))),
+            ("v", Arc::new(Int64Array::from(vec![value; count]))),
+        ];
+        vec![("t", vec![RecordBatch::try_from_iter(columns).unwrap()])]
+    };
+    for text in [
+        "SELECT sum(v) FROM t",
+        "SELECT k, sum(v) FROM t GROUP BY k",
+        "SELECT sum(DISTINCT v + k), count(DISTINCT k) FROM t",
+        "SELECT v, sum(DISTINCT v + k), count(DISTINCT k) FROM t GROUP BY v",
+        "SELECT sum(v + 1), sum(v + 2) FROM t",
+        "SELECT sum(v) OVER (ORDER BY k ROWS BETWEEN 3 PRECEDING AND CURRENT ROW) FROM t",
+    ] {
+        for limits in [Limits::default(), SMALL, RUNS] {
+            let tables = big(900, i64::MAX / 2);
+            let error = found(text, &tables, 2, limits).unwrap_err().to_string();
+            assert!(error.contains("does not fit 64 bits"), "{text}: {error}");
+            let (lines, _) = found(text, &big(900, i64::MAX / 1000), 2, limits).unwrap();
+            assert!(!lines.is_empty());
+        }
+    }
+    let (lines, _) =
+        found("SELECT sum(cast(v AS decimal(38, 0))) FROM t", &big(4, i64::MAX), 2, RUNS).unwrap();
+    assert_eq!(lines, ["36893488147419103228"]);
+}
+
+/// Where the library's answer depends on the order of rows, or is another.
+#[test]
+fn extremes_of_fractions_are_those_of_their_order() {
+    let (nan, infinite) = (f64::NAN, f64::INFINITY);
+    let rows: Vec<(i64, f64)> =
+        vec![(1, 1.0), (1, nan), (2, nan), (2, 1.0), (3, nan), (4, infinite), (5, -infinite), (6, 0.0)];
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("k", Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.0)))),
+        ("f", Arc::new(Float64Array::from_iter_values(rows.iter().map(|row| row.1)))),
+    ];
+    let tables = vec![("t", vec![RecordBatch::try_from_iter(columns).unwrap()])];
+    let expected = ["1 1.000 NaN", "2 1.000 NaN", "3 NaN NaN", "4 inf inf", "5 -inf -inf", "6 0.000 0.000"];
+    for limits in [Limits::default(), SMALL, RUNS] {
+        for threads in [1, 2] {
+            let text = "SELECT k, min(f), max(f) FROM t GROUP BY k ORDER BY k";
+            assert_eq!(found(text, &tables, threads, limits).unwrap().0, expected);
+        }
+    }
+}
+
+/// A file of numbers: its statistics say that they fit 64 bits together.
+#[test]
+fn rows_of_numbers_are_sorted_as_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = 30_000i64;
+    let mixed = |row: i64| (row + 1).wrapping_mul(0x1e37_79b9_7f4a_7c15).rotate_left(21);
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("k", Arc::new((0..rows).map(|row| Some(mixed(row) % 5_000)).collect::<Int64Array>())),
+        (
+            "v",
+            Arc::new(
+                (0..rows)
+                    .map(|row| (row % 11 > 0).then_some((mixed(row * 3) % 90) as i32))
+                    .collect::<Int32Array>(),
+            ),
+        ),
+        ("d", Arc::new((0..rows).map(|row| Some((mixed(row * 7) % 400) as i32)).collect::<Date32Array>())),
+        ("f", Arc::new((0..rows).map(|row| Some(mixed(row) as f64 / 3.0)).collect::<Float64Array>())),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let path = folder.path().join("t.parquet");
+    write_parquet(&path, &batch);
+    let in_memory = vec![("t", vec![batch])];
+    for (text, is_numbers) in [
+        ("SELECT k, v, d FROM t ORDER BY k, v, d", true),
+        ("SELECT v, k FROM t ORDER BY k DESC, v DESC NULLS LAST", true),
+        ("SELECT d, v FROM t WHERE k > 7 ORDER BY v NULLS FIRST, d DESC LIMIT 21000", true),
+        ("SELECT f FROM t ORDER BY f DESC", true),
+        ("SELECT d FROM (SELECT d, k FROM t WHERE v < 40) ORDER BY d", true),
+        (
+            "SELECT count(*), min(d) < max(d) FROM (SELECT d FROM (SELECT d FROM t LIMIT 20500) ORDER BY d LIMIT 25000)",
+            true,
+        ),
+        ("SELECT k FROM (SELECT k FROM t WHERE d < 0) ORDER BY k", true),
+        ("SELECT k, f FROM t ORDER BY f, k", false),
+        ("SELECT k, v FROM t ORDER BY k + 1, v", false),
+    ] {
+        let expected = expected(text, &in_memory).unwrap();
+        for (threads, limits) in [(1, Limits::default()), (1, SMALL), (2, SMALL), (1, RUNS), (3, RUNS)] {
+            let (_store, job) = job(threads);
+            let tables = Tables::default().with_files("t", std::slice::from_ref(&path));
+            let mut query = Query::start_within(&job, text, tables, limits).unwrap();
+            let found = query.by_ref().collect::<Result<Vec<_>, _>>();
+            let found = lines(&found.unwrap_or_else(|error| panic!("{text}: {error}")));
+            assert!(found == expected, "{text} with {threads} threads and {limits:?}");
+            let ran = query.report().operators;
+            assert_eq!(ran.len(), 1, "{text}: {ran:?}");
+            if limits.arena_bytes.is_some() && !expected.is_empty() {
+                let way = if is_numbers { "sort-reduce of numbers" } else { "sort-reduce" };
+                assert_eq!(ran[0].ways, [way], "{text}");
+            }
+            drop(query);
+            assert_eq!(job.budget().reserved_bytes(), 0);
+        }
+    }
+}
+
+fn write_parquet(path: &std::path::Path, batch: &RecordBatch) {
+    let budget = Budget::new(64 << 20, 1);
+    let mut writer = inshore_tables::TableWriter::create(path, batch.schema(), &budget).unwrap();
+    writer.write(batch).unwrap();
+    writer.finish().unwrap();
+}
+
+/// Files whose statistics say much, some of it not what a query makes of it.
+#[test]
+fn statistics_of_files_are_believed_as_far_as_they_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = 40_000i64;
+    let decimals = |values: &mut dyn Iterator<Item = Option<i128>>| -> ArrayRef {
+        Arc::new(values.collect::<Decimal128Array>().with_precision_and_scale(20, 2).unwrap())
+    };
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("k", Arc::new(Int64Array::from_iter_values(0..rows))),
+        ("s", Arc::new(StringArray::from_iter_values((0..rows).map(|row| row.to_string())))),
+        ("v", Arc::new((0..rows).map(|row| (row % 7 > 0).then_some(row)).collect::<Int64Array>())),
+        ("m", decimals(&mut (0..rows).map(|row| (row % 5 > 0).then_some(i128::from(row) - 300)))),
+        // Sums of these need more than 64 bits.
+        ("w", decimals(&mut (0..rows).map(|row| Some(i128::from(row) << 44)))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let path = folder.path().join("t.parquet");
+    write_parquet(&path, &batch);
+    let in_memory = vec![("t", vec![batch])];
+    for text in [
+        "SELECT k, sum(v) AS v, count(*) AS n FROM t GROUP BY k",
+        "SELECT k, count(*) AS n FROM t WHERE k / 10 <= 1000 GROUP BY k",
+        "SELECT k, min(v) AS v FROM t WHERE k / 2 = 5 GROUP BY k",
+        "SELECT k, count(*) AS n, sum(v) AS v FROM (SELECT CAST(s AS BIGINT) AS k, v FROM t) GROUP BY k",
+        "SELECT v, sum(m) AS a, min(m) AS b, max(m) AS c FROM t GROUP BY v",
+        "SELECT v, avg(m) AS a FROM t WHERE k % 3 = 0 GROUP BY v",
+        "SELECT v, sum(w) AS a, avg(w) AS b FROM t GROUP BY v",
+        "SELECT v, min(w) AS a, sum(m * 2) AS b FROM t GROUP BY v",
+        "SELECT -k AS k, sum(v) AS v FROM t WHERE v IS NULL OR k < 300 GROUP BY -k",
+        "SELECT k, sum(v) AS v FROM (SELECT k, v FROM t UNION ALL SELECT k + 100000, v FROM t) GROUP BY k",
+    ] {
+        let mut expected = expected(text, &in_memory).unwrap();
+        expected.sort();
+        for (threads, limits) in [(2, Limits::default()), (1, SMALL), (2, SMALL), (2, RUNS)] {
+            let (_store, job) = job(threads);
+            let tables = Tables::default().with_files("t", std::slice::from_ref(&path));
+            let mut query = Query::start_within(&job, text, tables, limits).unwrap();
+            let mut found = lines(
+                &query
+                    .by_ref()
+                    .collect::<Result<Vec<_>, _>>()
+                    .unwrap_or_else(|error| panic!("{text}: {error}")),
+            );
+            found.sort();
+            assert!(found == expected, "{text} with {threads} threads and {limits:?}");
+            if limits.table_bytes.is_some() {
+                // Sums of w need more than 64 bits, and what is computed may.
+                let way = if text.contains("sum(w)") || text.contains("m * 2") {
+                    "sort-reduce"
+                } else {
+                    "sort-reduce of numbers"
+                };
+                // The planner may know that there are no rows.
+                if let Some(ran) = query.report().operators.first() {
+                    assert_eq!(ran.ways, [way], "{text}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_question_is_refused() {
+    let tables = tables(&some_rows(10), &[]);
+    for text in [
+        "DROP TABLE t",
+        "CREATE TABLE x AS SELECT 1",
+        "INSERT INTO t VALUES (1)",
+        "SET a = 1",
+        "COPY t TO 'x.csv'",
+    ] {
+        let Err(Error::Query(error)) = found(text, &tables, 1, Limits::default()) else {
+            panic!("{text} is refused")
+        };
+        assert!(!error.is_empty());
+    }
+    let error = found("SELECT nothing FROM t", &tables, 1, Limits::default()).unwrap_err().to_string();
+    assert!(error.contains("nothing"), "{error}");
+    let error = found("SELECT 1 FROM missing", &tables, 1, Limits::default()).unwrap_err().to_string();
+    assert!(error.contains("there is no table called missing (there are t, u)"), "{error}");
+    let error = found("SELECT FROM WHERE", &tables, 1, Limits::default()).unwrap_err().to_string();
+    assert!(error.contains("FROM") || error.contains("WHERE"), "{error}");
+}
