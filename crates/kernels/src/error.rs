@@ -39,6 +39,32 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// A level that a format of compression does not have.
+    #[error("{format} has the levels {} to {}, not {level}", levels.start(), levels.end())]
+    BadLevel {
+        /// The format.
+        format: crate::Format,
+        /// What was asked for.
+        level: u32,
+        /// What there is.
+        levels: std::ops::RangeInclusive<u32>,
+    },
+    /// Compressed bytes that are damaged, cut, or none.
+    #[error("{name}: {what}")]
+    Damaged {
+        /// The file.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The system refused to read.
+    #[error("{name}: cannot read it: {source}")]
+    Input {
+        /// The file.
+        name: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// Writing what was found.
     #[error("cannot write: {0}")]
     Write(#[source] std::io::Error),

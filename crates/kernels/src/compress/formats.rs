@@ -1,0 +1,277 @@
+//! How a block becomes a piece of each format, and back.
+
+use std::{
+    fmt::{self, Display, Formatter},
+    hash::Hasher,
+    io::{Read, Write},
+    path::Path,
+};
+
+use libdeflater::{CompressionLvl, Compressor, Decompressor};
+use twox_hash::XxHash32;
+
+use crate::{Error, Result};
+
+/// A format of compressed bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// gzip: members of 1 MiB, compressed with libdeflate.
+    Gzip,
+    /// bzip2: streams of 900 kB.
+    Bzip2,
+    /// Zstandard: frames of 4 MiB.
+    Zstd,
+    /// LZ4: a frame of independent blocks of 4 MiB.
+    Lz4,
+}
+
+/// The size of a member of gzip in an extra field of its header, for whoever decompresses members side by side: two letters,
+/// then a length of four, then the size in bytes. Others pass over it, as RFC 1952 says.
+pub(super) const GZIP_SIZE_FIELD: [u8; 4] = [b'I', b'S', 4, 0];
+/// The header of our members: magic, deflate, an extra field, no time, no hint, no system, length of the extra field.
+const GZIP_HEAD: [u8; 12] = [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 8, 0];
+/// Header with the extra field, and the checksum and size behind.
+pub(super) const GZIP_HEAD_BYTES: usize = GZIP_HEAD.len() + 8;
+const GZIP_TAIL_BYTES: usize = 8;
+pub(super) const LZ4_MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
+/// Version 1, independent blocks, a checksum of the content; blocks of up to 4 MiB.
+const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
+/// Set in the length of a block that is stored as it is.
+pub(super) const LZ4_PLAIN: u32 = 1 << 31;
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Format; 4] = [Format::Gzip, Format::Bzip2, Format::Zstd, Format::Lz4];
+
+    /// The ending of its files.
+    pub fn ending(self) -> &'static str {
+        match self {
+            Format::Gzip => "gz",
+            Format::Bzip2 => "bz2",
+            Format::Zstd => "zst",
+            Format::Lz4 => "lz4",
+        }
+    }
+
+    /// The format that a file's name says.
+    pub fn of_path(path: &Path) -> Option<Format> {
+        let ending = path.extension()?.to_str()?.to_ascii_lowercase();
+        Self::ALL.into_iter().find(|format| format.ending() == ending)
+    }
+
+    /// Levels, and the one of habit.
+    pub fn levels(self) -> (std::ops::RangeInclusive<u32>, u32) {
+        match self {
+            Format::Gzip => (1..=12, 6),
+            Format::Bzip2 => (1..=9, 9),
+            Format::Zstd => (1..=19, 3),
+            Format::Lz4 => (1..=1, 1),
+        }
+    }
+
+    pub(super) fn checked_level(self, level: Option<u32>) -> Result<u32> {
+        let (levels, habit) = self.levels();
+        match level {
+            None => Ok(habit),
+            Some(level) if levels.contains(&level) => Ok(level),
+            Some(level) => Err(Error::BadLevel { format: self, level, levels }),
+        }
+    }
+
+    /// Bytes of the input that become one piece.
+    pub(super) fn block_bytes(self) -> usize {
+        match self {
+            Format::Gzip => 1 << 20,
+            Format::Bzip2 => 900_000,
+            Format::Zstd | Format::Lz4 => 4 << 20,
+        }
+    }
+
+    /// Bytes that a compressor remembers, about.
+    pub(super) fn state_bytes(self, level: u32) -> u64 {
+        match self {
+            Format::Gzip => {
+                if level < 10 {
+                    1 << 20
+                } else {
+                    10 << 20
+                }
+            }
+            Format::Bzip2 => 8 << 20,
+            Format::Zstd => match level {
+                0..=6 => 8 << 20,
+                7..=15 => 32 << 20,
+                _ => 64 << 20,
+            },
+            Format::Lz4 => 64 << 10,
+        }
+    }
+
+    /// A block as a piece of the format.
+    pub(super) fn pack(self, block: &[u8], level: u32) -> Result<Vec<u8>> {
+        let failed = |what: String| Error::Damaged { name: format!("a compressor of {self}"), what };
+        match self {
+            Format::Gzip => {
+                let level =
+                    CompressionLvl::new(level as i32).map_err(|error| failed(format!("{error:?}")))?;
+                let mut compressor = Compressor::new(level);
+                let most = compressor.deflate_compress_bound(block.len());
+                let mut member = vec![0; GZIP_HEAD_BYTES + most + GZIP_TAIL_BYTES];
+                let packed = compressor
+                    .deflate_compress(block, &mut member[GZIP_HEAD_BYTES..])
+                    .map_err(|error| failed(error.to_string()))?;
+                member.truncate(GZIP_HEAD_BYTES + packed);
+                let checksum = crc32fast::hash(block);
+                member.extend_from_slice(&checksum.to_le_bytes());
+                member.extend_from_slice(&(block.len() as u32).to_le_bytes());
+                let size = member.len() as u32;
+                member[..12].copy_from_slice(&GZIP_HEAD);
+                member[12..16].copy_from_slice(&GZIP_SIZE_FIELD);
+                member[16..20].copy_from_slice(&size.to_le_bytes());
+                Ok(member)
+            }
+            Format::Bzip2 => {
+                let out = Vec::with_capacity(block.len() / 2);
+                let mut encoder = bzip2::write::BzEncoder::new(out, bzip2::Compression::new(level));
+                encoder.write_all(block).map_err(|error| failed(error.to_string()))?;
+                encoder.finish().map_err(|error| failed(error.to_string()))
+            }
+            Format::Zstd => {
+                let mut compressor =
+                    zstd::bulk::Compressor::new(level as i32).map_err(|error| failed(error.to_string()))?;
+                let checked = compressor.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(true));
+                checked.map_err(|error| failed(error.to_string()))?;
+                compressor.compress(block).map_err(|error| failed(error.to_string()))
+            }
+            Format::Lz4 if block.is_empty() => Ok(Vec::new()),
+            Format::Lz4 => {
+                let mut piece = vec![0; 4 + lz4_flex::block::get_maximum_output_size(block.len())];
+                let packed = lz4_flex::block::compress_into(block, &mut piece[4..])
+                    .map_err(|error| failed(error.to_string()))?;
+                let length = match packed < block.len() {
+                    true => packed as u32,
+                    false => {
+                        piece[4..4 + block.len()].copy_from_slice(block);
+                        block.len() as u32 | LZ4_PLAIN
+                    }
+                };
+                piece.truncate(4 + (length & !LZ4_PLAIN) as usize);
+                piece[..4].copy_from_slice(&length.to_le_bytes());
+                Ok(piece)
+            }
+        }
+    }
+
+    /// What a piece was, of at most `limit` bytes; an error says what is wrong with it.
+    pub(super) fn unpack(self, piece: &[u8], limit: usize) -> std::result::Result<Vec<u8>, String> {
+        match self {
+            Format::Gzip => {
+                let size = piece.len().checked_sub(4).ok_or("a member that is too short")?;
+                let bytes = u32::from_le_bytes(piece[size..].try_into().expect("four bytes")) as usize;
+                if bytes > limit {
+                    return Err(format!("a member that says it has {bytes} bytes, more than may be held"));
+                }
+                let mut out = vec![0; bytes];
+                let found = Decompressor::new()
+                    .gzip_decompress(piece, &mut out)
+                    .map_err(|error| error.to_string())?;
+                if found == bytes {
+                    Ok(out)
+                } else {
+                    Err("a member that is shorter than it says".to_string())
+                }
+            }
+            Format::Bzip2 => {
+                let mut out = Vec::new();
+                let decoder = bzip2::read::MultiBzDecoder::new(piece);
+                // A stream of 900 kB can become 40 MB of one letter: what is too large is decompressed by itself.
+                decoder.take(limit as u64 + 1).read_to_end(&mut out).map_err(|error| error.to_string())?;
+                Ok(out)
+            }
+            Format::Zstd => {
+                let size = zstd::zstd_safe::get_frame_content_size(piece).ok().flatten();
+                let size =
+                    size.filter(|&size| size <= limit as u64).ok_or("a frame that does not say its size")?;
+                let out = zstd::bulk::decompress(piece, size as usize).map_err(|error| error.to_string())?;
+                if out.len() as u64 == size {
+                    Ok(out)
+                } else {
+                    Err("a frame that is shorter than it says".to_string())
+                }
+            }
+            Format::Lz4 => {
+                let (length, bytes) = piece.split_at_checked(4).ok_or("a block that is too short")?;
+                let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
+                if length & LZ4_PLAIN != 0 {
+                    return Ok(bytes.to_vec());
+                }
+                let mut out = vec![0; limit];
+                let found =
+                    lz4_flex::block::decompress_into(bytes, &mut out).map_err(|error| error.to_string())?;
+                out.truncate(found);
+                Ok(out)
+            }
+        }
+    }
+}
+
+impl Display for Format {
+    fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
+        text.write_str(match self {
+            Format::Gzip => "gzip",
+            Format::Bzip2 => "bzip2",
+            Format::Zstd => "zstd",
+            Format::Lz4 => "lz4",
+        })
+    }
+}
+
+impl std::str::FromStr for Format {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let found =
+            Self::ALL.into_iter().find(|format| format.to_string() == text || format.ending() == text);
+        found.ok_or_else(|| "expected gzip, bzip2, zstd or lz4".to_string())
+    }
+}
+
+/// What stands before and behind all pieces.
+pub(super) struct Packer {
+    format: Format,
+    hash: XxHash32,
+}
+
+impl Packer {
+    pub fn new(format: Format) -> Packer {
+        Packer { format, hash: XxHash32::with_seed(0) }
+    }
+
+    pub fn head(&self) -> Vec<u8> {
+        match self.format {
+            Format::Lz4 => {
+                [&LZ4_MAGIC[..], &LZ4_DESCRIPTOR, &[lz4_descriptor_check(&LZ4_DESCRIPTOR)]].concat()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    pub fn saw(&mut self, block: &[u8]) {
+        if self.format == Format::Lz4 {
+            self.hash.write(block);
+        }
+    }
+
+    pub fn tail(&self) -> Vec<u8> {
+        match self.format {
+            Format::Lz4 => [0u32.to_le_bytes(), (self.hash.finish() as u32).to_le_bytes()].concat(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The second byte of the hash of a frame's descriptor.
+pub(super) fn lz4_descriptor_check(descriptor: &[u8]) -> u8 {
+    let mut hash = XxHash32::with_seed(0);
+    hash.write(descriptor);
+    (hash.finish() >> 8) as u8
+}

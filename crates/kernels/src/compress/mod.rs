@@ -1,0 +1,214 @@
+//! Compressing and decompressing with all cores: gzip, bzip2, zstd and lz4, as every other program reads and writes them.
+//!
+//! ```text
+//!   read ──► block, block, ... ──► worker: compress ─┐
+//!                              ──► worker: compress ─┴──► written in order      each block a member, stream or frame
+//! ```
+//!
+//! All four formats allow what is compressed to be a sequence of independent pieces: members of gzip, streams of bzip2, frames
+//! of zstd, blocks of lz4. So blocks of the input are compressed side by side, and what was written so is decompressed side
+//! by side too ([`units`]). What others wrote in one piece goes to one worker, as its nature is.
+//!
+//! The same input gives the same bytes, whatever the memory and the number of threads.
+//!
+//! Paper: programs that run where the data lies, 2019 thesis 3.2.3.
+
+mod formats;
+mod ordered;
+#[cfg(test)]
+mod tests;
+mod units;
+
+use std::io::{Read, Write};
+
+use inshore_store::{Budget, Job};
+use serde::Serialize;
+
+pub use self::formats::Format;
+use self::{formats::Packer, ordered::in_order, units::Units};
+use crate::{Error, Result};
+
+/// What was compressed or decompressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PackSummary {
+    /// Bytes read.
+    pub bytes_in: u64,
+    /// Bytes written.
+    pub bytes_out: u64,
+    /// Pieces that were worked on independently.
+    pub pieces: u64,
+}
+
+/// The smallest budget with which `threads` threads can compress in this format and at this level, in bytes.
+pub fn smallest_pack_memory_bytes(format: Format, level: u32, threads: usize) -> u64 {
+    piece_memory_bytes(format, level) * (threads as u64 + 1) + (1 << 20)
+}
+
+/// Memory for one block on its way: itself, what it becomes, and what the compressor remembers.
+fn piece_memory_bytes(format: Format, level: u32) -> u64 {
+    let block = format.block_bytes() as u64;
+    block + block + block / 64 + format.state_bytes(level)
+}
+
+/// As many threads as have room; a block more than them is on its way.
+fn threads(budget: &Budget, each: u64) -> usize {
+    let room = budget.free_bytes() / each;
+    (room.saturating_sub(1) as usize).clamp(1, budget.threads())
+}
+
+/// Compresses all of `input`, called `name` in errors, into `output`.
+///
+/// Memory: for each thread and one more two blocks (1 MiB for gzip, 900 kB for bzip2, 4 MiB for zstd and lz4) and the state of
+/// the compressor; with less than [`smallest_pack_memory_bytes`] for all threads, fewer work.
+///
+/// # Errors
+/// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] where the job was
+/// stopped, or the budget is too small for one thread.
+pub fn compress(
+    job: &Job,
+    name: &str,
+    mut input: impl Read + Send,
+    output: impl Write,
+    format: Format,
+    level: Option<u32>,
+) -> Result<PackSummary> {
+    let level = format.checked_level(level)?;
+    let (each, smallest) = (piece_memory_bytes(format, level), smallest_pack_memory_bytes(format, level, 1));
+    if job.budget().memory_bytes() < smallest {
+        let (what, given) = (format!("compressing as {format}"), job.budget().memory_bytes());
+        return Err(Error::Store(inshore_store::Error::BudgetTooSmall { what, given, smallest }));
+    }
+    let threads = threads(job.budget(), each);
+    let _memory = job.budget().reserve(each * (threads as u64 + 1), "blocks that are compressed")?;
+    let mut out = Counted { inner: output, bytes: 0 };
+    let mut summary = PackSummary::default();
+    let mut packer = Packer::new(format);
+    out.all(&packer.head())?;
+    let mut is_first = true;
+    let next = || {
+        job.check_cancelled()?;
+        let mut block = vec![0; format.block_bytes()];
+        let filled = fill(&mut input, &mut block, name)?;
+        block.truncate(filled);
+        // Nothing is compressed as one block of nothing, so that a program that decompresses it finds a whole file.
+        let is_only = std::mem::replace(&mut is_first, false);
+        Ok((filled > 0 || is_only).then_some(block))
+    };
+    in_order(
+        threads,
+        next,
+        |block: Vec<u8>| {
+            let packed = format.pack(&block, level)?;
+            Ok((block, packed))
+        },
+        |(block, packed)| {
+            packer.saw(&block);
+            summary.pieces += 1;
+            summary.bytes_in += block.len() as u64;
+            job.progress().add(block.len() as u64);
+            out.all(&packed)
+        },
+    )?;
+    out.all(&packer.tail())?;
+    summary.bytes_out = out.bytes;
+    Ok(summary)
+}
+
+/// Decompresses all of `input`, called `name` in errors, into `output`; the format is known by its first bytes. What follows
+/// the end of what is compressed is an error, as is what ends too early.
+///
+/// Memory: pieces of up to an eighth of the budget, compressed or not, are worked on side by side; larger ones are
+/// decompressed by one thread as they are read, in the format's own window.
+///
+/// # Errors
+/// [`Error::Damaged`] for what is none of the formats, truncated or damaged; [`Error::Table`], [`Error::Write`];
+/// [`Error::Store`] where the job was stopped or the budget too small for a window.
+pub fn decompress(job: &Job, name: &str, input: impl Read + Send, output: impl Write) -> Result<PackSummary> {
+    let budget = job.budget();
+    let limit =
+        usize::try_from(budget.free_bytes() / 8 / (budget.threads() as u64 + 1)).unwrap_or(usize::MAX);
+    let limit = limit.clamp(64 << 10, 16 << 20);
+    let _memory =
+        budget.reserve((2 * limit * (budget.threads() + 1)) as u64, "pieces that are decompressed")?;
+    let mut out = Counted { inner: output, bytes: 0 };
+    let mut units = Units::open(name, input, limit)?;
+    let format = units.format();
+    let mut summary = PackSummary::default();
+    let mut check = units::Check::default();
+    // Small pieces side by side, until one comes that is not.
+    in_order(
+        budget.threads(),
+        || {
+            job.check_cancelled()?;
+            units.next_unit()
+        },
+        |unit| unit.unpack(format, name, limit),
+        |unpacked| {
+            summary.pieces += 1;
+            check.saw(&unpacked, name)?;
+            job.progress().add(unpacked.packed_bytes);
+            match &unpacked.large {
+                Some(piece) => copy(job, name, &mut bzip2::read::MultiBzDecoder::new(&piece[..]), &mut out),
+                None => out.all(&unpacked.bytes),
+            }
+        },
+    )?;
+    if let Some(mut rest) = units.rest(job)? {
+        copy(job, name, &mut rest, &mut out)?;
+        summary.pieces += 1;
+    }
+    summary.bytes_in = units.bytes();
+    summary.bytes_out = out.bytes;
+    Ok(summary)
+}
+
+/// All that `input` gives, a little at a time.
+fn copy(job: &Job, name: &str, input: &mut impl Read, out: &mut Counted<impl Write>) -> Result<()> {
+    let mut block = vec![0; COPY_BYTES];
+    loop {
+        job.check_cancelled()?;
+        match fill(input, &mut block, name)? {
+            0 => return Ok(()),
+            filled => out.all(&block[..filled])?,
+        }
+    }
+}
+
+const COPY_BYTES: usize = 256 << 10;
+
+/// Fills `block` as far as there are bytes.
+fn fill(input: &mut impl Read, block: &mut [u8], name: &str) -> Result<usize> {
+    let mut filled = 0;
+    while filled < block.len() {
+        match input.read(&mut block[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(read_error(name, error)),
+        }
+    }
+    Ok(filled)
+}
+
+/// What reading gave: our own error, damage that a decompressor found, or one of the system.
+fn read_error(name: &str, error: std::io::Error) -> Error {
+    match error.downcast::<inshore_tables::Error>() {
+        Ok(error) => Error::Table(error),
+        Err(error) => match error.raw_os_error() {
+            Some(_) => Error::Input { name: name.to_string(), source: error },
+            None => Error::Damaged { name: name.to_string(), what: error.to_string() },
+        },
+    }
+}
+
+struct Counted<W> {
+    inner: W,
+    bytes: u64,
+}
+
+impl<W: Write> Counted<W> {
+    fn all(&mut self, bytes: &[u8]) -> Result<()> {
+        self.bytes += bytes.len() as u64;
+        self.inner.write_all(bytes).map_err(Error::Write)
+    }
+}

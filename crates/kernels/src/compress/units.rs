@@ -1,0 +1,442 @@
+//! Where compressed input can be cut into pieces that are decompressed side by side.
+//!
+//! | format | a piece is | known by |
+//! |---|---|---|
+//! | gzip | a member that says its size (ours) | the extra field of its header |
+//! | bzip2 | a stream | where the next one begins: ten bytes that hardly occur by chance |
+//! | zstd | a frame | the lengths of its blocks |
+//! | lz4 | an independent block | its length |
+//!
+//! What is larger than may be held, or cannot be cut (a member of gzip by another program, dependent blocks of lz4), and all
+//! that follows it, is left to be decompressed as it is read.
+
+use std::{
+    hash::Hasher,
+    io::{self, BufReader, Cursor, Read},
+};
+
+use inshore_store::{Budget, Job, Reservation};
+use twox_hash::XxHash32;
+
+use super::{
+    fill,
+    formats::{Format, GZIP_HEAD_BYTES, GZIP_SIZE_FIELD, LZ4_MAGIC, LZ4_PLAIN, lz4_descriptor_check},
+};
+use crate::{Error, Result};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 256 << 10;
+const ZSTD_MAGIC: u32 = 0xfd2f_b528;
+/// What a stream of bzip2 begins with, the fourth byte aside: "BZh", a level, and the magic of a block.
+const BZIP2_BLOCK: [u8; 6] = [0x31, 0x41, 0x59, 0x26, 0x53, 0x59];
+
+/// Compressed input.
+pub(super) struct Units<R> {
+    name: String,
+    input: R,
+    /// Bytes that were read, of which those before `taken` are done with.
+    buffer: Vec<u8>,
+    taken: usize,
+    read: u64,
+    ended: bool,
+    format: Format,
+    limit: usize,
+    /// Inside a frame of lz4: bytes of its largest block, and whether a checksum of its content follows.
+    frame: Option<(usize, bool)>,
+    /// What comes next is decompressed as it is read.
+    is_whole: bool,
+}
+
+/// A piece.
+pub(super) struct Unit {
+    kind: Kind,
+    /// Bytes of it, and of what was passed over before it.
+    packed_bytes: u64,
+}
+
+enum Kind {
+    Piece(Vec<u8>),
+    /// A block of lz4, and the most bytes that it can have.
+    Block(Vec<u8>, usize),
+    /// The end of a frame of lz4, and the checksum of its content.
+    End(Option<u32>),
+}
+
+/// What a piece was.
+pub(super) struct Unpacked {
+    pub bytes: Vec<u8>,
+    /// The piece, where it becomes more than may be held: it is to be decompressed as it is written.
+    pub large: Option<Vec<u8>>,
+    pub packed_bytes: u64,
+    /// Whether the bytes belong to a frame whose checksum comes at its end.
+    is_block: bool,
+    end: Option<Option<u32>>,
+}
+
+/// Checks content whose checksum comes at its end.
+pub(super) struct Check(XxHash32);
+
+impl Default for Check {
+    fn default() -> Self {
+        Check(XxHash32::with_seed(0))
+    }
+}
+
+impl Check {
+    pub fn saw(&mut self, unpacked: &Unpacked, name: &str) -> Result<()> {
+        if unpacked.is_block {
+            self.0.write(&unpacked.bytes);
+        }
+        if let Some(expected) = unpacked.end {
+            let found = self.0.finish() as u32;
+            *self = Check::default();
+            if expected.is_some_and(|expected| expected != found) {
+                return Err(damaged(name, "the checksum of the content differs"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn damaged(name: &str, what: impl Into<String>) -> Error {
+    Error::Damaged { name: name.to_string(), what: what.into() }
+}
+
+impl Unit {
+    /// Decompresses it. A stream of bzip2 does not say how long it becomes: what exceeds `limit` is given back.
+    pub fn unpack(self, format: Format, name: &str, limit: usize) -> Result<Unpacked> {
+        let packed_bytes = self.packed_bytes;
+        let fail = |what: String| damaged(name, format!("damaged {format} data: {what}"));
+        let (bytes, is_block, end) = match self.kind {
+            Kind::Piece(piece) => {
+                let bytes = format.unpack(&piece, limit).map_err(fail)?;
+                if bytes.len() > limit {
+                    let (bytes, large) = (Vec::new(), Some(piece));
+                    return Ok(Unpacked { bytes, large, packed_bytes, is_block: false, end: None });
+                }
+                (bytes, false, None)
+            }
+            Kind::Block(block, most) => (format.unpack(&block, most).map_err(fail)?, true, None),
+            Kind::End(checksum) => (Vec::new(), false, Some(checksum)),
+        };
+        Ok(Unpacked { bytes, large: None, packed_bytes, is_block, end })
+    }
+}
+
+impl<R: Read> Units<R> {
+    /// Looks at the first bytes of `input`.
+    pub fn open(name: &str, input: R, limit: usize) -> Result<Units<R>> {
+        let mut units = Units {
+            name: name.to_string(),
+            input,
+            buffer: Vec::new(),
+            taken: 0,
+            read: 0,
+            ended: false,
+            format: Format::Gzip,
+            limit,
+            frame: None,
+            is_whole: false,
+        };
+        let head = units.peek(4)?;
+        let word = head.get(..4).map(|head| u32::from_le_bytes(head.try_into().expect("four bytes")));
+        units.format = match (head, word) {
+            ([0x1f, 0x8b, ..], _) => Format::Gzip,
+            ([b'B', b'Z', b'h', b'1'..=b'9', ..], _) => Format::Bzip2,
+            (_, Some(ZSTD_MAGIC | 0x184d_2a50..=0x184d_2a5f)) => Format::Zstd,
+            (_, Some(word)) if word.to_le_bytes() == LZ4_MAGIC => Format::Lz4,
+            _ => {
+                let what = match head.is_empty() {
+                    true => "expected gzip, bzip2, zstd or lz4, got an empty file".to_string(),
+                    false => {
+                        format!("expected gzip, bzip2, zstd or lz4, got a file that begins with {head:02x?}")
+                    }
+                };
+                return Err(damaged(&units.name, what));
+            }
+        };
+        Ok(units)
+    }
+
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Bytes taken from the input.
+    pub fn bytes(&self) -> u64 {
+        self.read
+    }
+
+    /// The next `bytes` bytes, or as many as there are.
+    fn peek(&mut self, bytes: usize) -> Result<&[u8]> {
+        if self.buffer.len() - self.taken < bytes && !self.ended {
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
+            while self.buffer.len() < bytes && !self.ended {
+                let before = self.buffer.len();
+                self.buffer.resize(before + READ_BYTES, 0);
+                let filled = fill(&mut self.input, &mut self.buffer[before..], &self.name)?;
+                self.buffer.truncate(before + filled);
+                self.read += filled as u64;
+                self.ended = filled < READ_BYTES;
+            }
+        }
+        let end = self.buffer.len().min(self.taken + bytes);
+        Ok(&self.buffer[self.taken..end])
+    }
+
+    fn take(&mut self, bytes: usize) -> Vec<u8> {
+        let piece = self.buffer[self.taken..self.taken + bytes].to_vec();
+        self.taken += bytes;
+        piece
+    }
+
+    fn truncated(&self) -> Error {
+        damaged(&self.name, format!("truncated: the {} data ends in the middle", self.format))
+    }
+
+    /// The next piece; `None` at the end of the input, or where what follows cannot be cut.
+    pub fn next_unit(&mut self) -> Result<Option<Unit>> {
+        if self.is_whole {
+            return Ok(None);
+        }
+        let before = self.taken as u64;
+        if self.peek(1)?.is_empty() {
+            return if self.frame.is_some() { Err(self.truncated()) } else { Ok(None) };
+        }
+        let passed = (self.taken as u64).saturating_sub(before);
+        let kind = match self.format {
+            Format::Gzip => self.gzip_member()?.map(Kind::Piece),
+            Format::Bzip2 => self.bzip2_stream()?.map(Kind::Piece),
+            Format::Zstd => self.zstd_frame()?.map(Kind::Piece),
+            Format::Lz4 => self.lz4_block()?,
+        };
+        let Some(kind) = kind else {
+            self.is_whole = !self.peek(1)?.is_empty();
+            return Ok(None);
+        };
+        let packed_bytes = passed
+            + match &kind {
+                Kind::Piece(piece) | Kind::Block(piece, _) => piece.len() as u64,
+                Kind::End(_) => 8,
+            };
+        Ok(Some(Unit { kind, packed_bytes }))
+    }
+
+    fn gzip_member(&mut self) -> Result<Option<Vec<u8>>> {
+        let limit = self.limit;
+        let head = self.peek(GZIP_HEAD_BYTES)?;
+        if head.len() < GZIP_HEAD_BYTES || head[..4] != [0x1f, 0x8b, 8, 4] || head[12..16] != GZIP_SIZE_FIELD
+        {
+            return Ok(None);
+        }
+        let size = u32::from_le_bytes(head[16..20].try_into().expect("four bytes")) as usize;
+        if size < GZIP_HEAD_BYTES + 8 || size > limit {
+            return Ok(None);
+        }
+        let piece = self.peek(size)?;
+        if piece.len() < size {
+            return Err(self.truncated());
+        }
+        let bytes = u32::from_le_bytes(piece[size - 4..].try_into().expect("four bytes")) as usize;
+        Ok((bytes <= limit).then(|| self.take(size)))
+    }
+
+    /// A stream, up to where the next one begins.
+    fn bzip2_stream(&mut self) -> Result<Option<Vec<u8>>> {
+        let limit = self.limit;
+        let bytes = self.peek(limit)?;
+        let ends = memchr::memmem::find_iter(&bytes[4.min(bytes.len())..], b"BZh").map(|place| place + 4);
+        let mut ends = ends.filter(|&place| bytes.get(place + 4..place + 10) == Some(&BZIP2_BLOCK[..]));
+        let end = match ends.next() {
+            Some(end) => end,
+            // Nothing comes after it.
+            None if self.ended && self.buffer.len() - self.taken <= limit => self.buffer.len() - self.taken,
+            None => return Ok(None),
+        };
+        Ok(Some(self.take(end)))
+    }
+
+    fn zstd_frame(&mut self) -> Result<Option<Vec<u8>>> {
+        let limit = self.limit;
+        loop {
+            let head = self.peek(18)?;
+            if head.len() < 8 {
+                return if head.is_empty() { Ok(None) } else { Err(self.truncated()) };
+            }
+            let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+            // A frame that is there to be passed over.
+            if word(0) & 0xffff_fff0 == 0x184d_2a50 {
+                let size = 8 + word(4) as usize;
+                if size > limit {
+                    return Ok(None);
+                }
+                if self.peek(size)?.len() < size {
+                    return Err(self.truncated());
+                }
+                self.taken += size;
+                continue;
+            }
+            if word(0) != ZSTD_MAGIC {
+                let found = head[..4].to_vec();
+                return Err(damaged(&self.name, format!("expected another frame of zstd, got {found:02x?}")));
+            }
+            let descriptor = head[4];
+            let (is_single, has_checksum) = (descriptor & 0x20 != 0, descriptor & 4 != 0);
+            let dictionary = [0, 1, 2, 4][(descriptor & 3) as usize];
+            let size_bytes = match descriptor >> 6 {
+                0 => usize::from(is_single),
+                1 => 2,
+                2 => 4,
+                _ => 8,
+            };
+            let mut at = 5 + usize::from(!is_single) + dictionary + size_bytes;
+            loop {
+                let Some(header) = self.peek(at + 3)?.get(at..at + 3) else { return Err(self.truncated()) };
+                let header = u32::from_le_bytes([header[0], header[1], header[2], 0]);
+                let is_run = header >> 1 & 3 == 1;
+                at += 3 + if is_run { 1 } else { (header >> 3) as usize };
+                if at > limit {
+                    return Ok(None);
+                }
+                if header & 1 == 1 {
+                    break;
+                }
+            }
+            at += if has_checksum { 4 } else { 0 };
+            let frame = self.peek(at)?;
+            if frame.len() < at {
+                return Err(self.truncated());
+            }
+            let size = zstd::zstd_safe::get_frame_content_size(frame).ok().flatten();
+            return Ok(size.is_some_and(|size| size <= limit as u64).then(|| self.take(at)));
+        }
+    }
+
+    fn lz4_block(&mut self) -> Result<Option<Kind>> {
+        let Some((most, has_checksum)) = self.frame else {
+            let head = self.peek(15)?.to_vec();
+            let Some(&[flags, sizes]) = head.get(4..6) else { return Err(self.truncated()) };
+            let most = [64 << 10, 256 << 10, 1 << 20, 4 << 20].get((sizes >> 4 & 7).wrapping_sub(4) as usize);
+            // Version 1, independent blocks without checksums of their own, no dictionary.
+            let is_plain = flags & 0b1111_0001 == 0b0110_0000;
+            let length = 2 + if flags & 8 != 0 { 8 } else { 0 };
+            let (Some(&most), true, true) =
+                (most.filter(|&&most| most <= self.limit), is_plain, head[..4] == LZ4_MAGIC)
+            else {
+                return Ok(None);
+            };
+            let Some(&check) = head.get(4 + length) else { return Err(self.truncated()) };
+            if check != lz4_descriptor_check(&head[4..4 + length]) {
+                return Err(damaged(
+                    &self.name,
+                    "damaged lz4 data: the checksum of the frame's header differs",
+                ));
+            }
+            self.taken += 4 + length + 1;
+            self.frame = Some((most, flags & 4 != 0));
+            return self.lz4_block();
+        };
+        let Some(length) = self.peek(4)?.first_chunk::<4>().map(|length| u32::from_le_bytes(*length)) else {
+            return Err(self.truncated());
+        };
+        if length == 0 {
+            self.frame = None;
+            self.taken += 4;
+            if !has_checksum {
+                return Ok(Some(Kind::End(None)));
+            }
+            let Some(checksum) = self.peek(4)?.first_chunk::<4>().map(|check| u32::from_le_bytes(*check))
+            else {
+                return Err(self.truncated());
+            };
+            self.taken += 4;
+            return Ok(Some(Kind::End(Some(checksum))));
+        }
+        let size = 4 + (length & !LZ4_PLAIN) as usize;
+        if size > 4 + most {
+            return Err(damaged(&self.name, "damaged lz4 data: a block that is larger than the frame says"));
+        }
+        if self.peek(size)?.len() < size {
+            return Err(self.truncated());
+        }
+        Ok(Some(Kind::Block(self.take(size), most)))
+    }
+
+    /// What could not be cut, as a stream of what it was.
+    pub fn rest(&mut self, job: &Job) -> Result<Option<Rest<'_>>> {
+        if !self.is_whole {
+            return Ok(None);
+        }
+        let read_before = Cursor::new(self.buffer.split_off(self.taken));
+        let counted = Counted { inner: &mut self.input, read: &mut self.read };
+        let all = BufReader::with_capacity(READ_BYTES, read_before.chain(counted));
+        let (decoder, memory): (Box<dyn Read>, Option<Reservation>) = match self.format {
+            Format::Gzip => (Box::new(flate2::bufread::MultiGzDecoder::new(all)), None),
+            Format::Bzip2 => (Box::new(bzip2::bufread::MultiBzDecoder::new(all)), None),
+            Format::Zstd => {
+                let (window, memory) = zstd_window(job.budget())?;
+                let mut decoder = zstd::stream::read::Decoder::with_buffer(all).map_err(Error::Write)?;
+                decoder.window_log_max(window).map_err(Error::Write)?;
+                (Box::new(decoder), Some(memory))
+            }
+            Format::Lz4 => {
+                (Box::new(Lz4Frames { decoder: Some(lz4_flex::frame::FrameDecoder::new(all)) }), None)
+            }
+        };
+        Ok(Some(Rest { decoder, _memory: memory }))
+    }
+}
+
+/// The largest window of zstd that is accepted, as a power of two, and the memory for it.
+fn zstd_window(budget: &Budget) -> Result<(u32, Reservation)> {
+    let free = budget.free_bytes() / 2;
+    let log = free.max(1 << 10).ilog2().clamp(10, 31);
+    Ok((log, budget.reserve((1u64 << log).min(free), "the window of zstd")?))
+}
+
+/// Frames of lz4 one after the other: the library stops behind the first.
+struct Lz4Frames<R: Read> {
+    decoder: Option<lz4_flex::frame::FrameDecoder<R>>,
+}
+
+impl<R: io::BufRead> Read for Lz4Frames<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        while let Some(decoder) = &mut self.decoder {
+            let read = decoder.read(out)?;
+            if read > 0 || out.is_empty() {
+                return Ok(read);
+            }
+            let mut inner = self.decoder.take().expect("looked at above").into_inner();
+            if !inner.fill_buf()?.is_empty() {
+                self.decoder = Some(lz4_flex::frame::FrameDecoder::new(inner));
+            }
+        }
+        Ok(0)
+    }
+}
+
+struct Counted<'a, R> {
+    inner: &'a mut R,
+    read: &'a mut u64,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(out)?;
+        *self.read += read as u64;
+        Ok(read)
+    }
+}
+
+/// A stream that is decompressed as it is read.
+pub(super) struct Rest<'a> {
+    decoder: Box<dyn Read + 'a>,
+    _memory: Option<Reservation>,
+}
+
+impl Read for Rest<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.decoder.read(out)
+    }
+}
