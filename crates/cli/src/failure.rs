@@ -2,7 +2,7 @@
 
 use std::{io, process::ExitCode};
 
-use inshore::{graph, kernels, store, tables};
+use inshore::{graph, kernels, sql, store, tables};
 
 use crate::{outcome::say, signals};
 
@@ -43,7 +43,12 @@ fn is_cancelled(cause: &(dyn std::error::Error + 'static)) -> bool {
     let graph = cause.downcast_ref::<graph::Error>().is_some_and(graph::Error::is_cancelled);
     let tables = cause.downcast_ref::<tables::Error>().is_some_and(tables::Error::is_cancelled);
     let kernels = cause.downcast_ref::<kernels::Error>().is_some_and(kernels::Error::is_cancelled);
-    graph || tables || kernels || cause.downcast_ref::<store::Error>().is_some_and(store::Error::is_cancelled)
+    let sql = cause.downcast_ref::<sql::Error>().is_some_and(sql::Error::is_cancelled);
+    graph
+        || tables
+        || kernels
+        || sql
+        || cause.downcast_ref::<store::Error>().is_some_and(store::Error::is_cancelled)
 }
 
 #[cfg(test)]

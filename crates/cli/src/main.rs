@@ -20,6 +20,7 @@ mod language;
 mod manual;
 mod mount;
 mod outcome;
+mod packing;
 mod progress;
 mod search;
 mod session;
@@ -27,6 +28,7 @@ mod signals;
 mod sizes;
 mod sorting;
 mod sources;
+mod sql;
 mod store_words;
 mod stores;
 mod table;
@@ -64,8 +66,12 @@ fn run(words: Words) -> anyhow::Result<bool> {
             Ok(true)
         }
         Command::Search(search) => search::search(words.everywhere, &search),
+        Command::Compress(compress) => packing::compress(&words.everywhere, &compress).map(|()| true),
+        Command::Decompress(decompress) => packing::decompress(&words.everywhere, &decompress).map(|()| true),
+        Command::Checksum(checksum) => packing::checksum(&words.everywhere, &checksum),
         Command::Sort(sort) => sorting::sort(&Session::open(words.everywhere)?, &sort).map(|()| true),
         Command::Reduce(reduce) => sorting::reduce(&Session::open(words.everywhere)?, &reduce).map(|()| true),
+        Command::Sql(sql) => sql::sql(&Session::open(words.everywhere)?, &sql).map(|()| true),
         Command::Count { command } => {
             let session = Session::open(words.everywhere)?;
             match command {

@@ -73,6 +73,13 @@ fn budget(options: &Everywhere) -> Budget {
     Budget::new(memory_bytes, options.threads.map_or_else(cores, usize::from))
 }
 
+/// Starts a job that needs no store, begins to listen for signals, and draws its progress where someone can see it.
+pub fn plain_run(options: &Everywhere) -> Result<Run> {
+    let job = plain_job(options)?;
+    let drawn = !options.quiet && !options.json;
+    Ok(Run { bar: drawn.then(|| Bar::draw(&job)).flatten(), job })
+}
+
 /// Starts a job that needs no store, and begins to listen for signals.
 pub fn plain_job(options: &Everywhere) -> Result<Job> {
     let cancel = Cancel::default();

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use inshore::{
     graph::{self, BetweennessOptions, CommunitiesOptions, EdgeFormat, PageRankOptions},
+    kernels::{self, Format},
     sortreduce,
     store::parse_bytes,
     tables::{KMER_MAX, SortKey},
@@ -113,6 +114,10 @@ Examples:
     },
     Sort(Sort),
     Reduce(Reduce),
+    Sql(Sql),
+    Compress(Compress),
+    Decompress(Decompress),
+    Checksum(Checksum),
     /// Count what occurs how often: words of texts, k-mers of sequences, values of a column
     ///
     /// The result is a table with one row for each of them and its count, in order.
@@ -424,6 +429,135 @@ pub struct Reduce {
     /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
     #[arg(long)]
     pub resume: bool,
+}
+
+/// Answer a question in SQL about tables larger than memory
+///
+/// Tables are Parquet, CSV, TSV, JSON lines or Arrow: name them in quotes (FROM 'sales/*.parquet'), or give them names with
+/// --table and --tables. The SQL is that of DataFusion, which is close to PostgreSQL's. Grouping, sorting and joining
+/// go on with sort-reduce where memory is short; EXPLAIN shows the plan, EXPLAIN ANALYZE and --explain show what was done.
+/// Without -o the first rows are shown on a terminal, and CSV is written elsewhere.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore sql \"SELECT shop, sum(price) FROM 'sales.parquet' GROUP BY shop ORDER BY 2 DESC LIMIT 10\"
+  inshore sql --table log='logs/*.csv.gz' \"SELECT count(DISTINCT user) FROM log\" --memory 256MiB
+  inshore sql --tables tpch/ --file q1.sql -o q1.parquet
+  inshore sql \"EXPLAIN ANALYZE SELECT * FROM 'sales.parquet' ORDER BY price\"")]
+pub struct Sql {
+    /// The query; - reads it from standard input
+    #[arg(value_name = "QUERY", required_unless_present = "file")]
+    pub query: Option<String>,
+    /// Read the query from a file
+    #[arg(long, value_name = "FILE", conflicts_with = "query")]
+    pub file: Option<PathBuf>,
+    /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Call a file, a folder or files with * a table
+    #[arg(long, value_name = "NAME=PATH")]
+    pub table: Vec<NamedTable>,
+    /// Every table in a folder, by its name without the ending
+    #[arg(long, value_name = "DIR")]
+    pub tables: Vec<PathBuf>,
+    /// Columns of CSV and JSON lines that are text even where they look like numbers
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub text: Vec<String>,
+}
+
+/// Compress files with all cores: zstd, gzip, bzip2 or lz4
+///
+/// Every program that knows the format reads the result. The same file gives the same bytes, whatever the memory and the
+/// number of threads. Files are kept, and a file that is there already is not replaced, unless asked for; the result has
+/// the permissions and the time of its file.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore compress access.log
+  inshore compress --format gzip --level 9 *.csv --rm
+  tar c photos | inshore compress - -o photos.tar.zst")]
+pub struct Compress {
+    #[command(flatten)]
+    pub packed: Packed,
+    /// zstd, gzip, bzip2 or lz4 [default: as the ending of -o says, else zstd]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// How hard to try: zstd 1 to 19 (habit: 3), gzip 1 to 12 (6), bzip2 1 to 9 (9), lz4 1
+    #[arg(long, value_name = "N")]
+    pub level: Option<u32>,
+}
+
+/// Decompress files with all cores: zstd, gzip, bzip2 and lz4, known by their first bytes
+///
+/// What was compressed here, by pbzip2, or in several frames or members is decompressed by all cores; what is one piece by
+/// one. Damage and truncation are errors, and leave nothing behind.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore decompress access.log.zst
+  inshore decompress *.csv.gz --rm
+  inshore decompress dump.sql.bz2 -o - | head")]
+pub struct Decompress {
+    #[command(flatten)]
+    pub packed: Packed,
+}
+
+/// What is compressed or decompressed, and where to.
+#[derive(Args)]
+pub struct Packed {
+    /// Files; - is standard input
+    #[arg(value_name = "FILE", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The file to write instead of FILE with another ending; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace files that are there already
+    #[arg(short, long)]
+    pub force: bool,
+    /// Remove each file once what it became is on the drive
+    #[arg(long = "rm")]
+    pub remove: bool,
+}
+
+/// Compute or check checksums of files
+///
+/// Prints what sha256sum and its kin print, and reads it with --check; files are read side by side. Exits with 1 where a
+/// checked file differs.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore checksum *.parquet > sums.txt
+  inshore checksum --check sums.txt
+  inshore checksum --algorithm blake3 backup.tar")]
+pub struct Checksum {
+    /// Files; - is standard input
+    #[arg(value_name = "FILE", required_unless_present = "check")]
+    pub inputs: Vec<PathBuf>,
+    /// sha256, blake3, md5, xxh64 or crc32
+    #[arg(long, value_name = "NAME", default_value = "sha256")]
+    pub algorithm: kernels::Checksum,
+    /// Read checksums and names from this file, and compare
+    #[arg(long, value_name = "FILE", conflicts_with = "inputs")]
+    pub check: Option<PathBuf>,
+}
+
+/// A name and what it stands for.
+#[derive(Clone, Debug)]
+pub struct NamedTable {
+    pub name: String,
+    pub path: PathBuf,
+}
+
+impl std::str::FromStr for NamedTable {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, path)) if !name.is_empty() && !path.is_empty() => {
+                Ok(NamedTable { name: name.to_string(), path: PathBuf::from(path) })
+            }
+            _ => Err("expected NAME=PATH such as sales=sales.parquet".to_string()),
+        }
+    }
 }
 
 /// A range of bytes in a record.
@@ -903,6 +1037,21 @@ mod tests {
         });
     }
 
+    /// The words of a line, cut at spaces outside of quotes.
+    fn shell_words(line: &str) -> Vec<String> {
+        let (mut words, mut quote) = (vec![String::new()], None);
+        for letter in line.chars() {
+            match (letter, quote) {
+                ('"' | '\'', None) => quote = Some(letter),
+                (_, Some(open)) if open == letter => quote = None,
+                (' ', None) => words.push(String::new()),
+                _ => words.last_mut().expect("never empty").push(letter),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
     #[test]
     fn every_example_is_understood() {
         leaves(&super::Words::command(), "inshore".into(), &mut |_, command| {
@@ -910,7 +1059,7 @@ mod tests {
             for line in help.lines().filter(|line| line.starts_with("  ")) {
                 let from_here = &line[line.find("inshore").unwrap()..];
                 let until_there = from_here.split(['|', '>', '&']).next().unwrap();
-                let words = until_there.split_whitespace();
+                let words = shell_words(until_there);
                 match super::Words::command().try_get_matches_from(words) {
                     Ok(_) => {}
                     Err(error) => {

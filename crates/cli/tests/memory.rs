@@ -179,3 +179,44 @@ fn texts_of_ten_times_the_budget_are_searched_and_counted_in_it() {
         println!("{words}: {} MiB resident at most", peak / MIB);
     }
 }
+
+#[test]
+fn queries_over_more_than_the_budget_keep_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let budget = 32 * MIB;
+    // The library that plans is not optimised in tests, so its code takes more memory than all else of the program may: what
+    // one query without tables takes comes on top here. (Optimised, `bench/sql.py` shows queries below budget + 64 MiB.)
+    let program = run(&folder, None, "sql \"SELECT 1\" -o one.csv --memory 32MiB").saturating_sub(32 * MIB);
+    let group = Cgroup::new("queries", budget + 96 * MIB + program);
+    if group.is_none() {
+        println!("skipped: no memory cgroup can be made here; only the resident size is checked");
+    }
+    let (mut state, mut csv) = (1u64, "k,v,s\n".to_string());
+    let mut random = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state >> 20
+    };
+    for _ in 0..2_000_000 {
+        csv += &format!("{},{},text {}\n", random() % 1_500_000, random() % 1000, random() % 1_000_000);
+    }
+    fs::write(folder.path().join("t.csv"), &csv).unwrap();
+    drop(csv);
+    run(&folder, None, "sql \"SELECT * FROM 't.csv'\" -o t.parquet --memory 256MiB");
+    for (query, way) in [
+        ("SELECT k, sum(v) AS v, count(*) AS n FROM 't.parquet' GROUP BY k", "sort-reduce"),
+        ("SELECT DISTINCT s, v FROM 't.parquet'", "sort-reduce"),
+        ("SELECT count(DISTINCT s) AS n FROM 't.parquet'", "sort-reduce"),
+        ("SELECT k, v, s FROM 't.csv' ORDER BY s DESC, k, v", "sort-reduce"),
+        (
+            "SELECT count(*) AS n, sum(a.v) AS v FROM 't.parquet' a JOIN 't.parquet' b ON a.k = b.k AND a.s < b.s",
+            "sort-merge join",
+        ),
+    ] {
+        let said =
+            said(&folder, group.as_ref(), &format!("sql \"{query}\" -o out.parquet --memory 32MiB --json"));
+        let resident = peak(&said);
+        assert!(said.contains(way), "{query}: {said}");
+        assert!(resident <= budget + 64 * MIB + program, "{query}: {} MiB resident", resident / MIB);
+        println!("{query}: {} MiB resident at most", resident / MIB);
+    }
+}

@@ -11,6 +11,8 @@ mod languages;
 mod manual;
 mod memory;
 mod mounts;
+mod packing;
+mod questions;
 mod refusals;
 mod resuming;
 mod searching;
