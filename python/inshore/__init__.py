@@ -11,7 +11,7 @@ A `Store` is a folder of named graphs. A `Graph` answers questions as tables:
 >>> store.remove("ring")
 
 Files and tables are sorted, grouped and counted by `Store.sort`, `Store.reduce`, `Store.count_values` and
-`Store.count_kmers`.
+`Store.count_kmers`; `sql` and `Store.sql` answer questions about them.
 
 Every job takes a budget (``memory="64MiB"``, ``threads=4``) and keeps it. Long work releases the GIL, and
 Ctrl-C stops it and leaves the store as it was. The words are those of the command line.
@@ -28,6 +28,7 @@ from inshore.errors import (
     NotFoundError,
 )
 from inshore.graph import Graph, GraphInfo
+from inshore.queries import sql
 from inshore.results import LevelReport, PhaseReport, Report, Result, Summary, report, summary
 from inshore.store import Store
 from inshore.tables import ArrowStream, Written
@@ -52,5 +53,6 @@ __all__ = [
     "Written",
     "__version__",
     "report",
+    "sql",
     "summary",
 ]

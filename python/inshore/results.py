@@ -190,9 +190,12 @@ def with_facts(table: pa.Table, summary: str, report: str) -> pa.Table:
 
 
 def deliver(
-    job: _native.Job, run: Callable[[], _native.Answer], output: StrPath | None, stream: bool
+    job: _native.Job,
+    run: Callable[[], _native.Answer | _native.Query],
+    output: StrPath | None,
+    stream: bool,
 ) -> pa.Table | pa.RecordBatchReader | Result:
-    """Run an algorithm and give its rows as the caller wants them."""
+    """Run an algorithm or a query and give its rows as the caller wants them."""
     if output is not None:
         if stream:
             raise InputError("output and stream are both given: expected one of them")
@@ -211,12 +214,12 @@ def deliver(
     return with_facts(table, answer.summary, job.report())
 
 
-def _schema(answer: _native.Answer, job: _native.Job) -> pa.Schema:
+def _schema(answer: _native.Answer | _native.Query, job: _native.Job) -> pa.Schema:
     schema: pa.Schema = pa.schema(cast("Any", answer))
     return schema.with_metadata({_SUMMARY: answer.summary, _REPORT: job.report()})
 
 
-def _batches(answer: _native.Answer) -> Iterator[pa.RecordBatch]:
+def _batches(answer: _native.Answer | _native.Query) -> Iterator[pa.RecordBatch]:
     # Through Python and not through Arrow's C stream: so Ctrl-C and our own exceptions come through. The rows
     # themselves are not copied.
     try:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, Literal, cast, overload
 
 import pyarrow as pa
 
 from inshore import _native
 from inshore.errors import InputError
 from inshore.graph import Graph, GraphInfo
-from inshore.results import StrPath
-from inshore.tables import ArrowStream, Source, Written, deliver, keys_of, paths_of
+from inshore.results import Result, StrPath
+from inshore.results import deliver as rows_of
+from inshore.tables import ArrowStream, Source, Written, deliver, keys_of, named_tables, paths_of
 
 
 class Store:
@@ -532,6 +533,102 @@ class Store:
                 return _native.reduce(job, paths, path, columns, asked, list(text), resume)
 
             return deliver(job, run, output, "groups")
+
+    @overload
+    def sql(
+        self,
+        query: str,
+        *,
+        tables: Mapping[str, Source] | None = None,
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[False] = False,
+    ) -> pa.Table: ...
+    @overload
+    def sql(
+        self,
+        query: str,
+        *,
+        tables: Mapping[str, Source] | None = None,
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: None = None,
+        stream: Literal[True],
+    ) -> pa.RecordBatchReader: ...
+    @overload
+    def sql(
+        self,
+        query: str,
+        *,
+        tables: Mapping[str, Source] | None = None,
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath,
+        stream: Literal[False] = False,
+    ) -> Written: ...
+    def sql(
+        self,
+        query: str,
+        *,
+        tables: Mapping[str, Source] | None = None,
+        text: Sequence[str] = (),
+        memory: str | int | None = None,
+        threads: int | None = None,
+        output: StrPath | None = None,
+        stream: bool = False,
+    ) -> pa.Table | pa.RecordBatchReader | Written:
+        """Answer a question in SQL about tables, larger than memory if need be.
+
+        Grouping, sorting and joining go on with sort-reduce where memory is short. The SQL is DataFusion's.
+
+        Parameters
+        ----------
+        query : str
+            One SELECT, EXPLAIN or VALUES. Files are named in it in quotes: ``FROM 'sales.parquet'``.
+        tables : dict, optional
+            What names in the query mean: a path (also a folder, or with ``*``), paths, or Arrow data, which
+            goes through a file.
+        text : list of str, optional
+            Columns of CSV and JSON lines that are text, whatever they look like.
+        memory, threads
+            The budget; see `Graph`. 24 MiB is the least.
+        output : path, optional
+            Write to this file (``.parquet``, ``.arrow`` or ``.csv``) and return a `Written`.
+        stream : bool, default False
+            Return a reader that gives rows as they come, and holds only some of them.
+
+        Returns
+        -------
+        pyarrow.Table, pyarrow.RecordBatchReader or Written
+            The rows.
+
+        Raises
+        ------
+        InputError
+            For what is no such query, or names what is not there.
+        BudgetError
+            Also where an operator that cannot go on elsewhere needs more: a cross join, a window over all
+            rows.
+        FileError, DamagedError
+            See `inshore.errors`. Nothing half made is left.
+
+        Examples
+        --------
+        >>> table = pa.table({"city": ["Oslo", "Bonn", "Oslo"], "rain": [3, 5, 4]})
+        >>> query = "SELECT city, sum(rain) AS rain FROM days GROUP BY city ORDER BY city"
+        >>> store.sql(query, tables={"days": table}, memory="64MiB").to_pydict()
+        {'city': ['Bonn', 'Oslo'], 'rain': [5, 7]}
+        """
+        with self._native.job(memory, threads) as job:
+            files = named_tables(job, tables)
+            result = rows_of(job, lambda: _native.query(job, query, files, list(text)), output, stream)
+        if isinstance(result, Result):
+            return Written(result.path, result.rows, cast("dict[str, Any]", result.summary), result.report)
+        return result
 
     @overload
     def count_values(

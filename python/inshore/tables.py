@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -74,6 +74,19 @@ def paths_of(
     if not paths:
         raise InputError("source is empty: expected at least one file")
     return paths
+
+
+def named_tables(job: _native.Job, tables: Mapping[str, Source] | None) -> list[tuple[str, list[StrPath]]]:
+    """Give the files of each table of a query; Arrow data is written to one each."""
+    files: list[tuple[str, list[StrPath]]] = []
+    for number, (name, source) in enumerate((tables or {}).items()):
+        if isinstance(source, ArrowStream):
+            path = job.scratch_path(f"table-{number}.arrow")
+            spill(source, path, None)
+            files.append((name, [path]))
+        else:
+            files.append((name, paths_of(job, source)))
+    return files
 
 
 def spill(source: ArrowStream, path: Path, named: Sequence[str] | None) -> None:

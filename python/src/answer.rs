@@ -55,8 +55,7 @@ impl Answer {
 
     /// The columns, as Arrow's C schema.
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        let schema = FFI_ArrowSchema::try_from(self.schema.as_ref()).map_err(arrow_error)?;
-        PyCapsule::new_with_value(py, schema, c"arrow_schema")
+        schema_capsule(py, &self.schema)
     }
 
     /// The next rows, some thousands at most; `None` at the end.
@@ -92,6 +91,12 @@ impl Answer {
     }
 }
 
+/// Columns as Arrow's C schema.
+pub(crate) fn schema_capsule<'py>(py: Python<'py>, schema: &SchemaRef) -> PyResult<Bound<'py, PyCapsule>> {
+    let schema = FFI_ArrowSchema::try_from(schema.as_ref()).map_err(arrow_error)?;
+    PyCapsule::new_with_value(py, schema, c"arrow_schema")
+}
+
 fn write(mut rows: Rows, job: &store::Job, path: PathBuf) -> graph::Result<u64> {
     let mut writer = TableWriter::create(&path, rows.schema().clone(), job.budget())?;
     let mut count = 0;
@@ -108,6 +113,12 @@ fn write(mut rows: Rows, job: &store::Job, path: PathBuf) -> graph::Result<u64> 
 /// Some rows; `pyarrow.record_batch` and others take them without a copy.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Batch(RecordBatch);
+
+impl Batch {
+    pub(crate) fn new(rows: RecordBatch) -> Batch {
+        Batch(rows)
+    }
+}
 
 #[pymethods]
 impl Batch {

@@ -1,6 +1,6 @@
 //! From Rust's errors to Python's exceptions: one mapping, and the readings of arguments that can fail.
 
-use inshore::{graph, sortreduce, store, tables};
+use inshore::{graph, sortreduce, sql, store, tables};
 use pyo3::{exceptions::PyOverflowError, intern, prelude::*, types::PyAnyMethods};
 
 /// No space left on device, on every system that this runs on.
@@ -48,6 +48,18 @@ pub(crate) fn to_python(error: impl Into<graph::Error>) -> PyErr {
         | graph::Error::TooManyVertices { .. }
         | graph::Error::BadOption { .. }
         | graph::Error::Overflow { .. } => tree::InputError::new_err(message),
+        _ => tree::InshoreError::new_err(message),
+    }
+}
+
+/// The exception for an error of a query.
+pub(crate) fn sql_to_python(error: sql::Error) -> PyErr {
+    let message = error.to_string();
+    match error {
+        sql::Error::Store(error) => to_python(error),
+        sql::Error::Table(error) => to_python(error),
+        sql::Error::Query(_) => tree::InputError::new_err(message),
+        sql::Error::Memory(_) => tree::BudgetError::new_err(message),
         _ => tree::InshoreError::new_err(message),
     }
 }

@@ -1,7 +1,7 @@
 //! The native half of the Python package `inshore`: jobs, graphs and rows, without a word about Python's tables.
 //!
 //! The nouns are those of the Rust API: [`store::Store`], [`job::Job`], [`graph::Graph`], [`answer::Answer`] and
-//! [`answer::Batch`], for datasets as bytes [`files::Files`], [`files::File`] and [`files::Writer`], and for files of rows the
+//! [`answer::Batch`], for queries [`sql::Asked`], for datasets as bytes [`files::Files`], [`files::File`] and [`files::Writer`], and for files of rows the
 //! functions of [`tables`]. The public half, with the docs, the types and everything that needs `pyarrow`, is in
 //! `inshore/*.py`; facts cross over as JSON text, rows as Arrow's C structures (no copies).
 //!
@@ -17,6 +17,7 @@ mod error;
 mod files;
 mod graph;
 mod job;
+mod sql;
 mod store;
 mod tables;
 
@@ -30,6 +31,7 @@ mod _native {
         files::{File, Files, Writer},
         graph::Graph,
         job::Job,
+        sql::{Asked, query},
         store::Store,
         tables::{group, kmers, sort_binary, sort_tables, sort_text},
     };
