@@ -6,7 +6,7 @@ use anyhow::Result;
 use inshore::{
     kernels::{TextOptions, text_source},
     neardata::Source,
-    store::{Error, Job},
+    store::Job,
 };
 
 /// The dataset that a path names: `store:NAME`, or `store:NAME/FILE`.
@@ -19,21 +19,10 @@ pub fn stored(job: &Job, datasets: &[PathBuf]) -> Result<Vec<(PathBuf, Source)>>
     let mut sources = Vec::new();
     for path in datasets {
         let named = dataset(path).expect("they were chosen by it");
-        let (name, file) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
-        let dataset = job.store().dataset(name)?;
-        let files: Vec<String> = dataset.file_names().map(str::to_string).collect();
-        let is_single = files.len() == 1;
-        for called in files.into_iter().filter(|called| file.is_none_or(|file| file == called)) {
-            let file = dataset.file(&called).expect("it has this name");
-            let shown = if is_single { format!("store:{name}") } else { format!("store:{name}/{called}") };
-            sources.push((PathBuf::from(shown), Source::dataset(file)));
-        }
-        if let Some(file) = file
-            && !dataset.file_names().any(|called| called == file)
-        {
-            let store = job.store().path().to_path_buf();
-            return Err(Error::NotFound { name: format!("{name}/{file}"), store }.into());
-        }
+        let files = job.store().named_files(named)?;
+        sources.extend(
+            files.into_iter().map(|found| (PathBuf::from(found.title()), Source::dataset(found.file))),
+        );
     }
     Ok(sources)
 }

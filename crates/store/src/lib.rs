@@ -84,7 +84,9 @@ pub use recording::{Fate, History, Operation, Recording, after_crash};
 pub use relocate::Moved;
 pub use scratch::{Owner, Scratch};
 pub use source::{FileSource, PendingPiece, PlainFile};
-pub use store::{BYTES, Dataset, DatasetBuilder, DatasetSummary, Location, Store, default_store_path};
+pub use store::{
+    BYTES, Dataset, DatasetBuilder, DatasetSummary, Location, NamedFile, Store, default_store_path,
+};
 pub use throttled::{Limits, Throttled};
 pub use upkeep::{Damage, Findings};
 pub use usage::{DeviceUsage, JobUsage};

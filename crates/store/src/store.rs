@@ -11,6 +11,7 @@
 
 use std::{
     fs,
+    iter::zip,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -387,6 +388,26 @@ impl Store {
         Ok(Dataset { record, files })
     }
 
+    /// The files that `NAME` (all of a dataset's) or `NAME/FILE` (one of them) means.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn named_files(&self, named: &str) -> Result<Vec<NamedFile>> {
+        let (name, wanted) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
+        let dataset = self.dataset(name)?;
+        let is_all = wanted.is_none() && dataset.files.len() == 1;
+        let files: Vec<NamedFile> = zip(dataset.file_names(), &dataset.files)
+            .filter(|(called, _)| wanted.is_none_or(|wanted| wanted == *called))
+            .map(|(called, file)| NamedFile {
+                dataset: name.to_string(),
+                name: called.to_string(),
+                is_all,
+                file: file.clone(),
+            })
+            .collect();
+        if files.is_empty() { Err(self.not_found(named)) } else { Ok(files) }
+    }
+
     pub(crate) fn open_file(
         &self,
         record: &DatasetRecord,
@@ -756,6 +777,27 @@ pub(crate) fn publish(
 pub struct Dataset {
     pub(crate) record: Arc<DatasetRecord>,
     pub(crate) files: Vec<CheckedFile>,
+}
+
+/// A file of a dataset, as it was asked for.
+#[derive(Clone, Debug)]
+pub struct NamedFile {
+    /// The dataset's name.
+    pub dataset: String,
+    /// The file's.
+    pub name: String,
+    /// Whether the dataset was asked for, and this is all of it.
+    pub is_all: bool,
+    /// What is in it.
+    pub file: CheckedFile,
+}
+
+impl NamedFile {
+    /// What it is called where files that are no datasets' are named too: `store:NAME`, or `store:NAME/FILE`.
+    pub fn title(&self) -> String {
+        let NamedFile { dataset, name, is_all, .. } = self;
+        if *is_all { format!("store:{dataset}") } else { format!("store:{dataset}/{name}") }
+    }
 }
 
 impl Dataset {

@@ -16,7 +16,7 @@ use std::{
 };
 
 use flate2::bufread::MultiGzDecoder;
-use inshore_store::{Budget, Cancel, Job};
+use inshore_store::{Budget, Cancel, Job, NamedFile};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Advice, fadvise},
@@ -60,27 +60,13 @@ impl Input {
     /// # Errors
     /// [`inshore_store::Error::NotFound`].
     pub fn stored(job: &Job, named: &str) -> Result<Vec<Input>> {
-        let (name, wanted) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
-        let dataset = job.store().dataset(name)?;
-        let is_single = dataset.file_names().count() == 1;
-        let chosen = dataset.file_names().filter(|file| wanted.is_none_or(|wanted| wanted == *file));
-        let inputs: Vec<Input> = chosen
-            .map(|file| {
-                let stored = Stored { job: job.clone(), file: dataset.file(file).expect("it has this name") };
-                let (shown, ending) = match is_single && wanted.is_none() {
-                    true => (format!("store:{name}"), ending_of(Path::new(name))),
-                    false => (format!("store:{name}/{file}"), ending_of(Path::new(file))),
-                };
-                Input { path: None, stored: Some(stored), name: shown, ending: Some(ending), cancel: None }
-            })
-            .collect();
-        match inputs.is_empty() {
-            true => {
-                let store = job.store().path().to_path_buf();
-                Err(inshore_store::Error::NotFound { name: named.to_string(), store }.into())
-            }
-            false => Ok(inputs),
-        }
+        let file_input = |found: NamedFile| {
+            let name = found.title();
+            let ending = ending_of(Path::new(if found.is_all { &found.dataset } else { &found.name }));
+            let stored = Stored { job: job.clone(), file: found.file };
+            Input { path: None, stored: Some(stored), name, ending: Some(ending), cancel: None }
+        };
+        Ok(job.store().named_files(named)?.into_iter().map(file_input).collect())
     }
 
     /// The same input, with a name for errors and an ending that says its format instead of the path's.
