@@ -39,7 +39,11 @@ for target in "${targets[@]}"; do
         -max_total_time="$(seconds_for "$target")" -timeout=20 -rss_limit_mb=2048 -max_len=4096 -len_control=0 >"$log" 2>&1; then
         echo "fuzz $target ... ok ($(sed -n 's/^Done \([0-9]*\) runs.*/\1 inputs/p' "$log" | tail -n 1))"
     else
-        tail -n 60 "$log"
+        # What it died of, and the input in a form that fits a line: the artifact stays behind on another machine.
+        grep -vE '^(INFO|#|WARNING)' "$log" | tail -n 20 | cut -c1-300
+        grep -m 1 -A 2 'panicked at' "$log" || true
+        artifact=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
+        [[ -z $artifact ]] || echo "base64 of the input: $(base64 -w 0 "$artifact")"
         echo "fuzz $target ... FAILED"
         status=1
     fi

@@ -126,7 +126,8 @@ fuzz_target!(|bytes: &[u8]| {
     let home = tempfile::tempdir().expect("a folder");
     let Ok(store) = Store::open_on(home.path(), as_devices(&devices)) else { return };
     check(&store);
-    let job = store.job(Budget::new(32 << 20, 1), Cancel::default()).expect("a folder");
+    // What dead jobs left is looked up in the log, which may be damaged.
+    let Ok(job) = store.job(Budget::new(32 << 20, 1), Cancel::default()) else { return };
     let _ = store.verify(&job, &[], false);
     let _ = store.verify(&job, &[], true);
     check(&store);
