@@ -43,7 +43,7 @@ for target in "${targets[@]}"; do
         grep -vE '^(INFO|#|WARNING)' "$log" | tail -n 20 | cut -c1-300
         grep -m 1 -A 2 'panicked at' "$log" || true
         artifact=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
-        [[ -z $artifact ]] || echo "base64 of the input: $(base64 -w 0 "$artifact")"
+        [[ -z $artifact ]] || { echo "its input, in base64:"; base64 -w 250 "$artifact"; }
         echo "fuzz $target ... FAILED"
         status=1
     fi

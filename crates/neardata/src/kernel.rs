@@ -56,29 +56,32 @@ pub enum Border {
 pub struct Block<'a> {
     /// The number of the source, as they were given, from 0.
     pub source: usize,
-    /// Where in the source the bytes begin.
+    /// Where in the source the bytes begin, or in the whole that it is a part of.
     pub offset: u64,
-    /// The bytes; empty where the whole source is, and never else.
+    /// The bytes; empty where all of the source is, and never else.
     pub bytes: &'a [u8],
     pub(crate) number: u64,
+    /// Lines of the whole before the source.
+    pub(crate) lines_before: u64,
     pub(crate) lines: Option<&'a LineCounts>,
     pub(crate) first_line: OnceCell<u64>,
 }
 
 impl Block<'_> {
-    /// Whether the source begins with it.
+    /// Whether the source, or the whole that it is a part of, begins with it.
     pub fn is_first(&self) -> bool {
         self.offset == 0
     }
 
-    /// The number of the first line, where the first of a source is 1. Waits until the lines of all blocks before this one
+    /// The number of the first line, where the first of a source (or the whole that it is a part of) is 1. Waits until the lines of all blocks before this one
     /// are counted, which other workers do.
     ///
     /// # Panics
     /// Where the [`Border`] said that nobody would ask.
     pub fn first_line(&self) -> u64 {
-        *self
-            .first_line
-            .get_or_init(|| 1 + self.lines.expect("a kernel that numbers lines says so").before(self.number))
+        *self.first_line.get_or_init(|| {
+            1 + self.lines_before
+                + self.lines.expect("a kernel that numbers lines says so").before(self.number)
+        })
     }
 }

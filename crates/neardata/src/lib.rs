@@ -24,13 +24,20 @@
 mod error;
 mod kernel;
 mod lines;
+#[cfg(feature = "nodes")]
+pub mod nodes;
 mod order;
 mod reading;
 mod runner;
 mod source;
+mod task;
 
 pub use error::{Error, Result};
 pub use kernel::{Block, Border, Kernel};
 pub use order::Next;
-pub use runner::{Event, run, smallest_memory_bytes};
-pub use source::{Opened, Source};
+pub use runner::{Event, Reach, run, smallest_memory_bytes};
+pub use source::{Base, Opened, Source};
+pub use task::{
+    Answer, Contents, Failure, PartRow, Parts, Portable, Reply, Task, TaskSource, Work, Works, part_rows,
+    part_schema,
+};

@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard},
 };
 
-use crate::{lines::LineCounts, reading::Divided};
+use crate::{Base, lines::LineCounts, reading::Divided};
 
 /// What a consumer wants after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,7 @@ enum Shape {
 /// A source that several workers read.
 pub(crate) struct Shared {
     pub divided: Divided,
+    pub base: Base,
     pub lines: LineCounts,
 }
 

@@ -30,7 +30,8 @@ const PAGE_BYTES: u64 = 4096;
 pub(crate) enum Divided {
     Cached(PlainFile),
     Direct(PlainFile),
-    Dataset(CheckedFile),
+    /// From a byte on: what is before it is not there.
+    Dataset(CheckedFile, u64),
 }
 
 /// How much memory goes where.
@@ -62,11 +63,12 @@ impl Divided {
         Ok(match opened {
             Opened::File(file) if file.is_cached() => Ok(Divided::Cached(file)),
             Opened::File(file) => Ok(Divided::Direct(file)),
-            Opened::Dataset(file) if 2 * file.block_bytes() > plan.direct_bytes => {
-                let reader = FileReader::new(job, &file, 0..file.len(), file.block_bytes())?;
+            Opened::Dataset(file, start) if 2 * file.block_bytes() > plan.direct_bytes => {
+                let range = start.min(file.len())..file.len();
+                let reader = FileReader::new(job, &file, range, file.block_bytes())?;
                 Err(Box::new(Pieces { reader, piece: Vec::new(), place: 0 }))
             }
-            Opened::Dataset(file) => Ok(Divided::Dataset(file)),
+            Opened::Dataset(file, start) => Ok(Divided::Dataset(file, start)),
             Opened::Stream(stream) => Err(stream),
         })
     }
@@ -74,14 +76,14 @@ impl Divided {
     pub fn len(&self) -> u64 {
         match self {
             Divided::Cached(file) | Divided::Direct(file) => file.len(),
-            Divided::Dataset(file) => file.len(),
+            Divided::Dataset(file, start) => file.len().saturating_sub(*start),
         }
     }
 
     fn name(&self) -> String {
         match self {
             Divided::Cached(file) | Divided::Direct(file) => file.path().display().to_string(),
-            Divided::Dataset(file) => file.name().to_string(),
+            Divided::Dataset(file, _) => file.name().to_string(),
         }
     }
 
@@ -95,7 +97,7 @@ impl Divided {
         let bytes = match self {
             Divided::Cached(_) => CACHED_BYTES,
             Divided::Direct(_) => plan.direct_bytes - MARGIN_BYTES,
-            Divided::Dataset(file) => plan.direct_bytes - file.block_bytes().max(MARGIN_BYTES),
+            Divided::Dataset(file, _) => plan.direct_bytes - file.block_bytes().max(MARGIN_BYTES),
         };
         bytes as u64
     }
@@ -103,7 +105,7 @@ impl Divided {
     fn margin(&self) -> u64 {
         match self {
             Divided::Cached(_) | Divided::Direct(_) => MARGIN_BYTES as u64,
-            Divided::Dataset(file) => file.block_bytes() as u64,
+            Divided::Dataset(file, _) => file.block_bytes() as u64,
         }
     }
 
@@ -114,7 +116,9 @@ impl Divided {
                 let wanted = (range.start - start) as usize..(range.end - start) as usize;
                 Flying::Piece(file.submit_read(job, start, buffer), wanted)
             }
-            Divided::Dataset(file) => Flying::Checked(file.submit_read(job, range, buffer)?),
+            Divided::Dataset(file, start) => {
+                Flying::Checked(file.submit_read(job, range.start + start..range.end + start, buffer)?)
+            }
         })
     }
 }

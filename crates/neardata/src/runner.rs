@@ -10,7 +10,7 @@ use inshore_store::Job;
 use memchr::memchr_iter;
 
 use crate::{
-    Block, Border, Error, Kernel, Next, Result, Source,
+    Base, Block, Border, Error, Kernel, Next, Result, Source,
     lines::LineCounts,
     order::{Claim, Order, Shared, Turn},
     reading::{Divided, Flying, Plan, Reading},
@@ -23,8 +23,19 @@ pub struct Event<'a, K: Kernel> {
     pub source: usize,
     /// Its name.
     pub name: &'a str,
+    /// How far in the source what was handed over reaches, this part included.
+    pub reach: Reach,
     /// What came of a block; `None` at the end of the source. After an error the source has only its end.
     pub part: Option<std::result::Result<K::Part, K::Error>>,
+}
+
+/// A place in a source where a line begins: whoever reads on from there gets the rest, and nothing twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Bytes from the start of the source up to the place.
+    pub bytes: u64,
+    /// Line feeds in them, where the kernel numbers lines.
+    pub lines: u64,
 }
 
 /// The smallest budget with which `threads` workers can read, in bytes; a kernel may need more.
@@ -61,7 +72,7 @@ pub fn run<K: Kernel>(
         plan: Plan::new(budget, threads),
         order: Order::new(threads, waiting.bytes()),
         sources: Mutex::new((0, sources.fuse())),
-        consume: Mutex::new(consume),
+        consumer: Mutex::new(Consumer { consume, reach: Reach::default() }),
     };
     let worked = thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| run.work())).collect();
@@ -79,10 +90,19 @@ struct Run<'a, K: Kernel, S, C> {
     job: &'a Job,
     kernel: &'a K,
     plan: Plan,
-    order: Order<std::result::Result<Option<K::Part>, K::Error>>,
+    order: Order<Worked<K>>,
     sources: Mutex<(usize, std::iter::Fuse<S>)>,
-    consume: Mutex<C>,
+    consumer: Mutex<Consumer<C>>,
 }
+
+/// Who is told, and how far in the current source.
+struct Consumer<C> {
+    consume: C,
+    reach: Reach,
+}
+
+/// What came of a block: where it ends and its line feeds, and the part. `None` where no line began in it.
+type Worked<K> = std::result::Result<Option<(Reach, <K as Kernel>::Part)>, <K as Kernel>::Error>;
 
 /// A block that somebody will work on.
 struct Task {
@@ -149,7 +169,7 @@ where
         reading: &mut Reading,
         worker: &mut K::Worker,
     ) -> std::result::Result<Option<Task>, K::Error> {
-        let (number, source) = {
+        let (number, source, base) = {
             let mut sources = self.sources.lock().expect("no panic under this lock");
             let Some(source) = sources.1.next() else {
                 self.order.no_more_sources();
@@ -157,8 +177,9 @@ where
             };
             let number = sources.0;
             sources.0 += 1;
+            let base = source.base();
             self.order.add_source(number, source.name().into());
-            (number, source)
+            (number, source, base)
         };
         let (name, opened) = source.open(self.job);
         let opened = opened.and_then(|opened| Divided::of(opened, self.job, &self.plan));
@@ -174,12 +195,16 @@ where
         match opened {
             Ok(divided) if divided.len() > 0 => {
                 let blocks = divided.len().div_ceil(divided.stride(&self.plan));
-                let shared = Arc::new(Shared { divided, lines: LineCounts::default() });
+                let shared = Arc::new(Shared { divided, base, lines: LineCounts::default() });
                 self.order.divide(number, blocks, shared.clone());
                 Ok(Some(self.begin(reading, number, 0, shared)?))
             }
-            Ok(_) => self.do_stream(reading, worker, (number, &name), &mut std::io::empty()).map(|()| None),
-            Err(mut stream) => self.do_stream(reading, worker, (number, &name), &mut stream).map(|()| None),
+            Ok(_) => {
+                self.do_stream(reading, worker, (number, &name, base), &mut std::io::empty()).map(|()| None)
+            }
+            Err(mut stream) => {
+                self.do_stream(reading, worker, (number, &name, base), &mut stream).map(|()| None)
+            }
         }
     }
 
@@ -190,10 +215,10 @@ where
         task: Task,
     ) -> std::result::Result<(), K::Error> {
         let Task { source, number, shared, flying } = task;
-        let Shared { divided, lines } = &*shared;
+        let Shared { divided, base, lines } = &*shared;
         let numbered = self.is_numbered().then_some(lines);
         let worked = reading.block(divided, number, flying, |offset, bytes| {
-            self.call(worker, (source, number), offset, bytes, numbered)
+            self.call(worker, (source, number, *base), offset, bytes, numbered)
         });
         let part = match worked {
             Ok(Some(part)) => part.map(Some),
@@ -212,9 +237,9 @@ where
         Ok(())
     }
 
-    fn push(&self, source: usize, block: u64, part: std::result::Result<Option<K::Part>, K::Error>) {
-        let bytes =
-            part.as_ref().ok().and_then(|part| part.as_ref()).map_or(0, |part| self.kernel.part_bytes(part));
+    fn push(&self, source: usize, block: u64, part: Worked<K>) {
+        let made = part.as_ref().ok().and_then(|part| part.as_ref());
+        let bytes = made.map_or(0, |(_, part)| self.kernel.part_bytes(part));
         self.order.push(source, block, part, bytes);
     }
 
@@ -225,24 +250,27 @@ where
     fn call(
         &self,
         worker: &mut K::Worker,
-        (source, number): (usize, u64),
+        (source, number, base): (usize, u64, Base),
         offset: u64,
         bytes: &[u8],
         lines: Option<&LineCounts>,
-    ) -> std::result::Result<K::Part, K::Error> {
+    ) -> std::result::Result<(Reach, K::Part), K::Error> {
+        let mut reach = Reach { bytes: offset + bytes.len() as u64, lines: 0 };
         if let Some(lines) = lines {
-            let ends = memchr_iter(b'\n', bytes).count();
-            lines.tell(number, ends as u64);
+            reach.lines = memchr_iter(b'\n', bytes).count() as u64;
+            lines.tell(number, reach.lines);
         }
-        let block = Block { source, offset, bytes, number, lines, first_line: Default::default() };
-        self.kernel.block(worker, &block)
+        let (offset, lines_before) = (base.offset + offset, base.lines);
+        let block =
+            Block { source, offset, bytes, number, lines_before, lines, first_line: Default::default() };
+        Ok((reach, self.kernel.block(worker, &block)?))
     }
 
     fn do_stream(
         &self,
         reading: &mut Reading,
         worker: &mut K::Worker,
-        (source, name): (usize, &str),
+        (source, name, base): (usize, &str, Base),
         stream: &mut dyn std::io::Read,
     ) -> std::result::Result<(), K::Error> {
         self.order.stream(source);
@@ -253,7 +281,7 @@ where
             if !self.order.next_of_stream(source) {
                 return false;
             }
-            let part = self.call(worker, (source, number), offset, bytes, lines).map(Some);
+            let part = self.call(worker, (source, number, base), offset, bytes, lines).map(Some);
             let is_good = part.is_ok();
             counts.forget(number);
             self.push(source, number, part);
@@ -278,16 +306,23 @@ where
     /// Hands over what is there.
     fn deliver(&self) -> std::result::Result<(), K::Error> {
         self.order.deliver(|turn| {
-            let mut consume = self.consume.lock().expect("no panic under this lock");
+            let mut consumer = self.consumer.lock().expect("no panic under this lock");
+            let Consumer { consume, reach } = &mut *consumer;
             match turn {
                 Turn::Part { part: Ok(None), .. } => Ok(Next::Go),
                 Turn::Part { source, name, part } => {
                     let is_failed = part.is_err();
-                    let part = part.map(|part| part.expect("looked at above"));
-                    let next = consume(Event { source, name: &name, part: Some(part) })?;
+                    let part = part.map(|part| {
+                        let (end, part) = part.expect("looked at above");
+                        *reach = Reach { bytes: end.bytes, lines: reach.lines + end.lines };
+                        part
+                    });
+                    let next = consume(Event { source, name: &name, reach: *reach, part: Some(part) })?;
                     Ok(if is_failed && next == Next::Go { Next::SkipSource } else { next })
                 }
-                Turn::End { source, name } => consume(Event { source, name: &name, part: None }),
+                Turn::End { source, name } => {
+                    consume(Event { source, name: &name, reach: std::mem::take(reach), part: None })
+                }
             }
         })
     }

@@ -9,7 +9,17 @@ use crate::{Error, Result};
 /// Something to be read in blocks. It is opened by the worker that comes to it.
 pub struct Source {
     name: String,
+    base: Base,
     open: Open,
+}
+
+/// What of a whole lies before a source that is a part of it: bytes, and lines where these count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Base {
+    /// Bytes before it.
+    pub offset: u64,
+    /// Line feeds in them.
+    pub lines: u64,
 }
 
 type Open = Box<dyn FnOnce(&Job) -> Result<Opened> + Send>;
@@ -18,8 +28,8 @@ type Open = Box<dyn FnOnce(&Job) -> Result<Opened> + Send>;
 pub enum Opened {
     /// A file of the file system: any worker reads any block of it.
     File(PlainFile),
-    /// A file of a dataset: the same, and checked.
-    Dataset(CheckedFile),
+    /// A file of a dataset, from a byte on: the same, and checked. A line begins there.
+    Dataset(CheckedFile, u64),
     /// Bytes that come one after the other: one worker reads all of it.
     Stream(Box<dyn Read + Send>),
 }
@@ -30,7 +40,7 @@ impl Source {
         name: impl Into<String>,
         open: impl FnOnce(&Job) -> Result<Opened> + Send + 'static,
     ) -> Source {
-        Source { name: name.into(), open: Box::new(open) }
+        Source { name: name.into(), base: Base::default(), open: Box::new(open) }
     }
 
     /// A file of the file system. What has no size (a pipe, a file of /proc) is a stream.
@@ -58,7 +68,22 @@ impl Source {
 
     /// A file of a dataset, called as [`CheckedFile::name`] says.
     pub fn dataset(file: CheckedFile) -> Source {
-        Source::new(file.name().to_string(), move |_| Ok(Opened::Dataset(file)))
+        Source::dataset_from(file, 0)
+    }
+
+    /// A file of a dataset from byte `start` on, where a line begins.
+    pub fn dataset_from(file: CheckedFile, start: u64) -> Source {
+        Source::new(file.name().to_string(), move |_| Ok(Opened::Dataset(file, start)))
+    }
+
+    /// The same source, as the part of a whole that `base` precedes: offsets and numbers of lines are those of the whole.
+    pub fn behind(mut self, base: Base) -> Source {
+        self.base = base;
+        self
+    }
+
+    pub(crate) fn base(&self) -> Base {
+        self.base
     }
 
     /// What errors call it.
@@ -81,7 +106,9 @@ impl fmt::Debug for Opened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Opened::File(file) => f.debug_tuple("File").field(file).finish(),
-            Opened::Dataset(file) => f.debug_tuple("Dataset").field(&file.name()).finish(),
+            Opened::Dataset(file, start) => {
+                f.debug_tuple("Dataset").field(&file.name()).field(start).finish()
+            }
             Opened::Stream(_) => f.write_str("Stream"),
         }
     }

@@ -882,6 +882,10 @@ impl Shared {
         Ok(Some(run))
     }
 
+    pub fn uuid(&self) -> [u8; 16] {
+        self.state().log.superblock.store
+    }
+
     /// A folder for a new job; on a file system that is mounted read-only none. What dead jobs had taken is given back.
     pub fn join(&self) -> Result<Scratch> {
         let mut state = self.state();

@@ -292,6 +292,11 @@ impl Store {
         (wanted.min(affordable) / buffer_bytes).max(2)
     }
 
+    /// The random number that the store was given when it was made, which stands on each of its devices.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.0.uuid()
+    }
+
     /// Starts a job, after giving back what dead jobs left behind.
     ///
     /// # Errors

@@ -1,0 +1,781 @@
+//! The server on a node.
+//!
+//! ```text
+//!   connection (async) ─► who may? ─► Queue ─► a thread: Work in a job of its own ─► 2 batches on their way ─► connection
+//! ```
+//!
+//! A connection that breaks stops its task: the stop flag of its job is set as soon as nobody takes its answers. The same
+//! flag ends a task at its deadline.
+//!
+//! Memory: what running tasks were promised, and for each the messages on their way (at most two batches and what the
+//! connection buffers, about 1 MiB).
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use arrow::array::RecordBatch;
+use arrow_flight::{
+    Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest,
+    HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket,
+    flight_service_server::{FlightService, FlightServiceServer},
+};
+use futures::{StreamExt, stream::BoxStream};
+use inshore_store::{Budget, Cancel, Job, Store, format_bytes};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tonic::{
+    Request, Response, Status as Refusal, Streaming,
+    transport::{Identity, Server, ServerTlsConfig, server::TcpIncoming},
+};
+use tracing::{info, warn};
+
+use super::{
+    Error, NodeCredentials, Result, Right,
+    credentials::is_loopback,
+    load,
+    protocol::{
+        Held, MAP, PieceRequest, Remove, RunningTask, SPREAD, Status, TaskDone, TaskRequest, VERSION,
+    },
+    queue::{Place, Queue},
+    wire::{Encoder, MESSAGE_BYTES_MAX, json, message_bytes},
+};
+use crate::{Base, Failure, Reply, Source, Task, TaskSource, Work, Works};
+
+/// What an agent is made of. All limits have safe defaults.
+#[derive(Debug)]
+pub struct AgentConfig {
+    /// What the node is called in messages.
+    pub name: String,
+    /// Memory of all tasks together.
+    pub memory_bytes: u64,
+    /// Memory of a task that does not ask for some.
+    pub task_memory_bytes: u64,
+    /// Threads of each task.
+    pub threads: usize,
+    /// Tasks that run at once. More share the drives and cores, fewer wait longer.
+    pub slots: usize,
+    /// Tasks that may wait; one more is refused.
+    pub queue: usize,
+    /// A task runs no longer, whatever its client says.
+    pub deadline: Duration,
+    /// Connections at once, from all clients.
+    pub connections: usize,
+    /// Time that running tasks have to end when the agent is asked to stop.
+    pub drain: Duration,
+    /// Without them the agent serves this machine alone, unencrypted, and everybody on it may do everything but run commands.
+    pub credentials: Option<NodeCredentials>,
+}
+
+impl AgentConfig {
+    /// A node of this name with so much memory and so many threads; two tasks at once with two fifths of the memory each,
+    /// 64 that wait, an hour for each, 256 connections, half a minute to drain.
+    pub fn new(name: impl Into<String>, memory_bytes: u64, threads: usize) -> AgentConfig {
+        AgentConfig {
+            name: name.into(),
+            memory_bytes,
+            task_memory_bytes: memory_bytes * 2 / 5,
+            threads,
+            slots: 2,
+            queue: 64,
+            deadline: Duration::from_secs(3600),
+            connections: 256,
+            drain: Duration::from_secs(30),
+            credentials: None,
+        }
+    }
+}
+
+/// A server on a node.
+#[derive(Clone, Debug)]
+pub struct Agent(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    config: AgentConfig,
+    store: Store,
+    works: Works,
+    queue: Queue,
+    began: Instant,
+    draining: AtomicBool,
+    tasks: Mutex<BTreeMap<u64, Running>>,
+    numbers: AtomicU64,
+    counts: Counts,
+}
+
+/// What happened since the agent began.
+#[derive(Debug, Default)]
+struct Counts {
+    done: AtomicU64,
+    failed: AtomicU64,
+    refused: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_answered: AtomicU64,
+    bytes_loaded: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Running {
+    client: String,
+    kind: String,
+    job: Job,
+    began: Instant,
+}
+
+/// An agent that serves, until it is dropped or stopped.
+#[derive(Debug)]
+pub struct Serving {
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    agent: Agent,
+    thread: Option<thread::JoinHandle<Result<()>>>,
+}
+
+/// Who asks.
+struct Caller {
+    name: String,
+    rights: Vec<Right>,
+}
+
+impl Agent {
+    /// An agent for a store, which can do these works.
+    pub fn new(store: Store, works: Works, config: AgentConfig) -> Agent {
+        let queue = Queue::new(config.memory_bytes, config.slots.max(1), config.queue);
+        Agent(Arc::new(Inner {
+            queue,
+            store,
+            works,
+            config,
+            began: Instant::now(),
+            draining: AtomicBool::new(false),
+            tasks: Mutex::default(),
+            numbers: AtomicU64::new(0),
+            counts: Counts::default(),
+        }))
+    }
+
+    /// The number of the node: it stands on its devices.
+    pub fn number(&self) -> u64 {
+        let uuid = self.0.store.uuid();
+        u64::from_le_bytes(uuid[..8].try_into().expect("8 bytes"))
+    }
+
+    /// Begins to serve on `address`, in threads of its own. Port 0 is any that is free.
+    ///
+    /// # Errors
+    /// [`Error::Credentials`] where others than this machine would be served without any; [`Error::Address`] where the
+    /// address cannot be had.
+    pub fn serve(self, address: SocketAddr) -> Result<Serving> {
+        let config = &self.0.config;
+        if config.credentials.is_none() && !address.ip().is_loopback() {
+            return Err(Error::Credentials {
+                what: format!(
+                    "{address} is not of this machine alone: to serve others a node needs credentials \
+                     (`inshore node credentials` makes them)"
+                ),
+            });
+        }
+        debug_assert!(is_loopback("127.0.0.1"));
+        let bad = move |what: String| Error::Address { address: address.to_string(), what };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("inshore-node")
+            .enable_all()
+            .build()
+            .map_err(|error| bad(error.to_string()))?;
+        let incoming = {
+            let _inside = runtime.enter();
+            TcpIncoming::bind(address).map_err(|error| bad(error.to_string()))?.with_nodelay(Some(true))
+        };
+        let bound = incoming.local_addr().map_err(|error| bad(error.to_string()))?;
+        let mut server = Server::builder()
+            .http2_keepalive_interval(Some(Duration::from_secs(10)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(10)))
+            .concurrency_limit_per_connection(64)
+            .max_concurrent_streams(64);
+        if let Some(NodeCredentials { certificate, key, .. }) = &config.credentials {
+            let tls = ServerTlsConfig::new().identity(Identity::from_pem(certificate, key));
+            server = server.tls_config(tls).map_err(|error| Error::Credentials { what: chain(&error) })?;
+        }
+        let service = FlightServiceServer::new(self.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let (stop, mut stopped) = watch::channel(false);
+        let (agent, drain) = (self.clone(), config.drain);
+        let connections = Arc::new(tokio::sync::Semaphore::new(config.connections.max(1)));
+        let incoming = incoming.filter_map(move |connection| {
+            let free = connections.clone().try_acquire_owned();
+            async move {
+                // One more than are allowed is closed at once.
+                let permit = free.ok()?;
+                Some(connection.map(|stream| super::connection::Held::new(stream, permit)))
+            }
+        });
+        info!(node = self.0.config.name, address = %bound, "serves");
+        let thread = thread::Builder::new().name("inshore-node".into()).spawn(move || {
+            let served = runtime.block_on(async {
+                let mut asked = stopped.clone();
+                let ended = server.add_service(service).serve_with_incoming_shutdown(incoming, async move {
+                    let _ = asked.wait_for(|stop| *stop).await;
+                    agent.drained(drain).await;
+                });
+                tokio::select! {
+                    ended = ended => ended.map_err(|error| bad(chain(&error))),
+                    // Connections that stay open, but idle, do not hold it up.
+                    () = async {
+                        let _ = stopped.wait_for(|stop| *stop).await;
+                        tokio::time::sleep(drain + Duration::from_secs(2)).await;
+                    } => Ok(()),
+                }
+            });
+            runtime.shutdown_timeout(Duration::from_secs(5));
+            served
+        });
+        let thread = Some(thread.expect("the system has threads"));
+        Ok(Serving { address: bound, stop, agent: self, thread })
+    }
+
+    /// How it is.
+    pub fn status(&self) -> Status {
+        let inner = &self.0;
+        let config = &inner.config;
+        let fullness = inner.queue.fullness();
+        let tasks = inner.tasks();
+        let running = tasks.iter().map(|(&number, task)| RunningTask {
+            number,
+            client: task.client.clone(),
+            kind: task.kind.clone(),
+            memory_bytes: task.job.budget().memory_bytes(),
+            seconds: task.began.elapsed().as_secs_f64(),
+            bytes_read: task.job.counters().bytes_read(),
+        });
+        let running = running.collect();
+        drop(tasks);
+        let devices = inner.store.usage().unwrap_or_default();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Status {
+            version: VERSION,
+            name: config.name.clone(),
+            node: self.number(),
+            program: env!("CARGO_PKG_VERSION").to_string(),
+            seconds: inner.began.elapsed().as_secs(),
+            draining: inner.draining.load(Ordering::Relaxed),
+            kinds: inner.works.kinds().map(str::to_string).collect(),
+            memory_bytes: config.memory_bytes,
+            memory_used_bytes: fullness.used_bytes,
+            slots: config.slots as u64,
+            queue: config.queue as u64,
+            running,
+            waiting: fullness.waiting as u64,
+            done: count(&inner.counts.done),
+            failed: count(&inner.counts.failed),
+            refused: count(&inner.counts.refused),
+            bytes_read: count(&inner.counts.bytes_read),
+            bytes_answered: count(&inner.counts.bytes_answered),
+            bytes_loaded: count(&inner.counts.bytes_loaded),
+            load: load_average(),
+            cores: thread::available_parallelism().map_or(1, |cores| cores.get() as u64),
+            celsius: warmest(),
+            free_bytes: devices.iter().map(|device| device.free_bytes).sum(),
+            capacity_bytes: devices.iter().map(|device| device.capacity_bytes).sum(),
+        }
+    }
+
+    /// Takes no more tasks, and waits until those that run have ended, or stops them when the time is over.
+    async fn drained(&self, patience: Duration) {
+        self.0.draining.store(true, Ordering::Relaxed);
+        let until = Instant::now() + patience;
+        while !self.0.tasks().is_empty() && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        for task in self.0.tasks().values() {
+            warn!(kind = task.kind, client = task.client, "stopped: the node ends");
+            task.job.cancel().cancel();
+        }
+    }
+
+    fn caller<T>(&self, request: &Request<T>, right: Right) -> std::result::Result<Caller, Refusal> {
+        let caller = match &self.0.config.credentials {
+            None => {
+                let rights = Right::ALL.into_iter().filter(|right| *right != Right::RunCommands).collect();
+                Caller { name: "local".to_string(), rights }
+            }
+            Some(credentials) => {
+                let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+                let token = header.and_then(|value| value.strip_prefix("Bearer "));
+                let token =
+                    token.ok_or_else(|| Refusal::unauthenticated("credentials: there is no token"))?;
+                let claims = credentials.check(token);
+                let claims = claims.map_err(|error| Refusal::unauthenticated(error.to_string()))?;
+                Caller { name: claims.name, rights: claims.rights }
+            }
+        };
+        match caller.rights.contains(&right) {
+            true => Ok(caller),
+            false => Err(Refusal::permission_denied(format!(
+                "{} has no right to {}: the token has {}",
+                caller.name,
+                right.name(),
+                caller.rights.iter().map(|right| right.name()).collect::<Vec<_>>().join(", ")
+            ))),
+        }
+    }
+
+    fn sources(&self, pieces: Vec<PieceRequest>) -> std::result::Result<Vec<TaskSource>, Failure> {
+        let mut opened: BTreeMap<(String, u64), inshore_store::Dataset> = BTreeMap::new();
+        let mut sources = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let PieceRequest { number, whole, dataset, id, file, from, offset, lines } = piece;
+            let found = match opened.entry((dataset.clone(), id)) {
+                std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                std::collections::btree_map::Entry::Vacant(entry) => {
+                    entry.insert(self.0.store.dataset(&dataset)?)
+                }
+            };
+            if found.id() != id {
+                return Err(
+                    format!("{dataset} is another one than the client knows: it was made anew").into()
+                );
+            }
+            let bytes = found.file(&file).ok_or_else(|| format!("{dataset} has no file {file}"))?;
+            if from > bytes.len() {
+                return Err(format!("{dataset}/{file} has no byte {from}, only {}", bytes.len()).into());
+            }
+            let source = Source::dataset_from(bytes, from).behind(Base { offset, lines });
+            sources.push(TaskSource { number, whole, source });
+        }
+        Ok(sources)
+    }
+
+    /// Does a task, in a thread that may wait.
+    fn work(&self, work: &dyn Work, begun: Begun, out: &mpsc::Sender<Answered>) {
+        let Begun { request, job, queued, place, deadline_is_over, number } = begun;
+        let began = Instant::now();
+        let cpu = job.report().cpu_seconds;
+        let mut reply = Sender { encoder: Encoder::new(), out: out.clone(), agent: self, job: job.clone() };
+        let worked = self.sources(request.pieces).and_then(|sources| {
+            work.work(Task { job: job.clone(), arguments: request.arguments, sources }, &mut reply)
+        });
+        let report = job.report();
+        let counts = &self.0.counts;
+        counts.bytes_read.fetch_add(report.bytes_read, Ordering::Relaxed);
+        let task = self.0.tasks().remove(&number).expect("it was there");
+        let seconds = began.elapsed().as_secs_f64();
+        let answer = match worked {
+            Ok(summary) => {
+                let done = TaskDone {
+                    summary,
+                    bytes_read: report.bytes_read,
+                    bytes_written: report.bytes_written,
+                    seconds,
+                    queued_seconds: queued.as_secs_f64(),
+                    cpu_seconds: report.cpu_seconds - cpu,
+                };
+                counts.done.fetch_add(1, Ordering::Relaxed);
+                info!(kind = request.kind, client = task.client, seconds, read = report.bytes_read, "done");
+                reply.encoder.done(&done).map_err(|error| Refusal::internal(error.to_string()))
+            }
+            Err(error) => {
+                counts.failed.fetch_add(1, Ordering::Relaxed);
+                warn!(kind = request.kind, client = task.client, seconds, %error, "failed");
+                Err(if deadline_is_over.load(Ordering::Relaxed) {
+                    Refusal::deadline_exceeded("the task was stopped at its deadline")
+                } else if job.cancel().is_cancelled() {
+                    Refusal::unavailable("the task was stopped: the node ends")
+                } else {
+                    Refusal::failed_precondition(error.to_string())
+                })
+            }
+        };
+        // The memory is free before the client knows that the task has ended.
+        drop((task, job, place));
+        match answer {
+            Ok(messages) => messages.into_iter().for_each(|message| drop(out.blocking_send(Ok(message)))),
+            Err(refusal) => drop(out.blocking_send(Err(refusal))),
+        }
+    }
+
+    fn catalog(&self) -> Result<Vec<Held>> {
+        let mut all = Vec::new();
+        for summary in self.0.store.list()? {
+            let Ok(dataset) = self.0.store.dataset(&summary.name) else { continue };
+            let is_spread = dataset.kind() == SPREAD;
+            let spread = dataset.attributes().try_into().ok().filter(|_| is_spread).map(u64::from_le_bytes);
+            let named = dataset.file_names().filter(|_| !is_spread);
+            let files = named.map(|name| (name.to_string(), dataset.file(name).map_or(0, |file| file.len())));
+            all.push(Held {
+                name: summary.name,
+                id: dataset.id(),
+                kind: dataset.kind().to_string(),
+                files: files.collect(),
+                spread,
+            });
+        }
+        Ok(all)
+    }
+
+    /// The map of a spread dataset, as it was stored.
+    fn map(&self, asked: &Remove) -> Result<Vec<u8>> {
+        let dataset = self.0.store.dataset(&asked.name)?;
+        let not_found = || inshore_store::Error::NotFound {
+            name: asked.name.clone(),
+            store: self.0.store.path().to_path_buf(),
+        };
+        let file = dataset.file(MAP).filter(|_| dataset.id() == asked.id).ok_or_else(not_found)?;
+        if file.len() > MESSAGE_BYTES_MAX as u64 / 2 {
+            let what = format!("a map of {}", format_bytes(file.len()));
+            return Err(Error::BadAnswer { node: self.0.config.name.clone(), what });
+        }
+        let job = self.0.store.job(Budget::new(16 << 20, 1), Cancel::default())?;
+        let mut reader = inshore_store::FileReader::new(&job, &file, 0..file.len(), 1 << 20)?;
+        let mut bytes = Vec::new();
+        while let Some(piece) = reader.next_piece()? {
+            bytes.extend_from_slice(piece);
+        }
+        Ok(bytes)
+    }
+
+    fn remove(&self, asked: &Remove) -> Result<()> {
+        let dataset = self.0.store.dataset(&asked.name)?;
+        if dataset.id() != asked.id {
+            let what = "it was made anew since".to_string();
+            return Err(Error::Incomplete { name: asked.name.clone(), what });
+        }
+        Ok(self.0.store.remove(&asked.name)?)
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    pub(super) fn count_loaded(&self, bytes: u64) {
+        self.0.counts.bytes_loaded.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn refuse(&self, refusal: Refusal) -> Refusal {
+        self.0.counts.refused.fetch_add(1, Ordering::Relaxed);
+        warn!(code = ?refusal.code(), reason = refusal.message(), "refused");
+        refusal
+    }
+}
+
+impl Inner {
+    fn tasks(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Running>> {
+        self.tasks.lock().expect("no panic under this lock")
+    }
+}
+
+impl Serving {
+    /// Where it serves.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The agent.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// Takes no more tasks, gives those that run the time of [`AgentConfig::drain`], and ends.
+    ///
+    /// # Errors
+    /// What kept it from serving.
+    pub fn stop(mut self) -> Result<()> {
+        self.end()
+    }
+
+    /// Waits until it ends by itself, which is an error.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(|thread| thread.is_finished())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let _ = self.stop.send(true);
+        match self.thread.take().map(thread::JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(ended)) => ended,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for Serving {
+    /// Stops without patience.
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.agent.0.tasks().values().for_each(|task| task.job.cancel().cancel());
+            let _ = self.end();
+        }
+    }
+}
+
+type Answered = std::result::Result<FlightData, Refusal>;
+
+/// A task that has its place.
+struct Begun {
+    request: TaskRequest,
+    job: Job,
+    queued: Duration,
+    place: Place,
+    deadline_is_over: Arc<AtomicBool>,
+    number: u64,
+}
+
+/// The answers of a task on their way to its client.
+struct Sender<'a> {
+    encoder: Encoder,
+    out: mpsc::Sender<Answered>,
+    agent: &'a Agent,
+    job: Job,
+}
+
+impl Reply for Sender<'_> {
+    fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
+        for message in self.encoder.batch(&batch)? {
+            self.agent.0.counts.bytes_answered.fetch_add(message_bytes(&message), Ordering::Relaxed);
+            if self.out.blocking_send(Ok(message)).is_err() {
+                self.job.cancel().cancel();
+                return Err(inshore_store::Error::Cancelled.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sets a stop flag when it goes: the stream that holds it was dropped, since nobody listens any more.
+struct StopsTask(Cancel);
+
+impl Drop for StopsTask {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+#[tonic::async_trait]
+impl FlightService for Agent {
+    type HandshakeStream = BoxStream<'static, std::result::Result<HandshakeResponse, Refusal>>;
+    type ListFlightsStream = BoxStream<'static, std::result::Result<FlightInfo, Refusal>>;
+    type DoGetStream = BoxStream<'static, Answered>;
+    type DoPutStream = BoxStream<'static, std::result::Result<PutResult, Refusal>>;
+    type DoExchangeStream = BoxStream<'static, Answered>;
+    type DoActionStream = BoxStream<'static, std::result::Result<arrow_flight::Result, Refusal>>;
+    type ListActionsStream = BoxStream<'static, std::result::Result<ActionType, Refusal>>;
+
+    async fn do_get(
+        &self,
+        request: Request<Ticket>,
+    ) -> std::result::Result<Response<Self::DoGetStream>, Refusal> {
+        let inner = &self.0;
+        let asked: TaskRequest = parsed(&request.get_ref().ticket).map_err(|refusal| self.refuse(refusal))?;
+        let right = if asked.kind == "read" { Right::Read } else { Right::Run };
+        let caller = self.caller(&request, right).map_err(|refusal| self.refuse(refusal))?;
+        if asked.version != VERSION {
+            let what = format!("requests of version {} (it speaks {VERSION})", asked.version);
+            return Err(self.refuse(Refusal::unimplemented(format!("this node does not know {what}"))));
+        }
+        let Some(work) = inner.works.get(&asked.kind).cloned() else {
+            let known = inner.works.kinds().collect::<Vec<_>>().join(", ");
+            let what = format!("this node has no work called '{}': it has {known}", asked.kind);
+            return Err(self.refuse(Refusal::unimplemented(what)));
+        };
+        if inner.draining.load(Ordering::Relaxed) {
+            return Err(self.refuse(Refusal::unavailable("this node ends and takes no more tasks")));
+        }
+        let memory_bytes = asked.memory_bytes.unwrap_or(inner.config.task_memory_bytes);
+        let entered = inner.queue.enter(&caller.name, memory_bytes);
+        let entered = entered.map_err(|why| self.refuse(Refusal::resource_exhausted(why)))?;
+        let deadline = asked.deadline_ms.map(Duration::from_millis).unwrap_or(inner.config.deadline);
+        let deadline = deadline.min(inner.config.deadline);
+        let (came, agent, cancel) = (Instant::now(), self.clone(), Cancel::default());
+        let (out, mut answers) = mpsc::channel::<Answered>(2);
+        let stops = StopsTask(cancel.clone());
+        let waiting = out.clone();
+        tokio::spawn(async move {
+            // Whoever goes away while he waits gives up his place.
+            let place = tokio::select! {
+                place = entered => place,
+                () = waiting.closed() => return,
+                () = tokio::time::sleep(deadline) => {
+                    let over = Refusal::deadline_exceeded("the task waited in the queue until its deadline");
+                    let _ = waiting.send(Err(agent.refuse(over))).await;
+                    return;
+                }
+            };
+            drop(waiting);
+            let queued = came.elapsed();
+            let deadline_is_over = Arc::new(AtomicBool::new(false));
+            let budget = Budget::new(memory_bytes, agent.0.config.threads);
+            let job = match agent.0.store.job(budget, cancel.clone()) {
+                Ok(job) => job,
+                Err(error) => {
+                    let _ = out.send(Err(Refusal::internal(error.to_string()))).await;
+                    return;
+                }
+            };
+            let number = agent.0.numbers.fetch_add(1, Ordering::Relaxed);
+            let (client, kind) = (caller.name, asked.kind.clone());
+            let running = Running { client, kind, job: job.clone(), began: Instant::now() };
+            agent.0.tasks().insert(number, running);
+            let (over, flag) = (deadline_is_over.clone(), cancel.clone());
+            let timer = tokio::spawn(async move {
+                tokio::time::sleep(deadline.saturating_sub(queued)).await;
+                over.store(true, Ordering::Relaxed);
+                flag.cancel();
+            });
+            let begun = Begun { request: asked, job, queued, place, deadline_is_over, number };
+            let _ = tokio::task::spawn_blocking(move || agent.work(&*work, begun, &out)).await;
+            timer.abort();
+        });
+        let answers = futures::stream::poll_fn(move |context| {
+            let _held = &stops;
+            answers.poll_recv(context)
+        });
+        Ok(Response::new(answers.boxed()))
+    }
+
+    async fn do_put(
+        &self,
+        request: Request<Streaming<FlightData>>,
+    ) -> std::result::Result<Response<Self::DoPutStream>, Refusal> {
+        self.caller(&request, Right::Write).map_err(|refusal| self.refuse(refusal))?;
+        if self.0.draining.load(Ordering::Relaxed) {
+            return Err(self.refuse(Refusal::unavailable("this node ends and takes nothing more")));
+        }
+        Ok(Response::new(load::receive(self.clone(), request.into_inner()).boxed()))
+    }
+
+    async fn do_action(
+        &self,
+        request: Request<Action>,
+    ) -> std::result::Result<Response<Self::DoActionStream>, Refusal> {
+        let kind = request.get_ref().r#type.clone();
+        let right = match kind.as_str() {
+            "remove" => Right::Write,
+            "drain" => Right::Administer,
+            _ => Right::Read,
+        };
+        self.caller(&request, right).map_err(|refusal| self.refuse(refusal))?;
+        let (agent, body) = (self.clone(), request.into_inner().body);
+        let answered =
+            tokio::task::spawn_blocking(move || -> std::result::Result<Vec<bytes::Bytes>, Refusal> {
+                let refused = |error: Error| Refusal::failed_precondition(error.to_string());
+                Ok(match kind.as_str() {
+                    "status" => vec![json(&agent.status())],
+                    "catalog" => agent.catalog().map_err(refused)?.iter().map(json).collect(),
+                    "map" => vec![agent.map(&parsed(&body)?).map_err(refused)?.into()],
+                    "remove" => agent.remove(&parsed(&body)?).map(|()| Vec::new()).map_err(refused)?,
+                    "drain" => {
+                        agent.0.draining.store(true, Ordering::Relaxed);
+                        Vec::new()
+                    }
+                    other => {
+                        let what = format!("this node knows no action '{other}'");
+                        return Err(agent.refuse(Refusal::unimplemented(what)));
+                    }
+                })
+            });
+        let answers = answered.await.map_err(|error| Refusal::internal(error.to_string()))??;
+        let results = answers.into_iter().map(|body| Ok(arrow_flight::Result { body }));
+        Ok(Response::new(futures::stream::iter(results.collect::<Vec<_>>()).boxed()))
+    }
+
+    async fn handshake(
+        &self,
+        _: Request<Streaming<HandshakeRequest>>,
+    ) -> std::result::Result<Response<Self::HandshakeStream>, Refusal> {
+        Err(Refusal::unimplemented("a token goes with each request; there is no handshake"))
+    }
+
+    async fn list_flights(
+        &self,
+        _: Request<Criteria>,
+    ) -> std::result::Result<Response<Self::ListFlightsStream>, Refusal> {
+        Err(Refusal::unimplemented("ask for the action 'catalog'"))
+    }
+
+    async fn get_flight_info(
+        &self,
+        _: Request<FlightDescriptor>,
+    ) -> std::result::Result<Response<FlightInfo>, Refusal> {
+        Err(Refusal::unimplemented("ask for the action 'catalog'"))
+    }
+
+    async fn poll_flight_info(
+        &self,
+        _: Request<FlightDescriptor>,
+    ) -> std::result::Result<Response<PollInfo>, Refusal> {
+        Err(Refusal::unimplemented("ask for the action 'catalog'"))
+    }
+
+    async fn get_schema(
+        &self,
+        _: Request<FlightDescriptor>,
+    ) -> std::result::Result<Response<SchemaResult>, Refusal> {
+        Err(Refusal::unimplemented("ask for the action 'catalog'"))
+    }
+
+    async fn do_exchange(
+        &self,
+        _: Request<Streaming<FlightData>>,
+    ) -> std::result::Result<Response<Self::DoExchangeStream>, Refusal> {
+        Err(Refusal::unimplemented("tasks are asked for by DoGet, and files loaded by DoPut"))
+    }
+
+    async fn list_actions(
+        &self,
+        _: Request<Empty>,
+    ) -> std::result::Result<Response<Self::ListActionsStream>, Refusal> {
+        let actions = [
+            ("status", "how the node is"),
+            ("catalog", "the datasets that it holds"),
+            ("map", "where the pieces of a spread file lie"),
+            ("remove", "removes a dataset"),
+            ("drain", "takes no more tasks"),
+        ];
+        let actions = actions.map(|(kind, description)| {
+            Ok(ActionType { r#type: kind.to_string(), description: description.to_string() })
+        });
+        Ok(Response::new(futures::stream::iter(actions).boxed()))
+    }
+}
+
+fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, Refusal> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| Refusal::invalid_argument(format!("a bad request: {error}")))
+}
+
+/// An error with what caused it: tonic's own say "transport error" alone.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn load_average() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)
+}
+
+/// The warmest of the machine's sensors, in degrees Celsius.
+fn warmest() -> Option<f64> {
+    let zones = std::fs::read_dir("/sys/class/thermal").ok()?;
+    let read = |zone: std::fs::DirEntry| -> Option<f64> {
+        let text = std::fs::read_to_string(zone.path().join("temp")).ok()?;
+        Some(text.trim().parse::<f64>().ok()? / 1000.0)
+    };
+    zones.flatten().filter_map(read).reduce(f64::max)
+}

@@ -1,0 +1,290 @@
+//! What lies where.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use super::{
+    Error, Nodes, Result,
+    client::Node,
+    protocol::{Held, Map, Remove, piece_name},
+    wire::json,
+};
+
+/// What a number of nodes hold together, as they said when they were asked.
+#[derive(Debug)]
+pub struct Catalog {
+    wholes: Vec<Whole>,
+    /// All datasets, and the nodes that hold them.
+    held: Vec<(usize, Held)>,
+    /// Nodes that gave no answer, and why.
+    lost: Vec<(String, String)>,
+}
+
+/// A file as it lies on nodes.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    /// What it is called: `store:NAME`, or `store:NAME/FILE`, with `NODE:` before it where others have the same name.
+    pub title: String,
+    /// The dataset.
+    pub dataset: String,
+    /// The file in it, where that is not one file that was spread.
+    pub file: Option<String>,
+    /// The kind of the dataset.
+    pub kind: String,
+    /// Its pieces, in order.
+    pub pieces: Vec<Piece>,
+}
+
+/// A part of a file that ends with a line.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// Bytes of the whole before it.
+    pub offset: u64,
+    /// Line feeds of the whole before it; 0 where nobody counted.
+    pub lines_before: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Who has it: the number of the node, its dataset's number, and the file there.
+    pub(super) holders: Vec<Holder>,
+    /// Who should have it and has it not, or is not there.
+    pub(super) absent: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Holder {
+    pub node: usize,
+    pub id: u64,
+    pub file: String,
+}
+
+impl Whole {
+    /// Its length.
+    pub fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.bytes).sum()
+    }
+
+    /// On how many nodes each piece is, at least.
+    pub fn copies(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.holders.len()).min().unwrap_or(0)
+    }
+
+    /// The addresses of the nodes that hold some of it.
+    pub fn nodes<'a>(&self, nodes: &'a Nodes) -> Vec<&'a str> {
+        let holders = self.pieces.iter().flat_map(|piece| piece.holders.iter().map(|holder| holder.node));
+        let holders: BTreeSet<usize> = holders.collect();
+        holders.into_iter().map(|node| nodes.0.nodes[node].address.as_str()).collect()
+    }
+}
+
+impl Nodes {
+    /// Asks all nodes what they hold. Those that give no answer are told in the catalog.
+    ///
+    /// # Errors
+    /// Where no node answers; [`Error::BadAnswer`].
+    pub fn catalog(&self) -> Result<Catalog> {
+        let mut numbers = BTreeMap::new();
+        let mut names = BTreeMap::new();
+        let mut lost = Vec::new();
+        let mut first_error = None;
+        for (place, found) in self.status().into_iter().enumerate() {
+            match found.status {
+                Ok(status) => {
+                    if let Some(other) = numbers.insert(status.node, place) {
+                        let other = &self.0.nodes[other].address;
+                        let what = format!("as the same node as {other}: they share a store");
+                        return Err(self.0.nodes[place].bad_answer(&what));
+                    }
+                    names.insert(place, status.name);
+                }
+                Err(error) => {
+                    lost.push((found.address, error.to_string()));
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        if let Some(error) = first_error.filter(|_| numbers.is_empty()) {
+            return Err(error);
+        }
+        let mut held: Vec<(usize, Held)> = Vec::new();
+        for (place, answered) in self.each(|_| ("catalog", Bytes::new())).into_iter().enumerate() {
+            let node = &self.0.nodes[place];
+            match answered {
+                Ok(answers) => {
+                    for answer in answers {
+                        held.push((place, node.read(&answer)?));
+                    }
+                }
+                Err(error) if !lost.iter().any(|(address, _)| *address == node.address) => {
+                    lost.push((node.address.clone(), error.to_string()));
+                }
+                Err(_) => {}
+            }
+        }
+        let wholes = self.wholes(&held, &numbers, &lost)?;
+        Ok(Catalog { wholes, held, lost })
+    }
+
+    fn wholes(
+        &self,
+        held: &[(usize, Held)],
+        numbers: &BTreeMap<u64, usize>,
+        lost: &[(String, String)],
+    ) -> Result<Vec<Whole>> {
+        let mut wholes = Vec::new();
+        let mut spreads: BTreeMap<(&str, u64), Vec<&(usize, Held)>> = BTreeMap::new();
+        let mut counts: BTreeMap<&str, BTreeSet<(u64, usize)>> = BTreeMap::new();
+        for entry in held {
+            let (place, dataset) = entry;
+            // What is spread is one dataset, however many nodes have some of it.
+            let one = dataset.spread.map_or((dataset.id, *place), |spread| (spread, usize::MAX));
+            counts.entry(&dataset.name).or_default().insert(one);
+            if let Some(spread) = dataset.spread {
+                spreads.entry((&dataset.name, spread)).or_default().push(entry);
+            }
+        }
+        let is_only = |name: &str| counts[name].len() == 1;
+        for (place, dataset) in held.iter().filter(|(_, dataset)| dataset.spread.is_none()) {
+            let node = &self.0.nodes[*place].address;
+            let single = dataset.files.len() == 1;
+            for (file, bytes) in &dataset.files {
+                let name = &dataset.name;
+                let mut title = if single { format!("store:{name}") } else { format!("store:{name}/{file}") };
+                if !is_only(name) {
+                    title = format!("{node}:{title}");
+                }
+                let holders = vec![Holder { node: *place, id: dataset.id, file: file.clone() }];
+                let piece = Piece { offset: 0, lines_before: 0, bytes: *bytes, holders, absent: Vec::new() };
+                wholes.push(Whole {
+                    title,
+                    dataset: name.clone(),
+                    file: Some(file.clone()),
+                    kind: dataset.kind.clone(),
+                    pieces: vec![piece],
+                });
+            }
+        }
+        for ((name, spread), on) in spreads {
+            let map = self.map(name, &on)?;
+            if map.spread != spread {
+                let node = &self.0.nodes[on[0].0];
+                return Err(node.bad_answer(&format!("a map of {name} that is of another load")));
+            }
+            let mut title = format!("store:{name}");
+            if !is_only(name) {
+                title = format!("{}:{title}", self.0.nodes[on[0].0].address);
+            }
+            let place_of = |node: &super::protocol::MapNode| numbers.get(&node.number).copied();
+            let (mut offset, mut lines_before) = (0, 0);
+            let mut pieces = Vec::with_capacity(map.pieces.len());
+            for (number, piece) in map.pieces.iter().enumerate() {
+                let (mut holders, mut absent) = (Vec::new(), Vec::new());
+                for &node in &piece.nodes {
+                    let node = &map.nodes[node as usize];
+                    let place = place_of(node);
+                    match place.and_then(|place| on.iter().find(|(other, _)| *other == place)) {
+                        Some((place, dataset)) => {
+                            holders.push(Holder { node: *place, id: dataset.id, file: piece_name(number) });
+                        }
+                        None => absent.push(match place {
+                            Some(place) => {
+                                format!("{} (it has none of {name})", self.0.nodes[place].address)
+                            }
+                            None => match lost.iter().find(|(address, _)| *address == node.name) {
+                                Some((_, why)) => why.clone(),
+                                None => format!("{} (it is not among the nodes that answer)", node.name),
+                            },
+                        }),
+                    }
+                }
+                pieces.push(Piece { offset, lines_before, bytes: piece.bytes, holders, absent });
+                offset += piece.bytes;
+                lines_before += piece.lines;
+            }
+            let kind = on[0].1.kind.clone();
+            wholes.push(Whole { title, dataset: name.to_string(), file: None, kind, pieces });
+        }
+        wholes.sort_by(|a, b| a.title.cmp(&b.title));
+        Ok(wholes)
+    }
+
+    /// The map of a spread file, from any node that has it.
+    fn map(&self, name: &str, on: &[&(usize, Held)]) -> Result<Map> {
+        let mut failed = None;
+        for (place, dataset) in on {
+            let asked = Remove { name: name.to_string(), id: dataset.id };
+            let node: &Node = &self.0.nodes[*place];
+            let read = self.ask(*place, "map", json(&asked)).and_then(|answers| {
+                let map: Map = node.read(answers.first().map_or(&[][..], |body| body))?;
+                match map.is_sound() {
+                    true => Ok(map),
+                    false => Err(node.bad_answer(&format!("a map of {name} that makes no sense"))),
+                }
+            });
+            match read {
+                Ok(map) => return Ok(map),
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed.unwrap_or_else(|| Error::NotFound { name: name.to_string() }))
+    }
+
+    /// Removes a dataset from all nodes that have some of it, and says from how many.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Incomplete`] where some node did not answer: then some of it may be left.
+    pub fn remove(&self, name: &str) -> Result<usize> {
+        let catalog = self.catalog()?;
+        let on: Vec<&(usize, Held)> = catalog.held.iter().filter(|(_, held)| held.name == name).collect();
+        if on.is_empty() {
+            return Err(Error::NotFound { name: format!("store:{name}") });
+        }
+        for (place, held) in &on {
+            self.ask(*place, "remove", json(&Remove { name: name.to_string(), id: held.id }))?;
+        }
+        match catalog.lost.first() {
+            None => Ok(on.len()),
+            Some((_, why)) => {
+                let what = format!("removed from {} nodes, but {why}", on.len());
+                Err(Error::Incomplete { name: name.to_string(), what })
+            }
+        }
+    }
+}
+
+impl Catalog {
+    /// All files, by title.
+    pub fn wholes(&self) -> &[Whole] {
+        &self.wholes
+    }
+
+    /// Nodes that gave no answer, and why.
+    pub fn lost(&self) -> &[(String, String)] {
+        &self.lost
+    }
+
+    /// The files that `NAME` (all of a dataset's, on all nodes) or `NAME/FILE` means.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], which says which nodes did not answer.
+    pub fn named(&self, named: &str) -> Result<Vec<Whole>> {
+        let (name, file) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
+        let is_meant = |whole: &&Whole| {
+            whole.dataset == name && file.is_none_or(|file| whole.file.as_deref() == Some(file))
+        };
+        let found: Vec<Whole> = self.wholes.iter().filter(is_meant).cloned().collect();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        let mut name = format!("store:{named}");
+        if let Some((_, why)) = self.lost.first() {
+            name = format!("{name} ({why})");
+        }
+        Err(Error::NotFound { name })
+    }
+
+    /// Whether a node has a dataset of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.held.iter().any(|(_, held)| held.name == name)
+    }
+}

@@ -1,0 +1,317 @@
+//! The client's end: nodes as they were named, and one question to each.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use arrow_flight::{Action, flight_service_client::FlightServiceClient};
+use bytes::Bytes;
+use futures::{StreamExt, future::join_all};
+use serde::de::DeserializeOwned;
+use tokio::runtime::Runtime;
+use tonic::{
+    Code, Request,
+    metadata::AsciiMetadataValue,
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
+};
+
+use super::{
+    ClientCredentials, Error, Result,
+    agent::chain,
+    credentials::is_loopback,
+    protocol::{Status, VERSION},
+    wire::MESSAGE_BYTES_MAX,
+};
+
+/// The port of an agent, where none is named.
+pub const PORT: u16 = 4710;
+
+/// Which nodes, and how to speak with them.
+#[derive(Debug)]
+pub struct ClientConfig {
+    /// `HOST` or `HOST:PORT` of each.
+    pub nodes: Vec<String>,
+    /// What this client shows and checks; none for nodes on this machine that ask for none.
+    pub credentials: Option<ClientCredentials>,
+    /// How long a connection may take to be made.
+    pub connect: Duration,
+    /// A node that says nothing for so long, not even that it is alive, is lost. It is asked for a sign of life when half of
+    /// this is over.
+    pub silence: Duration,
+    /// How long an answer to a small question may take.
+    pub answer: Duration,
+}
+
+impl ClientConfig {
+    /// These nodes; 5 s to connect, lost after 10 s of silence, 30 s for a small answer.
+    pub fn new(nodes: Vec<String>, credentials: Option<ClientCredentials>) -> ClientConfig {
+        ClientConfig {
+            nodes,
+            credentials,
+            connect: Duration::from_secs(5),
+            silence: Duration::from_secs(10),
+            answer: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Some nodes as one. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Nodes(pub(super) Arc<Inner>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub runtime: Runtime,
+    pub nodes: Vec<Node>,
+    answer: Duration,
+}
+
+/// A node as it was named.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// `HOST:PORT`.
+    pub address: String,
+    channel: Channel,
+    token: Option<AsciiMetadataValue>,
+    /// Bytes of messages that came from it and went to it.
+    pub bytes_in: AtomicU64,
+    pub bytes_out: AtomicU64,
+}
+
+/// A node, and how it is.
+#[derive(Debug)]
+pub struct NodeStatus {
+    /// As it was named.
+    pub address: String,
+    /// What it says, or why it says nothing.
+    pub status: Result<Status>,
+}
+
+impl Nodes {
+    /// Makes ready to speak with nodes. Nothing is sent before something is asked.
+    ///
+    /// # Errors
+    /// [`Error::Address`]; [`Error::Credentials`] for a node that is not on this machine, where there are none.
+    pub fn new(config: ClientConfig) -> Result<Nodes> {
+        let bad = |address: &str, what: String| Error::Address { address: address.to_string(), what };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("inshore-client")
+            .enable_all()
+            .build()
+            .map_err(|error| bad("this machine", error.to_string()))?;
+        let _inside = runtime.enter();
+        let mut nodes: Vec<Node> = Vec::new();
+        for named in &config.nodes {
+            let (host, address) = parsed(named).ok_or_else(|| {
+                bad(named, "this is no address of a node: it is HOST or HOST:PORT".to_string())
+            })?;
+            if nodes.iter().any(|node| node.address == address) {
+                return Err(bad(named, "it is named twice".to_string()));
+            }
+            nodes.push(Node::new(&host, address, &config)?);
+        }
+        if nodes.is_empty() {
+            return Err(bad("--node", "there is none named".to_string()));
+        }
+        drop(_inside);
+        Ok(Nodes(Arc::new(Inner { runtime, nodes, answer: config.answer })))
+    }
+
+    /// The addresses of the nodes, as they were named.
+    pub fn addresses(&self) -> impl Iterator<Item = &str> {
+        self.0.nodes.iter().map(|node| node.address.as_str())
+    }
+
+    /// Asks all nodes at once how they are.
+    pub fn status(&self) -> Vec<NodeStatus> {
+        let all = self.each(|_| ("status", Bytes::new()));
+        let read = |(node, answered): (&Node, Result<Vec<Bytes>>)| NodeStatus {
+            address: node.address.clone(),
+            status: answered.and_then(|answers| {
+                let first = answers.first().ok_or_else(|| node.bad_answer("nothing"))?;
+                let status: Status = node.read(first)?;
+                if status.version != VERSION {
+                    let what = format!("in version {}, and this is {VERSION}", status.version);
+                    return Err(node.bad_answer(&what));
+                }
+                Ok(status)
+            }),
+        };
+        self.0.nodes.iter().zip(all).map(read).collect()
+    }
+
+    /// Bytes of messages that came from all nodes so far.
+    pub fn bytes_in(&self) -> u64 {
+        self.0.nodes.iter().map(|node| node.bytes_in.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Bytes of messages that went to all nodes so far.
+    pub fn bytes_out(&self) -> u64 {
+        self.0.nodes.iter().map(|node| node.bytes_out.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Asks each node one thing, all at once.
+    pub(super) fn each(&self, question: impl Fn(usize) -> (&'static str, Bytes)) -> Vec<Result<Vec<Bytes>>> {
+        let asked = self.0.nodes.iter().enumerate().map(|(number, node)| {
+            let (kind, body) = question(number);
+            node.ask(kind, body, self.0.answer)
+        });
+        self.0.runtime.block_on(join_all(asked))
+    }
+
+    /// Asks one node.
+    pub(super) fn ask(&self, node: usize, kind: &'static str, body: Bytes) -> Result<Vec<Bytes>> {
+        self.0.runtime.block_on(self.0.nodes[node].ask(kind, body, self.0.answer))
+    }
+}
+
+impl Node {
+    fn new(host: &str, address: String, config: &ClientConfig) -> Result<Node> {
+        let bad = |what: String| Error::Address { address: address.clone(), what };
+        let scheme = if config.credentials.is_some() { "https" } else { "http" };
+        if config.credentials.is_none() && !is_loopback(host) {
+            return Err(Error::Credentials {
+                what: format!(
+                    "{address} is another machine: name the file of this client's with --credentials \
+                     (`inshore node credentials` makes it)"
+                ),
+            });
+        }
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+            .map_err(|error| bad(chain(&error)))?
+            .connect_timeout(config.connect)
+            .tcp_nodelay(true)
+            .initial_stream_window_size(4 << 20)
+            .initial_connection_window_size(16 << 20)
+            .http2_keep_alive_interval(config.silence / 2)
+            .keep_alive_timeout(config.silence / 2)
+            .keep_alive_while_idle(true);
+        let mut token = None;
+        if let Some(ClientCredentials { authority, token: own }) = &config.credentials {
+            let name = host.trim_start_matches('[').trim_end_matches(']').to_string();
+            let tls =
+                ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority)).domain_name(name);
+            endpoint =
+                endpoint.tls_config(tls).map_err(|error| Error::Credentials { what: chain(&error) })?;
+            let value = format!("Bearer {own}").parse().map_err(|_| Error::Credentials {
+                what: "the token has characters that none has".to_string(),
+            })?;
+            token = Some(value);
+        }
+        let channel = endpoint.connect_lazy();
+        Ok(Node { address, channel, token, bytes_in: AtomicU64::new(0), bytes_out: AtomicU64::new(0) })
+    }
+
+    pub fn client(&self) -> FlightServiceClient<Channel> {
+        FlightServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    pub fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        request
+    }
+
+    async fn ask(&self, kind: &str, body: Bytes, patience: Duration) -> Result<Vec<Bytes>> {
+        self.bytes_out.fetch_add(body.len() as u64, Ordering::Relaxed);
+        let answered = tokio::time::timeout(patience, async {
+            let action = Action { r#type: kind.to_string(), body };
+            let mut stream = self.client().do_action(self.request(action)).await?.into_inner();
+            let mut bodies = Vec::new();
+            while let Some(answer) = stream.next().await {
+                let body = answer?.body;
+                self.bytes_in.fetch_add(body.len() as u64, Ordering::Relaxed);
+                bodies.push(body);
+            }
+            Ok(bodies)
+        });
+        match answered.await {
+            Ok(answered) => answered.map_err(|refusal| self.error(&refusal)),
+            Err(_) => Err(self.lost(format!("no answer for {} s", patience.as_secs()))),
+        }
+    }
+
+    pub fn lost(&self, what: String) -> Error {
+        Error::Lost { node: self.address.clone(), what }
+    }
+
+    pub fn bad_answer(&self, what: &str) -> Error {
+        Error::BadAnswer { node: self.address.clone(), what: what.to_string() }
+    }
+
+    pub fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T> {
+        serde_json::from_slice(bytes).map_err(|error| self.bad_answer(&format!("JSON that is none: {error}")))
+    }
+
+    /// What a refusal means: a node that is gone, or one that said no.
+    pub fn error(&self, refusal: &tonic::Status) -> Error {
+        let (node, mut what) = (self.address.clone(), refusal.message().to_string());
+        if let Some(source) = std::error::Error::source(refusal) {
+            let more = chain(source);
+            if !more.is_empty() && !what.contains(&more) && !more.contains(&what) {
+                what = format!("{what}: {more}");
+            } else if more.contains(&what) {
+                what = more;
+            }
+        }
+        if what.is_empty() {
+            what = format!("{:?}", refusal.code());
+        }
+        match refusal.code() {
+            Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Aborted => Error::Lost { node, what },
+            _ => Error::Refused { node, what },
+        }
+    }
+}
+
+/// Host and address of a node that was named.
+fn parsed(named: &str) -> Option<(String, String)> {
+    let (host, port) = match named.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port.parse().ok()?),
+        _ if named.parse::<std::net::Ipv6Addr>().is_ok() => {
+            return Some((format!("[{named}]"), format!("[{named}]:{PORT}")));
+        }
+        _ => (named, PORT),
+    };
+    let is_host = |c: char| c.is_ascii_alphanumeric() || ".-_[]:".contains(c);
+    let is_good = !host.is_empty() && host.chars().all(is_host);
+    is_good.then(|| (host.to_string(), format!("{host}:{port}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_named_by_host_and_port() {
+        let address = |named: &str| parsed(named).map(|(_, address)| address);
+        for (named, expected) in [
+            ("a", "a:4710"),
+            ("a.lan:99", "a.lan:99"),
+            ("10.0.0.1", "10.0.0.1:4710"),
+            ("::1", "[::1]:4710"),
+            ("[::1]:99", "[::1]:99"),
+            ("[fe80::2]", "[fe80::2]:4710"),
+        ] {
+            assert_eq!(address(named).as_deref(), Some(expected), "{named}");
+        }
+        for named in ["", ":99", "a:b", "a:99999", "a b", "http://a", "a/b", "a@b"] {
+            assert_eq!(address(named), None, "{named}");
+        }
+    }
+
+    #[test]
+    fn another_machine_is_not_spoken_with_in_the_clear() {
+        let error = Nodes::new(ClientConfig::new(vec!["10.0.0.1".to_string()], None)).unwrap_err();
+        assert!(error.to_string().contains("--credentials"), "{error}");
+    }
+}

@@ -1,0 +1,94 @@
+//! What can go wrong between machines.
+
+/// The result of asking nodes.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors of nodes and of asking them. A message names the node.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store here.
+    #[error(transparent)]
+    Store(#[from] inshore_store::Error),
+    /// Credentials that are missing, wrong or expired.
+    #[error("credentials: {what}")]
+    Credentials {
+        /// What is wrong with them.
+        what: String,
+    },
+    /// An address that cannot be used.
+    #[error("{address}: {what}")]
+    Address {
+        /// The address.
+        address: String,
+        /// Why.
+        what: String,
+    },
+    /// A node that cannot be reached, or was lost in the middle of something.
+    #[error("node {node}: {what}")]
+    Lost {
+        /// The node.
+        node: String,
+        /// What the connection said.
+        what: String,
+    },
+    /// A node that refused, or whose task failed.
+    #[error("node {node}: {what}")]
+    Refused {
+        /// The node.
+        node: String,
+        /// What it said.
+        what: String,
+    },
+    /// A node that answers what no node should.
+    #[error("node {node}: it answers {what}")]
+    BadAnswer {
+        /// The node.
+        node: String,
+        /// What was found.
+        what: String,
+    },
+    /// Data that is on no node that can be reached.
+    #[error("{what} (--partial answers from the rest)")]
+    Missing {
+        /// What was not read, and which nodes were lost.
+        what: String,
+    },
+    /// Something that no node has.
+    #[error("{name}: on none of the nodes")]
+    NotFound {
+        /// What was asked for.
+        name: String,
+    },
+    /// A file that was not loaded to its end, or only removed in part.
+    #[error("{name}: {what}")]
+    Incomplete {
+        /// The dataset.
+        name: String,
+        /// What is missing.
+        what: String,
+    },
+    /// Reading here what is to be loaded.
+    #[error("{name}: {source}")]
+    Input {
+        /// The file.
+        name: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The time that the client gave is over.
+    #[error("the deadline of {seconds} s is over: {what}")]
+    Deadline {
+        /// What was given.
+        seconds: u64,
+        /// What was not done by then.
+        what: String,
+    },
+}
+
+impl Error {
+    /// Whether a job was asked to stop.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Error::Store(inshore_store::Error::Cancelled))
+    }
+}

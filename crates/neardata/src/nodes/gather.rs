@@ -1,0 +1,666 @@
+//! Asks nodes to work on files that are spread over them, and gathers what they answer.
+//!
+//! ```text
+//!   pieces, in order:   0   1   2   3   4   5
+//!   on nodes:           A   B   C   A   B   C        one task each: A {0, 3}, B {1, 4}, C {2, 5}
+//!   consumed:           0 from A, 1 from B, 2 from C, 3 from A ...
+//! ```
+//!
+//! Each node works through its pieces in their order and answers in it, so the answers are merged by taking from each stream
+//! when it is its turn; a node that is ahead is stopped by its connection's window, and nothing is kept here.
+//!
+//! Where a node is lost, its unfinished pieces go to others that have copies, the one that was being read from the place
+//! on up to which it was consumed. Nothing is consumed twice: an answer that does not reach further than what was consumed
+//! of its piece is one that no node should give, and the node counts as lost.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use arrow::array::RecordBatch;
+use arrow_flight::{
+    Ticket,
+    decode::{DecodedPayload, FlightDataDecoder},
+    error::FlightError,
+};
+use futures::{StreamExt, TryStreamExt};
+use inshore_store::Job;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::{sync::mpsc, task::JoinHandle};
+
+use super::{
+    Error, Nodes, Result, Whole,
+    client::Inner,
+    protocol::{PieceRequest, TaskDone, TaskRequest, VERSION},
+    wire::{json, message_bytes},
+};
+use crate::{Answer, Event, Next, PartRow, Portable, Reach, part_rows};
+
+/// How nodes are asked.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// When everything is to be done, from now on.
+    pub deadline: Option<Duration>,
+    /// Whether an answer without what lost nodes have will do.
+    pub partial: bool,
+    /// Memory of the task on each node; the node's habit where it is not said.
+    pub node_memory_bytes: Option<u64>,
+}
+
+/// What a job on nodes cost, and what it lacks.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Gathered {
+    /// What each node did.
+    pub nodes: Vec<NodeCost>,
+    /// What no node that answers has; empty unless a partial answer will do.
+    pub missing: Vec<Missing>,
+}
+
+/// What a node did.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NodeCost {
+    /// Its address.
+    pub node: String,
+    /// Tasks that it was asked to do.
+    pub tasks: u64,
+    /// Bytes that it read from its devices, near the data.
+    pub bytes_read: u64,
+    /// Bytes that it sent here.
+    pub bytes_moved: u64,
+    /// CPU time that it took.
+    pub cpu_seconds: f64,
+    /// Time that it worked.
+    pub seconds: f64,
+    /// Time that the task waited on it before.
+    pub queued_seconds: f64,
+    /// Why it was given up, where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
+}
+
+/// A part of a file that was not read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// The file.
+    pub title: String,
+    /// Where the part begins.
+    pub offset: u64,
+    /// How long it is.
+    pub bytes: u64,
+    /// Which nodes should have it, and what is with them.
+    pub why: String,
+}
+
+/// Runs a kernel on the nodes that have the files, and gives what came of their blocks to `consume`, in the order of files
+/// and blocks, as [`crate::run`] does here.
+///
+/// Memory here: the answers on their way, at most 16 MiB for each node, which flow control of the connection holds.
+///
+/// # Errors
+/// What `consume` gives; [`Error::Missing`] as [`crate::Error::Stream`] where a part is on no node that answers, unless
+/// [`RunOptions::partial`]; [`Error::Deadline`]; [`Error::Refused`] where a node refuses the task and no other has a copy.
+pub fn run_on_nodes<K: Portable>(
+    nodes: &Nodes,
+    job: &Job,
+    kernel: &K,
+    wholes: &[Whole],
+    options: &RunOptions,
+    mut consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error>,
+) -> std::result::Result<Gathered, K::Error> {
+    let mut gather = Gather::new(nodes, job, wholes, K::KIND, kernel.arguments(), options);
+    gather.begin_all().map_err(failed)?;
+    let mut number = 0;
+    for (source, whole) in wholes.iter().enumerate() {
+        let mut skipped = false;
+        for _ in &whole.pieces {
+            while let Some(row) = if skipped { None } else { gather.next_row(number).map_err(failed)? } {
+                let (reach, part) = match row {
+                    Taken::Part(reach, bytes) => match K::decode(&bytes) {
+                        Some(part) => (reach, Ok(part)),
+                        None => {
+                            gather
+                                .lose(number, "it answers a part that is none".to_string())
+                                .map_err(failed)?;
+                            continue;
+                        }
+                    },
+                    Taken::Failed(error) => (Reach::default(), Err(failed(error))),
+                };
+                gather.accept(number, reach);
+                let was_bad = part.is_err();
+                match consume(Event { source, name: &whole.title, reach, part: Some(part) })? {
+                    Next::Go if !was_bad => {}
+                    Next::Stop => return Ok(gather.finish()),
+                    _ => {
+                        skipped = true;
+                        break;
+                    }
+                }
+            }
+            gather.end_of(number);
+            number += 1;
+        }
+        if consume(Event { source, name: &whole.title, reach: Reach::default(), part: None })? == Next::Stop {
+            return Ok(gather.finish());
+        }
+    }
+    gather.wait_for_ends().map_err(failed)?;
+    Ok(gather.finish())
+}
+
+/// An error of nodes as the error of a kernel.
+fn failed<E: From<crate::Error>>(error: Error) -> E {
+    match error {
+        Error::Store(error) => crate::Error::Store(error).into(),
+        error => crate::Error::Stream(Box::new(error)).into(),
+    }
+}
+
+/// Asks the nodes that have the files for one answer each, and gives the batches of each as they come.
+///
+/// A kind of work whose answer is in order of a key can go on elsewhere behind the last key: see [`Streams::replace`].
+///
+/// # Errors
+/// As [`run_on_nodes`].
+pub fn stream_from_nodes(
+    nodes: &Nodes,
+    job: &Job,
+    kind: &'static str,
+    arguments: Value,
+    wholes: &[Whole],
+    options: &RunOptions,
+) -> Result<Streams> {
+    let mut gather = Gather::new(nodes, job, wholes, kind, arguments, options);
+    gather.begin_all()?;
+    Ok(Streams { gather })
+}
+
+/// The answers of several nodes, side by side.
+#[derive(Debug)]
+pub struct Streams {
+    gather: Gather,
+}
+
+impl Streams {
+    /// How many streams there are; more after [`Self::replace`].
+    pub fn len(&self) -> usize {
+        self.gather.attempts.len()
+    }
+
+    /// Whether there is none: nothing was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The next batch of a stream; `None` at its end.
+    ///
+    /// # Errors
+    /// Why the node is lost: it can be [replaced](Self::replace). [`Error::Deadline`] and [`Error::Store`] (stopped) cannot.
+    pub fn next(&mut self, stream: usize) -> Result<Option<RecordBatch>> {
+        match self.gather.receive(stream)? {
+            Message::Batch(batch) => Ok(Some(batch)),
+            Message::Done => Ok(None),
+            Message::Failed(error) => Err(error),
+        }
+    }
+
+    /// What the work of a stream said at its end.
+    pub fn summary(&self, stream: usize) -> Option<&Value> {
+        self.gather.attempts[stream].done.as_ref().map(|done| &done.summary)
+    }
+
+    /// Asks other nodes for all that a lost one was asked for, and gives the numbers of the new streams, whose answers begin
+    /// anew.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] where no other node has it.
+    pub fn replace(&mut self, stream: usize, why: &Error) -> Result<std::ops::Range<usize>> {
+        let first = self.gather.attempts.len();
+        self.gather.lose_attempt(stream, why.to_string(), true)?;
+        Ok(first..self.gather.attempts.len())
+    }
+
+    /// What it all cost.
+    pub fn finish(self) -> Gathered {
+        self.gather.finish()
+    }
+}
+
+/// A row that was taken.
+enum Taken {
+    Part(Reach, Vec<u8>),
+    Failed(Error),
+}
+
+/// What an attempt says.
+enum Message {
+    Batch(RecordBatch),
+    Done,
+    Failed(Error),
+}
+
+/// Pieces, and who is asked for which.
+#[derive(Debug)]
+struct Gather {
+    nodes: Nodes,
+    job: Job,
+    kind: &'static str,
+    arguments: Value,
+    options: RunOptions,
+    until: Option<Instant>,
+    began: Instant,
+    pieces: Vec<Wanted>,
+    attempts: Vec<Attempt>,
+    given_up: BTreeSet<usize>,
+    missing: Vec<Missing>,
+    costs: BTreeMap<usize, NodeCost>,
+    /// Of the attempt whose rows are being taken.
+    rows: BTreeMap<usize, VecDeque<PartRow>>,
+}
+
+/// A piece that is to be read.
+#[derive(Debug)]
+struct Wanted {
+    title: String,
+    whole: u64,
+    dataset: String,
+    piece: super::Piece,
+    /// How far it was consumed, of the piece.
+    reach: Reach,
+    /// Where the attempt that reads it began.
+    from: Reach,
+    attempt: Option<usize>,
+    is_done: bool,
+    /// Nodes that could not read it.
+    unreadable: BTreeSet<usize>,
+    why: Vec<String>,
+}
+
+/// A task on a node.
+#[derive(Debug)]
+struct Attempt {
+    node: usize,
+    pieces: Vec<usize>,
+    answers: mpsc::Receiver<Result<Option<RecordBatch>>>,
+    told: Arc<std::sync::Mutex<Option<TaskDone>>>,
+    done: Option<TaskDone>,
+    is_over: bool,
+    pump: JoinHandle<()>,
+}
+
+impl Drop for Attempt {
+    /// Closes the stream, which stops the task.
+    fn drop(&mut self) {
+        self.pump.abort();
+    }
+}
+
+impl Gather {
+    fn new(
+        nodes: &Nodes,
+        job: &Job,
+        wholes: &[Whole],
+        kind: &'static str,
+        arguments: Value,
+        options: &RunOptions,
+    ) -> Gather {
+        let began = Instant::now();
+        let pieces = wholes.iter().enumerate().flat_map(|(number, whole)| {
+            whole.pieces.iter().map(move |piece| Wanted {
+                title: whole.title.clone(),
+                whole: number as u64,
+                dataset: whole.dataset.clone(),
+                piece: piece.clone(),
+                reach: Reach::default(),
+                from: Reach::default(),
+                attempt: None,
+                is_done: false,
+                unreadable: BTreeSet::new(),
+                why: piece.absent.clone(),
+            })
+        });
+        Gather {
+            nodes: nodes.clone(),
+            job: job.clone(),
+            kind,
+            arguments,
+            options: options.clone(),
+            until: options.deadline.map(|deadline| began + deadline),
+            began,
+            pieces: pieces.collect(),
+            attempts: Vec::new(),
+            given_up: BTreeSet::new(),
+            missing: Vec::new(),
+            costs: BTreeMap::new(),
+            rows: BTreeMap::new(),
+        }
+    }
+
+    fn begin_all(&mut self) -> Result<()> {
+        self.assign((0..self.pieces.len()).collect())
+    }
+
+    /// Asks nodes for these pieces, each node for all of them that it is chosen for. What no node has is missing.
+    fn assign(&mut self, pieces: Vec<usize>) -> Result<()> {
+        let mut tasks: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut missing = Vec::new();
+        for number in pieces {
+            let wanted = &self.pieces[number];
+            let can = |node: usize| !self.given_up.contains(&node) && !wanted.unreadable.contains(&node);
+            match wanted.piece.holders.iter().find(|holder| can(holder.node)) {
+                Some(holder) => tasks.entry(holder.node).or_default().push(number),
+                None => missing.push(number),
+            }
+        }
+        for number in missing {
+            let wanted = &mut self.pieces[number];
+            (wanted.is_done, wanted.attempt) = (true, None);
+            let why = wanted.why.join("; ");
+            self.missing.push(Missing {
+                title: wanted.title.clone(),
+                offset: wanted.piece.offset + wanted.reach.bytes,
+                bytes: wanted.piece.bytes - wanted.reach.bytes,
+                why,
+            });
+        }
+        if !self.options.partial && !self.missing.is_empty() {
+            return Err(Error::Missing { what: told(&self.missing) });
+        }
+        for (node, pieces) in tasks {
+            self.begin(node, pieces);
+        }
+        Ok(())
+    }
+
+    /// Asks a node for pieces that it has.
+    fn begin(&mut self, node: usize, pieces: Vec<usize>) {
+        let number = self.attempts.len();
+        let mut requests = Vec::with_capacity(pieces.len());
+        for &piece in &pieces {
+            let wanted = &mut self.pieces[piece];
+            let holder = wanted.piece.holders.iter().find(|holder| holder.node == node);
+            let holder = holder.expect("it was chosen among them");
+            (wanted.attempt, wanted.from) = (Some(number), wanted.reach);
+            requests.push(PieceRequest {
+                number: piece as u64,
+                whole: wanted.whole,
+                dataset: wanted.dataset.clone(),
+                id: holder.id,
+                file: holder.file.clone(),
+                from: wanted.reach.bytes,
+                offset: wanted.piece.offset + wanted.reach.bytes,
+                lines: wanted.piece.lines_before + wanted.reach.lines,
+            });
+        }
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let request = TaskRequest {
+            version: VERSION,
+            kind: self.kind.to_string(),
+            arguments: self.arguments.clone(),
+            pieces: requests,
+            memory_bytes: self.options.node_memory_bytes,
+            deadline_ms: left.map(|left| left.as_millis() as u64),
+        };
+        let cost = self.costs.entry(node).or_default();
+        cost.node = self.nodes.0.nodes[node].address.clone();
+        cost.tasks += 1;
+        let (out, answers) = mpsc::channel(2);
+        let told = Arc::default();
+        let pump = pump(self.nodes.0.clone(), node, request, out, Arc::clone(&told));
+        let pump = self.nodes.0.runtime.spawn(pump);
+        self.attempts.push(Attempt { node, pieces, answers, told, done: None, is_over: false, pump });
+    }
+
+    /// The next thing that an attempt says.
+    fn receive(&mut self, attempt: usize) -> Result<Message> {
+        loop {
+            self.job.check_cancelled()?;
+            if let Some(until) = self.until.filter(|until| *until <= Instant::now()) {
+                let seconds = (until - self.began).as_secs();
+                let node = &self.nodes.0.nodes[self.attempts[attempt].node].address;
+                return Err(Error::Deadline { seconds, what: format!("node {node} has not answered") });
+            }
+            let Attempt { answers, told, done, is_over, node, .. } = &mut self.attempts[attempt];
+            if *is_over {
+                return Ok(Message::Done);
+            }
+            let waited =
+                self.nodes.0.runtime.block_on(async {
+                    tokio::time::timeout(Duration::from_millis(50), answers.recv()).await
+                });
+            let Ok(answer) = waited else { continue };
+            return Ok(match answer {
+                Some(Ok(Some(batch))) => Message::Batch(batch),
+                Some(Ok(None)) => {
+                    *is_over = true;
+                    *done = told.lock().expect("no panic under this lock").take();
+                    Message::Done
+                }
+                Some(Err(error)) => {
+                    *is_over = true;
+                    Message::Failed(error)
+                }
+                None => {
+                    *is_over = true;
+                    Message::Failed(self.nodes.0.nodes[*node].lost("its answer ended early".to_string()))
+                }
+            });
+        }
+    }
+
+    /// The next row of a piece; `None` where it is done, or missing.
+    fn next_row(&mut self, number: usize) -> Result<Option<Taken>> {
+        loop {
+            let Some(attempt) = self.pieces[number].attempt.filter(|_| !self.pieces[number].is_done) else {
+                return Ok(None);
+            };
+            let Some(row) = self.rows.entry(attempt).or_default().pop_front() else {
+                match self.receive(attempt)? {
+                    Message::Batch(batch) => match part_rows(&batch) {
+                        Some(rows) => drop(self.rows.insert(attempt, rows.into())),
+                        None => {
+                            self.lose(number, "it answers columns that are none of a part".to_string())?
+                        }
+                    },
+                    Message::Done => self.lose(number, "it ended without having read all".to_string())?,
+                    Message::Failed(error) => {
+                        if matches!(error, Error::Refused { .. }) && self.is_alone(number) {
+                            return Err(error);
+                        }
+                        self.lose(number, error.to_string())?;
+                    }
+                }
+                continue;
+            };
+            if row.number < number as u64 {
+                // Of a piece of which nothing more is wanted.
+                continue;
+            }
+            if row.number > number as u64 {
+                self.lose(number, "it answers out of turn".to_string())?;
+                continue;
+            }
+            let wanted = &mut self.pieces[number];
+            let reach = Reach {
+                bytes: wanted.from.bytes.saturating_add(row.reach.bytes),
+                lines: wanted.from.lines.saturating_add(row.reach.lines),
+            };
+            match row.answer {
+                Answer::Part(_) if reach.bytes <= wanted.reach.bytes || reach.bytes > wanted.piece.bytes => {
+                    self.lose(number, "it answers the same twice, or more than there is".to_string())?;
+                }
+                Answer::Part(bytes) => return Ok(Some(Taken::Part(reach, bytes))),
+                Answer::End => {
+                    wanted.is_done = true;
+                    return Ok(None);
+                }
+                Answer::Failed(what) => {
+                    // This piece alone: the node goes on with others.
+                    let node = self.attempts[attempt].node;
+                    wanted.unreadable.insert(node);
+                    wanted.why.push(format!("node {}: {what}", self.nodes.0.nodes[node].address));
+                    let others = wanted.piece.holders.iter().any(|holder| {
+                        !wanted.unreadable.contains(&holder.node) && !self.given_up.contains(&holder.node)
+                    });
+                    if !others {
+                        wanted.is_done = true;
+                        let node = self.nodes.0.nodes[node].address.clone();
+                        return Ok(Some(Taken::Failed(Error::Refused { node, what })));
+                    }
+                    self.assign(vec![number])?;
+                }
+            }
+        }
+    }
+
+    /// Whether no other node can be asked for any of the pieces of the attempt that has this one.
+    fn is_alone(&self, number: usize) -> bool {
+        let Some(attempt) = self.pieces[number].attempt else { return true };
+        let node = self.attempts[attempt].node;
+        self.attempts[attempt].pieces.iter().filter(|&&piece| !self.pieces[piece].is_done).any(|&piece| {
+            let mut others = self.pieces[piece].piece.holders.iter().map(|holder| holder.node);
+            !others.any(|other| other != node && !self.given_up.contains(&other))
+        }) && !self.options.partial
+    }
+
+    /// A piece was consumed so far.
+    fn accept(&mut self, number: usize, reach: Reach) {
+        let wanted = &mut self.pieces[number];
+        if reach.bytes > wanted.reach.bytes {
+            wanted.reach = reach;
+        }
+    }
+
+    /// Nothing more of a piece is wanted.
+    fn end_of(&mut self, number: usize) {
+        self.pieces[number].is_done = true;
+    }
+
+    /// Gives up the node that reads a piece.
+    fn lose(&mut self, number: usize, why: String) -> Result<()> {
+        let attempt = self.pieces[number].attempt.expect("somebody reads it");
+        self.lose_attempt(attempt, why, false)
+    }
+
+    /// Gives up the node of an attempt, and asks others for what it was asked for: all of it, or what is not done.
+    fn lose_attempt(&mut self, attempt: usize, why: String, from_the_start: bool) -> Result<()> {
+        let lost = &mut self.attempts[attempt];
+        lost.pump.abort();
+        lost.is_over = true;
+        let node = lost.node;
+        self.rows.remove(&attempt);
+        self.given_up.insert(node);
+        let why = why.strip_prefix("node ").map_or(why.clone(), str::to_string);
+        let address = &self.nodes.0.nodes[node].address;
+        let why = if why.starts_with(address) { why } else { format!("{address}: {why}") };
+        self.costs.entry(node).or_default().lost = Some(why.clone());
+        let pieces = self.attempts[attempt].pieces.clone();
+        let mut again = Vec::new();
+        for number in pieces {
+            let wanted = &mut self.pieces[number];
+            if wanted.attempt == Some(attempt) && (from_the_start || !wanted.is_done) {
+                wanted.why.push(why.clone());
+                again.push(number);
+            }
+        }
+        self.assign(again)
+    }
+
+    /// Waits for the ends of all tasks, which say what they cost.
+    fn wait_for_ends(&mut self) -> Result<()> {
+        for attempt in 0..self.attempts.len() {
+            while !self.attempts[attempt].is_over {
+                match self.receive(attempt)? {
+                    Message::Batch(_) => {}
+                    // All that was wanted of it is here.
+                    Message::Done | Message::Failed(_) => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Gathered {
+        for attempt in &self.attempts {
+            let Some(done) = &attempt.done else { continue };
+            let cost = self.costs.entry(attempt.node).or_default();
+            cost.bytes_read += done.bytes_read;
+            cost.cpu_seconds += done.cpu_seconds;
+            cost.seconds += done.seconds;
+            cost.queued_seconds += done.queued_seconds;
+        }
+        for (&node, cost) in &mut self.costs {
+            cost.bytes_moved = self.nodes.0.nodes[node].bytes_in.load(Ordering::Relaxed);
+        }
+        Gathered { nodes: std::mem::take(&mut self.costs).into_values().collect(), missing: self.missing }
+    }
+}
+
+/// Missing parts in a sentence.
+fn told(missing: &[Missing]) -> String {
+    let bytes = missing.iter().map(|missing| missing.bytes).sum();
+    let first = &missing[0];
+    let Missing { title, offset, bytes: first_bytes, why } = first;
+    let others = match missing.len() {
+        1 => String::new(),
+        parts => format!(" and {} other parts, {} together", parts - 1, inshore_store::format_bytes(bytes)),
+    };
+    format!("{title}: bytes {offset} to {}{others} were not read: {why}", offset + first_bytes)
+}
+
+/// Asks a node, and hands on what it answers.
+async fn pump(
+    nodes: Arc<Inner>,
+    place: usize,
+    request: TaskRequest,
+    out: mpsc::Sender<Result<Option<RecordBatch>>>,
+    told: Arc<std::sync::Mutex<Option<TaskDone>>>,
+) {
+    let node = &nodes.nodes[place];
+    let ticket = Ticket { ticket: json(&request) };
+    drop(request);
+    node.bytes_out.fetch_add(ticket.ticket.len() as u64, Ordering::Relaxed);
+    let asked = node.client().do_get(node.request(ticket)).await;
+    let stream = match asked {
+        Ok(stream) => stream.into_inner(),
+        Err(refusal) => {
+            let _ = out.send(Err(node.error(&refusal))).await;
+            return;
+        }
+    };
+    let counts = nodes.clone();
+    let counted = stream.inspect_ok(move |message| {
+        counts.nodes[place].bytes_in.fetch_add(message_bytes(message), Ordering::Relaxed);
+    });
+    let mut decoded =
+        FlightDataDecoder::new(counted.map_err(|refusal| FlightError::Tonic(Box::new(refusal))).boxed());
+    while let Some(message) = decoded.next().await {
+        let answer = match message {
+            Ok(message) => {
+                let metadata = message.app_metadata();
+                match message.payload {
+                    _ if !metadata.is_empty() => match node.read::<TaskDone>(&metadata) {
+                        Ok(done) => {
+                            *told.lock().expect("no panic under this lock") = Some(done);
+                            let _ = out.send(Ok(None)).await;
+                            return;
+                        }
+                        Err(error) => Err(error),
+                    },
+                    DecodedPayload::RecordBatch(batch) => Ok(Some(batch)),
+                    DecodedPayload::Schema(_) | DecodedPayload::None => continue,
+                }
+            }
+            Err(FlightError::Tonic(refusal)) => Err(node.error(&refusal)),
+            Err(error) => Err(node.bad_answer(&format!("a message that is none: {error}"))),
+        };
+        let is_end = answer.is_err();
+        if out.send(answer).await.is_err() || is_end {
+            return;
+        }
+    }
+    let _ = out.send(Err(node.lost("its answer ended early".to_string()))).await;
+}

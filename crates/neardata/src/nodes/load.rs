@@ -1,0 +1,457 @@
+//! Spreads a file over nodes.
+//!
+//! ```text
+//!   client: read ─► pieces that end with a record ─► piece n to node n mod N (and its neighbours, for copies)
+//!   node:   Begin, (File, Data...)..., Received ─► answer; Commit with the map ─► answer
+//! ```
+//!
+//! Nothing can be seen before every node has all that it should; then each makes its part visible, with the map of the whole.
+//! A client that dies before leaves nothing; one that dies between the commits leaves a dataset that some nodes have and
+//! others lack, which the catalog tells and `store rm` removes.
+//!
+//! Cost: the file goes over the wire once for each copy; a node writes what it gets, past its page cache.
+
+use std::io::Read;
+
+use arrow_flight::{FlightData, PutResult};
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use inshore_store::{Budget, Cancel, DatasetBuilder, FileWriter, Job};
+use memchr::{memchr, memchr_iter};
+use tokio::sync::mpsc;
+use tonic::{Status as Refusal, Streaming};
+
+use super::{
+    Error, Nodes, Result,
+    agent::Agent,
+    client::Node,
+    protocol::{LoadAnswer, LoadStep, MAP, Map, MapNode, MapPiece, SPREAD, VERSION, piece_name},
+    wire::{json, message_bytes},
+};
+
+/// Bytes of a message with data.
+const DATA_BYTES: usize = 1 << 20;
+/// Buffers with which a node writes.
+const BUFFER_BYTES: usize = 1 << 20;
+/// What a node needs to receive a file: buffers, lists and checksums.
+const RECEIVE_MEMORY_BYTES: u64 = 32 << 20;
+
+/// How a file is spread.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// On how many nodes each piece is.
+    pub copies: usize,
+    /// Bytes of a piece, about; by the length of the file where it is not said.
+    pub piece_bytes: Option<u64>,
+    /// Bytes of a record, where all have the same length; lines otherwise.
+    pub record_bytes: Option<u64>,
+    /// Bytes between checksums on the nodes.
+    pub block_bytes: u64,
+}
+
+impl Default for LoadOptions {
+    /// One copy of lines, checked in units of 64 KiB.
+    fn default() -> Self {
+        LoadOptions { copies: 1, piece_bytes: None, record_bytes: None, block_bytes: 64 << 10 }
+    }
+}
+
+/// What was loaded.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Loaded {
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Pieces that it became.
+    pub pieces: u64,
+    /// Bytes that went over the wire.
+    pub bytes_moved: u64,
+}
+
+/// The pieces of a file of `len` bytes (if that is known) on so many nodes: at least one for each node, a few hundred for
+/// each at most.
+fn piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
+    const MIB: u64 = 1 << 20;
+    let Some(len) = len else { return 256 * MIB };
+    let each = len.div_ceil(nodes);
+    if each < 64 * MIB { each.max(MIB) } else { (each / 256).max(64 * MIB) }
+}
+
+impl Nodes {
+    /// Spreads `input`, called `called` in errors, over all nodes as the dataset `name`. `len` is its length, if that is known.
+    ///
+    /// Memory: a message of 1 MiB for each node and four more on their way.
+    ///
+    /// # Errors
+    /// [`Error::Input`]; [`Error::Lost`] and [`Error::Refused`] for any of the nodes, also where one has a dataset of that
+    /// name: nothing is left then, unless it happened between the commits, which the message says.
+    pub fn put(
+        &self,
+        job: &Job,
+        name: &str,
+        (called, len): (&str, Option<u64>),
+        mut input: impl Read,
+        options: &LoadOptions,
+    ) -> Result<Loaded> {
+        let nodes = &self.0.nodes;
+        let copies = options.copies.max(1);
+        if copies > nodes.len() {
+            let what = format!("{copies} copies need as many nodes, and there are {}", nodes.len());
+            return Err(Error::Incomplete { name: name.to_string(), what });
+        }
+        let numbers = self.numbers()?;
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).expect("the system gives random numbers");
+        let spread = u64::from_le_bytes(random);
+        let _memory = job.budget().reserve((nodes.len() as u64 + 4) * DATA_BYTES as u64, "what is loaded")?;
+        let mut loads = nodes.iter().map(|node| Load::begin(self, node)).collect::<Vec<_>>();
+        let begin = LoadStep::Begin {
+            version: VERSION,
+            name: name.to_string(),
+            spread,
+            block_bytes: options.block_bytes,
+        };
+        for load in &mut loads {
+            load.send(self, &begin, Bytes::new())?;
+        }
+        for load in &mut loads {
+            load.answer(self, job)?;
+        }
+        let piece_bytes = options.piece_bytes.unwrap_or_else(|| piece_bytes(len, nodes.len() as u64)).max(1);
+        let mut spreading = Spreading { nodes: self, loads, copies, pieces: Vec::new(), is_open: false };
+        let mut loaded = Loaded::default();
+        let mut buffer = vec![0; DATA_BYTES];
+        loop {
+            job.check_cancelled()?;
+            let read = match input.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(source) => return Err(Error::Input { name: called.to_string(), source }),
+            };
+            loaded.bytes += read as u64;
+            job.progress().add(read as u64);
+            let mut rest = &buffer[..read];
+            while !rest.is_empty() {
+                let take = spreading.room(rest, piece_bytes, options.record_bytes);
+                let (now, later) = rest.split_at(take.unwrap_or(rest.len()));
+                spreading.write(now)?;
+                if take.is_some() {
+                    spreading.is_open = false;
+                }
+                rest = later;
+            }
+        }
+        let Spreading { mut loads, pieces, .. } = spreading;
+        for load in &mut loads {
+            load.send(self, &LoadStep::Received, Bytes::new())?;
+        }
+        for load in &mut loads {
+            match load.answer(self, job)? {
+                LoadAnswer::Received { bytes } if bytes == load.bytes => {}
+                other => return Err(load.node.bad_answer(&format!("{other:?} after {} bytes", load.bytes))),
+            }
+        }
+        loaded.pieces = pieces.len() as u64;
+        let node = |(node, number): (&Node, u64)| MapNode { number, name: node.address.clone() };
+        let map_nodes = nodes.iter().zip(numbers).map(node).collect();
+        let step = LoadStep::Commit { map: Map { version: VERSION, spread, nodes: map_nodes, pieces } };
+        let mut failed = None;
+        let mut committed = 0;
+        for load in &mut loads {
+            let done = load.send(self, &step, Bytes::new()).and_then(|()| load.answer(self, job));
+            match done {
+                Ok(_) => committed += 1,
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        loaded.bytes_moved = loads.iter().map(|load| load.moved).sum();
+        match failed {
+            None => Ok(loaded),
+            Some(error) if committed == 0 => Err(error),
+            Some(error) => {
+                let what = format!("{committed} of {} nodes have it, and then {error}", loads.len());
+                Err(Error::Incomplete { name: name.to_string(), what })
+            }
+        }
+    }
+
+    /// The numbers of all nodes, each of which has to answer.
+    fn numbers(&self) -> Result<Vec<u64>> {
+        let mut numbers = Vec::new();
+        for (place, found) in self.status().into_iter().enumerate() {
+            let number = found.status?.node;
+            if numbers.contains(&number) {
+                return Err(self.0.nodes[place].bad_answer("as the same node as another: they share a store"));
+            }
+            numbers.push(number);
+        }
+        Ok(numbers)
+    }
+}
+
+/// A file that is cut into pieces.
+struct Spreading<'a> {
+    nodes: &'a Nodes,
+    loads: Vec<Load<'a>>,
+    copies: usize,
+    pieces: Vec<MapPiece>,
+    is_open: bool,
+}
+
+impl Spreading<'_> {
+    /// How many of `bytes` still belong to the current piece; `None`: all, and the piece goes on.
+    fn room(&self, bytes: &[u8], piece_bytes: u64, record_bytes: Option<u64>) -> Option<usize> {
+        let written = match self.pieces.last().filter(|_| self.is_open) {
+            Some(piece) => piece.bytes,
+            None => 0,
+        };
+        match record_bytes {
+            Some(record) => {
+                let whole = (piece_bytes / record).max(1) * record;
+                let left = whole - written;
+                (left <= bytes.len() as u64).then_some(left as usize)
+            }
+            None => {
+                let from = piece_bytes.saturating_sub(written + 1);
+                let from = usize::try_from(from).ok().filter(|&from| from < bytes.len())?;
+                memchr(b'\n', &bytes[from..]).map(|end| from + end + 1)
+            }
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if !self.is_open {
+            let first = self.pieces.len() % self.loads.len();
+            let holders = (0..self.copies).map(|copy| ((first + copy) % self.loads.len()) as u16);
+            let file = LoadStep::File { name: piece_name(self.pieces.len()) };
+            self.pieces.push(MapPiece { bytes: 0, lines: 0, nodes: holders.collect() });
+            self.is_open = true;
+            for &holder in &self.pieces.last().expect("just pushed").nodes {
+                self.loads[holder as usize].send(self.nodes, &file, Bytes::new())?;
+            }
+        }
+        let piece = self.pieces.last_mut().expect("one is open");
+        piece.bytes += bytes.len() as u64;
+        piece.lines += memchr_iter(b'\n', bytes).count() as u64;
+        let body = Bytes::copy_from_slice(bytes);
+        for &holder in &piece.nodes {
+            self.loads[holder as usize].send(self.nodes, &LoadStep::Data, body.clone())?;
+        }
+        Ok(())
+    }
+}
+
+/// What goes to one node.
+struct Load<'a> {
+    node: &'a Node,
+    out: mpsc::Sender<FlightData>,
+    answers: mpsc::Receiver<Result<LoadAnswer>>,
+    bytes: u64,
+    moved: u64,
+}
+
+impl<'a> Load<'a> {
+    fn begin(nodes: &Nodes, node: &'a Node) -> Load<'a> {
+        let (out, mut messages) = mpsc::channel::<FlightData>(2);
+        let (tell, answers) = mpsc::channel(4);
+        let (all, place) =
+            (nodes.0.clone(), nodes.0.nodes.iter().position(|other| std::ptr::eq(other, node)));
+        let place = place.expect("it is one of them");
+        nodes.0.runtime.spawn(async move {
+            let node = &all.nodes[place];
+            let stream = futures::stream::poll_fn(move |context| messages.poll_recv(context));
+            let mut answers = match node.client().do_put(node.request(stream)).await {
+                Ok(answers) => answers.into_inner(),
+                Err(refusal) => {
+                    let _ = tell.send(Err(node.error(&refusal))).await;
+                    return;
+                }
+            };
+            while let Some(answer) = answers.next().await {
+                let answer = match answer {
+                    Ok(PutResult { app_metadata }) => node.read(&app_metadata),
+                    Err(refusal) => Err(node.error(&refusal)),
+                };
+                if tell.send(answer).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Load { node, out, answers, bytes: 0, moved: 0 }
+    }
+
+    fn send(&mut self, nodes: &Nodes, step: &LoadStep, body: Bytes) -> Result<()> {
+        self.bytes += body.len() as u64;
+        let message = FlightData { app_metadata: json(step), data_body: body, ..FlightData::default() };
+        self.moved += message_bytes(&message);
+        self.node.bytes_out.fetch_add(message_bytes(&message), std::sync::atomic::Ordering::Relaxed);
+        match self.out.blocking_send(message) {
+            Ok(()) => Ok(()),
+            // It says why it takes no more.
+            Err(_) => Err(match nodes.0.runtime.block_on(self.answers.recv()) {
+                Some(Err(error)) => error,
+                _ => self.node.lost("it takes nothing more".to_string()),
+            }),
+        }
+    }
+
+    /// The next answer. A node may need long to write.
+    fn answer(&mut self, nodes: &Nodes, job: &Job) -> Result<LoadAnswer> {
+        loop {
+            let waited = nodes.0.runtime.block_on(async {
+                tokio::time::timeout(std::time::Duration::from_millis(100), self.answers.recv()).await
+            });
+            match waited {
+                Ok(Some(answer)) => return answer,
+                Ok(None) => return Err(self.node.lost("it ended the load".to_string())),
+                Err(_) => job.check_cancelled()?,
+            }
+        }
+    }
+}
+
+type Answers = mpsc::Sender<std::result::Result<PutResult, Refusal>>;
+
+/// What a node does with a load.
+pub(super) fn receive(
+    agent: Agent,
+    mut messages: Streaming<FlightData>,
+) -> impl Stream<Item = std::result::Result<PutResult, Refusal>> + Send {
+    let (out, mut answers) = mpsc::channel(4);
+    let (steps, mut taken) = mpsc::channel::<FlightData>(2);
+    tokio::spawn(async move {
+        while let Some(message) = messages.next().await {
+            // Else the client is gone, or the load has failed.
+            let Ok(message) = message else { break };
+            if steps.send(message).await.is_err() {
+                break;
+            }
+        }
+    });
+    tokio::task::spawn_blocking(move || {
+        let mut receiving = Receiving { agent: &agent, begun: None };
+        while let Some(message) = taken.blocking_recv() {
+            if let Err(refusal) = receiving.step(message, &out) {
+                tracing::warn!(reason = refusal.message(), "a load failed");
+                let _ = out.blocking_send(Err(refusal));
+                return;
+            }
+        }
+    });
+    futures::stream::poll_fn(move |context| answers.poll_recv(context))
+}
+
+struct Receiving<'a> {
+    agent: &'a Agent,
+    begun: Option<BegunLoad>,
+}
+
+/// A dataset that is written.
+struct BegunLoad {
+    // Dropped before the job.
+    writer: Option<FileWriter>,
+    builder: DatasetBuilder,
+    _job: Job,
+    spread: u64,
+    block_bytes: usize,
+    bytes: u64,
+}
+
+impl Receiving<'_> {
+    fn step(&mut self, message: FlightData, out: &Answers) -> std::result::Result<(), Refusal> {
+        let failed = |error: inshore_store::Error| Refusal::failed_precondition(error.to_string());
+        let bad = |what: &str| Refusal::invalid_argument(format!("a bad load: {what}"));
+        let step: LoadStep =
+            serde_json::from_slice(&message.app_metadata).map_err(|error| bad(&error.to_string()))?;
+        let tell = |answer: LoadAnswer| {
+            let _ = out.blocking_send(Ok(PutResult { app_metadata: json(&answer) }));
+        };
+        if let LoadStep::Begin { version, name, spread, block_bytes } = step {
+            if version != VERSION {
+                let what =
+                    format!("this node does not know loads of version {version} (it speaks {VERSION})");
+                return Err(Refusal::unimplemented(what));
+            }
+            if self.begun.is_some() {
+                return Err(bad("it begins twice"));
+            }
+            if !block_bytes.is_power_of_two() || !(4096..=65536).contains(&block_bytes) {
+                return Err(bad("its checksums are not every 4 to 64 KiB"));
+            }
+            let store = self.agent.store();
+            let job = store.job(Budget::new(RECEIVE_MEMORY_BYTES, 1), Cancel::default());
+            let job = job.map_err(failed)?;
+            let builder = store.create_dataset(&job, &name, SPREAD).map_err(failed)?;
+            let block_bytes = block_bytes as usize;
+            self.begun = Some(BegunLoad { writer: None, builder, _job: job, spread, block_bytes, bytes: 0 });
+            tell(LoadAnswer::Begun);
+            return Ok(());
+        }
+        let begun = self.begun.as_mut().ok_or_else(|| bad("it does not begin"))?;
+        match step {
+            LoadStep::Begin { .. } => unreachable!("done above"),
+            LoadStep::File { name } => {
+                if name == MAP {
+                    return Err(bad("a piece has the name of the map"));
+                }
+                begun.end_file().map_err(failed)?;
+                begun.begin_file(&name).map_err(failed)?;
+            }
+            LoadStep::Data => {
+                let writer = begun.writer.as_mut().ok_or_else(|| bad("data of no file"))?;
+                writer.write(&message.data_body).map_err(failed)?;
+                begun.bytes += message.data_body.len() as u64;
+                self.agent.count_loaded(message.data_body.len() as u64);
+            }
+            LoadStep::Received => {
+                begun.end_file().map_err(failed)?;
+                tell(LoadAnswer::Received { bytes: begun.bytes });
+            }
+            LoadStep::Commit { map } => {
+                if !map.is_sound() || map.spread != begun.spread {
+                    return Err(bad("its map makes no sense"));
+                }
+                let mut begun = self.begun.take().expect("looked at above");
+                begun.end_file().map_err(failed)?;
+                begun.begin_file(MAP).map_err(failed)?;
+                let writer = begun.writer.as_mut().expect("just begun");
+                writer.write(&json(&map)).map_err(failed)?;
+                begun.end_file().map_err(failed)?;
+                let spread = begun.spread;
+                begun.builder.commit(&spread.to_le_bytes()).map_err(failed)?;
+                tell(LoadAnswer::Committed);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BegunLoad {
+    fn begin_file(&mut self, name: &str) -> inshore_store::Result<()> {
+        let buffer_bytes = BUFFER_BYTES.max(self.block_bytes);
+        self.writer = Some(self.builder.file_with_buffers(name, self.block_bytes, buffer_bytes, 4)?);
+        Ok(())
+    }
+
+    fn end_file(&mut self) -> inshore_store::Result<()> {
+        match self.writer.take() {
+            Some(writer) => self.builder.add(writer),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_piece_for_each_node_and_not_too_many() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(piece_bytes(Some(0), 4), MIB);
+        assert_eq!(piece_bytes(Some(100 * MIB), 4), 25 * MIB);
+        assert_eq!(piece_bytes(Some(6 << 30), 4), 64 * MIB);
+        assert!((20u64 << 40) / piece_bytes(Some(20 << 40), 20) <= 20 * 256);
+        assert_eq!(piece_bytes(None, 4), 256 * MIB);
+    }
+}

@@ -1,0 +1,49 @@
+//! Nodes: machines that run tasks where their data lies, and clients that ask them.
+//!
+//! The nouns:
+//!
+//! - [`Agent`]: the server on a node. It has a store, a budget for all tasks together, and a set of
+//!   [works](crate::Works).
+//! - [`Nodes`]: the client's end: some agents as one, and the [catalog](Catalog) of what lies where.
+//! - [`Whole`]: a file as it lies on nodes, in [pieces](Piece) that end with a line, each on one node or several.
+//! - [`Authority`], [`NodeCredentials`], [`ClientCredentials`]: who may do what.
+//!
+//! ```text
+//!   client                                      node A, B, C: an agent each
+//!     catalog ◄──────────── "catalog" ───────────  datasets, maps of spread files
+//!     run: a task for each node ─► ticket ───────► queue ─► Work ─► store
+//!          merged in order ◄──────── batches ────────────────┘
+//! ```
+//!
+//! The wire is Arrow Flight: a task is a ticket, its answer a stream of record batches, of which the last one tells what the
+//! task cost; loading is a stream the other way; small questions are actions. Messages that are no record batches are JSON
+//! ([`protocol`]).
+//!
+//! What a node has answered counts once: an answer says how far in its piece it reaches, and where a node is lost, another
+//! that has a copy goes on behind that place. What no node has is an error that names it, or told as missing where the
+//! client said that a partial answer will do.
+//!
+//! Papers: 2014 thesis chapter 5; 2016 article section 7; minions, 2019 thesis 3.2.2.
+
+mod agent;
+mod catalog;
+mod client;
+mod connection;
+mod credentials;
+mod error;
+mod gather;
+mod load;
+pub mod protocol;
+mod queue;
+mod wire;
+
+pub use agent::{Agent, AgentConfig, Serving};
+pub use catalog::{Catalog, Piece, Whole};
+pub use client::{ClientConfig, NodeStatus, Nodes, PORT};
+pub use credentials::{
+    Authority, Claims, ClientCredentials, NodeCredentials, Right, is_loopback, read as read_credentials,
+    write as write_credentials,
+};
+pub use error::{Error, Result};
+pub use gather::{Gathered, Missing, NodeCost, RunOptions, Streams, run_on_nodes, stream_from_nodes};
+pub use load::{LoadOptions, Loaded};

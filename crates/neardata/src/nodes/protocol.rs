@@ -1,0 +1,270 @@
+//! What client and node say to each other beside record batches: JSON, of version [`VERSION`].
+//!
+//! | Flight call | what it carries |
+//! |---|---|
+//! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, the last with [`TaskDone`] in its metadata |
+//! | `DoPut` | metadata of each message: a [`LoadStep`]; answer: [`LoadAnswer`] for each step that asks for one |
+//! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a [`Map`]; `remove`: a [`Remove`]; `drain` |
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The version of the messages. A node refuses another one by name.
+pub const VERSION: u32 = 1;
+
+/// The kind of a dataset whose files are pieces of files that are spread over nodes.
+pub const SPREAD: &str = "spread";
+
+/// The file of such a dataset that holds its [`Map`].
+pub const MAP: &str = "map";
+
+/// A task: what to do with which pieces.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TaskRequest {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The kind of work.
+    pub kind: String,
+    /// What that kind wants to know.
+    pub arguments: Value,
+    /// What it reads, in order.
+    pub pieces: Vec<PieceRequest>,
+    /// Memory that it may use; the node's habit where it is not said, and never more than the node gives to one task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// When it is to be stopped, in milliseconds from its arrival.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+}
+
+/// A part of a file of a dataset.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PieceRequest {
+    /// What the client calls it.
+    pub number: u64,
+    /// Which whole it belongs to, by a number of the client's.
+    pub whole: u64,
+    /// The dataset on the node.
+    pub dataset: String,
+    /// Its number: a dataset of the same name that was made later is another one.
+    pub id: u64,
+    /// The file in it.
+    pub file: String,
+    /// The byte of the file to begin with.
+    #[serde(default)]
+    pub from: u64,
+    /// Bytes of the whole before that byte.
+    #[serde(default)]
+    pub offset: u64,
+    /// Line feeds of the whole before that byte.
+    #[serde(default)]
+    pub lines: u64,
+}
+
+/// The end of an answer.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TaskDone {
+    /// What the kind of work says.
+    pub summary: Value,
+    /// Bytes that the node read from its devices.
+    pub bytes_read: u64,
+    /// Bytes that it wrote.
+    pub bytes_written: u64,
+    /// Time from its start to its end.
+    pub seconds: f64,
+    /// Time that it waited before.
+    pub queued_seconds: f64,
+    /// CPU time of the node in that time: of this task, where it ran alone.
+    pub cpu_seconds: f64,
+}
+
+/// A step of loading.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "kebab-case")]
+pub enum LoadStep {
+    /// Begins a dataset; the first step.
+    Begin {
+        /// [`VERSION`].
+        version: u32,
+        /// Its name.
+        name: String,
+        /// The number of the load, the same on all nodes.
+        spread: u64,
+        /// Bytes between checksums.
+        block_bytes: u64,
+    },
+    /// Begins a file; data follows until the next step.
+    File {
+        /// Its name.
+        name: String,
+    },
+    /// Bytes of the file: the body of this message.
+    Data,
+    /// Everything was sent; the node answers when it has all of it.
+    Received,
+    /// All nodes have all: the map, and the dataset appears.
+    Commit {
+        /// What lies where.
+        map: Map,
+    },
+}
+
+/// The answer to a step that asks for one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum LoadAnswer {
+    /// The dataset is begun.
+    Begun,
+    /// The node has so many bytes.
+    Received {
+        /// Bytes of all files.
+        bytes: u64,
+    },
+    /// The dataset is there, and survives a power loss.
+    Committed,
+}
+
+/// What of a file lies where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Map {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The number of the load.
+    pub spread: u64,
+    /// The nodes.
+    pub nodes: Vec<MapNode>,
+    /// The pieces, in order.
+    pub pieces: Vec<MapPiece>,
+}
+
+/// A node, as the map has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapNode {
+    /// Its number.
+    pub number: u64,
+    /// What it was called when the file was loaded: its address then.
+    pub name: String,
+}
+
+/// A piece of a file, as the map has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapPiece {
+    /// Its length.
+    pub bytes: u64,
+    /// Line feeds in it.
+    pub lines: u64,
+    /// Places in [`Map::nodes`] of the nodes that have it.
+    pub nodes: Vec<u16>,
+}
+
+impl Map {
+    /// Whether everything in it fits together.
+    pub fn is_sound(&self) -> bool {
+        let is_known = |place: &u16| (*place as usize) < self.nodes.len();
+        self.version == VERSION
+            && self.pieces.iter().all(|piece| !piece.nodes.is_empty() && piece.nodes.iter().all(is_known))
+            && self.pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.bytes)).is_some()
+            && self.pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.lines)).is_some()
+    }
+}
+
+/// The name of the file that holds a piece.
+pub fn piece_name(number: usize) -> String {
+    format!("piece-{number:08}")
+}
+
+/// A dataset on a node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Held {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: u64,
+    /// Its kind.
+    pub kind: String,
+    /// Its files and their lengths; for a spread one no files, but its map is asked for.
+    pub files: Vec<(String, u64)>,
+    /// The number of the load, where it is spread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<u64>,
+}
+
+/// Which dataset to remove.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Remove {
+    /// Its name.
+    pub name: String,
+    /// Its number: one that was made later stays.
+    pub id: u64,
+}
+
+/// How a node is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub node: u64,
+    /// The version of the program.
+    pub program: String,
+    /// Seconds since it began to serve.
+    pub seconds: u64,
+    /// Whether it takes no more tasks.
+    pub draining: bool,
+    /// The kinds of tasks that it knows.
+    pub kinds: Vec<String>,
+    /// What it may use for all tasks together.
+    pub memory_bytes: u64,
+    /// What running tasks have of it.
+    pub memory_used_bytes: u64,
+    /// Tasks that run at once, at most.
+    pub slots: u64,
+    /// Tasks that may wait.
+    pub queue: u64,
+    /// Tasks that run.
+    pub running: Vec<RunningTask>,
+    /// Tasks that wait.
+    pub waiting: u64,
+    /// Tasks that ended well, failed, and were refused since it began to serve.
+    pub done: u64,
+    /// See [`Self::done`].
+    pub failed: u64,
+    /// See [`Self::done`].
+    pub refused: u64,
+    /// Bytes that tasks read from devices.
+    pub bytes_read: u64,
+    /// Bytes that tasks answered.
+    pub bytes_answered: u64,
+    /// Bytes that were loaded.
+    pub bytes_loaded: u64,
+    /// Processes that want to run, in the last minute.
+    pub load: f64,
+    /// Processor cores.
+    pub cores: u64,
+    /// The warmest sensor, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub celsius: Option<f64>,
+    /// Bytes that can still be written to its devices.
+    pub free_bytes: u64,
+    /// Bytes that its devices can hold.
+    pub capacity_bytes: u64,
+}
+
+/// A task that runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RunningTask {
+    /// Its number on this node.
+    pub number: u64,
+    /// Whose it is.
+    pub client: String,
+    /// What it does.
+    pub kind: String,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Since when.
+    pub seconds: f64,
+    /// Bytes that it has read.
+    pub bytes_read: u64,
+}

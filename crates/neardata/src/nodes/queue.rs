@@ -1,0 +1,238 @@
+//! Which task runs next.
+//!
+//! Tasks of one client are done in the order in which they came; clients take turns. A task starts when there is a slot and
+//! its memory is free; one that needs much is not overtaken by small ones for ever, since whoever's turn it is waits for his
+//! memory and the others with him. What would have to wait behind too many is refused.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use tokio::sync::oneshot;
+
+/// Tasks that run and wait.
+#[derive(Clone, Debug)]
+pub(super) struct Queue(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    memory_bytes: u64,
+    slots: usize,
+    waiting_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    used_bytes: u64,
+    running: usize,
+    waiting: BTreeMap<String, VecDeque<Waiting>>,
+    /// Clients with tasks that wait; the first one's turn is next.
+    turns: VecDeque<String>,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    memory_bytes: u64,
+    start: oneshot::Sender<Place>,
+}
+
+/// The right to run, with the memory for it. Dropping it lets the next one run.
+#[derive(Debug)]
+pub(super) struct Place {
+    queue: Arc<Inner>,
+    memory_bytes: u64,
+}
+
+/// How full a queue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fullness {
+    pub used_bytes: u64,
+    pub waiting: usize,
+}
+
+impl Queue {
+    pub fn new(memory_bytes: u64, slots: usize, waiting_max: usize) -> Queue {
+        Queue(Arc::new(Inner { memory_bytes, slots, waiting_max, state: Mutex::default() }))
+    }
+
+    /// Waits for a place. Dropping what this gives ends the waiting.
+    ///
+    /// # Errors
+    /// Why the task is refused.
+    pub fn enter(
+        &self,
+        client: &str,
+        memory_bytes: u64,
+    ) -> Result<impl Future<Output = Place> + use<>, String> {
+        let inner = &self.0;
+        if memory_bytes > inner.memory_bytes {
+            return Err(format!(
+                "a task of {} is larger than all that this node gives to tasks ({})",
+                inshore_store::format_bytes(memory_bytes),
+                inshore_store::format_bytes(inner.memory_bytes)
+            ));
+        }
+        let (start, started) = oneshot::channel();
+        let mut state = inner.state();
+        let runs_now = state.count == 0 && inner.fits(&state, memory_bytes);
+        // Those who went away while they waited make room.
+        if !runs_now && state.count >= inner.waiting_max {
+            state.forget_gone();
+        }
+        if !runs_now && state.count >= inner.waiting_max {
+            return Err(format!("its queue is full: {} tasks run and {} wait", state.running, state.count));
+        }
+        let queue = state.waiting.entry(client.to_string()).or_default();
+        queue.push_back(Waiting { memory_bytes, start });
+        if queue.len() == 1 {
+            state.turns.push_back(client.to_string());
+        }
+        state.count += 1;
+        drop(state);
+        start_next(inner);
+        Ok(async move { started.await.expect("the queue lives as long as its tasks wait") })
+    }
+
+    pub fn fullness(&self) -> Fullness {
+        let state = self.0.state();
+        Fullness { used_bytes: state.used_bytes, waiting: state.count }
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    fn fits(&self, state: &State, memory_bytes: u64) -> bool {
+        state.running < self.slots && memory_bytes <= self.memory_bytes - state.used_bytes
+    }
+}
+
+impl State {
+    fn forget_gone(&mut self) {
+        for queue in self.waiting.values_mut() {
+            queue.retain(|waiting| !waiting.start.is_closed());
+        }
+        self.waiting.retain(|_, queue| !queue.is_empty());
+        self.turns.retain(|client| self.waiting.contains_key(client));
+        self.count = self.waiting.values().map(VecDeque::len).sum();
+    }
+
+    /// The task whose turn it is, if `fits` has room for it.
+    fn take(&mut self, fits: impl Fn(&State, u64) -> bool) -> Option<Waiting> {
+        self.forget_gone();
+        let client = self.turns.front()?.clone();
+        let wanted = self.waiting[&client].front().expect("empty ones are forgotten").memory_bytes;
+        if !fits(self, wanted) {
+            return None;
+        }
+        self.turns.pop_front();
+        let queue = self.waiting.get_mut(&client).expect("looked at above");
+        let next = queue.pop_front().expect("looked at above");
+        match queue.is_empty() {
+            true => drop(self.waiting.remove(&client)),
+            false => self.turns.push_back(client),
+        }
+        self.count -= 1;
+        self.running += 1;
+        self.used_bytes += wanted;
+        Some(next)
+    }
+}
+
+/// Starts whoever can start. Places are handed out without the lock: one that nobody takes comes back at once.
+fn start_next(inner: &Arc<Inner>) {
+    loop {
+        let Some(next) = inner.state().take(|state, wanted| inner.fits(state, wanted)) else { return };
+        let place = Place { queue: inner.clone(), memory_bytes: next.memory_bytes };
+        let _ = next.start.send(place);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        {
+            let mut state = self.queue.state();
+            state.running -= 1;
+            state.used_bytes -= self.memory_bytes;
+        }
+        start_next(&self.queue);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use futures::FutureExt;
+
+    use super::*;
+
+    type Entered = Pin<Box<dyn Future<Output = Place>>>;
+
+    fn enter(queue: &Queue, client: &str, memory_bytes: u64) -> Entered {
+        Box::pin(queue.enter(client, memory_bytes).unwrap())
+    }
+
+    fn started(entered: &mut Entered) -> Option<Place> {
+        entered.now_or_never()
+    }
+
+    #[test]
+    fn clients_take_turns_and_each_is_served_in_order() {
+        let queue = Queue::new(100, 1, 10);
+        let first = started(&mut enter(&queue, "a", 10)).unwrap();
+        let mut waiting: Vec<(&str, Entered)> =
+            [("a2", "a"), ("a3", "a"), ("b1", "b"), ("a4", "a"), ("b2", "b")]
+                .into_iter()
+                .map(|(name, client)| (name, enter(&queue, client, 10)))
+                .collect();
+        let mut order = Vec::new();
+        let mut place = Some(first);
+        while !waiting.is_empty() {
+            drop(place.take());
+            let at = waiting.iter_mut().position(|(_, entered)| {
+                place = started(entered);
+                place.is_some()
+            });
+            order.push(waiting.remove(at.expect("one runs")).0);
+        }
+        assert_eq!(order, ["a2", "b1", "a3", "b2", "a4"]);
+    }
+
+    #[test]
+    fn memory_of_what_runs_stays_within_the_budget_and_large_tasks_are_not_starved() {
+        let queue = Queue::new(100, 10, 10);
+        let first = started(&mut enter(&queue, "a", 60)).unwrap();
+        let mut large = enter(&queue, "b", 80);
+        let mut small = enter(&queue, "c", 10);
+        assert!(started(&mut large).is_none() && started(&mut small).is_none(), "the large one is first");
+        assert_eq!(queue.fullness(), Fullness { used_bytes: 60, waiting: 2 });
+        drop(first);
+        let (large, small) = (started(&mut large).unwrap(), started(&mut small).unwrap());
+        assert_eq!(queue.fullness(), Fullness { used_bytes: 90, waiting: 0 });
+        drop((large, small));
+        assert_eq!(queue.fullness(), Fullness { used_bytes: 0, waiting: 0 });
+        assert!(queue.enter("a", 101).err().unwrap().contains("larger than all"));
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_those_who_went_away_make_room() {
+        let queue = Queue::new(100, 1, 2);
+        let running = started(&mut enter(&queue, "a", 1)).unwrap();
+        let mut second = enter(&queue, "a", 1);
+        let third = enter(&queue, "b", 1);
+        assert_eq!(queue.enter("c", 1).err().unwrap(), "its queue is full: 1 tasks run and 2 wait");
+        drop(third);
+        let mut fourth = enter(&queue, "c", 1);
+        drop(running);
+        let place = started(&mut second).expect("its turn");
+        assert!(started(&mut fourth).is_none());
+        drop(place);
+        assert!(started(&mut fourth).is_some());
+    }
+}

@@ -1,0 +1,373 @@
+//! Work that travels: what a node is asked to do, and what it answers.
+//!
+//! - [`Work`]: a kind of task, under the name by which requests call it. A node knows a fixed set of them, [`Works`].
+//! - [`Task`]: a job within the node's budget, arguments, and the parts of files that it is about.
+//! - [`Reply`]: where record batches go, one after the other, as far as the asker takes them.
+//!
+//! A kernel whose parts can be written down is [`Portable`], and [`Parts`] makes work of it: what came of its blocks is
+//! answered in order, each with how far in its source it reaches, so that another node can go on behind it.
+//!
+//! Papers: minions, responses and queries, 2019 thesis 3.2.2.
+
+use std::{
+    collections::HashSet,
+    marker::PhantomData,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use arrow::{
+    array::{
+        ArrayRef, BinaryArray, BinaryBuilder, RecordBatch, UInt8Array, UInt8Builder, UInt64Array,
+        UInt64Builder,
+    },
+    datatypes::{DataType, Field, Schema, SchemaRef},
+};
+use inshore_store::Job;
+use serde_json::{Value, json};
+
+use crate::{Block, Border, Error, Event, Kernel, Next, Reach, Source, run};
+
+/// Why a task failed: what the asker is told.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a node is asked to do.
+#[derive(Debug)]
+pub struct Task {
+    /// The job that it is done in: memory, threads, store, stop flag.
+    pub job: Job,
+    /// What the kind of work wants to know.
+    pub arguments: Value,
+    /// What it reads, in order.
+    pub sources: Vec<TaskSource>,
+}
+
+/// Something that a task reads.
+#[derive(Debug)]
+pub struct TaskSource {
+    /// What the asker calls it in what is answered.
+    pub number: u64,
+    /// Which whole it is a part of, by a number of the asker's.
+    pub whole: u64,
+    /// The bytes.
+    pub source: Source,
+}
+
+/// Where answers go.
+pub trait Reply: Send {
+    /// Sends a batch; all of a task have the same columns. Waits while the asker is slow.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::Cancelled`] where the asker has gone.
+    fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure>;
+}
+
+/// A kind of task.
+pub trait Work: Send + Sync {
+    /// What requests call it.
+    fn kind(&self) -> &'static str;
+
+    /// Does it. What it gives back is told at the end, beside what the job cost.
+    ///
+    /// # Errors
+    /// Whatever keeps it from its end.
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure>;
+}
+
+/// The kinds of tasks that a node can do.
+#[derive(Clone, Default)]
+pub struct Works(Vec<Arc<dyn Work>>);
+
+impl Works {
+    /// These and one more.
+    #[must_use]
+    pub fn with(mut self, work: impl Work + 'static) -> Works {
+        self.0.push(Arc::new(work));
+        self
+    }
+
+    /// The kind of this name.
+    pub fn get(&self, kind: &str) -> Option<&Arc<dyn Work>> {
+        self.0.iter().find(|work| work.kind() == kind)
+    }
+
+    /// The names of all.
+    pub fn kinds(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.0.iter().map(|work| work.kind())
+    }
+}
+
+impl std::fmt::Debug for Works {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.kinds()).finish()
+    }
+}
+
+/// A kernel that can be sent to where the data lies, and whose parts can be sent back.
+pub trait Portable: Kernel + Sized {
+    /// The [`Work::kind`] of tasks that run it.
+    const KIND: &'static str;
+
+    /// All that another machine needs to know to make the same kernel.
+    fn arguments(&self) -> Value;
+
+    /// The kernel that [`Self::arguments`] tells of.
+    ///
+    /// # Errors
+    /// Where they tell of none.
+    fn of_arguments(arguments: &Value) -> Result<Self, Self::Error>;
+
+    /// Writes a part down. Nothing where the part tells nothing.
+    fn encode(part: &Self::Part, out: &mut Vec<u8>);
+
+    /// The part that was written down; `None` where the bytes are no part.
+    fn decode(bytes: &[u8]) -> Option<Self::Part>;
+
+    /// Whether a part makes all that follows it in its whole superfluous.
+    fn suffices(&self, _part: &Self::Part) -> bool {
+        false
+    }
+}
+
+/// What an answer of [`Parts`] says of a source.
+#[derive(Debug)]
+pub enum Answer {
+    /// What came of a block, written down.
+    Part(Vec<u8>),
+    /// It was read to its end, or so far that the rest makes no difference.
+    End,
+    /// It could not be read.
+    Failed(String),
+}
+
+/// A row of what [`Parts`] answers.
+#[derive(Debug)]
+pub struct PartRow {
+    /// The source, as the request numbered it.
+    pub number: u64,
+    /// How far all that was answered of it reaches.
+    pub reach: Reach,
+    /// What is said.
+    pub answer: Answer,
+}
+
+const PART: u8 = 0;
+const END: u8 = 1;
+const FAILED: u8 = 2;
+
+/// The columns of what [`Parts`] answers: source, bytes and lines up to where the row reaches, what the row is (0 a part, 1
+/// the end, 2 an error), and the part or the error's text.
+pub fn part_schema() -> SchemaRef {
+    let field = |name: &str, kind| Field::new(name, kind, false);
+    Arc::new(Schema::new(vec![
+        field("source", DataType::UInt64),
+        field("bytes", DataType::UInt64),
+        field("lines", DataType::UInt64),
+        field("what", DataType::UInt8),
+        field("part", DataType::Binary),
+    ]))
+}
+
+/// The rows of a batch of [`part_schema`]; `None` where it is none.
+pub fn part_rows(batch: &RecordBatch) -> Option<Vec<PartRow>> {
+    let numbers = |column: usize| batch.columns().get(column)?.as_any().downcast_ref::<UInt64Array>();
+    let (sources, bytes, lines) = (numbers(0)?, numbers(1)?, numbers(2)?);
+    let whats = batch.columns().get(3)?.as_any().downcast_ref::<UInt8Array>()?;
+    let parts = batch.columns().get(4)?.as_any().downcast_ref::<BinaryArray>()?;
+    (0..batch.num_rows())
+        .map(|row| {
+            let part = parts.value(row);
+            let answer = match whats.value(row) {
+                PART => Answer::Part(part.to_vec()),
+                END => Answer::End,
+                FAILED => Answer::Failed(String::from_utf8_lossy(part).into_owned()),
+                _ => return None,
+            };
+            let reach = Reach { bytes: bytes.value(row), lines: lines.value(row) };
+            Some(PartRow { number: sources.value(row), reach, answer })
+        })
+        .collect()
+}
+
+/// Bytes of parts that are sent at once.
+const BATCH_BYTES: usize = 256 << 10;
+/// Parts do not wait longer for others, so that whoever looks on sees them come.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// The work of running a kernel over sources and answering with its parts.
+#[derive(Debug)]
+pub struct Parts<K>(PhantomData<fn() -> K>);
+
+impl<K> Default for Parts<K> {
+    fn default() -> Self {
+        Parts(PhantomData)
+    }
+}
+
+impl<K> Work for Parts<K>
+where
+    K: Portable,
+    K::Error: std::error::Error + Sync + 'static,
+{
+    fn kind(&self) -> &'static str {
+        K::KIND
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let Task { job, arguments, sources } = task;
+        let kernel = K::of_arguments(&arguments)?;
+        let names: Vec<(u64, u64)> = sources.iter().map(|source| (source.number, source.whole)).collect();
+        // Taken from the budget before the workers take what is free.
+        let _memory = job.budget().reserve(2 * BATCH_BYTES as u64, "what is answered")?;
+        let answers = std::sync::Mutex::new(Rows::new(reply));
+        let enough = std::sync::Mutex::new(HashSet::new());
+        let sources = sources.into_iter().map(|source| source.source);
+        run(&job, &kernel, sources, |event: Event<'_, K>| {
+            let (number, whole) = names[event.source];
+            let mut rows = answers.lock().expect("no panic under this lock");
+            let mut enough = enough.lock().expect("no panic under this lock");
+            let mut next = Next::Go;
+            match event.part {
+                _ if rows.failed.is_some() => return Ok(Next::Stop),
+                Some(Ok(_)) if enough.contains(&whole) => next = Next::SkipSource,
+                Some(Ok(part)) => {
+                    rows.part(number, event.reach, |out| K::encode(&part, out));
+                    if kernel.suffices(&part) {
+                        enough.insert(whole);
+                        next = Next::SkipSource;
+                    }
+                }
+                Some(Err(error)) => {
+                    let is_stop = job.cancel().is_cancelled();
+                    if is_stop {
+                        return Err(error);
+                    }
+                    rows.add(number, event.reach, FAILED, error.to_string().as_bytes());
+                }
+                None => rows.add(number, event.reach, END, &[]),
+            }
+            Ok(if rows.failed.is_some() { Next::Stop } else { next })
+        })?;
+        let mut rows = answers.into_inner().expect("no panic under this lock");
+        rows.send();
+        match rows.failed {
+            Some(failed) => Err(failed),
+            None => Ok(json!({})),
+        }
+    }
+}
+
+/// Rows that are gathered into batches.
+struct Rows<'a> {
+    reply: &'a mut dyn Reply,
+    sent: Instant,
+    bytes: usize,
+    numbers: [UInt64Builder; 3],
+    whats: UInt8Builder,
+    parts: BinaryBuilder,
+    scratch: Vec<u8>,
+    failed: Option<Failure>,
+}
+
+impl<'a> Rows<'a> {
+    fn new(reply: &'a mut dyn Reply) -> Rows<'a> {
+        Rows {
+            reply,
+            sent: Instant::now(),
+            bytes: 0,
+            numbers: Default::default(),
+            whats: UInt8Builder::new(),
+            parts: BinaryBuilder::new(),
+            scratch: Vec::new(),
+            failed: None,
+        }
+    }
+
+    fn part(&mut self, number: u64, reach: Reach, encode: impl FnOnce(&mut Vec<u8>)) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        encode(&mut scratch);
+        if !scratch.is_empty() {
+            self.add(number, reach, PART, &scratch);
+        }
+        scratch.shrink_to(BATCH_BYTES);
+        self.scratch = scratch;
+    }
+
+    fn add(&mut self, number: u64, reach: Reach, what: u8, part: &[u8]) {
+        for (column, value) in self.numbers.iter_mut().zip([number, reach.bytes, reach.lines]) {
+            column.append_value(value);
+        }
+        self.whats.append_value(what);
+        self.parts.append_value(part);
+        self.bytes += part.len() + 32;
+        if self.bytes >= BATCH_BYTES || self.sent.elapsed() >= WAIT {
+            self.send();
+        }
+    }
+
+    fn send(&mut self) {
+        self.sent = Instant::now();
+        if self.bytes == 0 || self.failed.is_some() {
+            return;
+        }
+        self.bytes = 0;
+        let [sources, bytes, lines] = &mut self.numbers;
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(sources.finish()),
+            Arc::new(bytes.finish()),
+            Arc::new(lines.finish()),
+            Arc::new(self.whats.finish()),
+            Arc::new(self.parts.finish()),
+        ];
+        let batch = RecordBatch::try_new(part_schema(), columns).expect("columns of one length");
+        self.failed = self.reply.batch(batch).err();
+    }
+}
+
+/// The kernel that gives the bytes of its sources as they are: what remains to be done where nothing is computed near the
+/// data.
+#[derive(Clone, Copy, Debug)]
+pub struct Contents;
+
+impl Kernel for Contents {
+    type Error = Error;
+    type Worker = ();
+    type Part = Vec<u8>;
+
+    fn border(&self) -> Border {
+        Border::Byte
+    }
+
+    fn worker(&self, _: &Job) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn block(&self, _: &mut (), block: &Block<'_>) -> Result<Vec<u8>, Error> {
+        Ok(block.bytes.to_vec())
+    }
+
+    fn part_bytes(&self, part: &Vec<u8>) -> u64 {
+        part.len() as u64
+    }
+}
+
+impl Portable for Contents {
+    const KIND: &'static str = "read";
+
+    fn arguments(&self) -> Value {
+        json!({})
+    }
+
+    fn of_arguments(_: &Value) -> Result<Self, Error> {
+        Ok(Contents)
+    }
+
+    fn encode(part: &Vec<u8>, out: &mut Vec<u8>) {
+        out.extend_from_slice(part);
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
+        Some(bytes.to_vec())
+    }
+}
