@@ -8,18 +8,21 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use inshore::{
-    kernels::{WordOptions, count_words, word_schema},
-    store::format_bytes,
+    kernels::{WordOptions, WordSummary, count_words, count_words_on_nodes, word_schema},
+    store::{Report, format_bytes},
     tables::{self, Aggregate, Input, KmerOptions, KmerSummary, ReduceOptions, TableWriter},
 };
 
+use serde_json::{Value, json};
+
 use crate::{
+    nodes,
     outcome::Outcome,
-    session::Session,
+    session::{Session, plain_run},
     sorting::{estimates, kept},
     sources,
     table::{self, Align},
-    words::{CountWords, Kmers, Values},
+    words::{CountWords, Everywhere, Kmers, Values},
 };
 
 pub fn kmers(session: &Session, words: &Kmers) -> Result<()> {
@@ -74,16 +77,7 @@ pub fn values(session: &Session, words: &Values) -> Result<()> {
 }
 
 pub fn words(session: &Session, words: &CountWords) -> Result<()> {
-    if let Some(path) = &words.output {
-        if path == Path::new("-") && words.top.is_some() {
-            bail!("-o - and --top both want standard output: give one of them");
-        }
-        session.check_stdout_is_free(path)?;
-        TableWriter::check_path(path)?;
-    }
-    let top = words.top.or(words.output.is_none().then_some(20)).unwrap_or(0) as usize;
-    let CountWords { split, ignore_case, min_count, .. } = *words;
-    let options = WordOptions { split, ignore_case, min_count, top, table_bytes: None };
+    let options = word_options(&session.options, words)?;
     let mut run = session.start()?;
     let job = &run.job;
     let bytes: Option<u64> = words.inputs.iter().map(|path| Input::new(path).compressed_bytes()).sum();
@@ -99,7 +93,59 @@ pub fn words(session: &Session, words: &CountWords) -> Result<()> {
     if let Some(writer) = writer {
         writer.finish()?;
     }
-    if top > 0 && !session.options.json {
+    tell_words(&session.options, words, run.finish(), summary, |summary| json!(summary), Vec::new())
+}
+
+/// The same on nodes.
+pub fn words_on_nodes(options: &Everywhere, words: &CountWords) -> Result<()> {
+    let counted = word_options(options, words)?;
+    let nodes = nodes::connect(options)?;
+    let wholes = nodes::wholes(&nodes, &words.inputs)?;
+    let mut run = plain_run(options)?;
+    run.job.start_phase("counting", "words", 0);
+    let mut writer = match &words.output {
+        Some(path) => Some(TableWriter::create(path, word_schema(), run.job.budget())?),
+        None => None,
+    };
+    let asked = nodes::run_options(options);
+    let (summary, gathered) = count_words_on_nodes(&nodes, &run.job, &wholes, &counted, &asked, |batch| {
+        run.job.progress().add(batch.num_rows() as u64);
+        writer.as_mut().map_or(Ok(()), |writer| writer.write(&batch).map_err(Into::into))
+    })?;
+    if let Some(writer) = writer {
+        writer.finish()?;
+    }
+    nodes::tell_missing(options, &gathered);
+    let costs = nodes::costs(&gathered);
+    let told = |summary: &WordSummary| nodes::with_nodes(json!(summary), &nodes, &gathered);
+    tell_words(options, words, run.finish(), summary, told, costs)
+}
+
+/// What is counted and given, and whether that can be.
+fn word_options(options: &Everywhere, words: &CountWords) -> Result<WordOptions> {
+    if let Some(path) = &words.output {
+        if path == Path::new("-") && words.top.is_some() {
+            bail!("-o - and --top both want standard output: give one of them");
+        }
+        if path == Path::new("-") && options.json {
+            bail!("-o - and --json both want standard output: give -o FILE");
+        }
+        TableWriter::check_path(path)?;
+    }
+    let top = words.top.or(words.output.is_none().then_some(20)).unwrap_or(0) as usize;
+    let CountWords { split, ignore_case, min_count, .. } = *words;
+    Ok(WordOptions { split, ignore_case, min_count, top, table_bytes: None })
+}
+
+fn tell_words(
+    options: &Everywhere,
+    words: &CountWords,
+    report: Report,
+    summary: WordSummary,
+    told: impl FnOnce(&WordSummary) -> Value,
+    costs: Vec<(&'static str, String)>,
+) -> Result<()> {
+    if !summary.top.is_empty() && !options.json {
         let rows = summary.top.iter().map(|(word, count)| vec![word.clone(), count.to_string()]);
         let header = [("word", Align::Left), ("count", Align::Right)];
         let mut out = BufWriter::new(io::stdout().lock());
@@ -111,10 +157,11 @@ pub fn words(session: &Session, words: &CountWords) -> Result<()> {
         .as_deref()
         .map_or(String::new(), |path| format!(", {} written{}", summary.written, place(path)));
     let sentence = format!("{} words, {} different{place}", summary.words, summary.distinct);
-    let how = vec![
+    let mut how = vec![
         ("tables full", summary.spills.to_string()),
         ("runs", format!("{}, {}", summary.runs, format_bytes(summary.bytes_spilled))),
     ];
-    let outcome = Outcome::new("count words", run.finish(), summary, sentence);
-    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
+    how.extend(costs);
+    let outcome = Outcome::new("count words", report, told(&summary), sentence);
+    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(options)?)
 }

@@ -19,6 +19,8 @@ mod graphs;
 mod language;
 mod manual;
 mod mount;
+mod node_words;
+mod nodes;
 mod outcome;
 mod packing;
 mod progress;
@@ -39,6 +41,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use node_words::NodeCommand;
 use session::Session;
 use store_words::StoreCommand;
 use words::{Command, CountCommand, Everywhere, Generator, GraphCommand, LanguageCommand, Words};
@@ -53,9 +56,17 @@ fn main() -> ExitCode {
 
 /// Runs one command. `false` is a "no", which is not an error.
 fn run(words: Words) -> anyhow::Result<bool> {
+    if !words.command.knows_nodes() {
+        nodes::refuse(&words.everywhere, "this command")?;
+    }
     match words.command {
         Command::Graph { command } => graph(words.everywhere, command),
         Command::Store { command } => store(words.everywhere, command),
+        Command::Node { command } => match command {
+            NodeCommand::Serve(serve) => nodes::serve(&words.everywhere, &serve).map(|()| true),
+            NodeCommand::Credentials(made) => nodes::credentials(&words.everywhere, &made).map(|()| true),
+            NodeCommand::Status => nodes::status(&words.everywhere),
+        },
         Command::Language { command } => {
             match command {
                 LanguageCommand::Train(train) => language::train(&Session::open(words.everywhere)?, &train)?,
@@ -72,6 +83,9 @@ fn run(words: Words) -> anyhow::Result<bool> {
         Command::Sort(sort) => sorting::sort(&Session::open(words.everywhere)?, &sort).map(|()| true),
         Command::Reduce(reduce) => sorting::reduce(&Session::open(words.everywhere)?, &reduce).map(|()| true),
         Command::Sql(sql) => sql::sql(&Session::open(words.everywhere)?, &sql).map(|()| true),
+        Command::Count { command: CountCommand::Words(count) } if nodes::are_named(&words.everywhere) => {
+            counting::words_on_nodes(&words.everywhere, &count).map(|()| true)
+        }
         Command::Count { command } => {
             let session = Session::open(words.everywhere)?;
             match command {
@@ -95,6 +109,16 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
     }
     if let StoreCommand::Rejoin(words) = command {
         return stores::rejoin(&options, &words).map(|()| true);
+    }
+    if nodes::are_named(&options) {
+        match command {
+            StoreCommand::Ls => nodes::ls(&options)?,
+            StoreCommand::Put(words) => nodes::put(&options, &words, &stores::name_of(&words)?)?,
+            StoreCommand::Get(words) => nodes::get(&options, &words)?,
+            StoreCommand::Rm { names } => nodes::rm(&options, &names)?,
+            _ => unreachable!("refused above"),
+        }
+        return Ok(true);
     }
     // Only what puts something into a store makes one.
     let session = match command {

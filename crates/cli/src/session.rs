@@ -35,6 +35,16 @@ impl Session {
         })
     }
 
+    /// Opens the store, or makes it; signals are heard by somebody else.
+    pub fn open_unheard(options: Everywhere) -> Result<Session> {
+        let folders = folders(&store_path(&options)?);
+        let store = match Store::open_folders(&folders) {
+            Err(Error::NoStore { .. }) if folders.len() == 1 => Store::open(&folders[0])?,
+            opened => opened?,
+        };
+        Ok(Session { store, options, cancel: Cancel::default() })
+    }
+
     /// Opens the store if it is there, and begins to listen for signals.
     pub fn open_existing(options: Everywhere) -> Result<Session> {
         Self::open_with(options, Store::open_folders)
@@ -67,7 +77,7 @@ impl Session {
 }
 
 /// The memory and threads that were named, or those of habit.
-fn budget(options: &Everywhere) -> Budget {
+pub fn budget(options: &Everywhere) -> Budget {
     let memory_bytes = options.memory.unwrap_or_else(default_memory_bytes);
     let cores = || thread::available_parallelism().map_or(1, usize::from);
     Budget::new(memory_bytes, options.threads.map_or_else(cores, usize::from))

@@ -115,6 +115,8 @@ pub struct Init {
 /// Streams a file or standard input into a dataset at the speed of the drive. The dataset is there, whole and durable,
 /// when the command ends; if it is stopped, even by kill -9, there is nothing.
 ///
+/// With --node the file is spread over nodes in pieces that end with a line; work on it is then done where they lie.
+///
 /// With --append the bytes go to the end of a dataset that was made with --append too, or begin one; all of them or
 /// none, at once. `inshore store seal` ends that.
 #[derive(Args)]
@@ -122,7 +124,7 @@ pub struct Init {
 Examples:
   inshore store put web.log --name logs
   zcat huge.json.gz | inshore store put - --name events
-  inshore store put web.log.2 --name logs --append
+  inshore store put web.log --node a.lan,b.lan,c.lan --copies 2
   inshore store put photos.tar --name photos --parity 4+2")]
 pub struct Put {
     /// The file; - is standard input
@@ -135,8 +137,9 @@ pub struct Put {
     /// Append to the dataset, or begin one that can be appended to
     #[arg(long)]
     pub append: bool,
-    /// Keep every extent on so many devices, 1 or 2: what is damaged or lost on one is taken from the other
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=2))]
+    /// Keep every extent on so many devices, 1 or 2: what is damaged or lost on one is taken from the other. With --node:
+    /// keep every piece on so many nodes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub copies: Option<u8>,
     /// Keep M extents of Reed-Solomon parity for every K of data, on K+M devices, of which any M may fail
     #[arg(long, value_name = "K+M", value_parser = parse_parity, conflicts_with = "copies")]
@@ -145,6 +148,12 @@ pub struct Put {
     /// [default: 64KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_block)]
     pub block: Option<usize>,
+    /// With --node: bytes of a piece, about [default: by the size of the file]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub piece: Option<u64>,
+    /// With --node: pieces end with a record of so many bytes, and not with a line
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub record: Option<u64>,
 }
 
 /// Get a dataset's bytes

@@ -126,14 +126,22 @@ pub fn stat(session: &Session, name: &str) -> Result<()> {
     print_table(&header, &files.iter().map(row).collect::<Vec<_>>())
 }
 
-pub fn put(session: &Session, words: &Put) -> Result<()> {
+/// What a file that is put is called.
+pub fn name_of(words: &Put) -> Result<String> {
     let is_stdin = words.file == Path::new("-");
-    let name = match (&words.name, words.file.file_name()) {
+    Ok(match (&words.name, words.file.file_name()) {
         (Some(name), _) => name.clone(),
         (None, Some(name)) if !is_stdin => name.to_string_lossy().into_owned(),
         (None, _) if is_stdin => bail!("standard input has no name: give one with --name"),
         (None, _) => bail!("{} has no name: give one with --name", words.file.display()),
-    };
+    })
+}
+
+pub fn put(session: &Session, words: &Put) -> Result<()> {
+    if words.piece.is_some() || words.record.is_some() {
+        bail!("--piece and --record go with --node");
+    }
+    let name = name_of(words)?;
     let mut run = session.start()?;
     let (before, written) = loop {
         match put_once(session, &run.job, &name, words) {

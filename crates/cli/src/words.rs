@@ -14,7 +14,7 @@ use inshore::{
     tables::{KMER_MAX, SortKey},
 };
 
-use crate::{search::words::Search, store_words::StoreCommand};
+use crate::{node_words::NodeCommand, search::words::Search, store_words::StoreCommand};
 
 /// The most rows that `--top` shows: they are held in memory, in the part that no budget counts.
 const TOP_MAX: u64 = 100_000;
@@ -63,6 +63,22 @@ pub struct Everywhere {
     /// Tell on standard error, after the run, how it was done and where the time went
     #[arg(long, global = true)]
     pub explain: bool,
+    /// Do it on these nodes, where the data lies (search, count words, store put|get|ls|rm, node status): HOST or HOST:PORT of
+    /// each
+    #[arg(long, global = true, value_name = "HOST,...", value_delimiter = ',', help_heading = "Nodes")]
+    pub node: Vec<String>,
+    /// The file of this client's credentials, or of this node's for `node serve` (see `inshore node credentials`)
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Nodes")]
+    pub credentials: Option<PathBuf>,
+    /// With --node: answer without what lost nodes have, and say what is missing; else that is an error
+    #[arg(long, global = true, help_heading = "Nodes")]
+    pub partial: bool,
+    /// With --node: give up after so many seconds
+    #[arg(long, global = true, value_name = "SECONDS", help_heading = "Nodes")]
+    pub deadline: Option<u64>,
+    /// With --node: memory of the task on each node [default: as the node is set up]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Nodes")]
+    pub node_memory: Option<u64>,
 }
 
 #[derive(Subcommand)]
@@ -96,6 +112,22 @@ Examples:
     Store {
         #[command(subcommand)]
         command: StoreCommand,
+    },
+    /// Machines that do the work where their data lies
+    ///
+    /// Any machine with drives becomes a node: `inshore node serve` there, and --node NAME,... with search, count words and
+    /// store here. The command travels, the data stays, the answer comes back.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore node serve --store /mnt/nvme/inshore
+  inshore store put web.log --node a.lan,b.lan,c.lan --credentials client-ann.json
+  inshore search ERROR store:web.log --node a.lan,b.lan,c.lan --credentials client-ann.json"
+    )]
+    Node {
+        #[command(subcommand)]
+        command: NodeCommand,
     },
     Search(Search),
     /// Which language texts are in: learn languages from samples, and tell them
@@ -966,6 +998,19 @@ pub enum Regime {
     SemiExternal,
     /// Neither: states lie on flash, updates are combined a part at a time
     External,
+}
+
+impl Command {
+    /// Whether it can be done on nodes.
+    pub fn knows_nodes(&self) -> bool {
+        use StoreCommand::{Get, Ls, Put, Rm};
+        match self {
+            Command::Search(_) | Command::Count { command: CountCommand::Words(_) } => true,
+            Command::Node { command } => matches!(command, NodeCommand::Status),
+            Command::Store { command } => matches!(command, Ls | Put(_) | Get(_) | Rm { .. }),
+            _ => false,
+        }
+    }
 }
 
 impl From<Regime> for graph::Regime {

@@ -11,6 +11,7 @@ mod languages;
 mod manual;
 mod memory;
 mod mounts;
+mod nodes;
 mod packing;
 mod questions;
 mod refusals;

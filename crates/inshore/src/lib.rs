@@ -57,3 +57,11 @@ pub use inshore_sql as sql;
 pub use inshore_store as store;
 #[doc(inline)]
 pub use inshore_tables as tables;
+
+/// All kinds of work that a node can do: where the kernels and the runtime of nodes meet.
+pub fn works() -> neardata::Works {
+    neardata::Works::default()
+        .with(neardata::Parts::<neardata::Contents>::default())
+        .with(neardata::Parts::<kernels::Search>::default())
+        .with(kernels::CountsWords)
+}

@@ -26,4 +26,6 @@ pub use language::{
 };
 pub use search::{Found, FoundLine, PatternOptions, Search, Wanted};
 pub use texts::{TextOptions, text_source};
+#[cfg(feature = "nodes")]
+pub use words::{CountsWords, count_words_on_nodes};
 pub use words::{WordOptions, WordSummary, count_words, smallest_word_memory_bytes, word_schema};

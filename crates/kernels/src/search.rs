@@ -15,9 +15,11 @@
 
 use grep_matcher::{LineMatchKind, Match, Matcher};
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
-use inshore_neardata::{Block, Border, Kernel};
+use inshore_neardata::{Block, Border, Kernel, Portable};
 use inshore_store::Job;
 use memchr::{memchr, memchr_iter, memrchr};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{Error, Result};
 
@@ -25,7 +27,7 @@ use crate::{Error, Result};
 const EARLY_BYTES: usize = 64 << 10;
 
 /// How patterns are read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct PatternOptions {
     /// Patterns are texts and not regular expressions.
     pub fixed: bool,
@@ -44,7 +46,8 @@ pub struct PatternOptions {
 }
 
 /// What is wanted of the lines that match.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Wanted {
     /// Whether there is one.
     Any,
@@ -69,9 +72,16 @@ pub enum Wanted {
 #[derive(Debug)]
 pub struct Search {
     matcher: RegexMatcher,
-    invert: bool,
     /// Patterns such as \\A have to see each line by itself.
     line_by_line: bool,
+    told: Told,
+}
+
+/// What a search was told: all that another machine needs to know to make the same one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Told {
+    patterns: Vec<String>,
+    options: PatternOptions,
     wanted: Wanted,
     /// Looks for NUL bytes.
     detect_binary: bool,
@@ -142,7 +152,9 @@ impl Search {
         let matcher =
             builder.build_many(patterns).map_err(|error| Error::BadPattern { what: error.to_string() })?;
         let line_by_line = matcher.line_terminator().is_none();
-        Ok(Search { matcher, invert: options.invert, line_by_line, wanted, detect_binary })
+        let patterns = patterns.iter().map(|pattern| pattern.as_ref().to_string()).collect();
+        let told = Told { patterns, options: *options, wanted, detect_binary };
+        Ok(Search { matcher, line_by_line, told })
     }
 
     /// Places of matches in a line (without its end), in order.
@@ -193,7 +205,7 @@ impl Search {
         let mut position = 0;
         while position < text.len() {
             let found = self.find_line(text, position);
-            if !self.invert {
+            if !self.told.options.invert {
                 let Some(line) = found else { return };
                 if !each(line) {
                     return;
@@ -228,7 +240,7 @@ impl Kernel for Search {
     type Part = Found;
 
     fn border(&self) -> Border {
-        Border::Line { numbered: matches!(self.wanted, Wanted::Lines { numbered: true, .. }) }
+        Border::Line { numbered: matches!(self.told.wanted, Wanted::Lines { numbered: true, .. }) }
     }
 
     fn worker(&self, _: &Job) -> Result<()> {
@@ -238,12 +250,12 @@ impl Kernel for Search {
     fn block(&self, _: &mut (), block: &Block<'_>) -> Result<Found> {
         let mut found = Found::default();
         let mut text = block.bytes;
-        if self.detect_binary
+        if self.told.detect_binary
             && let Some(nul) = memchr(0, text)
         {
             found.nul = Some(block.offset + nul as u64);
         }
-        if let (Some(nul), Wanted::Lines { .. }) = (found.nul, self.wanted) {
+        if let (Some(nul), Wanted::Lines { .. }) = (found.nul, self.told.wanted) {
             let nul = (nul - block.offset) as usize;
             let is_early = block.is_first() && nul < EARLY_BYTES;
             let line = memrchr(b'\n', &text[..nul]).filter(|_| !is_early).map_or(0, |end| end + 1);
@@ -254,7 +266,7 @@ impl Kernel for Search {
                 false
             });
         }
-        match self.wanted {
+        match self.told.wanted {
             Wanted::Any => self.for_each_line(text, |_| {
                 found.line_count = 1;
                 false
@@ -289,6 +301,104 @@ impl Kernel for Search {
     }
 }
 
+/// What was found, written down: numbers, little endian, then line by line, then the text.
+///
+/// ```text
+///   line_count u64, match_count u64, nul u64 (2^64 - 1: none), matches_behind_nul u64, lines u64, spans u64
+///   each line:  offset u64, number u64, bytes u32, spans u32 (its highest bit: it matches)
+///   each span:  start u32, end u32
+///   text
+/// ```
+impl Portable for Search {
+    const KIND: &'static str = "search";
+
+    fn arguments(&self) -> Value {
+        serde_json::to_value(&self.told).expect("plain data")
+    }
+
+    fn of_arguments(arguments: &Value) -> Result<Self> {
+        let told: Told = serde_json::from_value(arguments.clone()).map_err(|error| Error::BadPattern {
+            what: format!("a search that was not understood: {error}"),
+        })?;
+        Search::new(&told.patterns, &told.options, told.wanted, told.detect_binary)
+    }
+
+    fn encode(found: &Found, out: &mut Vec<u8>) {
+        if found.line_count == 0 && found.lines.is_empty() && found.nul.is_none() {
+            return;
+        }
+        let behind = u64::from(found.matches_behind_nul);
+        let (lines, spans) = (found.lines.len() as u64, found.spans.len() as u64);
+        let nul = found.nul.unwrap_or(u64::MAX);
+        for number in [found.line_count, found.match_count, nul, behind, lines, spans] {
+            out.extend(number.to_le_bytes());
+        }
+        for line in &found.lines {
+            out.extend(line.offset.to_le_bytes());
+            out.extend(line.number.to_le_bytes());
+            out.extend(line.bytes.to_le_bytes());
+            out.extend((line.spans | if line.is_match { IS_MATCH } else { 0 }).to_le_bytes());
+        }
+        for (start, end) in &found.spans {
+            out.extend(start.to_le_bytes());
+            out.extend(end.to_le_bytes());
+        }
+        out.extend(&found.text);
+    }
+
+    fn decode(mut bytes: &[u8]) -> Option<Found> {
+        let long = |bytes: &mut &[u8]| -> Option<u64> { take(bytes).map(u64::from_le_bytes) };
+        let short = |bytes: &mut &[u8]| -> Option<u32> { take(bytes).map(u32::from_le_bytes) };
+        let bytes = &mut bytes;
+        let mut found = Found { line_count: long(bytes)?, match_count: long(bytes)?, ..Found::default() };
+        found.nul = long(bytes).map(|nul| (nul < u64::MAX).then_some(nul))?;
+        found.matches_behind_nul = long(bytes)? == 1;
+        let (lines, spans) = (long(bytes)?, long(bytes)?);
+        // Nothing is reserved for what is not there.
+        let fits = |count: u64, each: u64, left: usize| {
+            count.checked_mul(each).is_some_and(|all| all <= left as u64)
+        };
+        if !fits(lines, 24, bytes.len()) {
+            return None;
+        }
+        let (mut text, mut in_lines) = (0u64, 0u64);
+        for _ in 0..lines {
+            let (offset, number, length, matched) =
+                (long(bytes)?, long(bytes)?, short(bytes)?, short(bytes)?);
+            let (spans, is_match) = (matched & !IS_MATCH, matched & IS_MATCH != 0);
+            text += u64::from(length);
+            in_lines += u64::from(spans);
+            found.lines.push(FoundLine { offset, number, bytes: length, spans, is_match });
+        }
+        if in_lines != spans || !fits(spans, 8, bytes.len()) {
+            return None;
+        }
+        let mut of_line = found.lines.iter().flat_map(|line| (0..line.spans).map(|_| line.bytes));
+        for _ in 0..spans {
+            let (start, end) = (short(bytes)?, short(bytes)?);
+            if start > end || end > of_line.next()? {
+                return None;
+            }
+            found.spans.push((start, end));
+        }
+        found.text = bytes.to_vec();
+        (text == bytes.len() as u64).then_some(found)
+    }
+
+    fn suffices(&self, found: &Found) -> bool {
+        self.told.wanted == Wanted::Any && found.line_count > 0
+    }
+}
+
+const IS_MATCH: u32 = 1 << 31;
+
+/// The first bytes, which are taken away.
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*first)
+}
+
 /// Lines of a block as they are found.
 struct Lines<'a> {
     search: &'a Search,
@@ -313,7 +423,7 @@ impl Lines<'_> {
             0
         };
         let before = self.found.spans.len();
-        if self.spans && is_match && !self.search.invert {
+        if self.spans && is_match && !self.search.told.options.invert {
             self.search.spans(text, |start, end| self.found.spans.push((start as u32, end as u32)));
         }
         let spans = self.found.spans.len() - before;

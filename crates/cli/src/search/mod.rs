@@ -24,10 +24,11 @@ use std::{
 use anyhow::{Context, Result, bail};
 use inshore::{
     kernels::{self, PatternOptions, Search as Kernel, TextOptions, Wanted, text_source},
-    neardata::{Event, Next, run},
+    neardata::{Event, Next, nodes::run_on_nodes, run},
+    store::Job,
     tables::NewFile,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::{
     print::{Printer, Style, Whose},
@@ -36,6 +37,7 @@ use self::{
 };
 use crate::{
     failure::AlreadyTold,
+    nodes,
     outcome::say,
     session::{Session, plain_job},
     sources,
@@ -44,6 +46,9 @@ use crate::{
 
 /// Searches, and says whether there was a match.
 pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
+    if nodes::are_named(&options) {
+        return search_on_nodes(&options, words);
+    }
     if words.type_list {
         walk::type_list().iter().try_for_each(|line| writeln!(io::stdout(), "{line}"))?;
         return Ok(true);
@@ -98,25 +103,14 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
     };
     let mut printer = Printer::new(style, out);
     let searched = run(&job, &kernel, sources.chain(stored), |event: Event<'_, Kernel>| {
-        let Event { part, .. } = event;
         let mut whose = whose.lock().expect("no panic under this lock");
+        let is_end = event.part.is_none();
         let source = whose.front().expect("a source that was asked for");
-        let next = match part {
-            Some(Ok(found)) => printer.found(source, &found),
-            Some(Err(error)) if error.is_cancelled() => return Err(error),
-            Some(Err(error)) => {
-                failed.store(true, Ordering::Relaxed);
-                printer.failed().map_err(kernels::Error::Write)?;
-                say(&format!("inshore: {error}"));
-                Ok(Next::SkipSource)
-            }
-            None => {
-                let next = printer.end(source);
-                whose.pop_front();
-                next
-            }
-        };
-        next.map_err(kernels::Error::Write)
+        let next = print(&mut printer, source, event, &failed);
+        if is_end {
+            whose.pop_front();
+        }
+        next
     });
     let has_match = printer.has_match();
     let finished = printer.finish();
@@ -128,13 +122,87 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
     if let Some(file) = file {
         file.publish()?;
     }
-    if let Some(path) = &words.counters {
-        let counters =
-            json!({ "command": "search", "report": job.report(), "summary": { "matched": has_match } });
-        fs::write(path, format!("{counters}\n"))
-            .with_context(|| format!("{}: cannot write it", path.display()))?;
-    }
+    write_counters(words, &job, json!({ "matched": has_match }))?;
     if failed.load(Ordering::Relaxed) && !(has_match && is_quiet(&options, words)) {
+        bail!(AlreadyTold);
+    }
+    Ok(has_match)
+}
+
+/// Prints what came of a block, or the end of a source.
+fn print(
+    printer: &mut Printer<'_>,
+    whose: &Whose,
+    event: Event<'_, Kernel>,
+    failed: &AtomicBool,
+) -> kernels::Result<Next> {
+    let next = match event.part {
+        Some(Ok(found)) => printer.found(whose, &found),
+        Some(Err(error)) if error.is_cancelled() => return Err(error),
+        Some(Err(error)) => {
+            failed.store(true, Ordering::Relaxed);
+            printer.failed().map_err(kernels::Error::Write)?;
+            say(&format!("inshore: {error}"));
+            Ok(Next::SkipSource)
+        }
+        None => printer.end(whose),
+    };
+    next.map_err(kernels::Error::Write)
+}
+
+fn write_counters(words: &Search, job: &Job, summary: Value) -> Result<()> {
+    let Some(path) = &words.counters else { return Ok(()) };
+    let counters = json!({ "command": "search", "report": job.report(), "summary": summary });
+    fs::write(path, format!("{counters}\n")).with_context(|| format!("{}: cannot write it", path.display()))
+}
+
+/// Searches datasets where they lie. What is printed is what a search here would print.
+fn search_on_nodes(options: &Everywhere, words: &Search) -> Result<bool> {
+    if words.files || words.type_list || words.search_zip {
+        bail!(
+            "--files, --type-list and --search-zip do not go with --node: datasets are searched as they are"
+        );
+    }
+    let (patterns, paths) = patterns(words)?;
+    if paths.is_empty() {
+        bail!("which datasets? name them: store:NAME (`inshore store ls --node ...` lists them)");
+    }
+    let nodes = nodes::connect(options)?;
+    let wholes = nodes::wholes(&nodes, &paths)?;
+    let job = plain_job(options)?;
+    let failed = AtomicBool::new(false);
+    let style = style(options, words, wholes.len(), &[]);
+    let kernel = kernel(words, &patterns, &style)?;
+    let titles: Vec<Whose> =
+        wholes.iter().map(|whole| Whose { path: PathBuf::from(&whole.title), is_named: true }).collect();
+    let file = words.output.as_deref().map(NewFile::create).transpose()?;
+    let out: Box<dyn Write + Send> = match &file {
+        Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
+        None => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
+    };
+    let mut printer = Printer::new(style, out);
+    let asked = nodes::run_options(options);
+    let searched = run_on_nodes(&nodes, &job, &kernel, &wholes, &asked, |event: Event<'_, Kernel>| {
+        let whose = &titles[event.source];
+        print(&mut printer, whose, event, &failed)
+    });
+    let has_match = printer.has_match();
+    let finished = printer.finish();
+    let gathered = match searched {
+        Ok(gathered) => gathered,
+        Err(error) => return Err(unwrapped(error)),
+    };
+    finished?;
+    drop(printer);
+    if let Some(file) = file {
+        file.publish()?;
+    }
+    nodes::tell_missing(options, &gathered);
+    if options.explain {
+        nodes::costs(&gathered).iter().for_each(|(name, told)| say(&format!("{name:<12} {told}")));
+    }
+    write_counters(words, &job, nodes::with_nodes(json!({ "matched": has_match }), &nodes, &gathered))?;
+    if failed.load(Ordering::Relaxed) && !(has_match && is_quiet(options, words)) {
         bail!(AlreadyTold);
     }
     Ok(has_match)

@@ -17,17 +17,16 @@
 //!
 //! Paper: word count near the data, 2014 thesis 5.2.
 
+#[cfg(feature = "nodes")]
+mod nodes;
 mod split;
 mod table;
+mod tally;
 
-use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use arrow::{
-    array::{ArrayRef, RecordBatch, StringBuilder, UInt64Array},
+    array::RecordBatch,
     datatypes::{DataType, Field, Schema, SchemaRef},
 };
 use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run, smallest_memory_bytes};
@@ -35,13 +34,18 @@ use inshore_sortreduce::rows::{
     FramedRows, RowConfig, RowOperation, RowShape, RowSort, frame, smallest_row_memory_bytes,
 };
 use inshore_store::{Job, Reservation};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use self::table::{FRONT_BYTES, Table};
+#[cfg(feature = "nodes")]
+pub use self::nodes::{CountsWords, count_words_on_nodes};
+use self::{
+    table::{FRONT_BYTES, Table},
+    tally::Tally,
+};
 use crate::{Error, Result};
 
 /// What counts as a word.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WordOptions {
     /// Whatever stands between white space (space, tab, line feed, vertical tab, form feed, carriage return), instead of
     /// words as Unicode has them (UAX #29) that have a letter or digit.
@@ -157,7 +161,7 @@ pub fn count_words(
         return Ok(summary);
     };
     let mut sorted = sort.finish()?;
-    let mut best: BinaryHeap<(Reverse<u64>, String)> = BinaryHeap::new();
+    let mut tally = Tally::new(options);
     let mut rows = Vec::with_capacity(BATCH_BYTES);
     loop {
         rows.clear();
@@ -165,34 +169,19 @@ pub fn count_words(
         if rows.is_empty() {
             break;
         }
-        let (mut words, mut counts, mut rest) = (StringBuilder::new(), Vec::new(), &rows[..]);
+        let mut rest = &rows[..];
         while let Some(len) = SHAPE.row_len(rest) {
             let row;
             (row, rest) = rest.split_at(len);
             let word = std::str::from_utf8(SHAPE.key(row)).expect("only UTF-8 went in");
-            let count = count_of(row);
-            summary.distinct += 1;
-            if count < options.min_count {
-                continue;
-            }
-            words.append_value(word);
-            counts.push(count);
-            let is_better = best.peek().is_none_or(|(least, last)| (Reverse(count), word) < (*least, last));
-            if options.top > 0 && (best.len() < options.top || is_better) {
-                if best.len() == options.top {
-                    best.pop();
-                }
-                best.push((Reverse(count), word.to_string()));
-            }
+            tally.add(word, count_of(row));
         }
-        summary.written += counts.len() as u64;
-        job.progress().add(counts.len() as u64);
-        let columns: Vec<ArrayRef> = vec![Arc::new(words.finish()), Arc::new(UInt64Array::from(counts))];
-        each(RecordBatch::try_new(word_schema(), columns).expect("columns of one length"))?;
+        job.progress().add(tally.len() as u64);
+        each(tally.batch())?;
     }
     let stats = sorted.stats();
     (summary.runs, summary.bytes_spilled) = (stats.runs, stats.bytes_spilled);
-    summary.top = best.into_sorted_vec().into_iter().map(|(Reverse(count), word)| (word, count)).collect();
+    tally.tell(&mut summary);
     Ok(summary)
 }
 

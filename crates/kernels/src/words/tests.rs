@@ -1,3 +1,5 @@
+use std::cmp::Reverse;
+
 use std::collections::BTreeMap;
 
 use arrow::array::AsArray;

@@ -268,6 +268,8 @@ impl Node {
         }
         match refusal.code() {
             Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Aborted => Error::Lost { node, what },
+            // Not said by the node: the connection broke, or speaks something else.
+            Code::Internal if std::error::Error::source(refusal).is_some() => Error::Lost { node, what },
             _ => Error::Refused { node, what },
         }
     }

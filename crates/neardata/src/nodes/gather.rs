@@ -223,6 +223,11 @@ impl Streams {
         Ok(first..self.gather.attempts.len())
     }
 
+    /// How many parts of files no node that answers has.
+    pub fn missing(&self) -> usize {
+        self.gather.missing.len()
+    }
+
     /// What it all cost.
     pub fn finish(self) -> Gathered {
         self.gather.finish()

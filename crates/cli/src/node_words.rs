@@ -1,0 +1,95 @@
+//! The words of `inshore node`.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Args, Subcommand};
+use inshore::{neardata::nodes::Right, store::parse_bytes};
+
+#[derive(Subcommand)]
+pub enum NodeCommand {
+    Serve(Serve),
+    Credentials(Credentials),
+    /// Tell how nodes are
+    ///
+    /// For each node that --node names: what it does, how many tasks run and wait, its memory, load, temperature where the
+    /// machine has a sensor, free space, and what it has read and answered since it began. The exit code is 1 if one does
+    /// not answer.
+    #[command(after_help = "\
+Examples:
+  inshore node status --node a.lan,b.lan,c.lan --credentials client-ann.json
+  inshore node status --node localhost --json | jq '.[].status.running'")]
+    Status,
+}
+
+/// Serve the store of this machine, and do the work of clients on it
+///
+/// Runs until it is stopped. Clients name it with --node; what they ask is done here, near the data, and only answers
+/// travel. Without --credentials it serves this machine alone. SIGTERM and Ctrl-C: it takes no more tasks, gives those that
+/// run --drain seconds, and ends; a second signal ends it at once, which loses nothing either.
+///
+/// All tasks together keep to --memory; those that have to wait are served in turn, a client at a time, and one more than
+/// --queue is refused.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore node serve --store /mnt/nvme/inshore
+  inshore node serve --listen 0.0.0.0:4710 --credentials node-a.json --memory 8GiB
+  inshore node serve --listen 127.0.0.1:4711 --slots 4 --queue 16")]
+pub struct Serve {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4710")]
+    pub listen: SocketAddr,
+    /// What the node is called in messages [default: the machine's name]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Memory of a task that does not ask for some [default: two fifths of --memory]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub task_memory: Option<u64>,
+    /// Tasks that run at once
+    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub slots: u16,
+    /// Tasks that may wait
+    #[arg(long, value_name = "N", default_value = "64")]
+    pub queue: u16,
+    /// Connections at once
+    #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u16).range(1..))]
+    pub connections: u16,
+    /// No task runs longer than so many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "3600")]
+    pub task_deadline: u64,
+    /// Seconds that running tasks have when the node is stopped
+    #[arg(long, value_name = "SECONDS", default_value = "30")]
+    pub drain: u64,
+}
+
+/// Make credentials for nodes and clients
+///
+/// The first call makes an authority in the folder: a key pair that signs the certificates of nodes and the tokens of
+/// clients. authority.json stays with you. node-NAME.json goes to that node, client-NAME.json to that client, for
+/// --credentials; each is readable by its owner alone. Nothing is ever overwritten: to renew, remove the file and call again.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore node credentials keys --for-node a --address a.lan,10.0.0.1
+  inshore node credentials keys --for-client ann --rights read,run,write --days 30
+  inshore node credentials keys --for-client ops --rights read,administer")]
+pub struct Credentials {
+    /// The folder of the authority, made if it is not there
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Make credentials for the node of this name
+    #[arg(long, value_name = "NAME", requires = "address", conflicts_with = "for_client")]
+    pub for_node: Option<String>,
+    /// The names and numbers under which clients reach the node
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
+    pub address: Vec<String>,
+    /// Make credentials for the client of this name
+    #[arg(long, value_name = "NAME")]
+    pub for_client: Option<String>,
+    /// What the client may do: read, run, write, run-wasm, run-commands, administer
+    #[arg(long, value_name = "RIGHT,...", value_delimiter = ',', default_value = "read,run")]
+    pub rights: Vec<Right>,
+    /// How long the credentials hold
+    #[arg(long, value_name = "N", default_value = "365", value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub days: u32,
+}

@@ -1,0 +1,403 @@
+//! Commands on nodes: serving, credentials, and what `--node` makes of other commands.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    process,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use inshore::{
+    neardata::{
+        Contents, Error as ReadError, Event, Next,
+        nodes::{
+            Agent, AgentConfig, Authority, ClientConfig, Error, Gathered, LoadOptions, NodeStatus, Nodes,
+            RunOptions, Whole, read_credentials, run_on_nodes, write_credentials,
+        },
+    },
+    store::{Job, format_bytes},
+    tables::NewFile,
+    works,
+};
+use serde_json::{Value, json};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use crate::{
+    node_words::{Credentials, Serve},
+    outcome::{Outcome, print_json, print_line, say},
+    session::{Session, budget, plain_run},
+    signals::STOPPED,
+    store_words::{Get, Put},
+    table::{self, Align},
+    words::Everywhere,
+};
+
+/// Whether the command is meant for nodes.
+pub fn are_named(options: &Everywhere) -> bool {
+    !options.node.is_empty()
+}
+
+/// Refuses `--node` where a command knows nothing of nodes.
+pub fn refuse(options: &Everywhere, command: &str) -> Result<()> {
+    if are_named(options) {
+        bail!(
+            "{command} does not work on nodes: --node goes with search, count words, store put, get, ls and rm, and node \
+             status"
+        );
+    }
+    Ok(())
+}
+
+pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
+    refuse(options, "node serve")?;
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
+    let credentials = options.credentials.as_deref().map(read_credentials).transpose()?;
+    let session = Session::open_unheard(options.clone())?;
+    let budget = budget(options);
+    let name = words.name.clone().or_else(host_name).unwrap_or_else(|| "node".to_string());
+    let habits = AgentConfig::new(name, budget.memory_bytes(), budget.threads());
+    let config = AgentConfig {
+        task_memory_bytes: words.task_memory.unwrap_or(habits.task_memory_bytes).min(budget.memory_bytes()),
+        slots: words.slots.into(),
+        queue: words.queue.into(),
+        connections: words.connections.into(),
+        deadline: Duration::from_secs(words.task_deadline),
+        drain: Duration::from_secs(words.drain),
+        credentials,
+        ..habits
+    };
+    let whom = if config.credentials.is_some() { "who has a token" } else { "this machine alone" };
+    let told = format!(
+        "{} serves {whom} with {} for tasks, {} of them at once",
+        config.name,
+        format_bytes(config.memory_bytes),
+        config.slots
+    );
+    let serving = Agent::new(session.store, works(), config).serve(words.listen)?;
+    if options.json {
+        print_json(&json!({ "command": "node serve", "address": serving.address() }))?;
+    } else if !options.quiet {
+        print_line(&format!("{told}, on {}", serving.address()))?;
+    }
+    io::stdout().flush()?;
+    signals.forever().next();
+    std::thread::spawn(move || {
+        signals.forever().next();
+        process::exit(STOPPED.into());
+    });
+    if !options.quiet {
+        say(&format!("stopping: running tasks have {} s (again: at once)", words.drain));
+    }
+    Ok(serving.stop()?)
+}
+
+fn host_name() -> Option<String> {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_string()).filter(|name| !name.is_empty())
+}
+
+pub fn credentials(options: &Everywhere, words: &Credentials) -> Result<()> {
+    let lifetime = Duration::from_secs(u64::from(words.days) * 86_400);
+    let path = words.folder.join("authority.json");
+    let mut made = Vec::new();
+    if !path.exists() {
+        fs::create_dir_all(&words.folder).with_context(|| words.folder.display().to_string())?;
+        write_credentials(&path, &Authority::create()?)?;
+        made.push(path.clone());
+    }
+    let authority: Authority = read_credentials(&path)?;
+    if let Some(name) = &words.for_node {
+        let path = words.folder.join(format!("node-{}.json", checked_name(name)?));
+        write_credentials(&path, &authority.node(name, &words.address, lifetime)?)?;
+        made.push(path);
+    }
+    if let Some(name) = &words.for_client {
+        let path = words.folder.join(format!("client-{}.json", checked_name(name)?));
+        write_credentials(&path, &authority.client(name, &words.rights, lifetime)?)?;
+        made.push(path);
+    }
+    if options.json {
+        return Ok(print_json(&json!({ "command": "node credentials", "files": made }))?);
+    }
+    if made.is_empty() && !options.quiet {
+        say("there is an authority already: --for-node and --for-client make credentials with it");
+    }
+    made.iter().try_for_each(|path| print_line(&path.display().to_string()))?;
+    Ok(())
+}
+
+/// A name that becomes a part of a file's.
+fn checked_name(name: &str) -> Result<&str> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.starts_with('.') || !name.chars().all(is_good) {
+        bail!("'{name}' is no name: letters, digits, '-', '_' and '.', and no '.' at its start");
+    }
+    Ok(name)
+}
+
+pub fn status(options: &Everywhere) -> Result<bool> {
+    let found = connect(options)?.status();
+    let all_answer = found.iter().all(|node| node.status.is_ok());
+    if options.json {
+        let value = |node: &NodeStatus| match &node.status {
+            Ok(status) => json!({ "node": node.address, "status": status }),
+            Err(error) => json!({ "node": node.address, "error": error.to_string() }),
+        };
+        print_json(&found.iter().map(value).collect::<Vec<_>>())?;
+        return Ok(all_answer);
+    }
+    let header = [
+        ("node", Align::Left),
+        ("name", Align::Left),
+        ("running", Align::Right),
+        ("waiting", Align::Right),
+        ("memory used", Align::Right),
+        ("of", Align::Right),
+        ("load", Align::Right),
+        ("cores", Align::Right),
+        ("°C", Align::Right),
+        ("free", Align::Right),
+        ("read", Align::Right),
+        ("answered", Align::Right),
+    ];
+    let mut rows = Vec::new();
+    for node in &found {
+        match &node.status {
+            Ok(status) => rows.push(vec![
+                node.address.clone(),
+                format!("{}{}", status.name, if status.draining { " (ends)" } else { "" }),
+                format!("{}/{}", status.running.len(), status.slots),
+                format!("{}/{}", status.waiting, status.queue),
+                format_bytes(status.memory_used_bytes),
+                format_bytes(status.memory_bytes),
+                format!("{:.1}", status.load),
+                status.cores.to_string(),
+                status.celsius.map_or("-".to_string(), |celsius| format!("{celsius:.0}")),
+                format_bytes(status.free_bytes),
+                format_bytes(status.bytes_read),
+                format_bytes(status.bytes_answered),
+            ]),
+            Err(error) => say(&format!("inshore: {error}")),
+        }
+    }
+    if !rows.is_empty() {
+        table::print(&mut io::stdout().lock(), &header, &rows)?;
+    }
+    Ok(all_answer)
+}
+
+/// Makes ready to speak with the nodes that were named.
+pub fn connect(options: &Everywhere) -> Result<Nodes> {
+    if options.node.is_empty() {
+        bail!("no nodes are named: --node HOST,HOST:PORT,...");
+    }
+    let credentials = options.credentials.as_deref().map(read_credentials).transpose()?;
+    Ok(Nodes::new(ClientConfig::new(options.node.clone(), credentials))?)
+}
+
+/// How nodes are asked, as the options say.
+pub fn run_options(options: &Everywhere) -> RunOptions {
+    RunOptions {
+        deadline: options.deadline.map(Duration::from_secs),
+        partial: options.partial,
+        node_memory_bytes: options.node_memory,
+    }
+}
+
+/// The files that paths name: `store:NAME`, `store:NAME/FILE`, or without `store:`.
+pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<Whole>> {
+    let catalog = nodes.catalog()?;
+    let mut wholes = Vec::new();
+    for path in paths {
+        let path =
+            path.to_str().with_context(|| format!("{}: this is no name of a dataset", path.display()))?;
+        wholes.extend(catalog.named(path.strip_prefix("store:").unwrap_or(path))?);
+    }
+    Ok(wholes)
+}
+
+/// Says what was not read, where a partial answer did.
+pub fn tell_missing(options: &Everywhere, gathered: &Gathered) {
+    for missing in &gathered.missing {
+        if !options.quiet {
+            let end = missing.offset + missing.bytes;
+            say(&format!(
+                "note: {}: bytes {} to {end} were not read: {}",
+                missing.title, missing.offset, missing.why
+            ));
+        }
+    }
+}
+
+/// What nodes did, for `--explain`.
+pub fn costs(gathered: &Gathered) -> Vec<(&'static str, String)> {
+    let told = gathered.nodes.iter().map(|node| {
+        let lost = node.lost.as_ref().map_or(String::new(), |why| format!(", lost: {why}"));
+        let told = format!(
+            "{}: read {} there, {} came here, {:.1} s, {:.1} s of CPU{lost}",
+            node.node,
+            format_bytes(node.bytes_read),
+            format_bytes(node.bytes_moved),
+            node.seconds,
+            node.cpu_seconds
+        );
+        ("node", told)
+    });
+    told.collect()
+}
+
+/// The same as JSON, in the summary of a command.
+pub fn with_nodes(mut summary: Value, nodes: &Nodes, gathered: &Gathered) -> Value {
+    summary["nodes"] = json!(gathered.nodes);
+    summary["missing"] = json!(gathered.missing);
+    summary["bytes_moved"] = json!(nodes.bytes_in() + nodes.bytes_out());
+    summary
+}
+
+pub fn ls(options: &Everywhere) -> Result<()> {
+    let nodes = connect(options)?;
+    let catalog = nodes.catalog()?;
+    if options.json {
+        let value = |whole: &Whole| {
+            json!({ "name": whole.title, "kind": whole.kind, "bytes": whole.bytes(), "pieces": whole.pieces.len(),
+                "copies": whole.copies(), "nodes": whole.nodes(&nodes) })
+        };
+        print_json(&catalog.wholes().iter().map(value).collect::<Vec<_>>())?;
+    } else {
+        let header = [
+            ("name", Align::Left),
+            ("kind", Align::Left),
+            ("size", Align::Right),
+            ("pieces", Align::Right),
+            ("copies", Align::Right),
+            ("nodes", Align::Left),
+        ];
+        let row = |whole: &Whole| {
+            vec![
+                whole.title.clone(),
+                whole.kind.clone(),
+                format_bytes(whole.bytes()),
+                whole.pieces.len().to_string(),
+                whole.copies().to_string(),
+                whole.nodes(&nodes).join(" "),
+            ]
+        };
+        let rows: Vec<Vec<String>> = catalog.wholes().iter().map(row).collect();
+        if !rows.is_empty() {
+            table::print(&mut io::stdout().lock(), &header, &rows)?;
+        } else if !options.quiet {
+            say("no datasets on these nodes");
+        }
+    }
+    for (_, why) in catalog.lost() {
+        say(&format!("note: {why}"));
+    }
+    Ok(())
+}
+
+pub fn rm(options: &Everywhere, names: &[String]) -> Result<()> {
+    let nodes = connect(options)?;
+    for name in names {
+        let from = nodes.remove(name)?;
+        if !options.quiet {
+            say(&format!("{name}: removed from {from} {}", if from == 1 { "node" } else { "nodes" }));
+        }
+    }
+    Ok(())
+}
+
+pub fn put(options: &Everywhere, words: &Put, name: &str) -> Result<()> {
+    if words.append || words.parity.is_some() {
+        bail!("--append and --parity do not go with --node: a file is spread once, in --copies N");
+    }
+    let nodes = connect(options)?;
+    let mut run = plain_run(options)?;
+    let is_stdin = words.file == Path::new("-");
+    let called = if is_stdin { "standard input".to_string() } else { words.file.display().to_string() };
+    let (input, len): (Box<dyn Read>, Option<u64>) = match is_stdin {
+        true => (Box::new(io::stdin().lock()), None),
+        false => {
+            let file = File::open(&words.file).with_context(|| called.clone())?;
+            let found = file.metadata().with_context(|| called.clone())?;
+            (Box::new(file), found.is_file().then_some(found.len()))
+        }
+    };
+    let habits = LoadOptions::default();
+    let load = LoadOptions {
+        copies: words.copies.unwrap_or(1).into(),
+        piece_bytes: words.piece,
+        record_bytes: words.record,
+        block_bytes: words.block.map_or(habits.block_bytes, |block| block as u64),
+    };
+    run.job.start_phase("loading", "bytes", len.unwrap_or(0));
+    let loaded = nodes.put(&run.job, name, (&called, len), input, &load)?;
+    let count = nodes.addresses().count();
+    let sentence =
+        format!("{name}: {} in {} pieces on {count} nodes", format_bytes(loaded.bytes), loaded.pieces);
+    let summary = json!({ "name": name, "bytes": loaded.bytes, "pieces": loaded.pieces, "bytes_moved": loaded.bytes_moved });
+    Ok(Outcome::new("store put", run.finish(), summary, sentence).tell(options)?)
+}
+
+pub fn get(options: &Everywhere, words: &Get) -> Result<()> {
+    if words.offset > 0 || words.length.is_some() {
+        bail!("--offset and --length do not go with --node yet: all of a file is given");
+    }
+    if words.output == Path::new("-") && options.json {
+        bail!("-o - and --json both want standard output: give -o FILE");
+    }
+    let nodes = connect(options)?;
+    let mut run = plain_run(options)?;
+    let named = words.file.as_ref().map_or(words.name.clone(), |file| format!("{}/{file}", words.name));
+    let wholes = wholes(&nodes, &[PathBuf::from(named)])?;
+    let [whole] = &wholes[..] else {
+        let titles: Vec<&str> = wholes.iter().map(|whole| whole.title.as_str()).collect();
+        bail!("{} is several files: {}; say with --file which one", words.name, titles.join(", "));
+    };
+    run.job.start_phase("reading", "bytes", whole.bytes());
+    let options_of_run = RunOptions { partial: false, ..run_options(options) };
+    let (mut bytes, mut gathered) = (0, Gathered::default());
+    let mut copy = |job: &Job, out: &mut dyn Write| -> Result<()> {
+        let mut failed = None;
+        let copied =
+            run_on_nodes(&nodes, job, &Contents, &wholes, &options_of_run, |event: Event<'_, Contents>| {
+                if let Some(part) = event.part {
+                    let part = part?;
+                    bytes += part.len() as u64;
+                    job.progress().add(part.len() as u64);
+                    if let Err(error) = out.write_all(&part) {
+                        failed = Some(error);
+                        return Ok(Next::Stop);
+                    }
+                }
+                Ok::<_, ReadError>(Next::Go)
+            });
+        gathered = copied?;
+        match failed {
+            Some(error) => Err(error.into()),
+            None => Ok(out.flush()?),
+        }
+    };
+    match words.output == Path::new("-") {
+        true => copy(&run.job, &mut io::stdout().lock())?,
+        false => {
+            let output = NewFile::create(&words.output)?;
+            let mut writer = output.writer()?;
+            copy(&run.job, &mut writer)?;
+            drop(writer);
+            output.publish()?;
+        }
+    }
+    if bytes != whole.bytes() {
+        let what = format!("{bytes} bytes came of {}", whole.bytes());
+        return Err(Error::Incomplete { name: whole.title.clone(), what }.into());
+    }
+    let sentence = format!("{} of {}", format_bytes(bytes), words.name);
+    let summary = with_nodes(json!({ "name": words.name, "bytes": bytes }), &nodes, &gathered);
+    let outcome = Outcome::new("store get", run.finish(), summary, sentence);
+    Ok(Outcome { sentence_aside: true, how: costs(&gathered), ..outcome }.tell(options)?)
+}

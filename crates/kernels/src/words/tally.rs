@@ -1,0 +1,68 @@
+//! Words and their counts, as they are given in order.
+
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
+
+use arrow::array::{ArrayRef, RecordBatch, StringBuilder, UInt64Array};
+
+use super::{WordOptions, WordSummary, word_schema};
+
+/// Gathers words that come in order into batches, and remembers the most frequent ones.
+pub(super) struct Tally {
+    options: WordOptions,
+    best: BinaryHeap<(Reverse<u64>, String)>,
+    words: StringBuilder,
+    counts: Vec<u64>,
+    distinct: u64,
+    written: u64,
+}
+
+impl Tally {
+    pub fn new(options: &WordOptions) -> Tally {
+        Tally {
+            options: *options,
+            best: BinaryHeap::new(),
+            words: StringBuilder::new(),
+            counts: Vec::new(),
+            distinct: 0,
+            written: 0,
+        }
+    }
+
+    /// Adds a word that comes behind all that were added, with all its occurrences.
+    pub fn add(&mut self, word: &str, count: u64) {
+        self.distinct += 1;
+        if count < self.options.min_count {
+            return;
+        }
+        self.words.append_value(word);
+        self.counts.push(count);
+        let (best, top) = (&mut self.best, self.options.top);
+        let is_better = best.peek().is_none_or(|(least, last)| (Reverse(count), word) < (*least, last));
+        if top > 0 && (best.len() < top || is_better) {
+            if best.len() == top {
+                best.pop();
+            }
+            best.push((Reverse(count), word.to_string()));
+        }
+    }
+
+    /// How many words wait to be given.
+    pub fn len(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// The words that were added since the last time.
+    pub fn batch(&mut self) -> RecordBatch {
+        self.written += self.counts.len() as u64;
+        let counts = UInt64Array::from(std::mem::take(&mut self.counts));
+        let columns: Vec<ArrayRef> = vec![Arc::new(self.words.finish()), Arc::new(counts)];
+        RecordBatch::try_new(word_schema(), columns).expect("columns of one length")
+    }
+
+    /// Says what was given.
+    pub fn tell(self, summary: &mut WordSummary) {
+        (summary.distinct, summary.written) = (self.distinct, self.written);
+        let best = self.best.into_sorted_vec();
+        summary.top = best.into_iter().map(|(Reverse(count), word)| (word, count)).collect();
+    }
+}

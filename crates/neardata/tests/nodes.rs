@@ -1,0 +1,714 @@
+//! Several agents in one process, and a client that asks them.
+
+use std::{
+    io::Cursor,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use arrow::array::RecordBatch;
+use inshore_neardata::{
+    Block, Border, Contents, Error as ReadError, Event, Failure, Kernel, Next, Parts, Portable, Reply, Task,
+    Work, Works,
+    nodes::{
+        Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, Gathered, LoadOptions, Nodes,
+        Right, RunOptions, Serving, run_on_nodes,
+    },
+};
+use inshore_store::{Budget, Cancel, Job, Store};
+use memchr::memmem;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Where a needle is, and in which line; and how much text was looked at.
+struct Find {
+    needle: String,
+    slow: Duration,
+}
+
+impl Kernel for Find {
+    type Error = ReadError;
+    type Worker = ();
+    type Part = Vec<(u64, u64)>;
+
+    fn border(&self) -> Border {
+        Border::Line { numbered: true }
+    }
+
+    fn worker(&self, _: &Job) -> Result<(), ReadError> {
+        Ok(())
+    }
+
+    fn block(&self, _: &mut (), block: &Block<'_>) -> Result<Vec<(u64, u64)>, ReadError> {
+        thread::sleep(self.slow);
+        let places = memmem::find_iter(block.bytes, self.needle.as_bytes());
+        Ok(places
+            .map(|place| {
+                let before = block.bytes[..place].iter().filter(|&&byte| byte == b'\n').count();
+                (block.offset + place as u64, block.first_line() + before as u64)
+            })
+            .collect())
+    }
+}
+
+impl Portable for Find {
+    const KIND: &'static str = "find";
+
+    fn arguments(&self) -> Value {
+        json!({ "needle": self.needle, "slow": self.slow.as_millis() as u64 })
+    }
+
+    fn of_arguments(arguments: &Value) -> Result<Self, ReadError> {
+        let needle = arguments["needle"].as_str().ok_or_else(|| ReadError::Stream("no needle".into()))?;
+        let slow = Duration::from_millis(arguments["slow"].as_u64().unwrap_or(0));
+        Ok(Find { needle: needle.to_string(), slow })
+    }
+
+    fn encode(part: &Vec<(u64, u64)>, out: &mut Vec<u8>) {
+        for (offset, line) in part {
+            out.extend(offset.to_le_bytes());
+            out.extend(line.to_le_bytes());
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Vec<(u64, u64)>> {
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+        let pair = |pair: &[u8]| (number(&pair[..8]), number(&pair[8..]));
+        bytes.len().is_multiple_of(16).then(|| bytes.chunks_exact(16).map(pair).collect())
+    }
+}
+
+fn find(needle: &str) -> Find {
+    Find { needle: needle.to_string(), slow: Duration::ZERO }
+}
+
+/// What goes wrong on a node, once it has answered so many rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// The task fails.
+    Fails,
+    /// The last row comes once more.
+    Twice,
+    /// A row is left out.
+    Skips,
+    /// The task ends as if all were done.
+    EndsEarly,
+    /// A part that cannot be read.
+    Garbage,
+    /// Nothing more comes.
+    Hangs,
+}
+
+const FAULTS: [Fault; 7] =
+    [Fault::None, Fault::Fails, Fault::Twice, Fault::Skips, Fault::EndsEarly, Fault::Garbage, Fault::Hangs];
+
+type Plan = Arc<Mutex<(Fault, usize)>>;
+
+/// [`Parts`] of [`Find`] on a node that goes wrong as planned. It answers row by row.
+struct Faulty(Plan);
+
+impl Work for Faulty {
+    fn kind(&self) -> &'static str {
+        Find::KIND
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let (fault, after) = *self.0.lock().unwrap();
+        let cancel = task.job.cancel().clone();
+        let mut faulty = FaultyReply { reply, fault, after, cancel };
+        match Parts::<Find>::default().work(task, &mut faulty) {
+            Err(error) if error.to_string() == "ends early" => Ok(json!({})),
+            done => done,
+        }
+    }
+}
+
+struct FaultyReply<'a> {
+    reply: &'a mut dyn Reply,
+    fault: Fault,
+    after: usize,
+    cancel: Cancel,
+}
+
+impl Reply for FaultyReply<'_> {
+    fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure> {
+        for row in 0..batch.num_rows() {
+            let one = batch.slice(row, 1);
+            if self.after > 0 {
+                self.after -= 1;
+                self.reply.batch(one)?;
+                continue;
+            }
+            match std::mem::replace(&mut self.fault, Fault::None) {
+                Fault::None => self.reply.batch(one)?,
+                Fault::Fails => return Err("a planned fault".into()),
+                Fault::Twice => {
+                    self.reply.batch(one.clone())?;
+                    self.reply.batch(one)?;
+                }
+                Fault::Skips => {}
+                Fault::EndsEarly => return Err("ends early".into()),
+                Fault::Garbage => {
+                    let mut columns = one.columns().to_vec();
+                    columns[4] = Arc::new(arrow::array::BinaryArray::from(vec![&b"garbage"[..]]));
+                    self.reply.batch(RecordBatch::try_new(one.schema(), columns)?)?;
+                }
+                Fault::Hangs => {
+                    while !self.cancel.is_cancelled() {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    return Err("hung".into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nodes in this process.
+struct Cluster {
+    serving: Vec<Option<Serving>>,
+    plans: Vec<Plan>,
+    _folders: Vec<TempDir>,
+    nodes: Nodes,
+}
+
+fn works(plan: &Plan) -> Works {
+    Works::default().with(Faulty(plan.clone())).with(Parts::<Contents>::default())
+}
+
+fn config(name: &str) -> AgentConfig {
+    AgentConfig { drain: Duration::from_millis(100), ..AgentConfig::new(name, 64 << 20, 2) }
+}
+
+fn client(addresses: Vec<String>, credentials: Option<ClientCredentials>) -> Nodes {
+    let config =
+        ClientConfig { silence: Duration::from_secs(2), ..ClientConfig::new(addresses, credentials) };
+    Nodes::new(config).unwrap()
+}
+
+impl Cluster {
+    fn new(count: usize) -> Cluster {
+        let folders: Vec<TempDir> = (0..count).map(|_| tempfile::tempdir().unwrap()).collect();
+        let plans: Vec<Plan> = (0..count).map(|_| Arc::new(Mutex::new((Fault::None, 0)))).collect();
+        let serving: Vec<Option<Serving>> = folders
+            .iter()
+            .zip(&plans)
+            .enumerate()
+            .map(|(number, (folder, plan))| {
+                let store = Store::open(folder.path()).unwrap();
+                let agent = Agent::new(store, works(plan), config(&format!("n{number}")));
+                Some(agent.serve("127.0.0.1:0".parse().unwrap()).unwrap())
+            })
+            .collect();
+        let addresses = serving.iter().flatten().map(|serving| serving.address().to_string()).collect();
+        let nodes = client(addresses, None);
+        Cluster { serving, plans, _folders: folders, nodes }
+    }
+
+    fn put(&self, name: &str, text: &[u8], copies: usize, piece_bytes: u64) {
+        let options = LoadOptions {
+            copies,
+            piece_bytes: Some(piece_bytes),
+            block_bytes: 4096,
+            ..LoadOptions::default()
+        };
+        let len = Some(text.len() as u64);
+        let loaded = self.nodes.put(&job(), name, ("text", len), Cursor::new(text), &options).unwrap();
+        assert_eq!(loaded.bytes, text.len() as u64);
+        assert!(loaded.bytes_moved >= copies as u64 * loaded.bytes);
+    }
+
+    fn plan(&self, node: usize, fault: Fault, after: usize) {
+        *self.plans[node].lock().unwrap() = (fault, after);
+    }
+
+    fn find(&self, kernel: &Find, name: &str, options: &RunOptions) -> Result<Found, ReadError> {
+        let wholes = self.nodes.catalog().and_then(|catalog| catalog.named(name));
+        let wholes = wholes.map_err(|error| ReadError::Stream(Box::new(error)))?;
+        let mut places = Vec::new();
+        let gathered =
+            run_on_nodes(&self.nodes, &job(), kernel, &wholes, options, |event: Event<'_, Find>| {
+                if let Some(part) = event.part {
+                    places.extend(part?);
+                }
+                Ok(Next::Go)
+            })?;
+        Ok(Found { places, gathered })
+    }
+
+    /// Tasks that run on any node.
+    fn running(&self) -> usize {
+        let status = |serving: &Serving| serving.agent().status().running.len();
+        self.serving.iter().flatten().map(status).sum()
+    }
+}
+
+#[derive(Debug)]
+struct Found {
+    places: Vec<(u64, u64)>,
+    gathered: Gathered,
+}
+
+fn job() -> Job {
+    Job::without_store(Budget::new(64 << 20, 2), Cancel::default())
+}
+
+/// Lines of different lengths, of which every seventh has the needle.
+fn text(lines: usize) -> Vec<u8> {
+    let line = |number: usize| match number % 7 {
+        3 => format!("{number} a needle {}\n", "x".repeat(number % 90)),
+        _ => format!("{number} {}\n", "hay ".repeat(number % 23)),
+    };
+    (0..lines).map(line).collect::<String>().into_bytes()
+}
+
+/// Where the needle is, by the naive way.
+fn expected(text: &[u8]) -> Vec<(u64, u64)> {
+    let mut offset = 0;
+    let mut all = Vec::new();
+    for (number, line) in text.split_inclusive(|&byte| byte == b'\n').enumerate() {
+        if let Some(place) = memmem::find(line, b"needle") {
+            all.push((offset + place as u64, number as u64 + 1));
+        }
+        offset += line.len() as u64;
+    }
+    all
+}
+
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+#[test]
+fn a_file_that_is_spread_is_searched_and_read_as_if_it_lay_here() {
+    let cluster = Cluster::new(3);
+    let text = text(60_000);
+    for (name, copies, piece_bytes) in [("one", 1, 100_000), ("two", 2, 700_000), ("whole", 1, 1 << 30)] {
+        cluster.put(name, &text, copies, piece_bytes);
+        let found = cluster.find(&find("needle"), name, &RunOptions::default()).unwrap();
+        assert_eq!(found.places, expected(&text), "{name}");
+        assert!(found.gathered.missing.is_empty());
+        let read: u64 = found.gathered.nodes.iter().map(|node| node.bytes_read).sum();
+        assert!(read >= text.len() as u64, "{read} bytes were read near the data");
+    }
+    let catalog = cluster.nodes.catalog().unwrap();
+    let titles: Vec<&str> = catalog.wholes().iter().map(|whole| whole.title.as_str()).collect();
+    assert_eq!(titles, ["store:one", "store:two", "store:whole"]);
+    assert_eq!(catalog.wholes()[1].copies(), 2);
+    let mut bytes = Vec::new();
+    let wholes = catalog.named("one").unwrap();
+    run_on_nodes(&cluster.nodes, &job(), &Contents, &wholes, &RunOptions::default(), |event| {
+        assert_eq!(event.name, "store:one");
+        if let Some(part) = event.part {
+            bytes.extend(part?);
+        }
+        Ok::<_, ReadError>(Next::Go)
+    })
+    .unwrap();
+    assert!(bytes == text);
+    assert_eq!(cluster.nodes.remove("one").unwrap(), 3);
+    assert!(
+        told(cluster.nodes.catalog().unwrap().named("one").unwrap_err()).contains("on none of the nodes")
+    );
+}
+
+#[test]
+fn records_of_one_length_are_not_cut() {
+    let cluster = Cluster::new(3);
+    let bytes: Vec<u8> = (0..100_000u32).flat_map(|number| number.to_le_bytes()).collect();
+    let options =
+        LoadOptions { piece_bytes: Some(30_001), record_bytes: Some(100), ..LoadOptions::default() };
+    cluster.nodes.put(&job(), "records", ("bytes", None), Cursor::new(&bytes), &options).unwrap();
+    let wholes = cluster.nodes.catalog().unwrap().named("records").unwrap();
+    assert!(wholes[0].pieces.len() == 14 && wholes[0].pieces.iter().all(|piece| piece.offset % 100 == 0));
+    assert_eq!(wholes[0].bytes(), bytes.len() as u64);
+}
+
+#[test]
+fn what_a_lost_node_has_comes_from_copies_or_is_named() {
+    let mut cluster = Cluster::new(3);
+    let text = text(30_000);
+    cluster.put("copied", &text, 2, 50_000);
+    cluster.put("single", &text, 1, 50_000);
+    let lost = cluster.serving[1].take().unwrap();
+    let address = lost.address().to_string();
+    drop(lost);
+    let found = cluster.find(&find("needle"), "copied", &RunOptions::default()).unwrap();
+    assert_eq!(found.places, expected(&text));
+    let error = told(cluster.find(&find("needle"), "single", &RunOptions::default()).unwrap_err());
+    assert!(
+        error.contains(&address) && error.contains("store:single") && error.contains("--partial"),
+        "{error}"
+    );
+    let partial = RunOptions { partial: true, ..RunOptions::default() };
+    let found = cluster.find(&find("needle"), "single", &partial).unwrap();
+    let missing = found.gathered.missing;
+    let is_there = |&(offset, _): &(u64, u64)| {
+        !missing.iter().any(|part| (part.offset..part.offset + part.bytes).contains(&offset))
+    };
+    assert!(!missing.is_empty());
+    assert_eq!(found.places, expected(&text).into_iter().filter(is_there).collect::<Vec<_>>());
+    // Nothing can be loaded, and nothing is left of the attempt.
+    let put = cluster.nodes.put(&job(), "new", ("text", None), Cursor::new(b"a\n"), &LoadOptions::default());
+    assert!(told(put.unwrap_err()).contains(&address));
+    assert!(!cluster.nodes.catalog().unwrap().has("new"));
+}
+
+#[test]
+fn a_node_that_dies_in_the_middle_of_a_task_is_replaced() {
+    let mut cluster = Cluster::new(3);
+    let text = text(120_000);
+    cluster.put("copied", &text, 2, 1 << 20);
+    let slow = Find { slow: Duration::from_millis(100), ..find("needle") };
+    let dying = cluster.serving[0].take().unwrap();
+    let found = thread::scope(|scope| {
+        scope.spawn(move || {
+            let until = Instant::now() + Duration::from_secs(20);
+            while dying.agent().status().running.is_empty() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(2));
+            }
+            thread::sleep(Duration::from_millis(150));
+            drop(dying);
+        });
+        cluster.find(&slow, "copied", &RunOptions::default()).unwrap()
+    });
+    assert_eq!(found.places, expected(&text));
+    assert!(found.gathered.nodes.iter().any(|node| node.lost.is_some()), "{:?}", found.gathered);
+}
+
+/// Numbers that look random, from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % limit
+    }
+}
+
+/// INSHORE_SEEDS tells how many; with 10,000 it takes some minutes.
+#[test]
+fn whatever_goes_wrong_on_nodes_nothing_is_told_twice_or_left_out() {
+    let cluster = Cluster::new(3);
+    let text = text(90_000);
+    cluster.put("copied", &text, 2, 900_000);
+    let all = expected(&text);
+    let seeds = std::env::var("INSHORE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
+    let (mut good, mut bad) = (0, 0);
+    for seed in 1..=seeds {
+        let mut dice = Dice(u64::wrapping_mul(seed, 0x9E37_79B9_7F4A_7C15));
+        let faulty = dice.below(4);
+        let mut faults = Vec::new();
+        for node in 0..3 {
+            let fault = if node < faulty { FAULTS[1 + dice.below(FAULTS.len() - 1)] } else { Fault::None };
+            let after = dice.below(12);
+            cluster.plan((node + seed as usize) % 3, fault, after);
+            faults.push((fault, after));
+        }
+        let began = Instant::now();
+        let hangs = faults.iter().any(|(fault, _)| *fault == Fault::Hangs);
+        let options = RunOptions {
+            partial: dice.below(2) == 0,
+            deadline: hangs.then(|| Duration::from_millis(300)),
+            ..RunOptions::default()
+        };
+        let found = cluster.find(&find("needle"), "copied", &options);
+        eprintln!("seed {seed} {:?} {faults:?}", began.elapsed());
+        match found {
+            Ok(Found { places, gathered }) => {
+                let is_there = |&(offset, _): &(u64, u64)| {
+                    let has = |part: &inshore_neardata::nodes::Missing| {
+                        (part.offset..part.offset + part.bytes).contains(&offset)
+                    };
+                    !gathered.missing.iter().any(has)
+                };
+                let there: Vec<(u64, u64)> = all.iter().copied().filter(is_there).collect();
+                // A row that a node leaves out is not seen, unless it is the end of a piece.
+                let skips = faults.iter().any(|(fault, _)| *fault == Fault::Skips);
+                match skips {
+                    true => assert!(places.iter().all(|place| there.contains(place)), "seed {seed}"),
+                    false => assert!(places == there, "seed {seed}: {faults:?}"),
+                }
+                good += 1;
+            }
+            Err(error) => {
+                let error = told(error);
+                let is_expected = faulty > 1 || hangs && error.contains("deadline");
+                assert!(is_expected, "seed {seed}: {faults:?}: {error}");
+                bad += 1;
+            }
+        }
+    }
+    assert!(good > seeds / 3 && bad > 0, "{good} answers, {bad} errors");
+}
+
+#[test]
+fn a_task_ends_when_its_client_goes_or_its_deadline_is_over() {
+    let cluster = Cluster::new(2);
+    cluster.put("text", &text(20_000), 1, 50_000);
+    cluster.plan(0, Fault::Hangs, 0);
+    let options = RunOptions { deadline: Some(Duration::from_millis(300)), ..RunOptions::default() };
+    let began = Instant::now();
+    let error = told(cluster.find(&find("needle"), "text", &options).unwrap_err());
+    assert!(error.contains("deadline"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(5));
+    let until = Instant::now() + Duration::from_secs(10);
+    while cluster.running() > 0 {
+        assert!(Instant::now() < until, "a task runs on without a client");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_task_that_is_stopped_here_is_stopped_there() {
+    let cluster = Cluster::new(2);
+    cluster.put("text", &text(20_000), 1, 50_000);
+    cluster.plan(0, Fault::Hangs, 0);
+    let cancel = Cancel::default();
+    let job = Job::without_store(Budget::new(64 << 20, 2), cancel.clone());
+    let wholes = cluster.nodes.catalog().unwrap().named("text").unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(200));
+            cancel.cancel();
+        });
+        let kernel = find("needle");
+        let stopped =
+            run_on_nodes(&cluster.nodes, &job, &kernel, &wholes, &RunOptions::default(), |_| Ok(Next::Go));
+        assert!(stopped.unwrap_err().is_cancelled());
+    });
+    let until = Instant::now() + Duration::from_secs(10);
+    while cluster.running() > 0 {
+        assert!(Instant::now() < until, "a task runs on without a client");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_full_node_refuses_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan: Plan = Arc::new(Mutex::new((Fault::None, 0)));
+    let full = AgentConfig { slots: 1, queue: 1, ..config("full") };
+    let agent = Agent::new(Store::open(folder.path()).unwrap(), works(&plan), full);
+    let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
+    let nodes = client(vec![serving.address().to_string()], None);
+    let input = Cursor::new(text(1000));
+    nodes.put(&job(), "text", ("text", None), input, &LoadOptions::default()).unwrap();
+    *plan.lock().unwrap() = (Fault::Hangs, 0);
+    let wholes = nodes.catalog().unwrap().named("text").unwrap();
+    let ask = |options: RunOptions| {
+        run_on_nodes(&nodes, &job(), &find("needle"), &wholes, &options, |event: Event<'_, Find>| {
+            event.part.transpose()?;
+            Ok(Next::Go)
+        })
+    };
+    let patient = RunOptions { deadline: Some(Duration::from_secs(3)), ..RunOptions::default() };
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| ask(patient.clone()))).collect();
+        let until = Instant::now() + Duration::from_secs(10);
+        while serving.agent().status().waiting < 1 && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let error = told(ask(RunOptions::default()).unwrap_err());
+        assert!(error.contains("its queue is full: 1 tasks run and 1 wait"), "{error}");
+        let large = RunOptions { node_memory_bytes: Some(1 << 40), ..RunOptions::default() };
+        assert!(told(ask(large).unwrap_err()).contains("larger than all that this node gives"));
+        waiting.into_iter().for_each(|waiting| assert!(waiting.join().unwrap().is_err()));
+    });
+    assert!(serving.agent().status().refused >= 2);
+}
+
+#[test]
+fn a_node_beyond_loopback_wants_credentials_and_checks_them() {
+    let day = Duration::from_secs(86_400);
+    let authority = Authority::create().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let plan: Plan = Arc::new(Mutex::new((Fault::None, 0)));
+    let store = Store::open(folder.path()).unwrap();
+    let open = Agent::new(store.clone(), works(&plan), config("open"));
+    let refused = open.serve("0.0.0.0:0".parse().unwrap()).unwrap_err();
+    assert!(told(&refused).contains("needs credentials"), "{refused}");
+    let names = ["localhost".to_string(), "127.0.0.1".to_string()];
+    let credentials = Some(authority.node("a", &names, day).unwrap());
+    let agent = Agent::new(store, works(&plan), AgentConfig { credentials, ..config("closed") });
+    let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = serving.address().to_string();
+    let with = |credentials: Option<ClientCredentials>| client(vec![address.clone()], credentials);
+    let status = |nodes: &Nodes| nodes.status().remove(0).status;
+    let good = with(Some(authority.client("ann", &[Right::Read, Right::Write], day).unwrap()));
+    assert_eq!(status(&good).unwrap().name, "closed");
+    let input = Cursor::new(text(100));
+    good.put(&job(), "text", ("text", None), input, &LoadOptions::default()).unwrap();
+    // What the token does not say, its bearer may not.
+    let wholes = good.catalog().unwrap().named("text").unwrap();
+    let kernel = find("needle");
+    let run = run_on_nodes(&good, &job(), &kernel, &wholes, &RunOptions::default(), |_| Ok(Next::Go));
+    assert!(told(run.unwrap_err()).contains("ann has no right to run: the token has read, write"));
+    let reader = with(Some(authority.client("bob", &[Right::Read], day).unwrap()));
+    assert!(told(reader.remove("text").unwrap_err()).contains("bob has no right to write"));
+    let put = reader.put(&job(), "new", ("text", None), Cursor::new(b"a"), &LoadOptions::default());
+    assert!(told(put.unwrap_err()).contains("bob has no right to write"));
+    // Expired; of another authority, which the client's end sees first; none; unencrypted.
+    let expired = with(Some(authority.client("ann", &Right::ALL, Duration::ZERO).unwrap()));
+    assert!(told(status(&expired).unwrap_err()).contains("has expired"));
+    let other = Authority::create().unwrap();
+    let foreign = with(Some(other.client("ann", &Right::ALL, day).unwrap()));
+    assert!(matches!(status(&foreign), Err(Error::Lost { .. })));
+    let plain = status(&with(None));
+    assert!(matches!(plain, Err(Error::Lost { .. })), "{plain:?}");
+    // A token of another authority behind the right certificate.
+    let mut mixed = serde_json::to_value(authority.client("ann", &[], day).unwrap()).unwrap();
+    mixed["token"] =
+        serde_json::to_value(other.client("ann", &Right::ALL, day).unwrap()).unwrap()["token"].clone();
+    let mixed: ClientCredentials = serde_json::from_value(mixed).unwrap();
+    assert!(told(status(&with(Some(mixed))).unwrap_err()).contains("not signed by the authority"));
+    assert!(serving.agent().status().refused >= 5);
+}
+
+#[test]
+fn a_node_whose_certificate_has_expired_is_not_spoken_with() {
+    let authority = Authority::create().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["127.0.0.1".to_string()];
+    let credentials = Some(authority.node("a", &names, Duration::ZERO).unwrap());
+    let store = Store::open(folder.path()).unwrap();
+    let agent = Agent::new(store, Works::default(), AgentConfig { credentials, ..config("old") });
+    let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
+    let own = authority.client("ann", &Right::ALL, Duration::from_secs(600)).unwrap();
+    thread::sleep(Duration::from_millis(1100));
+    let nodes = client(vec![serving.address().to_string()], Some(own));
+    let error = told(nodes.status().remove(0).status.unwrap_err());
+    assert!(error.to_lowercase().contains("expired"), "{error}");
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
+    use arrow_flight::{Action, FlightData, Ticket, flight_service_client::FlightServiceClient};
+
+    let cluster = Cluster::new(1);
+    cluster.put("text", &text(1000), 1, 50_000);
+    let address = cluster.serving[0].as_ref().unwrap().address();
+    let id = cluster.nodes.catalog().unwrap();
+    assert!(id.has("text"));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut client = FlightServiceClient::new(
+            tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap(),
+        );
+        let piece = json!({ "number": 0, "whole": 0, "dataset": "text", "id": 1, "file": "piece-00000000" });
+        let named = |dataset: &str| {
+            json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" },
+                "pieces": [{ "number": 0, "whole": 0, "dataset": dataset, "id": 1, "file": "../../etc/passwd" }] })
+        };
+        for bad in [
+            json!(null),
+            json!({}),
+            json!({ "version": 2, "kind": "find", "arguments": {}, "pieces": [] }),
+            json!({ "version": 1, "kind": "nothing", "arguments": {}, "pieces": [] }),
+            json!({ "version": 1, "kind": "find", "arguments": {}, "pieces": [] }),
+            json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" }, "pieces": [piece] }),
+            json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": -1 }),
+            json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": 1 }),
+            named("text"),
+            named("../../../etc"),
+            named(""),
+        ] {
+            let ticket = Ticket { ticket: bad.to_string().into() };
+            let refused = match client.do_get(ticket).await {
+                Err(_) => true,
+                Ok(answers) => answers.into_inner().message().await.is_err(),
+            };
+            assert!(refused, "{bad}");
+        }
+        let garbage = [&b""[..], b"\xff\xfe", b"{", &[b'['; 100_000]];
+        for bytes in garbage {
+            let ticket = Ticket { ticket: bytes.to_vec().into() };
+            assert!(client.do_get(ticket).await.is_err());
+            for kind in ["map", "remove", "nonsense"] {
+                let action = Action { r#type: kind.to_string(), body: bytes.to_vec().into() };
+                assert!(client.do_action(action).await.is_err(), "{kind}");
+            }
+            let message = FlightData { app_metadata: bytes.to_vec().into(), ..FlightData::default() };
+            let put = client.do_put(futures::stream::iter([message])).await;
+            let refused = match put {
+                Err(_) => true,
+                Ok(answers) => answers.into_inner().message().await.is_err(),
+            };
+            assert!(refused);
+        }
+        // A message that is larger than any may be.
+        let ticket = Ticket { ticket: vec![b' '; 65 << 20].into() };
+        assert!(client.do_get(ticket).await.is_err());
+        // A load that ends before it is whole leaves nothing.
+        let step = |step: Value| FlightData { app_metadata: step.to_string().into(), ..FlightData::default() };
+        let begin = json!({ "step": "begin", "version": 1, "name": "half", "spread": 1, "block_bytes": 4096 });
+        let steps = [step(begin), step(json!({ "step": "file", "name": "piece-00000000" }))];
+        let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
+        while let Ok(Some(_)) = answers.message().await {}
+    });
+    assert!(!cluster.nodes.catalog().unwrap().has("half"));
+    let found = cluster.find(&find("needle"), "text", &RunOptions::default()).unwrap();
+    assert_eq!(found.places, expected(&text(1000)));
+}
+
+#[test]
+fn a_name_that_some_node_has_is_not_loaded_again() {
+    let cluster = Cluster::new(2);
+    cluster.put("text", &text(1000), 1, 5_000);
+    let put = cluster.nodes.put(&job(), "text", ("text", None), Cursor::new(b"a\n"), &LoadOptions::default());
+    let error = told(put.unwrap_err());
+    assert!(error.contains("text") && error.contains("node 127.0.0.1"), "{error}");
+    let found = cluster.find(&find("needle"), "text", &RunOptions::default()).unwrap();
+    assert_eq!(found.places, expected(&text(1000)));
+}
+
+#[test]
+fn datasets_of_one_name_that_are_no_parts_of_one_are_told_apart() {
+    let cluster = Cluster::new(2);
+    for serving in cluster.serving.iter().flatten() {
+        let single = client(vec![serving.address().to_string()], None);
+        let input = Cursor::new(text(100));
+        single.put(&job(), "log", ("text", None), input, &LoadOptions::default()).unwrap();
+    }
+    let wholes = cluster.nodes.catalog().unwrap().named("log").unwrap();
+    let address = |node: usize| cluster.serving[node].as_ref().unwrap().address();
+    let mut expected_titles: Vec<String> =
+        (0..2).map(|node| format!("{}:store:log", address(node))).collect();
+    expected_titles.sort();
+    assert_eq!(wholes.iter().map(|whole| whole.title.clone()).collect::<Vec<_>>(), expected_titles);
+    let found = cluster.find(&find("needle"), "log", &RunOptions::default()).unwrap();
+    assert_eq!(found.places.len(), 2 * expected(&text(100)).len());
+}
+
+#[test]
+fn a_node_that_is_stopped_lets_its_tasks_end() {
+    let mut cluster = Cluster::new(1);
+    let text = text(30_000);
+    cluster.put("text", &text, 1, 1 << 20);
+    let slow = Find { slow: Duration::from_millis(30), ..find("needle") };
+    // More patience than the task needs.
+    let serving = cluster.serving[0].take().unwrap();
+    let store = cluster._folders[0].path().to_path_buf();
+    drop(serving);
+    let patient = AgentConfig { drain: Duration::from_secs(20), ..config("patient") };
+    let agent = Agent::new(Store::open(&store).unwrap(), works(&cluster.plans[0]), patient);
+    let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
+    cluster.nodes = client(vec![serving.address().to_string()], None);
+    let found = thread::scope(|scope| {
+        scope.spawn(move || {
+            let until = Instant::now() + Duration::from_secs(20);
+            while serving.agent().status().running.is_empty() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(2));
+            }
+            serving.stop().unwrap();
+        });
+        cluster.find(&slow, "text", &RunOptions::default()).unwrap()
+    });
+    assert_eq!(found.places, expected(&text));
+    assert!(cluster.find(&slow, "text", &RunOptions::default()).is_err());
+}
