@@ -122,7 +122,7 @@ fn words_are_counted_on_nodes_as_they_are_here() {
 fn what_was_put_on_nodes_comes_back_and_goes() {
     let folder = Folder::new();
     let (_nodes, named) = cluster(&folder, 3);
-    let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n * 7919 >> 5) as u8).collect();
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(7919) >> 5) as u8).collect();
     folder.write("blob", &bytes);
     folder.run(&format!("store put blob --node {named} --copies 2 --piece 64KiB --record 1000 --quiet")).ok();
     folder.run(&format!("store get blob --node {named} -o again --quiet")).ok();
