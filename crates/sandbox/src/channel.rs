@@ -26,7 +26,7 @@ const MESSAGE_BYTES_MAX: u32 = 16 << 20;
 /// Files beside a message.
 const FILES_MAX: usize = 2;
 
-/// What a helper is to do, the first message to it; the command's standard input comes beside it.
+/// What a helper is to do, the first message to it; files come beside it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     pub task: Task,
@@ -37,7 +37,11 @@ pub struct Order {
 /// What is run once all is set up.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Task {
+    /// Beside it: its standard input.
     Command { program: PathBuf, args: Vec<Vec<u8>>, env: Vec<(Vec<u8>, Vec<u8>)> },
+    /// Beside it: a socket for calls, and the shared file. Known to helpers that were built without WebAssembly too, so
+    /// that they can say so.
+    Wasm { memory_bytes: u64 },
 }
 
 /// What is set up before it.
@@ -60,6 +64,8 @@ pub struct Confinement {
     pub processes_file: Option<PathBuf>,
     /// Bytes of address space of each process; none where there is a cgroup.
     pub address_bytes: Option<u64>,
+    /// Bytes of memory of each process that it may write to, whether shared or not in use.
+    pub data_bytes: Option<u64>,
     pub cpu_seconds: u64,
     pub processes: u64,
     pub file_bytes: u64,

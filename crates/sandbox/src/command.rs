@@ -234,6 +234,7 @@ pub(crate) fn confinement(limits: &CommandLimits, policy: &Policy, groups: &Grou
         group_protections: groups.active(),
         processes_file: groups.processes_file(),
         address_bytes: (!groups.active().contains(Protection::Memory)).then_some(limits.memory_bytes),
+        data_bytes: None,
         cpu_seconds: limits.cpu_seconds,
         processes: limits.processes,
         file_bytes: limits.file_bytes,

@@ -46,6 +46,26 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// Something isn't a module that can be run.
+    #[cfg(feature = "wasm")]
+    #[error("not a WebAssembly kernel: {reason}")]
+    Module {
+        /// Why not.
+        reason: String,
+    },
+    /// A module failed.
+    #[cfg(feature = "wasm")]
+    #[error("a WebAssembly kernel: {what}: {reason}")]
+    Kernel {
+        /// In doing what.
+        what: String,
+        /// How.
+        reason: String,
+    },
+    /// A module was ended at a limit.
+    #[cfg(feature = "wasm")]
+    #[error("a WebAssembly kernel was ended: {0}")]
+    Ended(crate::Ended),
     /// The input of the command could not be read.
     #[error("the input of a command: {0}")]
     Input(#[source] io::Error),

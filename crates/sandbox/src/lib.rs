@@ -37,6 +37,8 @@ mod host;
 mod limits;
 mod policy;
 mod sys;
+#[cfg(feature = "wasm")]
+mod wasm;
 
 pub use command::{Command, Response};
 pub use error::{Error, Result};
@@ -44,3 +46,5 @@ pub use helper::{child_main, child_main_if_asked};
 pub use host::{Helper, Sandbox};
 pub use limits::{CommandLimits, Ended};
 pub use policy::{Policy, Protection, Protections};
+#[cfg(feature = "wasm")]
+pub use wasm::{Output, WasmLimits, WasmResponse, WasmRun};

@@ -1,6 +1,9 @@
 //! How much a command gets, and why it was ended when it wanted more.
 
-use std::time::Duration;
+use std::{
+    fmt::{self, Display, Formatter},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -67,4 +70,18 @@ pub enum Ended {
     Folder,
     /// Its caller no longer wanted it.
     Cancelled,
+}
+
+impl Display for Ended {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Ended::Deadline => "its time was over",
+            Ended::Memory => "it wanted more memory than it had",
+            Ended::Cpu => "its processor time was used up",
+            Ended::Output => "its output exceeded the limit",
+            Ended::FileSize => "a file exceeded the limit",
+            Ended::Folder => "its working folder exceeded the limit",
+            Ended::Cancelled => "it was no longer wanted",
+        })
+    }
 }

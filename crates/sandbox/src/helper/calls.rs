@@ -237,15 +237,68 @@ const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP) as u64;
 
-/// From now on no other calls, for ever, in this process and all that it makes.
-pub fn enforce() -> Result<(), String> {
-    let program = program().map_err(|error| error.to_string())?;
-    seccompiler::apply_filter(&program).map_err(|error| error.to_string())
+/// What the compiler and the runtime of modules need, once their process has all its files: memory, signals (a module that
+/// leaves its memory is noticed by one), and what it has open already.
+const CALLS_OF_MODULES: &[c_long] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_pread64,
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_membarrier,
+    libc::SYS_futex,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_clock_gettime,
+    libc::SYS_getrandom,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_tgkill,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Whose calls.
+#[derive(Clone, Copy, Debug)]
+pub enum Calls {
+    OfPrograms,
+    OfModules,
 }
 
-fn program() -> Result<BpfProgram, seccompiler::BackendError> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        CALLS.iter().chain(OLD_CALLS).map(|call| (*call, Vec::new())).collect();
+impl Calls {
+    /// From now on no other calls, for ever, in this process and all that it makes.
+    pub fn enforce(self) -> Result<(), String> {
+        let program = self.program().map_err(|error| error.to_string())?;
+        seccompiler::apply_filter(&program).map_err(|error| error.to_string())
+    }
+
+    fn program(self) -> Result<BpfProgram, seccompiler::BackendError> {
+        let here = TargetArch::try_from(std::env::consts::ARCH)?;
+        let denied = SeccompAction::Errno(libc::ENOSYS as u32);
+        // Calls with numbers of another architecture than this one end the process, which the filter does by itself.
+        SeccompFilter::new(self.rules()?, denied, SeccompAction::Allow, here)?.try_into()
+    }
+
+    fn rules(self) -> Result<Rules, seccompiler::BackendError> {
+        match self {
+            Calls::OfPrograms => rules_of_programs(),
+            Calls::OfModules => Ok(CALLS_OF_MODULES.iter().map(|call| (*call, Vec::new())).collect()),
+        }
+    }
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn rules_of_programs() -> Result<Rules, seccompiler::BackendError> {
+    let mut rules: Rules = CALLS.iter().chain(OLD_CALLS).map(|call| (*call, Vec::new())).collect();
     let mut only = |call, argument, length, is, value| {
         let condition = Condition::new(argument, length, is, value)?;
         rules.entry(call).or_default().push(SeccompRule::new(vec![condition])?);
@@ -266,8 +319,5 @@ fn program() -> Result<BpfProgram, seccompiler::BackendError> {
     ] {
         only(libc::SYS_ioctl, 1, Length::Dword, Is::Eq, request)?;
     }
-    // Else a rule of another architecture's numbers would have to be written: that one is killed by the filter itself.
-    let here = TargetArch::try_from(std::env::consts::ARCH)?;
-    let denied = SeccompAction::Errno(libc::ENOSYS as u32);
-    SeccompFilter::new(rules, denied, SeccompAction::Allow, here)?.try_into()
+    Ok(rules)
 }

@@ -89,7 +89,8 @@ pub fn confine(order: &Confinement, outside: &Outside) -> Result<Protections, Fa
         _ => Ok(()),
     });
     sys::reset_signals();
-    active.attempt(Protection::Calls, calls::enforce);
+    let calls = if order.program.is_some() { calls::Calls::OfPrograms } else { calls::Calls::OfModules };
+    active.attempt(Protection::Calls, || calls.enforce());
     match active.missing(order.required) {
         Some(failure) => Err(failure),
         None => Ok(active.active),
@@ -119,8 +120,10 @@ fn give_folder(order: &Confinement) -> Result<(), Failure> {
 
 /// What `setrlimit` knows, each for every process alone.
 fn limit_resources(order: &Confinement) -> io::Result<()> {
-    if let Some(bytes) = order.address_bytes {
-        sys::limit(libc::RLIMIT_AS, bytes, bytes)?;
+    for (resource, bytes) in [(libc::RLIMIT_AS, order.address_bytes), (libc::RLIMIT_DATA, order.data_bytes)] {
+        if let Some(bytes) = bytes {
+            sys::limit(resource, bytes, bytes)?;
+        }
     }
     // A second after the signal that says so comes the one that can't be ignored.
     sys::limit(libc::RLIMIT_CPU, order.cpu_seconds, order.cpu_seconds.saturating_add(1))?;

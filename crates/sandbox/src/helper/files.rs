@@ -38,7 +38,8 @@ impl Rules {
                 | AccessFs::IoctlDev);
         let mut rules = Rules(Vec::new());
         for (paths, access) in [(&SYSTEM[..], execute), (&PLAIN, read), (&SINKS, write)] {
-            for path in paths {
+            // What is no program needs no file at all.
+            for path in paths.iter().filter(|_| order.program.is_some()) {
                 // If it's there and can't be opened, the command can't open it either.
                 let _ = rules.add(Path::new(path), access);
             }

@@ -114,11 +114,21 @@ fn abandoned(pipe: &File) -> bool {
 
 /// The task: gives up all that it isn't to have, then is what was ordered.
 fn become_task(order: Order, mut files: Vec<OwnedFd>, starting: File, outside: &Outside) -> ! {
-    let failure = match confine(&order.confinement, outside) {
+    let result = match order.task {
+        Task::Wasm { .. } if cfg!(not(feature = "wasm")) => Err(Failure {
+            missing: None,
+            path: None,
+            what: "run a module: this helper was built without WebAssembly".to_string(),
+            errno: 0,
+        }),
+        _ => confine(&order.confinement, outside),
+    };
+    let failure = match result {
         Ok(active) => {
             say(&starting, &Said::Confined(active));
             match order.task {
                 Task::Command { program, args, env } => execute(&program, args, env, files.pop()),
+                Task::Wasm { memory_bytes } => run_module(memory_bytes, files, starting),
             }
         }
         Err(failure) => failure,
@@ -143,4 +153,20 @@ fn execute(program: &Path, args: Vec<Vec<u8>>, env: Variables, stdin: Option<Own
     }
     let error = command.exec();
     Failure::path("start", program, &error)
+}
+
+#[cfg(feature = "wasm")]
+fn run_module(memory_bytes: u64, files: Vec<OwnedFd>, starting: File) -> ! {
+    let Ok([socket, shared]) = <[OwnedFd; 2]>::try_from(files) else {
+        sys::exit(1);
+    };
+    // Tells that it has started.
+    drop(starting);
+    crate::wasm::work(socket, shared, memory_bytes);
+    sys::exit(0);
+}
+
+#[cfg(not(feature = "wasm"))]
+fn run_module(_: u64, _: Vec<OwnedFd>, _: File) -> ! {
+    unreachable!("refused before anything was given up")
 }
