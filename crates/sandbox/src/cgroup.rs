@@ -6,7 +6,10 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Once,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -36,6 +39,10 @@ impl Groups {
             None if beside.is_none() => parent_v1(controller),
             None => None,
         };
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            ["memory", "pids"].into_iter().filter_map(parent).for_each(|parent| remove_left(&parent))
+        });
         if wanted.contains(Protection::Memory) {
             let folder = parent("memory").and_then(|parent| groups.folder(parent.join(&name)));
             groups.memory = folder.filter(|folder| limit_memory(folder, groups.version, memory_bytes));
@@ -104,6 +111,19 @@ impl Drop for Groups {
                     _ => break,
                 }
             }
+        }
+    }
+}
+
+/// Removes what processes left here that were killed before they could: those of a process that is no more.
+fn remove_left(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let rest = name.to_str().and_then(|name| name.strip_prefix("inshore-"));
+        let pid = rest.and_then(|rest| rest.split_once('-')?.0.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            // Refused while anything is in it.
+            let _ = fs::remove_dir(entry.path());
         }
     }
 }

@@ -49,7 +49,7 @@ pub struct Command {
     /// Its arguments, without the program's name.
     pub args: Vec<OsString>,
     /// Where it works: a folder for this command alone, whose files it may read and write but not execute. Where we are
-    /// root, it's given to the policy's user.
+    /// root, it's given to the policy's user. What it leaves there is to be opened by [`crate::open_left`].
     pub folder: PathBuf,
     /// Files and folders that it may read, besides the system's programs and libraries (`/usr`, `/bin`, `/lib*`). They must
     /// be readable for the policy's user too.

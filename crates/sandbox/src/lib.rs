@@ -42,6 +42,7 @@ mod wasm;
 
 pub use command::{Command, Response};
 pub use error::{Error, Result};
+pub use folder::open_left;
 pub use helper::{child_main, child_main_if_asked};
 pub use host::{Helper, Sandbox};
 pub use limits::{CommandLimits, Ended};

@@ -12,6 +12,7 @@ use std::{
 
 use inshore_sandbox::{
     Command, CommandLimits, Ended, Error, Helper, Policy, Protection, Protections, Response, Result, Sandbox,
+    open_left,
 };
 
 const MIB: u64 = 1 << 20;
@@ -349,15 +350,15 @@ fn living(marker: &str) -> usize {
 
 /// Leaves a process that has forked twice, has its own session and ignores what can be ignored; it would write a file.
 const DAEMON: &str =
-    "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 1; touch alive' > /dev/null 2>&1 < /dev/null &); exit 0";
+    "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 2; touch alive' > /dev/null 2>&1 < /dev/null &); exit 0";
 
 fn daemon_lives(sandbox: &Sandbox) -> bool {
     let folder = folder();
     let start = Instant::now();
     let ran = run_with(sandbox, &shell(folder.path(), DAEMON), &limits(), "").unwrap();
     assert!(ran.response.success(), "{:?} {}", ran.response, ran.errors());
-    assert!(start.elapsed() < Duration::from_millis(900), "it was waited for: {:?}", start.elapsed());
-    thread::sleep(Duration::from_millis(1500));
+    assert!(start.elapsed() < Duration::from_millis(1900), "it was waited for: {:?}", start.elapsed());
+    thread::sleep(Duration::from_millis(2500));
     folder.path().join("alive").exists()
 }
 
@@ -412,8 +413,77 @@ fn a_user_without_rights_has_the_same_protections() {
 
 fn daemon_lives_in(sandbox: &Sandbox, folder: &Path) -> bool {
     run_with(sandbox, &shell(folder, DAEMON), &limits(), "").unwrap();
-    thread::sleep(Duration::from_millis(1500));
+    thread::sleep(Duration::from_millis(2500));
     folder.join("alive").exists()
+}
+
+#[test]
+fn attack_by_dying() {
+    // Not an attack of the command's: the process that started it is killed meanwhile.
+    let Some(folder) = std::env::var_os(ATTACK) else { return };
+    let command = shell(Path::new(&folder), "touch started; sleep 2; touch alive");
+    let _ = run_with(&Sandbox::new(helper(), lenient()), &command, &limits(), "");
+}
+
+#[test]
+fn a_command_ends_with_whoever_started_it() {
+    let folder = folder();
+    let mut starter = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "attack_by_dying"])
+        .env(ATTACK, folder.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while !folder.path().join("started").exists() {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        thread::sleep(Duration::from_millis(5));
+    }
+    starter.kill().unwrap();
+    starter.wait().unwrap();
+    thread::sleep(Duration::from_millis(2500));
+    assert!(!folder.path().join("alive").exists());
+    // What it could not remove is removed by the next one.
+    let again = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "awk_sort_and_python_work"])
+        .stdout(std::process::Stdio::null())
+        .status();
+    assert!(again.unwrap().success());
+    assert_eq!(groups(starter.id()), [] as [PathBuf; 0]);
+}
+
+/// Groups of a process.
+fn groups(of: u32) -> Vec<PathBuf> {
+    let prefix = format!("inshore-{of}-");
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                found.push(entry.path());
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn links_and_pipes_that_a_command_left_are_not_followed() {
+    let folder = folder();
+    let left =
+        "echo x > plain; mkdir sub; echo y > sub/plain; ln -s /etc/passwd link; ln -s /etc up; mkfifo pipe";
+    let ran =
+        run_with(&Sandbox::new(helper(), lenient()), &shell(folder.path(), left), &limits(), "").unwrap();
+    assert!(ran.response.success(), "{}", ran.errors());
+    let open = |name: &str| open_left(folder.path(), Path::new(name));
+    for (name, content) in [("plain", "x\n"), ("sub/plain", "y\n")] {
+        assert_eq!(io::read_to_string(open(name).unwrap()).unwrap(), content);
+    }
+    for name in ["link", "up/passwd", "pipe", "sub", "../x", "/etc/passwd", "missing"] {
+        assert!(matches!(open(name), Err(Error::Path { .. })), "{name}");
+    }
 }
 
 #[test]
@@ -572,28 +642,12 @@ fn groups_are_removed() {
         return;
     }
     // Those of other tests of this process may be there, but none for good.
-    let prefix = format!("inshore-{}-", std::process::id());
-    let left = || {
-        let mut left = Vec::new();
-        let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                if entry.file_name().to_string_lossy().starts_with(&prefix) {
-                    left.push(entry.path());
-                }
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    folders.push(entry.path());
-                }
-            }
-        }
-        left
-    };
-    let before = left();
+    let before = groups(std::process::id());
     for _ in 0..300 {
         if before.iter().all(|path| !path.exists()) {
             return;
         }
         thread::sleep(Duration::from_millis(100));
     }
-    panic!("{:?}", left());
+    panic!("{before:?}");
 }

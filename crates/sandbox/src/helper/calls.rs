@@ -55,7 +55,6 @@ const CALLS: &[c_long] = &[
     libc::SYS_flock,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
-    libc::SYS_sync_file_range,
     libc::SYS_ftruncate,
     libc::SYS_truncate,
     libc::SYS_fallocate,
@@ -153,8 +152,6 @@ const CALLS: &[c_long] = &[
     libc::SYS_sched_get_priority_max,
     libc::SYS_sched_get_priority_min,
     libc::SYS_getcpu,
-    libc::SYS_getrlimit,
-    libc::SYS_setrlimit,
     libc::SYS_getrusage,
     // Signals.
     libc::SYS_rt_sigaction,
@@ -184,9 +181,12 @@ const CALLS: &[c_long] = &[
     libc::SYS_getrandom,
 ];
 
-/// Older forms of the above.
+/// Older forms of the above, and what libc names on this architecture only.
 #[cfg(target_arch = "x86_64")]
 const OLD_CALLS: &[c_long] = &[
+    libc::SYS_sync_file_range,
+    libc::SYS_getrlimit,
+    libc::SYS_setrlimit,
     libc::SYS_open,
     libc::SYS_creat,
     libc::SYS_stat,
@@ -225,8 +225,9 @@ const OLD_CALLS: &[c_long] = &[
     libc::SYS_time,
     libc::SYS_arch_prctl,
 ];
+/// `renameat`, `sync_file_range`, `getrlimit` and `setrlimit`, of the numbers that newer architectures share.
 #[cfg(not(target_arch = "x86_64"))]
-const OLD_CALLS: &[c_long] = &[libc::SYS_renameat];
+const OLD_CALLS: &[c_long] = &[38, 84, 163, 164];
 
 /// New namespaces, which `clone` makes as `unshare` does.
 const NAMESPACES: u64 = (libc::CLONE_NEWUSER

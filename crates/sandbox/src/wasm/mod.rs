@@ -25,7 +25,7 @@
 //! | `hash64(ptr: i32, len: i32, seed: i64) -> i64` | XXH64 |
 //! | `log(ptr: i32, len: i32)` | a line for [`WasmResponse::log`], of which the last 8 KiB are kept |
 //!
-//! Pointers and lengths are unsigned; one that leads out of the memory ends the run with an error. SIMD of 128 bits is on;
+//! `inshore_init` may not emit. Pointers and lengths are unsigned; one that leads out of the memory ends the run with an error. SIMD of 128 bits is on;
 //! threads, more than one memory, memories of 64 bits, and instructions whose results differ between machines are off.
 //!
 //! # How it's contained
@@ -39,6 +39,10 @@
 //! The module's process reads it straight into the module's memory, so each byte is copied twice. That the file is never
 //! mapped means that nothing which the other process does to it can crash ours. Results come back over a socket, framed,
 //! gathered to 64 KiB.
+//!
+//! Measured on two shared, busy cores with blocks of 1 MiB: 2.6 GB/s and 9.9 GB for each second of the module's process if the
+//! module does nothing, 2.1 and 7.0 if it counts lines with SIMD; half of that with blocks of 64 KiB, for each of which the
+//! processes wake each other, or of 4 MiB, which no longer stay in a core's cache.
 //!
 //! `memmem` and `hash64` are the host's since compiled modules do these at 21 % of the native rate (95 % for a hash), and
 //! copying a block in costs 10 to 40 % of the time for the simplest kernels.
