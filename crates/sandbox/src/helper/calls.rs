@@ -1,0 +1,324 @@
+//! Which system calls a task may make: a list for seccomp.
+//!
+//! A list of what is allowed, not of what isn't: a kernel adds calls every year, and has the same ones twice (the x32 calls
+//! of an x86-64 kernel have numbers of their own, past which a list of forbidden ones is easily led). What isn't listed
+//! fails with ENOSYS rather than EPERM: programs probe for calls that a kernel may lack and go on without them, and the C
+//! library makes threads by the old `clone` where `clone3`, whose flags a filter can't see, is missing.
+//!
+//! The list holds what `sh`, the core utilities, `grep`, `awk`, `sort`, `perl` and `python3` need for files, memory, time,
+//! processes and threads. Left out on purpose: sockets of every family, namespaces (`unshare`, `setns`, those of `clone`) and
+//! mounts, `ptrace` and `process_vm_*`, `bpf`, `perf_event_open`, `io_uring_*`, `userfaultfd`, keys, `kexec_*` and modules,
+//! `memfd_create` and `execveat` (programs that are in no file), System V IPC and message queues, `seccomp`, `personality`,
+//! users and groups, clocks, `open_by_handle_at`, `fanotify_*`, real-time scheduling, `chroot`.
+
+use std::collections::BTreeMap;
+
+use libc::c_long;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Is, SeccompCondition as Condition,
+    SeccompFilter, SeccompRule, TargetArch,
+};
+
+/// On every architecture.
+const CALLS: &[c_long] = &[
+    // Files.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_statfs,
+    libc::SYS_fstatfs,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_getcwd,
+    libc::SYS_chdir,
+    libc::SYS_fchdir,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_flock,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_ftruncate,
+    libc::SYS_truncate,
+    libc::SYS_fallocate,
+    libc::SYS_fadvise64,
+    libc::SYS_readahead,
+    libc::SYS_copy_file_range,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_tee,
+    libc::SYS_vmsplice,
+    libc::SYS_pipe2,
+    libc::SYS_mkdirat,
+    libc::SYS_unlinkat,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+    libc::SYS_renameat2,
+    libc::SYS_mknodat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_umask,
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_fgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_inotify_init1,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_inotify_rm_watch,
+    // Waiting.
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_signalfd4,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_timerfd_gettime,
+    // Memory.
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_msync,
+    libc::SYS_mincore,
+    libc::SYS_membarrier,
+    libc::SYS_get_mempolicy,
+    // Processes and threads.
+    libc::SYS_execve,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_kill,
+    libc::SYS_tgkill,
+    libc::SYS_tkill,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_get_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_rseq,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_getpgid,
+    libc::SYS_setpgid,
+    libc::SYS_getsid,
+    libc::SYS_setsid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getresuid,
+    libc::SYS_getresgid,
+    libc::SYS_getgroups,
+    libc::SYS_capget,
+    libc::SYS_prctl,
+    libc::SYS_setpriority,
+    libc::SYS_getpriority,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_sched_get_priority_max,
+    libc::SYS_sched_get_priority_min,
+    libc::SYS_getcpu,
+    libc::SYS_getrusage,
+    // Signals.
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigpending,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    // Time, and what the system is.
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_times,
+    libc::SYS_getitimer,
+    libc::SYS_setitimer,
+    libc::SYS_timer_create,
+    libc::SYS_timer_settime,
+    libc::SYS_timer_gettime,
+    libc::SYS_timer_getoverrun,
+    libc::SYS_timer_delete,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_getrandom,
+];
+
+/// Older forms of the above, and what libc names on this architecture only.
+#[cfg(target_arch = "x86_64")]
+const OLD_CALLS: &[c_long] = &[
+    libc::SYS_sync_file_range,
+    libc::SYS_getrlimit,
+    libc::SYS_setrlimit,
+    libc::SYS_open,
+    libc::SYS_creat,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_getdents,
+    libc::SYS_dup2,
+    libc::SYS_pipe,
+    libc::SYS_mkdir,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_link,
+    libc::SYS_symlink,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_mknod,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+    libc::SYS_inotify_init,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_wait,
+    libc::SYS_eventfd,
+    libc::SYS_signalfd,
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_getpgrp,
+    libc::SYS_alarm,
+    libc::SYS_pause,
+    libc::SYS_time,
+    libc::SYS_arch_prctl,
+];
+/// `renameat`, `sync_file_range`, `getrlimit` and `setrlimit`, of the numbers that newer architectures share.
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_CALLS: &[c_long] = &[38, 84, 163, 164];
+
+/// New namespaces, which `clone` makes as `unshare` does.
+const NAMESPACES: u64 = (libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP) as u64;
+
+/// What the compiler and the runtime of modules need, once their process has all its files: memory, signals (a module that
+/// leaves its memory is noticed by one), and what it has open already.
+const CALLS_OF_MODULES: &[c_long] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_pread64,
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_membarrier,
+    libc::SYS_futex,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_clock_gettime,
+    libc::SYS_getrandom,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_tgkill,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Whose calls.
+#[derive(Clone, Copy, Debug)]
+pub enum Calls {
+    OfPrograms,
+    OfModules,
+}
+
+impl Calls {
+    /// From now on no other calls, for ever, in this process and all that it makes.
+    pub fn enforce(self) -> Result<(), String> {
+        let program = self.program().map_err(|error| error.to_string())?;
+        seccompiler::apply_filter(&program).map_err(|error| error.to_string())
+    }
+
+    fn program(self) -> Result<BpfProgram, seccompiler::BackendError> {
+        let here = TargetArch::try_from(std::env::consts::ARCH)?;
+        let denied = SeccompAction::Errno(libc::ENOSYS as u32);
+        // Calls with numbers of another architecture than this one end the process, which the filter does by itself.
+        SeccompFilter::new(self.rules()?, denied, SeccompAction::Allow, here)?.try_into()
+    }
+
+    fn rules(self) -> Result<Rules, seccompiler::BackendError> {
+        match self {
+            Calls::OfPrograms => rules_of_programs(),
+            Calls::OfModules => Ok(CALLS_OF_MODULES.iter().map(|call| (*call, Vec::new())).collect()),
+        }
+    }
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn rules_of_programs() -> Result<Rules, seccompiler::BackendError> {
+    let mut rules: Rules = CALLS.iter().chain(OLD_CALLS).map(|call| (*call, Vec::new())).collect();
+    let mut only = |call, argument, length, is, value| {
+        let condition = Condition::new(argument, length, is, value)?;
+        rules.entry(call).or_default().push(SeccompRule::new(vec![condition])?);
+        Ok(())
+    };
+    only(libc::SYS_clone, 0, Length::Qword, Is::MaskedEq(NAMESPACES), 0)?;
+    // Limits of itself alone.
+    only(libc::SYS_prlimit64, 0, Length::Dword, Is::Eq, 0)?;
+    // Terminals, pipes and files: not what types into a terminal as its user would, nor anything of a device.
+    for request in [
+        libc::TCGETS,
+        libc::TIOCGWINSZ,
+        libc::TIOCGPGRP,
+        libc::FIONREAD,
+        libc::FIOCLEX,
+        libc::FIONCLEX,
+        libc::FIONBIO,
+    ] {
+        only(libc::SYS_ioctl, 1, Length::Dword, Is::Eq, request)?;
+    }
+    Ok(rules)
+}

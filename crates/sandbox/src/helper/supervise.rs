@@ -1,0 +1,182 @@
+//! The helper's part: namespaces, the deadline, and the end of everything.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    pipe::{PipeFlags, pipe_with},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+
+use super::{confine::Outside, init};
+use crate::{
+    Ended, Protection,
+    channel::{Confinement, Failure, Order, Report},
+    sys::{self, Forked, Waited},
+};
+
+/// Does what was ordered, to its end or until the other side of the socket wants no more of it or is gone.
+pub fn supervise(
+    socket: &mut Option<UnixStream>,
+    order: Order,
+    files: Vec<OwnedFd>,
+) -> Result<Report, Failure> {
+    let system = |what| move |error: io::Error| Failure::system(what, &error);
+    let wall = Duration::from_micros(order.wall_us);
+    let end_all = order.confinement.wanted.contains(Protection::Descendants);
+    let processes_file = order.confinement.processes_file.clone();
+    let outside = enter_namespaces(&order.confinement);
+    sys::adopt_orphans().map_err(system("adopt orphans"))?;
+    let (said, say) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| system("make a pipe")(error.into()))?;
+    let start = Instant::now();
+    // SAFETY: a helper has one thread: that was looked at, and no code here starts another.
+    let pid = match unsafe { sys::fork() }.map_err(system("fork"))? {
+        Forked::Child => {
+            drop((said, socket.take()));
+            init::run(order, files, File::from(say), outside);
+        }
+        Forked::Parent(pid) => pid,
+    };
+    drop((files, say));
+    let socket = socket.as_ref().expect("closed in the child only");
+    let ended = until_end(socket, pid, start, wall).map_err(system("wait for a task"))?;
+    if end_all && let Some(file) = processes_file {
+        // No more forks: where there is no namespace, killing one by one then comes to an end.
+        let _ = fs::write(file, "0");
+    }
+    sys::kill(pid);
+    let mut used = Used::default();
+    used.wait(pid).map_err(system("wait for a task"))?;
+    let wall_us = start.elapsed().as_micros() as u64;
+    if end_all {
+        used.end_descendants().map_err(system("end what a task left"))?;
+    }
+    let mut text = String::new();
+    File::from(said).read_to_string(&mut text).map_err(system("read what came of a task"))?;
+    let outcome = init::Outcome::parse(&text)?;
+    Ok(Report {
+        status: outcome.status,
+        ended,
+        wall_us,
+        user_us: used.user_us,
+        system_us: used.system_us,
+        resident_bytes_max: used.resident_bytes_max,
+        active: outcome.active,
+    })
+}
+
+/// New namespaces for the processes forked from now on, as wanted and possible: the network's, those of System V IPC and of
+/// the host's name, and that of processes. Without root that takes a user namespace.
+fn enter_namespaces(confinement: &Confinement) -> Outside {
+    let wants = |one, flag| if confinement.wanted.contains(one) { flag } else { 0 };
+    let root = sys::user() == 0;
+    let flags = wants(Protection::Descendants, libc::CLONE_NEWPID)
+        | wants(Protection::Network, libc::CLONE_NEWNET)
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS;
+    let user = if root { 0 } else { libc::CLONE_NEWUSER };
+    let (own_user, own_group) = (sys::user(), sys::group());
+    let result = sys::unshare(flags | user);
+    if result.is_ok() && !root {
+        // Without these, files that we make belong to nobody; all else holds.
+        let _ = map_user(own_user, own_group);
+    }
+    Outside { root, namespaces: result.map_err(|error| error.to_string()) }
+}
+
+/// In a user namespace that we just entered: the same user and group as outside, and no other.
+pub fn map_user(user: u32, group: u32) -> io::Result<()> {
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
+}
+
+/// Waits for the end of a process, the deadline, or the socket (nothing more is said there but that it's enough).
+fn until_end(socket: &UnixStream, pid: i32, start: Instant, wall: Duration) -> io::Result<Option<Ended>> {
+    let process = pidfd_open(Pid::from_raw(pid).expect("of a child"), PidfdFlags::empty())?;
+    loop {
+        let Some(left) = wall.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) else {
+            return Ok(Some(Ended::Deadline));
+        };
+        let left = Timespec { tv_sec: left.as_secs().min(3600) as i64, tv_nsec: left.subsec_nanos().into() };
+        let mut files =
+            [PollFd::new(&process, PollFlags::IN), PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+        match poll(&mut files, Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !files[0].revents().is_empty() {
+            return Ok(None);
+        }
+        if !files[1].revents().is_empty() {
+            return Ok(Some(Ended::Cancelled));
+        }
+    }
+}
+
+/// What all processes used.
+#[derive(Default)]
+struct Used {
+    user_us: u64,
+    system_us: u64,
+    resident_bytes_max: u64,
+}
+
+impl Used {
+    fn add(&mut self, waited: &Waited) {
+        self.user_us += waited.user_us;
+        self.system_us += waited.system_us;
+        self.resident_bytes_max = self.resident_bytes_max.max(waited.resident_bytes_max);
+    }
+
+    fn wait(&mut self, pid: i32) -> io::Result<()> {
+        if let Some(waited) = sys::wait(pid, true)? {
+            self.add(&waited);
+        }
+        Ok(())
+    }
+
+    /// Kills our children until there are none: those of a child that ends become ours. With a namespace there are none to
+    /// begin with. One that forks without end while it dies is outrun only because a scan is faster than a fork; where there
+    /// is a cgroup it can't fork at all.
+    fn end_descendants(&mut self) -> io::Result<()> {
+        loop {
+            match sys::wait(-1, false) {
+                Ok(Some(waited)) => self.add(&waited),
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(()),
+                Err(error) => return Err(error),
+                Ok(None) => {
+                    for child in children()? {
+                        sys::kill(child);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Our children.
+fn children() -> io::Result<Vec<i32>> {
+    let own = std::process::id();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        // "pid (name) state parent ...", and a name may hold anything.
+        let parent = text.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
+        if parent.is_some_and(|parent| parent == own.to_string()) {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}

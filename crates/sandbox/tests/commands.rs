@@ -1,0 +1,653 @@
+//! Commands that do what they should, and commands that do what they shouldn't. An attack on a protection is made twice: with
+//! that protection, where it's contained, and without, where it succeeds: else it would show nothing.
+
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use inshore_sandbox::{
+    Command, CommandLimits, Ended, Error, Helper, Policy, Protection, Protections, Response, Result, Sandbox,
+    open_left,
+};
+
+const MIB: u64 = 1 << 20;
+
+fn helper() -> Helper {
+    Helper::at(env!("CARGO_BIN_EXE_inshore-sandbox-helper"))
+}
+
+/// A helper that is started by another program, which takes rights from it first.
+fn weaker_helper(words: &[&str]) -> Helper {
+    let own = [env!("CARGO_BIN_EXE_inshore-sandbox-helper"), "serve"];
+    Helper::at("/usr/bin/setpriv").with_args(words.iter().chain(&own))
+}
+
+/// With everything that this machine allows, and nothing insisted on.
+fn lenient() -> Policy {
+    Policy { required: Protections::NONE, ..Policy::default() }
+}
+
+/// A folder that the user of commands can get at.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+/// Short, so that a test that fails does so soon.
+fn limits() -> CommandLimits {
+    CommandLimits { wall: Duration::from_secs(20), ..CommandLimits::default() }
+}
+
+struct Ran {
+    response: Response,
+    output: String,
+}
+
+impl Ran {
+    fn errors(&self) -> String {
+        String::from_utf8_lossy(&self.response.errors).into_owned()
+    }
+}
+
+fn run_with(sandbox: &Sandbox, command: &Command, limits: &CommandLimits, input: &str) -> Result<Ran> {
+    let mut output = Vec::new();
+    let take = |bytes: &[u8]| {
+        output.extend_from_slice(bytes);
+        Ok(())
+    };
+    let response = sandbox.run(command, limits, input.as_bytes(), take, &|| false)?;
+    Ok(Ran { response, output: String::from_utf8_lossy(&output).into_owned() })
+}
+
+fn shell(folder: &Path, script: &str) -> Command {
+    Command::new("/bin/sh", folder).args(["-c", script])
+}
+
+/// Runs a script in a folder of its own.
+fn script(policy: Policy, limits: &CommandLimits, script: &str) -> Ran {
+    let folder = folder();
+    run_with(&Sandbox::new(helper(), policy), &shell(folder.path(), script), limits, "").unwrap()
+}
+
+/// Whether a protection can be had here; says so if not.
+fn available(one: Protection) -> bool {
+    let active = script(lenient(), &limits(), ":").response.active;
+    if !active.contains(one) {
+        println!("skipped: the protection '{one}' can't be had here");
+    }
+    active.contains(one)
+}
+
+fn without(one: Protection) -> Policy {
+    Policy { wanted: Protections::ALL.without(one), ..lenient() }
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|data| std::os::unix::fs::MetadataExt::uid(&data) == 0)
+}
+
+fn has_setpriv() -> bool {
+    let has = is_root() && Path::new("/usr/bin/setpriv").exists();
+    if !has {
+        println!("skipped: needs root and setpriv");
+    }
+    has
+}
+
+/// Tells a test that it is the attack.
+const ATTACK: &str = "INSHORE_TEST_ATTACK";
+
+/// This test binary where everyone may execute it: some attacks are tests of it, which otherwise do nothing.
+fn own_attack(folder: &Path, name: &str) -> Command {
+    let place = folder.join("bin");
+    fs::create_dir(&place).unwrap();
+    fs::copy(std::env::current_exe().unwrap(), place.join("attack")).unwrap();
+    let work = folder.join("work");
+    fs::create_dir(&work).unwrap();
+    let mut command =
+        Command::new(place.join("attack"), work).args(["--exact", name, "--nocapture", "--test-threads=1"]);
+    command.env.push((ATTACK.into(), "1".into()));
+    command
+}
+
+#[test]
+fn a_pipeline_counts_the_lines_of_its_input() {
+    let folder = folder();
+    let sandbox = Sandbox::new(helper(), lenient());
+    let input = "ax\nb\nxx\n".repeat(100_000);
+    let ran = run_with(&sandbox, &shell(folder.path(), "grep x | wc -l"), &limits(), &input).unwrap();
+    assert_eq!(ran.output.trim(), "200000", "{:?} {}", ran.response, ran.errors());
+    assert!(ran.response.success());
+    assert_eq!(ran.response.output_bytes, ran.output.len() as u64);
+    assert!(ran.response.memory_bytes_max > 0);
+    println!("{:?}", ran.response);
+}
+
+#[test]
+fn files_are_read_and_written_where_that_was_allowed() {
+    let (folder, data) = (folder(), folder());
+    let (input, output) = (data.path().join("in"), data.path().join("out"));
+    fs::write(&input, "b\na\n").unwrap();
+    fs::write(&output, "").unwrap();
+    fs::set_permissions(&output, fs::Permissions::from_mode(0o666)).unwrap();
+    let script = format!("sort {} > own && cat own > {}", input.display(), output.display());
+    let command = shell(folder.path(), &script).readable(&input).writable(&output);
+    let ran = run_with(&Sandbox::new(helper(), lenient()), &command, &limits(), "").unwrap();
+    assert!(ran.response.success(), "{:?} {}", ran.response, ran.errors());
+    assert_eq!(fs::read_to_string(output).unwrap(), "a\nb\n");
+    assert_eq!(fs::read_to_string(folder.path().join("own")).unwrap(), "a\nb\n");
+}
+
+#[test]
+fn awk_sort_and_python_work() {
+    let ran =
+        script(lenient(), &limits(), "seq 9 | awk '{print $1 * $1}' | sort -n --parallel=2 | tail -n 1");
+    assert_eq!(ran.output, "81\n", "{}", ran.errors());
+    if !Path::new("/usr/bin/python3").exists() {
+        println!("skipped: no /usr/bin/python3");
+        return;
+    }
+    let code = "import subprocess, threading; t = threading.Thread(target=print, args=[1]); t.start(); t.join(); \
+        print(subprocess.run(['echo', '2'], capture_output=True).stdout)";
+    let folder = folder();
+    let command = Command::new("/usr/bin/python3", folder.path()).args(["-c", code]);
+    let ran = run_with(&Sandbox::new(helper(), lenient()), &command, &limits(), "").unwrap();
+    assert_eq!(ran.output, "1\nb'2\\n'\n", "{}", ran.errors());
+}
+
+#[test]
+fn status_and_errors_come_back() {
+    let ran = script(lenient(), &limits(), "echo why >&2; exit 3");
+    assert_eq!((ran.response.code, ran.errors().as_str()), (Some(3), "why\n"));
+    let ran = script(lenient(), &limits(), "kill -SEGV $$");
+    assert_eq!((ran.response.code, ran.response.signal), (None, Some(11)));
+    assert_eq!(ran.response.ended, None);
+}
+
+#[test]
+fn a_missing_program_is_an_error_that_names_it() {
+    let folder = folder();
+    let sandbox = Sandbox::new(helper(), lenient());
+    for program in ["/no/such/program", "no-path"] {
+        match run_with(&sandbox, &Command::new(program, folder.path()), &limits(), "") {
+            Err(Error::Path { path, .. }) => assert_eq!(path, PathBuf::from(program)),
+            other => panic!("{:?}", other.map(|ran| ran.response)),
+        }
+    }
+    // There, but not to be executed.
+    let plain = folder.path().join("plain");
+    fs::write(&plain, "").unwrap();
+    assert!(matches!(
+        run_with(&sandbox, &Command::new(&plain, folder.path()), &limits(), ""),
+        Err(Error::Path { .. })
+    ));
+    let missing = shell(folder.path(), ":").readable("/no/such/file");
+    assert!(matches!(run_with(&sandbox, &missing, &limits(), ""), Err(Error::Path { .. })));
+}
+
+#[test]
+fn a_program_that_is_no_helper_is_refused_by_name() {
+    let folder = folder();
+    let sandbox = Sandbox::new(Helper::at("/bin/true"), lenient());
+    match run_with(&sandbox, &shell(folder.path(), ":"), &limits(), "") {
+        Err(Error::Helper { program, .. }) => assert_eq!(program, PathBuf::from("/bin/true")),
+        other => panic!("{:?}", other.map(|ran| ran.response)),
+    }
+}
+
+#[test]
+fn a_required_protection_that_is_missing_is_refused_by_name() {
+    for one in Protection::ALL {
+        let policy = Policy { required: Protections::NONE.with(one), ..without(one) };
+        let folder = folder();
+        let command = shell(folder.path(), "touch ran");
+        match run_with(&Sandbox::new(helper(), policy), &command, &limits(), "") {
+            Err(Error::Missing { protection, .. }) => assert_eq!(protection, one),
+            other => panic!("{one}: {:?}", other.map(|ran| ran.response)),
+        }
+        assert!(!folder.path().join("ran").exists());
+    }
+}
+
+#[test]
+fn other_files_are_neither_read_nor_written_nor_executed() {
+    if !available(Protection::Files) {
+        return;
+    }
+    let other = folder();
+    let secret = other.path().join("secret");
+    fs::write(&secret, "secret\n").unwrap();
+    fs::set_permissions(other.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o666)).unwrap();
+    let (path, folder) = (secret.display(), other.path().display());
+    let attacks = [
+        format!("cat {path}"),
+        format!("echo x >> {path}"),
+        format!("truncate -s 1 {path}"),
+        format!("ls {folder}"),
+        format!("touch {folder}/new"),
+        format!("ln {path} here"),
+        "cp /bin/true mine && ./mine".to_string(),
+        "cat /proc/self/mounts".to_string(),
+    ];
+    for attack in attacks {
+        let ran = script(lenient(), &limits(), &attack);
+        assert!(!ran.response.success() && ran.output.is_empty(), "{attack}: {:?}", ran.response);
+        if attack.starts_with("ln ") {
+            // Between two file systems it fails anyway.
+            continue;
+        }
+        let ran = script(without(Protection::Files), &limits(), &attack);
+        assert!(ran.response.success(), "without: {attack}: {}", ran.errors());
+    }
+}
+
+/// What tells that the sockets could be made.
+const SOCKETS: &str = "made all sockets";
+
+#[test]
+fn attack_sockets() {
+    use std::{net, os::unix::net as local};
+    if std::env::var_os(ATTACK).is_none() {
+        return;
+    }
+    net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    net::TcpListener::bind("127.0.0.1:0").unwrap();
+    local::UnixStream::pair().unwrap();
+    println!("{SOCKETS}");
+}
+
+#[test]
+fn no_socket_can_be_opened() {
+    if !available(Protection::Calls) {
+        return;
+    }
+    let attack = |policy| {
+        let folder = folder();
+        let command = own_attack(folder.path(), "attack_sockets");
+        run_with(&Sandbox::new(helper(), policy), &command, &limits(), "").unwrap()
+    };
+    let ran = attack(lenient());
+    assert!(!ran.output.contains(SOCKETS) && !ran.response.success(), "{}", ran.output);
+    assert!(
+        (ran.output.clone() + &ran.errors()).contains("not implemented"),
+        "{}{}",
+        ran.output,
+        ran.errors()
+    );
+    let all = [Protection::Calls, Protection::Files, Protection::Network];
+    let wanted = all.into_iter().fold(Protections::ALL, Protections::without);
+    let ran = attack(Policy { wanted, ..lenient() });
+    assert!(ran.output.contains(SOCKETS), "without: {}{}", ran.output, ran.errors());
+    // The network's namespace by itself: there are sockets, and nothing that they could reach.
+    let wanted = Protections::ALL.without(Protection::Calls);
+    let ran = attack(Policy { wanted, ..lenient() });
+    assert!(!ran.output.contains(SOCKETS), "{}", ran.output);
+}
+
+#[test]
+fn new_namespaces_and_tracing_are_refused() {
+    if !available(Protection::Calls) || !available(Protection::User) {
+        return;
+    }
+    let attack = "unshare --user true";
+    assert!(!script(lenient(), &limits(), attack).response.success());
+    assert!(script(without(Protection::Calls), &limits(), attack).response.success());
+}
+
+#[test]
+fn the_user_has_no_rights() {
+    if !is_root() {
+        println!("skipped: not root");
+        return;
+    }
+    assert_eq!(script(lenient(), &limits(), "id -u; id -g; id -G").output, "65534\n65534\n65534\n");
+    // Root by name, for want of the protection, but without what makes it one.
+    let ran = script(without(Protection::User), &limits(), "id -u; chroot / true");
+    assert!(ran.output == "0\n" && !ran.response.success(), "{:?}", ran.response);
+}
+
+#[test]
+fn processes_are_limited() {
+    if !available(Protection::Processes) {
+        return;
+    }
+    let limits = CommandLimits { processes: 16, ..limits() };
+    let attack = "i=0; while [ $i -lt 64 ]; do sleep 9 & i=$((i+1)); done; echo $i";
+    let ran = script(lenient(), &limits, attack);
+    assert!(!ran.response.success() && ran.errors().contains("fork"), "{}", ran.errors());
+    let ran = script(without(Protection::Processes), &limits, attack);
+    assert_eq!(ran.output, "64\n", "without: {}", ran.errors());
+}
+
+#[test]
+fn a_fork_bomb_is_contained_and_gone_at_the_deadline() {
+    if !available(Protection::Processes) || !available(Protection::Descendants) {
+        return;
+    }
+    let limits = CommandLimits { processes: 32, wall: Duration::from_millis(700), ..limits() };
+    let (start, folder) = (Instant::now(), folder());
+    let bomb = "f() { f | f & }; f; while :; do sleep 1; done";
+    let command = shell(folder.path(), &format!("marker=bomb{}; {bomb}", std::process::id()));
+    let ran = run_with(&Sandbox::new(helper(), lenient()), &command, &limits, "").unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(matches!(ran.response.ended, Some(Ended::Deadline)) || !ran.response.success());
+    assert_eq!(living(&format!("bomb{}", std::process::id())), 0);
+}
+
+/// Processes whose command line holds this.
+fn living(marker: &str) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.filter(|line| String::from_utf8_lossy(line).contains(marker)).count()
+}
+
+/// Leaves a process that has forked twice, has its own session and ignores what can be ignored; it would write a file.
+const DAEMON: &str =
+    "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 2; touch alive' > /dev/null 2>&1 < /dev/null &); exit 0";
+
+fn daemon_lives(sandbox: &Sandbox) -> bool {
+    let folder = folder();
+    let start = Instant::now();
+    let ran = run_with(sandbox, &shell(folder.path(), DAEMON), &limits(), "").unwrap();
+    assert!(ran.response.success(), "{:?} {}", ran.response, ran.errors());
+    assert!(start.elapsed() < Duration::from_millis(1900), "it was waited for: {:?}", start.elapsed());
+    thread::sleep(Duration::from_millis(2500));
+    folder.path().join("alive").exists()
+}
+
+#[test]
+fn nothing_outlives_a_command() {
+    if !available(Protection::Descendants) {
+        return;
+    }
+    assert!(!daemon_lives(&Sandbox::new(helper(), lenient())));
+    // Nor in a group, which could not be removed while it lives.
+    let wanted = Protections::NONE.with(Protection::Files).with(Protection::Calls).with(Protection::User);
+    assert!(daemon_lives(&Sandbox::new(helper(), Policy { wanted, ..lenient() })));
+}
+
+#[test]
+fn nothing_outlives_a_command_where_there_are_no_namespaces() {
+    if !has_setpriv() {
+        return;
+    }
+    let sandbox = Sandbox::new(weaker_helper(&["--bounding-set", "-sys_admin"]), lenient());
+    assert!(!daemon_lives(&sandbox));
+    let folder = folder();
+    let limits = CommandLimits { processes: 32, wall: Duration::from_millis(700), ..limits() };
+    let marker = format!("scan{}", std::process::id());
+    let command =
+        shell(folder.path(), &format!("marker={marker}; f() {{ f | f & }}; f; while :; do sleep 1; done"));
+    let ran = run_with(&sandbox, &command, &limits, "").unwrap();
+    assert!(!ran.response.active.contains(Protection::Network), "{}", ran.response.active);
+    assert!(ran.response.active.contains(Protection::Descendants), "{}", ran.response.active);
+    assert_eq!(living(&marker), 0);
+}
+
+#[test]
+fn a_user_without_rights_has_the_same_protections() {
+    if !has_setpriv() {
+        return;
+    }
+    let helper = weaker_helper(&["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+    let folder = folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let command = shell(folder.path(), "i=0; while [ $i -lt 64 ]; do sleep 9 & i=$((i+1)); done; echo $i");
+    let limits = CommandLimits { processes: 16, ..limits() };
+    let ran = run_with(&Sandbox::new(helper.clone(), lenient()), &command, &limits, "").unwrap();
+    if !ran.response.active.contains(Protection::Network) {
+        println!("skipped: no user namespaces here");
+        return;
+    }
+    assert_eq!(ran.response.active, Protections::ALL.without(Protection::Memory));
+    assert!(ran.errors().contains("fork"), "{:?} {}", ran.response, ran.errors());
+    assert!(!daemon_lives_in(&Sandbox::new(helper, lenient()), folder.path()));
+}
+
+fn daemon_lives_in(sandbox: &Sandbox, folder: &Path) -> bool {
+    run_with(sandbox, &shell(folder, DAEMON), &limits(), "").unwrap();
+    thread::sleep(Duration::from_millis(2500));
+    folder.join("alive").exists()
+}
+
+#[test]
+fn attack_by_dying() {
+    // Not an attack of the command's: the process that started it is killed meanwhile.
+    let Some(folder) = std::env::var_os(ATTACK) else { return };
+    let command = shell(Path::new(&folder), "touch started; sleep 2; touch alive");
+    let _ = run_with(&Sandbox::new(helper(), lenient()), &command, &limits(), "");
+}
+
+#[test]
+fn a_command_ends_with_whoever_started_it() {
+    let folder = folder();
+    let mut starter = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "attack_by_dying"])
+        .env(ATTACK, folder.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while !folder.path().join("started").exists() {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        thread::sleep(Duration::from_millis(5));
+    }
+    starter.kill().unwrap();
+    starter.wait().unwrap();
+    thread::sleep(Duration::from_millis(2500));
+    assert!(!folder.path().join("alive").exists());
+    // What it could not remove is removed by the next one.
+    let again = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "awk_sort_and_python_work"])
+        .stdout(std::process::Stdio::null())
+        .status();
+    assert!(again.unwrap().success());
+    assert_eq!(groups(starter.id()), [] as [PathBuf; 0]);
+}
+
+/// Groups of a process.
+fn groups(of: u32) -> Vec<PathBuf> {
+    let prefix = format!("inshore-{of}-");
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                found.push(entry.path());
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn links_and_pipes_that_a_command_left_are_not_followed() {
+    let folder = folder();
+    let left =
+        "echo x > plain; mkdir sub; echo y > sub/plain; ln -s /etc/passwd link; ln -s /etc up; mkfifo pipe";
+    let ran =
+        run_with(&Sandbox::new(helper(), lenient()), &shell(folder.path(), left), &limits(), "").unwrap();
+    assert!(ran.response.success(), "{}", ran.errors());
+    let open = |name: &str| open_left(folder.path(), Path::new(name));
+    for (name, content) in [("plain", "x\n"), ("sub/plain", "y\n")] {
+        assert_eq!(io::read_to_string(open(name).unwrap()).unwrap(), content);
+    }
+    for name in ["link", "up/passwd", "pipe", "sub", "../x", "/etc/passwd", "missing"] {
+        assert!(matches!(open(name), Err(Error::Path { .. })), "{name}");
+    }
+}
+
+#[test]
+fn memory_of_all_processes_together_is_limited() {
+    if !available(Protection::Memory) {
+        return;
+    }
+    let limits = CommandLimits { memory_bytes: 100 * MIB, ..limits() };
+    let attack = "for i in 1 2 3 4; do head -c 48M /dev/zero | tail -c 48M | (sleep 1; wc -c) & done; wait";
+    let ran = script(lenient(), &limits, attack);
+    assert_eq!(ran.response.ended, Some(Ended::Memory), "{:?}", ran.response);
+    assert!(ran.response.memory_bytes_max <= limits.memory_bytes);
+    let ran = script(without(Protection::Memory), &limits, attack);
+    assert_eq!(ran.output.matches("50331648").count(), 4, "without: {}", ran.errors());
+}
+
+#[test]
+fn a_process_that_allocates_without_end_is_ended() {
+    // With a group by the kernel; without one by itself, when it gets no more.
+    for policy in [lenient(), without(Protection::Memory)] {
+        let grouped = policy.wanted.contains(Protection::Memory) && available(Protection::Memory);
+        let limits = CommandLimits { memory_bytes: 64 * MIB, ..limits() };
+        let ran = script(policy, &limits, "exec tail /dev/zero");
+        assert!(!ran.response.success());
+        assert_eq!(ran.response.ended == Some(Ended::Memory), grouped, "{:?}", ran.response);
+        assert!(ran.response.memory_bytes_max <= 64 * MIB, "{:?}", ran.response);
+    }
+}
+
+#[test]
+fn output_without_end_is_cut_off() {
+    let limits = CommandLimits { output_bytes: 1_000_000, ..limits() };
+    let ran = script(lenient(), &limits, "exec yes");
+    assert_eq!((ran.response.ended, ran.output.len()), (Some(Ended::Output), 1_000_000));
+    let limits = CommandLimits { output_bytes: 4, ..limits };
+    let ran = script(lenient(), &limits, "echo yes");
+    assert!(ran.response.success(), "exactly as much as allowed");
+}
+
+#[test]
+fn a_file_without_end_is_cut_off() {
+    let limits = CommandLimits { file_bytes: MIB, ..limits() };
+    let ran = script(lenient(), &limits, "exec head -c 4M /dev/zero > file");
+    assert_eq!(ran.response.ended, Some(Ended::FileSize), "{:?}", ran.response);
+    let ran = script(
+        lenient(),
+        &CommandLimits { file_bytes: 4 * MIB, ..limits },
+        "exec head -c 4M /dev/zero > file",
+    );
+    assert!(ran.response.success());
+}
+
+#[test]
+fn files_without_end_are_noticed() {
+    let limits = CommandLimits { folder_bytes: 8 * MIB, ..limits() };
+    let attack = "i=0; while :; do head -c 1M /dev/zero > $i; i=$((i+1)); sleep 0.05; done";
+    let ran = script(lenient(), &limits, attack);
+    assert_eq!(ran.response.ended, Some(Ended::Folder), "{:?}", ran.response);
+    assert!(ran.response.wall < Duration::from_secs(10));
+}
+
+#[test]
+fn processor_time_is_limited() {
+    let limits = CommandLimits { cpu_seconds: 1, ..limits() };
+    let ran = script(lenient(), &limits, "while :; do :; done");
+    assert_eq!(ran.response.ended, Some(Ended::Cpu), "{:?}", ran.response);
+    assert!(ran.response.user + ran.response.system > Duration::from_millis(900));
+}
+
+#[test]
+fn a_deadline_ends_what_ignores_signals() {
+    let limits = CommandLimits { wall: Duration::from_millis(300), ..limits() };
+    for attack in ["sleep 9", "trap '' TERM HUP INT XCPU; while :; do :; done", "kill -STOP $$"] {
+        let start = Instant::now();
+        let ran = script(lenient(), &limits, attack);
+        assert_eq!(ran.response.ended, Some(Ended::Deadline), "{attack}");
+        assert!(start.elapsed() < Duration::from_secs(3), "{attack}: {:?}", start.elapsed());
+        assert!(ran.response.wall >= limits.wall);
+    }
+}
+
+#[test]
+fn a_deadline_holds_while_the_consumer_is_stuck() {
+    let limits = CommandLimits { wall: Duration::from_millis(300), ..limits() };
+    let folder = folder();
+    let slow = |_: &[u8]| {
+        thread::sleep(Duration::from_secs(2));
+        Ok(())
+    };
+    let sandbox = Sandbox::new(helper(), lenient());
+    let command = shell(folder.path(), "echo; sleep 1; touch alive; sleep 9");
+    let response = sandbox.run(&command, &limits, io::empty(), slow, &|| false).unwrap();
+    assert_eq!(response.ended, Some(Ended::Deadline));
+    assert!(!folder.path().join("alive").exists());
+}
+
+#[test]
+fn a_command_is_cancelled() {
+    let (folder, wish) = (folder(), AtomicBool::new(false));
+    let start = Instant::now();
+    let response = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(200));
+            wish.store(true, Ordering::Relaxed);
+        });
+        let sandbox = Sandbox::new(helper(), lenient());
+        let asked = || wish.load(Ordering::Relaxed);
+        sandbox
+            .run(&shell(folder.path(), "exec sleep 9"), &limits(), io::empty(), |_| Ok(()), &asked)
+            .unwrap()
+    });
+    assert_eq!(response.ended, Some(Ended::Cancelled));
+    assert!(start.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn garbage_is_handed_over_as_it_is() {
+    let ran = script(lenient(), &limits(), "head -c 300000 /dev/urandom >&2; head -c 100000 /dev/urandom");
+    assert!(ran.response.success());
+    assert_eq!((ran.response.output_bytes, ran.response.errors.len()), (100_000, 8192));
+}
+
+#[test]
+fn input_that_is_not_wanted_is_no_error() {
+    let folder = folder();
+    let sandbox = Sandbox::new(helper(), lenient());
+    let ran = run_with(&sandbox, &shell(folder.path(), "head -n 1"), &limits(), &"line\n".repeat(1_000_000))
+        .unwrap();
+    assert_eq!(ran.output, "line\n");
+}
+
+#[test]
+fn errors_of_either_end_end_the_command() {
+    struct Broken;
+    impl io::Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::other("broken"))
+        }
+    }
+    let folder = folder();
+    let sandbox = Sandbox::new(helper(), lenient());
+    let (command, limits) = (shell(folder.path(), "cat; echo; sleep 9"), limits());
+    let start = Instant::now();
+    let full = |_: &[u8]| Err(io::Error::other("full"));
+    assert!(matches!(sandbox.run(&command, &limits, io::empty(), full, &|| false), Err(Error::Output(_))));
+    let short = shell(folder.path(), "cat");
+    assert!(matches!(sandbox.run(&short, &limits, Broken, |_| Ok(()), &|| false), Err(Error::Input(_))));
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn groups_are_removed() {
+    let ran = script(lenient(), &limits(), ":");
+    if !ran.response.active.contains(Protection::Memory) {
+        println!("skipped: no memory cgroup can be made here");
+        return;
+    }
+    // Those of other tests of this process may be there, but none for good.
+    let before = groups(std::process::id());
+    for _ in 0..300 {
+        if before.iter().all(|path| !path.exists()) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    panic!("{before:?}");
+}

@@ -1,0 +1,441 @@
+//! WebAssembly kernels that do what they should, and modules that do what they shouldn't.
+#![cfg(feature = "wasm")]
+
+use std::{
+    io, thread,
+    time::{Duration, Instant},
+};
+
+use inshore_sandbox::{
+    Ended, Error, Helper, Policy, Protection, Protections, Result, Sandbox, WasmLimits, WasmResponse,
+};
+
+fn sandbox() -> Sandbox {
+    let helper = Helper::at(env!("CARGO_BIN_EXE_inshore-sandbox-helper"));
+    Sandbox::new(helper, Policy { required: Protections::NONE, ..Policy::default() })
+}
+
+fn limits() -> WasmLimits {
+    WasmLimits { call: Duration::from_secs(20), ..WasmLimits::default() }
+}
+
+/// What modules have in common. Blocks lie at 64 KiB, in memory that grows as they do; results and arguments below.
+const COMMON: &str = r#"
+    (import "inshore" "emit" (func $emit (param i32 i32)))
+    (import "inshore" "memmem" (func $memmem (param i32 i32 i32 i32) (result i64)))
+    (import "inshore" "hash64" (func $hash64 (param i32 i32 i64) (result i64)))
+    (import "inshore" "log" (func $log (param i32 i32)))
+    (memory (export "memory") 1)
+    (global $end (mut i32) (i32.const 65536))
+    (func (export "inshore_alloc") (param $len i32) (result i32) (local $at i32)
+        (local.set $at (global.get $end))
+        (global.set $end (i32.add (global.get $end) (local.get $len)))
+        (if (i32.eq (i32.const -1) (memory.grow
+                (i32.sub (i32.shr_u (i32.add (global.get $end) (i32.const 65535)) (i32.const 16)) (memory.size))))
+            (then (return (i32.const 0))))
+        (local.get $at))
+"#;
+
+const ABI: &str = r#"(func (export "inshore_abi") (result i32) (i32.const 1))"#;
+const INIT: &str =
+    r#"(func (export "inshore_init") (param $at i32) (param $len i32) (result i32) (i32.const 0))"#;
+const FINISH: &str = r#"(func (export "inshore_finish") (result i32) (i32.const 0))"#;
+
+fn compile(text: &str) -> Vec<u8> {
+    wat::parse_str(format!("(module {text})")).unwrap()
+}
+
+/// A module that does this with a block of `$len` bytes at `$at`.
+fn on_block(body: &str) -> Vec<u8> {
+    let block =
+        "(func (export \"inshore_block\") (param $at i32) (param $len i32) (param $offset i64) (result i32)";
+    compile(&format!("{COMMON} {ABI} {INIT} {FINISH} {block} {body} (i32.const 0))"))
+}
+
+/// Counts lines, and says how many at the end.
+fn line_count() -> Vec<u8> {
+    compile(&format!(
+        r#"{COMMON} {ABI} {INIT}
+        (global $lines (mut i64) (i64.const 0))
+        (func (export "inshore_block") (param $at i32) (param $len i32) (param $offset i64) (result i32)
+            (local $end i32)
+            (local.set $end (i32.add (local.get $at) (local.get $len)))
+            (block $done (loop $next
+                (br_if $done (i32.ge_u (local.get $at) (local.get $end)))
+                (global.set $lines (i64.add (global.get $lines)
+                    (i64.extend_i32_u (i32.eq (i32.load8_u (local.get $at)) (i32.const 10)))))
+                (local.set $at (i32.add (local.get $at) (i32.const 1)))
+                (br $next)))
+            (i32.const 0))
+        (func (export "inshore_finish") (result i32)
+            (i64.store (i32.const 0) (global.get $lines))
+            (call $emit (i32.const 0) (i32.const 8))
+            (i32.const 0))"#
+    ))
+}
+
+/// Where the argument is found: an offset for each, once.
+fn search() -> Vec<u8> {
+    compile(&format!(
+        r#"{COMMON} {ABI} {FINISH}
+        (global $needle_len (mut i32) (i32.const 0))
+        (func (export "inshore_init") (param $at i32) (param $len i32) (result i32)
+            (if (i32.gt_u (local.get $len) (i32.const 1024)) (then (return (i32.const -22))))
+            (memory.copy (i32.const 1024) (local.get $at) (local.get $len))
+            (global.set $needle_len (local.get $len))
+            (call $log (local.get $at) (local.get $len))
+            (i32.const 0))
+        (func (export "inshore_block") (param $at i32) (param $len i32) (param $offset i64) (result i32)
+            (local $found i64)
+            (block $done (loop $next
+                (local.set $found (call $memmem (local.get $at) (local.get $len)
+                    (i32.const 1024) (global.get $needle_len)))
+                (br_if $done (i64.lt_s (local.get $found) (i64.const 0)))
+                (i64.store (i32.const 0) (i64.add (local.get $offset) (local.get $found)))
+                (call $emit (i32.const 0) (i32.const 8))
+                (local.set $found (i64.add (local.get $found) (i64.const 1)))
+                (local.set $offset (i64.add (local.get $offset) (local.get $found)))
+                (local.set $at (i32.add (local.get $at) (i32.wrap_i64 (local.get $found))))
+                (local.set $len (i32.sub (local.get $len) (i32.wrap_i64 (local.get $found))))
+                (br $next)))
+            (i32.const 0))"#
+    ))
+}
+
+/// Gives all blocks, one after the other.
+fn run(module: &[u8], args: &[u8], limits: &WasmLimits, blocks: &[&[u8]]) -> Result<(Vec<u8>, WasmResponse)> {
+    let mut result = Vec::new();
+    let mut take = |bytes: &[u8]| {
+        result.extend_from_slice(bytes);
+        Ok(())
+    };
+    let mut run = sandbox().start_wasm(module, args, limits)?;
+    let mut offset = 0;
+    for block in blocks {
+        run.block(block, offset, &mut take)?;
+        offset += block.len() as i64;
+    }
+    let response = run.finish(&mut take)?;
+    Ok((result, response))
+}
+
+/// What a module comes to that is given one small block.
+fn failure(module: &[u8], limits: &WasmLimits) -> Error {
+    match run(module, b"", limits, &[b"block"]) {
+        Err(error) => error,
+        Ok((result, response)) => panic!("it should have failed: {result:?} {response:?}"),
+    }
+}
+
+fn numbers(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks(8).map(|one| u64::from_le_bytes(one.try_into().unwrap())).collect()
+}
+
+#[test]
+fn lines_are_counted() {
+    let text = b"a\nbc\n\nd".repeat(50_000);
+    for block in [1000, 64 << 10, text.len()] {
+        let blocks: Vec<_> = text.chunks(block).collect();
+        let (result, response) = run(&line_count(), b"", &limits(), &blocks).unwrap();
+        assert_eq!(numbers(&result), [150_000]);
+        assert_eq!(response.output_bytes, 8);
+    }
+}
+
+#[test]
+fn a_search_finds_what_is_there_and_where() {
+    let text = b"needles, a needle and a needle".repeat(30_000);
+    let blocks: Vec<_> = text.chunks(30 * 1000).collect();
+    let (result, response) = run(&search(), b"needle", &limits(), &blocks).unwrap();
+    let expected: Vec<_> = (0..30_000u64).flat_map(|one| [0, 11, 24].map(|at| one * 30 + at)).collect();
+    assert_eq!(numbers(&result), expected);
+    assert_eq!(response.log, b"needle");
+    println!("{response:?}");
+}
+
+#[test]
+fn a_hash_is_that_of_xxh64() {
+    let module = on_block(
+        "(i64.store (i32.const 0) (call $hash64 (local.get $at) (local.get $len) (i64.const 0)))
+        (call $emit (i32.const 0) (i32.const 8))",
+    );
+    // Of the reference implementation.
+    assert_eq!(numbers(&run(&module, b"", &limits(), &[b"abc"]).unwrap().0), [0x44bc_2cf5_ad77_0999]);
+}
+
+#[test]
+fn simd_is_on() {
+    let module = on_block(
+        "(v128.store (i32.const 0) (i8x16.eq (v128.load (local.get $at)) (i8x16.splat (i32.const 98))))
+        (call $emit (i32.const 0) (i32.const 16))",
+    );
+    let (result, _) = run(&module, b"", &limits(), &[b"abcb............"]).unwrap();
+    assert_eq!(result[..5], [0, 0xff, 0, 0xff, 0]);
+}
+
+#[test]
+fn no_blocks_and_empty_blocks_are_fine() {
+    assert_eq!(numbers(&run(&line_count(), b"", &limits(), &[]).unwrap().0), [0]);
+    assert_eq!(numbers(&run(&line_count(), b"", &limits(), &[b"", b"\n", b""]).unwrap().0), [1]);
+}
+
+#[test]
+fn a_module_that_spins_is_killed() {
+    let limits = WasmLimits { call: Duration::from_millis(300), ..limits() };
+    let start = Instant::now();
+    // Compiled and started within the time of the test above, then given its block.
+    let error = failure(&on_block("(loop $for_ever (br $for_ever))"), &limits);
+    assert!(matches!(error, Error::Ended(Ended::Deadline)), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_module_that_spins_at_its_start_is_killed() {
+    let limits = WasmLimits { call: Duration::from_millis(300), ..limits() };
+    let spin = "(func $spin (loop $for_ever (br $for_ever))) (start $spin)";
+    let module = compile(&format!("{COMMON} {ABI} {INIT} {FINISH} {spin}"));
+    assert!(matches!(failure(&module, &limits), Error::Ended(Ended::Deadline)));
+}
+
+#[test]
+fn the_time_of_a_whole_run_is_limited() {
+    let limits = WasmLimits { wall: Duration::from_secs(4), ..limits() };
+    let mut run = sandbox().start_wasm(&line_count(), b"", &limits).unwrap();
+    run.block(b"\n", 0, &mut |_| Ok(())).unwrap();
+    thread::sleep(limits.wall);
+    match run.finish(&mut |_| Ok(())) {
+        Err(Error::Ended(Ended::Deadline)) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_pause_between_blocks_is_not_the_modules_fault() {
+    let limits = WasmLimits { call: Duration::from_secs(2), ..limits() };
+    let pause = Duration::from_millis(2100);
+    // Longer than a pipe holds, so that it waits for us.
+    let emit =
+        on_block("(call $emit (i32.const 0) (i32.const 65536)) (call $emit (i32.const 0) (i32.const 65536))");
+    let mut run = sandbox().start_wasm(&emit, b"", &limits).unwrap();
+    let mut result = 0;
+    for _ in 0..2 {
+        run.block(b"\n", 0, &mut |bytes| {
+            result += bytes.len();
+            Ok(())
+        })
+        .unwrap();
+    }
+    thread::sleep(pause);
+    let mut slow = |bytes: &[u8]| {
+        if result == 0 {
+            thread::sleep(pause);
+        }
+        result += bytes.len();
+        Ok(())
+    };
+    run.finish(&mut slow).unwrap();
+    assert_eq!(result, 4 * 65536);
+}
+
+#[test]
+fn memory_without_end_is_refused() {
+    let limits = WasmLimits { memory_bytes: 8 << 20, ..limits() };
+    // Says how many pages it has in the end.
+    let module = on_block(
+        "(loop $more (br_if $more (i32.ne (i32.const -1) (memory.grow (i32.const 1)))))
+        (i64.store (i32.const 0) (i64.extend_i32_u (memory.size)))
+        (memory.fill (i32.const 65536) (i32.const 1) (i32.sub (i32.shl (memory.size) (i32.const 16)) (i32.const 65536)))
+        (call $emit (i32.const 0) (i32.const 8))",
+    );
+    let (result, response) = run(&module, b"", &limits, &[b"block"]).unwrap();
+    assert_eq!(numbers(&result), [(8 << 20) / 65536]);
+    assert!(response.memory_bytes_max < 100 << 20, "{response:?}");
+    // One that wants more from the start isn't started.
+    let module = compile(&format!("{ABI} {INIT} {FINISH} (memory (export \"memory\") 200)"));
+    assert!(matches!(failure(&module, &limits), Error::Kernel { .. } | Error::Module { .. }));
+}
+
+#[test]
+fn the_memory_limit_of_the_process_holds_without_a_cgroup() {
+    let policy = Policy {
+        wanted: Protections::ALL.without(Protection::Memory),
+        required: Protections::NONE,
+        ..Policy::default()
+    };
+    let sandbox = Sandbox { policy, ..sandbox() };
+    let run = sandbox.start_wasm(&line_count(), b"", &limits()).unwrap();
+    let response = run.finish(&mut |_| Ok(())).unwrap();
+    assert!(!response.active.contains(Protection::Memory));
+}
+
+#[test]
+fn a_block_that_does_not_fit_is_an_error() {
+    let limits = WasmLimits { memory_bytes: 1 << 20, ..limits() };
+    let (fits, large) = (vec![b'\n'; 500_000], vec![b'\n'; 1_000_000]);
+    assert_eq!(numbers(&run(&line_count(), b"", &limits, &[&fits]).unwrap().0), [500_000]);
+    for blocks in [&[&large[..]][..], &[&vec![0; 2_000_000]]] {
+        let error = run(&line_count(), b"", &limits, blocks).unwrap_err();
+        assert!(matches!(error, Error::Kernel { .. }), "{error}");
+    }
+}
+
+#[test]
+fn recursion_without_end_is_an_error() {
+    let recurse = "(func $again (call $again) (call $again))";
+    let block =
+        "(func (export \"inshore_block\") (param i32 i32 i64) (result i32) (call $again) (i32.const 0))";
+    let module = compile(&format!("{COMMON} {ABI} {INIT} {FINISH} {recurse} {block}"));
+    let error = failure(&module, &limits());
+    assert!(error.to_string().contains("stack"), "{error}");
+}
+
+#[test]
+fn a_trap_is_an_error_that_names_the_block_and_the_reason() {
+    let traps = [
+        ("unreachable", "unreachable"),
+        ("(drop (i32.div_u (i32.const 1) (i32.const 0)))", "divide by zero"),
+        ("(drop (i32.load (i32.const -8)))", "out of bounds"),
+    ];
+    for (trap, reason) in traps {
+        let error = failure(&on_block(trap), &limits()).to_string();
+        assert!(error.contains(reason) && error.contains("block at 0"), "{error}");
+    }
+    let error = failure(&on_block("(return (i32.const -5))"), &limits()).to_string();
+    assert!(error.contains("-5"), "{error}");
+}
+
+#[test]
+fn pointers_that_lead_out_of_its_memory_are_errors() {
+    let attacks = [
+        "(call $emit (i32.const -1) (i32.const 1))",
+        "(call $emit (i32.const 0) (i32.const -1))",
+        "(call $emit (i32.const -1) (i32.const -1))",
+        "(call $log (i32.const 0x7fffffff) (i32.const 9))",
+        "(drop (call $hash64 (i32.const 0) (i32.const 0x7fffffff) (i64.const 0)))",
+        "(drop (call $memmem (i32.const 0) (i32.const 9) (i32.const -9) (i32.const 10)))",
+        "(drop (call $memmem (i32.const 0xfffffff) (i32.const 9) (i32.const 0) (i32.const 1)))",
+    ];
+    for attack in attacks {
+        let error = failure(&on_block(attack), &limits()).to_string();
+        assert!(error.contains("not in its memory"), "{attack}: {error}");
+    }
+    for (at, reason) in [("-1", "isn't in its memory"), ("0x10000", "isn't in its memory"), ("0", "no room")]
+    {
+        let alloc = format!(
+            "(memory (export \"memory\") 1)
+            (func (export \"inshore_alloc\") (param i32) (result i32) (i32.const {at}))
+            (func (export \"inshore_block\") (param i32 i32 i64) (result i32) (i32.const 0))"
+        );
+        let error = failure(&compile(&format!("{ABI} {INIT} {FINISH} {alloc}")), &limits()).to_string();
+        assert!(error.contains(reason), "{at}: {error}");
+    }
+}
+
+#[test]
+fn results_without_end_are_cut_off() {
+    let limits = WasmLimits { output_bytes: 1_000_000, ..limits() };
+    let endless = on_block("(loop $more (call $emit (i32.const 0) (i32.const 60000)) (br $more))");
+    assert!(matches!(failure(&endless, &limits), Error::Ended(Ended::Output)));
+    let log = on_block("(loop $more (call $log (i32.const 0) (i32.const 60000)) (br $more))");
+    let limits = WasmLimits { call: Duration::from_millis(500), ..limits };
+    assert!(matches!(failure(&log, &limits), Error::Ended(Ended::Deadline)));
+}
+
+#[test]
+fn whoever_takes_results_can_end_it() {
+    let endless = on_block("(loop $more (call $emit (i32.const 0) (i32.const 60000)) (br $more))");
+    let mut run = sandbox().start_wasm(&endless, b"", &limits()).unwrap();
+    run.block(b"x", 0, &mut |_| Ok(())).unwrap();
+    let error = run.finish(&mut |_| Err(io::Error::other("full"))).unwrap_err();
+    assert!(matches!(error, Error::Output(_)), "{error}");
+}
+
+#[test]
+fn modules_that_are_not_ours_are_refused() {
+    let memory = "(memory (export \"memory\") 1)";
+    let rest = "(func (export \"inshore_alloc\") (param i32) (result i32) (i32.const 8))
+        (func (export \"inshore_block\") (param i32 i32 i64) (result i32) (i32.const 0))";
+    let abi_2 = ABI.replace("i32.const 1", "i32.const 2");
+    let cases = [
+        (vec![], "unexpected end"),
+        (b"\0asm\x01\0\0\0\xff\xff\xff".to_vec(), ""),
+        (b"#!/bin/sh\n".to_vec(), "magic"),
+        (b"\0asm\x0d\0\x01\0".to_vec(), "component"),
+        (compile(&format!("{memory} {rest} {INIT} {FINISH} {abi_2}")), "gives 2, expected 1"),
+        (compile(&format!("{memory} {rest} {INIT} {FINISH}")), "inshore_abi"),
+        (compile(&format!("{memory} {rest} {ABI} {INIT}")), "inshore_finish"),
+        (compile(&format!("{rest} {ABI} {INIT} {FINISH}")), "memory"),
+        (
+            compile(&format!(
+                "{memory} {rest} {ABI} {INIT} (func (export \"inshore_finish\") (result i64) (i64.const 0))"
+            )),
+            "inshore_finish",
+        ),
+        (
+            compile(&format!(
+                "(import \"env\" \"system\" (func (param i32))) {memory} {rest} {ABI} {INIT} {FINISH}"
+            )),
+            "env",
+        ),
+        (
+            compile(&format!(
+                "(import \"inshore\" \"emit\" (func (param i64))) {memory} {rest} {ABI} {INIT} {FINISH}"
+            )),
+            "emit",
+        ),
+        (
+            compile(&format!(
+                "(import \"wasi_snapshot_preview1\" \"proc_exit\" (func (param i32))) \
+                {memory} {rest} {ABI} {INIT} {FINISH}"
+            )),
+            "wasi_snapshot_preview1",
+        ),
+        (compile(&format!("(memory (export \"memory\") i64 1) {rest} {ABI} {INIT} {FINISH}")), "memory64"),
+    ];
+    for (module, reason) in cases {
+        match sandbox().check_wasm(&module, &limits()) {
+            Err(Error::Module { reason: got }) => assert!(got.contains(reason), "expected '{reason}': {got}"),
+            other => panic!("expected '{reason}': {other:?}"),
+        }
+    }
+    sandbox().check_wasm(&line_count(), &limits()).unwrap();
+}
+
+#[test]
+fn a_module_cut_off_anywhere_is_refused() {
+    let module = line_count();
+    for length in (0..module.len()).step_by(29) {
+        let result = sandbox().check_wasm(&module[..length], &limits());
+        assert!(matches!(result, Err(Error::Module { .. })), "{length}: {result:?}");
+    }
+}
+
+#[test]
+fn arguments_that_it_does_not_like_are_an_error() {
+    let error = run(&search(), &[b'x'; 2000], &limits(), &[]).unwrap_err();
+    assert!(error.to_string().contains("-22"), "{error}");
+}
+
+#[test]
+fn what_is_required_and_missing_is_refused_by_name() {
+    let policy = Policy {
+        wanted: Protections::ALL.without(Protection::Calls),
+        required: Protections::NONE.with(Protection::Calls),
+        ..Policy::default()
+    };
+    let sandbox = Sandbox { policy, ..sandbox() };
+    match sandbox.start_wasm(&line_count(), b"", &limits()).map(drop) {
+        Err(Error::Missing { protection: Protection::Calls, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_example_of_the_documentation_works() {
+    let text = include_str!("../../../docs/kernels-wasm.md");
+    let example = text.split("```wat\n").nth(1).unwrap().split("```").next().unwrap();
+    let module = wat::parse_str(example).unwrap();
+    let (result, _) = run(&module, b"x", &limits(), &[&b"xyx".repeat(100_000), b"x"]).unwrap();
+    assert_eq!(numbers(&result), [200_001]);
+    assert!(run(&module, b"", &limits(), &[]).is_err());
+}
