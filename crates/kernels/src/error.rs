@@ -71,6 +71,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a line was too long that is none, since it has a NUL byte: the source is no text.
+    pub fn is_binary_line(&self) -> bool {
+        matches!(self, Error::Read(inshore_neardata::Error::LineTooLong { has_nul: true, .. }))
+    }
+
     /// Whether a job was asked to stop.
     pub fn is_cancelled(&self) -> bool {
         match self {

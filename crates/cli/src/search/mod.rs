@@ -96,6 +96,7 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
         None => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
     };
+    let ends_at_nul = !(words.text || style.binary_is_named);
     let mut printer = Printer::new(style, out);
     let searched = run(&job, &kernel, sources.chain(stored), |event: Event<'_, Kernel>| {
         let Event { part, .. } = event;
@@ -104,6 +105,11 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         let next = match part {
             Some(Ok(found)) => printer.found(source, &found),
             Some(Err(error)) if error.is_cancelled() => return Err(error),
+            // Binary, and nobody asked for what is.
+            Some(Err(error)) if error.is_binary_line() && ends_at_nul && !source.is_named => {
+                printer.failed().map_err(kernels::Error::Write)?;
+                Ok(Next::SkipSource)
+            }
             Some(Err(error)) => {
                 failed.store(true, Ordering::Relaxed);
                 printer.failed().map_err(kernels::Error::Write)?;
