@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use inshore::{
-    kernels::{WordOptions, count_words, word_schema},
+    kernels::{WordOptions, count_words, text_sources, word_schema},
     store::format_bytes,
     tables::{self, Aggregate, Input, KmerOptions, KmerSummary, ReduceOptions, TableWriter},
 };
@@ -17,7 +17,6 @@ use crate::{
     outcome::Outcome,
     session::Session,
     sorting::{estimates, kept},
-    sources,
     table::{self, Align},
     words::{CountWords, Kmers, Values},
 };
@@ -92,7 +91,7 @@ pub fn words(session: &Session, words: &CountWords) -> Result<()> {
         Some(path) => Some(TableWriter::create(path, word_schema(), job.budget())?),
         None => None,
     };
-    let inputs = sources::texts(job, &words.inputs)?;
+    let inputs = text_sources(job, &words.inputs)?;
     let summary = count_words(job, inputs.into_iter(), &options, |batch| {
         writer.as_mut().map_or(Ok(()), |writer| writer.write(&batch).map_err(Into::into))
     })?;

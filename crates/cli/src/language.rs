@@ -14,7 +14,7 @@ use arrow::{
     datatypes::{DataType, Field, Schema, SchemaRef},
 };
 use inshore::{
-    kernels::{Classifier, Profiles, Reader, Unit, Verdict, identify},
+    kernels::{Classifier, Profiles, Reader, Unit, Verdict, identify, text_sources},
     neardata::Source,
     store::Job,
     tables::{Input, TableReader, TableWriter},
@@ -25,7 +25,6 @@ use crate::{
     failure::AlreadyTold,
     outcome::{Outcome, say},
     session::Session,
-    sources,
     words::{Identify, Train},
 };
 
@@ -37,7 +36,7 @@ pub fn train(session: &Session, words: &Train) -> Result<()> {
     let mut run = session.start()?;
     for sample in &words.samples {
         let (label, path) = labelled(sample)?;
-        samples.push((label, sources::texts(&run.job, std::slice::from_ref(&path))?));
+        samples.push((label, text_sources(&run.job, std::slice::from_ref(&path))?));
     }
     if session.store.list()?.iter().any(|known| known.name == words.name) {
         // Said before the work and not after it.
@@ -90,7 +89,7 @@ pub fn tell(session: &Session, words: &Identify) -> Result<()> {
         }
         None => {
             let unit = if words.lines { Unit::Line } else { Unit::Source };
-            let sources = sources::texts(job, &words.inputs)?;
+            let sources = text_sources(job, &words.inputs)?;
             let failed = |error: &inshore::kernels::Error| {
                 failures.fetch_add(1, Ordering::Relaxed);
                 say(&format!("inshore: {error}"));

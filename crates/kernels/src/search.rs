@@ -13,12 +13,15 @@
 //!
 //! Paper: string search in the storage device, 2016 article 7.3.
 
+mod table;
+
 use grep_matcher::{LineMatchKind, Match, Matcher};
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use inshore_neardata::{Block, Border, Kernel};
 use inshore_store::Job;
 use memchr::{memchr, memchr_iter, memrchr};
 
+pub use self::table::{SearchColumns, SearchItem, SearchSummary, SearchTable, SearchTableOptions};
 use crate::{Error, Result};
 
 /// A NUL byte among the first bytes makes all of a source binary; one behind them only what follows. As ripgrep has it.
