@@ -29,7 +29,8 @@ pub use compress::{
 };
 pub use error::{Error, Result};
 pub use language::{
-    Classifier, GRAM_BYTES, Identified, LANGUAGES_MAX, Profiles, Reader, Scores, Unit, Verdict, identify,
+    Classifier, GRAM_BYTES, Identified, LANGUAGES_MAX, LanguagePlace, LanguageSummary, LanguageTable,
+    Profiles, Reader, Scores, Unit, Verdict, identify, identify_column,
 };
 pub use search::{
     Found, FoundLine, PatternOptions, Search, SearchColumns, SearchItem, SearchSummary, SearchTable,
