@@ -11,7 +11,9 @@ A `Store` is a folder of named graphs. A `Graph` answers questions as tables:
 >>> store.remove("ring")
 
 Files and tables are sorted, grouped and counted by `Store.sort`, `Store.reduce`, `Store.count_values` and
-`Store.count_kmers`; `sql` and `Store.sql` answer questions about them.
+`Store.count_kmers`; `sql` and `Store.sql` answer questions about them. Texts are searched (`search`,
+`search_count`), their words counted (`count_words`) and their languages told (`language_train`,
+`language_identify`); files are packed and summed by `compress`, `decompress` and `checksum`.
 
 Every job takes a budget (``memory="64MiB"``, ``threads=4``) and keeps it. Long work releases the GIL, and
 Ctrl-C stops it and leaves the store as it was. The words are those of the command line.
@@ -26,12 +28,22 @@ from inshore.errors import (
     InputError,
     InshoreError,
     NotFoundError,
+    SkippedWarning,
 )
 from inshore.graph import Graph, GraphInfo
+from inshore.packing import Packed, checksum, checksum_check, compress, decompress
 from inshore.queries import sql
 from inshore.results import LevelReport, PhaseReport, Report, Result, Summary, report, summary
 from inshore.store import Store
 from inshore.tables import ArrowStream, Written
+from inshore.texts import (
+    SearchOptions,
+    count_words,
+    language_identify,
+    language_train,
+    search,
+    search_count,
+)
 
 __all__ = [
     "ArrowStream",
@@ -45,14 +57,26 @@ __all__ = [
     "InshoreError",
     "LevelReport",
     "NotFoundError",
+    "Packed",
     "PhaseReport",
     "Report",
     "Result",
+    "SearchOptions",
+    "SkippedWarning",
     "Store",
     "Summary",
     "Written",
     "__version__",
+    "checksum",
+    "checksum_check",
+    "compress",
+    "count_words",
+    "decompress",
+    "language_identify",
+    "language_train",
     "report",
+    "search",
+    "search_count",
     "sql",
     "summary",
 ]

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypedDict, final, type_check_only
 
 from typing_extensions import Self
 
@@ -16,12 +16,23 @@ __all__ = [
     "Files",
     "Graph",
     "Job",
+    "Query",
+    "Search",
     "Store",
     "Writer",
     "__version__",
+    "check_checksums",
     "check_output",
+    "checksum",
+    "compress",
     "count_kmers",
+    "count_words",
+    "decompress",
+    "language_identify",
+    "language_train",
+    "query",
     "reduce",
+    "search",
     "sort_lines",
     "sort_records",
     "sort_tables",
@@ -105,6 +116,8 @@ class Store:
 
 @final
 class Job:
+    @staticmethod
+    def plain(memory: str | int | None = None, threads: int | None = None) -> Job: ...
     def scratch_path(self, name: str) -> Path: ...
     def report(self) -> str: ...
     def __enter__(self) -> Self: ...
@@ -160,6 +173,77 @@ class Query:
     def __arrow_c_schema__(self) -> Any: ...
 
 def query(job: Job, text: str, tables: list[tuple[str, list[_StrPath]]], as_text: list[str]) -> Query: ...
+
+@type_check_only
+class _Search(TypedDict):
+    columns: str
+    spans: bool
+    max_count: int | None
+    include_zero: bool
+    as_bytes: bool
+    text: bool
+    fixed: bool
+    ignore_case: bool
+    smart_case: bool
+    words: bool
+    lines: bool
+    invert: bool
+    crlf: bool
+    globs: list[str]
+    types: list[str]
+    types_not: list[str]
+    hidden: bool
+    no_ignore: bool
+    follow: bool
+    max_depth: int | None
+    unpack: bool
+    skip: bool
+
+@final
+class Search:
+    @property
+    def summary(self) -> str: ...
+    def next_batch(self) -> Batch | str | None: ...
+    def write(self, path: _StrPath) -> tuple[int, list[str]]: ...
+    def close(self) -> None: ...
+    def __arrow_c_schema__(self) -> Any: ...
+
+def search(job: Job, patterns: list[str], paths: list[_StrPath], options: _Search) -> Search: ...
+def count_words(
+    job: Job,
+    paths: list[_StrPath],
+    output: _StrPath | None,
+    split: bool,
+    ignore_case: bool,
+    min_count: int,
+    top: int,
+) -> str: ...
+def language_train(
+    job: Job, samples: list[tuple[str, list[_StrPath]]], name: str, grams: int
+) -> list[tuple[str, int]]: ...
+def language_identify(
+    job: Job,
+    paths: list[_StrPath],
+    output: _StrPath,
+    profiles: str,
+    lines: bool,
+    column: str | None,
+    skip: bool,
+) -> tuple[str, list[str]]: ...
+def compress(
+    job: Job,
+    paths: list[_StrPath],
+    output: _StrPath | None,
+    format: str | None,
+    level: int | None,
+    force: bool,
+    remove: bool,
+) -> tuple[list[Path], str]: ...
+def decompress(
+    job: Job, paths: list[_StrPath], output: _StrPath | None, force: bool, remove: bool
+) -> tuple[list[Path], str]: ...
+def checksum(job: Job, paths: list[_StrPath], algorithm: str) -> list[str]: ...
+def check_checksums(job: Job, list: _StrPath, algorithm: str) -> list[tuple[Path, bool]]: ...
 
 @final
 class Batch:

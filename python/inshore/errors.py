@@ -10,7 +10,8 @@
     ├── DamagedError
     └── FileError       also an OSError
 
-Ctrl-C raises `KeyboardInterrupt`, as everywhere.
+Ctrl-C raises `KeyboardInterrupt`, as everywhere. A file that was passed over because it was asked for
+(``errors="warn"``) is a `SkippedWarning`.
 """
 
 
@@ -23,7 +24,7 @@ class NotFoundError(InshoreError, LookupError):
 
 
 class ExistsError(InshoreError):
-    """There is a graph of that name already."""
+    """There is a graph, dataset or file of that name already."""
 
 
 class InputError(InshoreError, ValueError):
@@ -46,3 +47,7 @@ class FileError(InshoreError, OSError):
     errno : int or None
         The system's number, as in `errno.ENOSPC`.
     """
+
+
+class SkippedWarning(UserWarning):
+    """A file could not be read and was passed over, as ``errors="warn"`` asks for."""

@@ -189,6 +189,11 @@ def with_facts(table: pa.Table, summary: str, report: str) -> pa.Table:
     return table.replace_schema_metadata({_SUMMARY: summary, _REPORT: report})
 
 
+def with_report(schema: pa.Schema, report: str) -> pa.Schema:
+    """Give the same schema with a report, as JSON, in its metadata."""
+    return schema.with_metadata({_REPORT: report})
+
+
 def deliver(
     job: _native.Job,
     run: Callable[[], _native.Answer | _native.Query],

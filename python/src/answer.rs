@@ -118,6 +118,10 @@ impl Batch {
     pub(crate) fn new(rows: RecordBatch) -> Batch {
         Batch(rows)
     }
+
+    pub(crate) fn rows(&self) -> &RecordBatch {
+        &self.0
+    }
 }
 
 #[pymethods]

@@ -1,6 +1,6 @@
 //! From Rust's errors to Python's exceptions: one mapping, and the readings of arguments that can fail.
 
-use inshore::{graph, sortreduce, sql, store, tables};
+use inshore::{graph, kernels, neardata, sortreduce, sql, store, tables};
 use pyo3::{exceptions::PyOverflowError, intern, prelude::*, types::PyAnyMethods};
 
 /// No space left on device, on every system that this runs on.
@@ -60,6 +60,51 @@ pub(crate) fn sql_to_python(error: sql::Error) -> PyErr {
         sql::Error::Table(error) => to_python(error),
         sql::Error::Query(_) => tree::InputError::new_err(message),
         sql::Error::Memory(_) => tree::BudgetError::new_err(message),
+        _ => tree::InshoreError::new_err(message),
+    }
+}
+
+/// The exception for an error of a kernel.
+pub(crate) fn kernel_to_python(error: kernels::Error) -> PyErr {
+    let message = error.to_string();
+    match error {
+        kernels::Error::Read(error) => of_reading(error, message),
+        kernels::Error::Store(error) => of_store(error, message),
+        kernels::Error::Table(error) => to_python(error),
+        kernels::Error::SortReduce(error) => to_python(error),
+        kernels::Error::WordTooLong { .. } => tree::BudgetError::new_err(message),
+        kernels::Error::Exists { .. } => {
+            tree::ExistsError::new_err(format!("{message}: force=True replaces it"))
+        }
+        kernels::Error::UnknownEnding { .. } => {
+            tree::InputError::new_err(format!("{message}: say with output what to write"))
+        }
+        kernels::Error::BadPattern { .. }
+        | kernels::Error::BadOption { .. }
+        | kernels::Error::BadProfiles { .. }
+        | kernels::Error::BadLevel { .. }
+        | kernels::Error::BadName { .. }
+        | kernels::Error::BadList { .. }
+        | kernels::Error::Damaged { .. } => tree::InputError::new_err(message),
+        kernels::Error::Input { source, .. }
+        | kernels::Error::Io { source, .. }
+        | kernels::Error::Write(source) => file_error(&source, message),
+        _ => tree::InshoreError::new_err(message),
+    }
+}
+
+fn of_reading(error: neardata::Error, message: String) -> PyErr {
+    match error {
+        neardata::Error::Store(error) => of_store(error, message),
+        neardata::Error::LineTooLong { .. } => tree::BudgetError::new_err(message),
+        // What gives a stream fails with errors of its own.
+        neardata::Error::Stream(error) => match error.downcast::<tables::Error>() {
+            Ok(error) => to_python(*error),
+            Err(error) => match error.downcast::<store::Error>() {
+                Ok(error) => of_store(*error, message),
+                Err(_) => tree::InputError::new_err(message),
+            },
+        },
         _ => tree::InshoreError::new_err(message),
     }
 }

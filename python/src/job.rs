@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
     sync::{
         Mutex,
-        mpsc::{RecvTimeoutError, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
     thread,
     time::Duration,
@@ -21,7 +21,7 @@ use pyo3::{exceptions::PyTypeError, prelude::*, types::PyString};
 use crate::error::{bad_option, to_python, whole};
 
 /// How often a signal is looked for.
-const TICK: Duration = Duration::from_millis(50);
+pub(crate) const TICK: Duration = Duration::from_millis(50);
 
 /// One run of one command, with its budget and scratch folder; `with` ends it.
 #[pyclass(frozen, module = "inshore._native")]
@@ -47,6 +47,14 @@ impl Job {
 
 #[pymethods]
 impl Job {
+    /// Starts a job that needs no store. It has no scratch folder.
+    #[staticmethod]
+    #[pyo3(signature = (memory=None, threads=None))]
+    fn plain(memory: Option<&Bound<'_, PyAny>>, threads: Option<&Bound<'_, PyAny>>) -> PyResult<Job> {
+        let job = store::Job::without_store(budget(memory, threads)?, Cancel::default());
+        Ok(Job(Mutex::new(Some(job))))
+    }
+
     /// The path of a scratch file called `name`; it goes when the job ends, however it ends.
     fn scratch_path(&self, name: &str) -> PyResult<PathBuf> {
         Ok(self.get()?.scratch_path(name))
@@ -122,31 +130,52 @@ pub(crate) fn run<T: Send + 'static>(
             let _ = sender.send(work(&job));
         })
         .map_err(|error| to_python(store::Error::io("start a thread", "job", error)))?;
-    let mut signal: Option<PyErr> = None;
+    let mut signal = None;
+    match receive(py, &cancel, &mut receiver, &mut signal) {
+        // The thread lets go of the job, and with it of the scratch folder, before this returns.
+        Received::Message(result) => {
+            py.detach(|| worker.join()).unwrap_or_else(|panic| resume_unwind(panic));
+            signal.map_or_else(|| result.map_err(to_python), Err)
+        }
+        Received::Ended => match py.detach(|| worker.join()) {
+            Ok(()) => unreachable!("a thread that ends has sent"),
+            Err(panic) => resume_unwind(panic),
+        },
+        Received::GivenUp => Err(signal.expect("two signals came")),
+    }
+}
+
+/// What came of waiting for a thread that works.
+pub(crate) enum Received<T> {
+    /// What it sent.
+    Message(T),
+    /// It will send nothing more.
+    Ended,
+    /// Two signals came, and it has not ended yet.
+    GivenUp,
+}
+
+/// Waits for what a thread sends, with the GIL released. A signal whose handler raises cancels the job and is kept in
+/// `signal`: the thread is waited for until it has ended.
+pub(crate) fn receive<T: Send>(
+    py: Python<'_>,
+    cancel: &Cancel,
+    receiver: &mut Receiver<T>,
+    signal: &mut Option<PyErr>,
+) -> Received<T> {
     loop {
-        let receiver = &mut receiver;
+        let receiver = &mut *receiver;
         match py.detach(move || receiver.recv_timeout(TICK)) {
+            Ok(message) => return Received::Message(message),
+            Err(RecvTimeoutError::Disconnected) => return Received::Ended,
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(raised) = py.check_signals() {
                     cancel.cancel();
                     if signal.replace(raised).is_some() {
-                        break;
+                        return Received::GivenUp;
                     }
                 }
             }
-            // The thread lets go of the job, and with it of the scratch folder, before this returns.
-            Ok(result) => {
-                py.detach(|| worker.join()).unwrap_or_else(|panic| resume_unwind(panic));
-                return match signal {
-                    Some(raised) => Err(raised),
-                    None => result.map_err(to_python),
-                };
-            }
-            Err(RecvTimeoutError::Disconnected) => match py.detach(|| worker.join()) {
-                Ok(()) => unreachable!("a thread that ends has sent"),
-                Err(panic) => resume_unwind(panic),
-            },
         }
     }
-    Err(signal.expect("two signals came"))
 }

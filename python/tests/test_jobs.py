@@ -48,6 +48,10 @@ jobs = {
     "generate": lambda: store.generate_kronecker(scale=26, name="new", memory="16MiB"),
     "reader": lambda: store.import_edges(endless(), name="new"),
     "files": lambda: store.import_edges(["/dev/zero"], format="binary", name="new"),
+    "search": lambda: list(inshore.search("no such line", "/dev/urandom", text=True, stream=True)),
+    "found": lambda: inshore.search("[a-z]", "/dev/urandom", text=True, output=sys.argv[3]),
+    "words": lambda: inshore.count_words("/dev/urandom", store=store, memory="32MiB"),
+    "compress": lambda: inshore.compress("/dev/zero", output=sys.argv[3], format="lz4", memory="64MiB"),
 }
 print("ready", flush=True)
 try:
@@ -59,7 +63,10 @@ print([info.name for info in store.graphs()], len(store.graph("kron").components
 """
 
 
-@pytest.mark.parametrize("job", ["table", "file", "generate", "reader", "files"])
+@pytest.mark.parametrize(
+    "job",
+    ["table", "file", "generate", "reader", "files", "search", "found", "words", "compress"],
+)
 def test_ctrl_c_stops_a_job_and_leaves_the_store_as_it_was(
     store: inshore.Store, tmp_path: Path, job: str
 ) -> None:
@@ -149,6 +156,7 @@ def read(reader):
 
 store = inshore.Store(sys.argv[1])
 graph = store.graph("kron")
+text = sys.argv[1] + "/../text"
 schema = pa.schema([("source", pa.uint64()), ("target", pa.uint64())])
 options = {"memory": "16MiB", "threads": 2}
 jobs = {
@@ -159,6 +167,9 @@ jobs = {
     "reader": lambda: store.import_edges(
         pa.RecordBatchReader.from_batches(schema, stream()), name="new", **options
     ),
+    "search": lambda: read(inshore.search("e", text, spans=True, stream=True, **options)),
+    "words": lambda: inshore.count_words(text, output=sys.argv[3], store=store, memory="32MiB", threads=2),
+    "compress": lambda: inshore.compress(text, output=text + ".zst", force=True, memory="48MiB", threads=2),
 }
 next(stream())  # what making batches takes is the user's
 before = status("VmRSS:")
@@ -170,18 +181,25 @@ print(status("VmHWM:") - before)
 
 @pytest.fixture(scope="session")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a store with a graph whose edges alone are four times the budget below."""
-    path = tmp_path_factory.mktemp("big")
+    """Make a store with a graph whose edges alone are four times the budget below, and a text beside it."""
+    path = tmp_path_factory.mktemp("big") / "store"
     graph = inshore.Store(path).generate_kronecker(scale=20, name="kron")
     assert graph.info.entries * 4 > 3.5 * 16 * MIB
+    with (path / "../text").resolve().open("w") as file:
+        for start in range(0, 5_000_000, 1000):
+            file.writelines(f"line {number} of e{number % 977}\n" for number in range(start, start + 1000))
     return path
 
 
-@pytest.mark.parametrize("job", ["file", "rows", "components", "generate", "reader"])
+@pytest.mark.parametrize(
+    "job",
+    ["file", "rows", "components", "generate", "reader", "search", "words", "compress"],
+)
 def test_a_job_keeps_to_its_budget(big: Path, tmp_path: Path, job: str) -> None:
     with running(MEASURED, big, job, tmp_path / "rows.parquet") as process:
         out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     if job in {"generate", "reader"}:
         inshore.Store(big).remove("new")
-    assert int(out) <= (16 + 64) * MIB
+    memory = {"words": 32, "compress": 48}.get(job, 16)
+    assert int(out) <= (memory + 64) * MIB

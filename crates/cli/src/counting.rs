@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use inshore::{
-    kernels::{WordOptions, WordSummary, count_words, count_words_on_nodes, word_schema},
+    kernels::{WordOptions, WordSummary, count_words, count_words_on_nodes, text_sources, word_schema},
     store::{Report, format_bytes},
     tables::{self, Aggregate, Input, KmerOptions, KmerSummary, ReduceOptions, TableWriter},
 };
@@ -20,7 +20,6 @@ use crate::{
     outcome::Outcome,
     session::{Session, plain_run},
     sorting::{estimates, kept},
-    sources,
     table::{self, Align},
     words::{CountWords, Everywhere, Kmers, Values},
 };
@@ -86,7 +85,7 @@ pub fn words(session: &Session, words: &CountWords) -> Result<()> {
         Some(path) => Some(TableWriter::create(path, word_schema(), job.budget())?),
         None => None,
     };
-    let inputs = sources::texts(job, &words.inputs)?;
+    let inputs = text_sources(job, &words.inputs)?;
     let summary = count_words(job, inputs.into_iter(), &options, |batch| {
         writer.as_mut().map_or(Ok(()), |writer| writer.write(&batch).map_err(Into::into))
     })?;

@@ -29,7 +29,6 @@ mod session;
 mod signals;
 mod sizes;
 mod sorting;
-mod sources;
 mod sql;
 mod store_words;
 mod stores;

@@ -4,15 +4,15 @@ use std::{
     fs,
     io::{self, IsTerminal, Write},
     path::{Path, PathBuf},
-    sync::Mutex,
-    thread,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use inshore::{
-    kernels::{self, Format, PackSummary, compress as pack, decompress as unpack},
+    kernels::{
+        self, FileOptions, PackSummary, checksum_files, compress_file, decompress_file, listed_checksums,
+    },
     store::format_bytes,
-    tables::{Input, NewFile},
+    tables::Input,
 };
 use serde::Serialize;
 
@@ -32,36 +32,15 @@ struct Summary {
 }
 
 pub fn compress(options: &Everywhere, words: &Compress) -> Result<()> {
-    let named = words.packed.output.as_deref().and_then(Format::of_path);
-    let format = words.format.or(named).unwrap_or(Format::Zstd);
-    let target = |path: &Path| {
-        if Format::of_path(path).is_some() {
-            bail!("{}: it is compressed already, by its ending", path.display());
-        }
-        let mut name = path.as_os_str().to_owned();
-        name.push(".");
-        name.push(format.ending());
-        Ok(PathBuf::from(name))
+    let work = |run: &Run, input: &Input, to: &FileOptions| {
+        compress_file(&run.job, input, words.format, words.level, to)
     };
-    let work = |run: &Run, input: &Input, out: &NewFile| {
-        let bytes = input.open_as_is()?;
-        Ok(pack(&run.job, input.name(), bytes, out.writer()?, format, words.level)?)
-    };
-    all(options, "compress", &words.packed, target, work)
+    all(options, "compress", &words.packed, work)
 }
 
 pub fn decompress(options: &Everywhere, words: &Decompress) -> Result<()> {
-    let target = |path: &Path| match Format::of_path(path) {
-        Some(_) => Ok(path.with_extension("")),
-        None => {
-            bail!("{}: its ending is none of gz, bz2, zst and lz4: say with -o what to write", path.display())
-        }
-    };
-    let work = |run: &Run, input: &Input, out: &NewFile| {
-        let bytes = input.open_as_is()?;
-        Ok(unpack(&run.job, input.name(), bytes, out.writer()?)?)
-    };
-    all(options, "decompress", &words.packed, target, work)
+    let work = |run: &Run, input: &Input, to: &FileOptions| decompress_file(&run.job, input, to);
+    all(options, "decompress", &words.packed, work)
 }
 
 /// One file after the other, each with all cores. A file that fails is told and the others go on.
@@ -69,8 +48,7 @@ fn all(
     options: &Everywhere,
     command: &'static str,
     words: &Packed,
-    target: impl Fn(&Path) -> Result<PathBuf>,
-    work: impl Fn(&Run, &Input, &NewFile) -> Result<PackSummary>,
+    work: impl Fn(&Run, &Input, &FileOptions) -> kernels::Result<(PathBuf, PackSummary)>,
 ) -> Result<()> {
     let is_stdin = |path: &PathBuf| path == Path::new("-");
     let output =
@@ -90,9 +68,10 @@ fn all(
     let sizes: u64 = words.inputs.iter().filter_map(|path| Input::new(path).compressed_bytes()).sum();
     run.job.start_phase(command, "bytes", sizes);
     let (mut summary, mut failed) = (Summary { files: 0, sums: PackSummary::default() }, false);
+    let to = FileOptions { output: output.clone(), force: words.force, remove: words.remove };
     for path in &words.inputs {
-        match one(&run, words, path, output.as_deref(), &target, &work) {
-            Ok(done) => {
+        match work(&run, &Input::new(path), &to).map_err(advised) {
+            Ok((_, done)) => {
                 summary.files += 1;
                 summary.sums.bytes_in += done.bytes_in;
                 summary.sums.bytes_out += done.bytes_out;
@@ -118,57 +97,13 @@ fn all(
     if failed { Err(AlreadyTold.into()) } else { Ok(()) }
 }
 
-fn one(
-    run: &Run,
-    words: &Packed,
-    path: &Path,
-    output: Option<&Path>,
-    target: &impl Fn(&Path) -> Result<PathBuf>,
-    work: &impl Fn(&Run, &Input, &NewFile) -> Result<PackSummary>,
-) -> Result<PackSummary> {
-    let input = Input::new(path).stopped_by(run.job.cancel());
-    let output = match output {
-        Some(output) => output.to_path_buf(),
-        None => target(path)?,
-    };
-    let is_stdout = output == Path::new("-");
-    if !is_stdout && !words.force && output.exists() {
-        bail!("{}: it is there already: --force replaces it", output.display());
+/// An error, and which option helps.
+fn advised(error: kernels::Error) -> anyhow::Error {
+    match error {
+        kernels::Error::Exists { .. } => anyhow!("{error}: --force replaces it"),
+        kernels::Error::UnknownEnding { .. } => anyhow!("{error}: say with -o what to write"),
+        error => error.into(),
     }
-    // Else --rm would remove what was just written.
-    if let (Some(from), Ok(to)) = (input.path(), fs::canonicalize(&output))
-        && !is_stdout
-        && fs::canonicalize(from).is_ok_and(|from| from == to)
-    {
-        bail!("{}: it is the file that is read: name another with -o", output.display());
-    }
-    let out = if is_stdout { NewFile::stdout()? } else { NewFile::create(&output)? };
-    let done = work(run, &input, &out)?;
-    out.publish()?;
-    if let Some(from) = input.path().filter(|_| !is_stdout) {
-        keep_facts(from, &output)?;
-        if words.remove {
-            fs::remove_file(from).with_context(|| format!("{}: cannot remove it", from.display()))?;
-        }
-    }
-    Ok(done)
-}
-
-/// Who may read it, and when it was changed, stay what they were.
-fn keep_facts(from: &Path, to: &Path) -> Result<()> {
-    let keep = || -> io::Result<()> {
-        let facts = fs::metadata(from)?;
-        fs::set_permissions(to, facts.permissions())?;
-        fs::File::options().append(true).open(to)?.set_modified(facts.modified()?)
-    };
-    keep().with_context(|| format!("{}: cannot keep its permissions and time", to.display()))
-}
-
-/// A file, what it should have, and what it has.
-struct Summed {
-    name: String,
-    expected: Option<String>,
-    found: Result<String>,
 }
 
 /// What was found of all files.
@@ -194,35 +129,20 @@ pub fn checksum(options: &Everywhere, words: &Checksum) -> Result<bool> {
     let mut run = plain_run(options)?;
     let sizes = wanted.iter().filter_map(|(path, _)| Input::new(path).compressed_bytes()).sum();
     run.job.start_phase("checksum", "bytes", sizes);
-    let next = Mutex::new(wanted.into_iter().enumerate());
-    let done: Mutex<Vec<(usize, Summed)>> = Mutex::default();
-    let work = || loop {
-        let Some((place, (path, expected))) = next.lock().expect("no panic under this lock").next() else {
-            return;
-        };
-        let input = Input::new(&path).stopped_by(run.job.cancel());
-        let found = input.open_as_is().map_err(anyhow::Error::from);
-        let found = found.and_then(|bytes| Ok(words.algorithm.of(&run.job, input.name(), bytes)?));
-        // Standard input is called as those who read the list expect it.
-        let name = path.display().to_string();
-        done.lock().expect("no panic under this lock").push((place, Summed { name, expected, found }));
-    };
-    thread::scope(|scope| {
-        (1..run.job.budget().threads()).for_each(|_| _ = scope.spawn(work));
-        work();
-    });
+    let inputs: Vec<Input> = wanted.iter().map(|(path, _)| Input::new(path)).collect();
+    let found = checksum_files(&run.job, words.algorithm, &inputs);
     run.job.check_cancelled()?;
-    let mut done = done.into_inner().expect("no panic under this lock");
-    done.sort_by_key(|(place, _)| *place);
     let report = run.finish();
     let (mut all_right, mut failed, mut sums) = (true, false, Vec::new());
     let mut lines = String::new();
-    for (_, Summed { name, expected, found }) in done {
+    for ((path, expected), found) in wanted.into_iter().zip(found) {
+        // Standard input is called as those who read the list expect it.
+        let name = path.display().to_string();
         let checksum = match found {
             Ok(checksum) => Some(checksum),
             Err(error) => {
                 failed = true;
-                say(&format!("inshore: {error:#}"));
+                say(&format!("inshore: {error}"));
                 None
             }
         };
@@ -254,25 +174,6 @@ fn listed(list: &Path, algorithm: kernels::Checksum) -> Result<Vec<(PathBuf, Opt
         false => fs::read_to_string(list),
     };
     let text = text.with_context(|| format!("{}: cannot read it", list.display()))?;
-    let mut wanted = Vec::new();
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
-        let parts = line.split_once(' ').and_then(|(sum, name)| Some((sum, name.strip_prefix([' ', '*'])?)));
-        let is_sum =
-            |sum: &str| sum.len() == algorithm.letters() && sum.bytes().all(|byte| byte.is_ascii_hexdigit());
-        match parts {
-            Some((sum, name)) if is_sum(sum) && !name.is_empty() => {
-                wanted.push((PathBuf::from(name), Some(sum.to_ascii_lowercase())));
-            }
-            _ => bail!(
-                "{}:{}: expected a checksum of {algorithm} ({} letters), two spaces and a name",
-                list.display(),
-                number + 1,
-                algorithm.letters()
-            ),
-        }
-    }
-    if wanted.is_empty() {
-        bail!("{}: there is no checksum in it", list.display());
-    }
-    Ok(wanted)
+    let listed = listed_checksums(list, &text, algorithm)?;
+    Ok(listed.into_iter().map(|(name, sum)| (name, Some(sum))).collect())
 }

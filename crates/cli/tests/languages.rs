@@ -51,6 +51,28 @@ fn files_lines_and_columns_are_told() {
 }
 
 #[test]
+fn a_column_is_told_the_same_by_any_number_of_threads_and_from_the_store() {
+    let folder = folder();
+    let texts = ["the dog is over there", "der Hund ist faul", "", "le chien est paresseux"];
+    let rows = (0..30_000).map(|row: usize| format!("{row},{}\n", texts[row * row % 7 % 4]));
+    folder.write("table.csv", format!("id,body\n{}", rows.collect::<String>()));
+    folder.run("store put table.csv --name table.csv --quiet").ok();
+    let told = |input: &str, how: &str| {
+        let words =
+            format!("language identify --profiles few --column body {input} -o out.csv --quiet {how}");
+        folder.run(&words).ok();
+        folder.read("out.csv")
+    };
+    let one = told("table.csv", "--threads 1");
+    assert_eq!(one.lines().count(), 30_001);
+    assert!(one.lines().nth(2).unwrap().starts_with("table.csv,1,de,"));
+    assert_eq!(told("table.csv", "--threads 4"), one);
+    assert_eq!(told("table.csv", "--threads 3 --memory 16MiB"), one);
+    let stored = told("store:table.csv", "--threads 2");
+    assert_eq!(stored.replace("store:table.csv", "table.csv"), one);
+}
+
+#[test]
 fn what_goes_wrong_is_told() {
     let folder = folder();
     let told = |words: &str| folder.run(words).exits(2).stderr;

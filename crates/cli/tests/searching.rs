@@ -237,6 +237,18 @@ fn what_goes_wrong_is_told_and_the_rest_is_searched() {
 }
 
 #[test]
+fn a_binary_file_without_lines_is_no_error_unless_it_was_asked_for() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("in")).unwrap();
+    folder.write("in/zeros", vec![0; 8 << 20]);
+    folder.write("in/text", "fox\n");
+    let said = folder.run("search fox in --memory 16MiB --threads 2").ok();
+    assert_eq!((&*said.stdout, &*said.stderr), ("in/text:fox\n", ""));
+    let said = folder.run("search fox in --text --memory 16MiB --threads 2").exits(2);
+    assert!(said.stderr.contains("in/zeros: a line that begins at byte 0 exceeds"), "{}", said.stderr);
+}
+
+#[test]
 fn compressed_files_standard_input_and_datasets_are_searched() {
     use std::io::Write;
     let folder = Folder::new();

@@ -4,9 +4,13 @@ use std::{
     fmt::{self, Display, Formatter, Write},
     hash::Hasher,
     io::Read,
+    path::{Path, PathBuf},
+    sync::Mutex,
+    thread,
 };
 
 use inshore_store::Job;
+use inshore_tables::Input;
 use md5::Md5;
 use sha2::{Digest, Sha256};
 use twox_hash::XxHash64;
@@ -71,6 +75,60 @@ impl Checksum {
     }
 }
 
+/// The checksum of each file, in their order; as many files as the job has threads are read side by side.
+///
+/// # Errors
+/// As [`Checksum::of`], for each file by itself; where the job was stopped, those that were not reached have
+/// [`inshore_store::Error::Cancelled`].
+pub fn checksum_files(job: &Job, algorithm: Checksum, inputs: &[Input]) -> Vec<Result<String>> {
+    let next = Mutex::new(inputs.iter().enumerate());
+    let done: Mutex<Vec<(usize, Result<String>)>> = Mutex::default();
+    let work = || loop {
+        let Some((place, input)) = next.lock().expect("no panic under this lock").next() else { return };
+        let input = input.clone().stopped_by(job.cancel());
+        let opened = job.check_cancelled().map_err(Error::from);
+        let opened = opened.and_then(|()| Ok(input.open_as_is()?));
+        let found = opened.and_then(|bytes| algorithm.of(job, input.name(), bytes));
+        done.lock().expect("no panic under this lock").push((place, found));
+    };
+    thread::scope(|scope| {
+        (1..job.budget().threads().min(inputs.len())).for_each(|_| _ = scope.spawn(work));
+        work();
+    });
+    let mut done = done.into_inner().expect("no panic under this lock");
+    done.sort_by_key(|(place, _)| *place);
+    done.into_iter().map(|(_, found)| found).collect()
+}
+
+/// Names and checksums as `sha256sum` prints them, in small letters; `list` is what errors call `text`.
+///
+/// # Errors
+/// [`Error::BadList`] for a line that is none, and where there is none.
+pub fn listed_checksums(list: &Path, text: &str, algorithm: Checksum) -> Result<Vec<(PathBuf, String)>> {
+    let is_sum =
+        |sum: &str| sum.len() == algorithm.letters() && sum.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut wanted = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
+        let parts = line.split_once(' ').and_then(|(sum, name)| Some((sum, name.strip_prefix([' ', '*'])?)));
+        match parts {
+            Some((sum, name)) if is_sum(sum) && !name.is_empty() => {
+                wanted.push((PathBuf::from(name), sum.to_ascii_lowercase()));
+            }
+            _ => {
+                let letters = algorithm.letters();
+                let what =
+                    format!("expected a checksum of {algorithm} ({letters} letters), two spaces and a name");
+                return Err(Error::BadList { place: format!("{}:{}", list.display(), number + 1), what });
+            }
+        }
+    }
+    if wanted.is_empty() {
+        let what = "there is no checksum in it".to_string();
+        return Err(Error::BadList { place: list.display().to_string(), what });
+    }
+    Ok(wanted)
+}
+
 fn each<S>(
     job: &Job,
     name: &str,
@@ -126,6 +184,44 @@ mod tests {
     use inshore_store::{Budget, Cancel};
 
     use super::*;
+
+    #[test]
+    fn files_are_summed_in_their_order_and_each_fails_by_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let inputs: Vec<Input> =
+            (0..20).map(|number| Input::new(folder.path().join(number.to_string()))).collect();
+        for input in inputs.iter().filter(|input| !input.name().ends_with('7')) {
+            std::fs::write(input.path().unwrap(), input.name()).unwrap();
+        }
+        let job = Job::without_store(Budget::new(8 << 20, 3), Cancel::default());
+        let found = checksum_files(&job, Checksum::Crc32, &inputs);
+        for (input, found) in inputs.iter().zip(found) {
+            match found {
+                Ok(sum) => {
+                    let name = input.name();
+                    assert_eq!(sum, Checksum::Crc32.of(&job, name, name.as_bytes()).unwrap());
+                }
+                Err(error) => assert!(error.to_string().contains("7: cannot open"), "{error}"),
+            }
+        }
+        job.cancel().cancel();
+        let stopped = checksum_files(&job, Checksum::Crc32, &inputs);
+        assert!(stopped.into_iter().all(|found| found.unwrap_err().is_cancelled()));
+    }
+
+    #[test]
+    fn lists_are_read_and_what_is_none_is_named() {
+        let read = |text: &str| listed_checksums(Path::new("sums"), text, Checksum::Crc32);
+        let read_well = read("CBF43926  a b\n\n00000000 *c\n").unwrap();
+        assert_eq!(read_well, [("a b".into(), "cbf43926".to_string()), ("c".into(), "00000000".to_string())]);
+        assert!(
+            read("cbf43926  a\ncbf4  b\n")
+                .unwrap_err()
+                .to_string()
+                .starts_with("sums:2: expected a checksum")
+        );
+        assert!(read("\n").unwrap_err().to_string().contains("no checksum"));
+    }
 
     /// The published checksums of "abc": FIPS 180-4, RFC 1321, BLAKE3's and xxHash's own, and of "123456789" for CRC-32.
     #[test]

@@ -22,6 +22,16 @@ pub enum Error {
         /// What is wrong with it, and where.
         what: String,
     },
+    /// An option that means nothing.
+    #[error("{option}: {found:?}: {what}")]
+    BadOption {
+        /// The option.
+        option: &'static str,
+        /// What it was.
+        found: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// Sorting, through flash where it must be.
     #[error(transparent)]
     SortReduce(#[from] inshore_sortreduce::Error),
@@ -57,6 +67,44 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// A file whose name does not say what to call the result.
+    #[error("{}: {what}", path.display())]
+    BadName {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A file to decompress whose ending is no format's, so that it is not known what to call the result.
+    #[error("{}: its ending is none of gz, bz2, zst and lz4", path.display())]
+    UnknownEnding {
+        /// The file.
+        path: std::path::PathBuf,
+    },
+    /// A file that is there already, and was not to be replaced.
+    #[error("{}: it is there already", path.display())]
+    Exists {
+        /// The file.
+        path: std::path::PathBuf,
+    },
+    /// A list of checksums that is none.
+    #[error("{place}: {what}")]
+    BadList {
+        /// The list, and the line.
+        place: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The system refused something else than to read.
+    #[error("{name}: cannot {what}: {source}")]
+    Io {
+        /// The file.
+        name: String,
+        /// What was tried, as a verb phrase.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The system refused to read.
     #[error("{name}: cannot read it: {source}")]
     Input {
@@ -71,6 +119,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a line was too long that is none, since it has a NUL byte: the source is no text.
+    pub fn is_binary_line(&self) -> bool {
+        matches!(self, Error::Read(inshore_neardata::Error::LineTooLong { has_nul: true, .. }))
+    }
+
     /// Whether a job was asked to stop.
     pub fn is_cancelled(&self) -> bool {
         match self {

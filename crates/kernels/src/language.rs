@@ -20,12 +20,19 @@
 //! Paper: LLNL 2008, "Language classification" and figure 3: 5,000 4-grams for each language, 4 hash functions of 16 Kbit
 //! each. Here 2 functions of 64 Kbit, which give as few false positives (0.6 % at 5,000 n-grams) with half the look-ups.
 
+mod columns;
+mod table;
+
 use std::{cmp::Reverse, collections::HashMap};
 
 use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run};
 use inshore_store::{Job, Reservation, Store};
 use serde::{Deserialize, Serialize};
 
+pub use self::{
+    columns::identify_column,
+    table::{LanguagePlace, LanguageSummary, LanguageTable},
+};
 use crate::{Error, Result};
 
 /// Bytes of an n-gram.
@@ -408,14 +415,15 @@ pub struct Identified<'a> {
 /// Tells the language of each source, or of each line that is not empty, in order.
 ///
 /// # Errors
-/// What `each` gives; [`Error::Store`] where the job was stopped. A source that cannot be read is given to `failed`.
+/// What `each` gives; [`Error::Store`] where the job was stopped. A source that cannot be read is given to `failed`, which
+/// passes over it, or gives the error back to end all.
 pub fn identify(
     job: &Job,
     classifier: &Classifier,
     sources: impl Iterator<Item = Source> + Send,
     unit: Unit,
     mut each: impl FnMut(Identified<'_>) -> Result<()> + Send,
-    mut failed: impl FnMut(&Error) + Send,
+    mut failed: impl FnMut(Error) -> Result<()> + Send,
 ) -> Result<()> {
     let kernel = Identify { classifier, unit };
     let (mut whole, mut is_failed) = (classifier.no_scores(), false);
@@ -430,7 +438,7 @@ pub fn identify(
             }
             Some(Err(error)) if error.is_cancelled() => return Err(error),
             Some(Err(error)) => {
-                failed(&error);
+                failed(error)?;
                 is_failed = true;
             }
             None => {
@@ -509,7 +517,7 @@ mod tests {
         Job::without_store(Budget::new(256 << 20, threads), Cancel::default())
     }
 
-    fn profiles(grams: usize) -> Profiles {
+    pub(super) fn profiles(grams: usize) -> Profiles {
         let samples = [
             ("en", "The quick brown fox jumps over the lazy dog.\nWhere there is a will there is a way.\n"),
             (

@@ -6,6 +6,8 @@
 //! - [`Checksum`]: checksums of files.
 //! - [`identify`]: which language a text is in, by [`Profiles`].
 //!
+//! What they read is named by [`walk`] (folders, with the rules of .gitignore), [`text_sources`] (files and datasets).
+//!
 //! Each is an [`inshore_neardata::Kernel`], which runs over any sources with [`inshore_neardata::run`]. What the blocks of a
 //! source give is handed over in order, or kept by the workers and merged at the end.
 #![warn(missing_docs)]
@@ -14,18 +16,28 @@ mod checksum;
 mod compress;
 mod error;
 mod language;
+mod ordered;
 mod search;
 mod texts;
+mod walk;
 mod words;
 
-pub use checksum::Checksum;
-pub use compress::{Format, PackSummary, compress, decompress, smallest_pack_memory_bytes};
+pub use checksum::{Checksum, checksum_files, listed_checksums};
+pub use compress::{
+    FileOptions, Format, PackSummary, compress, compress_file, decompress, decompress_file,
+    smallest_pack_memory_bytes,
+};
 pub use error::{Error, Result};
 pub use language::{
-    Classifier, GRAM_BYTES, Identified, LANGUAGES_MAX, Profiles, Reader, Scores, Unit, Verdict, identify,
+    Classifier, GRAM_BYTES, Identified, LANGUAGES_MAX, LanguagePlace, LanguageSummary, LanguageTable,
+    Profiles, Reader, Scores, Unit, Verdict, identify, identify_column,
 };
-pub use search::{Found, FoundLine, PatternOptions, Search, Wanted};
-pub use texts::{TextOptions, text_source};
+pub use search::{
+    Found, FoundLine, PatternOptions, Search, SearchColumns, SearchItem, SearchSummary, SearchTable,
+    SearchTableOptions, Wanted,
+};
+pub use texts::{TextOptions, dataset_name, stored_sources, table_inputs, text_source, text_sources};
+pub use walk::{Candidate, WalkOptions, file_types, walk};
 #[cfg(feature = "nodes")]
 pub use words::{CountsWords, count_words_on_nodes};
 pub use words::{WordOptions, WordSummary, count_words, smallest_word_memory_bytes, word_schema};

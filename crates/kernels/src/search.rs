@@ -13,6 +13,8 @@
 //!
 //! Paper: string search in the storage device, 2016 article 7.3.
 
+mod table;
+
 use grep_matcher::{LineMatchKind, Match, Matcher};
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use inshore_neardata::{Block, Border, Kernel, Portable};
@@ -21,6 +23,7 @@ use memchr::{memchr, memchr_iter, memrchr};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use self::table::{SearchColumns, SearchItem, SearchSummary, SearchTable, SearchTableOptions};
 use crate::{Error, Result};
 
 /// A NUL byte among the first bytes makes all of a source binary; one behind them only what follows. As ripgrep has it.

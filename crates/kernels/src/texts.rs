@@ -52,6 +52,50 @@ fn open(path: &Path, options: TextOptions, job: &Job) -> inshore_neardata::Resul
     Ok(Opened::File(PlainFile::of(file, path)?))
 }
 
+/// The dataset that a path names: `store:NAME`, or `store:NAME/FILE`.
+pub fn dataset_name(path: &Path) -> Option<&str> {
+    path.to_str()?.strip_prefix("store:")
+}
+
+/// The files of the dataset `named` (`NAME` or `NAME/FILE`) of the job's store, each with what it is called.
+///
+/// # Errors
+/// [`inshore_store::Error::NotFound`].
+pub fn stored_sources(job: &Job, named: &str) -> inshore_store::Result<Vec<(PathBuf, Source)>> {
+    let files = job.store().named_files(named)?;
+    Ok(files.into_iter().map(|found| (PathBuf::from(found.title()), Source::dataset(found.file))).collect())
+}
+
+/// Files, unpacked where they are packed, and datasets of the job's store, in this order of paths.
+///
+/// # Errors
+/// As [`stored_sources`]. Files are opened when it is their turn.
+pub fn text_sources(job: &Job, paths: &[PathBuf]) -> inshore_store::Result<Vec<Source>> {
+    let mut all = Vec::new();
+    for path in paths {
+        match dataset_name(path) {
+            Some(named) => all.extend(stored_sources(job, named)?.into_iter().map(|(_, source)| source)),
+            None => all.push(text_source(path, TextOptions { unpack: true, ..TextOptions::default() })),
+        }
+    }
+    Ok(all)
+}
+
+/// Files and datasets of the job's store as tables, in this order of paths.
+///
+/// # Errors
+/// [`inshore_store::Error::NotFound`] for a dataset. Files are opened when it is their turn.
+pub fn table_inputs(job: &Job, paths: &[PathBuf]) -> inshore_tables::Result<Vec<Input>> {
+    let mut all = Vec::new();
+    for path in paths {
+        match dataset_name(path) {
+            Some(named) => all.extend(Input::stored(job, named)?),
+            None => all.push(Input::new(path)),
+        }
+    }
+    Ok(all)
+}
+
 const UTF8_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 /// Whether text begins with a mark of its encoding.

@@ -27,6 +27,8 @@ pub enum Error {
         offset: u64,
         /// Bytes that would have been accepted.
         limit: u64,
+        /// Whether there is a NUL byte among those that were seen of it: then it is no line of text.
+        has_nul: bool,
     },
 }
 

@@ -301,7 +301,7 @@ impl Reading {
             if bytes.len() as u64 > limit {
                 let line = memrchr(b'\n', &begun[..begun.len().min((file.stride(&self.plan)) as usize)]);
                 let offset = start + line.map_or(0, |end| end as u64 + 1);
-                return Err(self.too_long(file.name(), offset));
+                return Err(self.too_long(file.name(), offset, &bytes[(offset - start) as usize..]));
             }
             let room = bytes.len().max(MORE_BYTES) as u64 * 2;
             reservation.resize(room.min(2 * limit))?;
@@ -356,7 +356,7 @@ impl Reading {
             if filled == bytes.len() {
                 let limit = self.plan.line_bytes_max;
                 if filled as u64 >= limit {
-                    return Err(self.too_long(name.to_string(), offset));
+                    return Err(self.too_long(name.to_string(), offset, &bytes[..filled]));
                 }
                 let more = (2 * filled).min(limit as usize);
                 // Twice: while it grows, the old bytes are there too.
@@ -389,8 +389,9 @@ impl Reading {
         Ok(())
     }
 
-    fn too_long(&self, name: String, offset: u64) -> Error {
-        Error::LineTooLong { source_name: name, offset, limit: self.plan.line_bytes_max }
+    fn too_long(&self, name: String, offset: u64, seen: &[u8]) -> Error {
+        let (limit, has_nul) = (self.plan.line_bytes_max, memchr(0, seen).is_some());
+        Error::LineTooLong { source_name: name, offset, limit, has_nul }
     }
 }
 

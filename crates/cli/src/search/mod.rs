@@ -7,7 +7,6 @@
 
 mod json;
 mod print;
-mod walk;
 pub mod words;
 
 use std::{
@@ -21,9 +20,12 @@ use std::{
     },
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use inshore::{
-    kernels::{self, PatternOptions, Search as Kernel, TextOptions, Wanted, text_source},
+    kernels::{
+        self, Candidate, PatternOptions, Search as Kernel, TextOptions, WalkOptions, Wanted, dataset_name,
+        file_types, stored_sources, walk,
+    },
     neardata::{Event, Next, nodes::run_on_nodes, run},
     store::Job,
     tables::NewFile,
@@ -32,7 +34,6 @@ use serde_json::{Value, json};
 
 use self::{
     print::{Printer, Style, Whose},
-    walk::Candidate,
     words::{Color, Search},
 };
 use crate::{
@@ -40,7 +41,6 @@ use crate::{
     nodes,
     outcome::say,
     session::{Session, plain_job},
-    sources,
     words::Everywhere,
 };
 
@@ -50,7 +50,7 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         return search_on_nodes(&options, words);
     }
     if words.type_list {
-        walk::type_list().iter().try_for_each(|line| writeln!(io::stdout(), "{line}"))?;
+        file_types().iter().try_for_each(|line| writeln!(io::stdout(), "{line}"))?;
         return Ok(true);
     }
     let (patterns, mut paths) = patterns(words)?;
@@ -60,7 +60,7 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         paths.push(PathBuf::from(if is_here { "./" } else { "-" }));
     }
     let (datasets, paths): (Vec<PathBuf>, Vec<PathBuf>) =
-        paths.into_iter().partition(|path| sources::dataset(path).is_some());
+        paths.into_iter().partition(|path| dataset_name(path).is_some());
     let (session, started);
     let job = match datasets.is_empty() {
         true => plain_job(&options)?,
@@ -81,11 +81,14 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
     let style = style(&options, words, datasets.len(), &paths);
     let kernel = kernel(words, &patterns, &style)?;
     let text = TextOptions { unpack: words.search_zip, keep_encoding: false };
-    let stored = sources::stored(&job, &datasets)?;
+    let mut stored = Vec::new();
+    for named in datasets.iter().filter_map(|path| dataset_name(path)) {
+        stored.extend(stored_sources(&job, named)?);
+    }
     let asked = whose.clone();
     let sources = candidates.map(move |candidate| {
+        let source = candidate.source(text);
         let Candidate { path, is_named } = candidate;
-        let source = text_source(&path, text);
         let shown = if path == Path::new("-") { PathBuf::from("<stdin>") } else { path };
         asked.lock().expect("no panic under this lock").push_back(Whose { path: shown, is_named });
         source
@@ -101,11 +104,21 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
         None => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
     };
+    let ends_at_nul = !(words.text || style.binary_is_named);
     let mut printer = Printer::new(style, out);
     let searched = run(&job, &kernel, sources.chain(stored), |event: Event<'_, Kernel>| {
         let mut whose = whose.lock().expect("no panic under this lock");
         let is_end = event.part.is_none();
         let source = whose.front().expect("a source that was asked for");
+        if let Some(Err(error)) = &event.part
+            && error.is_binary_line()
+            && ends_at_nul
+            && !source.is_named
+        {
+            // Binary, and nobody asked for what is.
+            printer.failed().map_err(kernels::Error::Write)?;
+            return Ok(Next::SkipSource);
+        }
         let next = print(&mut printer, source, event, &failed);
         if is_end {
             whose.pop_front();
@@ -257,25 +270,29 @@ fn candidates(
     is_here: bool,
     failed: Arc<AtomicBool>,
 ) -> Result<impl Iterator<Item = Candidate> + Send + use<>> {
-    let walk = (!paths.is_empty()).then(|| walk::walk(words, paths)).transpose()?;
-    let found = walk.into_iter().flatten().filter_map(move |entry| match entry {
-        Ok(entry) => {
-            let is_named = entry.depth() == 0 && !entry.path().is_dir();
-            let is_file = entry.file_type().is_none_or(|kind| kind.is_file());
-            let path = match entry.path().strip_prefix("./") {
-                _ if entry.is_stdin() => PathBuf::from("-"),
-                Ok(path) if is_here => path.to_path_buf(),
-                _ => entry.into_path(),
-            };
-            (is_named || is_file).then_some(Candidate { path, is_named })
-        }
+    let options = WalkOptions {
+        globs: words.glob.clone(),
+        types: words.types.clone(),
+        types_not: words.type_not.clone(),
+        hidden: words.hidden || words.unrestricted > 1,
+        no_ignore: words.no_ignore || words.unrestricted > 0,
+        follow: words.follow,
+        max_depth: words.max_depth,
+    };
+    let walk = (!paths.is_empty()).then(|| walk(if is_here { &[] } else { paths }, &options)).transpose();
+    let walk = walk.map_err(|error| match error {
+        kernels::Error::BadOption { option: "glob", found, what } => anyhow!("bad --glob {found:?}: {what}"),
+        kernels::Error::BadOption { what, .. } => anyhow!(what),
+        error => error.into(),
+    })?;
+    Ok(walk.into_iter().flatten().filter_map(move |found| match found {
+        Ok(candidate) => Some(candidate),
         Err(error) => {
             failed.store(true, Ordering::Relaxed);
             say(&format!("inshore: {error}"));
             None
         }
-    });
-    Ok(found)
+    }))
 }
 
 fn list(words: &Search, candidates: impl Iterator<Item = Candidate>, failed: &AtomicBool) -> Result<bool> {

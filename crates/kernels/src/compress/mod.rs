@@ -13,8 +13,8 @@
 //!
 //! Paper: programs that run where the data lies, 2019 thesis 3.2.3.
 
+mod files;
 mod formats;
-mod ordered;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -24,9 +24,12 @@ use std::io::{Read, Write};
 use inshore_store::{Budget, Job};
 use serde::Serialize;
 
-pub use self::formats::Format;
-use self::{formats::Packer, ordered::in_order, units::Units};
-use crate::{Error, Result};
+pub use self::{
+    files::{FileOptions, compress_file, decompress_file},
+    formats::Format,
+};
+use self::{formats::Packer, units::Units};
+use crate::{Error, Result, ordered::in_order};
 
 /// What was compressed or decompressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -8,7 +8,7 @@ use crate::Result;
 
 /// Gives what `next` gives to `work` on `threads` threads, and what comes of it to `done` in the order in which it was
 /// given. `next` and `done` run on the caller's thread, and one piece more than there are threads is on its way.
-pub(super) fn in_order<T: Send, R: Send>(
+pub(crate) fn in_order<T: Send, R: Send>(
     threads: usize,
     mut next: impl FnMut() -> Result<Option<T>>,
     work: impl Fn(T) -> Result<R> + Sync,

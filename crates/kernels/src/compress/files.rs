@@ -1,0 +1,116 @@
+//! Files that become files: what the result is called, what it keeps of its file, and when that goes.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use inshore_store::Job;
+use inshore_tables::{Input, NewFile};
+
+use super::{Format, PackSummary, compress, decompress};
+use crate::{Error, Result};
+
+/// Where a result goes.
+#[derive(Clone, Debug, Default)]
+pub struct FileOptions {
+    /// The file to write, `-` for standard output; else the input's with another ending.
+    pub output: Option<PathBuf>,
+    /// Replaces a file that is there already.
+    pub force: bool,
+    /// Removes the input once the result is on the drive.
+    pub remove: bool,
+}
+
+/// Compresses the file `input` into one beside it, whose name ends as the format's do, or the one that is named, and says
+/// which. The result has the permissions and the time of its file; it appears whole, or not at all. The format is the one
+/// given, else that of the output's ending, else zstd.
+///
+/// # Errors
+/// As [`compress`]; [`Error::BadName`] for a file that is compressed already, by its ending; [`Error::Exists`].
+pub fn compress_file(
+    job: &Job,
+    input: &Input,
+    format: Option<Format>,
+    level: Option<u32>,
+    options: &FileOptions,
+) -> Result<(PathBuf, PackSummary)> {
+    let named = options.output.as_deref().and_then(Format::of_path);
+    let format = format.or(named).unwrap_or(Format::Zstd);
+    let beside = |path: &Path| {
+        if Format::of_path(path).is_some() {
+            let what = "it is compressed already, by its ending";
+            return Err(Error::BadName { path: path.to_path_buf(), what });
+        }
+        let mut name = path.as_os_str().to_owned();
+        name.push(".");
+        name.push(format.ending());
+        Ok(PathBuf::from(name))
+    };
+    one(job, input, options, beside, |input, out| {
+        compress(job, input.name(), input.open_as_is()?, out.writer()?, format, level)
+    })
+}
+
+/// Decompresses the file `input` into one beside it, without the ending, or the one that is named, and says which. All else
+/// as [`compress_file`].
+///
+/// # Errors
+/// As [`decompress`]; [`Error::UnknownEnding`]; [`Error::Exists`].
+pub fn decompress_file(job: &Job, input: &Input, options: &FileOptions) -> Result<(PathBuf, PackSummary)> {
+    let beside = |path: &Path| match Format::of_path(path) {
+        Some(_) => Ok(path.with_extension("")),
+        None => Err(Error::UnknownEnding { path: path.to_path_buf() }),
+    };
+    one(job, input, options, beside, |input, out| {
+        decompress(job, input.name(), input.open_as_is()?, out.writer()?)
+    })
+}
+
+fn one(
+    job: &Job,
+    input: &Input,
+    options: &FileOptions,
+    beside: impl Fn(&Path) -> Result<PathBuf>,
+    work: impl Fn(&Input, &NewFile) -> Result<PackSummary>,
+) -> Result<(PathBuf, PackSummary)> {
+    let input = input.clone().stopped_by(job.cancel());
+    let output = match (&options.output, input.path()) {
+        (Some(output), _) => output.clone(),
+        (None, Some(path)) => beside(path)?,
+        (None, None) => PathBuf::from("-"),
+    };
+    let is_stdout = output == Path::new("-");
+    if !is_stdout && !options.force && output.exists() {
+        return Err(Error::Exists { path: output });
+    }
+    // Else what was just written would be removed.
+    if let (Some(from), Ok(to)) = (input.path(), fs::canonicalize(&output))
+        && !is_stdout
+        && fs::canonicalize(from).is_ok_and(|from| from == to)
+    {
+        return Err(Error::BadName { path: output, what: "it is the file that is read" });
+    }
+    let out = if is_stdout { NewFile::stdout()? } else { NewFile::create(&output)? };
+    let done = work(&input, &out)?;
+    out.publish()?;
+    if let Some(from) = input.path().filter(|_| !is_stdout) {
+        keep_facts(from, &output)?;
+        if options.remove {
+            let refused = |source| Error::Io { name: from.display().to_string(), what: "remove it", source };
+            fs::remove_file(from).map_err(refused)?;
+        }
+    }
+    Ok((output, done))
+}
+
+/// Who may read it, and when it was changed, stay what they were.
+fn keep_facts(from: &Path, to: &Path) -> Result<()> {
+    let keep = || -> io::Result<()> {
+        let facts = fs::metadata(from)?;
+        fs::set_permissions(to, facts.permissions())?;
+        fs::File::options().append(true).open(to)?.set_modified(facts.modified()?)
+    };
+    let what = "keep its permissions and time";
+    keep().map_err(|source| Error::Io { name: to.display().to_string(), what, source })
+}

@@ -1,0 +1,138 @@
+//! Languages as a table: whose text, where in it, the language and how sure.
+
+use std::{path::Path, sync::Arc};
+
+use arrow::{
+    array::{ArrayRef, Float64Builder, RecordBatch, StringBuilder, UInt64Builder},
+    datatypes::{DataType, Field, Schema, SchemaRef},
+};
+use inshore_store::Job;
+use inshore_tables::TableWriter;
+use serde::Serialize;
+
+use super::{Classifier, Identified, Verdict};
+use crate::Result;
+
+/// Rows that are written at once.
+const BATCH_ROWS: usize = 4096;
+
+/// Where in a source a text is: the name of the column that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LanguagePlace {
+    /// A source is a text.
+    Whole,
+    /// A line is, by its number, from 1.
+    Line,
+    /// A row of a table is, by its number, from 0.
+    Row,
+}
+
+impl LanguagePlace {
+    fn column(self) -> Option<&'static str> {
+        match self {
+            LanguagePlace::Whole => None,
+            LanguagePlace::Line => Some("line"),
+            LanguagePlace::Row => Some("row"),
+        }
+    }
+}
+
+/// What was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LanguageSummary {
+    /// Texts.
+    pub texts: u64,
+    /// Those of them of which no profile has anything.
+    pub unknown: u64,
+}
+
+/// A table of languages that is written: source, line or row if there is one, language and confidence (null where there is
+/// none).
+pub struct LanguageTable<'a> {
+    labels: &'a [String],
+    schema: SchemaRef,
+    writer: TableWriter,
+    names: StringBuilder,
+    places: Option<UInt64Builder>,
+    languages: StringBuilder,
+    confidences: Float64Builder,
+    waiting: usize,
+    summary: LanguageSummary,
+}
+
+impl<'a> LanguageTable<'a> {
+    /// Begins a table at `output`.
+    ///
+    /// # Errors
+    /// As [`TableWriter::create`].
+    pub fn create(
+        job: &Job,
+        output: &Path,
+        classifier: &'a Classifier,
+        place: LanguagePlace,
+    ) -> Result<LanguageTable<'a>> {
+        let mut fields = vec![Field::new("source", DataType::Utf8, false)];
+        fields.extend(place.column().map(|place| Field::new(place, DataType::UInt64, false)));
+        fields.push(Field::new("language", DataType::Utf8, true));
+        fields.push(Field::new("confidence", DataType::Float64, true));
+        let schema = Arc::new(Schema::new(fields));
+        Ok(LanguageTable {
+            labels: classifier.labels(),
+            writer: TableWriter::create(output, schema.clone(), job.budget())?,
+            schema,
+            names: StringBuilder::new(),
+            places: place.column().map(|_| UInt64Builder::new()),
+            languages: StringBuilder::new(),
+            confidences: Float64Builder::new(),
+            waiting: 0,
+            summary: LanguageSummary::default(),
+        })
+    }
+
+    /// Adds what was found of a text, as [`identify`](super::identify) gives it.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn add_found(&mut self, found: &Identified<'_>) -> Result<()> {
+        self.add(found.name, found.line, found.verdict)
+    }
+
+    /// Adds what was found of a text; its place is 0 where none is given and the table has some.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn add(&mut self, name: &str, place: Option<u64>, verdict: Option<Verdict>) -> Result<()> {
+        self.names.append_value(name);
+        if let Some(places) = &mut self.places {
+            places.append_value(place.unwrap_or(0));
+        }
+        self.languages.append_option(verdict.map(|verdict| &self.labels[verdict.language]));
+        self.confidences.append_option(verdict.map(|verdict| verdict.confidence));
+        self.summary.texts += 1;
+        self.summary.unknown += u64::from(verdict.is_none());
+        self.waiting += 1;
+        if self.waiting == BATCH_ROWS { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(self.names.finish())];
+        if let Some(places) = &mut self.places {
+            columns.push(Arc::new(places.finish()));
+        }
+        columns.push(Arc::new(self.languages.finish()));
+        columns.push(Arc::new(self.confidences.finish()));
+        self.waiting = 0;
+        let batch = RecordBatch::try_new(self.schema.clone(), columns).expect("columns of one length");
+        Ok(self.writer.write(&batch)?)
+    }
+
+    /// Ends the table, which is there from now on, and says what is in it.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn finish(mut self) -> Result<LanguageSummary> {
+        self.write()?;
+        self.writer.finish()?;
+        Ok(self.summary)
+    }
+}

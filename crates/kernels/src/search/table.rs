@@ -1,0 +1,433 @@
+//! What a search finds, as rows.
+//!
+//! ```text
+//!   lines     path, line_number, offset, line [, spans]     a row for each line that matches
+//!   counts    path, count                                   a row for each file that has some
+//! ```
+//!
+//! Rows are gathered into batches of about 1 MiB, which are handed over in the order of sources and lines. Whoever takes them
+//! stops the search by being slow, and ends it by saying so.
+
+use std::{
+    borrow::Cow,
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use arrow::{
+    array::{
+        ArrayRef, BinaryBuilder, ListArray, RecordBatch, StringBuilder, StructArray, UInt32Array, UInt64Array,
+    },
+    buffer::OffsetBuffer,
+    datatypes::{DataType, Field, Fields, Schema, SchemaRef},
+};
+use inshore_neardata::{Event, Next, Source, run};
+use inshore_store::{Job, Reservation};
+use serde::Serialize;
+
+use super::{Found, FoundLine, PatternOptions, Search, Wanted};
+use crate::{Candidate, Error, Result};
+
+/// Bytes of a batch, about; less where the budget is small.
+const BATCH_BYTES: u64 = 1 << 20;
+const BATCH_BYTES_MIN: u64 = 64 << 10;
+/// Rows that are there are handed over after this time, however few.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What the rows are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SearchColumns {
+    /// Lines.
+    #[default]
+    Lines,
+    /// Lines, and the places of the matches in each.
+    LinesWithSpans,
+    /// For each file how many lines match.
+    LineCounts,
+    /// For each file how many matches there are.
+    MatchCounts,
+}
+
+/// How what is found becomes rows.
+#[derive(Clone, Copy, Debug)]
+pub struct SearchTableOptions {
+    /// What the rows are.
+    pub columns: SearchColumns,
+    /// Lines of a file that count at most.
+    pub max_count: u64,
+    /// Rows of files without a match too, where matches or lines are counted.
+    pub include_zero: bool,
+    /// Lines as the bytes that they are, and places in bytes. Else lines are text, U+FFFD for what is no UTF-8, and places
+    /// are counted in characters.
+    pub as_bytes: bool,
+    /// Binary files are searched as text. Else a file ends before the line with its first NUL byte; where that is early, or
+    /// lines are counted in a file that nobody named, there is nothing of it.
+    pub text: bool,
+}
+
+impl Default for SearchTableOptions {
+    /// All lines, as text, of files that are text.
+    fn default() -> Self {
+        let columns = SearchColumns::default();
+        SearchTableOptions { columns, max_count: u64::MAX, include_zero: false, as_bytes: false, text: false }
+    }
+}
+
+/// A search whose results are rows.
+#[derive(Debug)]
+pub struct SearchTable {
+    kernel: Search,
+    options: SearchTableOptions,
+    crlf: bool,
+    schema: SchemaRef,
+}
+
+/// What a search hands over.
+#[derive(Debug)]
+pub enum SearchItem {
+    /// Rows, one at least.
+    Rows(RecordBatch),
+    /// A file that could not be read, or not to its end.
+    Failed(Error),
+}
+
+/// What was searched and found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SearchSummary {
+    /// Files that were searched.
+    pub files: u64,
+    /// Those of them with a match.
+    pub files_matched: u64,
+    /// Lines that matched.
+    pub lines: u64,
+    /// Files that were left where they turned out to be binary.
+    pub binary: u64,
+    /// Files that could not be read.
+    pub failed: u64,
+}
+
+impl SearchTable {
+    /// A search for lines that match one of `patterns`.
+    ///
+    /// # Errors
+    /// [`Error::BadPattern`].
+    pub fn new(
+        patterns: &[impl AsRef<str>],
+        how: &PatternOptions,
+        options: SearchTableOptions,
+    ) -> Result<SearchTable> {
+        let lines = |spans| Wanted::Lines { numbered: true, spans, before: 0, after: 0 };
+        let wanted = match options.columns {
+            SearchColumns::Lines => lines(false),
+            SearchColumns::LinesWithSpans => lines(true),
+            SearchColumns::MatchCounts if !how.invert => match options.max_count {
+                u64::MAX => Wanted::MatchCount,
+                _ => Wanted::Lines { numbered: false, spans: true, before: 0, after: 0 },
+            },
+            SearchColumns::LineCounts | SearchColumns::MatchCounts => Wanted::LineCount,
+        };
+        let kernel = Search::new(patterns, how, wanted, !options.text)?;
+        Ok(SearchTable { kernel, options, crlf: how.crlf, schema: schema(options) })
+    }
+
+    /// The columns.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Searches `files`, each of which a row calls as the candidate's path says, and hands rows over in their order.
+    ///
+    /// Memory: that of [`run`], and four batches of a sixty-fourth of the budget (64 KiB to 1 MiB), one of which `each` may
+    /// keep until it is called again; a longer line takes more.
+    ///
+    /// # Errors
+    /// What `each` gives; [`Error::Store`] where the job was stopped or has too little memory. A file that cannot be read is
+    /// an item.
+    pub fn run(
+        &self,
+        job: &Job,
+        files: impl Iterator<Item = (Candidate, Source)> + Send,
+        each: impl FnMut(SearchItem) -> Result<Next> + Send,
+    ) -> Result<SearchSummary> {
+        let mut rows = Rows::new(self, job, each)?;
+        let whose: Mutex<VecDeque<Candidate>> = Mutex::default();
+        let sources = files.map(|(candidate, source)| {
+            whose.lock().expect("no panic under this lock").push_back(candidate);
+            source
+        });
+        run(job, &self.kernel, sources, |event: Event<'_, Search>| {
+            let mut whose = whose.lock().expect("no panic under this lock");
+            let candidate = whose.front().expect("a source that was asked for");
+            let next = match event.part {
+                Some(Ok(found)) => rows.found(candidate, &found),
+                Some(Err(error)) => rows.failed(candidate, error),
+                None => {
+                    let next = rows.end(candidate);
+                    whose.pop_front();
+                    next
+                }
+            }?;
+            Ok(if rows.is_stopped { Next::Stop } else { next })
+        })?;
+        rows.flush()?;
+        Ok(rows.summary)
+    }
+}
+
+fn schema(options: SearchTableOptions) -> SchemaRef {
+    let number = |name: &str| Field::new(name, DataType::UInt64, false);
+    let mut fields = vec![Field::new("path", DataType::Utf8, false)];
+    match options.columns {
+        SearchColumns::LineCounts | SearchColumns::MatchCounts => fields.push(number("count")),
+        SearchColumns::Lines | SearchColumns::LinesWithSpans => {
+            let line = if options.as_bytes { DataType::Binary } else { DataType::Utf8 };
+            fields.extend([number("line_number"), number("offset"), Field::new("line", line, false)]);
+        }
+    }
+    if options.columns == SearchColumns::LinesWithSpans {
+        fields.push(Field::new("spans", DataType::List(span_field()), false));
+    }
+    Arc::new(Schema::new(fields))
+}
+
+fn span_field() -> Arc<Field> {
+    Arc::new(Field::new_list_field(DataType::Struct(span_fields()), false))
+}
+
+fn span_fields() -> Fields {
+    Fields::from(["start", "end"].map(|name| Field::new(name, DataType::UInt32, false)).to_vec())
+}
+
+/// Rows that are gathered.
+struct Rows<'a, E> {
+    table: &'a SearchTable,
+    each: E,
+    summary: SearchSummary,
+    source: State,
+    is_stopped: bool,
+    memory: Reservation,
+    batch_bytes: u64,
+    begun: Option<Instant>,
+    bytes: u64,
+    paths: StringBuilder,
+    numbers: Vec<u64>,
+    offsets: Vec<u64>,
+    texts: StringBuilder,
+    raw: BinaryBuilder,
+    /// Where the spans of each row end, from 0 on.
+    span_ends: Vec<i32>,
+    spans: (Vec<u32>, Vec<u32>),
+}
+
+/// What is known of the source that is searched.
+#[derive(Default)]
+struct State {
+    lines: u64,
+    matches: u64,
+    /// It is not told how many lines match, since not all were looked at.
+    is_left: bool,
+}
+
+impl<'a, E: FnMut(SearchItem) -> Result<Next>> Rows<'a, E> {
+    fn new(table: &'a SearchTable, job: &Job, each: E) -> Result<Rows<'a, E>> {
+        let batch_bytes = (job.budget().memory_bytes() / 64).clamp(BATCH_BYTES_MIN, BATCH_BYTES);
+        let memory = job.budget().reserve(4 * batch_bytes, "rows of what was found")?;
+        Ok(Rows {
+            table,
+            each,
+            summary: SearchSummary::default(),
+            source: State::default(),
+            is_stopped: false,
+            memory,
+            batch_bytes,
+            begun: None,
+            bytes: 0,
+            paths: StringBuilder::new(),
+            numbers: Vec::new(),
+            offsets: Vec::new(),
+            texts: StringBuilder::new(),
+            raw: BinaryBuilder::new(),
+            span_ends: vec![0],
+            spans: (Vec::new(), Vec::new()),
+        })
+    }
+
+    fn is_counting(&self) -> bool {
+        matches!(self.table.options.columns, SearchColumns::LineCounts | SearchColumns::MatchCounts)
+    }
+
+    fn found(&mut self, whose: &Candidate, found: &Found) -> Result<Next> {
+        let max_count = self.table.options.max_count;
+        if found.nul.is_some() && self.is_counting() && !whose.is_named {
+            self.source.is_left = true;
+            self.summary.binary += 1;
+            return Ok(Next::SkipSource);
+        }
+        if found.lines.is_empty() {
+            self.source.lines += found.line_count;
+            self.source.matches += found.match_count.max(found.line_count);
+        }
+        let (mut text, mut spans) = (&found.text[..], &found.spans[..]);
+        for line in &found.lines {
+            let (line_text, line_spans);
+            (line_text, text) = text.split_at(line.bytes as usize);
+            (line_spans, spans) = spans.split_at(line.spans as usize);
+            if self.source.lines < max_count {
+                self.source.lines += 1;
+                self.source.matches += line_spans.len() as u64;
+                if !self.is_counting() {
+                    self.line(whose, line, line_text, line_spans)?;
+                }
+            }
+        }
+        if self.begun.is_some_and(|begun| begun.elapsed() > PATIENCE) {
+            self.flush()?;
+        }
+        if self.source.lines >= max_count {
+            self.source.lines = max_count;
+            return Ok(Next::SkipSource);
+        }
+        // What lies behind a NUL byte is no line.
+        if found.nul.is_some() && !self.is_counting() {
+            self.summary.binary += 1;
+            return Ok(Next::SkipSource);
+        }
+        Ok(Next::Go)
+    }
+
+    fn line(&mut self, whose: &Candidate, line: &FoundLine, text: &[u8], spans: &[(u32, u32)]) -> Result<()> {
+        let text = text.strip_suffix(b"\n").unwrap_or(text);
+        let text = if self.table.crlf { text.strip_suffix(b"\r").unwrap_or(text) } else { text };
+        let bytes = text.len() as u64;
+        if bytes > self.batch_bytes {
+            self.memory.resize(4 * (self.batch_bytes + bytes))?;
+        }
+        let path = whose.path.to_string_lossy();
+        self.begin(&path, 32 + bytes + 8 * spans.len() as u64);
+        self.numbers.push(line.number);
+        self.offsets.push(line.offset);
+        if self.table.options.as_bytes {
+            self.raw.append_value(text);
+            self.add_spans(spans.iter().copied());
+        } else {
+            let shown = String::from_utf8_lossy(text);
+            self.texts.append_value(&shown);
+            match shown {
+                Cow::Borrowed(shown) if shown.is_ascii() => self.add_spans(spans.iter().copied()),
+                _ => self.add_spans(characters(text, spans)),
+            }
+        }
+        if self.bytes >= self.batch_bytes { self.flush() } else { Ok(()) }
+    }
+
+    fn add_spans(&mut self, spans: impl Iterator<Item = (u32, u32)>) {
+        if self.table.options.columns == SearchColumns::LinesWithSpans {
+            for (start, end) in spans {
+                self.spans.0.push(start);
+                self.spans.1.push(end);
+            }
+            self.span_ends.push(self.spans.0.len() as i32);
+        }
+    }
+
+    /// Begins a row.
+    fn begin(&mut self, path: &str, bytes: u64) {
+        self.paths.append_value(path);
+        self.bytes += path.len() as u64 + bytes;
+        self.begun.get_or_insert_with(Instant::now);
+    }
+
+    fn end(&mut self, whose: &Candidate) -> Result<Next> {
+        let State { lines, matches, is_left } = std::mem::take(&mut self.source);
+        self.summary.files += 1;
+        if !is_left {
+            self.summary.lines += lines;
+            self.summary.files_matched += u64::from(lines > 0);
+        }
+        if self.is_counting() && !is_left && (lines > 0 || self.table.options.include_zero) {
+            self.begin(&whose.path.to_string_lossy(), 16);
+            let is_lines = self.table.options.columns == SearchColumns::LineCounts;
+            self.numbers.push(if is_lines { lines } else { matches });
+            if self.bytes >= self.batch_bytes {
+                self.flush()?;
+            }
+        }
+        Ok(Next::Go)
+    }
+
+    fn failed(&mut self, whose: &Candidate, error: Error) -> Result<Next> {
+        if error.is_cancelled() {
+            return Err(error);
+        }
+        let is_wanted = self.table.options.text || self.is_counting() && whose.is_named;
+        if !is_wanted && error.is_binary_line() {
+            self.source.is_left = self.is_counting();
+            self.summary.binary += 1;
+            return Ok(Next::SkipSource);
+        }
+        self.source.is_left = true;
+        self.summary.failed += 1;
+        self.flush()?;
+        self.give(SearchItem::Failed(error))?;
+        Ok(Next::SkipSource)
+    }
+
+    fn give(&mut self, item: SearchItem) -> Result<()> {
+        if !self.is_stopped {
+            self.is_stopped = (self.each)(item)? == Next::Stop;
+        }
+        Ok(())
+    }
+
+    /// Hands over the rows that are there.
+    fn flush(&mut self) -> Result<()> {
+        if self.begun.take().is_none() {
+            return Ok(());
+        }
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(self.paths.finish())];
+        let numbers = |numbers: &mut Vec<u64>| Arc::new(UInt64Array::from(std::mem::take(numbers)));
+        columns.push(numbers(&mut self.numbers));
+        if !self.is_counting() {
+            columns.push(numbers(&mut self.offsets));
+            columns.push(match self.table.options.as_bytes {
+                true => Arc::new(self.raw.finish()),
+                false => Arc::new(self.texts.finish()),
+            });
+        }
+        if self.table.options.columns == SearchColumns::LinesWithSpans {
+            let (starts, ends) = std::mem::take(&mut self.spans);
+            let both: Vec<ArrayRef> =
+                vec![Arc::new(UInt32Array::from(starts)), Arc::new(UInt32Array::from(ends))];
+            let spans = StructArray::new(span_fields(), both, None);
+            let row_ends = OffsetBuffer::new(std::mem::replace(&mut self.span_ends, vec![0]).into());
+            columns.push(Arc::new(ListArray::new(span_field(), row_ends, Arc::new(spans), None)));
+        }
+        let is_long = self.memory.bytes() > 4 * self.batch_bytes;
+        self.bytes = 0;
+        let batch = RecordBatch::try_new(self.table.schema.clone(), columns).expect("columns of one length");
+        self.give(SearchItem::Rows(batch))?;
+        if is_long {
+            self.memory.resize(4 * self.batch_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// The same places in characters of what the text becomes.
+fn characters(text: &[u8], spans: &[(u32, u32)]) -> impl Iterator<Item = (u32, u32)> {
+    let (mut bytes, mut passed) = (0, 0);
+    let mut place = move |to: u32| {
+        let piece = &text[bytes..to as usize];
+        bytes = to as usize;
+        passed += piece
+            .utf8_chunks()
+            .map(|chunk| chunk.valid().chars().count() as u32 + u32::from(!chunk.invalid().is_empty()))
+            .sum::<u32>();
+        passed
+    };
+    spans.iter().map(move |&(start, end)| (place(start), place(end)))
+}
+
+#[cfg(test)]
+mod tests;
