@@ -46,6 +46,8 @@ use store_words::StoreCommand;
 use words::{Command, CountCommand, Everywhere, Generator, GraphCommand, LanguageCommand, Words};
 
 fn main() -> ExitCode {
+    // Where a node has started this program to contain a command.
+    inshore::sandbox::child_main_if_asked();
     match run(Words::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
@@ -64,6 +66,7 @@ fn run(words: Words) -> anyhow::Result<bool> {
         Command::Node { command } => match command {
             NodeCommand::Serve(serve) => nodes::serve(&words.everywhere, &serve).map(|()| true),
             NodeCommand::Credentials(made) => nodes::credentials(&words.everywhere, &made).map(|()| true),
+            NodeCommand::Run(run) => nodes::run_command(&words.everywhere, &run),
             NodeCommand::Status => nodes::status(&words.everywhere),
         },
         Command::Language { command } => {

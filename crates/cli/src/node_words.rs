@@ -8,6 +8,7 @@ use inshore::{neardata::nodes::Right, store::parse_bytes};
 #[derive(Subcommand)]
 pub enum NodeCommand {
     Serve(Serve),
+    Run(RunCommand),
     Credentials(Credentials),
     /// Tell how nodes are
     ///
@@ -34,7 +35,8 @@ Examples:
 Examples:
   inshore node serve --store /mnt/nvme/inshore
   inshore node serve --listen 0.0.0.0:4710 --credentials node-a.json --memory 8GiB
-  inshore node serve --listen 127.0.0.1:4711 --slots 4 --queue 16")]
+  inshore node serve --listen 127.0.0.1:4711 --slots 4 --queue 16
+  inshore node serve --allow grep --allow awk --allow report=/opt/report/bin/report")]
 pub struct Serve {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4710")]
@@ -55,11 +57,41 @@ pub struct Serve {
     #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
     /// No task runs longer than so many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "3600")]
+    #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub task_deadline: u64,
+    /// Let clients with the right run-commands run this program, contained: NAME=/PATH, or the NAME of one in /usr/bin. Can be
+    /// given several times
+    #[arg(long, value_name = "PROGRAM")]
+    pub allow: Vec<String>,
+    /// Run commands only where the machine contains them in all ways that Inshore knows, memory and network too
+    #[arg(long)]
+    pub strict: bool,
     /// Seconds that running tasks have when the node is stopped
-    #[arg(long, value_name = "SECONDS", default_value = "30")]
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub drain: u64,
+}
+
+/// Run a command where the data lies
+///
+/// A program that the operator of each node allows (`inshore node serve --allow`) runs there, on every node that has some of
+/// the --input, which is its standard input; without --input on all nodes that --node names. What it writes comes back, node
+/// by node. It sees no file but its input and the system's programs, has no network, an unprivileged user, the memory
+/// of a task, and ends with all that it has started at --deadline. The exit code is 1 if one of them did not end with 0.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore node run --node a.lan,b.lan --input store:web.log grep -c ERROR
+  inshore node run --node localhost --input store:web.log -- awk '{ n += $10 } END { print n }'")]
+pub struct RunCommand {
+    /// What becomes its standard input: store:NAME, or store:NAME/FILE
+    #[arg(long, value_name = "DATASET")]
+    pub input: Vec<PathBuf>,
+    /// The program, as the operators of the nodes call it
+    #[arg(value_name = "PROGRAM")]
+    pub program: String,
+    /// Its arguments
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<String>,
 }
 
 /// Make credentials for nodes and clients

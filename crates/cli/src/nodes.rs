@@ -10,13 +10,18 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use inshore::{
+    commands::{
+        COMMAND, CommandArguments, CommandResponse, Commands, check_program, command_limits, command_output,
+    },
     neardata::{
         Contents, Error as ReadError, Event, Next,
         nodes::{
             Agent, AgentConfig, Authority, ClientConfig, Error, Gathered, LoadOptions, NodeStatus, Nodes,
-            RunOptions, Whole, read_credentials, run_on_nodes, write_credentials,
+            RunOptions, Streams, Whole, read_credentials, run_on_nodes, stream_from_each, stream_from_nodes,
+            write_credentials,
         },
     },
+    sandbox::{Policy, Protections},
     store::{Job, format_bytes},
     tables::NewFile,
     works,
@@ -28,7 +33,7 @@ use signal_hook::{
 };
 
 use crate::{
-    node_words::{Credentials, Serve},
+    node_words::{Credentials, RunCommand, Serve},
     outcome::{Outcome, print_json, print_line, say},
     session::{Session, budget, plain_run},
     signals::STOPPED,
@@ -46,8 +51,8 @@ pub fn are_named(options: &Everywhere) -> bool {
 pub fn refuse(options: &Everywhere, command: &str) -> Result<()> {
     if are_named(options) {
         bail!(
-            "{command} does not work on nodes: --node goes with search, count words, store put, get, ls and rm, and node \
-             status"
+            "{command} does not work on nodes: --node goes with search, count words, store put, get, ls and rm, node run \
+             and node status"
         );
     }
     Ok(())
@@ -78,7 +83,16 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
         format_bytes(config.memory_bytes),
         config.slots
     );
-    let serving = Agent::new(session.store, works(), config).serve(words.listen)?;
+    let mut works = works();
+    if !words.allow.is_empty() {
+        let mut policy = Policy::default();
+        if words.strict {
+            policy.required = Protections::ALL;
+        }
+        let programs = words.allow.iter().map(|allowed| program(allowed)).collect::<Result<_>>()?;
+        works = works.with(Commands::new(programs, policy, command_limits(words.task_deadline)));
+    }
+    let serving = Agent::new(session.store, works, config).serve(words.listen)?;
     if options.json {
         print_json(&json!({ "command": "node serve", "address": serving.address() }))?;
     } else if !options.quiet {
@@ -94,6 +108,109 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
         say(&format!("stopping: running tasks have {} s (again: at once)", words.drain));
     }
     Ok(serving.stop()?)
+}
+
+/// The name and path of a program that is allowed.
+fn program(allowed: &str) -> Result<(String, PathBuf)> {
+    let (name, path) = match allowed.split_once('=') {
+        Some((name, path)) => (name, PathBuf::from(path)),
+        None => (allowed, Path::new("/usr/bin").join(allowed)),
+    };
+    check_program(&path).map_err(anyhow::Error::msg).with_context(|| format!("--allow {allowed}"))?;
+    Ok((checked_name(name)?.to_string(), path))
+}
+
+/// Runs a command on nodes, and says whether all ended with 0.
+pub fn run_command(options: &Everywhere, words: &RunCommand) -> Result<bool> {
+    let nodes = connect(options)?;
+    let mut run = plain_run(options)?;
+    let asked = run_options(options);
+    let arguments = CommandArguments { program: words.program.clone(), args: words.args.clone() };
+    let arguments = serde_json::to_value(arguments)?;
+    let mut streams = match words.input.is_empty() {
+        true => stream_from_each(&nodes, &run.job, COMMAND, arguments, &asked)?,
+        false => {
+            let wholes = wholes(&nodes, &words.input)?;
+            stream_from_nodes(&nodes, &run.job, (COMMAND, false), arguments, &wholes, &asked)?
+        }
+    };
+    let mut out = io::stdout().lock();
+    let mut responses = Vec::new();
+    for stream in 0..streams.len() {
+        let bytes = if options.json { Vec::new() } else { Vec::with_capacity(1 << 16) };
+        let response =
+            one_command(&mut streams, stream, bytes, if options.json { None } else { Some(&mut out) })?;
+        responses.push((streams.node(stream).to_string(), response));
+    }
+    drop(out);
+    let gathered = streams.finish();
+    tell_missing(options, &gathered);
+    for (node, (response, _)) in &responses {
+        let errors = response.errors.trim_end();
+        if !errors.is_empty() && !options.json {
+            errors.lines().for_each(|line| say(&format!("{node}: {line}")));
+        }
+        let how = match (&response.ended, response.code, response.signal) {
+            (Some(why), ..) => format!("it was ended: {why}"),
+            (None, Some(0), _) => continue,
+            (None, Some(code), _) => format!("it ended with {code}"),
+            (None, None, signal) => format!("signal {} ended it", signal.unwrap_or(0)),
+        };
+        if !options.json && !options.quiet {
+            say(&format!("{node}: {}: {how}", words.program));
+        }
+    }
+    let all_good =
+        responses.iter().all(|(_, (response, _))| response.code == Some(0) && response.ended.is_none());
+    let value = |(node, (response, output)): &(String, (CommandResponse, Vec<u8>))| {
+        let mut value = json!(response);
+        value["node"] = json!(node);
+        value["output"] = json!(String::from_utf8_lossy(output));
+        value
+    };
+    let summary = json!({ "responses": responses.iter().map(value).collect::<Vec<_>>() });
+    let summary = with_nodes(summary, &nodes, &gathered);
+    let sentence = format!("{} on {} nodes", words.program, responses.len());
+    let mut how = costs(&gathered);
+    how.extend(responses.iter().map(|(node, (response, _))| {
+        let told = format!(
+            "{node}: {:.2} s, {:.2} s of CPU, {} of memory; contained by {}",
+            response.seconds,
+            response.cpu_seconds,
+            format_bytes(response.memory_bytes_max),
+            response.protections
+        );
+        ("command", told)
+    }));
+    let outcome = Outcome::new("node run", run.finish(), summary, sentence);
+    Outcome { sentence_aside: true, how, ..outcome }.tell(options)?;
+    Ok(all_good)
+}
+
+/// Prints what a command writes, or keeps it, until its end.
+fn one_command(
+    streams: &mut Streams,
+    stream: usize,
+    mut kept: Vec<u8>,
+    mut out: Option<&mut io::StdoutLock<'_>>,
+) -> Result<(CommandResponse, Vec<u8>)> {
+    let bad = |streams: &Streams, what: &str| Error::BadAnswer {
+        node: streams.node(stream).to_string(),
+        what: what.to_string(),
+    };
+    while let Some(batch) = streams.next(stream)? {
+        let bytes = command_output(&batch).ok_or_else(|| bad(streams, "what is no output of a command"))?;
+        match &mut out {
+            Some(out) => out.write_all(&bytes)?,
+            None => kept.extend(bytes),
+        }
+    }
+    if let Some(out) = out {
+        out.flush()?;
+    }
+    let summary = streams.summary(stream).cloned().unwrap_or_default();
+    let response = serde_json::from_value(summary).map_err(|_| bad(streams, "no response of a command"))?;
+    Ok((response, kept))
 }
 
 fn host_name() -> Option<String> {

@@ -148,8 +148,8 @@ pub struct Put {
     /// [default: 64KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_block)]
     pub block: Option<usize>,
-    /// With --node: bytes of a piece, about [default: by the size of the file]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    /// With --node: bytes of a piece, about, 64KiB at least [default: by the size of the file]
+    #[arg(long, value_name = "SIZE", value_parser = parse_piece)]
     pub piece: Option<u64>,
     /// With --node: pieces end with a record of so many bytes, and not with a line
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
@@ -408,4 +408,10 @@ mod tests {
             assert!(parse_seconds(text).is_err(), "{text:?}");
         }
     }
+}
+
+/// The size of a piece: a text that is binary is told from one that is not by its first 64 KiB.
+fn parse_piece(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
+    if bytes < 64 << 10 { Err("pieces have 64KiB at least".to_string()) } else { Ok(bytes) }
 }

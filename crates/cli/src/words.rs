@@ -63,7 +63,7 @@ pub struct Everywhere {
     /// Tell on standard error, after the run, how it was done and where the time went
     #[arg(long, global = true)]
     pub explain: bool,
-    /// Do it on these nodes, where the data lies (search, count words, store put|get|ls|rm, node status): HOST or HOST:PORT of
+    /// Do it on these nodes, where the data lies (search, count words, store put|get|ls|rm, node run|status): HOST or HOST:PORT of
     /// each
     #[arg(long, global = true, value_name = "HOST,...", value_delimiter = ',', help_heading = "Nodes")]
     pub node: Vec<String>,
@@ -74,7 +74,7 @@ pub struct Everywhere {
     #[arg(long, global = true, help_heading = "Nodes")]
     pub partial: bool,
     /// With --node: give up after so many seconds
-    #[arg(long, global = true, value_name = "SECONDS", help_heading = "Nodes")]
+    #[arg(long, global = true, value_name = "SECONDS", help_heading = "Nodes", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub deadline: Option<u64>,
     /// With --node: memory of the task on each node [default: as the node is set up]
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Nodes")]
@@ -1006,7 +1006,7 @@ impl Command {
         use StoreCommand::{Get, Ls, Put, Rm};
         match self {
             Command::Search(_) | Command::Count { command: CountCommand::Words(_) } => true,
-            Command::Node { command } => matches!(command, NodeCommand::Status),
+            Command::Node { command } => matches!(command, NodeCommand::Status | NodeCommand::Run(_)),
             Command::Store { command } => matches!(command, Ls | Put(_) | Get(_) | Rm { .. }),
             _ => false,
         }

@@ -195,6 +195,54 @@ fn nodes_with_credentials_serve_who_has_some() {
 }
 
 #[test]
+fn commands_that_the_operator_allows_run_where_the_data_lies() {
+    let folder = Folder::new();
+    let allow = "--allow grep --allow words=/usr/bin/wc --allow sh=/bin/sh";
+    let nodes: Vec<Node> = (0..2).map(|n| Node::start(&folder, &format!("node{n}"), allow)).collect();
+    let named = format!("{},{}", nodes[0].address, nodes[1].address);
+    folder.write("web.log", text());
+    folder.run(&format!("store put web.log --node {named} --piece 100KiB --quiet")).ok();
+    let said = folder.run(&format!("node run --node {named} --input store:web.log grep -c ERROR")).ends();
+    if said.1.stderr.contains("protection") {
+        println!("skipped: this machine cannot contain commands: {}", said.1.stderr);
+        return;
+    }
+    let said = said.1;
+    let counts: Vec<u64> = said.stdout.lines().map(|line| line.parse().unwrap()).collect();
+    let expected = text().lines().filter(|line| line.contains("ERROR")).count() as u64;
+    assert!(counts.len() == 2 && counts.iter().sum::<u64>() == expected, "{counts:?} of {expected}");
+    let said =
+        folder.run(&format!("node run --node {named} --input store:web.log --json words -l")).ok().json();
+    let responses = said["summary"]["responses"].as_array().unwrap();
+    let lines: u64 =
+        responses.iter().map(|one| one["output"].as_str().unwrap().trim().parse::<u64>().unwrap()).sum();
+    assert_eq!(lines, 60_000);
+    assert!(
+        responses
+            .iter()
+            .all(|one| one["code"] == 0 && one["protections"].as_str().unwrap().contains("files"))
+    );
+    // It need not read what it gets; what fails is told; what is not allowed is not run.
+    folder.run(&format!("node run --node {named} --input store:web.log sh -c true")).ok();
+    let said = folder.run(&format!("node run --node {named} sh -c nonsense-of-a-command")).exits(1);
+    assert!(said.stderr.contains("ended with 127"), "{}", said.stderr);
+    let said = folder.run(&format!("node run --node {named} cat /etc/passwd")).exits(2);
+    assert!(said.stderr.contains("does not allow 'cat': it allows grep, sh, words"), "{}", said.stderr);
+    let store = folder.path("node0");
+    let said = folder.run(&format!("node run --node {named} sh -c ls<{}", store.display())).exits(1);
+    assert!(said.stderr.contains("ermission denied"), "{}", said.stderr);
+    let began = Instant::now();
+    let sleeping = folder.run(&format!("node run --node {named} --deadline 1 sh -c yes>/dev/null")).exits(2);
+    assert!(
+        sleeping.stderr.contains("deadline") && began.elapsed() < Duration::from_secs(20),
+        "{sleeping:?}"
+    );
+    let plain = Node::start(&folder, "node3", "");
+    let said = folder.run(&format!("node run --node {} grep x", plain.address)).exits(2);
+    assert!(said.stderr.contains("no work called 'command'"), "{}", said.stderr);
+}
+
+#[test]
 fn a_node_ends_when_it_is_asked_to() {
     let folder = Folder::new();
     let mut node = Node::start(&folder, "node0", "--drain 5");

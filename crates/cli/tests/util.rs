@@ -118,7 +118,15 @@ impl Run {
     }
 
     /// Runs it; it must end with this exit code.
-    pub fn exits(mut self, code: i32) -> Said {
+    pub fn exits(self, code: i32) -> Said {
+        let words = self.words.clone();
+        let (found, said) = self.ends();
+        assert_eq!(found, Some(code), "inshore {words}: {said:#?}");
+        said
+    }
+
+    /// Runs it, and gives its exit code too.
+    pub fn ends(mut self) -> (Option<i32>, Said) {
         if self.stdin.is_some() {
             self.command.stdin(Stdio::piped());
         }
@@ -134,8 +142,7 @@ impl Run {
         }
         let text = |bytes| String::from_utf8(bytes).unwrap();
         let said = Said { stdout: text(output.stdout), stderr: text(output.stderr) };
-        assert_eq!(output.status.code(), Some(code), "inshore {}: {said:#?}", self.words);
-        said
+        (output.status.code(), said)
     }
 
     /// Starts it, with a pipe to its standard input.

@@ -43,12 +43,16 @@
 //! ```
 #![warn(missing_docs)]
 
+pub mod commands;
+
 #[doc(inline)]
 pub use inshore_graph as graph;
 #[doc(inline)]
 pub use inshore_kernels as kernels;
 #[doc(inline)]
 pub use inshore_neardata as neardata;
+#[doc(inline)]
+pub use inshore_sandbox as sandbox;
 #[doc(inline)]
 pub use inshore_sortreduce as sortreduce;
 #[doc(inline)]

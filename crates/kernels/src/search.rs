@@ -136,6 +136,16 @@ impl Search {
         wanted: Wanted,
         detect_binary: bool,
     ) -> Result<Search> {
+        Search::limited(patterns, options, wanted, detect_binary, None)
+    }
+
+    fn limited(
+        patterns: &[impl AsRef<str>],
+        options: &PatternOptions,
+        wanted: Wanted,
+        detect_binary: bool,
+        limit: Option<usize>,
+    ) -> Result<Search> {
         let mut builder = RegexMatcherBuilder::new();
         builder
             .multi_line(true)
@@ -151,6 +161,9 @@ impl Search {
             .ban_byte(detect_binary.then_some(b'\0'));
         if options.crlf {
             builder.crlf(true);
+        }
+        if let Some(limit) = limit {
+            builder.size_limit(limit).dfa_size_limit(limit);
         }
         let matcher =
             builder.build_many(patterns).map_err(|error| Error::BadPattern { what: error.to_string() })?;
@@ -286,7 +299,7 @@ impl Kernel for Search {
             Wanted::Lines { numbered, spans, before, after } => {
                 let mut lines =
                     Lines { search: self, block, text, found: &mut found, numbered, spans, counted: (0, 0) };
-                match before + after > 0 {
+                match before > 0 || after > 0 {
                     false => self.for_each_line(text, |line| {
                         lines.add(line, true);
                         true
@@ -323,7 +336,7 @@ impl Portable for Search {
         let told: Told = serde_json::from_value(arguments.clone()).map_err(|error| Error::BadPattern {
             what: format!("a search that was not understood: {error}"),
         })?;
-        Search::new(&told.patterns, &told.options, told.wanted, told.detect_binary)
+        Search::limited(&told.patterns, &told.options, told.wanted, told.detect_binary, Some(SENT_BYTES_MAX))
     }
 
     fn encode(found: &Found, out: &mut Vec<u8>) {
@@ -376,13 +389,17 @@ impl Portable for Search {
         if in_lines != spans || !fits(spans, 8, bytes.len()) {
             return None;
         }
-        let mut of_line = found.lines.iter().flat_map(|line| (0..line.spans).map(|_| line.bytes));
-        for _ in 0..spans {
-            let (start, end) = (short(bytes)?, short(bytes)?);
-            if start > end || end > of_line.next()? {
-                return None;
+        for line in &found.lines {
+            // In order, and within the line.
+            let mut position = 0;
+            for _ in 0..line.spans {
+                let (start, end) = (short(bytes)?, short(bytes)?);
+                if start < position || end < start || end > line.bytes {
+                    return None;
+                }
+                found.spans.push((start, end));
+                position = end;
             }
-            found.spans.push((start, end));
         }
         found.text = bytes.to_vec();
         (text == bytes.len() as u64).then_some(found)
@@ -392,6 +409,9 @@ impl Portable for Search {
         self.told.wanted == Wanted::Any && found.line_count > 0
     }
 }
+
+/// Memory that the automata of a search may take that was sent from elsewhere: once, and once for each thread.
+const SENT_BYTES_MAX: usize = 10 << 20;
 
 const IS_MATCH: u32 = 1 << 31;
 

@@ -30,8 +30,8 @@ const PAGE_BYTES: u64 = 4096;
 pub(crate) enum Divided {
     Cached(PlainFile),
     Direct(PlainFile),
-    /// From a byte on: what is before it is not there.
-    Dataset(CheckedFile, u64),
+    /// Some bytes: what is before and behind them is not there.
+    Dataset(CheckedFile, Range<u64>),
 }
 
 /// How much memory goes where.
@@ -63,12 +63,13 @@ impl Divided {
         Ok(match opened {
             Opened::File(file) if file.is_cached() => Ok(Divided::Cached(file)),
             Opened::File(file) => Ok(Divided::Direct(file)),
-            Opened::Dataset(file, start) if 2 * file.block_bytes() > plan.direct_bytes => {
-                let range = start.min(file.len())..file.len();
+            Opened::Dataset(file, range)
+                if (1 + touched_beside(&file, &range)) * file.block_bytes() > plan.direct_bytes =>
+            {
                 let reader = FileReader::new(job, &file, range, file.block_bytes())?;
                 Err(Box::new(Pieces { reader, piece: Vec::new(), place: 0 }))
             }
-            Opened::Dataset(file, start) => Ok(Divided::Dataset(file, start)),
+            Opened::Dataset(file, range) => Ok(Divided::Dataset(file, range)),
             Opened::Stream(stream) => Err(stream),
         })
     }
@@ -76,7 +77,7 @@ impl Divided {
     pub fn len(&self) -> u64 {
         match self {
             Divided::Cached(file) | Divided::Direct(file) => file.len(),
-            Divided::Dataset(file, start) => file.len().saturating_sub(*start),
+            Divided::Dataset(_, range) => range.end - range.start,
         }
     }
 
@@ -97,7 +98,9 @@ impl Divided {
         let bytes = match self {
             Divided::Cached(_) => CACHED_BYTES,
             Divided::Direct(_) => plan.direct_bytes - MARGIN_BYTES,
-            Divided::Dataset(file, _) => plan.direct_bytes - file.block_bytes().max(MARGIN_BYTES),
+            Divided::Dataset(file, range) => {
+                plan.direct_bytes - touched_beside(file, range) * file.block_bytes().max(MARGIN_BYTES)
+            }
         };
         bytes as u64
     }
@@ -116,11 +119,18 @@ impl Divided {
                 let wanted = (range.start - start) as usize..(range.end - start) as usize;
                 Flying::Piece(file.submit_read(job, start, buffer), wanted)
             }
-            Divided::Dataset(file, start) => {
-                Flying::Checked(file.submit_read(job, range.start + start..range.end + start, buffer)?)
+            Divided::Dataset(file, all) => {
+                let range = all.start + range.start..all.start + range.end;
+                Flying::Checked(file.submit_read(job, range, buffer)?)
             }
         })
     }
+}
+
+/// Units of checking that are read beside a block: one behind it for its last line, and one before it where the range does not
+/// begin with a unit.
+fn touched_beside(file: &CheckedFile, range: &Range<u64>) -> usize {
+    if range.start.is_multiple_of(file.block_bytes() as u64) { 1 } else { 2 }
 }
 
 pub(crate) type Stream = Box<dyn Read + Send>;
@@ -305,12 +315,12 @@ impl Reading {
             }
             let room = bytes.len().max(MORE_BYTES) as u64 * 2;
             reservation.resize(room.min(2 * limit))?;
-            let fits = |buffer: &Buffer| buffer.len() >= MORE_BYTES + file.margin() as usize;
+            // A unit of checking may be touched at both ends.
+            let needed = MORE_BYTES + 2 * file.margin() as usize;
+            let fits = |buffer: &Buffer| buffer.len() >= needed;
             let buffer = match self.more.take().filter(fits) {
                 Some(buffer) => buffer,
-                None => {
-                    Buffer::zeroed(self.job.budget(), MORE_BYTES + file.margin() as usize, "a long line")?
-                }
+                None => Buffer::zeroed(self.job.budget(), needed, "a long line")?,
             };
             let range = position..(position + MORE_BYTES as u64 / 2).min(file.len());
             let (buffer, wanted) = file.begin(&self.job, range.clone(), buffer)?.wait()?;

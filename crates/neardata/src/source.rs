@@ -1,6 +1,6 @@
 //! Where blocks come from.
 
-use std::{fmt, fs::File, io::Read, path::PathBuf};
+use std::{fmt, fs::File, io::Read, ops::Range, path::PathBuf};
 
 use inshore_store::{CheckedFile, Job, PlainFile};
 
@@ -28,8 +28,8 @@ type Open = Box<dyn FnOnce(&Job) -> Result<Opened> + Send>;
 pub enum Opened {
     /// A file of the file system: any worker reads any block of it.
     File(PlainFile),
-    /// A file of a dataset, from a byte on: the same, and checked. A line begins there.
-    Dataset(CheckedFile, u64),
+    /// Some bytes of a file of a dataset: the same, and checked. A line begins where they do.
+    Dataset(CheckedFile, Range<u64>),
     /// Bytes that come one after the other: one worker reads all of it.
     Stream(Box<dyn Read + Send>),
 }
@@ -68,12 +68,13 @@ impl Source {
 
     /// A file of a dataset, called as [`CheckedFile::name`] says.
     pub fn dataset(file: CheckedFile) -> Source {
-        Source::dataset_from(file, 0)
+        let all = 0..file.len();
+        Source::dataset_part(file, all)
     }
 
-    /// A file of a dataset from byte `start` on, where a line begins.
-    pub fn dataset_from(file: CheckedFile, start: u64) -> Source {
-        Source::new(file.name().to_string(), move |_| Ok(Opened::Dataset(file, start)))
+    /// Some bytes of a file of a dataset, which has them; where they begin, a line does.
+    pub fn dataset_part(file: CheckedFile, range: Range<u64>) -> Source {
+        Source::new(file.name().to_string(), move |_| Ok(Opened::Dataset(file, range)))
     }
 
     /// The same source, as the part of a whole that `base` precedes: offsets and numbers of lines are those of the whole.
@@ -106,8 +107,8 @@ impl fmt::Debug for Opened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Opened::File(file) => f.debug_tuple("File").field(file).finish(),
-            Opened::Dataset(file, start) => {
-                f.debug_tuple("Dataset").field(&file.name()).field(start).finish()
+            Opened::Dataset(file, range) => {
+                f.debug_tuple("Dataset").field(&file.name()).field(range).finish()
             }
             Opened::Stream(_) => f.write_str("Stream"),
         }

@@ -23,7 +23,7 @@ use arrow::{
     },
     datatypes::{DataType, Field, Schema, SchemaRef},
 };
-use inshore_store::Job;
+use inshore_store::{Job, Reservation};
 use serde_json::{Value, json};
 
 use crate::{Block, Border, Error, Event, Kernel, Next, Reach, Source, run};
@@ -62,10 +62,28 @@ pub trait Reply: Send {
     fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure>;
 }
 
+/// What a client has to be trusted with for a kind of task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// To read.
+    Data,
+    /// To run what is built in.
+    BuiltIn,
+    /// To run WebAssembly that it sends.
+    WebAssembly,
+    /// To run commands that the operator allows.
+    Commands,
+}
+
 /// A kind of task.
 pub trait Work: Send + Sync {
     /// What requests call it.
     fn kind(&self) -> &'static str;
+
+    /// What a client has to be trusted with.
+    fn needs(&self) -> Needs {
+        Needs::BuiltIn
+    }
 
     /// Does it. What it gives back is told at the end, beside what the job cost.
     ///
@@ -107,6 +125,8 @@ impl std::fmt::Debug for Works {
 pub trait Portable: Kernel + Sized {
     /// The [`Work::kind`] of tasks that run it.
     const KIND: &'static str;
+    /// What a client has to be trusted with.
+    const NEEDS: Needs = Needs::BuiltIn;
 
     /// All that another machine needs to know to make the same kernel.
     fn arguments(&self) -> Value;
@@ -191,6 +211,10 @@ pub fn part_rows(batch: &RecordBatch) -> Option<Vec<PartRow>> {
 
 /// Bytes of parts that are sent at once.
 const BATCH_BYTES: usize = 256 << 10;
+/// So often a batch is in memory on its way: as it is written down, as columns, as messages that wait.
+const COPIES: u64 = 4;
+/// Bytes of a part that can be sent.
+const PART_BYTES_MAX: usize = 48 << 20;
 /// Parts do not wait longer for others, so that whoever looks on sees them come.
 const WAIT: Duration = Duration::from_millis(100);
 
@@ -213,13 +237,17 @@ where
         K::KIND
     }
 
+    fn needs(&self) -> Needs {
+        K::NEEDS
+    }
+
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
         let Task { job, arguments, sources } = task;
         let kernel = K::of_arguments(&arguments)?;
         let names: Vec<(u64, u64)> = sources.iter().map(|source| (source.number, source.whole)).collect();
         // Taken from the budget before the workers take what is free.
-        let _memory = job.budget().reserve(2 * BATCH_BYTES as u64, "what is answered")?;
-        let answers = std::sync::Mutex::new(Rows::new(reply));
+        let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "what is answered")?;
+        let answers = std::sync::Mutex::new(Rows::new(reply, memory));
         let enough = std::sync::Mutex::new(HashSet::new());
         let sources = sources.into_iter().map(|source| source.source);
         run(&job, &kernel, sources, |event: Event<'_, K>| {
@@ -266,11 +294,12 @@ struct Rows<'a> {
     whats: UInt8Builder,
     parts: BinaryBuilder,
     scratch: Vec<u8>,
+    memory: Reservation,
     failed: Option<Failure>,
 }
 
 impl<'a> Rows<'a> {
-    fn new(reply: &'a mut dyn Reply) -> Rows<'a> {
+    fn new(reply: &'a mut dyn Reply, memory: Reservation) -> Rows<'a> {
         Rows {
             reply,
             sent: Instant::now(),
@@ -279,6 +308,7 @@ impl<'a> Rows<'a> {
             whats: UInt8Builder::new(),
             parts: BinaryBuilder::new(),
             scratch: Vec::new(),
+            memory,
             failed: None,
         }
     }
@@ -287,10 +317,26 @@ impl<'a> Rows<'a> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         encode(&mut scratch);
-        if !scratch.is_empty() {
-            self.add(number, reach, PART, &scratch);
+        let is_large = scratch.len() > BATCH_BYTES;
+        if is_large {
+            self.send();
         }
-        scratch.shrink_to(BATCH_BYTES);
+        let fits = !is_large || self.memory.resize(COPIES * scratch.len() as u64).is_ok();
+        match fits && scratch.len() <= PART_BYTES_MAX {
+            true if scratch.is_empty() => {}
+            true => self.add(number, reach, PART, &scratch),
+            false => {
+                let bytes = inshore_store::format_bytes(scratch.len() as u64);
+                let what =
+                    format!("what was found before byte {} is too large to be sent: {bytes}", reach.bytes);
+                self.add(number, reach, FAILED, what.as_bytes());
+            }
+        }
+        if is_large {
+            self.send();
+            scratch = Vec::new();
+            let _ = self.memory.resize(COPIES * BATCH_BYTES as u64);
+        }
         self.scratch = scratch;
     }
 
@@ -354,6 +400,7 @@ impl Kernel for Contents {
 
 impl Portable for Contents {
     const KIND: &'static str = "read";
+    const NEEDS: Needs = Needs::Data;
 
     fn arguments(&self) -> Value {
         json!({})

@@ -327,6 +327,9 @@ fn records_of_one_length_are_not_cut() {
     let wholes = cluster.nodes.catalog().unwrap().named("records").unwrap();
     assert!(wholes[0].pieces.len() == 14 && wholes[0].pieces.iter().all(|piece| piece.offset % 100 == 0));
     assert_eq!(wholes[0].bytes(), bytes.len() as u64);
+    // Lines may lie across their borders.
+    let error = told(cluster.find(&find("needle"), "records", &RunOptions::default()).unwrap_err());
+    assert!(error.contains("records of 100 bytes"), "{error}");
 }
 
 #[test]
@@ -379,6 +382,96 @@ fn a_node_that_dies_in_the_middle_of_a_task_is_replaced() {
     });
     assert_eq!(found.places, expected(&text));
     assert!(found.gathered.nodes.iter().any(|node| node.lost.is_some()), "{:?}", found.gathered);
+}
+
+/// A line kernel that goes on in the middle of a piece reads from where no unit of checking begins.
+#[test]
+fn a_large_piece_is_taken_over_in_its_middle() {
+    let cluster = Cluster::new(2);
+    let text = text(300_000);
+    cluster.put("large", &text, 2, 1 << 30);
+    for after in [1, 2, 5] {
+        cluster.plan(0, Fault::Fails, after);
+        let small = RunOptions { node_memory_bytes: Some(16 << 20), ..RunOptions::default() };
+        let found = cluster.find(&find("needle"), "large", &small).unwrap();
+        assert!(found.places == expected(&text), "after {after} rows");
+        assert!(found.gathered.nodes.iter().any(|node| node.lost.is_some()));
+    }
+}
+
+/// A node with one slot has a task that waits for its client, which waits for another node that is lost: the task that takes
+/// over must not wait for the first.
+#[test]
+fn a_task_that_takes_over_does_not_wait_behind_one_of_the_same_job() {
+    let folders: Vec<TempDir> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    let plans: Vec<Plan> = (0..2).map(|_| Arc::new(Mutex::new((Fault::None, 0)))).collect();
+    let serve = |node: usize| {
+        let single = AgentConfig { slots: 1, ..config("single") };
+        let agent = Agent::new(Store::open(folders[node].path()).unwrap(), works(&plans[node]), single);
+        agent.serve("127.0.0.1:0".parse().unwrap()).unwrap()
+    };
+    let serving: Vec<Serving> = (0..2).map(serve).collect();
+    let nodes = client(serving.iter().map(|serving| serving.address().to_string()).collect(), None);
+    // Every line matches, so that the other node's answers fill its connection.
+    let text = "needle ".repeat(2_000_000) + "\n";
+    let text = text.replace("needle needle ", "needle\nneedle ").into_bytes();
+    let options = LoadOptions { copies: 2, piece_bytes: Some(5 << 20), ..LoadOptions::default() };
+    nodes.put(&job(), "text", ("text", None), Cursor::new(&text), &options).unwrap();
+    *plans[0].lock().unwrap() = (Fault::Fails, 1);
+    let wholes = nodes.catalog().unwrap().named("text").unwrap();
+    let mut count = 0;
+    let deadline = RunOptions { deadline: Some(Duration::from_secs(60)), ..RunOptions::default() };
+    run_on_nodes(&nodes, &job(), &find("needle"), &wholes, &deadline, |event: Event<'_, Find>| {
+        count += event.part.transpose()?.map_or(0, |part| part.len());
+        thread::sleep(Duration::from_millis(20));
+        Ok(Next::Go)
+    })
+    .unwrap();
+    assert_eq!(count, memmem::find_iter(&text, b"needle").count());
+}
+
+#[test]
+fn a_slow_client_makes_room_for_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan: Plan = Arc::new(Mutex::new((Fault::None, 0)));
+    let single = AgentConfig { slots: 1, ..config("single") };
+    let agent = Agent::new(Store::open(folder.path()).unwrap(), works(&plan), single);
+    let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = || vec![serving.address().to_string()];
+    let nodes = client(address(), None);
+    let bytes = vec![b'x'; 24 << 20];
+    let options = LoadOptions { record_bytes: Some(1), ..LoadOptions::default() };
+    nodes.put(&job(), "bytes", ("bytes", None), Cursor::new(&bytes), &options).unwrap();
+    let wholes = nodes.catalog().unwrap().named("bytes").unwrap();
+    let read = |nodes: &Nodes, pause: Duration| {
+        let mut read = 0;
+        let mut pause = Some(pause);
+        run_on_nodes(
+            nodes,
+            &job(),
+            &Contents,
+            &wholes,
+            &RunOptions::default(),
+            |event: Event<'_, Contents>| {
+                read += event.part.transpose()?.map_or(0, |part| part.len());
+                pause.take().into_iter().for_each(thread::sleep);
+                Ok::<_, ReadError>(Next::Go)
+            },
+        )
+        .unwrap();
+        read
+    };
+    thread::scope(|scope| {
+        let slow = scope.spawn(|| read(&nodes, Duration::from_secs(12)));
+        let until = Instant::now() + Duration::from_secs(10);
+        while serving.agent().status().running.is_empty() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let began = Instant::now();
+        assert_eq!(read(&client(address(), None), Duration::ZERO), bytes.len());
+        assert!(began.elapsed() < Duration::from_secs(11), "{:?}", began.elapsed());
+        assert_eq!(slow.join().unwrap(), bytes.len());
+    });
 }
 
 /// Numbers that look random, from a seed.
@@ -599,10 +692,11 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         let mut client = FlightServiceClient::new(
             tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap(),
         );
-        let piece = json!({ "number": 0, "whole": 0, "dataset": "text", "id": 1, "file": "piece-00000000" });
+        let piece = json!({ "number": 0, "whole": 0, "dataset": "text", "id": 1, "file": "piece-00000000", "from": 0, "to": 1, "offset": 0, "lines": 0 });
         let named = |dataset: &str| {
             json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" },
-                "pieces": [{ "number": 0, "whole": 0, "dataset": dataset, "id": 1, "file": "../../etc/passwd" }] })
+                "pieces": [{ "number": 0, "whole": 0, "dataset": dataset, "id": 1, "file": "../../etc/passwd",
+                    "from": 0, "to": 1, "offset": 0, "lines": 0 }] })
         };
         for bad in [
             json!(null),

@@ -177,6 +177,10 @@ fn search_on_nodes(options: &Everywhere, words: &Search) -> Result<bool> {
         );
     }
     let (patterns, paths) = patterns(words)?;
+    if words.max_count == Some(0) {
+        // As it is here: nothing is looked at, and nothing is found.
+        return Ok(false);
+    }
     if paths.is_empty() {
         bail!("which datasets? name them: store:NAME (`inshore store ls --node ...` lists them)");
     }
@@ -184,7 +188,10 @@ fn search_on_nodes(options: &Everywhere, words: &Search) -> Result<bool> {
     let wholes = nodes::wholes(&nodes, &paths)?;
     let job = plain_job(options)?;
     let failed = AtomicBool::new(false);
-    let style = style(options, words, wholes.len(), &[]);
+    let several = paths
+        .len()
+        .max(usize::from(wholes.len() > 1 && wholes[0].dataset != wholes[wholes.len() - 1].dataset) * 2);
+    let style = style(options, words, several, &[]);
     let kernel = kernel(words, &patterns, &style)?;
     let titles: Vec<Whose> =
         wholes.iter().map(|whole| Whose { path: PathBuf::from(&whole.title), is_named: true }).collect();

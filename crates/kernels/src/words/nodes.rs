@@ -21,8 +21,8 @@ use super::{WordOptions, WordSummary, count_words, tally::Tally};
 use crate::{Error, Result};
 
 const KIND: &str = "count-words";
-/// Words that are given at once.
-const BATCH_ROWS: usize = 1 << 16;
+/// Bytes of words and counts that are given at once.
+const BATCH_BYTES: usize = 1 << 20;
 
 /// The work of counting words, for a node.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub fn count_words_on_nodes(
     mut each: impl FnMut(RecordBatch) -> Result<()>,
 ) -> Result<(WordSummary, Gathered)> {
     let arguments = serde_json::to_value(options).expect("plain data");
-    let streams = stream_from_nodes(nodes, job, KIND, arguments, wholes, run).map_err(failed)?;
+    let streams = stream_from_nodes(nodes, job, (KIND, true), arguments, wholes, run).map_err(failed)?;
     let mut merge = Merge { heads: (0..streams.len()).map(|_| Head::default()).collect(), streams };
     for stream in 0..merge.heads.len() {
         merge.fill(stream)?;
@@ -70,7 +70,7 @@ pub fn count_words_on_nodes(
     let mut word = String::new();
     while let Some(count) = merge.next(&mut word)? {
         tally.add(&word, count);
-        if tally.len() == BATCH_ROWS {
+        if tally.bytes() >= BATCH_BYTES {
             job.check_cancelled()?;
             each(tally.batch())?;
         }
@@ -82,11 +82,11 @@ pub fn count_words_on_nodes(
     for stream in 0..merge.heads.len() {
         let Some(told) = merge.streams.summary(stream) else { continue };
         let number = |name: &str| told[name].as_u64().unwrap_or(0);
-        summary.bytes += number("bytes");
-        summary.words += number("words");
-        summary.spills += number("spills");
-        summary.runs += number("runs");
-        summary.bytes_spilled += number("bytes_spilled");
+        summary.bytes = summary.bytes.saturating_add(number("bytes"));
+        summary.words = summary.words.saturating_add(number("words"));
+        summary.spills = summary.spills.saturating_add(number("spills"));
+        summary.runs = summary.runs.saturating_add(number("runs"));
+        summary.bytes_spilled = summary.bytes_spilled.saturating_add(number("bytes_spilled"));
     }
     tally.tell(&mut summary);
     Ok((summary, merge.streams.finish()))
@@ -133,7 +133,7 @@ impl Merge {
                 continue;
             }
             let (words, counts) = head.batch.as_ref().expect("it has a word");
-            sum += counts.value(head.row);
+            sum = u64::saturating_add(sum, counts.value(head.row));
             head.row += 1;
             if head.row == words.len() {
                 head.last = Some(word.clone());

@@ -12,6 +12,8 @@ pub(super) struct Tally {
     best: BinaryHeap<(Reverse<u64>, String)>,
     words: StringBuilder,
     counts: Vec<u64>,
+    /// Bytes of the words that wait.
+    bytes: usize,
     distinct: u64,
     written: u64,
 }
@@ -23,6 +25,7 @@ impl Tally {
             best: BinaryHeap::new(),
             words: StringBuilder::new(),
             counts: Vec::new(),
+            bytes: 0,
             distinct: 0,
             written: 0,
         }
@@ -36,6 +39,7 @@ impl Tally {
         }
         self.words.append_value(word);
         self.counts.push(count);
+        self.bytes += word.len() + 8;
         let (best, top) = (&mut self.best, self.options.top);
         let is_better = best.peek().is_none_or(|(least, last)| (Reverse(count), word) < (*least, last));
         if top > 0 && (best.len() < top || is_better) {
@@ -51,9 +55,15 @@ impl Tally {
         self.counts.len()
     }
 
+    /// Bytes of them and of their counts.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The words that were added since the last time.
     pub fn batch(&mut self) -> RecordBatch {
         self.written += self.counts.len() as u64;
+        self.bytes = 0;
         let counts = UInt64Array::from(std::mem::take(&mut self.counts));
         let columns: Vec<ArrayRef> = vec![Arc::new(self.words.finish()), Arc::new(counts)];
         RecordBatch::try_new(word_schema(), columns).expect("columns of one length")

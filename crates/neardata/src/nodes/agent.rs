@@ -13,6 +13,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
+    panic::{self, AssertUnwindSafe},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -33,6 +34,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tonic::{
     Request, Response, Status as Refusal, Streaming,
+    service::interceptor::InterceptedService,
     transport::{Identity, Server, ServerTlsConfig, server::TcpIncoming},
 };
 use tracing::{info, warn};
@@ -42,12 +44,13 @@ use super::{
     credentials::is_loopback,
     load,
     protocol::{
-        Held, MAP, PieceRequest, Remove, RunningTask, SPREAD, Status, TaskDone, TaskRequest, VERSION,
+        Held, MAP, MAP_BYTES_MAX, PieceRequest, Remove, RunningTask, SPREAD, Status, TaskDone, TaskRequest,
+        VERSION,
     },
-    queue::{Place, Queue},
-    wire::{Encoder, MESSAGE_BYTES_MAX, json, message_bytes},
+    queue::{Fullness, Place, Queue},
+    wire::{Encoder, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, json, message_bytes},
 };
-use crate::{Base, Failure, Reply, Source, Task, TaskSource, Work, Works};
+use crate::{Base, Failure, Needs, Reply, Source, Task, TaskSource, Work, Works};
 
 /// What an agent is made of. All limits have safe defaults.
 #[derive(Debug)]
@@ -70,7 +73,7 @@ pub struct AgentConfig {
     pub connections: usize,
     /// Time that running tasks have to end when the agent is asked to stop.
     pub drain: Duration,
-    /// Without them the agent serves this machine alone, unencrypted, and everybody on it may do everything but run commands.
+    /// Without them the agent serves this machine alone, unencrypted, and everybody on it may do everything.
     pub credentials: Option<NodeCredentials>,
 }
 
@@ -139,6 +142,7 @@ pub struct Serving {
 }
 
 /// Who asks.
+#[derive(Clone)]
 struct Caller {
     name: String,
     rights: Vec<Right>,
@@ -205,8 +209,15 @@ impl Agent {
             server = server.tls_config(tls).map_err(|error| Error::Credentials { what: chain(&error) })?;
         }
         let service = FlightServiceServer::new(self.clone())
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_decoding_message_size(REQUEST_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        // Before anything of a request's body is read.
+        let door = self.clone();
+        let service = InterceptedService::new(service, move |mut request: Request<()>| {
+            let caller = door.caller(&request).map_err(|refusal| door.refuse(refusal))?;
+            request.extensions_mut().insert(caller);
+            Ok(request)
+        });
         let (stop, mut stopped) = watch::channel(false);
         let (agent, drain) = (self.clone(), config.drain);
         let connections = Arc::new(tokio::sync::Semaphore::new(config.connections.max(1)));
@@ -291,8 +302,9 @@ impl Agent {
     /// Takes no more tasks, and waits until those that run have ended, or stops them when the time is over.
     async fn drained(&self, patience: Duration) {
         self.0.draining.store(true, Ordering::Relaxed);
-        let until = Instant::now() + patience;
-        while !self.0.tasks().is_empty() && Instant::now() < until {
+        let began = Instant::now();
+        let is_idle = || self.0.queue.fullness() == Fullness { used_bytes: 0, waiting: 0 };
+        while !is_idle() && began.elapsed() < patience {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         for task in self.0.tasks().values() {
@@ -301,11 +313,12 @@ impl Agent {
         }
     }
 
-    fn caller<T>(&self, request: &Request<T>, right: Right) -> std::result::Result<Caller, Refusal> {
-        let caller = match &self.0.config.credentials {
+    /// Who asks, by his token.
+    fn caller(&self, request: &Request<()>) -> std::result::Result<Caller, Refusal> {
+        Ok(match &self.0.config.credentials {
             None => {
-                let rights = Right::ALL.into_iter().filter(|right| *right != Right::RunCommands).collect();
-                Caller { name: "local".to_string(), rights }
+                // Commands too, of which there are none unless the operator named some.
+                Caller { name: "local".to_string(), rights: Right::ALL.to_vec() }
             }
             Some(credentials) => {
                 let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
@@ -316,15 +329,21 @@ impl Agent {
                 let claims = claims.map_err(|error| Refusal::unauthenticated(error.to_string()))?;
                 Caller { name: claims.name, rights: claims.rights }
             }
-        };
+        })
+    }
+
+    /// Who asks, if he may.
+    fn allowed<T>(&self, request: &Request<T>, right: Right) -> std::result::Result<Caller, Refusal> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let caller = caller.ok_or_else(|| Refusal::unauthenticated("credentials: nobody looked at them"))?;
         match caller.rights.contains(&right) {
             true => Ok(caller),
-            false => Err(Refusal::permission_denied(format!(
+            false => Err(self.refuse(Refusal::permission_denied(format!(
                 "{} has no right to {}: the token has {}",
                 caller.name,
                 right.name(),
                 caller.rights.iter().map(|right| right.name()).collect::<Vec<_>>().join(", ")
-            ))),
+            )))),
         }
     }
 
@@ -332,7 +351,7 @@ impl Agent {
         let mut opened: BTreeMap<(String, u64), inshore_store::Dataset> = BTreeMap::new();
         let mut sources = Vec::with_capacity(pieces.len());
         for piece in pieces {
-            let PieceRequest { number, whole, dataset, id, file, from, offset, lines } = piece;
+            let PieceRequest { number, whole, dataset, id, file, from, to, offset, lines } = piece;
             let found = match opened.entry((dataset.clone(), id)) {
                 std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
                 std::collections::btree_map::Entry::Vacant(entry) => {
@@ -345,10 +364,16 @@ impl Agent {
                 );
             }
             let bytes = found.file(&file).ok_or_else(|| format!("{dataset} has no file {file}"))?;
-            if from > bytes.len() {
-                return Err(format!("{dataset}/{file} has no byte {from}, only {}", bytes.len()).into());
+            if from > to || to > bytes.len() {
+                return Err(
+                    format!("{dataset}/{file} has no bytes {from} to {to}, only {}", bytes.len()).into()
+                );
             }
-            let source = Source::dataset_from(bytes, from).behind(Base { offset, lines });
+            // A byte is a line at most.
+            if offset.checked_add(to).is_none() || lines.checked_add(to).is_none() {
+                return Err(format!("{dataset}/{file} is no part of anything so large").into());
+            }
+            let source = Source::dataset_part(bytes, from..to).behind(Base { offset, lines });
             sources.push(TaskSource { number, whole, source });
         }
         Ok(sources)
@@ -359,10 +384,21 @@ impl Agent {
         let Begun { request, job, queued, place, deadline_is_over, number } = begun;
         let began = Instant::now();
         let cpu = job.report().cpu_seconds;
-        let mut reply = Sender { encoder: Encoder::new(), out: out.clone(), agent: self, job: job.clone() };
-        let worked = self.sources(request.pieces).and_then(|sources| {
+        let mut reply = Sender {
+            encoder: Encoder::new(),
+            out: out.clone(),
+            agent: self,
+            job: job.clone(),
+            runtime: tokio::runtime::Handle::current(),
+            is_set_aside: false,
+        };
+        // A work that panics ends its task and nothing else.
+        let worked = panic::catch_unwind(AssertUnwindSafe(|| {
+            let sources = self.sources(request.pieces)?;
             work.work(Task { job: job.clone(), arguments: request.arguments, sources }, &mut reply)
-        });
+        }));
+        let worked =
+            worked.unwrap_or_else(|_| Err("the work panicked: this is a fault of the node's program".into()));
         let report = job.report();
         let counts = &self.0.counts;
         counts.bytes_read.fetch_add(report.bytes_read, Ordering::Relaxed);
@@ -385,7 +421,9 @@ impl Agent {
             Err(error) => {
                 counts.failed.fetch_add(1, Ordering::Relaxed);
                 warn!(kind = request.kind, client = task.client, seconds, %error, "failed");
-                Err(if deadline_is_over.load(Ordering::Relaxed) {
+                Err(if reply.is_set_aside {
+                    Refusal::aborted("the task was set aside")
+                } else if deadline_is_over.load(Ordering::Relaxed) {
                     Refusal::deadline_exceeded("the task was stopped at its deadline")
                 } else if job.cancel().is_cancelled() {
                     Refusal::unavailable("the task was stopped: the node ends")
@@ -429,7 +467,7 @@ impl Agent {
             store: self.0.store.path().to_path_buf(),
         };
         let file = dataset.file(MAP).filter(|_| dataset.id() == asked.id).ok_or_else(not_found)?;
-        if file.len() > MESSAGE_BYTES_MAX as u64 / 2 {
+        if file.len() > MAP_BYTES_MAX as u64 {
             let what = format!("a map of {}", format_bytes(file.len()));
             return Err(Error::BadAnswer { node: self.0.config.name.clone(), what });
         }
@@ -510,6 +548,7 @@ impl Drop for Serving {
     /// Stops without patience.
     fn drop(&mut self) {
         if self.thread.is_some() {
+            self.agent.0.draining.store(true, Ordering::Relaxed);
             self.agent.0.tasks().values().for_each(|task| task.job.cancel().cancel());
             let _ = self.end();
         }
@@ -517,6 +556,11 @@ impl Drop for Serving {
 }
 
 type Answered = std::result::Result<FlightData, Refusal>;
+
+/// How long a load waits for a place.
+const LOAD_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a task waits for its client to take answers, while others wait for its place.
+const SLOW_CLIENT: Duration = Duration::from_secs(5);
 
 /// A task that has its place.
 struct Begun {
@@ -534,18 +578,46 @@ struct Sender<'a> {
     out: mpsc::Sender<Answered>,
     agent: &'a Agent,
     job: Job,
+    runtime: tokio::runtime::Handle,
+    is_set_aside: bool,
 }
 
 impl Reply for Sender<'_> {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         for message in self.encoder.batch(&batch)? {
             self.agent.0.counts.bytes_answered.fetch_add(message_bytes(&message), Ordering::Relaxed);
-            if self.out.blocking_send(Ok(message)).is_err() {
-                self.job.cancel().cancel();
-                return Err(inshore_store::Error::Cancelled.into());
-            }
+            self.send(message)?;
         }
         Ok(())
+    }
+}
+
+impl Sender<'_> {
+    /// Waits until the client takes a message. Where it does not, and others wait for the place of this task, the task is
+    /// set aside: the client may be waiting for one of these.
+    fn send(&mut self, message: FlightData) -> std::result::Result<(), Failure> {
+        let began = Instant::now();
+        loop {
+            self.job.check_cancelled()?;
+            let reserved = self.runtime.block_on(async {
+                tokio::time::timeout(Duration::from_millis(100), self.out.reserve()).await
+            });
+            match reserved {
+                Ok(Ok(place)) => {
+                    place.send(Ok(message));
+                    return Ok(());
+                }
+                Ok(Err(_)) => {
+                    self.job.cancel().cancel();
+                    return Err(inshore_store::Error::Cancelled.into());
+                }
+                Err(_) if began.elapsed() > SLOW_CLIENT && self.agent.0.queue.fullness().waiting > 0 => {
+                    self.is_set_aside = true;
+                    return Err("set aside".into());
+                }
+                Err(_) => {}
+            }
+        }
     }
 }
 
@@ -573,9 +645,9 @@ impl FlightService for Agent {
         request: Request<Ticket>,
     ) -> std::result::Result<Response<Self::DoGetStream>, Refusal> {
         let inner = &self.0;
+        // Whoever may not even read is told nothing of what there is.
+        self.allowed(&request, Right::Read)?;
         let asked: TaskRequest = parsed(&request.get_ref().ticket).map_err(|refusal| self.refuse(refusal))?;
-        let right = if asked.kind == "read" { Right::Read } else { Right::Run };
-        let caller = self.caller(&request, right).map_err(|refusal| self.refuse(refusal))?;
         if asked.version != VERSION {
             let what = format!("requests of version {} (it speaks {VERSION})", asked.version);
             return Err(self.refuse(Refusal::unimplemented(format!("this node does not know {what}"))));
@@ -585,6 +657,13 @@ impl FlightService for Agent {
             let what = format!("this node has no work called '{}': it has {known}", asked.kind);
             return Err(self.refuse(Refusal::unimplemented(what)));
         };
+        let right = match work.needs() {
+            Needs::Data => Right::Read,
+            Needs::BuiltIn => Right::Run,
+            Needs::WebAssembly => Right::RunWasm,
+            Needs::Commands => Right::RunCommands,
+        };
+        let caller = self.allowed(&request, right)?;
         if inner.draining.load(Ordering::Relaxed) {
             return Err(self.refuse(Refusal::unavailable("this node ends and takes no more tasks")));
         }
@@ -608,6 +687,11 @@ impl FlightService for Agent {
                     return;
                 }
             };
+            if agent.0.draining.load(Ordering::Relaxed) {
+                let ends = Refusal::unavailable("this node ends and takes no more tasks");
+                let _ = waiting.send(Err(agent.refuse(ends))).await;
+                return;
+            }
             drop(waiting);
             let queued = came.elapsed();
             let deadline_is_over = Arc::new(AtomicBool::new(false));
@@ -644,11 +728,20 @@ impl FlightService for Agent {
         &self,
         request: Request<Streaming<FlightData>>,
     ) -> std::result::Result<Response<Self::DoPutStream>, Refusal> {
-        self.caller(&request, Right::Write).map_err(|refusal| self.refuse(refusal))?;
+        let caller = self.allowed(&request, Right::Write)?;
         if self.0.draining.load(Ordering::Relaxed) {
             return Err(self.refuse(Refusal::unavailable("this node ends and takes nothing more")));
         }
-        Ok(Response::new(load::receive(self.clone(), request.into_inner()).boxed()))
+        // A load is a task too. It does not wait for long: two that each hold a node and wait for the other's would for ever.
+        let entered = self.0.queue.enter(&caller.name, load::RECEIVE_MEMORY_BYTES);
+        let entered = entered.map_err(|why| self.refuse(Refusal::resource_exhausted(why)))?;
+        let place = tokio::time::timeout(LOAD_PATIENCE, entered).await.map_err(|_| {
+            let seconds = LOAD_PATIENCE.as_secs();
+            self.refuse(Refusal::resource_exhausted(format!(
+                "its tasks left no room for a load in {seconds} s"
+            )))
+        })?;
+        Ok(Response::new(load::receive(self.clone(), place, request.into_inner()).boxed()))
     }
 
     async fn do_action(
@@ -661,13 +754,21 @@ impl FlightService for Agent {
             "drain" => Right::Administer,
             _ => Right::Read,
         };
-        self.caller(&request, right).map_err(|refusal| self.refuse(refusal))?;
+        let caller = self.allowed(&request, right)?;
         let (agent, body) = (self.clone(), request.into_inner().body);
         let answered =
             tokio::task::spawn_blocking(move || -> std::result::Result<Vec<bytes::Bytes>, Refusal> {
                 let refused = |error: Error| Refusal::failed_precondition(error.to_string());
                 Ok(match kind.as_str() {
-                    "status" => vec![json(&agent.status())],
+                    "status" => {
+                        let mut status = agent.status();
+                        if !caller.rights.contains(&Right::Administer) {
+                            // What others do is theirs.
+                            let others = status.running.iter_mut().filter(|task| task.client != caller.name);
+                            others.for_each(|task| task.client = "another".to_string());
+                        }
+                        vec![json(&status)]
+                    }
                     "catalog" => agent.catalog().map_err(refused)?.iter().map(json).collect(),
                     "map" => vec![agent.map(&parsed(&body)?).map_err(refused)?.into()],
                     "remove" => agent.remove(&parsed(&body)?).map(|()| Vec::new()).map_err(refused)?,

@@ -11,6 +11,8 @@ use super::{
     wire::json,
 };
 
+type AllHeld = (Vec<(usize, Held)>, BTreeMap<u64, usize>, Vec<(String, String)>);
+
 /// What a number of nodes hold together, as they said when they were asked.
 #[derive(Debug)]
 pub struct Catalog {
@@ -34,6 +36,10 @@ pub struct Whole {
     pub kind: String,
     /// Its pieces, in order.
     pub pieces: Vec<Piece>,
+    /// Bytes of a record, where pieces end with one; none where they end with a line.
+    pub record_bytes: Option<u64>,
+    /// Why it cannot be used, where that is so.
+    pub fault: Option<String>,
 }
 
 /// A part of a file that ends with a line.
@@ -78,13 +84,9 @@ impl Whole {
 }
 
 impl Nodes {
-    /// Asks all nodes what they hold. Those that give no answer are told in the catalog.
-    ///
-    /// # Errors
-    /// Where no node answers; [`Error::BadAnswer`].
-    pub fn catalog(&self) -> Result<Catalog> {
+    /// The datasets of all nodes, where nodes of which number are, and those that gave no answer.
+    fn held(&self) -> Result<AllHeld> {
         let mut numbers = BTreeMap::new();
-        let mut names = BTreeMap::new();
         let mut lost = Vec::new();
         let mut first_error = None;
         for (place, found) in self.status().into_iter().enumerate() {
@@ -95,7 +97,6 @@ impl Nodes {
                         let what = format!("as the same node as {other}: they share a store");
                         return Err(self.0.nodes[place].bad_answer(&what));
                     }
-                    names.insert(place, status.name);
                 }
                 Err(error) => {
                     lost.push((found.address, error.to_string()));
@@ -121,7 +122,16 @@ impl Nodes {
                 Err(_) => {}
             }
         }
-        let wholes = self.wholes(&held, &numbers, &lost)?;
+        Ok((held, numbers, lost))
+    }
+
+    /// Asks all nodes what they hold. Those that give no answer are told in the catalog.
+    ///
+    /// # Errors
+    /// Where no node answers; [`Error::BadAnswer`].
+    pub fn catalog(&self) -> Result<Catalog> {
+        let (held, numbers, lost) = self.held()?;
+        let wholes = self.wholes(&held, &numbers, &lost);
         Ok(Catalog { wholes, held, lost })
     }
 
@@ -130,7 +140,7 @@ impl Nodes {
         held: &[(usize, Held)],
         numbers: &BTreeMap<u64, usize>,
         lost: &[(String, String)],
-    ) -> Result<Vec<Whole>> {
+    ) -> Vec<Whole> {
         let mut wholes = Vec::new();
         let mut spreads: BTreeMap<(&str, u64), Vec<&(usize, Held)>> = BTreeMap::new();
         let mut counts: BTreeMap<&str, BTreeSet<(u64, usize)>> = BTreeMap::new();
@@ -161,19 +171,24 @@ impl Nodes {
                     file: Some(file.clone()),
                     kind: dataset.kind.clone(),
                     pieces: vec![piece],
+                    record_bytes: None,
+                    fault: None,
                 });
             }
         }
         for ((name, spread), on) in spreads {
-            let map = self.map(name, &on)?;
-            if map.spread != spread {
-                let node = &self.0.nodes[on[0].0];
-                return Err(node.bad_answer(&format!("a map of {name} that is of another load")));
-            }
+            let kind = on[0].1.kind.clone();
             let mut title = format!("store:{name}");
             if !is_only(name) {
                 title = format!("{}:{title}", self.0.nodes[on[0].0].address);
             }
+            let dataset = name.to_string();
+            // One that was just removed, or is damaged, does not keep from the others.
+            let (map, fault) = match self.map(name, spread, &on) {
+                Ok(map) => (map, None),
+                Err(error) => (Map::default(), Some(error.to_string())),
+            };
+            let record_bytes = map.record_bytes;
             let place_of = |node: &super::protocol::MapNode| numbers.get(&node.number).copied();
             let (mut offset, mut lines_before) = (0, 0);
             let mut pieces = Vec::with_capacity(map.pieces.len());
@@ -201,22 +216,22 @@ impl Nodes {
                 offset += piece.bytes;
                 lines_before += piece.lines;
             }
-            let kind = on[0].1.kind.clone();
-            wholes.push(Whole { title, dataset: name.to_string(), file: None, kind, pieces });
+            wholes.push(Whole { title, dataset, file: None, kind, pieces, record_bytes, fault });
         }
-        wholes.sort_by(|a, b| a.title.cmp(&b.title));
-        Ok(wholes)
+        // Files of one dataset in its order.
+        wholes.sort_by(|a, b| a.dataset.cmp(&b.dataset));
+        wholes
     }
 
     /// The map of a spread file, from any node that has it.
-    fn map(&self, name: &str, on: &[&(usize, Held)]) -> Result<Map> {
+    fn map(&self, name: &str, spread: u64, on: &[&(usize, Held)]) -> Result<Map> {
         let mut failed = None;
         for (place, dataset) in on {
             let asked = Remove { name: name.to_string(), id: dataset.id };
             let node: &Node = &self.0.nodes[*place];
             let read = self.ask(*place, "map", json(&asked)).and_then(|answers| {
                 let map: Map = node.read(answers.first().map_or(&[][..], |body| body))?;
-                match map.is_sound() {
+                match map.is_sound() && map.spread == spread {
                     true => Ok(map),
                     false => Err(node.bad_answer(&format!("a map of {name} that makes no sense"))),
                 }
@@ -234,15 +249,15 @@ impl Nodes {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Incomplete`] where some node did not answer: then some of it may be left.
     pub fn remove(&self, name: &str) -> Result<usize> {
-        let catalog = self.catalog()?;
-        let on: Vec<&(usize, Held)> = catalog.held.iter().filter(|(_, held)| held.name == name).collect();
+        let (held, _, lost) = self.held()?;
+        let on: Vec<&(usize, Held)> = held.iter().filter(|(_, held)| held.name == name).collect();
         if on.is_empty() {
             return Err(Error::NotFound { name: format!("store:{name}") });
         }
         for (place, held) in &on {
             self.ask(*place, "remove", json(&Remove { name: name.to_string(), id: held.id }))?;
         }
-        match catalog.lost.first() {
+        match lost.first() {
             None => Ok(on.len()),
             Some((_, why)) => {
                 let what = format!("removed from {} nodes, but {why}", on.len());
@@ -272,7 +287,21 @@ impl Catalog {
         let is_meant = |whole: &&Whole| {
             whole.dataset == name && file.is_none_or(|file| whole.file.as_deref() == Some(file))
         };
-        let found: Vec<Whole> = self.wholes.iter().filter(is_meant).cloned().collect();
+        let mut found: Vec<Whole> = self.wholes.iter().filter(is_meant).cloned().collect();
+        if let Some(Whole { title, fault: Some(what), .. }) = found.iter().find(|whole| whole.fault.is_some())
+        {
+            return Err(Error::Incomplete { name: title.clone(), what: what.clone() });
+        }
+        if file.is_some() {
+            // As it was named, also where it is all of its dataset.
+            found.iter_mut().for_each(|whole| {
+                let file = whole.file.as_deref().unwrap_or_default();
+                let end = format!("/{file}");
+                if !whole.title.ends_with(&end) {
+                    whole.title.push_str(&end);
+                }
+            });
+        }
         if !found.is_empty() {
             return Ok(found);
         }

@@ -30,6 +30,9 @@ use super::{
 /// The port of an agent, where none is named.
 pub const PORT: u16 = 4710;
 
+/// Bytes of an answer that are on their way before its node waits.
+pub(super) const STREAM_BYTES: u32 = 2 << 20;
+
 /// Which nodes, and how to speak with them.
 #[derive(Debug)]
 pub struct ClientConfig {
@@ -66,7 +69,7 @@ pub struct Nodes(pub(super) Arc<Inner>);
 #[derive(Debug)]
 pub(super) struct Inner {
     pub runtime: Runtime,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<Arc<Node>>,
     answer: Duration,
 }
 
@@ -105,7 +108,7 @@ impl Nodes {
             .build()
             .map_err(|error| bad("this machine", error.to_string()))?;
         let _inside = runtime.enter();
-        let mut nodes: Vec<Node> = Vec::new();
+        let mut nodes: Vec<Arc<Node>> = Vec::new();
         for named in &config.nodes {
             let (host, address) = parsed(named).ok_or_else(|| {
                 bad(named, "this is no address of a node: it is HOST or HOST:PORT".to_string())
@@ -113,7 +116,7 @@ impl Nodes {
             if nodes.iter().any(|node| node.address == address) {
                 return Err(bad(named, "it is named twice".to_string()));
             }
-            nodes.push(Node::new(&host, address, &config)?);
+            nodes.push(Arc::new(Node::new(&host, address, &config)?));
         }
         if nodes.is_empty() {
             return Err(bad("--node", "there is none named".to_string()));
@@ -130,7 +133,7 @@ impl Nodes {
     /// Asks all nodes at once how they are.
     pub fn status(&self) -> Vec<NodeStatus> {
         let all = self.each(|_| ("status", Bytes::new()));
-        let read = |(node, answered): (&Node, Result<Vec<Bytes>>)| NodeStatus {
+        let read = |(node, answered): (&Arc<Node>, Result<Vec<Bytes>>)| NodeStatus {
             address: node.address.clone(),
             status: answered.and_then(|answers| {
                 let first = answers.first().ok_or_else(|| node.bad_answer("nothing"))?;
@@ -186,8 +189,8 @@ impl Node {
             .map_err(|error| bad(chain(&error)))?
             .connect_timeout(config.connect)
             .tcp_nodelay(true)
-            .initial_stream_window_size(4 << 20)
-            .initial_connection_window_size(16 << 20)
+            .initial_stream_window_size(STREAM_BYTES)
+            .initial_connection_window_size(16 * STREAM_BYTES)
             .http2_keep_alive_interval(config.silence / 2)
             .keep_alive_timeout(config.silence / 2)
             .keep_alive_while_idle(true);
@@ -267,7 +270,8 @@ impl Node {
             what = format!("{:?}", refusal.code());
         }
         match refusal.code() {
-            Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Aborted => Error::Lost { node, what },
+            Code::Aborted => Error::SetAside { node },
+            Code::Unavailable | Code::Unknown | Code::Cancelled => Error::Lost { node, what },
             // Not said by the node: the connection broke, or speaks something else.
             Code::Internal if std::error::Error::source(refusal).is_some() => Error::Lost { node, what },
             _ => Error::Refused { node, what },

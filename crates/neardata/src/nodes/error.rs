@@ -40,6 +40,12 @@ pub enum Error {
         /// What it said.
         what: String,
     },
+    /// A task that was stopped since its client took no answers while others waited. It can be asked for again.
+    #[error("node {node}: the task was set aside: nobody took its answers while others waited")]
+    SetAside {
+        /// The node.
+        node: String,
+    },
     /// A node that answers what no node should.
     #[error("node {node}: it answers {what}")]
     BadAnswer {
@@ -67,6 +73,16 @@ pub enum Error {
         name: String,
         /// What is missing.
         what: String,
+    },
+    /// Lines asked for in a file that is cut at records.
+    #[error(
+        "{name}: its pieces end with records of {record_bytes} bytes, not with lines: it can only be given back whole"
+    )]
+    NoLines {
+        /// The file.
+        name: String,
+        /// Bytes of a record.
+        record_bytes: u64,
     },
     /// Reading here what is to be loaded.
     #[error("{name}: {source}")]

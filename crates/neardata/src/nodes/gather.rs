@@ -26,18 +26,18 @@ use arrow_flight::{
     error::FlightError,
 };
 use futures::{StreamExt, TryStreamExt};
-use inshore_store::Job;
+use inshore_store::{Job, Reservation};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
     Error, Nodes, Result, Whole,
-    client::Inner,
+    client::{Node, STREAM_BYTES},
     protocol::{PieceRequest, TaskDone, TaskRequest, VERSION},
     wire::{json, message_bytes},
 };
-use crate::{Answer, Event, Next, PartRow, Portable, Reach, part_rows};
+use crate::{Answer, Border, Event, Next, PartRow, Portable, Reach, part_rows};
 
 /// How nodes are asked.
 #[derive(Clone, Debug, Default)]
@@ -97,7 +97,7 @@ pub struct Missing {
 /// Runs a kernel on the nodes that have the files, and gives what came of their blocks to `consume`, in the order of files
 /// and blocks, as [`crate::run`] does here.
 ///
-/// Memory here: the answers on their way, at most 16 MiB for each node, which flow control of the connection holds.
+/// Memory here: 3 MiB for each node, for answers on their way, which flow control holds.
 ///
 /// # Errors
 /// What `consume` gives; [`Error::Missing`] as [`crate::Error::Stream`] where a part is on no node that answers, unless
@@ -110,7 +110,11 @@ pub fn run_on_nodes<K: Portable>(
     options: &RunOptions,
     mut consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error>,
 ) -> std::result::Result<Gathered, K::Error> {
-    let mut gather = Gather::new(nodes, job, wholes, K::KIND, kernel.arguments(), options);
+    if matches!(kernel.border(), Border::Line { .. }) {
+        check_lines(wholes).map_err(failed)?;
+    }
+    let mut gather = Gather::new(nodes, job, wholes, K::KIND, kernel.arguments(), options).map_err(failed)?;
+    gather.may_begin_anew = true;
     gather.begin_all().map_err(failed)?;
     let mut number = 0;
     for (source, whole) in wholes.iter().enumerate() {
@@ -140,7 +144,7 @@ pub fn run_on_nodes<K: Portable>(
                     }
                 }
             }
-            gather.end_of(number);
+            gather.end_of(number, skipped);
             number += 1;
         }
         if consume(Event { source, name: &whole.title, reach: Reach::default(), part: None })? == Next::Stop {
@@ -151,6 +155,15 @@ pub fn run_on_nodes<K: Portable>(
     Ok(gather.finish())
 }
 
+/// Refuses files whose pieces do not end with a line, for work on lines.
+fn check_lines(wholes: &[Whole]) -> Result<()> {
+    let cut = |whole: &Whole| whole.record_bytes.map(|record_bytes| (whole.title.clone(), record_bytes));
+    match wholes.iter().find_map(cut) {
+        Some((name, record_bytes)) => Err(Error::NoLines { name, record_bytes }),
+        None => Ok(()),
+    }
+}
+
 /// An error of nodes as the error of a kernel.
 fn failed<E: From<crate::Error>>(error: Error) -> E {
     match error {
@@ -159,7 +172,8 @@ fn failed<E: From<crate::Error>>(error: Error) -> E {
     }
 }
 
-/// Asks the nodes that have the files for one answer each, and gives the batches of each as they come.
+/// Asks the nodes that have the files for one answer each, and gives the batches of each as they come. With `by_line`, files whose
+/// pieces do not end with a line are refused.
 ///
 /// A kind of work whose answer is in order of a key can go on elsewhere behind the last key: see [`Streams::replace`].
 ///
@@ -168,13 +182,32 @@ fn failed<E: From<crate::Error>>(error: Error) -> E {
 pub fn stream_from_nodes(
     nodes: &Nodes,
     job: &Job,
-    kind: &'static str,
+    (kind, by_line): (&'static str, bool),
     arguments: Value,
     wholes: &[Whole],
     options: &RunOptions,
 ) -> Result<Streams> {
-    let mut gather = Gather::new(nodes, job, wholes, kind, arguments, options);
+    if by_line {
+        check_lines(wholes)?;
+    }
+    let mut gather = Gather::new(nodes, job, wholes, kind, arguments, options)?;
     gather.begin_all()?;
+    Ok(Streams { gather })
+}
+
+/// Asks every node for one answer that is about no file.
+///
+/// # Errors
+/// None yet; as [`stream_from_nodes`] when answers are taken.
+pub fn stream_from_each(
+    nodes: &Nodes,
+    job: &Job,
+    kind: &'static str,
+    arguments: Value,
+    options: &RunOptions,
+) -> Result<Streams> {
+    let mut gather = Gather::new(nodes, job, &[], kind, arguments, options)?;
+    (0..nodes.0.nodes.len()).for_each(|node| gather.begin(node, Vec::new()));
     Ok(Streams { gather })
 }
 
@@ -207,6 +240,11 @@ impl Streams {
         }
     }
 
+    /// The address of the node that answers.
+    pub fn node(&self, stream: usize) -> &str {
+        &self.gather.nodes.0.nodes[self.gather.attempts[stream].node].address
+    }
+
     /// What the work of a stream said at its end.
     pub fn summary(&self, stream: usize) -> Option<&Value> {
         self.gather.attempts[stream].done.as_ref().map(|done| &done.summary)
@@ -219,7 +257,8 @@ impl Streams {
     /// [`Error::Missing`] where no other node has it.
     pub fn replace(&mut self, stream: usize, why: &Error) -> Result<std::ops::Range<usize>> {
         let first = self.gather.attempts.len();
-        self.gather.lose_attempt(stream, why.to_string(), true)?;
+        let is_gone = !matches!(why, Error::SetAside { .. });
+        self.gather.lose_attempt(stream, why.to_string(), is_gone, true)?;
         Ok(first..self.gather.attempts.len())
     }
 
@@ -260,11 +299,21 @@ struct Gather {
     pieces: Vec<Wanted>,
     attempts: Vec<Attempt>,
     given_up: BTreeSet<usize>,
+    /// Whether a task can be asked for anew from where it was consumed, so that a node has one at a time.
+    may_begin_anew: bool,
     missing: Vec<Missing>,
     costs: BTreeMap<usize, NodeCost>,
     /// Of the attempt whose rows are being taken.
     rows: BTreeMap<usize, VecDeque<PartRow>>,
+    /// Attempts of whose answers some are not wanted any more.
+    unwanted: BTreeSet<usize>,
+    /// Bytes that came from each node before.
+    bytes_before: Vec<u64>,
+    _memory: Reservation,
 }
+
+/// Memory here for the answers of a node: the window of its stream, two batches that wait and one that is taken apart.
+const ANSWER_BYTES: u64 = STREAM_BYTES as u64 + (1 << 20);
 
 /// A piece that is to be read.
 #[derive(Debug)]
@@ -293,6 +342,8 @@ struct Attempt {
     told: Arc<std::sync::Mutex<Option<TaskDone>>>,
     done: Option<TaskDone>,
     is_over: bool,
+    /// Whether another attempt took its pieces over.
+    is_dropped: bool,
     pump: JoinHandle<()>,
 }
 
@@ -311,7 +362,10 @@ impl Gather {
         kind: &'static str,
         arguments: Value,
         options: &RunOptions,
-    ) -> Gather {
+    ) -> Result<Gather> {
+        let holders = wholes.iter().flat_map(|whole| &whole.pieces).flat_map(|piece| &piece.holders);
+        let used = holders.map(|holder| holder.node).collect::<BTreeSet<_>>().len().max(1) as u64;
+        let memory = job.budget().reserve(used * ANSWER_BYTES, "answers of nodes on their way")?;
         let began = Instant::now();
         let pieces = wholes.iter().enumerate().flat_map(|(number, whole)| {
             whole.pieces.iter().map(move |piece| Wanted {
@@ -327,7 +381,9 @@ impl Gather {
                 why: piece.absent.clone(),
             })
         });
-        Gather {
+        Ok(Gather {
+            _memory: memory,
+            bytes_before: nodes.0.nodes.iter().map(|node| node.bytes_in.load(Ordering::Relaxed)).collect(),
             nodes: nodes.clone(),
             job: job.clone(),
             kind,
@@ -338,10 +394,12 @@ impl Gather {
             pieces: pieces.collect(),
             attempts: Vec::new(),
             given_up: BTreeSet::new(),
+            may_begin_anew: false,
             missing: Vec::new(),
             costs: BTreeMap::new(),
             rows: BTreeMap::new(),
-        }
+            unwanted: BTreeSet::new(),
+        })
     }
 
     fn begin_all(&mut self) -> Result<()> {
@@ -374,7 +432,22 @@ impl Gather {
         if !self.options.partial && !self.missing.is_empty() {
             return Err(Error::Missing { what: told(&self.missing) });
         }
-        for (node, pieces) in tasks {
+        for (node, mut pieces) in tasks {
+            // One task for each node: one more could wait for its turn behind the first, which waits for its own here.
+            for attempt in 0..self.attempts.len() {
+                let other = &mut self.attempts[attempt];
+                if other.node == node && !other.is_over && self.may_begin_anew {
+                    (other.is_over, other.is_dropped) = (true, true);
+                    other.pump.abort();
+                    self.rows.remove(&attempt);
+                    let undone = |piece: &&usize| {
+                        let wanted = &self.pieces[**piece];
+                        wanted.attempt == Some(attempt) && !wanted.is_done
+                    };
+                    pieces.extend(self.attempts[attempt].pieces.iter().filter(undone));
+                }
+            }
+            pieces.sort_unstable();
             self.begin(node, pieces);
         }
         Ok(())
@@ -396,6 +469,7 @@ impl Gather {
                 id: holder.id,
                 file: holder.file.clone(),
                 from: wanted.reach.bytes,
+                to: wanted.piece.bytes,
                 offset: wanted.piece.offset + wanted.reach.bytes,
                 lines: wanted.piece.lines_before + wanted.reach.lines,
             });
@@ -414,9 +488,18 @@ impl Gather {
         cost.tasks += 1;
         let (out, answers) = mpsc::channel(2);
         let told = Arc::default();
-        let pump = pump(self.nodes.0.clone(), node, request, out, Arc::clone(&told));
+        let pump = pump(self.nodes.0.nodes[node].clone(), request, out, Arc::clone(&told));
         let pump = self.nodes.0.runtime.spawn(pump);
-        self.attempts.push(Attempt { node, pieces, answers, told, done: None, is_over: false, pump });
+        self.attempts.push(Attempt {
+            node,
+            pieces,
+            answers,
+            told,
+            done: None,
+            is_over: false,
+            is_dropped: false,
+            pump,
+        });
     }
 
     /// The next thing that an attempt says.
@@ -471,6 +554,7 @@ impl Gather {
                         }
                     },
                     Message::Done => self.lose(number, "it ended without having read all".to_string())?,
+                    Message::Failed(Error::SetAside { .. }) => self.ask_again(attempt),
                     Message::Failed(error) => {
                         if matches!(error, Error::Refused { .. }) && self.is_alone(number) {
                             return Err(error);
@@ -521,6 +605,17 @@ impl Gather {
         }
     }
 
+    /// Asks the same node again for what an attempt that was set aside has not done.
+    fn ask_again(&mut self, attempt: usize) {
+        self.attempts[attempt].is_dropped = true;
+        self.rows.remove(&attempt);
+        let Attempt { node, pieces, .. } = &self.attempts[attempt];
+        let undone =
+            |piece: &usize| !self.pieces[*piece].is_done && self.pieces[*piece].attempt == Some(attempt);
+        let (node, pieces) = (*node, pieces.iter().copied().filter(undone).collect());
+        self.begin(node, pieces);
+    }
+
     /// Whether no other node can be asked for any of the pieces of the attempt that has this one.
     fn is_alone(&self, number: usize) -> bool {
         let Some(attempt) = self.pieces[number].attempt else { return true };
@@ -540,28 +635,42 @@ impl Gather {
     }
 
     /// Nothing more of a piece is wanted.
-    fn end_of(&mut self, number: usize) {
-        self.pieces[number].is_done = true;
+    fn end_of(&mut self, number: usize, is_skipped: bool) {
+        let wanted = &mut self.pieces[number];
+        if let Some(attempt) = wanted.attempt.filter(|_| is_skipped && !wanted.is_done) {
+            self.unwanted.insert(attempt);
+        }
+        wanted.is_done = true;
     }
 
     /// Gives up the node that reads a piece.
     fn lose(&mut self, number: usize, why: String) -> Result<()> {
         let attempt = self.pieces[number].attempt.expect("somebody reads it");
-        self.lose_attempt(attempt, why, false)
+        self.lose_attempt(attempt, why, true, false)
     }
 
     /// Gives up the node of an attempt, and asks others for what it was asked for: all of it, or what is not done.
-    fn lose_attempt(&mut self, attempt: usize, why: String, from_the_start: bool) -> Result<()> {
+    fn lose_attempt(
+        &mut self,
+        attempt: usize,
+        why: String,
+        is_gone: bool,
+        from_the_start: bool,
+    ) -> Result<()> {
         let lost = &mut self.attempts[attempt];
         lost.pump.abort();
         lost.is_over = true;
         let node = lost.node;
         self.rows.remove(&attempt);
-        self.given_up.insert(node);
+        if is_gone {
+            self.given_up.insert(node);
+        }
         let why = why.strip_prefix("node ").map_or(why.clone(), str::to_string);
         let address = &self.nodes.0.nodes[node].address;
         let why = if why.starts_with(address) { why } else { format!("{address}: {why}") };
-        self.costs.entry(node).or_default().lost = Some(why.clone());
+        if is_gone {
+            self.costs.entry(node).or_default().lost = Some(why.clone());
+        }
         let pieces = self.attempts[attempt].pieces.clone();
         let mut again = Vec::new();
         for number in pieces {
@@ -577,11 +686,13 @@ impl Gather {
     /// Waits for the ends of all tasks, which say what they cost.
     fn wait_for_ends(&mut self) -> Result<()> {
         for attempt in 0..self.attempts.len() {
-            while !self.attempts[attempt].is_over {
-                match self.receive(attempt)? {
-                    Message::Batch(_) => {}
+            // One of whose answers not all are wanted may be at work for long: it is stopped.
+            while !self.attempts[attempt].is_over && !self.unwanted.contains(&attempt) {
+                match self.receive(attempt) {
+                    Ok(Message::Batch(_)) => {}
                     // All that was wanted of it is here.
-                    Message::Done | Message::Failed(_) => break,
+                    Ok(Message::Done | Message::Failed(_)) | Err(Error::Deadline { .. }) => break,
+                    Err(error) => return Err(error),
                 }
             }
         }
@@ -598,7 +709,8 @@ impl Gather {
             cost.queued_seconds += done.queued_seconds;
         }
         for (&node, cost) in &mut self.costs {
-            cost.bytes_moved = self.nodes.0.nodes[node].bytes_in.load(Ordering::Relaxed);
+            let now = self.nodes.0.nodes[node].bytes_in.load(Ordering::Relaxed);
+            cost.bytes_moved = now - self.bytes_before[node];
         }
         Gathered { nodes: std::mem::take(&mut self.costs).into_values().collect(), missing: self.missing }
     }
@@ -606,7 +718,7 @@ impl Gather {
 
 /// Missing parts in a sentence.
 fn told(missing: &[Missing]) -> String {
-    let bytes = missing.iter().map(|missing| missing.bytes).sum();
+    let bytes = missing.iter().fold(0u64, |sum, missing| sum.saturating_add(missing.bytes));
     let first = &missing[0];
     let Missing { title, offset, bytes: first_bytes, why } = first;
     let others = match missing.len() {
@@ -618,13 +730,11 @@ fn told(missing: &[Missing]) -> String {
 
 /// Asks a node, and hands on what it answers.
 async fn pump(
-    nodes: Arc<Inner>,
-    place: usize,
+    node: Arc<Node>,
     request: TaskRequest,
     out: mpsc::Sender<Result<Option<RecordBatch>>>,
     told: Arc<std::sync::Mutex<Option<TaskDone>>>,
 ) {
-    let node = &nodes.nodes[place];
     let ticket = Ticket { ticket: json(&request) };
     drop(request);
     node.bytes_out.fetch_add(ticket.ticket.len() as u64, Ordering::Relaxed);
@@ -636,9 +746,9 @@ async fn pump(
             return;
         }
     };
-    let counts = nodes.clone();
+    let counts = node.clone();
     let counted = stream.inspect_ok(move |message| {
-        counts.nodes[place].bytes_in.fetch_add(message_bytes(message), Ordering::Relaxed);
+        counts.bytes_in.fetch_add(message_bytes(message), Ordering::Relaxed);
     });
     let mut decoded =
         FlightDataDecoder::new(counted.map_err(|refusal| FlightError::Tonic(Box::new(refusal))).boxed());

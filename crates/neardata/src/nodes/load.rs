@@ -11,7 +11,7 @@
 //!
 //! Cost: the file goes over the wire once for each copy; a node writes what it gets, past its page cache.
 
-use std::io::Read;
+use std::{io::Read, sync::Arc, time::Duration};
 
 use arrow_flight::{FlightData, PutResult};
 use bytes::Bytes;
@@ -25,7 +25,10 @@ use super::{
     Error, Nodes, Result,
     agent::Agent,
     client::Node,
-    protocol::{LoadAnswer, LoadStep, MAP, Map, MapNode, MapPiece, SPREAD, VERSION, piece_name},
+    protocol::{
+        LoadAnswer, LoadStep, MAP, MAP_BYTES_MAX, Map, MapNode, MapPiece, SPREAD, VERSION, piece_name,
+    },
+    queue::Place,
     wire::{json, message_bytes},
 };
 
@@ -33,8 +36,10 @@ use super::{
 const DATA_BYTES: usize = 1 << 20;
 /// Buffers with which a node writes.
 const BUFFER_BYTES: usize = 1 << 20;
-/// What a node needs to receive a file: buffers, lists and checksums.
-const RECEIVE_MEMORY_BYTES: u64 = 32 << 20;
+/// What a node needs to receive a file: buffers, messages on their way, lists and checksums.
+pub(super) const RECEIVE_MEMORY_BYTES: u64 = 16 << 20;
+/// A client that sends nothing for so long has gone, whatever its connection says.
+const IDLE: Duration = Duration::from_secs(600);
 
 /// How a file is spread.
 #[derive(Clone, Debug)]
@@ -79,7 +84,7 @@ fn piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
 impl Nodes {
     /// Spreads `input`, called `called` in errors, over all nodes as the dataset `name`. `len` is its length, if that is known.
     ///
-    /// Memory: a message of 1 MiB for each node and four more on their way.
+    /// Memory: four messages of 1 MiB for each node, and four more.
     ///
     /// # Errors
     /// [`Error::Input`]; [`Error::Lost`] and [`Error::Refused`] for any of the nodes, also where one has a dataset of that
@@ -102,7 +107,8 @@ impl Nodes {
         let mut random = [0; 8];
         getrandom::fill(&mut random).expect("the system gives random numbers");
         let spread = u64::from_le_bytes(random);
-        let _memory = job.budget().reserve((nodes.len() as u64 + 4) * DATA_BYTES as u64, "what is loaded")?;
+        let _memory =
+            job.budget().reserve((4 * nodes.len() as u64 + 4) * DATA_BYTES as u64, "what is loaded")?;
         let mut loads = nodes.iter().map(|node| Load::begin(self, node)).collect::<Vec<_>>();
         let begin = LoadStep::Begin {
             version: VERSION,
@@ -111,13 +117,13 @@ impl Nodes {
             block_bytes: options.block_bytes,
         };
         for load in &mut loads {
-            load.send(self, &begin, Bytes::new())?;
+            load.send(self, job, &begin, Bytes::new())?;
         }
         for load in &mut loads {
             load.answer(self, job)?;
         }
         let piece_bytes = options.piece_bytes.unwrap_or_else(|| piece_bytes(len, nodes.len() as u64)).max(1);
-        let mut spreading = Spreading { nodes: self, loads, copies, pieces: Vec::new(), is_open: false };
+        let mut spreading = Spreading { nodes: self, job, loads, copies, pieces: Vec::new(), is_open: false };
         let mut loaded = Loaded::default();
         let mut buffer = vec![0; DATA_BYTES];
         loop {
@@ -143,7 +149,7 @@ impl Nodes {
         }
         let Spreading { mut loads, pieces, .. } = spreading;
         for load in &mut loads {
-            load.send(self, &LoadStep::Received, Bytes::new())?;
+            load.send(self, job, &LoadStep::Received, Bytes::new())?;
         }
         for load in &mut loads {
             match load.answer(self, job)? {
@@ -152,13 +158,19 @@ impl Nodes {
             }
         }
         loaded.pieces = pieces.len() as u64;
-        let node = |(node, number): (&Node, u64)| MapNode { number, name: node.address.clone() };
+        let node = |(node, number): (&Arc<Node>, u64)| MapNode { number, name: node.address.clone() };
         let map_nodes = nodes.iter().zip(numbers).map(node).collect();
-        let step = LoadStep::Commit { map: Map { version: VERSION, spread, nodes: map_nodes, pieces } };
+        let record_bytes = options.record_bytes.filter(|_| pieces.len() > 1);
+        let map = Map { version: VERSION, spread, record_bytes, nodes: map_nodes, pieces };
+        if json(&map).len() > MAP_BYTES_MAX {
+            let what = format!("{} pieces are too many: name a larger size of pieces", map.pieces.len());
+            return Err(Error::Incomplete { name: name.to_string(), what });
+        }
+        let step = LoadStep::Commit { map };
         let mut failed = None;
         let mut committed = 0;
         for load in &mut loads {
-            let done = load.send(self, &step, Bytes::new()).and_then(|()| load.answer(self, job));
+            let done = load.send(self, job, &step, Bytes::new()).and_then(|()| load.answer(self, job));
             match done {
                 Ok(_) => committed += 1,
                 Err(error) => failed = failed.or(Some(error)),
@@ -192,6 +204,7 @@ impl Nodes {
 /// A file that is cut into pieces.
 struct Spreading<'a> {
     nodes: &'a Nodes,
+    job: &'a Job,
     loads: Vec<Load<'a>>,
     copies: usize,
     pieces: Vec<MapPiece>,
@@ -227,7 +240,7 @@ impl Spreading<'_> {
             self.pieces.push(MapPiece { bytes: 0, lines: 0, nodes: holders.collect() });
             self.is_open = true;
             for &holder in &self.pieces.last().expect("just pushed").nodes {
-                self.loads[holder as usize].send(self.nodes, &file, Bytes::new())?;
+                self.loads[holder as usize].send(self.nodes, self.job, &file, Bytes::new())?;
             }
         }
         let piece = self.pieces.last_mut().expect("one is open");
@@ -235,7 +248,7 @@ impl Spreading<'_> {
         piece.lines += memchr_iter(b'\n', bytes).count() as u64;
         let body = Bytes::copy_from_slice(bytes);
         for &holder in &piece.nodes {
-            self.loads[holder as usize].send(self.nodes, &LoadStep::Data, body.clone())?;
+            self.loads[holder as usize].send(self.nodes, self.job, &LoadStep::Data, body.clone())?;
         }
         Ok(())
     }
@@ -243,7 +256,7 @@ impl Spreading<'_> {
 
 /// What goes to one node.
 struct Load<'a> {
-    node: &'a Node,
+    node: &'a Arc<Node>,
     out: mpsc::Sender<FlightData>,
     answers: mpsc::Receiver<Result<LoadAnswer>>,
     bytes: u64,
@@ -251,14 +264,12 @@ struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    fn begin(nodes: &Nodes, node: &'a Node) -> Load<'a> {
+    fn begin(nodes: &Nodes, node: &'a Arc<Node>) -> Load<'a> {
         let (out, mut messages) = mpsc::channel::<FlightData>(2);
         let (tell, answers) = mpsc::channel(4);
-        let (all, place) =
-            (nodes.0.clone(), nodes.0.nodes.iter().position(|other| std::ptr::eq(other, node)));
-        let place = place.expect("it is one of them");
+        let asked = node.clone();
         nodes.0.runtime.spawn(async move {
-            let node = &all.nodes[place];
+            let node = &*asked;
             let stream = futures::stream::poll_fn(move |context| messages.poll_recv(context));
             let mut answers = match node.client().do_put(node.request(stream)).await {
                 Ok(answers) => answers.into_inner(),
@@ -280,18 +291,32 @@ impl<'a> Load<'a> {
         Load { node, out, answers, bytes: 0, moved: 0 }
     }
 
-    fn send(&mut self, nodes: &Nodes, step: &LoadStep, body: Bytes) -> Result<()> {
+    /// Sends a step. A node may need long to take it.
+    fn send(&mut self, nodes: &Nodes, job: &Job, step: &LoadStep, body: Bytes) -> Result<()> {
         self.bytes += body.len() as u64;
         let message = FlightData { app_metadata: json(step), data_body: body, ..FlightData::default() };
         self.moved += message_bytes(&message);
         self.node.bytes_out.fetch_add(message_bytes(&message), std::sync::atomic::Ordering::Relaxed);
-        match self.out.blocking_send(message) {
-            Ok(()) => Ok(()),
-            // It says why it takes no more.
-            Err(_) => Err(match nodes.0.runtime.block_on(self.answers.recv()) {
-                Some(Err(error)) => error,
-                _ => self.node.lost("it takes nothing more".to_string()),
-            }),
+        let mut message = Some(message);
+        loop {
+            job.check_cancelled()?;
+            let reserved = nodes.0.runtime.block_on(async {
+                tokio::time::timeout(Duration::from_millis(100), self.out.reserve()).await
+            });
+            match reserved {
+                Ok(Ok(place)) => {
+                    place.send(message.take().expect("sent once"));
+                    return Ok(());
+                }
+                // It says why it takes no more.
+                Ok(Err(_)) => {
+                    return Err(match nodes.0.runtime.block_on(self.answers.recv()) {
+                        Some(Err(error)) => error,
+                        _ => self.node.lost("it takes nothing more".to_string()),
+                    });
+                }
+                Err(_) => {}
+            }
         }
     }
 
@@ -299,7 +324,7 @@ impl<'a> Load<'a> {
     fn answer(&mut self, nodes: &Nodes, job: &Job) -> Result<LoadAnswer> {
         loop {
             let waited = nodes.0.runtime.block_on(async {
-                tokio::time::timeout(std::time::Duration::from_millis(100), self.answers.recv()).await
+                tokio::time::timeout(Duration::from_millis(100), self.answers.recv()).await
             });
             match waited {
                 Ok(Some(answer)) => return answer,
@@ -315,12 +340,13 @@ type Answers = mpsc::Sender<std::result::Result<PutResult, Refusal>>;
 /// What a node does with a load.
 pub(super) fn receive(
     agent: Agent,
+    place: Place,
     mut messages: Streaming<FlightData>,
 ) -> impl Stream<Item = std::result::Result<PutResult, Refusal>> + Send {
     let (out, mut answers) = mpsc::channel(4);
     let (steps, mut taken) = mpsc::channel::<FlightData>(2);
     tokio::spawn(async move {
-        while let Some(message) = messages.next().await {
+        while let Ok(Some(message)) = tokio::time::timeout(IDLE, messages.next()).await {
             // Else the client is gone, or the load has failed.
             let Ok(message) = message else { break };
             if steps.send(message).await.is_err() {
@@ -329,6 +355,7 @@ pub(super) fn receive(
         }
     });
     tokio::task::spawn_blocking(move || {
+        let _place = place;
         let mut receiving = Receiving { agent: &agent, begun: None };
         while let Some(message) = taken.blocking_recv() {
             if let Err(refusal) = receiving.step(message, &out) {
@@ -397,6 +424,9 @@ impl Receiving<'_> {
                 begun.end_file().map_err(failed)?;
                 begun.begin_file(&name).map_err(failed)?;
             }
+            LoadStep::Data if message.data_body.len() > 4 * DATA_BYTES => {
+                return Err(bad("more data in a message than any has"));
+            }
             LoadStep::Data => {
                 let writer = begun.writer.as_mut().ok_or_else(|| bad("data of no file"))?;
                 writer.write(&message.data_body).map_err(failed)?;
@@ -408,7 +438,7 @@ impl Receiving<'_> {
                 tell(LoadAnswer::Received { bytes: begun.bytes });
             }
             LoadStep::Commit { map } => {
-                if !map.is_sound() || map.spread != begun.spread {
+                if !map.is_sound() || map.spread != begun.spread || json(&map).len() > MAP_BYTES_MAX {
                     return Err(bad("its map makes no sense"));
                 }
                 let mut begun = self.begun.take().expect("looked at above");

@@ -45,5 +45,7 @@ pub use credentials::{
     write as write_credentials,
 };
 pub use error::{Error, Result};
-pub use gather::{Gathered, Missing, NodeCost, RunOptions, Streams, run_on_nodes, stream_from_nodes};
+pub use gather::{
+    Gathered, Missing, NodeCost, RunOptions, Streams, run_on_nodes, stream_from_each, stream_from_nodes,
+};
 pub use load::{LoadOptions, Loaded};

@@ -29,7 +29,7 @@ pub struct TaskRequest {
     pub arguments: Value,
     /// What it reads, in order.
     pub pieces: Vec<PieceRequest>,
-    /// Memory that it may use; the node's habit where it is not said, and never more than the node gives to one task.
+    /// Memory that it may use; the node's habit where it is not said, and never more than the node gives to all tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// When it is to be stopped, in milliseconds from its arrival.
@@ -51,13 +51,12 @@ pub struct PieceRequest {
     /// The file in it.
     pub file: String,
     /// The byte of the file to begin with.
-    #[serde(default)]
     pub from: u64,
-    /// Bytes of the whole before that byte.
-    #[serde(default)]
+    /// The byte to end before: the length of the file, as the client knows it. One that is shorter is refused.
+    pub to: u64,
+    /// Bytes of the whole before the first one.
     pub offset: u64,
     /// Line feeds of the whole before that byte.
-    #[serde(default)]
     pub lines: u64,
 }
 
@@ -131,11 +130,17 @@ pub struct Map {
     pub version: u32,
     /// The number of the load.
     pub spread: u64,
+    /// Bytes of a record, where pieces end with one; none where they end with a line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_bytes: Option<u64>,
     /// The nodes.
     pub nodes: Vec<MapNode>,
     /// The pieces, in order.
     pub pieces: Vec<MapPiece>,
 }
+
+/// Bytes that a map may have, written down: some 200,000 pieces.
+pub const MAP_BYTES_MAX: usize = 12 << 20;
 
 /// A node, as the map has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,8 +11,10 @@ use serde::Serialize;
 
 use super::protocol::TaskDone;
 
-/// Bytes that a message may have on its way in: a batch, a list of pieces.
+/// Bytes that an answer may have: a batch.
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// Bytes that a request may have: a list of pieces, a map.
+pub(super) const REQUEST_BYTES_MAX: usize = 16 << 20;
 
 /// Turns batches of one task into messages.
 pub(super) struct Encoder {
