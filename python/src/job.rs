@@ -164,18 +164,18 @@ pub(crate) fn receive<T: Send>(
     signal: &mut Option<PyErr>,
 ) -> Received<T> {
     loop {
+        // Before each wait: whoever sends without a pause would keep signals from being heard.
+        if let Err(raised) = py.check_signals() {
+            cancel.cancel();
+            if signal.replace(raised).is_some() {
+                return Received::GivenUp;
+            }
+        }
         let receiver = &mut *receiver;
         match py.detach(move || receiver.recv_timeout(TICK)) {
             Ok(message) => return Received::Message(message),
             Err(RecvTimeoutError::Disconnected) => return Received::Ended,
-            Err(RecvTimeoutError::Timeout) => {
-                if let Err(raised) = py.check_signals() {
-                    cancel.cancel();
-                    if signal.replace(raised).is_some() {
-                        return Received::GivenUp;
-                    }
-                }
-            }
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
