@@ -389,6 +389,12 @@ fn parse_block(text: &str) -> Result<usize, String> {
     }
 }
 
+/// The size of a piece: a text that is binary is told from one that is not by its first 64 KiB.
+fn parse_piece(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
+    if bytes < 64 << 10 { Err("pieces have 64KiB at least".to_string()) } else { Ok(bytes) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -408,10 +414,4 @@ mod tests {
             assert!(parse_seconds(text).is_err(), "{text:?}");
         }
     }
-}
-
-/// The size of a piece: a text that is binary is told from one that is not by its first 64 KiB.
-fn parse_piece(text: &str) -> Result<u64, String> {
-    let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
-    if bytes < 64 << 10 { Err("pieces have 64KiB at least".to_string()) } else { Ok(bytes) }
 }
