@@ -51,7 +51,7 @@ fn sample(bytes: usize) -> Vec<u8> {
 #[test]
 fn what_was_compressed_comes_back_at_every_size_and_level() {
     for format in Format::ALL {
-        let block = format.block_bytes();
+        let block = format.block_bytes(format.levels().1);
         for size in [0, 1, 100, block - 1, block, block + 1, 3 * block + 17] {
             let bytes = sample(size);
             let compressed = packed(&bytes, format, None, 2);
