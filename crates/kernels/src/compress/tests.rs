@@ -86,6 +86,30 @@ fn too_small_a_budget_is_named() {
     assert_eq!(unpacked(&out, 256 << 20, 2).unwrap(), bytes);
 }
 
+#[test]
+fn high_levels_of_zstd_see_what_was_long_ago() {
+    let mut state = 1u64;
+    let mut noise = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as u8
+    };
+    // Farther apart than the level's own window of 4 MiB, in two pieces.
+    let once: Vec<u8> = (0..6 << 20).map(|_| noise()).collect();
+    let bytes = once.repeat(3);
+    let compressed = packed(&bytes, Format::Zstd, Some(9), 2);
+    assert!(compressed.len() < 9 << 20, "{} bytes are left", compressed.len());
+    let smallest = smallest_pack_memory_bytes(Format::Zstd, 9, 1);
+    let mut again = Vec::new();
+    compress(&job(smallest, 2), "bytes", &bytes[..], &mut again, Format::Zstd, Some(9)).unwrap();
+    assert!(again == compressed);
+    // Side by side, and in too little memory for that.
+    for (mib, pieces) in [(512, 2), (128, 2), (40, 1)] {
+        let mut out = Vec::new();
+        let summary = decompress(&job(mib << 20, 2), "bytes", &compressed[..], &mut out).unwrap();
+        assert!(out == bytes && summary.pieces == pieces, "{mib} MiB: {} pieces", summary.pieces);
+    }
+}
+
 /// The programs that made the formats; `None` where one is not installed.
 fn program(format: Format) -> &'static str {
     match format {
