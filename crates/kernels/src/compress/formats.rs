@@ -3,7 +3,7 @@
 use std::{
     fmt::{self, Display, Formatter},
     hash::Hasher,
-    io::{Read, Write},
+    io::Write,
     path::Path,
 };
 
@@ -19,7 +19,7 @@ pub enum Format {
     Gzip,
     /// bzip2: streams of 900 kB.
     Bzip2,
-    /// Zstandard: frames of 4 MiB.
+    /// Zstandard: frames of 4 MiB, from level 9 on of 16 MiB.
     Zstd,
     /// LZ4: a frame of independent blocks of 4 MiB.
     Lz4,
@@ -36,6 +36,10 @@ const GZIP_TAIL_BYTES: usize = 8;
 pub(super) const LZ4_MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
 /// Version 1, independent blocks, a checksum of the content; blocks of up to 4 MiB.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
+/// From this level on zstd's own window is 4 MiB or more, and pieces and their window are larger.
+const ZSTD_FAR_LEVEL: u32 = 9;
+/// Their size as a power of two.
+const ZSTD_FAR_WINDOW: u32 = 24;
 /// Set in the length of a block that is stored as it is.
 pub(super) const LZ4_PLAIN: u32 = 1 << 31;
 
@@ -79,10 +83,16 @@ impl Format {
     }
 
     /// Bytes of the input that become one piece.
-    pub(super) fn block_bytes(self) -> usize {
+    ///
+    /// A piece of zstd knows nothing of those before it, and a text that repeats itself from afar loses by that: of one that
+    /// does, level 12 left 27.1 % in pieces of 4 MiB, 22.2 % in pieces of 16 MiB with the level's window of 4 MiB, and 18.0 %
+    /// where the window is the piece; the zstd program left 21.5 %. Small pieces keep more threads busy with less memory,
+    /// which is what low levels are for.
+    pub(super) fn block_bytes(self, level: u32) -> usize {
         match self {
             Format::Gzip => 1 << 20,
             Format::Bzip2 => 900_000,
+            Format::Zstd if level >= ZSTD_FAR_LEVEL => 1 << ZSTD_FAR_WINDOW,
             Format::Zstd | Format::Lz4 => 4 << 20,
         }
     }
@@ -98,10 +108,12 @@ impl Format {
                 }
             }
             Format::Bzip2 => 8 << 20,
+            // Measured: ZSTD_sizeof_CCtx, rounded up.
             Format::Zstd => match level {
-                0..=6 => 8 << 20,
-                7..=15 => 32 << 20,
-                _ => 64 << 20,
+                0..=8 => 8 << 20,
+                9..=11 => 24 << 20,
+                15 | 19 => 84 << 20,
+                _ => 52 << 20,
             },
             Format::Lz4 => 64 << 10,
         }
@@ -141,6 +153,10 @@ impl Format {
                     zstd::bulk::Compressor::new(level as i32).map_err(|error| failed(error.to_string()))?;
                 let checked = compressor.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(true));
                 checked.map_err(|error| failed(error.to_string()))?;
+                if level >= ZSTD_FAR_LEVEL {
+                    let window = zstd::zstd_safe::CParameter::WindowLog(ZSTD_FAR_WINDOW);
+                    compressor.set_parameter(window).map_err(|error| failed(error.to_string()))?;
+                }
                 compressor.compress(block).map_err(|error| failed(error.to_string()))
             }
             Format::Lz4 if block.is_empty() => Ok(Vec::new()),
@@ -181,13 +197,7 @@ impl Format {
                     Err("a member that is shorter than it says".to_string())
                 }
             }
-            Format::Bzip2 => {
-                let mut out = Vec::new();
-                let decoder = bzip2::read::MultiBzDecoder::new(piece);
-                // A stream of 900 kB can become 40 MB of one letter: what is too large is decompressed by itself.
-                decoder.take(limit as u64 + 1).read_to_end(&mut out).map_err(|error| error.to_string())?;
-                Ok(out)
-            }
+            Format::Bzip2 => unreachable!("bzip2 is cut at its blocks"),
             Format::Zstd => {
                 let size = zstd::zstd_safe::get_frame_content_size(piece).ok().flatten();
                 let size =

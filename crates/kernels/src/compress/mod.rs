@@ -13,8 +13,10 @@
 //!
 //! Paper: programs that run where the data lies, 2019 thesis 3.2.3.
 
+mod bunzip2;
 mod files;
 mod formats;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -49,7 +51,7 @@ pub fn smallest_pack_memory_bytes(format: Format, level: u32, threads: usize) ->
 
 /// Memory for one block on its way: itself, what it becomes, and what the compressor remembers.
 fn piece_memory_bytes(format: Format, level: u32) -> u64 {
-    let block = format.block_bytes() as u64;
+    let block = format.block_bytes(level) as u64;
     block + block + block / 64 + format.state_bytes(level)
 }
 
@@ -61,8 +63,8 @@ fn threads(budget: &Budget, each: u64) -> usize {
 
 /// Compresses all of `input`, called `name` in errors, into `output`.
 ///
-/// Memory: for each thread and one more two blocks (1 MiB for gzip, 900 kB for bzip2, 4 MiB for zstd and lz4) and the state of
-/// the compressor; with less than [`smallest_pack_memory_bytes`] for all threads, fewer work.
+/// Memory: for each thread and one more two blocks (1 MiB for gzip, 900 kB for bzip2, 4 MiB for zstd and lz4, 16 MiB for zstd
+/// from level 9 on) and the state of the compressor; with less than [`smallest_pack_memory_bytes`] for all threads, fewer work.
 ///
 /// # Errors
 /// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] where the job was
@@ -90,7 +92,7 @@ pub fn compress(
     let mut is_first = true;
     let next = || {
         job.check_cancelled()?;
-        let mut block = vec![0; format.block_bytes()];
+        let mut block = vec![0; format.block_bytes(level)];
         let filled = fill(&mut input, &mut block, name)?;
         block.truncate(filled);
         // Nothing is compressed as one block of nothing, so that a program that decompresses it finds a whole file.
@@ -120,27 +122,34 @@ pub fn compress(
 /// Decompresses all of `input`, called `name` in errors, into `output`; the format is known by its first bytes. What follows
 /// the end of what is compressed is an error, as is what ends too early.
 ///
-/// Memory: pieces of up to an eighth of the budget, compressed or not, are worked on side by side; larger ones are
-/// decompressed by one thread as they are read, in the format's own window.
+/// Memory: pieces of up to 16 MiB are worked on side by side, as many of them as fit in half of the budget; larger ones are
+/// decompressed by one thread as they are read, in the format's own window. bzip2: as many threads, and blocks for each, as
+/// fit in the budget, 5 MB for a block and its table.
 ///
 /// # Errors
 /// [`Error::Damaged`] for what is none of the formats, truncated or damaged; [`Error::Table`], [`Error::Write`];
 /// [`Error::Store`] where the job was stopped or the budget too small for a window.
 pub fn decompress(job: &Job, name: &str, input: impl Read + Send, output: impl Write) -> Result<PackSummary> {
     let budget = job.budget();
-    let limit =
-        usize::try_from(budget.free_bytes() / 8 / (budget.threads() as u64 + 1)).unwrap_or(usize::MAX);
-    let limit = limit.clamp(64 << 10, 16 << 20);
-    let _memory =
-        budget.reserve((2 * limit * (budget.threads() + 1)) as u64, "pieces that are decompressed")?;
     let mut out = Counted { inner: output, bytes: 0 };
-    let mut units = Units::open(name, input, limit)?;
+    let mut units = Units::open(name, input)?;
     let format = units.format();
+    if format == Format::Bzip2 {
+        return streams::decompress(job, name, units, &mut out);
+    }
+    // What a piece is, and what it becomes, for each thread and one more.
+    let quarter = budget.free_bytes() / 4;
+    let threads = (quarter / units.piece_bytes()? as u64).saturating_sub(1) as usize;
+    let threads = threads.clamp(1, budget.threads());
+    let limit = usize::try_from(quarter / (threads as u64 + 1)).unwrap_or(usize::MAX);
+    let limit = limit.clamp(64 << 10, PIECE_BYTES_MAX);
+    units.limit(limit);
+    let memory = budget.reserve((2 * limit * (threads + 1)) as u64, "pieces that are decompressed")?;
     let mut summary = PackSummary::default();
     let mut check = units::Check::default();
     // Small pieces side by side, until one comes that is not.
     in_order(
-        budget.threads(),
+        threads,
         || {
             job.check_cancelled()?;
             units.next_unit()
@@ -150,12 +159,10 @@ pub fn decompress(job: &Job, name: &str, input: impl Read + Send, output: impl W
             summary.pieces += 1;
             check.saw(&unpacked, name)?;
             job.progress().add(unpacked.packed_bytes);
-            match &unpacked.large {
-                Some(piece) => copy(job, name, &mut bzip2::read::MultiBzDecoder::new(&piece[..]), &mut out),
-                None => out.all(&unpacked.bytes),
-            }
+            out.all(&unpacked.bytes)
         },
     )?;
+    drop(memory);
     if let Some(mut rest) = units.rest(job)? {
         copy(job, name, &mut rest, &mut out)?;
         summary.pieces += 1;
@@ -178,6 +185,8 @@ fn copy(job: &Job, name: &str, input: &mut impl Read, out: &mut Counted<impl Wri
 }
 
 const COPY_BYTES: usize = 256 << 10;
+/// The largest piece that is decompressed beside others: one of ours of 16 MiB, which may become a little larger.
+const PIECE_BYTES_MAX: usize = 17 << 20;
 
 /// Fills `block` as far as there are bytes.
 fn fill(input: &mut impl Read, block: &mut [u8], name: &str) -> Result<usize> {

@@ -51,7 +51,7 @@ fn sample(bytes: usize) -> Vec<u8> {
 #[test]
 fn what_was_compressed_comes_back_at_every_size_and_level() {
     for format in Format::ALL {
-        let block = format.block_bytes();
+        let block = format.block_bytes(format.levels().1);
         for size in [0, 1, 100, block - 1, block, block + 1, 3 * block + 17] {
             let bytes = sample(size);
             let compressed = packed(&bytes, format, None, 2);
@@ -84,6 +84,30 @@ fn too_small_a_budget_is_named() {
     let mut out = Vec::new();
     compress(&job(smallest, 4), "x", &bytes[..], &mut out, Format::Zstd, None).unwrap();
     assert_eq!(unpacked(&out, 256 << 20, 2).unwrap(), bytes);
+}
+
+#[test]
+fn high_levels_of_zstd_see_what_was_long_ago() {
+    let mut state = 1u64;
+    let mut noise = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as u8
+    };
+    // Farther apart than the level's own window of 4 MiB, in two pieces.
+    let once: Vec<u8> = (0..6 << 20).map(|_| noise()).collect();
+    let bytes = once.repeat(3);
+    let compressed = packed(&bytes, Format::Zstd, Some(9), 2);
+    assert!(compressed.len() < 9 << 20, "{} bytes are left", compressed.len());
+    let smallest = smallest_pack_memory_bytes(Format::Zstd, 9, 1);
+    let mut again = Vec::new();
+    compress(&job(smallest, 2), "bytes", &bytes[..], &mut again, Format::Zstd, Some(9)).unwrap();
+    assert!(again == compressed);
+    // Side by side, and in too little memory for that.
+    for (mib, pieces) in [(512, 2), (128, 2), (40, 1)] {
+        let mut out = Vec::new();
+        let summary = decompress(&job(mib << 20, 2), "bytes", &compressed[..], &mut out).unwrap();
+        assert!(out == bytes && summary.pieces == pieces, "{mib} MiB: {} pieces", summary.pieces);
+    }
 }
 
 /// The programs that made the formats; `None` where one is not installed.

@@ -3,12 +3,11 @@
 //! | format | a piece is | known by |
 //! |---|---|---|
 //! | gzip | a member that says its size (ours) | the extra field of its header |
-//! | bzip2 | a stream | where the next one begins: ten bytes that hardly occur by chance |
 //! | zstd | a frame | the lengths of its blocks |
 //! | lz4 | an independent block | its length |
 //!
 //! What is larger than may be held, or cannot be cut (a member of gzip by another program, dependent blocks of lz4), and all
-//! that follows it, is left to be decompressed as it is read.
+//! that follows it, is left to be decompressed as it is read. bzip2 is cut before any block, at any bit: [`super::streams`].
 
 use std::{
     hash::Hasher,
@@ -25,10 +24,8 @@ use super::{
 use crate::{Error, Result};
 
 /// Bytes that are read at once.
-const READ_BYTES: usize = 256 << 10;
+pub(super) const READ_BYTES: usize = 256 << 10;
 const ZSTD_MAGIC: u32 = 0xfd2f_b528;
-/// What a stream of bzip2 begins with, the fourth byte aside: "BZh", a level, and the magic of a block.
-const BZIP2_BLOCK: [u8; 6] = [0x31, 0x41, 0x59, 0x26, 0x53, 0x59];
 
 /// Compressed input.
 pub(super) struct Units<R> {
@@ -65,8 +62,6 @@ enum Kind {
 /// What a piece was.
 pub(super) struct Unpacked {
     pub bytes: Vec<u8>,
-    /// The piece, where it becomes more than may be held: it is to be decompressed as it is written.
-    pub large: Option<Vec<u8>>,
     pub packed_bytes: u64,
     /// Whether the bytes belong to a frame whose checksum comes at its end.
     is_block: bool,
@@ -98,34 +93,31 @@ impl Check {
     }
 }
 
-fn damaged(name: &str, what: impl Into<String>) -> Error {
+pub(super) fn damaged(name: &str, what: impl Into<String>) -> Error {
     Error::Damaged { name: name.to_string(), what: what.into() }
 }
 
+pub(super) fn truncated(name: &str, format: Format) -> Error {
+    damaged(name, format!("truncated: the {format} data ends in the middle"))
+}
+
 impl Unit {
-    /// Decompresses it. A stream of bzip2 does not say how long it becomes: what exceeds `limit` is given back.
+    /// Decompresses it, to at most `limit` bytes.
     pub fn unpack(self, format: Format, name: &str, limit: usize) -> Result<Unpacked> {
         let packed_bytes = self.packed_bytes;
         let fail = |what: String| damaged(name, format!("damaged {format} data: {what}"));
         let (bytes, is_block, end) = match self.kind {
-            Kind::Piece(piece) => {
-                let bytes = format.unpack(&piece, limit).map_err(fail)?;
-                if bytes.len() > limit {
-                    let (bytes, large) = (Vec::new(), Some(piece));
-                    return Ok(Unpacked { bytes, large, packed_bytes, is_block: false, end: None });
-                }
-                (bytes, false, None)
-            }
+            Kind::Piece(piece) => (format.unpack(&piece, limit).map_err(fail)?, false, None),
             Kind::Block(block, most) => (format.unpack(&block, most).map_err(fail)?, true, None),
             Kind::End(checksum) => (Vec::new(), false, Some(checksum)),
         };
-        Ok(Unpacked { bytes, large: None, packed_bytes, is_block, end })
+        Ok(Unpacked { bytes, packed_bytes, is_block, end })
     }
 }
 
 impl<R: Read> Units<R> {
     /// Looks at the first bytes of `input`.
-    pub fn open(name: &str, input: R, limit: usize) -> Result<Units<R>> {
+    pub fn open(name: &str, input: R) -> Result<Units<R>> {
         let mut units = Units {
             name: name.to_string(),
             input,
@@ -134,7 +126,7 @@ impl<R: Read> Units<R> {
             read: 0,
             ended: false,
             format: Format::Gzip,
-            limit,
+            limit: 0,
             frame: None,
             is_whole: false,
         };
@@ -162,13 +154,35 @@ impl<R: Read> Units<R> {
         self.format
     }
 
+    /// No piece, packed or not, is larger than this.
+    pub fn limit(&mut self, bytes: usize) {
+        self.limit = bytes;
+    }
+
+    /// What the limit should be, so that the first piece, and those like it, are below it.
+    pub fn piece_bytes(&mut self) -> Result<usize> {
+        let bytes = match self.format {
+            Format::Zstd => {
+                let size = zstd::zstd_safe::get_frame_content_size(self.peek(18)?).ok().flatten();
+                size.map_or(4 << 20, |size| size.clamp(64 << 10, 16 << 20) as usize)
+            }
+            Format::Lz4 => 4 << 20,
+            Format::Gzip | Format::Bzip2 => 1 << 20,
+        };
+        Ok(bytes + bytes / 64)
+    }
+
     /// Bytes taken from the input.
     pub fn bytes(&self) -> u64 {
         self.read
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The next `bytes` bytes, or as many as there are.
-    fn peek(&mut self, bytes: usize) -> Result<&[u8]> {
+    pub fn peek(&mut self, bytes: usize) -> Result<&[u8]> {
         if self.buffer.len() - self.taken < bytes && !self.ended {
             self.buffer.drain(..self.taken);
             self.taken = 0;
@@ -187,12 +201,17 @@ impl<R: Read> Units<R> {
 
     fn take(&mut self, bytes: usize) -> Vec<u8> {
         let piece = self.buffer[self.taken..self.taken + bytes].to_vec();
-        self.taken += bytes;
+        self.skip(bytes);
         piece
     }
 
+    /// Passes over bytes that were looked at.
+    pub fn skip(&mut self, bytes: usize) {
+        self.taken += bytes;
+    }
+
     fn truncated(&self) -> Error {
-        damaged(&self.name, format!("truncated: the {} data ends in the middle", self.format))
+        truncated(&self.name, self.format)
     }
 
     /// The next piece; `None` at the end of the input, or where what follows cannot be cut.
@@ -207,7 +226,7 @@ impl<R: Read> Units<R> {
         let passed = (self.taken as u64).saturating_sub(before);
         let kind = match self.format {
             Format::Gzip => self.gzip_member()?.map(Kind::Piece),
-            Format::Bzip2 => self.bzip2_stream()?.map(Kind::Piece),
+            Format::Bzip2 => unreachable!("bzip2 is cut at its blocks"),
             Format::Zstd => self.zstd_frame()?.map(Kind::Piece),
             Format::Lz4 => self.lz4_block()?,
         };
@@ -240,21 +259,6 @@ impl<R: Read> Units<R> {
         }
         let bytes = u32::from_le_bytes(piece[size - 4..].try_into().expect("four bytes")) as usize;
         Ok((bytes <= limit).then(|| self.take(size)))
-    }
-
-    /// A stream, up to where the next one begins.
-    fn bzip2_stream(&mut self) -> Result<Option<Vec<u8>>> {
-        let limit = self.limit;
-        let bytes = self.peek(limit)?;
-        let ends = memchr::memmem::find_iter(&bytes[4.min(bytes.len())..], b"BZh").map(|place| place + 4);
-        let mut ends = ends.filter(|&place| bytes.get(place + 4..place + 10) == Some(&BZIP2_BLOCK[..]));
-        let end = match ends.next() {
-            Some(end) => end,
-            // Nothing comes after it.
-            None if self.ended && self.buffer.len() - self.taken <= limit => self.buffer.len() - self.taken,
-            None => return Ok(None),
-        };
-        Ok(Some(self.take(end)))
     }
 
     fn zstd_frame(&mut self) -> Result<Option<Vec<u8>>> {
@@ -373,7 +377,7 @@ impl<R: Read> Units<R> {
         let all = BufReader::with_capacity(READ_BYTES, read_before.chain(counted));
         let (decoder, memory): (Box<dyn Read>, Option<Reservation>) = match self.format {
             Format::Gzip => (Box::new(flate2::bufread::MultiGzDecoder::new(all)), None),
-            Format::Bzip2 => (Box::new(bzip2::bufread::MultiBzDecoder::new(all)), None),
+            Format::Bzip2 => unreachable!("bzip2 is cut at its blocks"),
             Format::Zstd => {
                 let (window, memory) = zstd_window(job.budget())?;
                 let mut decoder = zstd::stream::read::Decoder::with_buffer(all).map_err(Error::Write)?;
