@@ -178,7 +178,7 @@ impl Code {
                 place += 1;
                 if length <= WIDE_BITS {
                     let down = CODE_BITS_MAX - WIDE_BITS;
-                    let entries = (code >> down) as usize..(code + step >> down) as usize;
+                    let entries = (code >> down) as usize..((code + step) >> down) as usize;
                     self.wide[entries].fill((symbol as u16) << 5 | length as u16);
                 }
                 code += step;

@@ -22,10 +22,9 @@ use super::{
     Counted, PackSummary,
     bunzip2::{BLOCK_MAGIC, Bits, Mark, Out, Room, Wrong, next_mark},
     formats::Format,
-    ordered::in_order,
     units::{READ_BYTES, Units, damaged, truncated},
 };
-use crate::{Error, Result};
+use crate::{Error, Result, ordered::in_order};
 
 /// Blocks of a part, and of a room.
 ///
@@ -328,11 +327,11 @@ fn run(
         let at = bits.at();
         let met = if at == part.end { Err(Wrong::Short) } else { next(&mut bits, at, in_stream, room) };
         let is_last = matches!(met, Err(Wrong::Short));
-        if is_last || !room.has_place() {
-            if let Some(full) = room.empty(&mut sink)? {
-                run.met.retain(|&(at, _)| at < full);
-                return Ok(Run { at: full, why: Why::Full, ..run });
-            }
+        if (is_last || !room.has_place())
+            && let Some(full) = room.empty(&mut sink)?
+        {
+            run.met.retain(|&(at, _)| at < full);
+            return Ok(Run { at: full, why: Why::Full, ..run });
         }
         if is_last {
             let why = if at == part.end { Why::All } else { Why::Short };
