@@ -349,8 +349,7 @@ fn living(marker: &str) -> usize {
 }
 
 /// Leaves a process that has forked twice, has its own session and ignores what can be ignored; it would write a file.
-const DAEMON: &str =
-    "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 2; touch alive' > /dev/null 2>&1 < /dev/null &); exit 0";
+const DAEMON: &str = "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 2; touch alive' > /dev/null 2>&1 < /dev/null &); sleep 0.3; exit 0";
 
 fn daemon_lives(sandbox: &Sandbox) -> bool {
     let folder = folder();

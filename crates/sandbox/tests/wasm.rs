@@ -213,9 +213,17 @@ fn the_time_of_a_whole_run_is_limited() {
 fn a_pause_between_blocks_is_not_the_modules_fault() {
     let limits = WasmLimits { call: Duration::from_secs(2), ..limits() };
     let pause = Duration::from_millis(2100);
-    // Longer than a pipe holds, so that it waits for us.
-    let emit =
-        on_block("(call $emit (i32.const 0) (i32.const 65536)) (call $emit (i32.const 0) (i32.const 65536))");
+    // Has results that it must wait with while we pause, then more work, then more results.
+    let emit = on_block(
+        "(local $i i32)
+        (call $emit (i32.const 0) (i32.const 65536)) (call $emit (i32.const 0) (i32.const 65536))
+        (call $emit (i32.const 0) (i32.const 65536)) (call $emit (i32.const 0) (i32.const 65536))
+        (loop $more
+            (local.set $i (i32.add (local.get $i) (i32.const 1)))
+            (i32.store (i32.const 0) (local.get $i))
+            (br_if $more (i32.lt_u (local.get $i) (i32.const 100000000))))
+        (call $emit (i32.const 0) (i32.const 65536))",
+    );
     let mut run = sandbox().start_wasm(&emit, b"", &limits).unwrap();
     let mut result = 0;
     for _ in 0..2 {
@@ -234,7 +242,7 @@ fn a_pause_between_blocks_is_not_the_modules_fault() {
         Ok(())
     };
     run.finish(&mut slow).unwrap();
-    assert_eq!(result, 4 * 65536);
+    assert_eq!(result, 10 * 65536);
 }
 
 #[test]
@@ -338,7 +346,9 @@ fn results_without_end_are_cut_off() {
     assert!(matches!(failure(&endless, &limits), Error::Ended(Ended::Output)));
     let log = on_block("(loop $more (call $log (i32.const 0) (i32.const 60000)) (br $more))");
     let limits = WasmLimits { call: Duration::from_millis(500), ..limits };
+    let start = Instant::now();
     assert!(matches!(failure(&log, &limits), Error::Ended(Ended::Deadline)));
+    assert!(start.elapsed() < Duration::from_secs(5), "it was listened to for {:?}", start.elapsed());
 }
 
 #[test]

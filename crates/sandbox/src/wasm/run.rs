@@ -307,18 +307,17 @@ impl WasmRun {
     /// Reads all of it, within the time that the module has.
     fn read(&mut self, mut into: &mut [u8]) -> Result<()> {
         while !into.is_empty() {
-            // What is there already is taken in any case.
-            let left = self.limits.call.saturating_sub(self.since.elapsed()).max(Duration::from_millis(1));
+            // Looked at before each read: whoever talks without end is never waited for.
+            let left = self.limits.call.saturating_sub(self.since.elapsed());
+            if left.is_zero() {
+                return self.end(Error::Ended(Ended::Deadline));
+            }
             self.socket.set_read_timeout(Some(left)).map_err(Error::system("set a time limit"))?;
             match (&self.socket).read(into) {
                 Ok(0) => return self.ended(),
                 Ok(length) => into = &mut into[length..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.since.elapsed() >= self.limits.call {
-                        return self.end(Error::Ended(Ended::Deadline));
-                    }
-                }
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(_) => return self.ended(),
             }
         }
