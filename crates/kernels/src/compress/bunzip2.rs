@@ -134,7 +134,7 @@ pub fn next_mark(bits: &mut Bits<'_>) -> Result<Mark> {
         END_MAGIC => {
             let checksum = bits.take(32)? as u32;
             bits.align();
-            Ok(Mark::End(checksum))
+            bits.checked(Mark::End(checksum))
         }
         _ => Err(Wrong::Damaged("neither a block nor the end of a stream")),
     }
@@ -288,9 +288,8 @@ impl Room {
     pub fn new(blocks: usize) -> Room {
         Room {
             blocks,
-            // Pages that no block reaches are never touched.
-            letters: vec![0; blocks * BLOCK_LETTERS_MAX],
-            table: vec![0; blocks * BLOCK_LETTERS_MAX],
+            letters: Vec::new(),
+            table: Vec::new(),
             laid: Vec::new(),
             codes: Default::default(),
             groups: Vec::with_capacity(GROUPS_MAX),
@@ -314,9 +313,10 @@ impl Room {
 
     /// Reads the block behind its magic and lays it out; `at` is where it began. It must have place.
     pub fn lay_out(&mut self, bits: &mut Bits<'_>, at: usize) -> Result<Block> {
+        let before = self.laid.len();
         let found = self.read_block(bits, at);
-        // What is read behind the end is nonsense, whatever else is wrong with it.
-        bits.checked(()).and(found)
+        // What is read behind the end is nonsense, whatever it looks like.
+        bits.checked(()).inspect_err(|_| self.laid.truncate(before)).and(found)
     }
 
     fn read_block(&mut self, bits: &mut Bits<'_>, at: usize) -> Result<Block> {
@@ -328,6 +328,7 @@ impl Room {
         let mut names = [0; 256];
         let used = read_names(bits, &mut names)?;
         self.read_codes(bits, used + 2)?;
+        grow(&mut self.letters, from + BLOCK_LETTERS_MAX);
         let letters = &mut self.letters[from..from + BLOCK_LETTERS_MAX];
         let count =
             read_letters(bits, &self.codes, &self.groups, Recent::new(&names[..used]), used, letters)?;
@@ -340,6 +341,8 @@ impl Room {
                 "a block whose letters were mixed, as bzip2 0.9.0 did: bzip2 reads it",
             ));
         }
+        // A small file needs no large table.
+        grow(&mut self.table, from + count.next_power_of_two().min(BLOCK_LETTERS_MAX));
         place(&letters[..count], &mut self.table[from..from + count]);
         self.laid.push(Laid { range: from..from + count, start, checksum, at });
         Ok(Block { letters: count, checksum })
@@ -409,6 +412,14 @@ impl Room {
             sink(Out::Whole);
         }
         Ok(None)
+    }
+}
+
+/// Makes it at least so long, and takes no more memory than that.
+fn grow<T: Copy + Default>(values: &mut Vec<T>, len: usize) {
+    if values.len() < len {
+        values.reserve_exact(len - values.len());
+        values.resize(len, T::default());
     }
 }
 

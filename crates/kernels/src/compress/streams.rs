@@ -378,12 +378,9 @@ impl Follow {
     /// The next part, read by a worker.
     fn saw(&mut self, unpacked: Unpacked, out: &mut Counted<impl Write>) -> Result<()> {
         let Unpacked { part, bytes, run } = unpacked;
-        if self.open.is_some() {
-            // It was cut in the middle of something, and what was read is nonsense.
+        if self.open.is_some() || (self.stream.is_none() && !part.is_first) {
+            // It was cut elsewhere than before a block, and what was read is nonsense.
             return self.read(part, out);
-        }
-        if self.stream.is_none() && !part.is_first {
-            return Err(self.wrong(Wrong::Damaged("expected another stream")));
         }
         let run = run.map_err(|wrong| self.wrong(wrong))?;
         self.follow(run.met)?;
@@ -570,6 +567,17 @@ mod tests {
                 }
             }
             prop_assert_eq!(find_block(&bytes, from), (from <= at).then_some(at));
+        }
+    }
+
+    #[test]
+    fn small_streams_are_read_wherever_they_are_cut() {
+        let packed = [stream(b"one", 1), stream(b"", 9), stream(b"and another", 5)].concat();
+        for first in 1..8 * packed.len() {
+            for second in first + 1..8 * packed.len() {
+                let read = cut_and_read(&packed, &[first, second], 1, usize::MAX).unwrap();
+                assert_eq!(read, b"oneand another", "cut at bits {first} and {second}");
+            }
         }
     }
 
