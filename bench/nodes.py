@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""Work near the data against moving the data, over network namespaces with links of a given rate.
+
+    sudo bench/nodes.py --inshore target/release/inshore --folder /tmp/nodes --gigabytes 6 --nodes 1 2 4
+
+Each node is a namespace with a store of its own, a link (`tc tbf`) and a cgroup that limits its share of the processor and
+the rate of its drive, so that four of them scale on one machine. The client is another namespace with the same link. For
+each number of nodes the text is spread anew, and each job runs twice: on the nodes, and here on what `store get` brings.
+What is printed: seconds, bytes over the client's link (counted by the kernel), processor seconds of the client.
+
+Needs root, cgroup version 1 (cpu, blkio), `ip` and `tc`. Leaves nothing.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+PREFIX = "inshore-bench"
+
+
+def run(*words: str) -> None:
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+
+
+def quietly(*words: str) -> None:
+    subprocess.run(words, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+class Net:
+    """A bridge, and namespaces on it with limited links."""
+
+    def __init__(self, count: int, rate: str) -> None:
+        self.names = [f"{PREFIX}-{number}" for number in range(count + 1)]  # the last is the client's
+        self.remove()
+        run("ip", "link", "add", "ibr0", "type", "bridge")
+        run("ip", "link", "set", "ibr0", "up")
+        for number, name in enumerate(self.names):
+            inside, outside = f"iv{number}", f"ib{number}"
+            run("ip", "netns", "add", name)
+            run("ip", "link", "add", outside, "type", "veth", "peer", "name", inside)
+            run("ip", "link", "set", inside, "netns", name)
+            run("ip", "link", "set", outside, "master", "ibr0")
+            run("ip", "link", "set", outside, "up")
+            within = ["ip", "netns", "exec", name]
+            run(*within, "ip", "address", "add", f"{self.address(number)}/24", "dev", inside)
+            run(*within, "ip", "link", "set", inside, "up")
+            run(*within, "ip", "link", "set", "lo", "up")
+            shape = ["root", "tbf", "rate", rate, "burst", "1mb", "latency", "50ms"]
+            run("tc", "qdisc", "add", "dev", outside, *shape)
+            run(*within, "tc", "qdisc", "add", "dev", inside, *shape)
+
+    @staticmethod
+    def address(number: int) -> str:
+        return f"10.77.0.{number + 1}"
+
+    @property
+    def client(self) -> str:
+        return self.names[-1]
+
+    def client_bytes(self) -> int:
+        number = len(self.names) - 1
+        counters = Path(f"/sys/class/net/ib{number}/statistics")
+        return sum(int((counters / name).read_text()) for name in ("rx_bytes", "tx_bytes"))
+
+    def remove(self) -> None:
+        for name in self.names:
+            quietly("ip", "netns", "del", name)
+        quietly("ip", "link", "del", "ibr0")
+
+
+class Groups:
+    """A cgroup for each node."""
+
+    def __init__(self, count: int, cores: float, megabytes_per_second: int, folder: Path) -> None:
+        device = os.stat(folder).st_dev
+        drive = f"{os.major(device)}:{os.minor(device)}"
+        self.paths: list[list[Path]] = []
+        for number in range(count):
+            cpu, blkio = (CGROUPS / kind / f"{PREFIX}-{number}" for kind in ("cpu", "blkio"))
+            for path in (cpu, blkio):
+                path.mkdir(exist_ok=True)
+            (cpu / "cpu.cfs_period_us").write_text("20000")
+            (cpu / "cpu.cfs_quota_us").write_text(str(int(20000 * cores)))
+            for way in ("read", "write"):
+                limit = f"{drive} {megabytes_per_second * 1_000_000}"
+                (blkio / f"blkio.throttle.{way}_bps_device").write_text(limit)
+            self.paths.append([cpu, blkio])
+
+    def enter(self, number: int) -> None:
+        for path in self.paths[number]:
+            (path / "tasks").write_text(str(os.getpid()))
+
+    def remove(self) -> None:
+        for path in (path for paths in self.paths for path in paths):
+            for _ in range(50):
+                try:
+                    path.rmdir()
+                    break
+                except OSError:
+                    time.sleep(0.1)
+
+
+class Nodes:
+    """Agents, one in each namespace."""
+
+    def __init__(self, inshore: str, folder: Path, net: Net, groups: Groups, count: int, memory: str) -> None:
+        self.inshore, self.folder, self.net, self.count = inshore, folder, net, count
+        keys = folder / "keys"
+        for number in range(count):
+            name = f"n{number}"
+            if not (keys / f"node-{name}.json").exists():
+                words = ["--for-node", name, "--address", net.address(number)]
+                run(inshore, "node", "credentials", str(keys), *words)
+        if not (keys / "client-bench.json").exists():
+            words = ["--for-client", "bench", "--rights", "read,run,write,run-commands"]
+            run(inshore, "node", "credentials", str(keys), *words)
+        self.agents = []
+        for number in range(count):
+            serve = ["ip", "netns", "exec", net.names[number], inshore, "node", "serve", "--memory", memory]
+            serve += ["--listen", f"{net.address(number)}:4710", "--credentials", str(keys / f"node-n{number}.json")]
+            serve += ["--store", str(folder / f"store{number}"), "--threads", "1", "--allow", "zstd", "--json"]
+            log = open(folder / f"node{number}.log", "w")  # noqa: SIM115
+            enter = lambda number=number: groups.enter(number)  # noqa: E731
+            agent = subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=log, preexec_fn=enter, text=True)
+            assert agent.stdout is not None
+            json.loads(agent.stdout.readline())
+            self.agents.append(agent)
+
+    def words(self) -> list[str]:
+        named = ",".join(self.net.address(number) for number in range(self.count))
+        return ["--node", named, "--credentials", str(self.folder / "keys" / "client-bench.json")]
+
+    def command(self, *words: str) -> list[str]:
+        return ["ip", "netns", "exec", self.net.client, self.inshore, *words]
+
+    def stop(self) -> None:
+        for agent in self.agents:
+            agent.send_signal(signal.SIGTERM)
+        for agent in self.agents:
+            agent.wait()
+
+
+def text_pieces(source: Path, total: int):
+    """The source's lines in random order, until there are enough bytes; the same each time."""
+    dice = random.Random(7)
+    whole = source.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    written = 0
+    while written < total:
+        start = dice.randrange(len(lines))
+        block = b"".join(lines[start : start + 2000])
+        yield block
+        written += len(block)
+
+
+def measured(net: Net, command: str) -> tuple[float, int, float, str]:
+    """Seconds, bytes over the client's link, processor seconds, and what was printed."""
+    bytes_before = net.client_bytes()
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    seconds = time.monotonic() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode not in (0, 1):
+        sys.exit(f"{command}\n{done.stderr.decode()}")
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, net.client_bytes() - bytes_before, cpu, done.stdout.decode()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inshore", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--text", type=Path, required=True, help="a text of some megabytes, which is repeated in pieces")
+    parser.add_argument("--gigabytes", type=float, default=6)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--cores", type=float, default=0.4, help="of each node")
+    parser.add_argument("--drive", type=int, default=200, help="MB/s of each node")
+    parser.add_argument("--memory", default="128MiB", help="of each node")
+    parser.add_argument("--jobs", nargs="+", default=["search", "words", "compress"])
+    words = parser.parse_args()
+    inshore = str(Path(words.inshore).resolve())
+    words.folder.mkdir(parents=True, exist_ok=True)
+    most = max(words.nodes)
+    net = Net(most, words.rate)
+    groups = Groups(most, words.cores, words.drive, words.folder)
+    print(f"{'nodes':>5} {'job':<10} {'where':<10} {'seconds':>8} {'MB moved':>9} {'client CPU s':>12}  answer")
+    try:
+        for count in words.nodes:
+            shutil.rmtree(words.folder / "keys", ignore_errors=True)
+            nodes = Nodes(inshore, words.folder, net, groups, count, words.memory)
+            try:
+                asked = nodes.words()
+                put = nodes.command("store", "put", "-", "--name", "text", "--piece", "64MiB", "--quiet", *asked)
+                feed = subprocess.Popen(put, stdin=subprocess.PIPE)
+                assert feed.stdin is not None
+                for block in text_pieces(words.text, int(words.gigabytes * 1e9)):
+                    feed.stdin.write(block)
+                feed.stdin.close()
+                if feed.wait() != 0:
+                    sys.exit("the text was not loaded")
+                text = lambda *more: " ".join([*nodes.command(*more), *asked])  # noqa: E731
+                here = " ".join([text("store", "get", "text", "--quiet"), "|", inshore])
+                jobs = {
+                    "search": (text("search", "-c", "'whale.*harpoon'", "store:text"), f"{here} search -c 'whale.*harpoon' -"),
+                    "words": (
+                        text("count", "words", "store:text", "--split", "--top", "1", "--quiet"),
+                        f"{here} count words - --split --top 1 --quiet --store {words.folder}/client",
+                    ),
+                    "compress": (
+                        " ".join(nodes.command("node", "run", *asked, "--input", "store:text", "--quiet", "zstd", "-3", "-c"))
+                        + " | wc -c",
+                        f"{text('store', 'get', 'text', '--quiet')} | zstd -3 -c | wc -c",
+                    ),
+                }
+                for job in words.jobs:
+                    answers = []
+                    for where, command in zip(("near data", "moved"), jobs[job], strict=True):
+                        seconds, moved, cpu, printed = measured(net, command)
+                        answer = " ".join(printed.split())[-40:]
+                        answers.append(answer)
+                        row = f"{count:>5} {job:<10} {where:<10} {seconds:>8.1f} {moved / 1e6:>9.1f} {cpu:>12.1f}"
+                        print(f"{row}  {answer}", flush=True)
+                    if job != "compress" and answers[0] != answers[1]:
+                        sys.exit(f"{job}: {answers}")
+                run(*nodes.command("store", "rm", "text", "--quiet", *asked))
+            finally:
+                nodes.stop()
+                for number in range(count):
+                    shutil.rmtree(words.folder / f"store{number}", ignore_errors=True)
+    finally:
+        groups.remove()
+        net.remove()
+        shutil.rmtree(words.folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
