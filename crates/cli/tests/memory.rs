@@ -1,7 +1,12 @@
 //! Contract 1: a job's resident size stays below its budget plus 64 MiB, and no memory cgroup of the budget plus 96 MiB
 //! kills it. On a graph whose input is sixteen times and whose edges on flash are ten times the budget.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Command, Stdio},
+};
 
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 8 * MIB;
@@ -178,6 +183,59 @@ fn texts_of_ten_times_the_budget_are_searched_and_counted_in_it() {
         assert!(peak <= budget + 64 * MIB, "{words}: {} MiB resident", peak / MIB);
         println!("{words}: {} MiB resident at most", peak / MIB);
     }
+}
+
+#[test]
+fn a_node_and_its_client_keep_to_their_budgets() {
+    let folder = tempfile::tempdir().unwrap();
+    let (of_node, of_client) = (64 * MIB, 16 * MIB);
+    let node_group = Cgroup::new("node", of_node + 96 * MIB);
+    let client_group = Cgroup::new("client", of_client + 96 * MIB);
+    if node_group.is_none() {
+        println!("skipped: no memory cgroup can be made here; only the resident size is checked");
+    }
+    let (mut state, mut text) = (1u64, String::new());
+    while text.len() < 200_000_000 {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        text += &format!("the {:x} of {}\n", state >> 42, state >> 46);
+    }
+    fs::write(folder.path().join("text"), &text).unwrap();
+    drop(text);
+    let mut command = Command::new("/bin/sh");
+    let join = node_group.as_ref().map_or(String::new(), Cgroup::join);
+    let serve = "node serve --listen 127.0.0.1:0 --memory 64MiB --threads 2 --store store --json";
+    command.arg("-c").arg(format!("{join}exec \"$0\" {serve}")).arg(env!("CARGO_BIN_EXE_inshore"));
+    let mut node = command.current_dir(folder.path()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(node.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let served: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let named = format!("--node {} --memory 16MiB", served["address"].as_str().unwrap());
+    let group = client_group.as_ref();
+    let mut peaks = Vec::new();
+    let put = said(&folder, group, &format!("store put text --json {named}"));
+    peaks.push(("store put", peak(&put)));
+    let counted =
+        said(&folder, group, &format!("count words store:text --split -o words.parquet --json {named}"));
+    let summary: serde_json::Value = serde_json::from_str(&counted).unwrap();
+    assert!(summary["summary"]["runs"].as_u64().unwrap() > 1, "{counted}");
+    peaks.push(("count words", peak(&counted)));
+    let all = format!("search -v nothing store:text --output found.txt --counters counters.json {named}");
+    said(&folder, group, &all);
+    peaks.push(("search", peak(&fs::read_to_string(folder.path().join("counters.json")).unwrap())));
+    let (found, text) = (folder.path().join("found.txt"), folder.path().join("text"));
+    assert_eq!(fs::metadata(found).unwrap().len(), fs::metadata(text).unwrap().len());
+    for (words, peak) in peaks {
+        assert!(peak <= of_client + 64 * MIB, "{words}: {} MiB resident", peak / MIB);
+        println!("{words}: {} MiB resident at most", peak / MIB);
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", node.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak = peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024;
+    println!("node: {} MiB resident at most", peak / MIB);
+    let is_alive = node.try_wait().unwrap().is_none();
+    let _ = node.kill();
+    let _ = node.wait();
+    assert!(is_alive && peak <= of_node + 64 * MIB, "the node had {} MiB resident", peak / MIB);
 }
 
 #[test]
