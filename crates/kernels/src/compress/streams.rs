@@ -29,7 +29,7 @@ use crate::{Error, Result};
 
 /// Blocks of a part, and of a room.
 ///
-/// More blocks in step hide more of the memory's latency, and leave less of the cache to each: docs/benchmarks.md.
+/// More blocks in step hide more of the memory's latency, and leave less of the cache to each: [`super::bunzip2`].
 const PART_BLOCKS: [usize; 3] = [4, 2, 1];
 /// The least distance of two blocks that count: between them stand the few letters by which 900,000 exceed a block.
 const BLOCK_BYTES_MIN: usize = 1 << 10;
@@ -223,7 +223,7 @@ impl<R: Read> Cutter<R> {
 
 /// Where the 48 bits are, at any bit from `from` on.
 ///
-/// Whatever bit they begin at, the two bytes behind the one they begin in are known. Two looks a byte, 1 GB/s.
+/// Whatever bit they begin at, the two bytes behind the one they begin in are known: two looks a byte.
 fn find_block(bytes: &[u8], from: usize) -> Option<usize> {
     // By a byte: at which bits (one bit each) they can begin in the byte before, and in the one before that.
     const NEAR: [u8; 256] = beginnings(32);
@@ -328,11 +328,11 @@ fn run(
         let at = bits.at();
         let met = if at == part.end { Err(Wrong::Short) } else { next(&mut bits, at, in_stream, room) };
         let is_last = matches!(met, Err(Wrong::Short));
-        if is_last || !room.has_place() {
-            if let Some(full) = room.empty(&mut sink)? {
-                run.met.retain(|&(at, _)| at < full);
-                return Ok(Run { at: full, why: Why::Full, ..run });
-            }
+        if (is_last || !room.has_place())
+            && let Some(full) = room.empty(&mut sink)?
+        {
+            run.met.retain(|&(at, _)| at < full);
+            return Ok(Run { at: full, why: Why::Full, ..run });
         }
         if is_last {
             let why = if at == part.end { Why::All } else { Why::Short };
@@ -502,7 +502,7 @@ mod tests {
             prop::collection::vec(0u8..4, 0..3000),
             prop::collection::vec(any::<u8>(), 0..3000),
             Just(vec![b'x'; 300_000]),
-            Just((0..150_000u32).flat_map(|number| (number * number).to_le_bytes()).collect()),
+            Just((0..150_000u32).flat_map(|number| number.wrapping_mul(number).to_le_bytes()).collect()),
         ];
         prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat())
     }
