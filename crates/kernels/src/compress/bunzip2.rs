@@ -11,8 +11,8 @@
 //! overlap.
 //!
 //! Measured on a core that was shared with other work, the best of twelve, 300 MB of English text: 33 MB/s for the library, 43
-//! with one block at a time, 42 to 43 with two, 51 with three, 46 to 50 with four, 45 to 47 with eight. The walk is two thirds
-//! of what is left, Huffman and move to front a fifth.
+//! with one block at a time, 42 to 43 with two, 51 with three, 46 to 50 with four, 45 to 47 with eight. Over all of these the
+//! walk took three quarters of the time, Huffman and move to front an eighth.
 //!
 //! Method: Burrows and Wheeler, A block-sorting lossless data compression algorithm, 1994. There is no standard of the format;
 //! the library's source is followed, and where it takes what no program writes (a code that is ambiguous), this does not.

@@ -28,7 +28,7 @@ use crate::{Error, Result, ordered::in_order};
 
 /// Blocks of a part, and of a room.
 ///
-/// More blocks in step hide more of the memory's latency, and leave less of the cache to each: docs/benchmarks.md.
+/// More blocks in step hide more of the memory's latency, and leave less of the cache to each: [`super::bunzip2`].
 const PART_BLOCKS: [usize; 3] = [4, 2, 1];
 /// The least distance of two blocks that count: between them stand the few letters by which 900,000 exceed a block.
 const BLOCK_BYTES_MIN: usize = 1 << 10;
@@ -222,7 +222,7 @@ impl<R: Read> Cutter<R> {
 
 /// Where the 48 bits are, at any bit from `from` on.
 ///
-/// Whatever bit they begin at, the two bytes behind the one they begin in are known. Two looks a byte, 1 GB/s.
+/// Whatever bit they begin at, the two bytes behind the one they begin in are known: two looks a byte.
 fn find_block(bytes: &[u8], from: usize) -> Option<usize> {
     // By a byte: at which bits (one bit each) they can begin in the byte before, and in the one before that.
     const NEAR: [u8; 256] = beginnings(32);
@@ -501,7 +501,7 @@ mod tests {
             prop::collection::vec(0u8..4, 0..3000),
             prop::collection::vec(any::<u8>(), 0..3000),
             Just(vec![b'x'; 300_000]),
-            Just((0..150_000u32).flat_map(|number| (number * number).to_le_bytes()).collect()),
+            Just((0..150_000u32).flat_map(|number| number.wrapping_mul(number).to_le_bytes()).collect()),
         ];
         prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat())
     }
