@@ -60,7 +60,7 @@ fn a_search_on_nodes_prints_what_one_here_prints() {
     folder.write("web.log", text());
     folder.run("store put web.log --quiet").ok();
     let said = folder.run(&format!("store put web.log --node {named} --piece 300KiB")).ok();
-    assert!(said.stdout.starts_with("web.log: 2.") && said.stdout.contains("on 3 nodes"), "{}", said.stdout);
+    assert!(said.stdout.starts_with("web.log: 3.") && said.stdout.contains("on 3 nodes"), "{}", said.stdout);
     let listed = folder.run(&format!("store ls --node {named} --json")).ok().json();
     assert_eq!(listed[0]["name"], "store:web.log");
     assert_eq!(listed[0]["nodes"].as_array().unwrap().len(), 3);
@@ -132,7 +132,6 @@ fn what_was_put_on_nodes_comes_back_and_goes() {
     folder.run(&format!("store rm blob --node {named}")).ok();
     let said = folder.run(&format!("store get blob --node {named}")).exits(2);
     assert!(said.stderr.contains("on none of the nodes"), "{}", said.stderr);
-    assert_eq!(folder.run("store put - --name piped --quiet").stdin("a\nb\n").ok().stdout, "");
     let said = folder.run(&format!("store put - --name piped --node {named} --quiet")).stdin("a\nb\n").ok();
     assert_eq!(said.stderr, "");
     assert_eq!(folder.run(&format!("store get piped --node {named} --quiet")).ok().stdout, "a\nb\n");

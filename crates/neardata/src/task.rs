@@ -152,7 +152,9 @@ pub trait Portable: Kernel + Sized {
 /// What an answer of [`Parts`] says of a source.
 #[derive(Debug)]
 pub enum Answer {
-    /// What came of a block, written down.
+    /// The beginning of a part that is larger than a batch; what follows comes next.
+    Beginning(Vec<u8>),
+    /// What came of a block, written down, or the end of it.
     Part(Vec<u8>),
     /// It was read to its end, or so far that the rest makes no difference.
     End,
@@ -174,9 +176,10 @@ pub struct PartRow {
 const PART: u8 = 0;
 const END: u8 = 1;
 const FAILED: u8 = 2;
+const BEGINNING: u8 = 3;
 
 /// The columns of what [`Parts`] answers: source, bytes and lines up to where the row reaches, what the row is (0 a part, 1
-/// the end, 2 an error), and the part or the error's text.
+/// the end, 2 an error, 3 the beginning of a part), and the part or the error's text.
 pub fn part_schema() -> SchemaRef {
     let field = |name: &str, kind| Field::new(name, kind, false);
     Arc::new(Schema::new(vec![
@@ -200,6 +203,7 @@ pub fn part_rows(batch: &RecordBatch) -> Option<Vec<PartRow>> {
             let answer = match whats.value(row) {
                 PART => Answer::Part(part.to_vec()),
                 END => Answer::End,
+                BEGINNING => Answer::Beginning(part.to_vec()),
                 FAILED => Answer::Failed(String::from_utf8_lossy(part).into_owned()),
                 _ => return None,
             };
@@ -213,8 +217,6 @@ pub fn part_rows(batch: &RecordBatch) -> Option<Vec<PartRow>> {
 const BATCH_BYTES: usize = 256 << 10;
 /// So often a batch is in memory on its way: as it is written down, as columns, as messages that wait.
 const COPIES: u64 = 4;
-/// Bytes of a part that can be sent.
-const PART_BYTES_MAX: usize = 48 << 20;
 /// Parts do not wait longer for others, so that whoever looks on sees them come.
 const WAIT: Duration = Duration::from_millis(100);
 
@@ -317,25 +319,28 @@ impl<'a> Rows<'a> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         encode(&mut scratch);
+        let in_batches = COPIES * BATCH_BYTES as u64;
         let is_large = scratch.len() > BATCH_BYTES;
-        if is_large {
-            self.send();
-        }
-        let fits = !is_large || self.memory.resize(COPIES * scratch.len() as u64).is_ok();
-        match fits && scratch.len() <= PART_BYTES_MAX {
-            true if scratch.is_empty() => {}
-            true => self.add(number, reach, PART, &scratch),
-            false => {
-                let bytes = inshore_store::format_bytes(scratch.len() as u64);
-                let what =
-                    format!("what was found before byte {} is too large to be sent: {bytes}", reach.bytes);
-                self.add(number, reach, FAILED, what.as_bytes());
-            }
-        }
-        if is_large {
-            self.send();
+        if is_large && self.memory.resize(in_batches + scratch.len() as u64).is_err() {
+            let bytes = inshore_store::format_bytes(scratch.len() as u64);
+            let what =
+                format!("what was found before byte {} exceeds the memory of the task: {bytes}", reach.bytes);
+            self.add(number, reach, FAILED, what.as_bytes());
             scratch = Vec::new();
-            let _ = self.memory.resize(COPIES * BATCH_BYTES as u64);
+        }
+        let mut rest = &scratch[..];
+        while rest.len() > BATCH_BYTES {
+            let (first, more) = rest.split_at(BATCH_BYTES);
+            self.add(number, reach, BEGINNING, first);
+            rest = more;
+        }
+        if !rest.is_empty() {
+            self.add(number, reach, PART, rest);
+        }
+        if is_large {
+            scratch = Vec::new();
+            // Less than before can always be had.
+            let _ = self.memory.resize(in_batches);
         }
         self.scratch = scratch;
     }

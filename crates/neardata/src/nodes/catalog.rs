@@ -218,8 +218,9 @@ impl Nodes {
             }
             wholes.push(Whole { title, dataset, file: None, kind, pieces, record_bytes, fault });
         }
-        // Files of one dataset in its order.
-        wholes.sort_by(|a, b| a.dataset.cmp(&b.dataset));
+        // Files of one dataset in its order, those of one name by nodes.
+        let first_node = |whole: &Whole| Some(whole.pieces.first()?.holders.first()?.node);
+        wholes.sort_by_key(|whole| (whole.dataset.clone(), first_node(whole)));
         wholes
     }
 

@@ -305,6 +305,8 @@ struct Gather {
     costs: BTreeMap<usize, NodeCost>,
     /// Of the attempt whose rows are being taken.
     rows: BTreeMap<usize, VecDeque<PartRow>>,
+    /// What came so far of a part that comes in several rows.
+    beginning: Vec<u8>,
     /// Attempts of whose answers some are not wanted any more.
     unwanted: BTreeSet<usize>,
     /// Bytes that came from each node before.
@@ -312,6 +314,8 @@ struct Gather {
     _memory: Reservation,
 }
 
+/// Bytes of what comes of a block, at most: a block where everything matches, with a line for each byte, is 32 times its size.
+const PART_BYTES_MAX: usize = 256 << 20;
 /// Memory here for the answers of a node: the window of its stream, two batches that wait and one that is taken apart.
 const ANSWER_BYTES: u64 = STREAM_BYTES as u64 + (1 << 20);
 
@@ -399,6 +403,7 @@ impl Gather {
             costs: BTreeMap::new(),
             rows: BTreeMap::new(),
             unwanted: BTreeSet::new(),
+            beginning: Vec::new(),
         })
     }
 
@@ -440,6 +445,8 @@ impl Gather {
                     (other.is_over, other.is_dropped) = (true, true);
                     other.pump.abort();
                     self.rows.remove(&attempt);
+                    self.beginning.clear();
+                    self.beginning.clear();
                     let undone = |piece: &&usize| {
                         let wanted = &self.pieces[**piece];
                         wanted.attempt == Some(attempt) && !wanted.is_done
@@ -581,7 +588,22 @@ impl Gather {
                 Answer::Part(_) if reach.bytes <= wanted.reach.bytes || reach.bytes > wanted.piece.bytes => {
                     self.lose(number, "it answers the same twice, or more than there is".to_string())?;
                 }
-                Answer::Part(bytes) => return Ok(Some(Taken::Part(reach, bytes))),
+                Answer::Beginning(bytes) => {
+                    if self.beginning.len() + bytes.len() > PART_BYTES_MAX {
+                        self.lose(number, "it answers a part that is larger than any".to_string())?;
+                    } else {
+                        self.beginning.extend(bytes);
+                    }
+                }
+                Answer::Part(bytes) => {
+                    let mut part = std::mem::take(&mut self.beginning);
+                    if part.is_empty() {
+                        part = bytes;
+                    } else {
+                        part.extend(bytes);
+                    }
+                    return Ok(Some(Taken::Part(reach, part)));
+                }
                 Answer::End => {
                     wanted.is_done = true;
                     return Ok(None);
@@ -609,6 +631,7 @@ impl Gather {
     fn ask_again(&mut self, attempt: usize) {
         self.attempts[attempt].is_dropped = true;
         self.rows.remove(&attempt);
+        self.beginning.clear();
         let Attempt { node, pieces, .. } = &self.attempts[attempt];
         let undone =
             |piece: &usize| !self.pieces[*piece].is_done && self.pieces[*piece].attempt == Some(attempt);
@@ -636,6 +659,7 @@ impl Gather {
 
     /// Nothing more of a piece is wanted.
     fn end_of(&mut self, number: usize, is_skipped: bool) {
+        self.beginning.clear();
         let wanted = &mut self.pieces[number];
         if let Some(attempt) = wanted.attempt.filter(|_| is_skipped && !wanted.is_done) {
             self.unwanted.insert(attempt);
@@ -662,6 +686,7 @@ impl Gather {
         lost.is_over = true;
         let node = lost.node;
         self.rows.remove(&attempt);
+        self.beginning.clear();
         if is_gone {
             self.given_up.insert(node);
         }
