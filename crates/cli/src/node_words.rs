@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use inshore::{neardata::nodes::Right, store::parse_bytes};
 
 #[derive(Subcommand)]
@@ -66,9 +66,23 @@ pub struct Serve {
     /// Run commands only where the machine contains them in all ways that Inshore knows, memory and network too
     #[arg(long)]
     pub strict: bool,
+    /// What it logs on standard error: each task, with whose it was and what it cost, and each refusal with its reason
+    #[arg(long, value_enum, default_value = "text")]
+    pub log: Log,
     /// Seconds that running tasks have when the node is stopped
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub drain: u64,
+}
+
+/// How a node logs.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Log {
+    /// A line for each event
+    Text,
+    /// A JSON object for each event
+    Json,
+    /// Nothing
+    None,
 }
 
 /// Run a command where the data lies

@@ -33,7 +33,7 @@ use signal_hook::{
 };
 
 use crate::{
-    node_words::{Credentials, RunCommand, Serve},
+    node_words::{Credentials, Log, RunCommand, Serve},
     outcome::{Outcome, print_json, print_line, say},
     session::{Session, budget, plain_run},
     signals::STOPPED,
@@ -62,6 +62,7 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
     refuse(options, "node serve")?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
     let credentials = options.credentials.as_deref().map(read_credentials).transpose()?;
+    log(words.log);
     let session = Session::open_unheard(options.clone())?;
     let budget = budget(options);
     let name = words.name.clone().or_else(host_name).unwrap_or_else(|| "node".to_string());
@@ -108,6 +109,16 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
         say(&format!("stopping: running tasks have {} s (again: at once)", words.drain));
     }
     Ok(serving.stop()?)
+}
+
+/// Begins to log what the node does.
+fn log(how: Log) {
+    let lines = tracing_subscriber::fmt().with_writer(io::stderr).with_target(false).with_ansi(false);
+    match how {
+        Log::Text => lines.init(),
+        Log::Json => lines.json().flatten_event(true).init(),
+        Log::None => {}
+    }
 }
 
 /// The name and path of a program that is allowed.

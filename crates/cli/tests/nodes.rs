@@ -244,7 +244,7 @@ fn commands_that_the_operator_allows_run_where_the_data_lies() {
 #[test]
 fn a_node_ends_when_it_is_asked_to() {
     let folder = Folder::new();
-    let mut node = Node::start(&folder, "node0", "--drain 5");
+    let mut node = Node::start(&folder, "node0", "--drain 5 --log json");
     node.send(Signal::TERM);
     let until = Instant::now() + Duration::from_secs(10);
     let status = loop {
@@ -255,6 +255,10 @@ fn a_node_ends_when_it_is_asked_to() {
         std::thread::sleep(Duration::from_millis(20));
     };
     assert!(status.success(), "{status}");
+    let mut log = String::new();
+    std::io::Read::read_to_string(node.child.stderr.as_mut().unwrap(), &mut log).unwrap();
+    let first: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert!(first["message"] == "serves" && first["address"] == node.address, "{log}");
 }
 
 #[test]

@@ -13,9 +13,12 @@ use std::{
     path::PathBuf,
 };
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+use rustix::{
+    io::retry_on_intr,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+        SendFlags, recvmsg, sendmsg,
+    },
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -157,7 +160,7 @@ pub fn send<T: Serialize>(mut socket: &UnixStream, message: &T, files: &[Borrowe
         assert!(beside.push(SendAncillaryMessage::ScmRights(files)), "room for {FILES_MAX} files");
     }
     // Four bytes always fit an empty socket.
-    let sent = sendmsg(socket, &[IoSlice::new(&length)], &mut beside, SendFlags::NOSIGNAL)?;
+    let sent = retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&length)], &mut beside, SendFlags::NOSIGNAL))?;
     assert_eq!(sent, length.len());
     socket.write_all(&body)
 }
@@ -168,7 +171,10 @@ pub fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Optio
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let mut length = [0; 4];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
-    let got = recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut length)], &mut beside, flags)?.bytes;
+    // A socket with a time limit is interrupted where others are not: by what io_uring has to say to the thread, for one.
+    let got = retry_on_intr(|| {
+        recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut length)], &mut beside, flags).map(|got| got.bytes)
+    })?;
     if got == 0 {
         return Ok(None);
     }
