@@ -219,6 +219,9 @@ fn check_memory(job: &Job, redundancy: Redundancy, buffer_bytes: usize) -> Resul
 }
 
 fn begin(session: &Session, job: &Job, name: &str, words: &Put) -> Result<DatasetBuilder> {
+    if words.copies.is_some_and(|copies| copies > 2) {
+        bail!("--copies: 1..=2 on the devices of one store; more goes with --node");
+    }
     let redundancy = words.parity.or(words.copies.map(Redundancy::Copies));
     if words.append {
         match session.store.append_to_dataset(job, name) {

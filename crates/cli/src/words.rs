@@ -122,7 +122,7 @@ Examples:
         after_help = "\
 Examples:
   inshore node serve --store /mnt/nvme/inshore
-  inshore store put web.log --node a.lan,b.lan,c.lan --credentials client-ann.json
+  inshore node status --node a.lan,b.lan,c.lan --credentials client-ann.json
   inshore search ERROR store:web.log --node a.lan,b.lan,c.lan --credentials client-ann.json"
     )]
     Node {

@@ -68,7 +68,7 @@ fn a_search_on_nodes_prints_what_one_here_prints() {
         "-n ERROR",
         "-c ERROR",
         "-o -b broke",
-        "-n -C 2 9995.ERROR",
+        "-n -C 2 10003.ERROR",
         "-l ERROR",
         "-v -c ERROR",
         "-i -m 5 error",

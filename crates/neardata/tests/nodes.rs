@@ -464,14 +464,13 @@ fn a_slow_client_makes_room_for_others() {
         read
     };
     thread::scope(|scope| {
-        let slow = scope.spawn(|| read(&nodes, Duration::from_secs(12)));
+        let slow = scope.spawn(|| read(&nodes, Duration::from_secs(20)));
         let until = Instant::now() + Duration::from_secs(10);
         while serving.agent().status().running.is_empty() && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
         }
-        let began = Instant::now();
         assert_eq!(read(&client(address(), None), Duration::ZERO), bytes.len());
-        assert!(began.elapsed() < Duration::from_secs(11), "{:?}", began.elapsed());
+        assert!(!slow.is_finished(), "it did not wait for the slow one");
         assert_eq!(slow.join().unwrap(), bytes.len());
     });
 }
