@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Read, Write},
+    io::{self, Read, Seek, Write},
     path::{Path, PathBuf},
     process,
     time::Duration,
@@ -145,15 +145,17 @@ pub fn run_command(options: &Everywhere, words: &RunCommand) -> Result<bool> {
             stream_from_nodes(&nodes, &run.job, (COMMAND, false), arguments, &wholes, &asked)?
         }
     };
-    let mut out = io::stdout().lock();
+    let mut outputs: Vec<Output> = (0..streams.len()).map(|_| Output::default()).collect();
+    take_outputs(&mut streams, &mut outputs, options.json)?;
     let mut responses = Vec::new();
-    for stream in 0..streams.len() {
-        let bytes = if options.json { Vec::new() } else { Vec::with_capacity(1 << 16) };
-        let response =
-            one_command(&mut streams, stream, bytes, if options.json { None } else { Some(&mut out) })?;
-        responses.push((streams.node(stream).to_string(), response));
+    for (stream, output) in outputs.into_iter().enumerate() {
+        let summary = streams.summary(stream).cloned().unwrap_or_default();
+        let response: CommandResponse = serde_json::from_value(summary).map_err(|_| Error::BadAnswer {
+            node: streams.node(stream).to_string(),
+            what: "no response of a command".to_string(),
+        })?;
+        responses.push((streams.node(stream).to_string(), (response, output.kept)));
     }
-    drop(out);
     let gathered = streams.finish();
     tell_missing(options, &gathered);
     for (node, (response, _)) in &responses {
@@ -198,30 +200,62 @@ pub fn run_command(options: &Everywhere, words: &RunCommand) -> Result<bool> {
     Ok(all_good)
 }
 
-/// Prints what a command writes, or keeps it, until its end.
-fn one_command(
-    streams: &mut Streams,
-    stream: usize,
-    mut kept: Vec<u8>,
-    mut out: Option<&mut io::StdoutLock<'_>>,
-) -> Result<(CommandResponse, Vec<u8>)> {
-    let bad = |streams: &Streams, what: &str| Error::BadAnswer {
-        node: streams.node(stream).to_string(),
-        what: what.to_string(),
-    };
-    while let Some(batch) = streams.next(stream)? {
-        let bytes = command_output(&batch).ok_or_else(|| bad(streams, "what is no output of a command"))?;
-        match &mut out {
-            Some(out) => out.write_all(&bytes)?,
-            None => kept.extend(bytes),
+/// What a command wrote and was not printed yet.
+#[derive(Default)]
+struct Output {
+    has_ended: bool,
+    /// All of it, for JSON.
+    kept: Vec<u8>,
+    /// In a file without a name, while it is the turn of a node before.
+    waiting: Option<File>,
+}
+
+/// Prints what the commands on all nodes write, node by node, or keeps it. All are listened to at once: nobody waits for the turn
+/// of his node.
+fn take_outputs(streams: &mut Streams, outputs: &mut [Output], keep: bool) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let mut turn = 0;
+    while turn < outputs.len() {
+        for (stream, output) in outputs.iter_mut().enumerate().skip(turn) {
+            let mut wait = if stream == turn { Duration::from_millis(5) } else { Duration::ZERO };
+            while !output.has_ended {
+                let Some(batch) = streams.next_within(stream, wait)? else { break };
+                wait = Duration::ZERO;
+                let Some(batch) = batch else {
+                    output.has_ended = true;
+                    break;
+                };
+                let bytes = command_output(&batch).ok_or_else(|| Error::BadAnswer {
+                    node: streams.node(stream).to_string(),
+                    what: "what is no output of a command".to_string(),
+                })?;
+                if keep {
+                    output.kept.extend(bytes);
+                } else if stream == turn {
+                    out.write_all(&bytes)?;
+                } else {
+                    let file = match &mut output.waiting {
+                        Some(file) => file,
+                        none => {
+                            none.insert(tempfile::tempfile().context("cannot keep what a command writes")?)
+                        }
+                    };
+                    file.write_all(&bytes).context("cannot keep what a command writes")?;
+                }
+            }
+        }
+        while outputs.get(turn).is_some_and(|output| output.has_ended) {
+            turn += 1;
+            if let Some(mut file) = outputs.get_mut(turn).and_then(|output| output.waiting.take()) {
+                file.rewind().context("cannot read what a command wrote")?;
+                io::copy(&mut file, &mut out)?;
+            }
+        }
+        if !keep {
+            out.flush()?;
         }
     }
-    if let Some(out) = out {
-        out.flush()?;
-    }
-    let summary = streams.summary(stream).cloned().unwrap_or_default();
-    let response = serde_json::from_value(summary).map_err(|_| bad(streams, "no response of a command"))?;
-    Ok((response, kept))
+    Ok(())
 }
 
 fn host_name() -> Option<String> {

@@ -240,6 +240,19 @@ impl Streams {
         }
     }
 
+    /// The next batch of a stream, if it comes within `wait`: `None` where nothing came, `Some(None)` at its end.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub fn next_within(&mut self, stream: usize, wait: Duration) -> Result<Option<Option<RecordBatch>>> {
+        match self.gather.receive_within(stream, wait)? {
+            None => Ok(None),
+            Some(Message::Batch(batch)) => Ok(Some(Some(batch))),
+            Some(Message::Done) => Ok(Some(None)),
+            Some(Message::Failed(error)) => Err(error),
+        }
+    }
+
     /// The address of the node that answers.
     pub fn node(&self, stream: usize) -> &str {
         &self.gather.nodes.0.nodes[self.gather.attempts[stream].node].address
@@ -512,38 +525,43 @@ impl Gather {
     /// The next thing that an attempt says.
     fn receive(&mut self, attempt: usize) -> Result<Message> {
         loop {
-            self.job.check_cancelled()?;
-            if let Some(until) = self.until.filter(|until| *until <= Instant::now()) {
-                let seconds = (until - self.began).as_secs();
-                let node = &self.nodes.0.nodes[self.attempts[attempt].node].address;
-                return Err(Error::Deadline { seconds, what: format!("node {node} has not answered") });
+            if let Some(message) = self.receive_within(attempt, Duration::from_millis(50))? {
+                return Ok(message);
             }
-            let Attempt { answers, told, done, is_over, node, .. } = &mut self.attempts[attempt];
-            if *is_over {
-                return Ok(Message::Done);
-            }
-            let waited =
-                self.nodes.0.runtime.block_on(async {
-                    tokio::time::timeout(Duration::from_millis(50), answers.recv()).await
-                });
-            let Ok(answer) = waited else { continue };
-            return Ok(match answer {
-                Some(Ok(Some(batch))) => Message::Batch(batch),
-                Some(Ok(None)) => {
-                    *is_over = true;
-                    *done = told.lock().expect("no panic under this lock").take();
-                    Message::Done
-                }
-                Some(Err(error)) => {
-                    *is_over = true;
-                    Message::Failed(error)
-                }
-                None => {
-                    *is_over = true;
-                    Message::Failed(self.nodes.0.nodes[*node].lost("its answer ended early".to_string()))
-                }
-            });
         }
+    }
+
+    /// What an attempt says within some time; `None` where that is nothing.
+    fn receive_within(&mut self, attempt: usize, wait: Duration) -> Result<Option<Message>> {
+        self.job.check_cancelled()?;
+        if let Some(until) = self.until.filter(|until| *until <= Instant::now()) {
+            let seconds = (until - self.began).as_secs();
+            let node = &self.nodes.0.nodes[self.attempts[attempt].node].address;
+            return Err(Error::Deadline { seconds, what: format!("node {node} has not answered") });
+        }
+        let Attempt { answers, told, done, is_over, node, .. } = &mut self.attempts[attempt];
+        if *is_over {
+            return Ok(Some(Message::Done));
+        }
+        let waited =
+            self.nodes.0.runtime.block_on(async { tokio::time::timeout(wait, answers.recv()).await });
+        let Ok(answer) = waited else { return Ok(None) };
+        Ok(Some(match answer {
+            Some(Ok(Some(batch))) => Message::Batch(batch),
+            Some(Ok(None)) => {
+                *is_over = true;
+                *done = told.lock().expect("no panic under this lock").take();
+                Message::Done
+            }
+            Some(Err(error)) => {
+                *is_over = true;
+                Message::Failed(error)
+            }
+            None => {
+                *is_over = true;
+                Message::Failed(self.nodes.0.nodes[*node].lost("its answer ended early".to_string()))
+            }
+        }))
     }
 
     /// The next row of a piece; `None` where it is done, or missing.
