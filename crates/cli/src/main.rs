@@ -58,7 +58,7 @@ fn main() -> ExitCode {
 /// Runs one command. `false` is a "no", which is not an error.
 fn run(words: Words) -> anyhow::Result<bool> {
     if !words.command.knows_nodes() {
-        nodes::refuse(&words.everywhere, "this command")?;
+        nodes::refuse(&words.everywhere)?;
     }
     match words.command {
         Command::Graph { command } => graph(words.everywhere, command),

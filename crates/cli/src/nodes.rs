@@ -48,10 +48,10 @@ pub fn are_named(options: &Everywhere) -> bool {
 }
 
 /// Refuses `--node` where a command knows nothing of nodes.
-pub fn refuse(options: &Everywhere, command: &str) -> Result<()> {
+pub fn refuse(options: &Everywhere) -> Result<()> {
     if are_named(options) {
         bail!(
-            "{command} does not work on nodes: --node goes with search, count words, store put, get, ls and rm, node run \
+            "this command does not work on nodes: --node goes with search, count words, store put, get, ls and rm, node run \
              and node status"
         );
     }
@@ -59,7 +59,6 @@ pub fn refuse(options: &Everywhere, command: &str) -> Result<()> {
 }
 
 pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
-    refuse(options, "node serve")?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
     let credentials = options.credentials.as_deref().map(read_credentials).transpose()?;
     log(words.log);

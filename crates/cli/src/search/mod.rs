@@ -100,10 +100,7 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
     });
 
     let file = words.output.as_deref().map(NewFile::create).transpose()?;
-    let out: Box<dyn Write + Send> = match &file {
-        Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
-        None => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
-    };
+    let out = writer(file.as_ref())?;
     let ends_at_nul = !(words.text || style.binary_is_named);
     let mut printer = Printer::new(style, out);
     let searched = run(&job, &kernel, sources.chain(stored), |event: Event<'_, Kernel>| {
@@ -140,6 +137,14 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         bail!(AlreadyTold);
     }
     Ok(has_match)
+}
+
+/// Where matches go: the file that was named, or standard output.
+fn writer(file: Option<&NewFile>) -> Result<Box<dyn Write + Send + '_>> {
+    Ok(match file {
+        Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
+        None => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
+    })
 }
 
 /// Prints what came of a block, or the end of a source.
@@ -196,10 +201,7 @@ fn search_on_nodes(options: &Everywhere, words: &Search) -> Result<bool> {
     let titles: Vec<Whose> =
         wholes.iter().map(|whole| Whose { path: PathBuf::from(&whole.title), is_named: true }).collect();
     let file = words.output.as_deref().map(NewFile::create).transpose()?;
-    let out: Box<dyn Write + Send> = match &file {
-        Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
-        None => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
-    };
+    let out = writer(file.as_ref())?;
     let mut printer = Printer::new(style, out);
     let asked = nodes::run_options(options);
     let searched = run_on_nodes(&nodes, &job, &kernel, &wholes, &asked, |event: Event<'_, Kernel>| {

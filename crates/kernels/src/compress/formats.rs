@@ -19,7 +19,7 @@ pub enum Format {
     Gzip,
     /// bzip2: streams of 900 kB.
     Bzip2,
-    /// Zstandard: frames of 4 MiB, from level 9 on of 16 MiB.
+    /// Zstandard: frames of 4 MiB, from level 9 on of 16 MiB, from level 17 on of 32 MiB.
     Zstd,
     /// LZ4: a frame of independent blocks of 4 MiB.
     Lz4,
@@ -36,12 +36,20 @@ const GZIP_TAIL_BYTES: usize = 8;
 pub(super) const LZ4_MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
 /// Version 1, independent blocks, a checksum of the content; blocks of up to 4 MiB.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
-/// From this level on zstd's own window is 4 MiB or more, and pieces and their window are larger.
-const ZSTD_FAR_LEVEL: u32 = 9;
-/// Their size as a power of two.
-const ZSTD_FAR_WINDOW: u32 = 24;
+/// The largest window and piece of zstd that is written, as a power of two.
+pub(super) const LARGEST_ZSTD_WINDOW: u32 = 25;
 /// Set in the length of a block that is stored as it is.
 pub(super) const LZ4_PLAIN: u32 = 1 << 31;
+
+/// The window of zstd as a power of two, where pieces are as large: from the level on at which zstd's own is 4 MiB, and twice
+/// as large from the level on at which its own is 8 MiB.
+fn zstd_window(level: u32) -> Option<u32> {
+    match level {
+        0..=8 => None,
+        9..=16 => Some(24),
+        _ => Some(LARGEST_ZSTD_WINDOW),
+    }
+}
 
 impl Format {
     /// All of them.
@@ -87,13 +95,13 @@ impl Format {
     /// A piece of zstd knows nothing of those before it, and a text that repeats itself from afar loses by that: of one that
     /// does, level 12 left 27.1 % in pieces of 4 MiB, 22.2 % in pieces of 16 MiB with the level's window of 4 MiB, and 18.0 %
     /// where the window is the piece; the zstd program left 21.5 %. Small pieces keep more threads busy with less memory,
-    /// which is what low levels are for.
+    /// which is what low levels are for. Level 19 left 14.8 % in pieces of 16 MiB where the zstd program left 12.7 %.
     pub(super) fn block_bytes(self, level: u32) -> usize {
         match self {
             Format::Gzip => 1 << 20,
             Format::Bzip2 => 900_000,
-            Format::Zstd if level >= ZSTD_FAR_LEVEL => 1 << ZSTD_FAR_WINDOW,
-            Format::Zstd | Format::Lz4 => 4 << 20,
+            Format::Zstd => 1 << zstd_window(level).unwrap_or(22),
+            Format::Lz4 => 4 << 20,
         }
     }
 
@@ -153,8 +161,8 @@ impl Format {
                     zstd::bulk::Compressor::new(level as i32).map_err(|error| failed(error.to_string()))?;
                 let checked = compressor.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(true));
                 checked.map_err(|error| failed(error.to_string()))?;
-                if level >= ZSTD_FAR_LEVEL {
-                    let window = zstd::zstd_safe::CParameter::WindowLog(ZSTD_FAR_WINDOW);
+                if let Some(window) = zstd_window(level) {
+                    let window = zstd::zstd_safe::CParameter::WindowLog(window);
                     compressor.set_parameter(window).map_err(|error| failed(error.to_string()))?;
                 }
                 compressor.compress(block).map_err(|error| failed(error.to_string()))

@@ -19,7 +19,10 @@ use twox_hash::XxHash32;
 
 use super::{
     fill,
-    formats::{Format, GZIP_HEAD_BYTES, GZIP_SIZE_FIELD, LZ4_MAGIC, LZ4_PLAIN, lz4_descriptor_check},
+    formats::{
+        Format, GZIP_HEAD_BYTES, GZIP_SIZE_FIELD, LARGEST_ZSTD_WINDOW, LZ4_MAGIC, LZ4_PLAIN,
+        lz4_descriptor_check,
+    },
 };
 use crate::{Error, Result};
 
@@ -164,7 +167,7 @@ impl<R: Read> Units<R> {
         let bytes = match self.format {
             Format::Zstd => {
                 let size = zstd::zstd_safe::get_frame_content_size(self.peek(18)?).ok().flatten();
-                size.map_or(4 << 20, |size| size.clamp(64 << 10, 16 << 20) as usize)
+                size.map_or(4 << 20, |size| size.clamp(64 << 10, 1 << LARGEST_ZSTD_WINDOW) as usize)
             }
             Format::Lz4 => 4 << 20,
             Format::Gzip | Format::Bzip2 => 1 << 20,

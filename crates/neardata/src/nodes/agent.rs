@@ -40,12 +40,10 @@ use tonic::{
 use tracing::{info, warn};
 
 use super::{
-    Error, NodeCredentials, Result, Right,
-    credentials::is_loopback,
-    load,
+    Error, NodeCredentials, Result, Right, load,
     protocol::{
-        Held, MAP, MAP_BYTES_MAX, PieceRequest, Remove, RunningTask, SPREAD, Status, TaskDone, TaskRequest,
-        VERSION,
+        DatasetKey, Held, MAP, MAP_BYTES_MAX, PieceRequest, RunningTask, SPREAD, Status, TaskDone,
+        TaskRequest, VERSION,
     },
     queue::{Fullness, Place, Queue},
     wire::{Encoder, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, json, message_bytes},
@@ -186,7 +184,6 @@ impl Agent {
                 ),
             });
         }
-        debug_assert!(is_loopback("127.0.0.1"));
         let bad = move |what: String| Error::Address { address: address.to_string(), what };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -460,7 +457,7 @@ impl Agent {
     }
 
     /// The map of a spread dataset, as it was stored.
-    fn map(&self, asked: &Remove) -> Result<Vec<u8>> {
+    fn map(&self, asked: &DatasetKey) -> Result<Vec<u8>> {
         let dataset = self.0.store.dataset(&asked.name)?;
         let not_found = || inshore_store::Error::NotFound {
             name: asked.name.clone(),
@@ -480,7 +477,7 @@ impl Agent {
         Ok(bytes)
     }
 
-    fn remove(&self, asked: &Remove) -> Result<()> {
+    fn remove(&self, asked: &DatasetKey) -> Result<()> {
         let dataset = self.0.store.dataset(&asked.name)?;
         if dataset.id() != asked.id {
             let what = "it was made anew since".to_string();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{
     Error, Nodes, Result,
     client::Node,
-    protocol::{Held, Map, Remove, piece_name},
+    protocol::{DatasetKey, Held, Map, piece_name},
     wire::json,
 };
 
@@ -228,7 +228,7 @@ impl Nodes {
     fn map(&self, name: &str, spread: u64, on: &[&(usize, Held)]) -> Result<Map> {
         let mut failed = None;
         for (place, dataset) in on {
-            let asked = Remove { name: name.to_string(), id: dataset.id };
+            let asked = DatasetKey { name: name.to_string(), id: dataset.id };
             let node: &Node = &self.0.nodes[*place];
             let read = self.ask(*place, "map", json(&asked)).and_then(|answers| {
                 let map: Map = node.read(answers.first().map_or(&[][..], |body| body))?;
@@ -256,7 +256,7 @@ impl Nodes {
             return Err(Error::NotFound { name: format!("store:{name}") });
         }
         for (place, held) in &on {
-            self.ask(*place, "remove", json(&Remove { name: name.to_string(), id: held.id }))?;
+            self.ask(*place, "remove", json(&DatasetKey { name: name.to_string(), id: held.id }))?;
         }
         match lost.first() {
             None => Ok(on.len()),

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, the last with [`TaskDone`] in its metadata |
 //! | `DoPut` | metadata of each message: a [`LoadStep`]; answer: [`LoadAnswer`] for each step that asks for one |
-//! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a [`Map`]; `remove`: a [`Remove`]; `drain` |
+//! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a [`Map`]; `remove`: a [`DatasetKey`]; `drain` |
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -194,12 +194,12 @@ pub struct Held {
     pub spread: Option<u64>,
 }
 
-/// Which dataset to remove.
+/// Which dataset is meant: to be removed, or whose map is asked for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Remove {
+pub struct DatasetKey {
     /// Its name.
     pub name: String,
-    /// Its number: one that was made later stays.
+    /// Its number: one that was made later is another one.
     pub id: u64,
 }
 
