@@ -1,4 +1,4 @@
-//! Where records come from: a path, standard input or a dataset, compressed or not.
+//! Where records come from: a path, standard input, a dataset, or parts of a file; compressed or not.
 //!
 //! Whether the bytes are compressed is read from the bytes themselves, never from the name: a download that was
 //! renamed, or unpacked on the way by a browser, still reads. The name alone chooses the format below.
@@ -7,6 +7,7 @@ use std::{
     fs::File,
     io::{self, BufReader, Cursor, Read},
     num::NonZeroU64,
+    ops::Range,
     os::{fd::AsFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     sync::{
@@ -15,6 +16,7 @@ use std::{
     },
 };
 
+use arrow::datatypes::SchemaRef;
 use flate2::bufread::MultiGzDecoder;
 use inshore_store::{Budget, Cancel, Job, NamedFile};
 use rustix::{
@@ -24,7 +26,7 @@ use rustix::{
 
 use crate::{
     Error, Result,
-    stored::{Stored, StoredPieces, StoredStream},
+    stored::{FilePart, PartPieces, Parts, PartsStream, Stored, StoredPieces, StoredStream},
     zstd_frames::{ZstdFrames, is_zstd},
 };
 
@@ -37,6 +39,8 @@ const MAGIC_BYTES: usize = 4;
 pub struct Input {
     path: Option<PathBuf>,
     stored: Option<Stored>,
+    parts: Option<Arc<Parts>>,
+    columns: Option<SchemaRef>,
     name: String,
     ending: Option<String>,
     cancel: Option<Cancel>,
@@ -48,10 +52,26 @@ impl Input {
         let path = path.as_ref();
         if path == Path::new("-") {
             let name = "standard input".to_string();
-            return Input { path: None, stored: None, name, ending: None, cancel: None };
+            return Input {
+                path: None,
+                stored: None,
+                parts: None,
+                columns: None,
+                name,
+                ending: None,
+                cancel: None,
+            };
         }
         let name = path.display().to_string();
-        Input { path: Some(path.to_path_buf()), stored: None, name, ending: None, cancel: None }
+        Input {
+            path: Some(path.to_path_buf()),
+            stored: None,
+            parts: None,
+            columns: None,
+            name,
+            ending: None,
+            cancel: None,
+        }
     }
 
     /// The files of a dataset of the job's store, `NAME`, or one of them, `NAME/FILE`. The ending of the dataset's name says what
@@ -64,9 +84,48 @@ impl Input {
             let name = found.title();
             let ending = ending_of(Path::new(if found.is_all { &found.dataset } else { &found.name }));
             let stored = Stored { job: job.clone(), file: found.file };
-            Input { path: None, stored: Some(stored), name, ending: Some(ending), cancel: None }
+            Input {
+                path: None,
+                stored: Some(stored),
+                parts: None,
+                columns: None,
+                name,
+                ending: Some(ending),
+                cancel: None,
+            }
         };
         Ok(job.store().named_files(named)?.into_iter().map(file_input).collect())
+    }
+
+    /// A file of `len` bytes, called `name` and of the format that `ending` says, of which only some parts are here: of parts that
+    /// lie over each other the first one counts. What is read from start to end (CSV, JSON lines) is the parts, one after
+    /// the other; of Parquet the footer has to be there, and row groups that are not [held](Input::holds) cannot be read.
+    pub fn of_parts(job: &Job, name: &str, ending: &str, len: u64, parts: Vec<FilePart>) -> Input {
+        let parts = Some(Arc::new(Parts::new(job, len, parts)));
+        let (name, ending) = (name.to_string(), Some(ending.to_string()));
+        Input { path: None, stored: None, parts, columns: None, name, ending, cancel: None }
+    }
+
+    /// The same input, whose columns are these where a format does not say what they are (CSV, JSON lines): nothing is guessed
+    /// from the first rows.
+    pub fn with_columns(mut self, columns: SchemaRef) -> Input {
+        self.columns = Some(columns);
+        self
+    }
+
+    /// Whether only parts of it are here.
+    pub(crate) fn is_of_parts(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    /// What its columns are, where that was [said](Input::with_columns).
+    pub(crate) fn columns(&self) -> Option<&SchemaRef> {
+        self.columns.as_ref()
+    }
+
+    /// Whether these bytes of the file are here, in one part: always, where it is not one [of parts](Input::of_parts).
+    pub fn holds(&self, range: &Range<u64>) -> bool {
+        self.parts.as_ref().is_none_or(|parts| parts.hold(range))
     }
 
     /// The same input, with a name for errors and an ending that says its format instead of the path's.
@@ -95,7 +154,7 @@ impl Input {
 
     /// Whether it is standard input.
     pub(crate) fn is_stdin(&self) -> bool {
-        self.path.is_none() && self.stored.is_none()
+        self.path.is_none() && self.stored.is_none() && self.parts.is_none()
     }
 
     /// Bytes of the file as it lies on disk, for progress; `None` for standard input, pipes and files that
@@ -103,6 +162,9 @@ impl Input {
     pub fn compressed_bytes(&self) -> Option<u64> {
         if let Some(stored) = &self.stored {
             return Some(stored.len());
+        }
+        if let Some(parts) = &self.parts {
+            return Some(parts.len);
         }
         let metadata = std::fs::metadata(self.path.as_ref()?).ok()?;
         metadata.is_file().then_some(metadata.len())
@@ -158,9 +220,10 @@ impl Input {
 
     fn counted(&self) -> Result<(Counted, Arc<AtomicU64>)> {
         let position = Arc::new(AtomicU64::new(0));
-        let (inner, cancel) = match &self.stored {
-            Some(stored) => (Raw::Stored(Box::new(stored.stream()?)), None),
-            None => {
+        let (inner, cancel) = match (&self.stored, &self.parts) {
+            (Some(stored), _) => (Raw::Stored(Box::new(stored.stream()?)), None),
+            (None, Some(parts)) => (Raw::Parts(parts.stream()), None),
+            (None, None) => {
                 let file = self.open_file()?;
                 let is_file = file.metadata().is_ok_and(|data| data.is_file());
                 (Raw::File(file), self.cancel.clone().filter(|_| !is_file))
@@ -171,9 +234,10 @@ impl Input {
 
     /// To be read anywhere; for what has a length.
     pub(crate) fn open_pieces(&self) -> Result<Pieces> {
-        match &self.stored {
-            Some(stored) => Ok(Pieces::Stored(StoredPieces::new(stored.clone()))),
-            None => self.open_file().map(Pieces::File),
+        match (&self.stored, &self.parts) {
+            (Some(stored), _) => Ok(Pieces::Stored(StoredPieces::new(stored.clone()))),
+            (None, Some(parts)) => Ok(Pieces::Parts(parts.pieces())),
+            (None, None) => self.open_file().map(Pieces::File),
         }
     }
 
@@ -201,6 +265,7 @@ fn ending_of(path: &Path) -> String {
 pub(crate) enum Pieces {
     File(File),
     Stored(StoredPieces),
+    Parts(PartPieces),
 }
 
 impl Pieces {
@@ -211,6 +276,15 @@ impl Pieces {
                 file.read_exact_at(out, start).map_err(|source| Error::io(name, "read it", source))
             }
             Pieces::Stored(pieces) => pieces.read_exact_at(out, start),
+            Pieces::Parts(pieces) => pieces.read_exact_at(name, out, start),
+        }
+    }
+
+    /// How many bytes there are from byte `start` on, without one that is missing.
+    pub fn bytes_from(&self, start: u64) -> u64 {
+        match self {
+            Pieces::File(_) | Pieces::Stored(_) => u64::MAX,
+            Pieces::Parts(pieces) => pieces.bytes_from(start),
         }
     }
 
@@ -308,6 +382,7 @@ fn gzip_error(name: &str, error: io::Error) -> io::Error {
 enum Raw {
     File(File),
     Stored(Box<StoredStream>),
+    Parts(PartsStream),
 }
 
 struct Counted {
@@ -343,6 +418,7 @@ impl Read for Counted {
         let read = match &mut self.inner {
             Raw::File(file) => file.read(out)?,
             Raw::Stored(stream) => stream.read(out)?,
+            Raw::Parts(stream) => stream.read(out)?,
         };
         self.position.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)

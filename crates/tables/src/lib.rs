@@ -65,7 +65,7 @@ pub use input::{Bytes, Input};
 pub use kmers::{KMER_MAX, KmerOptions, KmerSummary, count_kmers};
 pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use new_file::{NewFile, NewFileWriter};
-pub use reader::{Described, GroupValues, TableReader, column_names};
+pub use reader::{Described, GroupValues, TableReader, column_names, row_groups};
 pub use reduce::{
     Aggregate, Fold, NumberConfig, NumberGroups, NumberState, ReduceOptions, ReduceSummary, SortedGroups,
     reduce,
@@ -75,4 +75,5 @@ pub use sort::{
     NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortKey, SortOptions, SortSummary, SortedNumbers,
     check_space, sort_lines, sort_records, sort_table,
 };
+pub use stored::{FilePart, PartBytes};
 pub use writer::TableWriter;

@@ -85,6 +85,17 @@ pub fn column_names(input: &Input, budget: &Budget) -> Result<Vec<String>> {
     without_panic(input.name(), || Ok(Source::open(input, budget)?.names()))
 }
 
+/// Where in a Parquet file its row groups lie, which can be read one without the other.
+///
+/// # Errors
+/// As [`TableReader::open`].
+pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
+    without_panic(input.name(), || {
+        let source = ParquetSource::open(input, budget)?;
+        (0..source.row_groups()).map(|group| source.bytes_of(group)).collect()
+    })
+}
+
 impl TableReader {
     /// Opens a table to read `columns`, in that order and as those types, in batches of at most `batch_rows` rows.
     ///
@@ -164,6 +175,9 @@ impl TableReader {
     /// JSON lines have the members of their first 1,000 lines (of those in their first MiB) as columns, and truth
     /// values beside these types; a member that is not there is null.
     ///
+    /// Of a Parquet file [of parts](Input::of_parts) nothing is read before row groups are
+    /// [named](TableReader::read_row_groups).
+    ///
     /// `(number, count)` picks one of `count` parts of the table, in order, so that as many threads can read it: Parquet is
     /// divided by its row groups, others are whole in the first part.
     ///
@@ -184,14 +198,18 @@ impl TableReader {
             let wanted = columns.map_or_else(|| names.clone(), <[String]>::to_vec);
             let as_text: Vec<usize> =
                 (0..names.len()).filter(|&index| as_text.contains(&names[index])).collect();
-            let fields = source.stored_fields(&as_text)?;
+            let fields = source.stored_fields(&as_text, input)?;
             let find = |name: &String| names.iter().position(|other| other == name);
             let missing = |name: &String| Field::new(name, DataType::Null, true);
             let fields: Vec<Field> = wanted
                 .iter()
                 .map(|name| find(name).map_or_else(|| missing(name), |at| fields[at].clone()))
                 .collect();
-            source.part(number, count);
+            match &mut source {
+                // Which row groups are here is for the caller to say.
+                Source::Parquet(source) if input.is_of_parts() => source.take_groups(0..0),
+                source => source.part(number, count),
+            }
             Ok((source, names, fields))
         })?;
         let is_elsewhere = number > 0 && !matches!(source, Source::Parquet(_));
@@ -214,7 +232,7 @@ impl TableReader {
             let names = source.names();
             let as_text: Vec<usize> =
                 (0..names.len()).filter(|&index| as_text.contains(&names[index])).collect();
-            let schema = Arc::new(Schema::new(source.stored_fields(&as_text)?));
+            let schema = Arc::new(Schema::new(source.stored_fields(&as_text, input)?));
             let (rows, row_groups) = match &source {
                 Source::Parquet(source) => (Some(source.rows()), Some(source.row_groups())),
                 Source::Csv(_) | Source::Ipc(_) | Source::Json(_) => (None, None),
@@ -306,6 +324,15 @@ impl TableReader {
         }
     }
 
+    /// Where in the file a row group lies; `None` where there are none.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub fn row_group_bytes(&self, group: usize) -> Result<Option<Range<u64>>> {
+        let Source::Parquet(source) = &self.source else { return Ok(None) };
+        without_panic(&self.name, || source.bytes_of(group)).map(Some)
+    }
+
     /// Reads only these row groups, from the start, whatever was read before.
     ///
     /// # Errors
@@ -382,10 +409,13 @@ impl Source {
     }
 
     /// All columns as they are stored, views and large offsets made plain.
-    fn stored_fields(&mut self, as_text: &[usize]) -> Result<Vec<Field>> {
+    fn stored_fields(&mut self, as_text: &[usize], input: &Input) -> Result<Vec<Field>> {
         let plain = |field: &Arc<Field>| Field::new(field.name(), plain_type(field.data_type()), true);
         match self {
-            Source::Csv(source) => source.inferred_fields(as_text),
+            Source::Csv(source) => match input.columns() {
+                Some(columns) => source.known_fields(columns),
+                None => source.inferred_fields(as_text),
+            },
             Source::Ipc(source) => Ok(source.schema().fields().iter().map(plain).collect()),
             Source::Json(source) => {
                 source.take_as_text(as_text);

@@ -1,9 +1,10 @@
-//! Files of the store's datasets, as tables read them: from start to end, or piece by piece.
+//! Files of the store's datasets, as tables read them: from start to end, or piece by piece; and files of which only parts
+//! are here.
 
 use std::{
     io::{self, Read},
     ops::Range,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use inshore_store::{Buffer, CheckedFile, FileReader, Job};
@@ -34,8 +35,163 @@ impl Stored {
 
     /// All of it, from the start.
     pub fn stream(&self) -> Result<StoredStream> {
-        let reader = FileReader::new(&self.job, &self.file, 0..self.len(), self.window_bytes())?;
+        self.stream_of(0..self.len())
+    }
+
+    fn stream_of(&self, range: Range<u64>) -> Result<StoredStream> {
+        let reader = FileReader::new(&self.job, &self.file, range, self.window_bytes())?;
         Ok(StoredStream { reader, given: 0 })
+    }
+}
+
+/// A part of a file, which begins at byte `at` of it.
+#[derive(Clone, Debug)]
+pub struct FilePart {
+    /// Bytes of the file before it.
+    pub at: u64,
+    /// Where it is.
+    pub bytes: PartBytes,
+}
+
+/// Where a part of a file is.
+#[derive(Clone, Debug)]
+pub enum PartBytes {
+    /// In memory.
+    Memory(Arc<[u8]>),
+    /// In a file of a dataset.
+    Stored(CheckedFile, Range<u64>),
+}
+
+impl FilePart {
+    fn range(&self) -> Range<u64> {
+        let len = match &self.bytes {
+            PartBytes::Memory(bytes) => bytes.len() as u64,
+            PartBytes::Stored(_, range) => range.end - range.start,
+        };
+        self.at..self.at + len
+    }
+}
+
+/// A file of which parts are here.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    job: Job,
+    pub len: u64,
+    /// In order, and none over another.
+    list: Vec<FilePart>,
+}
+
+impl Parts {
+    /// Of parts that lie over each other, the first one given counts.
+    pub fn new(job: &Job, len: u64, parts: Vec<FilePart>) -> Parts {
+        let mut list: Vec<FilePart> = Vec::new();
+        for part in parts {
+            let range = part.range();
+            let is_over = |other: &FilePart| {
+                let other = other.range();
+                other.start < range.end && range.start < other.end
+            };
+            if !list.iter().any(is_over) {
+                list.push(part);
+            }
+        }
+        list.sort_by_key(|part| part.at);
+        Parts { job: job.clone(), len, list }
+    }
+
+    /// Whether one part has all of `range`.
+    pub fn hold(&self, range: &Range<u64>) -> bool {
+        self.list.iter().any(|part| {
+            let part = part.range();
+            part.start <= range.start && range.end <= part.end
+        })
+    }
+
+    /// One part after the other, as if nothing were between them.
+    pub fn stream(&self) -> PartsStream {
+        PartsStream { parts: self.clone(), next: 0, current: None }
+    }
+
+    pub fn pieces(&self) -> PartPieces {
+        let piece = |part: &FilePart| match &part.bytes {
+            PartBytes::Memory(_) => None,
+            PartBytes::Stored(file, _) => {
+                Some(StoredPieces::new(Stored { job: self.job.clone(), file: file.clone() }))
+            }
+        };
+        PartPieces { stored: self.list.iter().map(piece).collect(), parts: self.clone() }
+    }
+}
+
+/// The parts of a file as a stream of bytes.
+pub(crate) struct PartsStream {
+    parts: Parts,
+    next: usize,
+    current: Option<Box<dyn Read + Send>>,
+}
+
+impl Read for PartsStream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(current) = &mut self.current {
+                let read = current.read(out)?;
+                if read > 0 || out.is_empty() {
+                    return Ok(read);
+                }
+            }
+            let Some(part) = self.parts.list.get(self.next) else { return Ok(0) };
+            self.next += 1;
+            // Memory of the one before goes first.
+            self.current = None;
+            self.current = Some(match &part.bytes {
+                PartBytes::Memory(bytes) => Box::new(io::Cursor::new(bytes.clone())),
+                PartBytes::Stored(file, range) => {
+                    let stored = Stored { job: self.parts.job.clone(), file: file.clone() };
+                    Box::new(stored.stream_of(range.clone()).map_err(io::Error::other)?)
+                }
+            });
+        }
+    }
+}
+
+/// The parts of a file, of which any byte is read.
+pub(crate) struct PartPieces {
+    parts: Parts,
+    stored: Vec<Option<StoredPieces>>,
+}
+
+impl PartPieces {
+    /// How many bytes of the part that has byte `start` are behind it, with it. No limit where no part has it: reading says so.
+    pub fn bytes_from(&self, start: u64) -> u64 {
+        let mut parts = self.parts.list.iter().map(FilePart::range);
+        parts.find(|part| part.contains(&start)).map_or(u64::MAX, |part| part.end - start)
+    }
+
+    /// Fills `out` with what stands from byte `start` of the file on.
+    pub fn read_exact_at(&self, name: &str, mut out: &mut [u8], mut start: u64) -> Result<()> {
+        while !out.is_empty() {
+            let found = self.parts.list.iter().position(|part| part.range().contains(&start));
+            let place = found.ok_or_else(|| {
+                let end = start + out.len() as u64;
+                Error::damaged(name, format!("bytes {start} to {end} are not here"))
+            })?;
+            let part = &self.parts.list[place];
+            let range = part.range();
+            let len = (range.end - start).min(out.len() as u64) as usize;
+            let (filled, rest) = std::mem::take(&mut out).split_at_mut(len);
+            let from = start - range.start;
+            match (&part.bytes, &self.stored[place]) {
+                (PartBytes::Memory(bytes), _) => {
+                    filled.copy_from_slice(&bytes[from as usize..from as usize + len]);
+                }
+                (PartBytes::Stored(_, inside), Some(stored)) => {
+                    stored.read_exact_at(filled, inside.start + from)?;
+                }
+                (PartBytes::Stored(..), None) => unreachable!("made together"),
+            }
+            (out, start) = (rest, start + len as u64);
+        }
+        Ok(())
     }
 }
 

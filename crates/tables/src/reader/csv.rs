@@ -26,6 +26,8 @@ use crate::{Bytes, Error, Input, Result, allowance::piece_limit};
 const BUFFER_BYTES: usize = 64 << 10;
 /// Rows that are looked at to guess what a column is.
 const SAMPLE_ROWS: usize = 1_000;
+/// What a value that does not fit what was guessed is told with.
+const SAMPLED: &str = ", as in the first rows (or name the column as text)";
 
 pub(super) struct CsvSource {
     name: String,
@@ -98,8 +100,20 @@ impl CsvSource {
             _ => field,
         };
         let fields = all.into_iter().enumerate().map(infer).collect();
-        (self.sample, self.sampled) = (sample, ", as in the first rows (or name the column as text)");
+        (self.sample, self.sampled) = (sample, SAMPLED);
         Ok(fields)
+    }
+
+    /// All columns, as they are known to be.
+    pub fn known_fields(&mut self, columns: &SchemaRef) -> Result<Vec<Field>> {
+        let names = columns.fields().iter().map(|field| field.name());
+        if !names.eq(&self.names) {
+            let expected = columns.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>();
+            let (expected, found) = (expected.join(", "), self.names.join(", "));
+            return Err(Error::damaged(&self.name, format!("expected the columns {expected}, got {found}")));
+        }
+        self.sampled = SAMPLED;
+        Ok(columns.fields().iter().map(|field| field.as_ref().clone()).collect())
     }
 
     /// The rows that were looked at, as what they were taken for.

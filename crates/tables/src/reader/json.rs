@@ -64,7 +64,10 @@ impl JsonSource {
             batch_rows: 1,
             _allowance: allowance,
         };
-        source.schema = source.inferred()?;
+        source.schema = match input.columns() {
+            Some(columns) => columns.as_ref().clone(),
+            None => source.inferred()?,
+        };
         Ok(source)
     }
 

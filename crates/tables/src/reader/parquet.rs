@@ -212,11 +212,24 @@ impl ParquetSource {
         self.take_groups(border(number)..end);
     }
 
-    fn take_groups(&mut self, groups: Range<usize>) {
+    /// Reads these alone.
+    pub fn take_groups(&mut self, groups: Range<usize>) {
         let rows = |group: &RowGroupMetaData| group.num_rows().max(0) as u64;
         self.rows_left =
             self.metadata.row_groups()[groups.clone()].iter().map(rows).fold(0, u64::saturating_add);
         self.groups = groups;
+    }
+
+    /// From the first byte of its first page to the last one of its last.
+    pub fn bytes_of(&self, group: usize) -> Result<Range<u64>> {
+        let chunks = self.metadata.row_group(group).columns().iter().map(|chunk| chunk.byte_range());
+        let mut all: Option<Range<u64>> = None;
+        for (start, bytes) in chunks {
+            let end = start.checked_add(bytes).filter(|&end| end <= self.file.bytes);
+            let end = end.ok_or_else(|| self.file.error("a column beyond the end of the file"))?;
+            all = Some(all.map_or(start..end, |all| all.start.min(start)..all.end.max(end)));
+        }
+        Ok(all.unwrap_or_default())
     }
 
     pub fn row_groups(&self) -> usize {

@@ -234,7 +234,9 @@ impl ColumnChunk {
 
     /// The bytes of the page header at `start`, and what they say.
     fn read_header(&self, start: u64) -> Result<(Bytes, PageHeader)> {
-        let available = self.file.bytes.saturating_sub(start).min(HEADER_BYTES_MAX as u64) as usize;
+        // Of a file of parts the next row group may be elsewhere.
+        let here = self.file.bytes.saturating_sub(start).min(self.file.pieces.bytes_from(start));
+        let available = here.min(HEADER_BYTES_MAX as u64) as usize;
         let mut length = HEADER_BYTES_FIRST.min(available);
         loop {
             let bytes = self.file.read_at(start, length)?;

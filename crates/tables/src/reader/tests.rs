@@ -20,6 +20,7 @@ use arrow::{
 use tempfile::TempDir;
 
 use super::*;
+use crate::{FilePart, PartBytes};
 
 const SMALL: u64 = 8 << 20;
 
@@ -429,4 +430,81 @@ fn inputs_and_tables_can_move_to_other_threads() {
     is_send::<crate::Bytes>();
     is_send::<crate::LineBlocks>();
     is_send::<crate::TableWriter>();
+}
+
+#[test]
+fn of_a_file_of_parts_what_is_here_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = inshore_store::Store::open(folder.path().join("store")).unwrap();
+    let job = store.job(Budget::new(SMALL, 1), inshore_store::Cancel::default()).unwrap();
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(1_000)).build();
+    let bytes = parquet(&edges(5_000), properties);
+    let (_folder, whole) = file("edges.parquet", &bytes);
+    let groups = row_groups(&whole, job.budget()).unwrap();
+    assert_eq!(groups.len(), 5);
+    let part = |range: Range<u64>| FilePart {
+        at: range.start,
+        bytes: PartBytes::Memory(bytes[range.start as usize..range.end as usize].into()),
+    };
+    let footer = groups[4].end..bytes.len() as u64;
+    // The second and third group, and the last one in two parts.
+    let middle = (groups[4].start + groups[4].end) / 2;
+    let parts = [groups[1].start..groups[2].end, groups[4].start..middle, middle..groups[4].end, footer];
+    let input = Input::of_parts(&job, "far", "parquet", bytes.len() as u64, parts.map(part).to_vec());
+    let here: Vec<bool> = groups.iter().map(|group| input.holds(group)).collect();
+    assert_eq!(here, [false, true, true, false, false]);
+    assert_eq!(TableReader::describe(&input, &[], job.budget()).unwrap().rows, Some(5_000));
+    let columns = ["src".to_string(), "name".to_string()];
+    let open =
+        |input: &Input| TableReader::open_stored(input, Some(&columns), &[], 400, job.budget(), (0, 1));
+    let (mut far, mut near) = (open(&input).unwrap(), open(&whole).unwrap());
+    assert!(far.next_batch().unwrap().is_none(), "nothing before it is named");
+    for group in [2, 1, 4] {
+        far.read_row_groups(group..group + 1).unwrap();
+        near.read_row_groups(group..group + 1).unwrap();
+        while let Some(batch) = near.next_batch().unwrap() {
+            assert_eq!(far.next_batch().unwrap().unwrap(), batch);
+        }
+        assert!(far.next_batch().unwrap().is_none());
+    }
+    let missing = far.read_row_groups(0..1).and_then(|()| far.next_batch()).unwrap_err().to_string();
+    assert!(missing.contains("far") && missing.contains("not here"), "{missing}");
+}
+
+#[test]
+fn texts_of_parts_have_the_columns_that_they_are_known_to_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = inshore_store::Store::open(folder.path().join("store")).unwrap();
+    let job = store.job(Budget::new(SMALL, 1), inshore_store::Cancel::default()).unwrap();
+    let input = |ending: &str, parts: [(u64, &str); 2], columns: [(&str, DataType); 2]| {
+        let part =
+            |(at, text): (u64, &str)| FilePart { at, bytes: PartBytes::Memory(text.as_bytes().into()) };
+        let fields = columns.map(|(name, kind)| Field::new(name, kind, true)).to_vec();
+        let input = Input::of_parts(&job, "far", ending, 1_000, parts.map(part).to_vec());
+        input.with_columns(Arc::new(Schema::new(fields)))
+    };
+    let read = |input: &Input| {
+        let mut reader = TableReader::open_stored(input, None, &[], 100, job.budget(), (0, 1))?;
+        reader.next_batch()
+    };
+    // Every value of this part looks like a whole number.
+    let csv =
+        input("csv", [(500, "7,8\n9,\n"), (0, "a,b\n")], [("a", DataType::Float64), ("b", DataType::Utf8)]);
+    let batch = read(&csv).unwrap().unwrap();
+    assert_eq!(batch.column(0).as_primitive::<Float64Type>().values(), &[7.0, 9.0]);
+    assert_eq!((batch.column(1).as_string::<i32>().value(0), batch.column(1).null_count()), ("8", 1));
+    let other = input("csv", [(0, "a,c\n"), (4, "1,2\n")], [("a", DataType::Int64), ("b", DataType::Int64)]);
+    let refused = read(&other).unwrap_err().to_string();
+    assert!(refused.contains("expected the columns a, b, got a, c"), "{refused}");
+    let bad = input("csv", [(0, "a,b\n"), (9, "1,x\n")], [("a", DataType::Int64), ("b", DataType::Int64)]);
+    assert!(read(&bad).unwrap_err().to_string().contains("as in the first rows"));
+    let json = input(
+        "jsonl",
+        [(9, "{\"b\":3}\n"), (0, "{\"b\":4}\n")],
+        [("a", DataType::Utf8), ("b", DataType::Int64)],
+    );
+    let batch = read(&json).unwrap().unwrap();
+    assert_eq!((batch.num_rows(), batch.column(0).null_count()), (2, 2));
+    let values = batch.column(1).as_primitive::<arrow::datatypes::Int64Type>().values().to_vec();
+    assert_eq!(values, [4, 3]);
 }
