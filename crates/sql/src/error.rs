@@ -21,6 +21,12 @@ pub enum Error {
     /// An operator that cannot go on elsewhere needs more memory than there is.
     #[error("the query needs more memory than it was given: {0} (a larger --memory helps)")]
     Memory(String),
+    /// What computes elsewhere was lost after some of its rows were taken: the query can be run again.
+    #[error("{0}")]
+    Interrupted(String),
+    /// What computes elsewhere cannot.
+    #[error("{0}")]
+    Elsewhere(String),
     /// The library failed in a way that is not the query's fault.
     #[error("the query failed: {0}")]
     Internal(String),
@@ -101,6 +107,8 @@ fn from_shared(error: &DataFusionError) -> Error {
     match source.downcast_ref::<Error>() {
         Some(Error::Store(error)) if error.is_cancelled() => Error::Store(inshore_store::Error::Cancelled),
         Some(Error::Memory(what)) => Error::Memory(what.clone()),
+        Some(Error::Interrupted(what)) => Error::Interrupted(what.clone()),
+        Some(Error::Elsewhere(what)) => Error::Elsewhere(what.clone()),
         Some(error @ (Error::Table(_) | Error::Query(_))) => Error::Query(error.to_string()),
         _ => Error::Internal(source.to_string()),
     }

@@ -31,6 +31,8 @@ pub(crate) struct Files {
     rows: Option<u64>,
     /// Whether the files have row groups, so that many threads can read one.
     has_groups: bool,
+    /// Whether plans know of rows alone, as they do of tables that are elsewhere: then both sides make the same plan.
+    pub tells_rows_alone: bool,
 }
 
 /// Rows of a batch, read, made or handed on.
@@ -45,6 +47,7 @@ impl Files {
             as_text: as_text.to_vec(),
             rows: Some(0),
             has_groups: true,
+            tells_rows_alone: false,
         };
         let mut first: Option<SchemaRef> = None;
         for input in &files.inputs {
@@ -84,12 +87,8 @@ impl Files {
     fn statistics(&self, columns: &[String]) -> crate::Result<Statistics> {
         let schema =
             self.schema.project(&self.places(columns)).map_err(|error| Error::Query(error.to_string()))?;
-        let mut statistics = Statistics::new_unknown(&schema);
-        let Some(rows) = self.rows else { return Ok(statistics) };
-        statistics.num_rows = Precision::Exact(rows as usize);
-        let width: usize = schema.fields().iter().map(|field| width(field)).sum();
-        statistics.total_byte_size = Precision::Inexact(rows as usize * width);
-        if columns.is_empty() {
+        let mut statistics = row_statistics(&schema, self.rows);
+        if columns.is_empty() || self.rows.is_none() || self.tells_rows_alone {
             return Ok(statistics);
         }
         let mut known: Vec<Known> = Vec::new();
@@ -105,9 +104,45 @@ impl Files {
         Ok(statistics)
     }
 
+    /// Rows of all files, where they say so.
+    pub fn rows(&self) -> Option<u64> {
+        self.rows
+    }
+
+    /// The same, to be read once more.
+    pub fn again(&self) -> Files {
+        Files {
+            inputs: self.inputs.clone(),
+            job: self.job.clone(),
+            schema: self.schema.clone(),
+            as_text: self.as_text.clone(),
+            ..*self
+        }
+    }
+
     fn places(&self, columns: &[String]) -> Vec<usize> {
         columns.iter().filter_map(|name| self.schema.index_of(name).ok()).collect()
     }
+}
+
+/// Refuses columns whose values are made of others.
+pub(crate) fn check_flat(schema: &Schema, chosen: &[usize], file: &str) -> crate::Result<()> {
+    let mut chosen = chosen.iter().map(|&index| schema.field(index));
+    chosen.find(|field| field.data_type().is_nested()).map_or(Ok(()), |field| {
+        let name = field.name();
+        Err(Error::Query(format!("{file}: column '{name}' holds objects or arrays, which are not read")))
+    })
+}
+
+/// What the number of rows alone tells.
+pub(crate) fn row_statistics(schema: &Schema, rows: Option<u64>) -> Statistics {
+    let mut statistics = Statistics::new_unknown(schema);
+    if let Some(rows) = rows {
+        statistics.num_rows = Precision::Exact(rows as usize);
+        let width: usize = schema.fields().iter().map(|field| width(field)).sum();
+        statistics.total_byte_size = Precision::Inexact((rows as usize).saturating_mul(width));
+    }
+    statistics
 }
 
 /// About how many bytes a value takes in memory.
@@ -200,13 +235,7 @@ impl TableProvider for Files {
         let chosen = projection.unwrap_or(&all);
         let columns: Vec<String> =
             chosen.iter().map(|&index| self.schema.field(index).name().clone()).collect();
-        if let Some(field) =
-            chosen.iter().map(|&index| self.schema.field(index)).find(|field| field.data_type().is_nested())
-        {
-            let (file, name) = (self.inputs[0].name(), field.name());
-            let text = format!("{file}: column '{name}' holds objects or arrays, which are not read");
-            return Err(Error::Query(text).into());
-        }
+        check_flat(&self.schema, chosen, self.inputs[0].name())?;
         let predicate = match conjunction(filters.to_vec()) {
             Some(filter) => {
                 let schema = DFSchema::try_from(self.schema.as_ref().clone())?;
@@ -217,15 +246,8 @@ impl TableProvider for Files {
         let statistics = self.statistics(&columns).map_err(DataFusionError::from)?;
         let threads = state.config().target_partitions();
         let partitions = if self.has_groups { threads } else { threads.min(self.inputs.len()) };
-        let files = Files {
-            inputs: self.inputs.clone(),
-            job: self.job.clone(),
-            schema: self.schema.clone(),
-            as_text: self.as_text.clone(),
-            ..*self
-        };
         Ok(Arc::new(Scan::new(
-            files,
+            self.again(),
             self.schema.project(chosen)?,
             columns,
             predicate,

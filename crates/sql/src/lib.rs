@@ -5,6 +5,7 @@
 //!
 //! - [`Tables`]: what names in a query mean: files by their paths, and names that were given.
 //! - [`Query`]: a query that runs; an iterator of record batches.
+//! - [`Elsewhere`]: tables on other machines, where [fragments](Fragment) of a query run ([`run_fragment`]).
 //! - [`Ran`]: what an operator did: how it grouped, sorted or joined, and what it wrote to flash.
 //!
 //! ```text
@@ -39,6 +40,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod elsewhere;
 mod error;
 mod files;
 mod functions;
@@ -56,7 +58,8 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+pub use elsewhere::{Elsewhere, Fragment, FragmentRows, Known};
 pub use error::{Error, Result};
 pub use operator::Ran;
-pub use query::{Query, Report, smallest_memory_bytes};
+pub use query::{Query, Report, run_fragment, smallest_memory_bytes};
 pub use tables::Tables;

@@ -1,26 +1,36 @@
 //! A query from its text to its rows.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+    thread,
+    time::Duration,
+};
 
 use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
 use datafusion::{
+    catalog::TableProvider,
     common::TableReference,
     execution::{
         SendableRecordBatchStream, SessionStateBuilder,
         disk_manager::{DiskManagerBuilder, DiskManagerMode},
         runtime_env::RuntimeEnvBuilder,
     },
+    logical_expr::LogicalPlan,
+    physical_optimizer::PhysicalOptimizerRule,
     physical_plan::{ExecutionPlan, execute_stream},
     prelude::{SQLOptions, SessionConfig, SessionContext},
     sql::{parser::Statement, sqlparser::ast::Statement as Asked},
 };
 use futures::StreamExt;
 use inshore_store::{Budget, Job, release_code};
+use inshore_tables::Input;
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use crate::{
-    Error, Result, Tables,
+    Error, Fragment, Result, Tables,
+    elsewhere::{CutOut, Near, Planning},
     files::BATCH_ROWS,
     functions::functions,
     memory::Memory,
@@ -32,6 +42,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Stacks are used up by plans that are deep, of which the library makes many on its way.
 const STACK_BYTES: usize = 8 << 20;
+/// The same where somebody else's query is planned. Only what is used is memory.
+const FRAGMENT_STACK_BYTES: usize = 256 << 20;
 
 /// The smallest budget that a query works in.
 pub fn smallest_memory_bytes() -> u64 {
@@ -53,13 +65,19 @@ pub struct Query {
     text: String,
     tables: Tables,
     limits: Limits,
-    running: Running,
+    /// None between two runs, and after one could not be begun again.
+    running: Option<Running>,
     schema: SchemaRef,
     rows: u64,
     ended: bool,
     /// Whether small sides of joins are given to all threads as they are.
     is_bold: bool,
+    /// How often it was begun again since something elsewhere was lost.
+    restarts: usize,
 }
+
+/// How often a query is begun again since something elsewhere was lost.
+const RESTARTS_MAX: usize = 3;
 
 struct Running {
     // The stream ends before what it runs on.
@@ -84,7 +102,19 @@ impl Query {
         let running = Running::start(job, text, &tables, limits, true)?;
         let schema = running.stream.schema();
         let (job, text) = (job.clone(), text.to_string());
-        Ok(Query { job, text, tables, limits, running, schema, rows: 0, ended: false, is_bold: true })
+        let running = Some(running);
+        Ok(Query {
+            job,
+            text,
+            tables,
+            limits,
+            running,
+            schema,
+            rows: 0,
+            ended: false,
+            is_bold: true,
+            restarts: 0,
+        })
     }
 
     /// The columns of the result.
@@ -102,14 +132,25 @@ impl Query {
             return Ok(None);
         }
         loop {
-            let batch = self.running.next(&self.job);
+            let Some(running) = &mut self.running else { return Ok(None) };
+            let batch = running.next(&self.job);
             // A side of a join that was thought to be small was not. It is done again without such thoughts.
             if let Err(Error::Memory(_)) = &batch
                 && self.is_bold
                 && self.rows == 0
             {
                 self.is_bold = false;
-                self.running = Running::start(&self.job, &self.text, &self.tables, self.limits, false)?;
+                self.begin_again()?;
+                continue;
+            }
+            // Nothing was given out yet, so nothing can come twice.
+            if let Err(Error::Interrupted(why)) = &batch
+                && self.rows == 0
+                && self.restarts < RESTARTS_MAX
+            {
+                self.restarts += 1;
+                tracing::warn!(why, "a query is begun again");
+                self.begin_again()?;
                 continue;
             }
             self.ended = !matches!(batch, Ok(Some(_)));
@@ -122,9 +163,18 @@ impl Query {
         }
     }
 
+    /// Runs it from the start, once nothing of the run before it holds memory.
+    fn begin_again(&mut self) -> Result<()> {
+        self.running = None;
+        let running = Running::start(&self.job, &self.text, &self.tables, self.limits, self.is_bold)?;
+        self.running = Some(running);
+        Ok(())
+    }
+
     /// What was done so far.
     pub fn report(&self) -> Report {
-        Report { rows: self.rows, operators: self.running.shared.ran() }
+        let operators = self.running.as_ref().map(|running| running.shared.ran()).unwrap_or_default();
+        Report { rows: self.rows, operators }
     }
 }
 
@@ -147,6 +197,15 @@ fn check_budget(budget: &Budget) -> Result<()> {
 
 impl Running {
     fn start(job: &Job, text: &str, tables: &Tables, limits: Limits, is_bold: bool) -> Result<Running> {
+        Running::of(job, limits, async |shared: &Shared| plan(job, text, tables, shared, is_bold).await)
+    }
+
+    /// Runs what `plan` plans.
+    fn of(
+        job: &Job,
+        limits: Limits,
+        plan: impl AsyncFnOnce(&Shared) -> Result<SendableRecordBatchStream>,
+    ) -> Result<Running> {
         let threads = job.budget().threads();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
@@ -157,7 +216,7 @@ impl Running {
             .map_err(|error| Error::Internal(format!("cannot start threads: {error}")))?;
         let memory = Arc::new(Memory::new(job.budget())?);
         let shared = Shared::new(job, memory.clone(), limits);
-        let stream = runtime.block_on(plan(job, text, tables, &shared, is_bold))?;
+        let stream = runtime.block_on(plan(&shared))?;
         Ok(Running { stream, shared, runtime })
     }
 
@@ -182,18 +241,62 @@ async fn plan(
     shared: &Shared,
     is_bold: bool,
 ) -> Result<SendableRecordBatchStream> {
-    let context = context(job, shared, is_bold)?;
+    let (threads, memory_bytes) = (job.budget().threads(), job.budget().memory_bytes());
+    // In one part nothing would be grouped by halves.
+    let partitions = if tables.elsewhere().is_some() { threads.max(2) } else { threads };
+    let planning = Planning { partitions, memory_bytes, is_bold };
+    let near = tables.elsewhere().map(|elsewhere| {
+        Arc::new(Near {
+            job: job.clone(),
+            elsewhere: elsewhere.clone(),
+            sql: text.to_string(),
+            planning,
+            tables: OnceLock::new(),
+            answers: OnceLock::new(),
+        })
+    });
+    let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> = Vec::new();
+    rules.extend(near.clone().map(|near| Arc::new(CutOut(near)) as _));
+    rules.push(Arc::new(Replace(shared.clone())));
+    let context = context(job, shared, planning, rules)?;
+    let mut all_known = BTreeMap::new();
+    let find = |name: &str| {
+        // generate_series and others like it are called, not found.
+        if !tables.has(name) && context.state().table_functions().contains_key(name) {
+            return Ok(None);
+        }
+        let (table, known) = tables.find(job, name, &planning)?;
+        all_known.extend(known.map(|known| (name.to_string(), known)));
+        Ok(Some(table))
+    };
+    let plan = logical_plan(&context, text, find).await?;
+    if let Some(near) = near {
+        near.tables.set(all_known).expect("set once");
+    }
+    let frame = context.execute_logical_plan(plan).await?;
+    let context = Arc::new(frame.task_ctx());
+    let plan = frame.create_physical_plan().await?;
+    job.start_phase("query", "bytes", bytes_read(&plan));
+    // Planning runs through most of a large library, and what follows through little of it.
+    release_code();
+    Ok(execute_stream(plan, context)?)
+}
+
+/// Parses a query and finds its tables.
+async fn logical_plan(
+    context: &SessionContext,
+    text: &str,
+    mut find: impl FnMut(&str) -> Result<Option<Arc<dyn TableProvider>>>,
+) -> Result<LogicalPlan> {
     let state = context.state();
     let dialect = state.config().options().sql_parser.dialect;
     let statement = state.sql_to_statement(text, &dialect)?;
     check_asks(&statement)?;
     for reference in state.resolve_table_references(&statement)? {
-        // generate_series and others like it are called, not found.
-        let is_function = |table: &str| !tables.has(table) && state.table_functions().contains_key(table);
         if let TableReference::Bare { table } = &reference
-            && !is_function(table)
+            && let Some(table) = find(table)?
         {
-            context.register_table(reference.clone(), tables.find(job, table)?)?;
+            context.register_table(reference.clone(), table)?;
         }
     }
     let plan = context.state().statement_to_plan(statement).await?;
@@ -205,13 +308,59 @@ async fn plan(
             error.strip_backtrace()
         ))
     })?;
-    let frame = context.execute_logical_plan(plan).await?;
-    let context = Arc::new(frame.task_ctx());
-    let plan = frame.create_physical_plan().await?;
-    job.start_phase("query", "bytes", bytes_read(&plan));
-    // Planning runs through most of a large library, and what follows through little of it.
-    release_code();
-    Ok(execute_stream(plan, context)?)
+    Ok(plan)
+}
+
+/// Runs a [`Fragment`] of somebody's query over files that are here, which have the columns of its table, and gives its rows
+/// to `each`.
+///
+/// # Errors
+/// As [`Query::start`] and [`Query::next_batch`]; [`Error::Query`] too where the plan that is made here is another one; what
+/// `each` gives.
+pub fn run_fragment(
+    job: &Job,
+    fragment: &Fragment,
+    inputs: Vec<Input>,
+    each: impl FnMut(RecordBatch) -> Result<()> + Send,
+) -> Result<Report> {
+    check_budget(job.budget())?;
+    fragment.check()?;
+    // A query of many terms is a deep tree, and is taken down as deep.
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().name("fragment".to_string()).stack_size(FRAGMENT_STACK_BYTES);
+        let running = builder.spawn_scoped(scope, || run_fragment_here(job, fragment, inputs, each));
+        let running = running.map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
+        running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn run_fragment_here(
+    job: &Job,
+    fragment: &Fragment,
+    inputs: Vec<Input>,
+    mut each: impl FnMut(RecordBatch) -> Result<()>,
+) -> Result<Report> {
+    let mut running = Running::of(job, Limits::default(), async |shared: &Shared| {
+        let context = context(job, shared, fragment.planning(), Vec::new())?;
+        let find =
+            |name: &str| Ok(fragment.table_of(name).map(|table| Arc::new(table) as Arc<dyn TableProvider>));
+        let plan = logical_plan(&context, fragment.sql(), find).await?;
+        let frame = context.execute_logical_plan(plan).await?;
+        let task = Arc::new(frame.task_ctx());
+        let plan = frame.create_physical_plan().await?;
+        let plan = fragment.of_plan(job, plan, inputs)?;
+        let options = context.state().config().options().clone();
+        let plan = Replace(shared.clone()).optimize(plan, &options)?;
+        job.start_phase("query", "bytes", bytes_read(&plan));
+        release_code();
+        Ok(execute_stream(plan, task)?)
+    })?;
+    let mut rows = 0;
+    while let Some(batch) = running.next(job)? {
+        rows += batch.num_rows() as u64;
+        each(batch)?;
+    }
+    Ok(Report { rows, operators: running.shared.ran() })
 }
 
 /// Refuses what changes something.
@@ -235,7 +384,12 @@ fn bytes_read(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     below + plan.downcast_ref::<Scan>().map_or(0, Scan::bytes)
 }
 
-fn context(job: &Job, shared: &Shared, is_bold: bool) -> Result<SessionContext> {
+fn context(
+    job: &Job,
+    shared: &Shared,
+    planning: Planning,
+    rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>>,
+) -> Result<SessionContext> {
     let scratch = job.scratch_path("sql");
     std::fs::create_dir_all(&scratch)
         .map_err(|error| Error::Internal(format!("{}: cannot make it: {error}", scratch.display())))?;
@@ -245,13 +399,13 @@ fn context(job: &Job, shared: &Shared, is_bold: bool) -> Result<SessionContext> 
         .with_disk_manager_builder(disk)
         .build_arc()?;
     let mut config = SessionConfig::new()
-        .with_target_partitions(job.budget().threads())
+        .with_target_partitions(planning.partitions)
         .with_batch_size(BATCH_ROWS)
         .with_information_schema(true);
     let options = config.options_mut();
     // Rows that are given to all threads at once must be few, since no sort takes over there.
-    let (bytes, rows) = match is_bold {
-        true => ((job.budget().memory_bytes() / 64) as usize, 200_000),
+    let (bytes, rows) = match planning.is_bold {
+        true => ((planning.memory_bytes / 64) as usize, 200_000),
         false => (0, 0),
     };
     options.optimizer.hash_join_single_partition_threshold = bytes;
@@ -259,12 +413,12 @@ fn context(job: &Job, shared: &Shared, is_bold: bool) -> Result<SessionContext> 
     options.optimizer.enable_dynamic_filter_pushdown = false;
     // One stream of a merge may hold so much without asking.
     options.execution.sort_spill_reservation_bytes = (job.budget().memory_bytes() / 64) as usize;
-    let state = SessionStateBuilder::new_with_default_features()
-        .with_config(config)
-        .with_runtime_env(runtime)
-        .with_physical_optimizer_rule(Arc::new(Replace(shared.clone())))
-        .build();
-    let context = SessionContext::new_with_state(state);
+    let mut state =
+        SessionStateBuilder::new_with_default_features().with_config(config).with_runtime_env(runtime);
+    for rule in rules {
+        state = state.with_physical_optimizer_rule(rule);
+    }
+    let context = SessionContext::new_with_state(state.build());
     functions().into_iter().for_each(|function| context.register_udaf(function));
     Ok(context)
 }

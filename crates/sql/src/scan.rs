@@ -272,8 +272,16 @@ impl Reading {
         let chosen = self.chosen(&reader, groups)?;
         self.open = Some((file, reader));
         let share = bytes / groups.max(1) as u64;
-        let unit = |group: usize| Unit { file, groups: Some(group..group + 1), bytes: share };
-        Ok((0..groups).rev().filter(|&group| chosen.value(group)).map(unit).collect())
+        let (_, reader) = self.open.as_ref().expect("set above");
+        let mut units = Vec::new();
+        for group in (0..groups).rev().filter(|&group| chosen.value(group)) {
+            // Of a file of which only parts are here, others have the rest.
+            let place = reader.row_group_bytes(group).map_err(Error::from)?;
+            if place.is_none_or(|place| input.holds(&place)) {
+                units.push(Unit { file, groups: Some(group..group + 1), bytes: share });
+            }
+        }
+        Ok(units)
     }
 
     /// Which row groups can hold rows for which the predicate is true.

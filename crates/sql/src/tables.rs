@@ -5,6 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
 };
 
 use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
@@ -12,7 +13,11 @@ use datafusion::{catalog::TableProvider, datasource::MemTable};
 use inshore_store::Job;
 use inshore_tables::Input;
 
-use crate::{Error, Result, files::Files};
+use crate::{
+    Elsewhere, Error, Result,
+    elsewhere::{AbsentTable, Known, Planning},
+    files::Files,
+};
 
 /// The tables of a query: a name that was given, or a path in quotes.
 ///
@@ -22,6 +27,7 @@ use crate::{Error, Result, files::Files};
 pub struct Tables {
     named: HashMap<String, Named>,
     as_text: Vec<String>,
+    elsewhere: Option<Arc<dyn Elsewhere>>,
 }
 
 #[derive(Clone, Debug)]
@@ -49,6 +55,17 @@ impl Tables {
         self
     }
 
+    /// The same, and tables that are on other machines, to which names lead that it knows.
+    pub fn with_elsewhere(mut self, elsewhere: Arc<dyn Elsewhere>) -> Tables {
+        self.elsewhere = Some(elsewhere);
+        self
+    }
+
+    /// Where tables are that are not here.
+    pub(crate) fn elsewhere(&self) -> Option<&Arc<dyn Elsewhere>> {
+        self.elsewhere.as_ref()
+    }
+
     /// The same, and every table in a folder by its name without the ending.
     ///
     /// # Errors
@@ -72,17 +89,50 @@ impl Tables {
         self.named.contains_key(name)
     }
 
-    /// What the query calls `name`.
-    pub(crate) fn find(&self, job: &Job, name: &str) -> Result<Arc<dyn TableProvider>> {
-        let files = |paths: &[PathBuf]| -> Result<Arc<dyn TableProvider>> {
+    /// What the query calls `name`, and what is known of it where other machines make plans of it too.
+    pub(crate) fn find(
+        &self,
+        job: &Job,
+        name: &str,
+        planning: &Planning,
+    ) -> Result<(Arc<dyn TableProvider>, Option<Known>)> {
+        if let Some(elsewhere) = &self.elsewhere {
+            let path = match self.named.get(name) {
+                Some(Named::Files(paths)) if paths.len() == 1 => paths[0].to_str().unwrap_or(name),
+                _ => name,
+            };
+            // Whoever asks nodes waits, which threads of the query must not.
+            let described = thread::scope(|scope| {
+                let asking = scope.spawn(|| elsewhere.describe(job, path, &self.as_text));
+                asking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            if let Some(known) = described? {
+                // Fragments tell the nodes' side which table they are about.
+                let table = AbsentTable::new(name, known.clone(), planning.partitions);
+                return Ok((Arc::new(table), Some(known)));
+            }
+            let (table, rows) = self.find_here(job, name)?;
+            let known = Known { schema: table.schema(), rows, path: String::new() };
+            return Ok((table, Some(known)));
+        }
+        Ok((self.find_here(job, name)?.0, None))
+    }
+
+    /// A table that is here, and its rows where it says so.
+    fn find_here(&self, job: &Job, name: &str) -> Result<(Arc<dyn TableProvider>, Option<u64>)> {
+        let files = |paths: &[PathBuf]| -> Result<(Arc<dyn TableProvider>, Option<u64>)> {
             let inputs = paths.iter().map(|path| inputs(job, path)).collect::<Result<Vec<_>>>()?.concat();
-            Ok(Arc::new(Files::open(job, inputs, &self.as_text)?))
+            let mut files = Files::open(job, inputs, &self.as_text)?;
+            files.tells_rows_alone = self.elsewhere.is_some();
+            let rows = files.rows();
+            Ok((Arc::new(files), rows))
         };
         match self.named.get(name) {
             Some(Named::Files(paths)) => files(paths),
             Some(Named::Batches(schema, batches)) => {
                 let table = MemTable::try_new(schema.clone(), vec![batches.clone()]).map_err(Error::from)?;
-                Ok(Arc::new(table))
+                let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
+                Ok((Arc::new(table), Some(rows)))
             }
             None if name.contains(['/', '.', '*', ':']) || Path::new(name).exists() => {
                 files(&[PathBuf::from(name)])

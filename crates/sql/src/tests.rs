@@ -1,10 +1,19 @@
 //! Queries held against the library alone, which keeps everything in memory: in memory here too, with tables of a few bytes,
 //! and with runs of a few rows.
 
-use std::sync::Arc;
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use arrow::{
     array::{ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, StringArray},
+    datatypes::{DataType, Field, Schema},
     record_batch::RecordBatch,
     util::display::{ArrayFormatter, FormatOptions},
 };
@@ -13,9 +22,14 @@ use datafusion::{
     prelude::{SessionConfig, SessionContext},
 };
 use inshore_store::{Budget, Cancel, Job, Store};
+use inshore_tables::{Input, TableWriter};
 use proptest::prelude::*;
+use serde_json::json;
 
-use crate::{Error, Query, Ran, Tables, operator::Limits};
+use crate::{
+    Elsewhere, Error, Fragment, FragmentRows, Known, Query, Ran, Tables, files::Files, operator::Limits,
+    run_fragment,
+};
 
 fn job(threads: usize) -> (tempfile::TempDir, Job) {
     let folder = tempfile::tempdir().unwrap();
@@ -465,4 +479,186 @@ fn what_is_no_question_is_refused() {
     assert!(error.contains("there is no table called missing (there are t, u)"), "{error}");
     let error = found("SELECT FROM WHERE", &tables, 1, Limits::default()).unwrap_err().to_string();
     assert!(error.contains("FROM") || error.contains("WHERE"), "{error}");
+}
+
+/// Tables of files on machines that are pretended, one after the other.
+#[derive(Debug)]
+struct Pretended {
+    /// For each table the files of each machine.
+    tables: Vec<(&'static str, Vec<Vec<Input>>)>,
+    /// So many fragments are lost in their middle.
+    losses: AtomicUsize,
+    fragments: AtomicUsize,
+}
+
+impl Pretended {
+    fn machines(&self, name: &str) -> Option<&Vec<Vec<Input>>> {
+        self.tables.iter().find(|(known, _)| *known == name).map(|(_, machines)| machines)
+    }
+}
+
+impl Elsewhere for Pretended {
+    fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> crate::Result<Option<Known>> {
+        let Some(machines) = self.machines(name) else { return Ok(None) };
+        let files = Files::open(job, machines.concat(), as_text)?;
+        Ok(Some(Known { schema: files.schema.clone(), rows: files.rows(), path: name.to_string() }))
+    }
+
+    fn answer_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn run(&self, _: &Job, fragment: Fragment) -> crate::Result<Box<dyn FragmentRows>> {
+        self.fragments.fetch_add(1, Ordering::Relaxed);
+        // As it travels.
+        let text = serde_json::to_string(&fragment).unwrap();
+        let fragment: Fragment = serde_json::from_str(&text).unwrap();
+        let mut batches = Vec::new();
+        for (number, inputs) in self.machines(fragment.path()).unwrap().iter().enumerate() {
+            let (_folder, job) = job(1 + number % 3);
+            run_fragment(&job, &fragment, inputs.clone(), |batch| {
+                batches.push(batch);
+                Ok(())
+            })?;
+            assert_eq!(job.budget().reserved_bytes(), 0);
+        }
+        let lost = self.losses.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if lost.is_ok() {
+            batches.truncate(1);
+        }
+        Ok(Box::new(PretendedRows { batches: batches.into(), is_lost: lost.is_ok() }))
+    }
+}
+
+struct PretendedRows {
+    batches: VecDeque<RecordBatch>,
+    is_lost: bool,
+}
+
+impl FragmentRows for PretendedRows {
+    fn next_within(&mut self, _: Duration) -> crate::Result<Option<Option<RecordBatch>>> {
+        match self.batches.pop_front() {
+            None if self.is_lost => Err(Error::Interrupted("a machine was lost".to_string())),
+            batch => Ok(Some(batch)),
+        }
+    }
+}
+
+/// Some rows as files of so many machines, of which one may have none.
+fn spread(folder: &Path, name: &str, batch: &RecordBatch, machines: usize, ending: &str) -> Vec<Vec<Input>> {
+    let budget = Budget::new(64 << 20, 1);
+    let each = batch.num_rows().div_ceil(2 * machines).max(1);
+    let mut spread = vec![Vec::new(); machines];
+    for (number, start) in (0..batch.num_rows()).step_by(each).enumerate() {
+        let path = folder.join(format!("{name}-{number}.{ending}"));
+        let mut writer = TableWriter::create(&path, batch.schema(), &budget).unwrap();
+        writer.write(&batch.slice(start, each.min(batch.num_rows() - start))).unwrap();
+        writer.finish().unwrap();
+        spread[number % machines].push(Input::new(path));
+    }
+    spread.into_iter().filter(|files| !files.is_empty()).collect()
+}
+
+#[test]
+fn queries_about_tables_elsewhere_give_what_they_give_here() {
+    let rows = 3_000i64;
+    let town = StringArray::from_iter(
+        (0..rows).map(|row| (row % 11 != 3).then(|| ["Ulm", "Kiel", "Jena"][row as usize % 3])),
+    );
+    let amount = Int64Array::from_iter_values((0..rows).map(|row| row * 37 % 501));
+    let price = Decimal128Array::from_iter_values((0..rows).map(|row| i128::from(row * 13 % 997)));
+    let price = price.with_precision_and_scale(12, 2).unwrap();
+    let columns: [(&str, ArrayRef, bool); 3] = [
+        ("town", Arc::new(town), true),
+        ("amount", Arc::new(amount), false),
+        ("price", Arc::new(price), false),
+    ];
+    let sales = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+    let names = StringArray::from(vec!["Ulm", "Kiel", "Jena", "Bonn"]);
+    let people = Int64Array::from(vec![126, 247, 111, 330]);
+    let columns: [(&str, ArrayRef); 2] = [("name", Arc::new(names)), ("people", Arc::new(people))];
+    let towns = RecordBatch::try_from_iter(columns).unwrap();
+    let tables = [("sales", vec![sales.clone()]), ("towns", vec![towns.clone()])];
+    let queries = [
+        "SELECT town, count(*), sum(amount), avg(price), avg(amount), min(price), max(amount), count(DISTINCT amount) FROM sales GROUP BY town ORDER BY town",
+        "SELECT count(*), sum(price), stddev(amount) > 1, median(amount) FROM sales WHERE price > 3.5",
+        "SELECT count(*) FROM sales",
+        "SELECT amount % 7 AS a, town, sum(price) FROM sales WHERE amount > 20 GROUP BY ROLLUP(amount % 7, town) ORDER BY 1, 2, 3",
+        "SELECT DISTINCT amount FROM sales ORDER BY amount LIMIT 9",
+        "SELECT amount, price FROM sales WHERE town = 'Ulm' ORDER BY price DESC, amount LIMIT 5",
+        "SELECT name, sum(amount) FROM sales JOIN towns ON name = town WHERE people > 111 GROUP BY name ORDER BY name",
+        "SELECT name FROM towns WHERE NOT EXISTS (SELECT 1 FROM sales WHERE town = name) ORDER BY name",
+        "SELECT town, amount FROM sales WHERE amount > (SELECT avg(people) FROM towns) ORDER BY amount, town LIMIT 4",
+        "SELECT sum(amount) FROM sales WHERE 1 = 0",
+        "SELECT town, sum(amount) OVER (PARTITION BY town ORDER BY amount, price) FROM sales WHERE amount < 4 ORDER BY 1, 2",
+        "EXPLAIN ANALYZE SELECT town, sum(amount) FROM sales GROUP BY town",
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for (machines, ending, threads) in [(1, "parquet", 1), (3, "parquet", 2), (4, "csv", 3)] {
+        let spread =
+            |name: &str, batch| spread(folder.path(), &format!("{name}-{machines}"), batch, machines, ending);
+        let pretended = Arc::new(Pretended {
+            tables: vec![("far/sales", spread("sales", &sales)), ("far/towns", spread("towns", &towns))],
+            losses: AtomicUsize::new(0),
+            fragments: AtomicUsize::new(0),
+        });
+        for query in queries.into_iter().filter(|query| ending != "csv" || !query.contains("price")) {
+            let near = query.starts_with("EXPLAIN");
+            let mut expected = if near { Vec::new() } else { expected(query, &tables).unwrap() };
+            for losses in [0, 2] {
+                pretended.losses.store(losses, Ordering::Relaxed);
+                let (_folder, job) = job(threads);
+                let all = Tables::default()
+                    .with_files("sales", &["far/sales".into()])
+                    .with_files("towns", &["far/towns".into()])
+                    .with_elsewhere(pretended.clone());
+                let mut answer = Query::start(&job, query, all).unwrap();
+                let mut batches = Vec::new();
+                while let Some(batch) = answer.next_batch().unwrap_or_else(|error| panic!("{query}: {error}"))
+                {
+                    batches.push(batch);
+                }
+                let mut found = lines(&batches);
+                if near {
+                    assert!(found.join(" ").contains("NearData: AggregateExec: mode=Partial"), "{found:?}");
+                    continue;
+                }
+                if !is_ordered(query) {
+                    found.sort();
+                    expected.sort();
+                }
+                assert_eq!(found, expected, "{query} on {machines} machines after {losses} losses");
+            }
+        }
+        assert!(pretended.fragments.load(Ordering::Relaxed) > 20);
+    }
+}
+
+#[test]
+fn a_fragment_of_another_plan_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let amounts: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+    let batch = RecordBatch::try_from_iter([("amount", amounts)]).unwrap();
+    let inputs = spread(folder.path(), "t", &batch, 1, "parquet").concat();
+    let known = |name: &str| {
+        let schema = Schema::new(vec![Field::new(name, DataType::Int64, true)]);
+        Known { schema: Arc::new(schema), rows: None, path: String::new() }
+    };
+    let fragment = |sql: &str, plan: &str, number: u64| -> Fragment {
+        let planning = json!({ "partitions": 2, "memory_bytes": 64 << 20, "is_bold": true });
+        let fragment = json!({ "table": "t", "sql": sql, "tables": { "t": known("amount") }, "planning": planning,
+            "number": number, "plan": plan });
+        serde_json::from_value(fragment).unwrap()
+    };
+    let (_folder, job) = job(1);
+    let refused = |fragment: Fragment| {
+        run_fragment(&job, &fragment, inputs.clone(), |_| Ok(())).unwrap_err().to_string()
+    };
+    let another = "another plan";
+    assert!(refused(fragment("SELECT sum(amount) FROM t", "AggregateExec", 0)).contains(another));
+    assert!(refused(fragment("SELECT sum(amount) FROM t", "", 7)).contains(another));
+    assert!(refused(fragment("DROP TABLE t", "", 0)).contains("only questions"));
+    assert!(refused(fragment("COPY t TO '/tmp/x'", "", 0)).contains("only questions"));
+    assert!(refused(fragment("nonsense", "", 0)).contains("Expected"));
+    assert!(refused(fragment("SELECT * FROM '/etc/passwd'", "", 0)).contains("not found"));
 }
