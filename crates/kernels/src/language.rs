@@ -21,14 +21,18 @@
 //! each. Here 2 functions of 64 Kbit, which give as few false positives (0.6 % at 5,000 n-grams) with half the look-ups.
 
 mod columns;
+#[cfg(feature = "nodes")]
+mod nodes;
 mod table;
 
-use std::{cmp::Reverse, collections::HashMap};
+use std::{cmp::Reverse, collections::HashMap, ops::Deref};
 
 use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run};
 use inshore_store::{Job, Reservation, Store};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "nodes")]
+pub use self::nodes::{LanguageOfText, identify_on_nodes};
 pub use self::{
     columns::identify_column,
     table::{LanguagePlace, LanguageSummary, LanguageTable},
@@ -422,12 +426,22 @@ pub fn identify(
     classifier: &Classifier,
     sources: impl Iterator<Item = Source> + Send,
     unit: Unit,
+    each: impl FnMut(Identified<'_>) -> Result<()> + Send,
+    failed: impl FnMut(Error) -> Result<()> + Send,
+) -> Result<()> {
+    run(job, &Identify { classifier, unit }, sources, telling(classifier, unit, each, failed))?;
+    Ok(())
+}
+
+/// What is done with what comes of blocks.
+fn telling<K: Kernel<Part = Part, Error = Error>>(
+    classifier: &Classifier,
+    unit: Unit,
     mut each: impl FnMut(Identified<'_>) -> Result<()> + Send,
     mut failed: impl FnMut(Error) -> Result<()> + Send,
-) -> Result<()> {
-    let kernel = Identify { classifier, unit };
+) -> impl FnMut(Event<'_, K>) -> Result<Next> + Send {
     let (mut whole, mut is_failed) = (classifier.no_scores(), false);
-    run(job, &kernel, sources, |event: Event<'_, Identify<'_>>| {
+    move |event: Event<'_, K>| {
         let name = event.name;
         match event.part {
             Some(Ok(Part::Whole(scores))) => whole.add(&scores),
@@ -449,22 +463,26 @@ pub fn identify(
             }
         }
         Ok(Next::Go)
-    })?;
-    Ok(())
+    }
 }
 
 /// The kernel that tells languages.
-struct Identify<'a> {
-    classifier: &'a Classifier,
+#[derive(Debug)]
+struct Identify<C> {
+    classifier: C,
     unit: Unit,
 }
 
-enum Part {
+/// What comes of a block.
+#[derive(Debug)]
+pub enum Part {
+    /// Scores of a part of the text.
     Whole(Scores),
+    /// Numbers of lines, and what they are.
     Lines(Vec<(u64, Option<Verdict>)>),
 }
 
-impl Kernel for Identify<'_> {
+impl<C: Deref<Target = Classifier> + Sync> Kernel for Identify<C> {
     type Error = Error;
     type Worker = Reader;
     type Part = Part;

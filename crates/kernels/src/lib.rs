@@ -27,11 +27,15 @@ pub use compress::{
     FileOptions, Format, PackSummary, compress, compress_file, decompress, decompress_file,
     smallest_pack_memory_bytes,
 };
+#[cfg(feature = "nodes")]
+pub use compress::{Pack, Packs, compress_on_nodes};
 pub use error::{Error, Result};
 pub use language::{
     Classifier, GRAM_BYTES, Identified, LANGUAGES_MAX, LanguagePlace, LanguageSummary, LanguageTable,
     Profiles, Reader, Scores, Unit, Verdict, identify, identify_column,
 };
+#[cfg(feature = "nodes")]
+pub use language::{LanguageOfText, identify_on_nodes};
 pub use search::{
     Found, FoundLine, PatternOptions, Search, SearchColumns, SearchItem, SearchSummary, SearchTable,
     SearchTableOptions, Wanted,

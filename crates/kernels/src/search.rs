@@ -509,3 +509,53 @@ fn back(text: &[u8], start: usize, end: usize, lines: usize) -> usize {
     }
     position
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From another machine anything may come.
+    #[test]
+    fn bytes_that_are_no_part_are_none_and_others_say_the_same_again() {
+        let line = |offset, bytes, spans| FoundLine { offset, number: 7, bytes, spans, is_match: spans > 0 };
+        let found = Found {
+            line_count: 2,
+            match_count: 3,
+            lines: vec![line(0, 6, 2), line(6, 0, 0), line(6, 5, 1)],
+            spans: vec![(0, 2), (3, 6), (5, 5)],
+            text: b"abcdefghijk".to_vec(),
+            ..Found::default()
+        };
+        let mut good = Vec::new();
+        Search::encode(&found, &mut good);
+        assert_eq!(format!("{:?}", Search::decode(&good).unwrap()), format!("{found:?}"));
+        let mut dice = 7u64;
+        let mut below = |limit: usize| {
+            dice ^= dice << 13;
+            dice ^= dice >> 7;
+            dice ^= dice << 17;
+            (dice >> 11) as usize % limit
+        };
+        let mut understood = 0;
+        for _ in 0..100_000 {
+            let mut bytes = good.clone();
+            for _ in 0..=below(3) {
+                let place = below(bytes.len());
+                match below(3) {
+                    0 => bytes[place] ^= 1 << below(8),
+                    1 => bytes[place] = [0, 1, 0x80, 0xff][below(4)],
+                    _ => bytes.truncate(place.max(1)),
+                }
+            }
+            if let Some(found) = Search::decode(&bytes) {
+                understood += 1;
+                let mut again = Vec::new();
+                Search::encode(&found, &mut again);
+                let is_nothing = again.is_empty();
+                let told = format!("{:?}", Search::decode(&again).unwrap_or_default());
+                assert!(is_nothing || told == format!("{found:?}"), "{bytes:?}");
+            }
+        }
+        assert!(understood > 1000, "{understood}");
+    }
+}

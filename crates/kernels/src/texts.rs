@@ -9,7 +9,7 @@ use std::{
 
 use encoding_rs_io::DecodeReaderBytesBuilder;
 use inshore_neardata::{Opened, Source};
-use inshore_store::{Job, PlainFile};
+use inshore_store::{Job, NamedFile, PlainFile};
 use inshore_tables::Input;
 
 /// How a file becomes text.
@@ -63,7 +63,11 @@ pub fn dataset_name(path: &Path) -> Option<&str> {
 /// [`inshore_store::Error::NotFound`].
 pub fn stored_sources(job: &Job, named: &str) -> inshore_store::Result<Vec<(PathBuf, Source)>> {
     let files = job.store().named_files(named)?;
-    Ok(files.into_iter().map(|found| (PathBuf::from(found.title()), Source::dataset(found.file))).collect())
+    let source = |found: NamedFile| {
+        let title = found.title();
+        (PathBuf::from(&title), Source::dataset(found.file).called(title))
+    };
+    Ok(files.into_iter().map(source).collect())
 }
 
 /// Files, unpacked where they are packed, and datasets of the job's store, in this order of paths.

@@ -16,6 +16,8 @@
 mod bunzip2;
 mod files;
 mod formats;
+#[cfg(feature = "nodes")]
+mod nodes;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,8 @@ use std::io::{Read, Write};
 use inshore_store::{Budget, Job};
 use serde::Serialize;
 
+#[cfg(feature = "nodes")]
+pub use self::nodes::{Pack, Packs, compress_on_nodes};
 pub use self::{
     files::{FileOptions, compress_file, decompress_file},
     formats::Format,

@@ -22,6 +22,8 @@ use arrow::{
     buffer::OffsetBuffer,
     datatypes::{DataType, Field, Fields, Schema, SchemaRef},
 };
+#[cfg(feature = "nodes")]
+use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
 use inshore_neardata::{Event, Next, Source, run};
 use inshore_store::{Job, Reservation};
 use serde::Serialize;
@@ -159,19 +161,39 @@ impl SearchTable {
         run(job, &self.kernel, sources, |event: Event<'_, Search>| {
             let mut whose = whose.lock().expect("no panic under this lock");
             let candidate = whose.front().expect("a source that was asked for");
-            let next = match event.part {
-                Some(Ok(found)) => rows.found(candidate, &found),
-                Some(Err(error)) => rows.failed(candidate, error),
-                None => {
-                    let next = rows.end(candidate);
-                    whose.pop_front();
-                    next
-                }
-            }?;
-            Ok(if rows.is_stopped { Next::Stop } else { next })
+            let is_end = event.part.is_none();
+            let next = rows.take(candidate, event)?;
+            if is_end {
+                whose.pop_front();
+            }
+            Ok(next)
         })?;
         rows.flush()?;
         Ok(rows.summary)
+    }
+
+    /// The same for files on nodes, which rows call by their titles.
+    ///
+    /// # Errors
+    /// As [`Self::run`] and [`run_on_nodes`].
+    #[cfg(feature = "nodes")]
+    pub fn run_on_nodes(
+        &self,
+        nodes: &Nodes,
+        job: &Job,
+        wholes: &[Whole],
+        options: &RunOptions,
+        each: impl FnMut(SearchItem) -> Result<Next>,
+    ) -> Result<(SearchSummary, Gathered)> {
+        let mut rows = Rows::new(self, job, each)?;
+        let candidate = |whole: &Whole| Candidate { path: (&whole.title).into(), is_named: true };
+        let whose: Vec<Candidate> = wholes.iter().map(candidate).collect();
+        let gathered =
+            run_on_nodes(nodes, job, &self.kernel, wholes, options, |event: Event<'_, Search>| {
+                rows.take(&whose[event.source], event)
+            })?;
+        rows.flush()?;
+        Ok((rows.summary, gathered))
     }
 }
 
@@ -251,6 +273,16 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> Rows<'a, E> {
             span_ends: vec![0],
             spans: (Vec::new(), Vec::new()),
         })
+    }
+
+    /// Takes what came of a block, or the end of a source.
+    fn take(&mut self, whose: &Candidate, event: Event<'_, Search>) -> Result<Next> {
+        let next = match event.part {
+            Some(Ok(found)) => self.found(whose, &found),
+            Some(Err(error)) => self.failed(whose, error),
+            None => self.end(whose),
+        }?;
+        Ok(if self.is_stopped { Next::Stop } else { next })
     }
 
     fn is_counting(&self) -> bool {

@@ -1,0 +1,165 @@
+//! Compressing where the bytes lie: what travels is compressed.
+//!
+//! A block that a node reads becomes one piece of the format, or a few, and pieces put one behind the other are a file of it. So what
+//! comes is as good as what [`super::compress`] gives, if not the same: the blocks are as large as the node's reads (2 MiB, less in
+//! little memory), and lz4 has a frame for each.
+
+use std::io::Write;
+
+use inshore_neardata::{
+    Block, Border, Event, Failure, Kernel, Next, Parts, Portable, Reply, Task, Work,
+    nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes},
+};
+use inshore_store::{Budget, Job, Reservation};
+use serde_json::{Value, json};
+
+use super::{Counted, Format, PackSummary, Packer};
+use crate::{Error, Result};
+
+/// The most bytes of a block that a node reads.
+const BLOCK_BYTES: u64 = 2 << 20;
+
+/// The work of compressing, for a node: with as many threads as the memory of the task has room for.
+#[derive(Debug)]
+pub struct Packs;
+
+impl Work for Packs {
+    fn kind(&self) -> &'static str {
+        Pack::KIND
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
+        let pack = Pack::of_arguments(&task.arguments)?;
+        let (memory_bytes, threads) = (task.job.budget().memory_bytes(), task.job.budget().threads());
+        // Half of it is for reading.
+        let room = memory_bytes / 4 / pack.worker_bytes();
+        let budget = Budget::new(memory_bytes, (room as usize).clamp(1, threads));
+        Parts::<Pack>::default().work(Task { job: task.job.within(budget), ..task }, reply)
+    }
+}
+
+/// The kernel that compresses.
+#[derive(Clone, Copy, Debug)]
+pub struct Pack {
+    format: Format,
+    level: u32,
+}
+
+impl Pack {
+    /// Compresses as `format`, at the level of habit where none is named.
+    ///
+    /// # Errors
+    /// [`Error::BadLevel`].
+    pub fn new(format: Format, level: Option<u32>) -> Result<Pack> {
+        Ok(Pack { format, level: format.checked_level(level)? })
+    }
+
+    /// What a worker takes: the compressor's state, and what becomes of a block.
+    fn worker_bytes(self) -> u64 {
+        self.format.state_bytes(self.level) + 2 * BLOCK_BYTES
+    }
+
+    /// Some bytes as pieces of the format.
+    fn pieces(self, bytes: &[u8]) -> Result<Vec<u8>> {
+        let mut packed = Vec::new();
+        for bytes in bytes.chunks(self.format.block_bytes(self.level)) {
+            let mut packer = Packer::new(self.format);
+            packer.saw(bytes);
+            packed.extend(packer.head());
+            packed.extend(self.format.pack(bytes, self.level)?);
+            packed.extend(packer.tail());
+        }
+        Ok(packed)
+    }
+}
+
+impl Kernel for Pack {
+    type Error = Error;
+    type Worker = Reservation;
+    type Part = Vec<u8>;
+
+    fn border(&self) -> Border {
+        Border::Byte
+    }
+
+    fn worker(&self, job: &Job) -> Result<Reservation> {
+        Ok(job.budget().reserve(self.worker_bytes(), "a compressor")?)
+    }
+
+    fn block(&self, _: &mut Reservation, block: &Block<'_>) -> Result<Vec<u8>> {
+        self.pieces(block.bytes)
+    }
+
+    fn part_bytes(&self, part: &Vec<u8>) -> u64 {
+        part.capacity() as u64
+    }
+}
+
+impl Portable for Pack {
+    const KIND: &'static str = "compress";
+
+    fn arguments(&self) -> Value {
+        json!({ "format": self.format.to_string(), "level": self.level })
+    }
+
+    fn of_arguments(arguments: &Value) -> Result<Pack> {
+        let format = arguments["format"].as_str().and_then(|format| format.parse().ok());
+        let level = arguments["level"].as_u64().and_then(|level| u32::try_from(level).ok());
+        match (format, level) {
+            (Some(format), Some(level)) => Pack::new(format, Some(level)),
+            _ => {
+                let what = format!("expected a format and a level, got {arguments}");
+                Err(Error::Damaged { name: "a request to compress".to_string(), what })
+            }
+        }
+    }
+
+    fn encode(part: &Vec<u8>, out: &mut Vec<u8>) {
+        out.extend_from_slice(part);
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
+        Some(bytes.to_vec())
+    }
+}
+
+/// Compresses a file on nodes into `output`.
+///
+/// Memory here: as [`run_on_nodes`].
+///
+/// # Errors
+/// As [`run_on_nodes`]; [`Error::Write`].
+pub fn compress_on_nodes(
+    nodes: &Nodes,
+    job: &Job,
+    whole: &Whole,
+    pack: Pack,
+    options: &RunOptions,
+    output: impl Write,
+) -> Result<(PackSummary, Gathered)> {
+    let mut out = Counted { inner: output, bytes: 0 };
+    let mut summary = PackSummary::default();
+    let mut before = 0;
+    let gathered =
+        run_on_nodes(nodes, job, &pack, std::slice::from_ref(whole), options, |event: Event<'_, Pack>| {
+            if let Some(part) = event.part {
+                out.all(&part?)?;
+                summary.pieces += 1;
+                // The next piece of the file counts from its own start.
+                let reach = event.reach.bytes;
+                job.progress().add(reach.checked_sub(before).unwrap_or(reach));
+                before = reach;
+            }
+            Ok::<_, Error>(Next::Go)
+        })?;
+    // Nothing is compressed as one piece of nothing, so that a program that decompresses it finds a whole file.
+    if out.bytes == 0 {
+        let packer = Packer::new(pack.format);
+        out.all(&packer.head())?;
+        out.all(&pack.format.pack(&[], pack.level)?)?;
+        out.all(&packer.tail())?;
+    }
+    summary.bytes_in = whole.bytes() - gathered.missing.iter().map(|missing| missing.bytes).sum::<u64>();
+    summary.bytes_out = out.bytes;
+    Ok((summary, gathered))
+}
