@@ -1,10 +1,10 @@
 //! What is done with a block.
 
-use std::cell::OnceCell;
+use std::{cell::OnceCell, ops::DerefMut};
 
 use inshore_store::Job;
 
-use crate::{Error, lines::LineCounts};
+use crate::{Error, lines::LineCounts, reading::CACHED_BYTES};
 
 /// A streaming function over blocks of sources. What comes of the blocks of a source is handed over in their order, or
 /// kept by the worker where order does not matter; either way it merges, so that a source may be cut anywhere.
@@ -33,11 +33,29 @@ pub trait Kernel: Sync {
     /// Those of the kernel. The source is left then, and the consumer is told.
     fn block(&self, worker: &mut Self::Worker, block: &Block<'_>) -> Result<Self::Part, Self::Error>;
 
+    /// Bytes of the blocks of files in the page cache, each worker's memory for one: 256 KiB, and more where each block costs
+    /// something by itself.
+    fn cached_block_bytes(&self) -> usize {
+        CACHED_BYTES
+    }
+
+    /// Buffers of at least so many bytes into which blocks of files in the page cache are read, in turn: a kernel that hands
+    /// blocks on has them where it wants them. None: the runner has its own. The kernel has counted their memory.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    fn buffers(&self, _worker: &mut Self::Worker, _bytes: usize) -> Result<Vec<BlockBuffer>, Self::Error> {
+        Ok(Vec::new())
+    }
+
     /// About how much memory a part takes: parts that wait for their turn are limited by it.
     fn part_bytes(&self, _part: &Self::Part) -> u64 {
         size_of::<Self::Part>() as u64
     }
 }
+
+/// A buffer of a kernel's that blocks are read into.
+pub type BlockBuffer = Box<dyn DerefMut<Target = [u8]> + Send>;
 
 /// Where a source may be cut into blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

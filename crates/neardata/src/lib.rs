@@ -22,22 +22,27 @@
 #![warn(missing_docs)]
 
 mod error;
+#[cfg(all(feature = "fuzzing", not(feature = "nodes")))]
+pub mod fuzzing;
 mod kernel;
 mod lines;
 #[cfg(feature = "nodes")]
 pub mod nodes;
 mod order;
+#[cfg(all(feature = "fuzzing", not(feature = "nodes")))]
+#[path = "nodes/protocol.rs"]
+mod protocol;
 mod reading;
 mod runner;
 mod source;
 mod task;
 
 pub use error::{Error, Result};
-pub use kernel::{Block, Border, Kernel};
+pub use kernel::{Block, BlockBuffer, Border, Kernel};
 pub use order::Next;
 pub use runner::{Event, Reach, run, smallest_memory_bytes};
 pub use source::{Base, Opened, Source};
 pub use task::{
     Answer, Contents, Failure, Needs, PartRow, Parts, Portable, Reply, Task, TaskSource, Work, Works,
-    part_rows, part_schema,
+    answer_parts, part_rows, part_schema,
 };

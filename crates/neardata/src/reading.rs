@@ -1,6 +1,7 @@
 //! Reads a block of a source: its bytes, cut where lines end.
 
 use std::{
+    collections::VecDeque,
     io::{self, Read},
     ops::Range,
 };
@@ -10,10 +11,11 @@ use inshore_store::{
 };
 use memchr::{memchr, memrchr};
 
-use crate::{Error, Opened, Result};
+use crate::{BlockBuffer, Error, Opened, Result};
 
-/// A block of a file in the page cache: it is copied into a buffer that stays in a core's cache of the second level.
-const CACHED_BYTES: usize = 256 << 10;
+/// A block of a file in the page cache, unless the kernel wants others: it is copied into a buffer that stays in a core's cache
+/// of the second level.
+pub(crate) const CACHED_BYTES: usize = 256 << 10;
 /// A request past the page cache: a huge page, which a virtual drive reads fastest. Less where the budget is small.
 const DIRECT_BYTES: usize = 2 << 20;
 const DIRECT_BYTES_MIN: usize = 256 << 10;
@@ -37,16 +39,19 @@ pub(crate) enum Divided {
 /// How much memory goes where.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
+    cached_bytes: usize,
     direct_bytes: usize,
     line_bytes_max: u64,
 }
 
 impl Plan {
-    /// The memory of `workers` workers, from what is free in a budget: at most half of it, where that suffices.
-    pub fn new(budget: &Budget, workers: usize) -> Plan {
+    /// The memory of `workers` workers, from what is free in a budget: at most half of it, where that suffices. Blocks of files
+    /// in the page cache have `cached_bytes`.
+    pub fn new(budget: &Budget, workers: usize, cached_bytes: usize) -> Plan {
         let each = budget.free_bytes() / workers as u64;
         let direct = (each / 2 / (AHEAD as u64 + 1)).min(DIRECT_BYTES as u64) as usize / DIRECT_BYTES_MIN;
         Plan {
+            cached_bytes,
             direct_bytes: direct.max(1) * DIRECT_BYTES_MIN,
             line_bytes_max: (each / 4).clamp(1 << 16, 1 << 30),
         }
@@ -96,7 +101,7 @@ impl Divided {
     /// Bytes from one block to the next, so that a block with its margin fits a buffer.
     pub fn stride(&self, plan: &Plan) -> u64 {
         let bytes = match self {
-            Divided::Cached(_) => CACHED_BYTES,
+            Divided::Cached(_) => plan.cached_bytes,
             Divided::Direct(_) => plan.direct_bytes - MARGIN_BYTES,
             Divided::Dataset(file, range) => {
                 plan.direct_bytes - touched_beside(file, range) * file.block_bytes().max(MARGIN_BYTES)
@@ -180,6 +185,8 @@ pub(crate) struct Reading {
     /// For blocks of files in the page cache, streams, and lines that are longer than a block.
     near: Vec<u8>,
     near_reservation: Reservation,
+    /// Buffers of the kernel, in turn, instead of `near` for blocks of files in the page cache.
+    lent: VecDeque<BlockBuffer>,
     spare: Vec<Buffer>,
     /// Buffers that failed reads took with them; the memory of all is free when none is left.
     lost: usize,
@@ -188,7 +195,7 @@ pub(crate) struct Reading {
 
 impl Reading {
     pub fn new(job: &Job, plan: Plan, by_line: bool) -> Result<Reading> {
-        let near_bytes = CACHED_BYTES + MARGIN_BYTES;
+        let near_bytes = plan.cached_bytes + MARGIN_BYTES;
         let near_reservation = job.budget().reserve(near_bytes as u64, "a block of a file")?;
         let near = vec![0; near_bytes];
         Ok(Reading {
@@ -197,10 +204,22 @@ impl Reading {
             by_line,
             near,
             near_reservation,
+            lent: VecDeque::new(),
             spare: Vec::new(),
             lost: 0,
             more: None,
         })
+    }
+
+    /// Bytes of a buffer of a kernel's.
+    pub fn near_bytes(&self) -> usize {
+        self.plan.cached_bytes + MARGIN_BYTES
+    }
+
+    /// Reads blocks of files in the page cache into these buffers, in turn.
+    pub fn lend(&mut self, buffers: Vec<BlockBuffer>) {
+        assert!(buffers.iter().all(|buffer| buffer.len() >= self.near_bytes()), "buffers for a block each");
+        self.lent = buffers.into();
     }
 
     /// Whether another slow read can be begun beside the block that is worked on.
@@ -239,14 +258,17 @@ impl Reading {
         let end = self.end(file, start);
         let Some(flying) = flying else {
             let Divided::Cached(plain) = file else { unreachable!("slow reads are begun early") };
-            let mut near = std::mem::take(&mut self.near);
-            let result = match plain.read(start, &mut near[..(end - start) as usize]) {
-                Ok(len) => {
-                    let cut = self.cut(file, start, &near[..len]);
-                    self.give(file, start, &near[..len], cut, work)
+            if let Some(mut buffer) = self.lent.pop_front() {
+                let result = self.near_block(file, plain, start..end, &mut buffer, work);
+                // What was not given away is free at once: the other one may be worked on still.
+                match &result {
+                    Ok(Some(_)) => self.lent.push_back(buffer),
+                    _ => self.lent.push_front(buffer),
                 }
-                Err(error) => Err(error.into()),
-            };
+                return result;
+            }
+            let mut near = std::mem::take(&mut self.near);
+            let result = self.near_block(file, plain, start..end, &mut near, work);
             self.near = near;
             return result;
         };
@@ -255,6 +277,20 @@ impl Reading {
         let result = self.give(file, start, &buffer[wanted], cut, work);
         self.spare.push(buffer);
         result
+    }
+
+    /// A block of a file in the page cache, by way of a buffer.
+    fn near_block<R>(
+        &mut self,
+        file: &Divided,
+        plain: &PlainFile,
+        range: Range<u64>,
+        buffer: &mut [u8],
+        work: impl FnOnce(u64, &[u8]) -> R,
+    ) -> Result<Option<R>> {
+        let len = plain.read(range.start, &mut buffer[..(range.end - range.start) as usize])?;
+        let cut = self.cut(file, range.start, &buffer[..len]);
+        self.give(file, range.start, &buffer[..len], cut, work)
     }
 
     /// Which of the bytes from `start` on are the block's; the end is `None` where it is behind them.
@@ -346,7 +382,7 @@ impl Reading {
     ) -> Result<()> {
         let mut bytes = std::mem::take(&mut self.near);
         let result = self.stream_through(&mut bytes, name, stream, &mut work);
-        bytes.resize(CACHED_BYTES + MARGIN_BYTES, 0);
+        bytes.resize(self.plan.cached_bytes + MARGIN_BYTES, 0);
         bytes.shrink_to_fit();
         self.near_reservation.resize(bytes.len() as u64)?;
         self.near = bytes;

@@ -69,7 +69,7 @@ pub fn run<K: Kernel>(
     let run = Run {
         job,
         kernel,
-        plan: Plan::new(budget, threads),
+        plan: Plan::new(budget, threads, kernel.cached_block_bytes()),
         order: Order::new(threads, waiting.bytes()),
         sources: Mutex::new((0, sources.fuse())),
         consumer: Mutex::new(Consumer { consume, reach: Reach::default() }),
@@ -125,6 +125,7 @@ where
         let by_line = matches!(self.kernel.border(), Border::Line { .. });
         let mut reading = Reading::new(self.job, self.plan, by_line)?;
         let mut worker = self.kernel.worker(self.job)?;
+        reading.lend(self.kernel.buffers(&mut worker, reading.near_bytes())?);
         let mut ahead: VecDeque<Task> = VecDeque::new();
         loop {
             self.job.check_cancelled().map_err(Error::from)?;

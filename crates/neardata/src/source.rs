@@ -10,6 +10,7 @@ use crate::{Error, Result};
 pub struct Source {
     name: String,
     base: Base,
+    part: Option<(CheckedFile, Range<u64>)>,
     open: Open,
 }
 
@@ -40,7 +41,7 @@ impl Source {
         name: impl Into<String>,
         open: impl FnOnce(&Job) -> Result<Opened> + Send + 'static,
     ) -> Source {
-        Source { name: name.into(), base: Base::default(), open: Box::new(open) }
+        Source { name: name.into(), base: Base::default(), part: None, open: Box::new(open) }
     }
 
     /// A file of the file system. What has no size (a pipe, a file of /proc) is a stream.
@@ -74,7 +75,20 @@ impl Source {
 
     /// Some bytes of a file of a dataset, which has them; where they begin, a line does.
     pub fn dataset_part(file: CheckedFile, range: Range<u64>) -> Source {
-        Source::new(file.name().to_string(), move |_| Ok(Opened::Dataset(file, range)))
+        let part = Some((file.clone(), range.clone()));
+        let source = Source::new(file.name().to_string(), move |_| Ok(Opened::Dataset(file, range)));
+        Source { part, ..source }
+    }
+
+    /// The file of a dataset that it is of, and which of its bytes: for work that reads in no order.
+    pub fn part(&self) -> Option<&(CheckedFile, Range<u64>)> {
+        self.part.as_ref()
+    }
+
+    /// The same source, which errors call so.
+    pub fn called(mut self, name: impl Into<String>) -> Source {
+        self.name = name.into();
+        self
     }
 
     /// The same source, as the part of a whole that `base` precedes: offsets and numbers of lines are those of the whole.
@@ -83,7 +97,8 @@ impl Source {
         self
     }
 
-    pub(crate) fn base(&self) -> Base {
+    /// What of its whole lies before it.
+    pub fn base(&self) -> Base {
         self.base
     }
 

@@ -104,6 +104,13 @@ impl Works {
         self
     }
 
+    /// These without the kind of this name.
+    #[must_use]
+    pub fn without(mut self, kind: &str) -> Works {
+        self.0.retain(|work| work.kind() != kind);
+        self
+    }
+
     /// The kind of this name.
     pub fn get(&self, kind: &str) -> Option<&Arc<dyn Work>> {
         self.0.iter().find(|work| work.kind() == kind)
@@ -246,44 +253,62 @@ where
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
         let Task { job, arguments, sources } = task;
         let kernel = K::of_arguments(&arguments)?;
-        let names: Vec<(u64, u64)> = sources.iter().map(|source| (source.number, source.whole)).collect();
-        // Taken from the budget before the workers take what is free.
-        let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "what is answered")?;
-        let answers = std::sync::Mutex::new(Rows::new(reply, memory));
-        let enough = std::sync::Mutex::new(HashSet::new());
-        let sources = sources.into_iter().map(|source| source.source);
-        run(&job, &kernel, sources, |event: Event<'_, K>| {
-            let (number, whole) = names[event.source];
-            let mut rows = answers.lock().expect("no panic under this lock");
-            let mut enough = enough.lock().expect("no panic under this lock");
-            let mut next = Next::Go;
-            match event.part {
-                _ if rows.failed.is_some() => return Ok(Next::Stop),
-                Some(Ok(_)) if enough.contains(&whole) => next = Next::SkipSource,
-                Some(Ok(part)) => {
-                    rows.part(number, event.reach, |out| K::encode(&part, out));
-                    if kernel.suffices(&part) {
-                        enough.insert(whole);
-                        next = Next::SkipSource;
-                    }
+        answer_parts(&job, &kernel, sources, reply)?;
+        Ok(json!({}))
+    }
+}
+
+/// Runs a kernel over sources and answers with its parts, as [`Parts`] does, for a kernel that is made in another way.
+///
+/// # Errors
+/// Where the budget is too small, the job was stopped, or nobody takes the answers. What a source fails with is an answer.
+pub fn answer_parts<K>(
+    job: &Job,
+    kernel: &K,
+    sources: Vec<TaskSource>,
+    reply: &mut dyn Reply,
+) -> Result<(), Failure>
+where
+    K: Portable,
+    K::Error: std::error::Error + Sync + 'static,
+{
+    let names: Vec<(u64, u64)> = sources.iter().map(|source| (source.number, source.whole)).collect();
+    // Taken from the budget before the workers take what is free.
+    let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "what is answered")?;
+    let answers = std::sync::Mutex::new(Rows::new(reply, memory));
+    let enough = std::sync::Mutex::new(HashSet::new());
+    let sources = sources.into_iter().map(|source| source.source);
+    run(job, kernel, sources, |event: Event<'_, K>| {
+        let (number, whole) = names[event.source];
+        let mut rows = answers.lock().expect("no panic under this lock");
+        let mut enough = enough.lock().expect("no panic under this lock");
+        let mut next = Next::Go;
+        match event.part {
+            _ if rows.failed.is_some() => return Ok(Next::Stop),
+            Some(Ok(_)) if enough.contains(&whole) => next = Next::SkipSource,
+            Some(Ok(part)) => {
+                rows.part(number, event.reach, |out| K::encode(&part, out));
+                if kernel.suffices(&part) {
+                    enough.insert(whole);
+                    next = Next::SkipSource;
                 }
-                Some(Err(error)) => {
-                    let is_stop = job.cancel().is_cancelled();
-                    if is_stop {
-                        return Err(error);
-                    }
-                    rows.add(number, event.reach, FAILED, error.to_string().as_bytes());
-                }
-                None => rows.add(number, event.reach, END, &[]),
             }
-            Ok(if rows.failed.is_some() { Next::Stop } else { next })
-        })?;
-        let mut rows = answers.into_inner().expect("no panic under this lock");
-        rows.send();
-        match rows.failed {
-            Some(failed) => Err(failed),
-            None => Ok(json!({})),
+            Some(Err(error)) => {
+                let is_stop = job.cancel().is_cancelled();
+                if is_stop {
+                    return Err(error);
+                }
+                rows.add(number, event.reach, FAILED, error.to_string().as_bytes());
+            }
+            None => rows.add(number, event.reach, END, &[]),
         }
+        Ok(if rows.failed.is_some() { Next::Stop } else { next })
+    })?;
+    let mut rows = answers.into_inner().expect("no panic under this lock");
+    rows.send();
+    match rows.failed {
+        Some(failed) => Err(failed),
+        None => Ok(()),
     }
 }
 

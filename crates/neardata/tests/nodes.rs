@@ -1,5 +1,12 @@
 //! Several agents in one process, and a client that asks them.
 
+#[path = "nodes/door.rs"]
+mod door;
+#[path = "nodes/pages.rs"]
+mod pages;
+#[path = "nodes/stalls.rs"]
+mod stalls;
+
 use std::{
     io::Cursor,
     sync::{Arc, Mutex},
@@ -86,8 +93,9 @@ fn find(needle: &str) -> Find {
 }
 
 /// What goes wrong on a node, once it has answered so many rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fault {
+    #[default]
     None,
     /// The task fails.
     Fails,

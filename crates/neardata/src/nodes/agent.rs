@@ -10,6 +10,8 @@
 //! Memory: what running tasks were promised, and for each the messages on their way (at most two batches and what the
 //! connection buffers, about 1 MiB).
 
+mod visits;
+
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -28,7 +30,7 @@ use arrow_flight::{
     HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket,
     flight_service_server::{FlightService, FlightServiceServer},
 };
-use futures::{StreamExt, stream::BoxStream};
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
 use inshore_store::{Budget, Cancel, Job, Store, format_bytes};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
@@ -39,11 +41,15 @@ use tonic::{
 };
 use tracing::{info, warn};
 
+use self::visits::{Traversals, Visits};
 use super::{
-    Error, NodeCredentials, Result, Right, load,
+    Error, NodeCredentials, Result, Right,
+    alive::Alive,
+    connection::{Door, DoorLimits, Guest},
+    load,
     protocol::{
-        DatasetKey, Held, MAP, MAP_BYTES_MAX, PieceRequest, RunningTask, SPREAD, Status, TaskDone,
-        TaskRequest, VERSION,
+        DatasetKey, Drive, Held, MAP, MAP_BYTES_MAX, PieceRequest, RunningTask, SPREAD, Status, TRAVERSE,
+        TaskDone, TaskRequest, VERSION,
     },
     queue::{Fullness, Place, Queue},
     wire::{Encoder, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, json, message_bytes},
@@ -69,6 +75,10 @@ pub struct AgentConfig {
     pub deadline: Duration,
     /// Connections at once, from all clients.
     pub connections: usize,
+    /// Connections at once from one address.
+    pub connections_per_address: usize,
+    /// How long a connection may take to its first request whose token is good, TLS included; after that it is closed.
+    pub first_request: Duration,
     /// Time that running tasks have to end when the agent is asked to stop.
     pub drain: Duration,
     /// Without them the agent serves this machine alone, unencrypted, and everybody on it may do everything.
@@ -77,7 +87,8 @@ pub struct AgentConfig {
 
 impl AgentConfig {
     /// A node of this name with so much memory and so many threads; two tasks at once with two fifths of the memory each,
-    /// 64 that wait, an hour for each, 256 connections, half a minute to drain.
+    /// 64 that wait, an hour for each, 256 connections of which 64 from one address, ten seconds to the first request of each,
+    /// half a minute to drain.
     pub fn new(name: impl Into<String>, memory_bytes: u64, threads: usize) -> AgentConfig {
         AgentConfig {
             name: name.into(),
@@ -88,6 +99,8 @@ impl AgentConfig {
             queue: 64,
             deadline: Duration::from_secs(3600),
             connections: 256,
+            connections_per_address: 64,
+            first_request: Duration::from_secs(10),
             drain: Duration::from_secs(30),
             credentials: None,
         }
@@ -109,6 +122,8 @@ struct Inner {
     tasks: Mutex<BTreeMap<u64, Running>>,
     numbers: AtomicU64,
     counts: Counts,
+    traversals: Traversals,
+    door: Arc<Door>,
 }
 
 /// What happened since the agent began.
@@ -126,6 +141,8 @@ struct Counts {
 struct Running {
     client: String,
     kind: String,
+    datasets: Vec<String>,
+    bytes_asked: u64,
     job: Job,
     began: Instant,
 }
@@ -150,8 +167,14 @@ impl Agent {
     /// An agent for a store, which can do these works.
     pub fn new(store: Store, works: Works, config: AgentConfig) -> Agent {
         let queue = Queue::new(config.memory_bytes, config.slots.max(1), config.queue);
+        let door = Door::new(DoorLimits {
+            connections: config.connections.max(1),
+            per_address: config.connections_per_address.max(1),
+            first_request: config.first_request,
+        });
         Agent(Arc::new(Inner {
             queue,
+            door,
             store,
             works,
             config,
@@ -160,6 +183,7 @@ impl Agent {
             tasks: Mutex::default(),
             numbers: AtomicU64::new(0),
             counts: Counts::default(),
+            traversals: Traversals::default(),
         }))
     }
 
@@ -212,19 +236,19 @@ impl Agent {
         let door = self.clone();
         let service = InterceptedService::new(service, move |mut request: Request<()>| {
             let caller = door.caller(&request).map_err(|refusal| door.refuse(refusal))?;
+            if let Some(guest) = request.extensions().get::<Arc<Guest>>() {
+                guest.has_asked();
+            }
             request.extensions_mut().insert(caller);
             Ok(request)
         });
         let (stop, mut stopped) = watch::channel(false);
         let (agent, drain) = (self.clone(), config.drain);
-        let connections = Arc::new(tokio::sync::Semaphore::new(config.connections.max(1)));
+        let connections = self.0.door.clone();
         let incoming = incoming.filter_map(move |connection| {
-            let free = connections.clone().try_acquire_owned();
-            async move {
-                // One more than are allowed is closed at once.
-                let permit = free.ok()?;
-                Some(connection.map(|stream| super::connection::Held::new(stream, permit)))
-            }
+            // What finds no place is closed at once.
+            let admitted = connection.map(|stream| connections.admit(stream)).transpose();
+            std::future::ready(admitted)
         });
         info!(node = self.0.config.name, address = %bound, "serves");
         let thread = thread::Builder::new().name("inshore-node".into()).spawn(move || {
@@ -255,6 +279,7 @@ impl Agent {
         let inner = &self.0;
         let config = &inner.config;
         let fullness = inner.queue.fullness();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tasks = inner.tasks();
         let running = tasks.iter().map(|(&number, task)| RunningTask {
             number,
@@ -263,11 +288,22 @@ impl Agent {
             memory_bytes: task.job.budget().memory_bytes(),
             seconds: task.began.elapsed().as_secs_f64(),
             bytes_read: task.job.counters().bytes_read(),
+            bytes_asked: task.bytes_asked,
+            datasets: task.datasets.clone(),
         });
-        let running = running.collect();
+        let running: Vec<RunningTask> = running.collect();
+        // Under the lock under which a task that ends stops to be one that runs: nothing counts twice.
+        let bytes_read =
+            count(&inner.counts.bytes_read) + running.iter().map(|task| task.bytes_read).sum::<u64>();
         drop(tasks);
         let devices = inner.store.usage().unwrap_or_default();
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let drives = devices.iter().map(|device| Drive {
+            number: device.number.into(),
+            path: device.path.display().to_string(),
+            state: device.state.to_string(),
+            free_bytes: device.free_bytes,
+            capacity_bytes: device.capacity_bytes,
+        });
         Status {
             version: VERSION,
             name: config.name.clone(),
@@ -275,7 +311,7 @@ impl Agent {
             program: env!("CARGO_PKG_VERSION").to_string(),
             seconds: inner.began.elapsed().as_secs(),
             draining: inner.draining.load(Ordering::Relaxed),
-            kinds: inner.works.kinds().map(str::to_string).collect(),
+            kinds: inner.works.kinds().chain([TRAVERSE]).map(str::to_string).collect(),
             memory_bytes: config.memory_bytes,
             memory_used_bytes: fullness.used_bytes,
             slots: config.slots as u64,
@@ -285,7 +321,7 @@ impl Agent {
             done: count(&inner.counts.done),
             failed: count(&inner.counts.failed),
             refused: count(&inner.counts.refused),
-            bytes_read: count(&inner.counts.bytes_read),
+            bytes_read,
             bytes_answered: count(&inner.counts.bytes_answered),
             bytes_loaded: count(&inner.counts.bytes_loaded),
             load: load_average(),
@@ -293,7 +329,22 @@ impl Agent {
             celsius: warmest(),
             free_bytes: devices.iter().map(|device| device.free_bytes).sum(),
             capacity_bytes: devices.iter().map(|device| device.capacity_bytes).sum(),
+            drives: drives.collect(),
+            connections: inner.door.counts(),
+            resident_bytes: resident_bytes(),
         }
+    }
+
+    /// Bytes that a task that runs read and wrote.
+    pub(super) fn task_bytes(&self, number: u64) -> Option<u64> {
+        let tasks = self.0.tasks();
+        let counters = tasks.get(&number)?.job.counters();
+        Some(counters.bytes_read() + counters.bytes_written())
+    }
+
+    /// What the agent is made of.
+    pub(super) fn config(&self) -> &AgentConfig {
+        &self.0.config
     }
 
     /// Takes no more tasks, and waits until those that run have ended, or stops them when the time is over.
@@ -398,8 +449,11 @@ impl Agent {
             worked.unwrap_or_else(|_| Err("the work panicked: this is a fault of the node's program".into()));
         let report = job.report();
         let counts = &self.0.counts;
-        counts.bytes_read.fetch_add(report.bytes_read, Ordering::Relaxed);
-        let task = self.0.tasks().remove(&number).expect("it was there");
+        let task = {
+            let mut tasks = self.0.tasks();
+            counts.bytes_read.fetch_add(report.bytes_read, Ordering::Relaxed);
+            tasks.remove(&number).expect("it was there")
+        };
         let seconds = began.elapsed().as_secs_f64();
         let answer = match worked {
             Ok(summary) => {
@@ -558,6 +612,8 @@ type Answered = std::result::Result<FlightData, Refusal>;
 const LOAD_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a task waits for its client to take answers, while others wait for its place.
 const SLOW_CLIENT: Duration = Duration::from_secs(5);
+/// Datasets of a task that its node tells of.
+const TASK_DATASETS_MAX: usize = 8;
 
 /// A task that has its place.
 struct Begun {
@@ -649,7 +705,16 @@ impl FlightService for Agent {
             let what = format!("requests of version {} (it speaks {VERSION})", asked.version);
             return Err(self.refuse(Refusal::unimplemented(format!("this node does not know {what}"))));
         }
-        let Some(work) = inner.works.get(&asked.kind).cloned() else {
+        let traverses = asked.kind == TRAVERSE;
+        let work = match inner.works.get(&asked.kind).cloned() {
+            _ if traverses => {
+                let caller = self.allowed(&request, Right::Run)?;
+                let visits = Visits::new(self, &caller, &asked);
+                Some(Arc::new(visits.map_err(|refusal| self.refuse(refusal))?) as Arc<dyn Work>)
+            }
+            known => known,
+        };
+        let Some(work) = work else {
             let known = inner.works.kinds().collect::<Vec<_>>().join(", ");
             let what = format!("this node has no work called '{}': it has {known}", asked.kind);
             return Err(self.refuse(Refusal::unimplemented(what)));
@@ -664,8 +729,12 @@ impl FlightService for Agent {
         if inner.draining.load(Ordering::Relaxed) {
             return Err(self.refuse(Refusal::unavailable("this node ends and takes no more tasks")));
         }
-        let memory_bytes = asked.memory_bytes.unwrap_or(inner.config.task_memory_bytes);
-        let entered = inner.queue.enter(&caller.name, memory_bytes);
+        let habit = if traverses { visits::MEMORY_BYTES } else { inner.config.task_memory_bytes };
+        let memory_bytes = asked.memory_bytes.unwrap_or(habit);
+        let entered: std::result::Result<BoxFuture<'static, Place>, String> = match traverses {
+            true => inner.queue.beside(memory_bytes).map(|place| futures::future::ready(place).boxed()),
+            false => inner.queue.enter(&caller.name, memory_bytes).map(FutureExt::boxed),
+        };
         let entered = entered.map_err(|why| self.refuse(Refusal::resource_exhausted(why)))?;
         let deadline = asked.deadline_ms.map(Duration::from_millis).unwrap_or(inner.config.deadline);
         let deadline = deadline.min(inner.config.deadline);
@@ -673,6 +742,8 @@ impl FlightService for Agent {
         let (out, mut answers) = mpsc::channel::<Answered>(2);
         let stops = StopsTask(cancel.clone());
         let waiting = out.clone();
+        let alive =
+            asked.alive_ms.map(|every| Alive::begin(self.clone(), out.clone(), Duration::from_millis(every)));
         tokio::spawn(async move {
             // Whoever goes away while he waits gives up his place.
             let place = tokio::select! {
@@ -702,8 +773,17 @@ impl FlightService for Agent {
             };
             let number = agent.0.numbers.fetch_add(1, Ordering::Relaxed);
             let (client, kind) = (caller.name, asked.kind.clone());
-            let running = Running { client, kind, job: job.clone(), began: Instant::now() };
+            let mut datasets: Vec<String> = asked.pieces.iter().map(|piece| piece.dataset.clone()).collect();
+            datasets.sort_unstable();
+            datasets.dedup();
+            datasets.truncate(TASK_DATASETS_MAX);
+            let lengths = asked.pieces.iter().map(|piece| piece.to.saturating_sub(piece.from));
+            let bytes_asked = lengths.fold(0, u64::saturating_add);
+            let job_of_it = job.clone();
+            let running =
+                Running { client, kind, datasets, bytes_asked, job: job_of_it, began: Instant::now() };
             agent.0.tasks().insert(number, running);
+            let _alive = alive.inspect(|alive| alive.runs(number));
             let (over, flag) = (deadline_is_over.clone(), cancel.clone());
             let timer = tokio::spawn(async move {
                 tokio::time::sleep(deadline.saturating_sub(queued)).await;
@@ -758,13 +838,11 @@ impl FlightService for Agent {
                 let refused = |error: Error| Refusal::failed_precondition(error.to_string());
                 Ok(match kind.as_str() {
                     "status" => {
-                        let mut status = agent.status();
-                        if !caller.rights.contains(&Right::Administer) {
-                            // What others do is theirs.
-                            let others = status.running.iter_mut().filter(|task| task.client != caller.name);
-                            others.for_each(|task| task.client = "another".to_string());
-                        }
-                        vec![json(&status)]
+                        let status = agent.status();
+                        vec![json(&match caller.rights.contains(&Right::Administer) {
+                            true => status,
+                            false => status.without_others(&caller.name),
+                        })]
                     }
                     "catalog" => agent.catalog().map_err(refused)?.iter().map(json).collect(),
                     "map" => vec![agent.map(&parsed(&body)?).map_err(refused)?.into()],
@@ -821,9 +899,9 @@ impl FlightService for Agent {
 
     async fn do_exchange(
         &self,
-        _: Request<Streaming<FlightData>>,
+        request: Request<Streaming<FlightData>>,
     ) -> std::result::Result<Response<Self::DoExchangeStream>, Refusal> {
-        Err(Refusal::unimplemented("tasks are asked for by DoGet, and files loaded by DoPut"))
+        Ok(Response::new(self.take_hops(request)?))
     }
 
     async fn list_actions(
@@ -866,6 +944,14 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)
+}
+
+/// Memory of this process, or 0 where the system does not tell.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
 }
 
 /// The warmest of the machine's sensors, in degrees Celsius.

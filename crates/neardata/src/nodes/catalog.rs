@@ -1,6 +1,9 @@
 //! What lies where.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use bytes::Bytes;
 
@@ -38,6 +41,8 @@ pub struct Whole {
     pub pieces: Vec<Piece>,
     /// Bytes of a record, where pieces end with one; none where they end with a line.
     pub record_bytes: Option<u64>,
+    /// Whether pieces end with a row group of Parquet.
+    pub is_grouped: bool,
     /// Why it cannot be used, where that is so.
     pub fault: Option<String>,
 }
@@ -51,6 +56,8 @@ pub struct Piece {
     pub lines_before: u64,
     /// Its length.
     pub bytes: u64,
+    /// Bytes at its beginning that are not wanted: see [`Whole::slice`].
+    pub(super) from: u64,
     /// Who has it: the number of the node, its dataset's number, and the file there.
     pub(super) holders: Vec<Holder>,
     /// Who should have it and has it not, or is not there.
@@ -68,6 +75,16 @@ impl Whole {
     /// Its length.
     pub fn bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.bytes).sum()
+    }
+
+    /// Only some bytes of it, to be read as they are.
+    pub fn slice(&self, range: Range<u64>) -> Whole {
+        let cut = |piece: &Piece| {
+            let from = range.start.max(piece.offset) - piece.offset;
+            let to = range.end.min(piece.offset + piece.bytes).checked_sub(piece.offset)?;
+            (from < to).then(|| Piece { from, bytes: to, ..piece.clone() })
+        };
+        Whole { pieces: self.pieces.iter().filter_map(cut).collect(), ..self.clone() }
     }
 
     /// On how many nodes each piece is, at least.
@@ -164,7 +181,8 @@ impl Nodes {
                     title = format!("{node}:{title}");
                 }
                 let holders = vec![Holder { node: *place, id: dataset.id, file: file.clone() }];
-                let piece = Piece { offset: 0, lines_before: 0, bytes: *bytes, holders, absent: Vec::new() };
+                let piece =
+                    Piece { offset: 0, lines_before: 0, bytes: *bytes, from: 0, holders, absent: Vec::new() };
                 wholes.push(Whole {
                     title,
                     dataset: name.clone(),
@@ -172,6 +190,7 @@ impl Nodes {
                     kind: dataset.kind.clone(),
                     pieces: vec![piece],
                     record_bytes: None,
+                    is_grouped: false,
                     fault: None,
                 });
             }
@@ -188,7 +207,7 @@ impl Nodes {
                 Ok(map) => (map, None),
                 Err(error) => (Map::default(), Some(error.to_string())),
             };
-            let record_bytes = map.record_bytes;
+            let (record_bytes, is_grouped) = (map.record_bytes, map.is_grouped);
             let place_of = |node: &super::protocol::MapNode| numbers.get(&node.number).copied();
             let (mut offset, mut lines_before) = (0, 0);
             let mut pieces = Vec::with_capacity(map.pieces.len());
@@ -212,11 +231,11 @@ impl Nodes {
                         }),
                     }
                 }
-                pieces.push(Piece { offset, lines_before, bytes: piece.bytes, holders, absent });
+                pieces.push(Piece { offset, lines_before, bytes: piece.bytes, from: 0, holders, absent });
                 offset += piece.bytes;
                 lines_before += piece.lines;
             }
-            wholes.push(Whole { title, dataset, file: None, kind, pieces, record_bytes, fault });
+            wholes.push(Whole { title, dataset, file: None, kind, pieces, record_bytes, is_grouped, fault });
         }
         // Files of one dataset in its order, those of one name by nodes.
         let first_node = |whole: &Whole| Some(whole.pieces.first()?.holders.first()?.node);

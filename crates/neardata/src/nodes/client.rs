@@ -174,7 +174,8 @@ impl Nodes {
 }
 
 impl Node {
-    fn new(host: &str, address: String, config: &ClientConfig) -> Result<Node> {
+    /// Makes ready to speak with a node, within a runtime.
+    pub fn new(host: &str, address: String, config: &ClientConfig) -> Result<Node> {
         let bad = |what: String| Error::Address { address: address.clone(), what };
         let scheme = if config.credentials.is_some() { "https" } else { "http" };
         if config.credentials.is_none() && !is_loopback(host) {
@@ -280,7 +281,7 @@ impl Node {
 }
 
 /// Host and address of a node that was named.
-fn parsed(named: &str) -> Option<(String, String)> {
+pub(super) fn parsed(named: &str) -> Option<(String, String)> {
     let (host, port) = match named.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port.parse().ok()?),
         _ if named.parse::<std::net::Ipv6Addr>().is_ok() => {

@@ -3,11 +3,12 @@
 //! An authority is a key pair that whoever runs the nodes makes once ([`Authority::create`]). It signs two things:
 //!
 //! - the certificate of a node, by which clients know that they speak with one of these nodes, in TLS;
-//! - the token of a client: a name, [`Rights`], and when it expires. A node checks the signature and needs no list.
+//! - the token of a client: a name, [`Rights`](Right), and when it expires. A node checks the signature and needs no list.
+//!   A node has one too, by which other nodes know it; it has the right to relay and no other.
 //!
 //! ```text
 //!   authority.json   stays with whoever runs the nodes: key, certificate
-//!   NODE.json        on the node: its key and certificate, the authority's certificate and public key
+//!   NODE.json        on the node: its key, certificate and token, the authority's certificate and public key
 //!   CLIENT.json      with the client: the authority's certificate, its token
 //! ```
 //!
@@ -50,12 +51,21 @@ pub enum Right {
     RunCommands,
     /// Drain it, and see and stop what others do.
     Administer,
+    /// Hand on to it the work that clients have asked it for: what nodes may of each other.
+    Relay,
 }
 
 impl Right {
     /// All of them, the harmless ones first.
-    pub const ALL: [Right; 6] =
-        [Right::Read, Right::Run, Right::Write, Right::RunWasm, Right::RunCommands, Right::Administer];
+    pub const ALL: [Right; 7] = [
+        Right::Read,
+        Right::Run,
+        Right::Write,
+        Right::RunWasm,
+        Right::RunCommands,
+        Right::Administer,
+        Right::Relay,
+    ];
 
     /// As the command line and tokens call it.
     pub fn name(self) -> &'static str {
@@ -66,6 +76,7 @@ impl Right {
             Right::RunWasm => "run-wasm",
             Right::RunCommands => "run-commands",
             Right::Administer => "administer",
+            Right::Relay => "relay",
         }
     }
 }
@@ -109,6 +120,9 @@ pub struct NodeCredentials {
     pub(super) key: String,
     /// Public key of the authority, base64.
     pub(super) token_key: String,
+    /// What it shows to other nodes; none in credentials of before nodes did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) token: Option<String>,
 }
 
 /// What a client shows and checks.
@@ -164,7 +178,8 @@ impl Authority {
         let issuer = Issuer::new(params_of_authority(&self.name), key);
         let certificate = params.signed_by(&own, &issuer).map_err(failed)?.pem();
         let authority = self.certificate.clone();
-        Ok(NodeCredentials { authority, certificate, key: own.serialize_pem(), token_key })
+        let token = Some(self.token(name, &[Right::Relay], lifetime)?);
+        Ok(NodeCredentials { authority, certificate, key: own.serialize_pem(), token_key, token })
     }
 
     /// Credentials for a client.
@@ -172,17 +187,33 @@ impl Authority {
     /// # Errors
     /// [`Error::Credentials`] where the authority's key is none.
     pub fn client(&self, name: &str, rights: &[Right], lifetime: Duration) -> Result<ClientCredentials> {
+        let token = self.token(name, rights, lifetime)?;
+        Ok(ClientCredentials { authority: self.certificate.clone(), token })
+    }
+
+    fn token(&self, name: &str, rights: &[Right], lifetime: Duration) -> Result<String> {
         let expires = seconds_now() + lifetime.as_secs();
         let claims = Claims { name: name.to_string(), rights: rights.to_vec(), expires };
         let claims = BASE64.encode(serde_json::to_vec(&claims).expect("plain data"));
         let key = Ed25519KeyPair::from_pkcs8_maybe_unchecked(self.key()?.serialized_der());
         let key = key.map_err(|error| bad(format!("the authority's key: {error}")))?;
         let signature = BASE64.encode(key.sign(claims.as_bytes()));
-        Ok(ClientCredentials { authority: self.certificate.clone(), token: format!("{claims}.{signature}") })
+        Ok(format!("{claims}.{signature}"))
     }
 }
 
 impl NodeCredentials {
+    /// What the node shows and checks where it asks another one.
+    ///
+    /// # Errors
+    /// [`Error::Credentials`] where they are of before nodes spoke with each other.
+    pub fn as_client(&self) -> Result<ClientCredentials> {
+        let token = self.token.clone().ok_or_else(|| {
+            bad("this node's have no token for other nodes: make them anew with `inshore node credentials`")
+        })?;
+        Ok(ClientCredentials { authority: self.authority.clone(), token })
+    }
+
     /// What a token says, if the authority signed it and it has not expired.
     ///
     /// # Errors
@@ -278,6 +309,18 @@ mod tests {
         let client = authority.client("ann", &[Right::Read, Right::Run], DAY).unwrap();
         let claims = node.check(&client.token).unwrap();
         assert_eq!((claims.name.as_str(), claims.rights), ("ann", vec![Right::Read, Right::Run]));
+    }
+
+    #[test]
+    fn a_node_may_relay_and_nothing_else_and_one_without_a_token_says_so() {
+        let authority = Authority::create().unwrap();
+        let node = authority.node("a", &["a.lan".to_string()], DAY).unwrap();
+        let claims = node.check(&node.as_client().unwrap().token).unwrap();
+        assert_eq!((claims.name.as_str(), claims.rights), ("a", vec![Right::Relay]));
+        let mut old = serde_json::to_value(&node).unwrap();
+        old.as_object_mut().unwrap().remove("token");
+        let old: NodeCredentials = serde_json::from_value(old).unwrap();
+        assert!(old.as_client().unwrap_err().to_string().contains("make them anew"));
     }
 
     #[test]

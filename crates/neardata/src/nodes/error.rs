@@ -74,6 +74,14 @@ pub enum Error {
         /// What is missing.
         what: String,
     },
+    /// A file that has no pages as they were described, a page that names none, or one that no node can give.
+    #[error("{name}: {what}")]
+    Pages {
+        /// The file.
+        name: String,
+        /// What is wrong.
+        what: String,
+    },
     /// Lines asked for in a file that is cut at records.
     #[error(
         "{name}: its pieces end with records of {record_bytes} bytes, not with lines: it can only be given back whole"
@@ -83,6 +91,14 @@ pub enum Error {
         name: String,
         /// Bytes of a record.
         record_bytes: u64,
+    },
+    /// Lines asked for in a file that is cut at row groups.
+    #[error(
+        "{name}: its pieces end with row groups of Parquet, not with lines: sql reads it, and store get gives it back"
+    )]
+    RowGroups {
+        /// The file.
+        name: String,
     },
     /// Reading here what is to be loaded.
     #[error("{name}: {source}")]

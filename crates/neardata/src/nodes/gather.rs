@@ -10,11 +10,12 @@
 //! when it is its turn; a node that is ahead is stopped by its connection's window, and nothing is kept here.
 //!
 //! Where a node is lost, its unfinished pieces go to others that have copies, the one that was being read from the place
-//! on up to which it was consumed. Nothing is consumed twice: an answer that does not reach further than what was consumed
+//! on up to which it was consumed. So do those of a node that is there but gets on no further ([`RunOptions::stall`]). Nothing is consumed twice: an answer that does not reach further than what was consumed
 //! of its piece is one that no node should give, and the node counts as lost.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::Range,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -34,13 +35,13 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use super::{
     Error, Nodes, Result, Whole,
     client::{Node, STREAM_BYTES},
-    protocol::{PieceRequest, TaskDone, TaskRequest, VERSION},
+    protocol::{PieceRequest, TaskAlive, TaskDone, TaskRequest, VERSION},
     wire::{json, message_bytes},
 };
-use crate::{Answer, Border, Event, Next, PartRow, Portable, Reach, part_rows};
+use crate::{Answer, Border, Contents, Event, Next, PartRow, Portable, Reach, part_rows};
 
 /// How nodes are asked.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct RunOptions {
     /// When everything is to be done, from now on.
     pub deadline: Option<Duration>,
@@ -48,6 +49,16 @@ pub struct RunOptions {
     pub partial: bool,
     /// Memory of the task on each node; the node's habit where it is not said.
     pub node_memory_bytes: Option<u64>,
+    /// A node whose task gets on no further for so long is left: pieces that others have go to these. It is waited for where no
+    /// other has them.
+    pub stall: Duration,
+}
+
+impl Default for RunOptions {
+    /// No deadline, all or nothing, the nodes' habit of memory, half a minute without progress.
+    fn default() -> Self {
+        RunOptions { deadline: None, partial: false, node_memory_bytes: None, stall: Duration::from_secs(30) }
+    }
 }
 
 /// What a job on nodes cost, and what it lacks.
@@ -155,8 +166,47 @@ pub fn run_on_nodes<K: Portable>(
     Ok(gather.finish())
 }
 
+/// The bytes of a part of a file, as many as are asked for.
+///
+/// Memory: as [`run_on_nodes`], and the bytes, which are not counted.
+///
+/// # Errors
+/// As [`run_on_nodes`].
+pub fn read_from_nodes(
+    nodes: &Nodes,
+    job: &Job,
+    whole: &Whole,
+    range: Range<u64>,
+    options: &RunOptions,
+) -> Result<Vec<u8>> {
+    let wanted = range.end - range.start;
+    let mut bytes = Vec::with_capacity(wanted as usize);
+    let read = run_on_nodes(nodes, job, &Contents, &[whole.slice(range)], options, |event| {
+        bytes.extend(event.part.transpose()?.unwrap_or_default());
+        Ok(Next::Go)
+    });
+    read.map_err(|error: crate::Error| match error {
+        crate::Error::Store(error) => Error::Store(error),
+        crate::Error::Stream(failure) => match failure.downcast::<Error>() {
+            Ok(error) => *error,
+            Err(other) => Error::Incomplete { name: whole.title.clone(), what: other.to_string() },
+        },
+        other => Error::Incomplete { name: whole.title.clone(), what: other.to_string() },
+    })?;
+    match bytes.len() as u64 == wanted {
+        true => Ok(bytes),
+        false => {
+            let what = format!("{} bytes came of {wanted}", bytes.len());
+            Err(Error::Incomplete { name: whole.title.clone(), what })
+        }
+    }
+}
+
 /// Refuses files whose pieces do not end with a line, for work on lines.
 fn check_lines(wholes: &[Whole]) -> Result<()> {
+    if let Some(whole) = wholes.iter().find(|whole| whole.is_grouped) {
+        return Err(Error::RowGroups { name: whole.title.clone() });
+    }
     let cut = |whole: &Whole| whole.record_bytes.map(|record_bytes| (whole.title.clone(), record_bytes));
     match wholes.iter().find_map(cut) {
         Some((name, record_bytes)) => Err(Error::NoLines { name, record_bytes }),
@@ -192,7 +242,7 @@ pub fn stream_from_nodes(
     }
     let mut gather = Gather::new(nodes, job, wholes, kind, arguments, options)?;
     gather.begin_all()?;
-    Ok(Streams { gather })
+    Ok(Streams { gather, waiting: BTreeMap::new() })
 }
 
 /// Asks every node for one answer that is about no file.
@@ -208,13 +258,42 @@ pub fn stream_from_each(
 ) -> Result<Streams> {
     let mut gather = Gather::new(nodes, job, &[], kind, arguments, options)?;
     (0..nodes.0.nodes.len()).for_each(|node| gather.begin(node, Vec::new()));
-    Ok(Streams { gather })
+    Ok(Streams { gather, waiting: BTreeMap::new() })
 }
 
 /// The answers of several nodes, side by side.
 #[derive(Debug)]
 pub struct Streams {
     gather: Gather,
+    /// Since when a stream was waited for.
+    waiting: BTreeMap<usize, Instant>,
+}
+
+impl Nodes {
+    /// Memory here that the answers of a job on these nodes may take while they are on their way.
+    pub fn answer_bytes(&self) -> u64 {
+        self.0.nodes.len() as u64 * ANSWER_BYTES
+    }
+}
+
+impl Gathered {
+    /// Adds what another job cost.
+    pub fn add(&mut self, other: Gathered) {
+        for cost in other.nodes {
+            let Some(own) = self.nodes.iter_mut().find(|own| own.node == cost.node) else {
+                self.nodes.push(cost);
+                continue;
+            };
+            own.tasks += cost.tasks;
+            own.bytes_read += cost.bytes_read;
+            own.bytes_moved += cost.bytes_moved;
+            own.cpu_seconds += cost.cpu_seconds;
+            own.seconds += cost.seconds;
+            own.queued_seconds += cost.queued_seconds;
+            own.lost = own.lost.take().or(cost.lost);
+        }
+        self.missing.extend(other.missing);
+    }
 }
 
 impl Streams {
@@ -233,10 +312,10 @@ impl Streams {
     /// # Errors
     /// Why the node is lost: it can be [replaced](Self::replace). [`Error::Deadline`] and [`Error::Store`] (stopped) cannot.
     pub fn next(&mut self, stream: usize) -> Result<Option<RecordBatch>> {
-        match self.gather.receive(stream)? {
-            Message::Batch(batch) => Ok(Some(batch)),
-            Message::Done => Ok(None),
-            Message::Failed(error) => Err(error),
+        loop {
+            if let Some(next) = self.next_within(stream, Duration::from_millis(50))? {
+                return Ok(next);
+            }
         }
     }
 
@@ -246,8 +325,19 @@ impl Streams {
     /// As [`Self::next`].
     pub fn next_within(&mut self, stream: usize, wait: Duration) -> Result<Option<Option<RecordBatch>>> {
         match self.gather.receive_within(stream, wait)? {
+            None if self
+                .gather
+                .is_stalled(stream, *self.waiting.entry(stream).or_insert_with(Instant::now)) =>
+            {
+                let node = &self.gather.nodes.0.nodes[self.gather.attempts[stream].node];
+                let seconds = self.gather.options.stall.as_secs_f64();
+                Err(node.lost(format!("it got on no further for {seconds} s")))
+            }
             None => Ok(None),
-            Some(Message::Batch(batch)) => Ok(Some(Some(batch))),
+            Some(Message::Batch(batch)) => {
+                self.waiting.remove(&stream);
+                Ok(Some(Some(batch)))
+            }
             Some(Message::Done) => Ok(Some(None)),
             Some(Message::Failed(error)) => Err(error),
         }
@@ -329,6 +419,8 @@ struct Gather {
 
 /// Bytes of what comes of a block, at most: a block where everything matches, with a line for each byte, is 32 times its size.
 const PART_BYTES_MAX: usize = 256 << 20;
+/// A node stops a task by itself so long after its client should have.
+const LATE: Duration = Duration::from_secs(1);
 /// Memory here for the answers of a node: the window of its stream, two batches that wait and one that is taken apart.
 const ANSWER_BYTES: u64 = STREAM_BYTES as u64 + (1 << 20);
 
@@ -347,7 +439,21 @@ struct Wanted {
     is_done: bool,
     /// Nodes that could not read it.
     unreadable: BTreeSet<usize>,
+    /// Nodes that got on no further with it, and are asked where nobody else can be.
+    slow: BTreeSet<usize>,
     why: Vec<String>,
+}
+
+impl Wanted {
+    /// What of it was not consumed.
+    fn rest(&self, why: String) -> Missing {
+        Missing {
+            title: self.title.clone(),
+            offset: self.piece.offset + self.reach.bytes,
+            bytes: self.piece.bytes - self.reach.bytes,
+            why,
+        }
+    }
 }
 
 /// A task on a node.
@@ -356,12 +462,20 @@ struct Attempt {
     node: usize,
     pieces: Vec<usize>,
     answers: mpsc::Receiver<Result<Option<RecordBatch>>>,
-    told: Arc<std::sync::Mutex<Option<TaskDone>>>,
+    told: Arc<std::sync::Mutex<Told>>,
     done: Option<TaskDone>,
     is_over: bool,
     /// Whether another attempt took its pieces over.
     is_dropped: bool,
     pump: JoinHandle<()>,
+}
+
+/// What came of an attempt beside its answers.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub done: Option<TaskDone>,
+    /// How far it got, and when that was new. Nothing, where the node tells no such thing.
+    alive: Option<(u64, Instant)>,
 }
 
 impl Drop for Attempt {
@@ -390,11 +504,12 @@ impl Gather {
                 whole: number as u64,
                 dataset: whole.dataset.clone(),
                 piece: piece.clone(),
-                reach: Reach::default(),
+                reach: Reach { bytes: piece.from, lines: 0 },
                 from: Reach::default(),
                 attempt: None,
                 is_done: false,
                 unreadable: BTreeSet::new(),
+                slow: BTreeSet::new(),
                 why: piece.absent.clone(),
             })
         });
@@ -431,7 +546,9 @@ impl Gather {
         for number in pieces {
             let wanted = &self.pieces[number];
             let can = |node: usize| !self.given_up.contains(&node) && !wanted.unreadable.contains(&node);
-            match wanted.piece.holders.iter().find(|holder| can(holder.node)) {
+            let mut holders: Vec<_> = wanted.piece.holders.iter().filter(|holder| can(holder.node)).collect();
+            holders.sort_by_key(|holder| wanted.slow.contains(&holder.node));
+            match holders.first() {
                 Some(holder) => tasks.entry(holder.node).or_default().push(number),
                 None => missing.push(number),
             }
@@ -439,13 +556,7 @@ impl Gather {
         for number in missing {
             let wanted = &mut self.pieces[number];
             (wanted.is_done, wanted.attempt) = (true, None);
-            let why = wanted.why.join("; ");
-            self.missing.push(Missing {
-                title: wanted.title.clone(),
-                offset: wanted.piece.offset + wanted.reach.bytes,
-                bytes: wanted.piece.bytes - wanted.reach.bytes,
-                why,
-            });
+            self.missing.push(wanted.rest(wanted.why.join("; ")));
         }
         if !self.options.partial && !self.missing.is_empty() {
             return Err(Error::Missing { what: told(&self.missing) });
@@ -458,7 +569,6 @@ impl Gather {
                     (other.is_over, other.is_dropped) = (true, true);
                     other.pump.abort();
                     self.rows.remove(&attempt);
-                    self.beginning.clear();
                     self.beginning.clear();
                     let undone = |piece: &&usize| {
                         let wanted = &self.pieces[**piece];
@@ -501,7 +611,10 @@ impl Gather {
             arguments: self.arguments.clone(),
             pieces: requests,
             memory_bytes: self.options.node_memory_bytes,
-            deadline_ms: left.map(|left| left.as_millis() as u64),
+            // A little later than here, where it is known what was not read.
+            deadline_ms: left.map(|left| (left + LATE).as_millis() as u64),
+            // Some tell it a little late.
+            alive_ms: Some((self.options.stall / 6).as_millis() as u64),
         };
         let cost = self.costs.entry(node).or_default();
         cost.node = self.nodes.0.nodes[node].address.clone();
@@ -536,8 +649,7 @@ impl Gather {
         self.job.check_cancelled()?;
         if let Some(until) = self.until.filter(|until| *until <= Instant::now()) {
             let seconds = (until - self.began).as_secs();
-            let node = &self.nodes.0.nodes[self.attempts[attempt].node].address;
-            return Err(Error::Deadline { seconds, what: format!("node {node} has not answered") });
+            return Err(Error::Deadline { seconds, what: self.unfinished(attempt) });
         }
         let Attempt { answers, told, done, is_over, node, .. } = &mut self.attempts[attempt];
         if *is_over {
@@ -550,7 +662,7 @@ impl Gather {
             Some(Ok(Some(batch))) => Message::Batch(batch),
             Some(Ok(None)) => {
                 *is_over = true;
-                *done = told.lock().expect("no panic under this lock").take();
+                *done = told.lock().expect("no panic under this lock").done.take();
                 Message::Done
             }
             Some(Err(error)) => {
@@ -564,6 +676,86 @@ impl Gather {
         }))
     }
 
+    /// What is not done while an attempt is waited for.
+    fn unfinished(&self, attempt: usize) -> String {
+        let Attempt { node, .. } = self.attempts[attempt];
+        let is_open = |wanted: &&Wanted| {
+            let is_over = wanted.attempt.is_some_and(|attempt| self.attempts[attempt].done.is_some());
+            !wanted.is_done && !is_over
+        };
+        let why = format!("node {} has not answered", self.nodes.0.nodes[node].address);
+        let open = self.pieces.iter().filter(is_open).map(|wanted| wanted.rest(why.clone()));
+        match open.collect::<Vec<_>>() {
+            open if open.is_empty() => why,
+            open => told(&open),
+        }
+    }
+
+    /// The next thing that the attempt says that reads a piece. Where it gets on no further for long, its pieces go to others as
+    /// far as others have them, and there is nothing to be said.
+    fn receive_piece(&mut self, number: usize, attempt: usize) -> Result<Option<Message>> {
+        let began = Instant::now();
+        loop {
+            if let Some(message) = self.receive_within(attempt, Duration::from_millis(50))? {
+                return Ok(Some(message));
+            }
+            let alive = self.attempts[attempt].told.lock().expect("no panic under this lock").alive;
+            let is_stalled = alive.is_some_and(|(_, since)| since.max(began).elapsed() > self.options.stall);
+            if is_stalled && self.has_other(number) {
+                self.leave(attempt)?;
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether an attempt gets on no further, and others have all that it was asked for.
+    fn is_stalled(&self, attempt: usize, waiting_since: Instant) -> bool {
+        let Attempt { told, pieces, .. } = &self.attempts[attempt];
+        let alive = told.lock().expect("no panic under this lock").alive;
+        !pieces.is_empty()
+            && alive.is_some_and(|(_, since)| since.max(waiting_since).elapsed() > self.options.stall)
+            && pieces.iter().all(|&piece| self.has_other(piece))
+    }
+
+    /// Whether a node can be asked for a piece other than the one that is.
+    fn has_other(&self, number: usize) -> bool {
+        let wanted = &self.pieces[number];
+        let node = wanted.attempt.map(|attempt| self.attempts[attempt].node);
+        wanted.piece.holders.iter().any(|holder| {
+            let node_is_bad = [&self.given_up, &wanted.unreadable, &wanted.slow]
+                .iter()
+                .any(|bad| bad.contains(&holder.node));
+            !node_is_bad && Some(holder.node) != node
+        })
+    }
+
+    /// Asks others for all that an attempt has not done and they have. What they don't have it goes on with.
+    fn leave(&mut self, attempt: usize) -> Result<()> {
+        let node = self.attempts[attempt].node;
+        let seconds = self.options.stall.as_secs();
+        let why = format!("{}: it got on no further for {seconds} s", self.nodes.0.nodes[node].address);
+        let undone =
+            |&piece: &usize| !self.pieces[piece].is_done && self.pieces[piece].attempt == Some(attempt);
+        let undone: Vec<usize> = self.attempts[attempt].pieces.iter().copied().filter(undone).collect();
+        let (others, own): (Vec<_>, Vec<_>) = undone.into_iter().partition(|&piece| self.has_other(piece));
+        self.rows.remove(&attempt);
+        self.beginning.clear();
+        if own.is_empty() {
+            let left = &mut self.attempts[attempt];
+            (left.is_over, left.is_dropped) = (true, true);
+            left.pump.abort();
+        }
+        for &piece in &others {
+            let wanted = &mut self.pieces[piece];
+            wanted.slow.insert(node);
+            wanted.why.push(why.clone());
+        }
+        // What others do now is not waited for.
+        self.unwanted.insert(attempt);
+        self.costs.entry(node).or_default().lost = Some(why);
+        self.assign(others)
+    }
+
     /// The next row of a piece; `None` where it is done, or missing.
     fn next_row(&mut self, number: usize) -> Result<Option<Taken>> {
         loop {
@@ -571,7 +763,8 @@ impl Gather {
                 return Ok(None);
             };
             let Some(row) = self.rows.entry(attempt).or_default().pop_front() else {
-                match self.receive(attempt)? {
+                let Some(message) = self.receive_piece(number, attempt)? else { continue };
+                match message {
                     Message::Batch(batch) => match part_rows(&batch) {
                         Some(rows) => drop(self.rows.insert(attempt, rows.into())),
                         None => {
@@ -772,11 +965,11 @@ fn told(missing: &[Missing]) -> String {
 }
 
 /// Asks a node, and hands on what it answers.
-async fn pump(
+pub(super) async fn pump(
     node: Arc<Node>,
     request: TaskRequest,
     out: mpsc::Sender<Result<Option<RecordBatch>>>,
-    told: Arc<std::sync::Mutex<Option<TaskDone>>>,
+    told: Arc<std::sync::Mutex<Told>>,
 ) {
     let ticket = Ticket { ticket: json(&request) };
     drop(request);
@@ -789,9 +982,18 @@ async fn pump(
             return;
         }
     };
-    let counts = node.clone();
-    let counted = stream.inspect_ok(move |message| {
+    let (counts, heard) = (node.clone(), told.clone());
+    let counted = stream.try_filter(move |message| {
         counts.bytes_in.fetch_add(message_bytes(message), Ordering::Relaxed);
+        let is_answer = !message.data_header.is_empty();
+        let alive = serde_json::from_slice::<TaskAlive>(&message.app_metadata).ok();
+        if let Some(TaskAlive { progress }) = alive.filter(|_| !is_answer) {
+            let mut told = heard.lock().expect("no panic under this lock");
+            if told.alive.is_none_or(|(before, _)| before != progress) {
+                told.alive = Some((progress, Instant::now()));
+            }
+        }
+        std::future::ready(is_answer)
     });
     let mut decoded =
         FlightDataDecoder::new(counted.map_err(|refusal| FlightError::Tonic(Box::new(refusal))).boxed());
@@ -802,7 +1004,7 @@ async fn pump(
                 match message.payload {
                     _ if !metadata.is_empty() => match node.read::<TaskDone>(&metadata) {
                         Ok(done) => {
-                            *told.lock().expect("no panic under this lock") = Some(done);
+                            told.lock().expect("no panic under this lock").done = Some(done);
                             let _ = out.send(Ok(None)).await;
                             return;
                         }

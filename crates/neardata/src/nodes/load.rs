@@ -50,6 +50,10 @@ pub struct LoadOptions {
     pub piece_bytes: Option<u64>,
     /// Bytes of a record, where all have the same length; lines otherwise.
     pub record_bytes: Option<u64>,
+    /// Where pieces may end, in order, and nowhere else: between row groups of Parquet.
+    pub ends: Option<Vec<u64>>,
+    /// Whether a line feed between quotes ends no record: CSV.
+    pub is_quoted: bool,
     /// Bytes between checksums on the nodes.
     pub block_bytes: u64,
 }
@@ -57,7 +61,14 @@ pub struct LoadOptions {
 impl Default for LoadOptions {
     /// One copy of lines, checked in units of 64 KiB.
     fn default() -> Self {
-        LoadOptions { copies: 1, piece_bytes: None, record_bytes: None, block_bytes: 64 << 10 }
+        LoadOptions {
+            copies: 1,
+            piece_bytes: None,
+            record_bytes: None,
+            ends: None,
+            is_quoted: false,
+            block_bytes: 64 << 10,
+        }
     }
 }
 
@@ -79,6 +90,17 @@ fn piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
     let Some(len) = len else { return 256 * MIB };
     let each = len.div_ceil(nodes);
     if each < 64 * MIB { each.max(MIB) } else { (each / 256).max(64 * MIB) }
+}
+
+/// Of the places where a piece may end, the one that makes a piece from `start` on nearest to the wanted size; `None` where
+/// it goes on to the end of the file.
+fn piece_end(ends: &[u64], start: u64, piece_bytes: u64) -> Option<u64> {
+    let first = ends.partition_point(|&end| end <= start);
+    let wanted = start.saturating_add(piece_bytes);
+    let next = ends.partition_point(|&end| end < wanted).max(first);
+    let before = ends[..next].last().filter(|&&end| end > start).copied();
+    let after = ends.get(next).copied()?;
+    Some(before.filter(|before| wanted - before <= after - wanted).unwrap_or(after))
 }
 
 impl Nodes {
@@ -123,7 +145,16 @@ impl Nodes {
             load.answer(self, job)?;
         }
         let piece_bytes = options.piece_bytes.unwrap_or_else(|| piece_bytes(len, nodes.len() as u64)).max(1);
-        let mut spreading = Spreading { nodes: self, job, loads, copies, pieces: Vec::new(), is_open: false };
+        let mut spreading = Spreading {
+            nodes: self,
+            job,
+            loads,
+            copies,
+            pieces: Vec::new(),
+            is_open: false,
+            offset: 0,
+            in_quotes: false,
+        };
         let mut loaded = Loaded::default();
         let mut buffer = vec![0; DATA_BYTES];
         loop {
@@ -138,7 +169,7 @@ impl Nodes {
             job.progress().add(read as u64);
             let mut rest = &buffer[..read];
             while !rest.is_empty() {
-                let take = spreading.room(rest, piece_bytes, options.record_bytes);
+                let take = spreading.room(rest, piece_bytes, options);
                 let (now, later) = rest.split_at(take.unwrap_or(rest.len()));
                 spreading.write(now)?;
                 if take.is_some() {
@@ -161,7 +192,8 @@ impl Nodes {
         let node = |(node, number): (&Arc<Node>, u64)| MapNode { number, name: node.address.clone() };
         let map_nodes = nodes.iter().zip(numbers).map(node).collect();
         let record_bytes = options.record_bytes.filter(|_| pieces.len() > 1);
-        let map = Map { version: VERSION, spread, record_bytes, nodes: map_nodes, pieces };
+        let is_grouped = options.ends.is_some();
+        let map = Map { version: VERSION, spread, record_bytes, is_grouped, nodes: map_nodes, pieces };
         if json(&map).len() > MAP_BYTES_MAX {
             let what = format!("{} pieces are too many: name a larger size of pieces", map.pieces.len());
             return Err(Error::Incomplete { name: name.to_string(), what });
@@ -209,16 +241,42 @@ struct Spreading<'a> {
     copies: usize,
     pieces: Vec<MapPiece>,
     is_open: bool,
+    /// Bytes of the file that are in pieces.
+    offset: u64,
+    /// Whether a quote is open behind them.
+    in_quotes: bool,
+}
+
+/// Whether a number of quotes is odd.
+fn flips(bytes: &[u8]) -> bool {
+    memchr_iter(b'"', bytes).count() % 2 == 1
+}
+
+/// The first end of a line from `from` on, outside of quotes: behind its line feed.
+fn end_outside_quotes(bytes: &[u8], from: usize, in_quotes: bool) -> Option<usize> {
+    let (mut in_quotes, mut at) = (in_quotes ^ flips(&bytes[..from]), from);
+    loop {
+        let end = at + memchr(b'\n', &bytes[at..])?;
+        in_quotes ^= flips(&bytes[at..end]);
+        if !in_quotes {
+            return Some(end + 1);
+        }
+        at = end + 1;
+    }
 }
 
 impl Spreading<'_> {
     /// How many of `bytes` still belong to the current piece; `None`: all, and the piece goes on.
-    fn room(&self, bytes: &[u8], piece_bytes: u64, record_bytes: Option<u64>) -> Option<usize> {
+    fn room(&self, bytes: &[u8], piece_bytes: u64, options: &LoadOptions) -> Option<usize> {
         let written = match self.pieces.last().filter(|_| self.is_open) {
             Some(piece) => piece.bytes,
             None => 0,
         };
-        match record_bytes {
+        if let Some(ends) = &options.ends {
+            let left = piece_end(ends, self.offset - written, piece_bytes)? - self.offset;
+            return (left <= bytes.len() as u64).then_some(left as usize);
+        }
+        match options.record_bytes {
             Some(record) => {
                 let whole = (piece_bytes / record).max(1) * record;
                 let left = whole - written;
@@ -227,7 +285,10 @@ impl Spreading<'_> {
             None => {
                 let from = piece_bytes.saturating_sub(written + 1);
                 let from = usize::try_from(from).ok().filter(|&from| from < bytes.len())?;
-                memchr(b'\n', &bytes[from..]).map(|end| from + end + 1)
+                match options.is_quoted {
+                    true => end_outside_quotes(bytes, from, self.in_quotes),
+                    false => memchr(b'\n', &bytes[from..]).map(|end| from + end + 1),
+                }
             }
         }
     }
@@ -245,6 +306,8 @@ impl Spreading<'_> {
         }
         let piece = self.pieces.last_mut().expect("one is open");
         piece.bytes += bytes.len() as u64;
+        self.offset += bytes.len() as u64;
+        self.in_quotes ^= flips(bytes);
         piece.lines += memchr_iter(b'\n', bytes).count() as u64;
         let body = Bytes::copy_from_slice(bytes);
         for &holder in &piece.nodes {
@@ -483,5 +546,35 @@ mod tests {
         assert_eq!(piece_bytes(Some(6 << 30), 4), 64 * MIB);
         assert!((20u64 << 40) / piece_bytes(Some(20 << 40), 20) <= 20 * 256);
         assert_eq!(piece_bytes(None, 4), 256 * MIB);
+    }
+
+    #[test]
+    fn records_of_csv_end_outside_of_quotes() {
+        let text = b"a,\"x\ny\"\nb,\"\"\"\n\"\nc\n";
+        let ends = |in_quotes| -> Vec<Option<usize>> {
+            (0..text.len()).map(|from| end_outside_quotes(text, from, in_quotes)).collect()
+        };
+        assert_eq!((ends(false)[0], ends(false)[8], ends(false)[9]), (Some(8), Some(16), Some(16)));
+        assert_eq!(ends(true)[0], Some(5));
+        assert_eq!(end_outside_quotes(b"\"\n\n", 0, false), None);
+    }
+
+    #[test]
+    fn pieces_end_where_they_may() {
+        let ends = [100, 210, 290, 400];
+        let pieces = |bytes: u64| {
+            let (mut start, mut found) = (0, Vec::new());
+            while let Some(end) = piece_end(&ends, start, bytes) {
+                assert!(ends.contains(&end) && end > start);
+                found.push(end);
+                start = end;
+            }
+            found
+        };
+        assert_eq!(pieces(1), [100, 210, 290, 400]);
+        assert_eq!(pieces(200), [210]);
+        assert_eq!(pieces(130), [100, 210, 290]);
+        assert!(pieces(10_000).is_empty());
+        assert_eq!(piece_end(&[], 0, 5), None);
     }
 }

@@ -5,7 +5,8 @@
 //! - [`Agent`]: the server on a node. It has a store, a budget for all tasks together, and a set of
 //!   [works](crate::Works).
 //! - [`Nodes`]: the client's end: some agents as one, and the [catalog](Catalog) of what lies where.
-//! - [`Whole`]: a file as it lies on nodes, in [pieces](Piece) that end with a line, each on one node or several.
+//! - [`Whole`]: a file as it lies on nodes, in [pieces](Piece) that end with a line (a record, a row group), each on one node or several.
+//! - [`Page`]: what a node does, over HTTP, for people and for Prometheus.
 //! - [`Authority`], [`NodeCredentials`], [`ClientCredentials`]: who may do what.
 //!
 //! ```text
@@ -19,22 +20,29 @@
 //! task cost; loading is a stream the other way; small questions are actions. Messages that are no record batches are JSON
 //! ([`protocol`]).
 //!
+//! Where what is read next depends on what was read before, asking costs a way there and back for each read: a traversal
+//! (`traverse.rs`, `agent/visits.rs`) follows such chains on the nodes, from one to the next.
+//!
 //! What a node has answered counts once: an answer says how far in its piece it reaches, and where a node is lost, another
 //! that has a copy goes on behind that place. What no node has is an error that names it, or told as missing where the
 //! client said that a partial answer will do.
 //!
-//! Papers: 2014 thesis chapter 5; 2016 article section 7; minions, 2019 thesis 3.2.2.
+//! Papers: 2014 thesis chapter 5; 2016 article section 7; 2018 thesis 5.3; minions, 2019 thesis 3.2.2.
 
 mod agent;
+mod alive;
 mod catalog;
 mod client;
 mod connection;
 mod credentials;
 mod error;
 mod gather;
+mod hop;
 mod load;
+mod page;
 pub mod protocol;
 mod queue;
+mod traverse;
 mod wire;
 
 pub use agent::{Agent, AgentConfig, Serving};
@@ -46,6 +54,10 @@ pub use credentials::{
 };
 pub use error::{Error, Result};
 pub use gather::{
-    Gathered, Missing, NodeCost, RunOptions, Streams, run_on_nodes, stream_from_each, stream_from_nodes,
+    Gathered, Missing, NodeCost, RunOptions, Streams, read_from_nodes, run_on_nodes, stream_from_each,
+    stream_from_nodes,
 };
+pub use hop::{CHAINS_MAX, LAST_PAGE, PAGE_BYTES_MAX, Pointers, STEPS_MAX, Visited, Walked};
 pub use load::{LoadOptions, Loaded};
+pub use page::{Page, PageConfig};
+pub use traverse::{By, Chain, NodeVisits, TraverseOptions, Traversed};

@@ -2,8 +2,9 @@
 //!
 //! | Flight call | what it carries |
 //! |---|---|
-//! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, the last with [`TaskDone`] in its metadata |
+//! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, the last with [`TaskDone`] in its metadata, and [`TaskAlive`] between them where it was asked for |
 //! | `DoPut` | metadata of each message: a [`LoadStep`]; answer: [`LoadAnswer`] for each step that asks for one |
+//! | `DoExchange` | metadata of each message, both ways: a step of a traversal, 64 bytes (`hop.rs`) |
 //! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a [`Map`]; `remove`: a [`DatasetKey`]; `drain` |
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,9 @@ pub const SPREAD: &str = "spread";
 
 /// The file of such a dataset that holds its [`Map`].
 pub const MAP: &str = "map";
+
+/// The kind of a task that follows pointers from page to page.
+pub const TRAVERSE: &str = "traverse";
 
 /// A task: what to do with which pieces.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,6 +39,17 @@ pub struct TaskRequest {
     /// When it is to be stopped, in milliseconds from its arrival.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
+    /// How often the node is to tell that the task goes on, in milliseconds: by [`TaskAlive`] in the metadata of a message that
+    /// has nothing else. Never, where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alive_ms: Option<u64>,
+}
+
+/// A task goes on, or waits for its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskAlive {
+    /// A number that grows as long as the task gets on.
+    pub progress: u64,
 }
 
 /// A part of a file of a dataset.
@@ -133,6 +148,9 @@ pub struct Map {
     /// Bytes of a record, where pieces end with one; none where they end with a line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_bytes: Option<u64>,
+    /// Whether pieces end with a row group of Parquet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_grouped: bool,
     /// The nodes.
     pub nodes: Vec<MapNode>,
     /// The pieces, in order.
@@ -238,7 +256,7 @@ pub struct Status {
     pub failed: u64,
     /// See [`Self::done`].
     pub refused: u64,
-    /// Bytes that tasks read from devices.
+    /// Bytes that tasks read from devices, those that run included.
     pub bytes_read: u64,
     /// Bytes that tasks answered.
     pub bytes_answered: u64,
@@ -255,6 +273,58 @@ pub struct Status {
     pub free_bytes: u64,
     /// Bytes that its devices can hold.
     pub capacity_bytes: u64,
+    /// Its devices, one by one.
+    #[serde(default)]
+    pub drives: Vec<Drive>,
+    /// What came of connections.
+    #[serde(default)]
+    pub connections: Connections,
+    /// Memory of its process, as the system counts it.
+    #[serde(default)]
+    pub resident_bytes: u64,
+}
+
+impl Status {
+    /// Leaves out what only who administers the node is told: what others do, and where its drives are mounted.
+    pub fn without_others(mut self, own: &str) -> Status {
+        for task in self.running.iter_mut().filter(|task| task.client != own) {
+            (task.client, task.datasets) = ("another".to_string(), Vec::new());
+        }
+        self.drives.iter_mut().for_each(|drive| drive.path.clear());
+        self
+    }
+}
+
+/// A device of a node.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Drive {
+    /// Its number in the store.
+    pub number: u64,
+    /// Its folder; empty for whoever does not administer the node.
+    pub path: String,
+    /// "ok", "leaving" or "missing".
+    pub state: String,
+    /// Bytes that can still be written to it.
+    pub free_bytes: u64,
+    /// Bytes that it can hold.
+    pub capacity_bytes: u64,
+}
+
+/// What came of connections since the node began to serve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connections {
+    /// Those that are open.
+    pub open: u64,
+    /// As many may be open.
+    pub limit: u64,
+    /// Those that were let in.
+    pub opened: u64,
+    /// Those that were closed at once since all places were taken.
+    pub refused_full: u64,
+    /// Those that were closed at once since their address had all places that one may have.
+    pub refused_address: u64,
+    /// Those that ended before a request with a good token came over them: handshakes that failed or took too long, wrong tokens.
+    pub without_request: u64,
 }
 
 /// A task that runs.
@@ -272,4 +342,10 @@ pub struct RunningTask {
     pub seconds: f64,
     /// Bytes that it has read.
     pub bytes_read: u64,
+    /// Bytes of the pieces that it was asked to read.
+    #[serde(default)]
+    pub bytes_asked: u64,
+    /// The datasets that it reads.
+    #[serde(default)]
+    pub datasets: Vec<String>,
 }

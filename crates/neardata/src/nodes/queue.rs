@@ -44,6 +44,7 @@ struct Waiting {
 pub(super) struct Place {
     queue: Arc<Inner>,
     memory_bytes: u64,
+    slots: usize,
 }
 
 /// How full a queue is.
@@ -94,6 +95,24 @@ impl Queue {
         drop(state);
         start_next(inner);
         Ok(async move { started.await.expect("the queue lives as long as its tasks wait") })
+    }
+
+    /// Memory without a slot, for what works little and must not wait: now, or not at all.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn beside(&self, memory_bytes: u64) -> Result<Place, String> {
+        let mut state = self.0.state();
+        let free = self.0.memory_bytes - state.used_bytes;
+        if memory_bytes > free {
+            return Err(format!(
+                "its tasks leave {} of its memory, and this one wants {}",
+                inshore_store::format_bytes(free),
+                inshore_store::format_bytes(memory_bytes)
+            ));
+        }
+        state.used_bytes += memory_bytes;
+        Ok(Place { queue: self.0.clone(), memory_bytes, slots: 0 })
     }
 
     pub fn fullness(&self) -> Fullness {
@@ -148,7 +167,7 @@ impl State {
 fn start_next(inner: &Arc<Inner>) {
     loop {
         let Some(next) = inner.state().take(|state, wanted| inner.fits(state, wanted)) else { return };
-        let place = Place { queue: inner.clone(), memory_bytes: next.memory_bytes };
+        let place = Place { queue: inner.clone(), memory_bytes: next.memory_bytes, slots: 1 };
         let _ = next.start.send(place);
     }
 }
@@ -157,7 +176,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         {
             let mut state = self.queue.state();
-            state.running -= 1;
+            state.running -= self.slots;
             state.used_bytes -= self.memory_bytes;
         }
         start_next(&self.queue);
@@ -218,6 +237,20 @@ mod tests {
         drop((large, small));
         assert_eq!(queue.fullness(), Fullness { used_bytes: 0, waiting: 0 });
         assert!(queue.enter("a", 101).err().unwrap().contains("larger than all"));
+    }
+
+    #[test]
+    fn what_runs_beside_the_slots_takes_memory_and_waits_for_none() {
+        let queue = Queue::new(100, 1, 10);
+        let first = started(&mut enter(&queue, "a", 60)).unwrap();
+        let beside = queue.beside(30).unwrap();
+        assert!(queue.beside(20).unwrap_err().contains("leave 10 bytes"));
+        let mut second = enter(&queue, "a", 80);
+        drop(first);
+        assert!(started(&mut second).is_none(), "its memory is not free");
+        drop(beside);
+        assert!(started(&mut second).is_some());
+        assert_eq!(queue.fullness(), Fullness { used_bytes: 0, waiting: 0 });
     }
 
     #[test]

@@ -1,0 +1,59 @@
+//! What nodes and clients read from each other, for the target in `fuzz/`: whatever the bytes are, nothing panics, and what is
+//! understood is said again in the same words.
+
+use std::{io::Cursor, sync::Arc};
+
+use arrow::{
+    array::{ArrayRef, BinaryArray, RecordBatch, UInt8Array, UInt64Array},
+    ipc::reader::StreamReader,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{part_rows, part_schema, protocol};
+
+fn again<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Option<T> {
+    let message: T = serde_json::from_slice(bytes).ok()?;
+    let text = serde_json::to_string(&message).expect("plain data");
+    let read: T = serde_json::from_str(&text).expect("what was written is read");
+    assert_eq!(serde_json::to_string(&read).expect("plain data"), text);
+    Some(message)
+}
+
+/// A message of JSON, of any kind; the first byte says of which.
+pub fn message(bytes: &[u8]) {
+    let Some((kind, bytes)) = bytes.split_first() else { return };
+    match kind % 8 {
+        0 => drop(again::<protocol::TaskRequest>(bytes)),
+        1 => drop(again::<protocol::LoadStep>(bytes)),
+        2 => {
+            let map = again::<protocol::Map>(bytes);
+            // What is sound can be added up.
+            if let Some(map) = map.filter(protocol::Map::is_sound) {
+                let _ = map.pieces.iter().map(|piece| piece.bytes).sum::<u64>();
+            }
+        }
+        3 => drop(again::<protocol::Held>(bytes)),
+        4 => drop(again::<protocol::DatasetKey>(bytes)),
+        5 => drop(again::<protocol::TaskDone>(bytes)),
+        6 => drop(again::<protocol::LoadAnswer>(bytes)),
+        _ => drop(again::<protocol::Status>(bytes).map(|status| status.without_others("me"))),
+    }
+}
+
+/// Answers of a task: a stream of Arrow's, or the columns of one made of the bytes.
+pub fn answers(bytes: &[u8]) {
+    if let Ok(reader) = StreamReader::try_new(Cursor::new(bytes), None) {
+        reader.map_while(Result::ok).for_each(|batch| drop(part_rows(&batch)));
+    }
+    let words: Vec<u64> =
+        bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes"))).collect();
+    let number = || Arc::new(UInt64Array::from(words.clone())) as ArrayRef;
+    let whats = UInt8Array::from_iter_values(words.iter().map(|&word| word as u8));
+    let parts =
+        BinaryArray::from_iter_values(words.iter().map(|&word| &bytes[..word as usize % bytes.len()]));
+    let columns: Vec<ArrayRef> = vec![number(), number(), number(), Arc::new(whats), Arc::new(parts)];
+    let batch = RecordBatch::try_new(part_schema(), columns).expect("columns of one length");
+    if let Some(rows) = part_rows(&batch) {
+        assert_eq!(rows.len(), words.len());
+    }
+}

@@ -1,0 +1,390 @@
+//! What a node is doing, for people and for Prometheus, over HTTP.
+//!
+//! | path | what it is |
+//! |---|---|
+//! | `/` | a page that shows this node and its peers, and keeps itself up to date |
+//! | `/status.json` | what the page shows: each node's status, and how much it read and sent in the last minutes |
+//! | `/metrics` | this node's counters, as Prometheus reads them |
+//!
+//! On this machine alone it is served in the clear, to everybody here. Beyond it is HTTPS with the node's certificate, and wants a
+//! token with the right to read: as `Bearer`, or as the password of `Basic`, which browsers ask for. What others do is told to
+//! whom has the right to administer.
+//!
+//! It has a thread and a runtime of its own, apart from the data's: few connections at once, one request each, some seconds.
+//! Names that come from others (clients, datasets, peers) never become a part of the page's text: its script writes them as text.
+
+mod metrics;
+mod watch;
+
+use std::{
+    convert::Infallible,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD},
+};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    header::{self, HeaderValue},
+    rt::{Read, Write},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{net::TcpListener, sync::watch as channel, time::timeout};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    },
+};
+use tonic::transport::server::Connected;
+use tracing::{info, warn};
+
+use self::watch::Watch;
+use super::{
+    Agent, ClientCredentials, Error, NodeCredentials, Result, Right,
+    connection::{Door, DoorLimits, Guest, Visit},
+    is_loopback,
+};
+
+/// Where the page is served, and of whom it tells.
+#[derive(Debug)]
+pub struct PageConfig {
+    /// Where to listen. Beyond this machine the agent has to have credentials.
+    pub listen: SocketAddr,
+    /// Other nodes that it shows: `HOST` or `HOST:PORT` of each.
+    pub peers: Vec<String>,
+    /// What is shown to these; none where they want none.
+    pub peer_credentials: Option<ClientCredentials>,
+}
+
+/// A page that is served, until it is dropped.
+#[derive(Debug)]
+pub struct Page {
+    address: SocketAddr,
+    stop: channel::Sender<bool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Page {
+    /// Where it is served.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Connections at once; the oldest that has asked for nothing makes room for one more.
+const CONNECTIONS: usize = 32;
+/// A connection has so long for all: TLS, its one request, the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A request's head has so long, and so many bytes.
+const HEAD_PATIENCE: Duration = Duration::from_secs(5);
+const HEAD_BYTES: usize = 16 << 10;
+
+impl Agent {
+    /// Serves a page that shows what this agent does, in a thread of its own.
+    ///
+    /// # Errors
+    /// [`Error::Credentials`] where others than this machine would be served and the agent has none, or they are no good;
+    /// [`Error::Address`] where the address cannot be had, or a peer's is none.
+    pub fn serve_page(&self, config: PageConfig) -> Result<Page> {
+        let listen = config.listen;
+        let tls = match (&self.config().credentials, listen.ip().is_loopback()) {
+            (_, true) => None,
+            (Some(credentials), false) => Some(acceptor(credentials)?),
+            (None, false) => {
+                return Err(Error::Credentials {
+                    what: format!(
+                        "{listen} is not of this machine alone: to show others what it does, a node needs credentials \
+                         (`inshore node credentials` makes them)"
+                    ),
+                });
+            }
+        };
+        let bad = |what: String| Error::Address { address: listen.to_string(), what };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(4)
+            .thread_name("inshore-page")
+            .enable_all()
+            .build()
+            .map_err(|error| bad(error.to_string()))?;
+        let listener = runtime.block_on(TcpListener::bind(listen)).map_err(|error| bad(error.to_string()))?;
+        let address = listener.local_addr().map_err(|error| bad(error.to_string()))?;
+        let shown = Arc::new(Shown {
+            wants_token: tls.is_some(),
+            watch: Watch::begin(self.clone(), config.peers, config.peer_credentials)?,
+            agent: self.clone(),
+        });
+        info!(node = self.config().name, page = %address, tls = tls.is_some(), "serves its page");
+        let (stop, mut stopped) = channel::channel(false);
+        let thread = thread::Builder::new().name("inshore-page".into()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = accept(listener, tls, shown) => {}
+                    _ = stopped.wait_for(|stop| *stop) => {}
+                }
+            });
+            runtime.shutdown_timeout(Duration::from_secs(1));
+        });
+        Ok(Page { address, stop, thread: Some(thread.expect("the system has threads")) })
+    }
+}
+
+fn acceptor(credentials: &NodeCredentials) -> Result<TlsAcceptor> {
+    let bad = |what: String| Error::Credentials { what: format!("of this node: {what}") };
+    let chain = CertificateDer::pem_slice_iter(credentials.certificate.as_bytes());
+    let chain: std::result::Result<Vec<_>, _> = chain.collect();
+    let chain = chain.map_err(|error| bad(error.to_string()))?;
+    let key =
+        PrivateKeyDer::from_pem_slice(credentials.key.as_bytes()).map_err(|error| bad(error.to_string()))?;
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
+        .map_err(|error| bad(error.to_string()))?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shown: Arc<Shown>) {
+    let door = Door::new(DoorLimits {
+        connections: CONNECTIONS,
+        per_address: CONNECTIONS,
+        first_request: HEAD_PATIENCE,
+    });
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!(%error, "the page takes no connection");
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                continue;
+            }
+        };
+        let Some(visit) = door.admit(stream) else { continue };
+        let (tls, shown) = (tls.clone(), shown.clone());
+        // Whoever is too slow, or says what is no request, is not answered.
+        tokio::spawn(timeout(PATIENCE, serve(visit, tls, shown)));
+    }
+}
+
+async fn serve(visit: Visit, tls: Option<TlsAcceptor>, shown: Arc<Shown>) {
+    let guest = visit.connect_info();
+    match tls {
+        None => answer(TokioIo::new(visit), guest, shown).await,
+        Some(acceptor) => {
+            if let Ok(stream) = acceptor.accept(visit).await {
+                answer(TokioIo::new(stream), guest, shown).await;
+            }
+        }
+    }
+}
+
+async fn answer(io: impl Read + Write + Unpin, guest: Arc<Guest>, shown: Arc<Shown>) {
+    let service = service_fn(move |request: Request<_>| {
+        // It is answered, be it with a no, and then closed.
+        guest.has_asked();
+        let shown = shown.clone();
+        let (head, _body): (_, hyper::body::Incoming) = request.into_parts();
+        async move {
+            // The store is asked too, which may wait for a drive.
+            let answered = tokio::task::spawn_blocking(move || shown.respond(&Request::from_parts(head, ())));
+            let response =
+                answered.await.unwrap_or_else(|_| plain(StatusCode::INTERNAL_SERVER_ERROR, "it failed"));
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let _ = http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(HEAD_BYTES)
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE)
+        .serve_connection(io, service)
+        .await;
+}
+
+/// What is shown to whom.
+#[derive(Debug)]
+struct Shown {
+    agent: Agent,
+    watch: Watch,
+    wants_token: bool,
+}
+
+/// Who looks.
+struct Viewer {
+    name: String,
+    sees_all: bool,
+}
+
+const HTML: &str = include_str!("page.html");
+
+impl Shown {
+    fn respond(&self, request: &Request<()>) -> Response<Full<Bytes>> {
+        let viewer = match self.viewer(request) {
+            Ok(viewer) => viewer,
+            Err(refused) => return *refused,
+        };
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "it is only looked at: GET");
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        let masked = |status: super::protocol::Status| match viewer.sees_all {
+            true => status,
+            false => status.without_others(&viewer.name),
+        };
+        match request.uri().path() {
+            "/" => page(),
+            "/status.json" => body("application/json", self.watch.told(&self.agent, masked)),
+            "/metrics" => {
+                body("text/plain; version=0.0.4; charset=utf-8", metrics::told(&masked(self.agent.status())))
+            }
+            _ => plain(StatusCode::NOT_FOUND, "there are /, /status.json and /metrics"),
+        }
+    }
+
+    /// Who asks, if he may.
+    fn viewer(&self, request: &Request<()>) -> std::result::Result<Viewer, Box<Response<Full<Bytes>>>> {
+        let header = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+        if !self.wants_token {
+            // A page from elsewhere, whose name was made to mean this machine, may not look.
+            return match header(header::HOST).is_none_or(is_of_this_machine) {
+                true => Ok(Viewer { name: "local".to_string(), sees_all: true }),
+                false => Err(Box::new(plain(
+                    StatusCode::FORBIDDEN,
+                    "this page is for this machine: call it by localhost or a number of the machine's own",
+                ))),
+            };
+        }
+        let credentials =
+            self.agent.config().credentials.as_ref().expect("it has some where it wants a token");
+        let token = header(header::AUTHORIZATION).and_then(token);
+        let claims = token.map(|token| credentials.check(&token));
+        match claims {
+            Some(Ok(claims)) if claims.rights.contains(&Right::Read) => {
+                let sees_all = claims.rights.contains(&Right::Administer);
+                Ok(Viewer { name: claims.name, sees_all })
+            }
+            Some(Ok(_)) => Err(Box::new(plain(StatusCode::FORBIDDEN, "the token has no right to read"))),
+            no_token => {
+                let why = match no_token {
+                    Some(Err(error)) => error.to_string(),
+                    _ => "credentials: there is no token".to_string(),
+                };
+                let mut response = plain(StatusCode::UNAUTHORIZED, &why);
+                let challenge =
+                    r#"Basic realm="Inshore: any name, and a token for the password", charset="UTF-8""#;
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+                Err(Box::new(response))
+            }
+        }
+    }
+}
+
+/// The token in the header `Authorization`.
+fn token(value: &str) -> Option<String> {
+    let (scheme, rest) = value.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(rest.trim().to_string());
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let pair = String::from_utf8(BASE64.decode(rest.trim()).ok()?).ok()?;
+    pair.split_once(':').map(|(_, password)| password.to_string())
+}
+
+/// Whether the header `Host` names this machine.
+fn is_of_this_machine(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let is_number = |name: &str| name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    name.eq_ignore_ascii_case("localhost") || is_number(name) || is_loopback(name)
+}
+
+fn page() -> Response<Full<Bytes>> {
+    let mut random = [0; 16];
+    if getrandom::fill(&mut random).is_err() {
+        return plain(StatusCode::INTERNAL_SERVER_ERROR, "the system gives no random numbers");
+    }
+    // Nothing but what came with the page runs in it, wherever a name may get to.
+    let nonce = URL_SAFE_NO_PAD.encode(random);
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    let mut response = body("text/html; charset=utf-8", HTML.replace("{{nonce}}", &nonce));
+    let policy = HeaderValue::from_str(&policy).expect("plain letters");
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    response
+}
+
+fn plain(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
+    let mut response = body("text/plain; charset=utf-8", format!("{text}\n"));
+    *response.status_mut() = status;
+    response
+}
+
+fn body(kind: &'static str, bytes: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(bytes.into()));
+    for (name, value) in [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_of_this_machine() {
+        for host in
+            ["localhost", "localhost:80", "LOCALHOST:1", "127.0.0.1", "127.8.9.1:4711", "[::1]:4711", "[::1]"]
+        {
+            assert!(is_of_this_machine(host), "{host}");
+        }
+        for host in
+            ["", "evil.example", "localhost.evil.example", "10.0.0.1", "[2001:db8::1]:80", "127.0.0.1.evil:1"]
+        {
+            assert!(!is_of_this_machine(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_token_comes_as_bearer_or_as_a_password() {
+        let basic = |pair: &str| token(&format!("Basic {}", BASE64.encode(pair)));
+        assert_eq!(token("Bearer a.b").as_deref(), Some("a.b"));
+        assert_eq!(basic("anyone:a.b").as_deref(), Some("a.b"));
+        assert_eq!(basic(":a:b").as_deref(), Some("a:b"));
+        for none in ["", "Bearer", "Basic", "Basic ?", "Digest a", "Basic YQ"] {
+            assert_eq!(token(none), None, "{none}");
+        }
+    }
+}

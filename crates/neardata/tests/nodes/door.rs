@@ -1,0 +1,103 @@
+//! Connections that ask for nothing.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+};
+
+use super::*;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+
+fn closed(credentials: bool, limits: impl FnOnce(&mut AgentConfig)) -> (Serving, Nodes, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config("door");
+    let day = Duration::from_secs(86_400);
+    let mut own = None;
+    if credentials {
+        let authority = Authority::create().unwrap();
+        config.credentials = Some(authority.node("a", &["127.0.0.1".to_string()], day).unwrap());
+        own = Some(authority.client("ann", &Right::ALL, day).unwrap());
+    }
+    limits(&mut config);
+    let agent = Agent::new(Store::open(folder.path()).unwrap(), works(&Plan::default()), config);
+    let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
+    let nodes = client(vec![serving.address().to_string()], own);
+    (serving, nodes, folder)
+}
+
+/// So many connections, each of which says this and nothing more.
+fn silent(address: SocketAddr, count: usize, says: &[u8]) -> Vec<TcpStream> {
+    let connect = |_| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let _ = stream.write_all(says);
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    };
+    (0..count).map(connect).collect()
+}
+
+/// Reads to the end, which comes since the other side closes.
+fn is_closed(mut stream: TcpStream) -> bool {
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
+#[test]
+fn silent_connections_lock_nobody_out_and_are_closed() {
+    for (credentials, says) in [(true, &b""[..]), (true, b"\x16\x03\x01"), (false, PREFACE)] {
+        let (serving, nodes, _folder) = closed(credentials, |config| {
+            (config.connections, config.connections_per_address) = (16, 16);
+            config.first_request = Duration::from_secs(4);
+        });
+        let silent = silent(serving.address(), 200, says);
+        let began = Instant::now();
+        assert_eq!(nodes.status().remove(0).status.unwrap().name, "door", "{says:?}");
+        assert!(began.elapsed() < Duration::from_secs(12), "it waited for {:?}", began.elapsed());
+        let began = Instant::now();
+        assert!(silent.into_iter().all(is_closed), "{says:?}");
+        assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+        // The one that asked stays.
+        thread::sleep(Duration::from_millis(4500));
+        assert!(nodes.status().remove(0).status.is_ok());
+        let counts = serving.agent().status().connections;
+        assert_eq!((counts.open, counts.opened, counts.without_request), (1, 201, 200), "{counts:?}");
+    }
+}
+
+#[test]
+fn a_connection_whose_tokens_are_wrong_is_a_silent_one() {
+    let (serving, _nodes, _folder) = closed(true, |config| config.first_request = Duration::from_millis(500));
+    let day = Duration::from_secs(86_400);
+    let other = Authority::create().unwrap().client("eve", &Right::ALL, day).unwrap();
+    let foreign = client(vec![serving.address().to_string()], Some(other));
+    assert!(foreign.status().remove(0).status.is_err());
+    let until = Instant::now() + Duration::from_secs(5);
+    while serving.agent().status().connections.open > 0 {
+        assert!(Instant::now() < until, "it stays open");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(serving.agent().status().connections.without_request, 1);
+}
+
+#[test]
+fn connections_that_asked_are_not_closed_for_others() {
+    let (serving, nodes, _folder) = closed(false, |config| {
+        (config.connections, config.connections_per_address) = (3, 2);
+    });
+    let second = client(vec![serving.address().to_string()], None);
+    assert!(nodes.status().remove(0).status.is_ok() && second.status().remove(0).status.is_ok());
+    let third = client(vec![serving.address().to_string()], None);
+    assert!(third.status().remove(0).status.is_err(), "an address has two places");
+    assert!(serving.agent().status().connections.refused_address >= 1);
+    drop(second);
+    let until = Instant::now() + Duration::from_secs(5);
+    while third.status().remove(0).status.is_err() {
+        assert!(Instant::now() < until, "the place of one that went is not given on");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(nodes.status().remove(0).status.is_ok());
+}

@@ -1,0 +1,103 @@
+//! The page beyond this machine: HTTPS, and a token.
+
+use std::net::SocketAddr;
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use inshore_neardata::nodes::{Page, PageConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        ClientConfig as TlsConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, ServerName, pem::PemObject},
+    },
+};
+
+use super::*;
+
+/// What a file of credentials has under this name.
+fn within(credentials: &ClientCredentials, name: &str) -> String {
+    serde_json::to_value(credentials).unwrap()[name].as_str().unwrap().to_string()
+}
+
+async fn get(address: SocketAddr, trusted: &str, path: &str, authorization: Option<&str>) -> String {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(trusted.as_bytes()).unwrap()).unwrap();
+    let config = TlsConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+    let header = authorization.map_or(String::new(), |value| format!("Authorization: {value}\r\n"));
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a.lan\r\n{header}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8(answer).unwrap()
+}
+
+fn served(agent: &Agent, listen: &str) -> Result<Page, Error> {
+    agent.serve_page(PageConfig {
+        listen: listen.parse().unwrap(),
+        peers: Vec::new(),
+        peer_credentials: None,
+    })
+}
+
+#[test]
+fn a_page_beyond_this_machine_wants_tls_and_a_token() {
+    let day = Duration::from_secs(86_400);
+    let authority = Authority::create().unwrap();
+    let credentials = authority.node("a", &["127.0.0.1".to_string()], day).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let open = Agent::new(store.clone(), works(&Plan::default()), config("open"));
+    assert!(told(served(&open, "0.0.0.0:0").unwrap_err()).contains("needs credentials"));
+    let config = AgentConfig { credentials: Some(credentials), ..config("closed") };
+    let agent = Agent::new(store, works(&Plan::default()), config);
+    let page = served(&agent, "0.0.0.0:0").unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], page.address().port()));
+    let reader = authority.client("ann", &[Right::Read], day).unwrap();
+    let runner = authority.client("bob", &[Right::Run], day).unwrap();
+    let eve = Authority::create().unwrap().client("eve", &Right::ALL, day).unwrap();
+    let admin = authority.client("ops", &[Right::Read, Right::Administer], day).unwrap();
+    let bearer = |credentials: &ClientCredentials| format!("Bearer {}", within(credentials, "token"));
+    let trusted = within(&reader, "authority");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let ask = |path: &str, authorization: Option<&str>| {
+        runtime.block_on(async {
+            let answered = get(address, &trusted, path, authorization);
+            tokio::time::timeout(Duration::from_secs(20), answered).await.unwrap()
+        })
+    };
+    for path in ["/", "/status.json", "/metrics", "/nothing"] {
+        let refused = ask(path, None);
+        assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
+        assert!(refused.to_lowercase().contains("www-authenticate: basic"), "{refused}");
+        assert!(!refused.contains("closed"), "it tells its name to nobody: {refused}");
+    }
+    assert!(ask("/", Some(&bearer(&eve))).contains("not signed by the authority"));
+    assert!(ask("/", Some("Bearer nonsense")).starts_with("HTTP/1.1 401"));
+    assert!(ask("/", Some(&bearer(&runner))).starts_with("HTTP/1.1 403"));
+    assert!(ask("/", Some(&bearer(&reader))).contains("<title>Inshore</title>"));
+    let basic = BASE64.encode(format!("whoever:{}", within(&reader, "token")));
+    let metrics = ask("/metrics", Some(&format!("Basic {basic}")));
+    assert!(metrics.contains("inshore_node_info{name=\"closed\""), "{metrics}");
+    // Where drives are mounted is told to whom has the right to administer.
+    let path = folder.path().display().to_string();
+    assert!(!metrics.contains(&path) && ask("/metrics", Some(&bearer(&admin))).contains(&path));
+    assert!(!ask("/status.json", Some(&bearer(&reader))).contains(&path));
+    // In the clear nothing is said.
+    let plain = runtime.block_on(async {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        answer
+    });
+    assert!(!String::from_utf8_lossy(&plain).contains("HTTP/1.1"), "{plain:?}");
+}
