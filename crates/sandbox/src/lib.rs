@@ -48,4 +48,4 @@ pub use host::{Helper, Sandbox};
 pub use limits::{CommandLimits, Ended};
 pub use policy::{Policy, Protection, Protections};
 #[cfg(feature = "wasm")]
-pub use wasm::{Output, WasmLimits, WasmResponse, WasmRun};
+pub use wasm::{BlockBuffer, Output, Unwanted, WasmLimits, WasmResponse, WasmResult, WasmRun};

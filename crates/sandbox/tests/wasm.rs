@@ -8,6 +8,7 @@ use std::{
 
 use inshore_sandbox::{
     Ended, Error, Helper, Policy, Protection, Protections, Result, Sandbox, WasmLimits, WasmResponse,
+    WasmResult,
 };
 
 fn sandbox() -> Sandbox {
@@ -25,6 +26,7 @@ const COMMON: &str = r#"
     (import "inshore" "memmem" (func $memmem (param i32 i32 i32 i32) (result i64)))
     (import "inshore" "hash64" (func $hash64 (param i32 i32 i64) (result i64)))
     (import "inshore" "log" (func $log (param i32 i32)))
+    (import "inshore" "decompress" (func $decompress (param i32 i32 i32 i32) (result i64)))
     (memory (export "memory") 1)
     (global $end (mut i32) (i32.const 65536))
     (func (export "inshore_alloc") (param $len i32) (result i32) (local $at i32)
@@ -39,7 +41,20 @@ const COMMON: &str = r#"
 const ABI: &str = r#"(func (export "inshore_abi") (result i32) (i32.const 1))"#;
 const INIT: &str =
     r#"(func (export "inshore_init") (param $at i32) (param $len i32) (result i32) (i32.const 0))"#;
-const FINISH: &str = r#"(func (export "inshore_finish") (result i32) (i32.const 0))"#;
+/// A state of eight bytes, which `$count` counts, and which is also the result.
+const STATE: &str = r#"
+    (global $count (mut i64) (i64.const 0))
+    (func $say (result i32)
+        (i64.store (i32.const 0) (global.get $count))
+        (call $emit (i32.const 0) (i32.const 8))
+        (i32.const 0))
+    (func (export "inshore_state") (result i32) (call $say))
+    (func (export "inshore_finish") (result i32) (call $say))
+    (func (export "inshore_merge") (param $at i32) (param $len i32) (result i32)
+        (if (i32.ne (local.get $len) (i32.const 8)) (then (return (i32.const -7))))
+        (global.set $count (i64.add (global.get $count) (i64.load (local.get $at))))
+        (i32.const 0))
+"#;
 
 fn compile(text: &str) -> Vec<u8> {
     wat::parse_str(format!("(module {text})")).unwrap()
@@ -49,27 +64,22 @@ fn compile(text: &str) -> Vec<u8> {
 fn on_block(body: &str) -> Vec<u8> {
     let block =
         "(func (export \"inshore_block\") (param $at i32) (param $len i32) (param $offset i64) (result i32)";
-    compile(&format!("{COMMON} {ABI} {INIT} {FINISH} {block} {body} (i32.const 0))"))
+    compile(&format!("{COMMON} {ABI} {INIT} {block} {body} (i32.const 0))"))
 }
 
 /// Counts lines, and says how many at the end.
 fn line_count() -> Vec<u8> {
     compile(&format!(
-        r#"{COMMON} {ABI} {INIT}
-        (global $lines (mut i64) (i64.const 0))
+        r#"{COMMON} {ABI} {INIT} {STATE}
         (func (export "inshore_block") (param $at i32) (param $len i32) (param $offset i64) (result i32)
             (local $end i32)
             (local.set $end (i32.add (local.get $at) (local.get $len)))
             (block $done (loop $next
                 (br_if $done (i32.ge_u (local.get $at) (local.get $end)))
-                (global.set $lines (i64.add (global.get $lines)
+                (global.set $count (i64.add (global.get $count)
                     (i64.extend_i32_u (i32.eq (i32.load8_u (local.get $at)) (i32.const 10)))))
                 (local.set $at (i32.add (local.get $at) (i32.const 1)))
                 (br $next)))
-            (i32.const 0))
-        (func (export "inshore_finish") (result i32)
-            (i64.store (i32.const 0) (global.get $lines))
-            (call $emit (i32.const 0) (i32.const 8))
             (i32.const 0))"#
     ))
 }
@@ -77,7 +87,7 @@ fn line_count() -> Vec<u8> {
 /// Where the argument is found: an offset for each, once.
 fn search() -> Vec<u8> {
     compile(&format!(
-        r#"{COMMON} {ABI} {FINISH}
+        r#"{COMMON} {ABI}
         (global $needle_len (mut i32) (i32.const 0))
         (func (export "inshore_init") (param $at i32) (param $len i32) (result i32)
             (if (i32.gt_u (local.get $len) (i32.const 1024)) (then (return (i32.const -22))))
@@ -193,7 +203,7 @@ fn a_module_that_spins_is_killed() {
 fn a_module_that_spins_at_its_start_is_killed() {
     let limits = WasmLimits { call: Duration::from_millis(300), ..limits() };
     let spin = "(func $spin (loop $for_ever (br $for_ever))) (start $spin)";
-    let module = compile(&format!("{COMMON} {ABI} {INIT} {FINISH} {spin}"));
+    let module = compile(&format!("{COMMON} {ABI} {INIT} {spin}"));
     assert!(matches!(failure(&module, &limits), Error::Ended(Ended::Deadline)));
 }
 
@@ -259,7 +269,7 @@ fn memory_without_end_is_refused() {
     assert_eq!(numbers(&result), [(8 << 20) / 65536]);
     assert!(response.memory_bytes_max < 100 << 20, "{response:?}");
     // One that wants more from the start isn't started.
-    let module = compile(&format!("{ABI} {INIT} {FINISH} (memory (export \"memory\") 200)"));
+    let module = compile(&format!("{ABI} {INIT} (memory (export \"memory\") 200)"));
     assert!(matches!(failure(&module, &limits), Error::Kernel { .. } | Error::Module { .. }));
 }
 
@@ -278,10 +288,10 @@ fn the_memory_limit_of_the_process_holds_without_a_cgroup() {
 
 #[test]
 fn a_block_that_does_not_fit_is_an_error() {
-    let limits = WasmLimits { memory_bytes: 1 << 20, ..limits() };
+    let limits = WasmLimits { memory_bytes: 2 << 20, ..limits() };
     let (fits, large) = (vec![b'\n'; 500_000], vec![b'\n'; 1_000_000]);
     assert_eq!(numbers(&run(&line_count(), b"", &limits, &[&fits]).unwrap().0), [500_000]);
-    for blocks in [&[&large[..]][..], &[&vec![0; 2_000_000]]] {
+    for blocks in [&[&large[..]][..], &[&vec![0; 3_000_000]]] {
         let error = run(&line_count(), b"", &limits, blocks).unwrap_err();
         assert!(matches!(error, Error::Kernel { .. }), "{error}");
     }
@@ -292,7 +302,7 @@ fn recursion_without_end_is_an_error() {
     let recurse = "(func $again (call $again) (call $again))";
     let block =
         "(func (export \"inshore_block\") (param i32 i32 i64) (result i32) (call $again) (i32.const 0))";
-    let module = compile(&format!("{COMMON} {ABI} {INIT} {FINISH} {recurse} {block}"));
+    let module = compile(&format!("{COMMON} {ABI} {INIT} {recurse} {block}"));
     let error = failure(&module, &limits());
     assert!(error.to_string().contains("stack"), "{error}");
 }
@@ -334,7 +344,7 @@ fn pointers_that_lead_out_of_its_memory_are_errors() {
             (func (export \"inshore_alloc\") (param i32) (result i32) (i32.const {at}))
             (func (export \"inshore_block\") (param i32 i32 i64) (result i32) (i32.const 0))"
         );
-        let error = failure(&compile(&format!("{ABI} {INIT} {FINISH} {alloc}")), &limits()).to_string();
+        let error = failure(&compile(&format!("{ABI} {INIT} {alloc}")), &limits()).to_string();
         assert!(error.contains(reason), "{at}: {error}");
     }
 }
@@ -371,36 +381,43 @@ fn modules_that_are_not_ours_are_refused() {
         (b"\0asm\x01\0\0\0\xff\xff\xff".to_vec(), ""),
         (b"#!/bin/sh\n".to_vec(), "magic"),
         (b"\0asm\x0d\0\x01\0".to_vec(), "component"),
-        (compile(&format!("{memory} {rest} {INIT} {FINISH} {abi_2}")), "gives 2, expected 1"),
-        (compile(&format!("{memory} {rest} {INIT} {FINISH}")), "inshore_abi"),
-        (compile(&format!("{memory} {rest} {ABI} {INIT}")), "inshore_finish"),
-        (compile(&format!("{rest} {ABI} {INIT} {FINISH}")), "memory"),
+        (compile(&format!("{memory} {rest} {INIT} {abi_2}")), "gives 2, expected 1"),
+        (compile(&format!("{memory} {rest} {INIT}")), "inshore_abi"),
+        (compile(&format!("{memory} {rest} {ABI}")), "inshore_init"),
         (
             compile(&format!(
-                "{memory} {rest} {ABI} {INIT} (func (export \"inshore_finish\") (result i64) (i64.const 0))"
+                "{memory} {rest} {ABI} {INIT} (func (export \"inshore_state\") (result i32) (i32.const 0))"
             )),
-            "inshore_finish",
+            "it exports inshore_state: a module has all of",
+        ),
+        (compile(&format!("{rest} {ABI} {INIT}")), "memory"),
+        (
+            compile(&format!(
+                "{memory} {ABI} {INIT} (func (export \"inshore_alloc\") (param i32) (result i32) (i32.const 8))
+                (func (export \"inshore_block\") (param i32 i32) (result i32) (i32.const 0))"
+            )),
+            "inshore_block",
         ),
         (
             compile(&format!(
-                "(import \"env\" \"system\" (func (param i32))) {memory} {rest} {ABI} {INIT} {FINISH}"
+                "(import \"env\" \"system\" (func (param i32))) {memory} {rest} {ABI} {INIT}"
             )),
             "env",
         ),
         (
             compile(&format!(
-                "(import \"inshore\" \"emit\" (func (param i64))) {memory} {rest} {ABI} {INIT} {FINISH}"
+                "(import \"inshore\" \"emit\" (func (param i64))) {memory} {rest} {ABI} {INIT}"
             )),
             "emit",
         ),
         (
             compile(&format!(
                 "(import \"wasi_snapshot_preview1\" \"proc_exit\" (func (param i32))) \
-                {memory} {rest} {ABI} {INIT} {FINISH}"
+                {memory} {rest} {ABI} {INIT}"
             )),
             "wasi_snapshot_preview1",
         ),
-        (compile(&format!("(memory (export \"memory\") i64 1) {rest} {ABI} {INIT} {FINISH}")), "memory64"),
+        (compile(&format!("(memory (export \"memory\") i64 1) {rest} {ABI} {INIT}")), "memory64"),
     ];
     for (module, reason) in cases {
         match sandbox().check_wasm(&module, &limits()) {
@@ -448,4 +465,120 @@ fn the_example_of_the_documentation_works() {
     let (result, _) = run(&module, b"x", &limits(), &[&b"xyx".repeat(100_000), b"x"]).unwrap();
     assert_eq!(numbers(&result), [200_001]);
     assert!(run(&module, b"", &limits(), &[]).is_err());
+}
+
+#[test]
+fn states_of_several_instances_merge_into_one_result() {
+    let text = b"a\nbc\n\nd".repeat(50_000);
+    let start = || sandbox().start_wasm(&line_count(), b"", &limits()).unwrap();
+    let mut refuse = |_: &[u8]| Err(io::Error::other("nothing is expected here"));
+    let (mut first, mut second) = (start(), start());
+    assert_eq!(first.result(), WasmResult::State);
+    for (number, block) in text.chunks(10_000).enumerate() {
+        let run = if number % 3 == 0 { &mut first } else { &mut second };
+        run.block(block, number as i64 * 10_000, &mut refuse).unwrap();
+    }
+    let mut state = Vec::new();
+    second
+        .state(&mut |bytes| {
+            state.extend_from_slice(bytes);
+            Ok(())
+        })
+        .unwrap();
+    second.end().unwrap();
+    first.merge(&state).unwrap();
+    let mut result = Vec::new();
+    first
+        .finish(&mut |bytes| {
+            result.extend_from_slice(bytes);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(numbers(&result), [150_000]);
+    let error = start().merge(b"garbage").unwrap_err().to_string();
+    assert!(error.contains("inshore_merge") && error.contains("-7"), "{error}");
+    assert_eq!(sandbox().check_wasm(&search(), &limits()).unwrap(), WasmResult::InOrder);
+}
+
+#[test]
+fn what_may_not_be_emitted_is_not() {
+    let init = r#"(func (export "inshore_init") (param i32 i32) (result i32)
+        (call $emit (i32.const 0) (i32.const 1)) (i32.const 0))"#;
+    let block = r#"(func (export "inshore_block") (param i32 i32 i64) (result i32)
+        (call $emit (i32.const 0) (i32.const 1)) (i32.const 0))"#;
+    let error = failure(&compile(&format!("{COMMON} {ABI} {init} {block}")), &limits()).to_string();
+    assert!(error.contains("inshore_init emits"), "{error}");
+    let error = failure(&compile(&format!("{COMMON} {ABI} {INIT} {STATE} {block}")), &limits()).to_string();
+    assert!(error.contains("inshore_block emits"), "{error}");
+}
+
+#[test]
+fn blocks_are_what_they_were_however_they_grow() {
+    // Says the length and the hash of each block.
+    let module = on_block(
+        "(i64.store (i32.const 0) (i64.extend_i32_u (local.get $len)))
+        (i64.store (i32.const 8) (call $hash64 (local.get $at) (local.get $len) (i64.const 0)))
+        (call $emit (i32.const 0) (i32.const 16))",
+    );
+    let text: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let lengths = [1, 65_536, 65_537, 3, 400_000, 200_000, 1_000_000, 7, 1_200_000];
+    let mut blocks = Vec::new();
+    let mut rest = &text[..];
+    for length in lengths {
+        let (block, more) = rest.split_at(length);
+        blocks.push(block);
+        rest = more;
+    }
+    let (result, _) = run(&module, b"", &limits(), &blocks).unwrap();
+    let hash = |bytes: &[u8]| {
+        let (result, _) = run(&module, b"", &limits(), &[bytes]).unwrap();
+        numbers(&result)[1]
+    };
+    let expected: Vec<u64> = blocks.iter().flat_map(|block| [block.len() as u64, hash(block)]).collect();
+    assert_eq!(numbers(&result), expected);
+}
+
+#[test]
+fn packed_bytes_are_unpacked_for_a_module() {
+    // To 16 MiB; says how long it became, and what became of it.
+    let module = on_block(
+        "(local $got i64)
+        (drop (memory.grow (i32.sub (i32.const 300) (memory.size))))
+        (local.set $got (call $decompress (local.get $at) (local.get $len) (i32.const 0x1000000) (i32.const 100)))
+        (i64.store (i32.const 0) (local.get $got))
+        (call $emit (i32.const 0) (i32.const 8))
+        (if (i64.gt_s (local.get $got) (i64.const 0))
+            (then (call $emit (i32.const 0x1000000) (i32.wrap_i64 (local.get $got)))))",
+    );
+    let text = b"to be or not to be, to be or not to be";
+    let packed = zstd::bulk::compress(text, 3).unwrap();
+    let (result, _) = run(&module, b"", &limits(), &[&packed]).unwrap();
+    assert_eq!((numbers(&result[..8]), &result[8..]), (vec![text.len() as u64], &text[..]));
+    let long = zstd::bulk::compress(&text.repeat(3), 3).unwrap();
+    for (bytes, code) in [(&b"neither"[..], -1i64), (&long, -2), (&packed[..9], -1)] {
+        assert_eq!(numbers(&run(&module, b"", &limits(), &[bytes]).unwrap().0), [code as u64]);
+    }
+    let attack =
+        "(drop (call $decompress (local.get $at) (local.get $len) (local.get $at) (local.get $len)))";
+    let error = failure(&on_block(attack), &limits()).to_string();
+    assert!(error.contains("decompress"), "{error}");
+}
+
+#[test]
+fn a_module_may_not_have_the_host_look_at_another_block() {
+    let attack = "(call $emit (i32.add (local.get $at) (i32.const 65536)) (i32.const 8))";
+    let error = failure(&on_block(attack), &limits()).to_string();
+    assert!(error.contains("another block's"), "{error}");
+}
+
+#[test]
+fn what_is_no_longer_wanted_ends_at_once() {
+    let began = Instant::now();
+    let unwanted = Box::new(move || began.elapsed() > Duration::from_secs(1));
+    let spins = on_block("(loop $for_ever (br $for_ever))");
+    let mut run = sandbox().start_wasm_while_wanted(&spins, b"", &limits(), unwanted).unwrap();
+    run.block(b"x", 0, &mut |_| Ok(())).unwrap();
+    let error = run.settle(&mut |_| Ok(())).unwrap_err();
+    assert!(matches!(error, Error::Ended(Ended::Cancelled)), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(10));
 }

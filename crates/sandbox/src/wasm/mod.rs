@@ -4,28 +4,14 @@
 //! blocks and hands over results.
 //!
 //! # What a module is
-//! It exports:
+//! What it exports and imports is told byte by byte in `docs/kernels-wasm.md`. In short: it exports `memory`, `inshore_abi`,
+//! `inshore_alloc`, `inshore_init` and `inshore_block`, and may import `emit`, `log`, `memmem`, `hash64` and `decompress` from
+//! the module `inshore`, and nothing else. What it emits of a block is the block's part of the result, and parts come in the
+//! order of blocks ([`WasmResult::InOrder`]). Or it also exports `inshore_state`, `inshore_merge` and `inshore_finish`
+//! ([`WasmResult::State`]): then nothing comes of a block, but each instance has a state, states are merged in any order, and
+//! the result is what the last one emits. Either way it can't be seen in the result how many instances there were.
 //!
-//! | export | |
-//! |---|---|
-//! | `memory` | its one memory, 32-bit |
-//! | `inshore_abi() -> i32` | the version of this table that it was made for: 1 |
-//! | `inshore_alloc(len: i32) -> i32` | where the host may put `len` bytes; 0: nowhere. What an earlier call gave isn't used any more |
-//! | `inshore_init(ptr: i32, len: i32) -> i32` | the arguments; called once, before all blocks |
-//! | `inshore_block(ptr: i32, len: i32, offset: i64) -> i32` | a block, and where in its source it begins |
-//! | `inshore_finish() -> i32` | called once, after all blocks |
-//!
-//! The last three return 0, or a negative number that names an error of the module's own. It may import from the module
-//! `inshore`, and nothing else:
-//!
-//! | import | |
-//! |---|---|
-//! | `emit(ptr: i32, len: i32)` | these bytes are part of the result |
-//! | `memmem(hay: i32, hay_len: i32, needle: i32, needle_len: i32) -> i64` | where the needle is first found, or -1 |
-//! | `hash64(ptr: i32, len: i32, seed: i64) -> i64` | XXH64 |
-//! | `log(ptr: i32, len: i32)` | a line for [`WasmResponse::log`], of which the last 8 KiB are kept |
-//!
-//! `inshore_init` may not emit. Pointers and lengths are unsigned; one that leads out of the memory ends the run with an error. SIMD of 128 bits is on;
+//! Pointers and lengths are unsigned; one that leads out of the memory ends the run with an error. SIMD of 128 bits is on;
 //! threads, more than one memory, memories of 64 bits, and instructions whose results differ between machines are off.
 //!
 //! # How it's contained
@@ -35,23 +21,24 @@
 //! ("fuel", "epochs") ran its tight loops at a half to a quarter of the rate, and killing a process costs nothing.
 //!
 //! # How a block gets there
-//! Two slots in a shared file in memory (`memfd`): our process writes a block into one while the module works on the other.
-//! The module's process reads it straight into the module's memory, so each byte is copied twice. That the file is never
-//! mapped means that nothing which the other process does to it can crash ours. Results come back over a socket, framed,
+//! A file in memory (`memfd`) with two slots, which both processes map: ours writes a block into one while the module works on
+//! the other. The module's process lays the file over a part of the module's own memory (the module says where, by
+//! `inshore_alloc`), so each byte is copied once, and not at all where it's read into a [`BlockBuffer`]. The file is sealed
+//! against becoming shorter, and what our process reads of it is bytes of the module's own blocks, so that nothing which the
+//! other process does to it can harm ours. Results come back over a socket, framed,
 //! gathered to 64 KiB.
 //!
-//! Measured on two shared, busy cores with blocks of 1 MiB: 2.6 GB/s and 9.9 GB for each second of the module's process if the
-//! module does nothing, 2.1 and 7.0 if it counts lines with SIMD; half of that with blocks of 64 KiB, for each of which the
-//! processes wake each other, or of 4 MiB, which no longer stay in a core's cache.
-//!
-//! `memmem` and `hash64` are the host's since compiled modules do these at 21 % of the native rate (95 % for a hash), and
-//! copying a block in costs 10 to 40 % of the time for the simplest kernels.
+//! `memmem`, `hash64` and `decompress` are the host's since compiled modules do these slower (`memmem` at 21 % of the native
+//! rate, a hash at 95 %). What it all costs is in `docs/kernels-wasm.md`.
 
 mod run;
+mod shared;
+mod unpack;
 mod wire;
 mod worker;
 
-pub use run::{Output, WasmResponse, WasmRun};
+pub use run::{Output, Unwanted, WasmResponse, WasmRun};
+pub use shared::BlockBuffer;
 pub(crate) use worker::work;
 
 use std::time::Duration;
@@ -61,9 +48,11 @@ const MIB: u64 = 1 << 20;
 /// What a module may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WasmLimits {
-    /// Its memory; beyond it `memory.grow` fails in the module. Its process gets 256 MiB more for the compiler and the
-    /// compiled code (a module of 10 MiB takes about that). Default: 64 MiB.
+    /// Its memory; beyond it `memory.grow` fails in the module. Default: 64 MiB.
     pub memory_bytes: u64,
+    /// What its process may take beside that, for the compiler, the compiled code and the runtime. Default: 256 MiB, which is
+    /// what a module of 10 MiB takes.
+    pub own_bytes: u64,
     /// Time that is waited for it: to be compiled, to be initialised, for each block and to finish, without the time for which
     /// results wait for whoever takes them; then it's killed. Default: 10 s.
     pub call: Duration,
@@ -77,9 +66,19 @@ impl Default for WasmLimits {
     fn default() -> WasmLimits {
         WasmLimits {
             memory_bytes: 64 * MIB,
+            own_bytes: 256 * MIB,
             call: Duration::from_secs(10),
             wall: Duration::from_secs(3600),
             output_bytes: 1024 * MIB,
         }
     }
+}
+
+/// What kind of result a module has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WasmResult {
+    /// What it emits of each block, in the order of blocks.
+    InOrder,
+    /// What it emits at the end, of the merged states of all instances.
+    State,
 }

@@ -2,21 +2,20 @@
 
 use std::{
     collections::VecDeque,
-    fs::File,
+    fmt,
     io::{self, Read},
     os::{
         fd::AsFd,
-        unix::{fs::FileExt, net::UnixStream, process::ExitStatusExt},
+        unix::{net::UnixStream, process::ExitStatusExt},
     },
     process::{ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
-use rustix::fs::{MemfdFlags, memfd_create};
-
 use super::{
-    WasmLimits,
-    wire::{ANSWER_BYTES, Answer, Ask, Call, PAYLOAD_BYTES, Say},
+    WasmLimits, WasmResult,
+    shared::{BlockBuffer, Shared},
+    wire::{ANSWER_BYTES, Answer, Ask, Call, HAS_STATE, PAYLOAD_BYTES, Say},
 };
 use crate::{
     CommandLimits, Ended, Error, Protections, Result, Sandbox,
@@ -27,31 +26,40 @@ use crate::{
 };
 
 /// Blocks under way: one that the module works on, and one that lies ready.
-const SLOTS: u64 = 2;
-/// Smallest distance between slots; a longer block moves them apart.
-const SLOT_BYTES_MIN: u64 = 1 << 20;
-/// What a process needs beyond the module's memory: compiler, compiled code, runtime.
-const OWN_BYTES: u64 = 256 << 20;
+const SLOTS: usize = 2;
+/// Distances between slots are multiples of this; a longer block moves them apart.
+const SLOT_BYTES: usize = 64 << 10;
 /// Bytes kept of a module's log.
 const LOG_BYTES: usize = 8 << 10;
 
 /// Time for a process to end once it has closed its socket.
 const GRACE: Duration = Duration::from_secs(5);
+/// So often it is asked whether the module is still wanted.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Takes a piece of a result.
 pub type Output<'a> = &'a mut dyn FnMut(&[u8]) -> io::Result<()>;
 
+/// Whether a run is no longer wanted.
+pub type Unwanted = Box<dyn Fn() -> bool + Send>;
+
 /// An instance of a module in a process of its own, which ends with this.
 pub struct WasmRun {
     socket: UnixStream,
-    shared: File,
+    shared: Shared,
+    result: WasmResult,
+    unwanted: Unwanted,
     helper: Running,
     groups: Groups,
     limits: WasmLimits,
-    slot_bytes: u64,
-    /// Blocks given so far, and offsets of those not yet done.
-    given: u64,
+    slot_bytes: usize,
+    /// The slot for the next block, and offsets of those not yet done.
+    next_slot: usize,
     under_way: VecDeque<i64>,
+    /// Where blocks may be read to: the address of each, its length, and its place in the shared file.
+    buffers: Vec<(usize, usize, usize)>,
+    /// What was asked for, to be named where it fails.
+    asked: Ask,
     /// Since when we wait for the module: not while our caller does something else.
     since: Instant,
     output_bytes: u64,
@@ -79,14 +87,20 @@ pub struct WasmResponse {
     pub active: Protections,
 }
 
+impl fmt::Debug for WasmRun {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("WasmRun").field("result", &self.result).finish_non_exhaustive()
+    }
+}
+
 impl Sandbox {
     /// Whether a module can be run: whether it's valid, imports nothing unknown, exports what is expected, and says the right
-    /// version. None of that happens in our own process.
+    /// version; and what kind of result it has. None of that happens in our own process.
     ///
     /// # Errors
     /// [`Error::Module`] where it isn't such a module, and those of [`Sandbox::start_wasm`].
-    pub fn check_wasm(&self, module: &[u8], limits: &WasmLimits) -> Result<()> {
-        self.load(module, limits).map(drop)
+    pub fn check_wasm(&self, module: &[u8], limits: &WasmLimits) -> Result<WasmResult> {
+        Ok(self.load(module, limits, Box::new(|| false))?.result)
     }
 
     /// Starts a module with these arguments: compiles it in a process of its own (about 10 ms, and 50 ms or more for each MiB
@@ -96,23 +110,28 @@ impl Sandbox {
     /// [`Error::Module`], [`Error::Kernel`] where its `inshore_init` fails, [`Error::Ended`] at a limit; [`Error::Missing`] and
     /// [`Error::Helper`] as for commands.
     pub fn start_wasm(&self, module: &[u8], args: &[u8], limits: &WasmLimits) -> Result<WasmRun> {
-        let mut run = self.load(module, limits)?;
-        let mut early = Vec::new();
-        run.place(args, 0)?;
-        run.call(Ask::Init, 0, args.len() as u64, 0)?;
-        run.until_done(&mut |bytes| {
-            early.extend_from_slice(bytes);
-            Ok(())
-        })?;
-        if !early.is_empty() {
-            return Err(run.kernel("inshore_init", "it emits, before it was given anything"));
-        }
+        self.start_wasm_while_wanted(module, args, limits, Box::new(|| false))
+    }
+
+    /// As [`Sandbox::start_wasm`]; whenever the module is waited for, `unwanted` is asked ten times a second, and a yes ends it.
+    ///
+    /// # Errors
+    /// As [`Sandbox::start_wasm`]; [`Error::Ended`] with [`Ended::Cancelled`].
+    pub fn start_wasm_while_wanted(
+        &self,
+        module: &[u8],
+        args: &[u8],
+        limits: &WasmLimits,
+        unwanted: Unwanted,
+    ) -> Result<WasmRun> {
+        let mut run = self.load(module, limits, unwanted)?;
+        run.give(Ask::Init, args)?;
         Ok(run)
     }
 
-    fn load(&self, module: &[u8], limits: &WasmLimits) -> Result<WasmRun> {
+    fn load(&self, module: &[u8], limits: &WasmLimits, unwanted: Unwanted) -> Result<WasmRun> {
         let process_limits = CommandLimits {
-            memory_bytes: limits.memory_bytes.saturating_add(OWN_BYTES),
+            memory_bytes: limits.memory_bytes.saturating_add(limits.own_bytes),
             cpu_seconds: u64::MAX,
             wall: limits.wall,
             processes: 1,
@@ -133,77 +152,176 @@ impl Sandbox {
             wall_us: u64::try_from(limits.wall.as_micros()).unwrap_or(u64::MAX),
         };
         let (socket, theirs) = UnixStream::pair().map_err(Error::system("make a socket"))?;
-        let shared = memfd_create("inshore-blocks", MemfdFlags::CLOEXEC)
-            .map_err(|error| Error::system("make a file in memory")(error.into()))?;
-        let files = [theirs.as_fd(), shared.as_fd()];
+        let shared = Shared::new().map_err(Error::system("make a file in memory"))?;
+        let files = [theirs.as_fd(), shared.file().as_fd()];
         let helper = Running::start(&self.helper, &order, &files, Stdio::null(), Stdio::null())?;
         drop(theirs);
         let mut run = WasmRun {
             socket,
-            shared: File::from(shared),
+            shared,
+            result: WasmResult::InOrder,
+            unwanted,
             helper,
             groups,
             limits: limits.clone(),
-            slot_bytes: SLOT_BYTES_MIN,
-            given: 0,
+            slot_bytes: 0,
+            next_slot: 0,
             under_way: VecDeque::new(),
+            buffers: Vec::new(),
+            asked: Ask::Load,
             since: Instant::now(),
             output_bytes: 0,
             log: VecDeque::new(),
             payload: vec![0; PAYLOAD_BYTES],
         };
         run.place(module, 0)?;
-        run.call(Ask::Load, 0, module.len() as u64, 0)?;
-        run.until_done(&mut |_| Ok(()))?;
+        run.call(Ask::Load, 0, module.len(), 0)?;
+        if run.until_done(&mut nothing)? == HAS_STATE {
+            run.result = WasmResult::State;
+        }
         Ok(run)
     }
 }
 
+/// Takes what can't come: the module's side refuses to send it.
+fn nothing(_: &[u8]) -> io::Result<()> {
+    Err(io::Error::other("it emits where nothing is expected"))
+}
+
 impl WasmRun {
+    /// What kind of result the module has.
+    pub fn result(&self) -> WasmResult {
+        self.result
+    }
+
     /// Gives the module a block that begins at `offset` of its source, and hands over what it has emitted by then, of earlier
-    /// blocks too, in order. Returns while the module works on it: two blocks may be under way. Costs a copy of the block
-    /// here and one in the module's process.
+    /// blocks too, in order. Returns while the module works on it: two blocks may be under way. Costs one copy of the block,
+    /// or none where it lies in one of the [buffers](WasmRun::buffers).
     ///
     /// # Errors
     /// Those of earlier blocks too: [`Error::Kernel`] where the module fails, [`Error::Ended`] at a limit,
     /// [`Error::Output`]. After an error the module is gone; any call gives an error then.
     pub fn block(&mut self, bytes: &[u8], offset: i64, output: Output<'_>) -> Result<()> {
         self.since = Instant::now();
-        let length = bytes.len() as u64;
-        if length > self.limits.memory_bytes {
+        if bytes.len() as u64 > self.limits.memory_bytes {
             let reason =
-                format!("{length} bytes are more than the {} of its memory", self.limits.memory_bytes);
+                format!("{} bytes are more than the {} of its memory", bytes.len(), self.limits.memory_bytes);
             return Err(self.kernel("inshore_block", &reason));
         }
-        if length > self.slot_bytes {
-            // Those under way lie where the slots are now.
-            while !self.under_way.is_empty() {
+        let in_buffer = self.buffers.iter().find_map(|&(start, length, position)| {
+            Some(position + BlockBuffer::place_of(start, length, bytes)?)
+        });
+        if let Some(position) = in_buffer {
+            self.call(Ask::Block, position, bytes.len(), offset)?;
+            self.under_way.push_back(offset);
+            // So that the other buffer can be read into.
+            while self.under_way.len() >= SLOTS {
                 self.until_done(output)?;
             }
-            self.slot_bytes = length.next_power_of_two();
+            return Ok(());
         }
-        while self.under_way.len() as u64 >= SLOTS {
+        if !self.buffers.is_empty() {
+            // They lie where it goes, and somebody reads into them as soon as this returns.
+            self.settle(output)?;
+        }
+        if bytes.len() > self.slot_bytes {
+            // Those under way lie where the slots are now.
+            self.settle(output)?;
+            // Somewhat more, so that not every longer one moves them.
+            self.slot_bytes = (bytes.len() + bytes.len() / 8).next_multiple_of(SLOT_BYTES);
+        }
+        while self.under_way.len() >= SLOTS {
             self.until_done(output)?;
         }
-        let position = self.given % SLOTS * self.slot_bytes;
+        if self.under_way.is_empty() {
+            // Whoever waits for each block stays in the memory that is in a core's cache.
+            self.next_slot = 0;
+        }
+        let position = self.next_slot * self.slot_bytes;
         self.place(bytes, position)?;
-        self.call(Ask::Block, position, length, offset)?;
-        self.given += 1;
+        self.call(Ask::Block, position, bytes.len(), offset)?;
+        self.next_slot = (self.next_slot + 1) % SLOTS;
         self.under_way.push_back(offset);
-        Ok(())
+        match self.buffers.is_empty() {
+            true => Ok(()),
+            false => self.settle(output),
+        }
     }
 
-    /// Has the module finish, and hands over the rest of its results.
+    /// Two buffers of so many bytes for blocks, which need not be copied then. They are to be used in turn: when a block in one
+    /// of them was given, the other one can be read into.
+    ///
+    /// # Errors
+    /// [`Error::System`]. Those that there are already stay as they are.
+    pub fn buffers(&mut self, bytes: usize) -> Result<Vec<BlockBuffer>> {
+        assert!(self.buffers.is_empty() && self.under_way.is_empty(), "asked for once, before blocks");
+        self.slot_bytes = self.slot_bytes.max(bytes.next_multiple_of(SLOT_BYTES));
+        let mut buffers = Vec::new();
+        for slot in 0..SLOTS {
+            let position = slot * self.slot_bytes;
+            let buffer = self.shared.buffer(position, bytes.next_multiple_of(SLOT_BYTES));
+            let buffer = buffer.map_err(Error::system("share memory for blocks"))?;
+            self.buffers.push((buffer.as_ptr() as usize, buffer.len(), position));
+            buffers.push(buffer);
+        }
+        Ok(buffers)
+    }
+
+    /// Waits until the module is done with all blocks, and hands over what it emits.
     ///
     /// # Errors
     /// As [`WasmRun::block`].
-    pub fn finish(mut self, output: Output<'_>) -> Result<WasmResponse> {
+    pub fn settle(&mut self, output: Output<'_>) -> Result<()> {
         self.since = Instant::now();
         while !self.under_way.is_empty() {
             self.until_done(output)?;
         }
-        self.call(Ask::Finish, 0, 0, 0)?;
-        self.until_done(output)?;
+        Ok(())
+    }
+
+    /// Has a module with a [state](WasmResult::State) hand it over, for another instance to [merge](WasmRun::merge). Nothing
+    /// but [`WasmRun::end`] comes after it.
+    ///
+    /// # Errors
+    /// As [`WasmRun::block`].
+    pub fn state(&mut self, output: Output<'_>) -> Result<()> {
+        self.settle(&mut nothing)?;
+        self.call(Ask::State, 0, 0, 0)?;
+        self.until_done(output).map(drop)
+    }
+
+    /// Adds another instance's state to this one's.
+    ///
+    /// # Errors
+    /// As [`WasmRun::block`]; [`Error::Kernel`] where the state doesn't fit the module's memory.
+    pub fn merge(&mut self, state: &[u8]) -> Result<()> {
+        self.settle(&mut nothing)?;
+        if state.len() as u64 > self.limits.memory_bytes {
+            let reason =
+                format!("{} bytes are more than the {} of its memory", state.len(), self.limits.memory_bytes);
+            return Err(self.kernel("inshore_merge", &reason));
+        }
+        self.give(Ask::Merge, state)
+    }
+
+    /// Has the module finish where it has a [state](WasmResult::State), hands over the rest of its results, and ends it.
+    ///
+    /// # Errors
+    /// As [`WasmRun::block`].
+    pub fn finish(mut self, output: Output<'_>) -> Result<WasmResponse> {
+        self.settle(output)?;
+        if self.result == WasmResult::State {
+            self.call(Ask::Finish, 0, 0, 0)?;
+            self.until_done(output)?;
+        }
+        self.end()
+    }
+
+    /// Ends it, and tells what it took.
+    ///
+    /// # Errors
+    /// [`Error::Helper`], [`Error::System`].
+    pub fn end(mut self) -> Result<WasmResponse> {
         // It ends when it's asked for nothing more.
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
         let report = self.report()?;
@@ -218,24 +336,41 @@ impl WasmRun {
         })
     }
 
-    /// Puts bytes into the shared file.
-    fn place(&mut self, bytes: &[u8], position: u64) -> Result<()> {
-        self.shared.write_all_at(bytes, position).map_err(Error::system("share a block"))
+    /// The end of what it logged so far.
+    pub fn log(&self) -> Vec<u8> {
+        self.log.iter().copied().collect()
     }
 
-    fn call(&mut self, ask: Ask, position: u64, length: u64, offset: i64) -> Result<()> {
+    /// Makes a call that is about these bytes, and waits for its end.
+    fn give(&mut self, ask: Ask, bytes: &[u8]) -> Result<()> {
+        self.slot_bytes = self.slot_bytes.max(bytes.len().next_multiple_of(SLOT_BYTES));
+        self.place(bytes, 0)?;
+        self.call(ask, 0, bytes.len(), 0)?;
+        self.until_done(&mut nothing).map(drop)
+    }
+
+    /// Puts bytes into the shared file.
+    fn place(&mut self, bytes: &[u8], position: usize) -> Result<()> {
+        let room = self.shared.grow(SLOTS * self.slot_bytes);
+        room.and_then(|()| self.shared.put(position, bytes)).map_err(Error::system("share a block"))
+    }
+
+    fn call(&mut self, ask: Ask, position: usize, length: usize, offset: i64) -> Result<()> {
         if self.under_way.is_empty() {
             self.since = Instant::now();
         }
-        match (Call { ask, position, length, offset }).write(&self.socket) {
+        self.asked = ask;
+        let (position, length) = (position as u64, length as u64);
+        let capacity = (SLOTS * self.slot_bytes) as u64;
+        match (Call { ask, position, length, offset, capacity }).write(&self.socket) {
             Ok(()) => Ok(()),
             // It may have said why it ended.
             Err(_) => self.until_done(&mut |_| Ok(())).and(Err(self.kernel("call", "it has ended"))),
         }
     }
 
-    /// Hands results over until a call has returned.
-    fn until_done(&mut self, output: Output<'_>) -> Result<()> {
+    /// Hands results over until a call has returned, and gives what it returned.
+    fn until_done(&mut self, output: Output<'_>) -> Result<i32> {
         loop {
             let mut header = [0; ANSWER_BYTES];
             self.read(&mut header)?;
@@ -246,7 +381,7 @@ impl WasmRun {
             let taken = read.and_then(|()| self.take(answer, &payload[..answer.length], output));
             self.payload = payload;
             if taken? {
-                return Ok(());
+                return Ok(answer.code);
             }
         }
     }
@@ -257,13 +392,13 @@ impl WasmRun {
             Say::Emit => {
                 self.output_bytes += payload.len() as u64;
                 if self.output_bytes > self.limits.output_bytes {
-                    return self.end(Error::Ended(Ended::Output)).map(|()| false);
+                    return self.stop(Error::Ended(Ended::Output)).map(|()| false);
                 }
                 let start = Instant::now();
                 let result = output(payload);
                 // That it waited is not the module's fault.
                 self.since += start.elapsed();
-                result.or_else(|error| self.end(Error::Output(error))).map(|()| false)
+                result.or_else(|error| self.stop(Error::Output(error))).map(|()| false)
             }
             Say::Log => {
                 self.log.extend(payload);
@@ -276,25 +411,27 @@ impl WasmRun {
                 if answer.code < 0 {
                     let what = match offset {
                         Some(offset) => format!("the block at {offset}"),
-                        None => "inshore_init or inshore_finish".to_string(),
+                        None => self.asked.name().to_string(),
                     };
                     let error = self.kernel(&what, &format!("it returned the error {}", answer.code));
-                    return self.end(error).map(|()| true);
+                    return self.stop(error).map(|()| true);
                 }
                 Ok(true)
             }
             Say::NotOurs => Err(Error::Module { reason: text(payload) }),
             Say::Failed => {
                 let reason = text(payload);
-                let what =
-                    self.under_way.front().map_or("a call".to_string(), |at| format!("the block at {at}"));
+                let what = match self.under_way.front() {
+                    Some(at) => format!("the block at {at}"),
+                    None => self.asked.name().to_string(),
+                };
                 Err(self.kernel(&what, &reason))
             }
         }
     }
 
     /// Ends it, and is that error.
-    fn end(&mut self, error: Error) -> Result<()> {
+    fn stop(&mut self, error: Error) -> Result<()> {
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         let _ = self.helper.stop();
         Err(error)
@@ -310,14 +447,19 @@ impl WasmRun {
             // Looked at before each read: whoever talks without end is never waited for.
             let left = self.limits.call.saturating_sub(self.since.elapsed());
             if left.is_zero() {
-                return self.end(Error::Ended(Ended::Deadline));
+                return self.stop(Error::Ended(Ended::Deadline));
             }
-            self.socket.set_read_timeout(Some(left)).map_err(Error::system("set a time limit"))?;
+            self.socket.set_read_timeout(Some(left.min(TICK))).map_err(Error::system("set a time limit"))?;
             match (&self.socket).read(into) {
                 Ok(0) => return self.ended(),
                 Ok(length) => into = &mut into[length..],
                 Err(error)
-                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
+                {
+                    if (self.unwanted)() {
+                        return self.stop(Error::Ended(Ended::Cancelled));
+                    }
+                }
                 Err(_) => return self.ended(),
             }
         }

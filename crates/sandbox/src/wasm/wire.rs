@@ -2,9 +2,10 @@
 //! theirs follows the header.
 //!
 //! ```text
-//! to it    kind u32 | 0 u32     | position u64 | length u64 | offset i64     position: of the bytes in the shared file
+//! to it    kind u32 | 0 u32     | position u64 | length u64 | offset i64 | capacity u64
 //! from it  kind u32 | code i32  | length u64   | that many bytes
 //! ```
+//! `position`: of the bytes in the shared file; `capacity`: how much of that file the module has to see in its memory.
 
 use std::io::{self, Read, Write};
 
@@ -20,11 +21,35 @@ pub enum Ask {
     Init,
     /// Call `inshore_block`.
     Block,
+    /// Call `inshore_state`.
+    State,
+    /// Call `inshore_merge`.
+    Merge,
     /// Call `inshore_finish`.
     Finish,
 }
 
-const ASKS: [Ask; 4] = [Ask::Load, Ask::Init, Ask::Block, Ask::Finish];
+const ASKS: [Ask; 6] = [Ask::Load, Ask::Init, Ask::Block, Ask::State, Ask::Merge, Ask::Finish];
+
+impl Ask {
+    /// What is called for it, as errors name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ask::Load => "its start",
+            Ask::Init => "inshore_init",
+            Ask::Block => "inshore_block",
+            Ask::State => "inshore_state",
+            Ask::Merge => "inshore_merge",
+            Ask::Finish => "inshore_finish",
+        }
+    }
+}
+
+/// The code of [`Ask::Load`] for a module that has a state.
+pub const HAS_STATE: i32 = 1;
+
+/// Bytes of a [`Call`].
+const CALL_BYTES: usize = 40;
 
 /// A header to a module's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,20 +58,22 @@ pub struct Call {
     pub position: u64,
     pub length: u64,
     pub offset: i64,
+    pub capacity: u64,
 }
 
 impl Call {
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
-        let mut bytes = [0; 32];
+        let mut bytes = [0; CALL_BYTES];
         bytes[..4].copy_from_slice(&(self.ask as u32).to_le_bytes());
         bytes[8..16].copy_from_slice(&self.position.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.length.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[32..].copy_from_slice(&self.capacity.to_le_bytes());
         to.write_all(&bytes)
     }
 
     pub fn read(mut from: impl Read) -> io::Result<Call> {
-        let mut bytes = [0; 32];
+        let mut bytes = [0; CALL_BYTES];
         from.read_exact(&mut bytes)?;
         let kind = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
@@ -55,6 +82,7 @@ impl Call {
             position: number(8),
             length: number(16),
             offset: number(24) as i64,
+            capacity: number(32),
         })
     }
 }
@@ -121,7 +149,7 @@ mod tests {
     #[test]
     fn headers_come_back_as_they_were() {
         for ask in ASKS {
-            let call = Call { ask, position: 1 << 40, length: 3, offset: -5 };
+            let call = Call { ask, position: 1 << 40, length: 3, offset: -5, capacity: 1 << 33 };
             let mut bytes = Vec::new();
             call.write(&mut bytes).unwrap();
             assert_eq!(Call::read(&bytes[..]).unwrap(), call);
@@ -140,6 +168,6 @@ mod tests {
         let mut long = [0; ANSWER_BYTES];
         long[8..].copy_from_slice(&(PAYLOAD_BYTES as u64 + 1).to_le_bytes());
         assert!(Answer::parse(&long).is_err());
-        assert!(Call::read(&[0xff; 32][..]).is_err());
+        assert!(Call::read(&[0xff; CALL_BYTES][..]).is_err());
     }
 }

@@ -1,0 +1,221 @@
+//! The memory that our process and a module's have in common: all `unsafe` of modules is in here.
+//!
+//! A file in memory (`memfd`) that can't become shorter: so what the other process does to it can't take pages away that ours
+//! has mapped. Ours only ever writes to it.
+
+use std::{
+    fs::File,
+    io,
+    ops::{Deref, DerefMut},
+    ptr::{self, NonNull},
+    slice,
+};
+
+use rustix::{
+    fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create},
+    mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap},
+};
+
+/// The file grows by multiples of this.
+const STEP_BYTES: usize = 64 << 10;
+
+/// Our end: a file, and where it is mapped.
+#[derive(Debug)]
+pub struct Shared {
+    file: File,
+    at: Option<NonNull<u8>>,
+    mapped_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone, and is written to through `&mut` only.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    pub fn new() -> io::Result<Shared> {
+        let file = memfd_create("inshore-blocks", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK)?;
+        Ok(Shared { file: File::from(file), at: None, mapped_bytes: 0 })
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Makes room up to here, so that the other side can map it.
+    pub fn grow(&mut self, bytes: usize) -> io::Result<()> {
+        if bytes <= self.mapped_bytes {
+            return Ok(());
+        }
+        let bytes = bytes.next_multiple_of(STEP_BYTES);
+        if self.file.metadata()?.len() < bytes as u64 {
+            self.file.set_len(bytes as u64)?;
+        }
+        self.unmap();
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at a place that the system chooses.
+        let at = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, &self.file, 0) }?;
+        (self.at, self.mapped_bytes) = (NonNull::new(at.cast()), bytes);
+        Ok(())
+    }
+
+    /// Writes bytes. The other side is not to read there meanwhile.
+    pub fn put(&mut self, position: usize, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let end = position.checked_add(bytes.len()).ok_or(io::ErrorKind::OutOfMemory)?;
+        self.grow(end)?;
+        let at = self.at.expect("mapped just now");
+        // SAFETY: `end` bytes are mapped, of a file that can't become shorter, and no reference to them exists.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr().add(position), bytes.len()) };
+        Ok(())
+    }
+
+    /// Maps a part of the file anew, as a buffer to read into.
+    pub fn buffer(&mut self, position: usize, bytes: usize) -> io::Result<BlockBuffer> {
+        self.grow(position + bytes)?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping, at a place that the system chooses.
+        let at = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, &self.file, position as u64) }?;
+        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(BlockBuffer { at, bytes })
+    }
+
+    fn unmap(&mut self) {
+        if let Some(at) = self.at.take() {
+            // SAFETY: what was mapped in `grow`, and is forgotten with this.
+            let unmapped = unsafe { munmap(at.as_ptr().cast(), self.mapped_bytes) };
+            assert!(unmapped.is_ok(), "what was mapped can be unmapped");
+            self.mapped_bytes = 0;
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.unmap();
+    }
+}
+
+/// Where a block may be read to, so that it need not be copied: the module sees it in its own memory.
+///
+/// The module's process may write to it at any time. So what is read from it may be anything, and be something else the next
+/// time; it's a block of that module's, and a module that does so spoils its own result.
+#[derive(Debug)]
+pub struct BlockBuffer {
+    at: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone.
+unsafe impl Send for BlockBuffer {}
+
+impl BlockBuffer {
+    /// Where these bytes are in it, if they are.
+    pub(super) fn place_of(start: usize, length: usize, bytes: &[u8]) -> Option<usize> {
+        let place = (bytes.as_ptr() as usize).checked_sub(start)?;
+        (place + bytes.len() <= length).then_some(place)
+    }
+}
+
+impl Deref for BlockBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped as long as this value lives, of a file that can't become shorter. Another process may write to it:
+        // every value is one of a byte, and whoever reads checks what it makes of it.
+        unsafe { slice::from_raw_parts(self.at.as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for BlockBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { slice::from_raw_parts_mut(self.at.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for BlockBuffer {
+    fn drop(&mut self) {
+        // SAFETY: what was mapped in `Shared::buffer`, and is forgotten with this.
+        let unmapped = unsafe { munmap(self.at.as_ptr().cast(), self.bytes) };
+        assert!(unmapped.is_ok(), "what was mapped can be unmapped");
+    }
+}
+
+/// A part of a module's memory in place of which the shared file lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent {
+    at: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: an address and a length; whoever uses them says why they hold.
+unsafe impl Send for Lent {}
+
+impl Lent {
+    /// Lays the first `bytes` of the file over the memory at `at`.
+    ///
+    /// # Safety
+    /// `at` is the start of a page, and `bytes` bytes from there on are memory that whoever calls owns, that stays where it is
+    /// until [`Lent::take_back`], and to which no reference exists.
+    pub unsafe fn lend(at: *mut u8, bytes: usize, file: &File) -> io::Result<Lent> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: it takes the place of pages that are the caller's.
+        unsafe { mmap(at.cast(), bytes, protection, flags, file, 0) }?;
+        Ok(Lent { at, bytes })
+    }
+
+    /// Puts pages of zeros there again.
+    ///
+    /// # Safety
+    /// The memory is still the caller's, and no reference to it exists.
+    pub unsafe fn take_back(self) -> io::Result<()> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+        // SAFETY: it takes the place of what `lend` put there.
+        unsafe { mmap_anonymous(self.at.cast(), self.bytes, protection, flags) }?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_put_is_in_the_file_and_the_file_never_shrinks() {
+        let mut shared = Shared::new().unwrap();
+        shared.put(0, b"abc").unwrap();
+        shared.put(100_000, b"def").unwrap();
+        shared.put(1, b"X").unwrap();
+        let read = |at| {
+            let mut bytes = [0; 3];
+            shared.file().read_exact_at(&mut bytes, at).unwrap();
+            bytes
+        };
+        assert_eq!((&read(0), &read(100_000)), (b"aXc", b"def"));
+        assert!(shared.file().set_len(10).is_err());
+    }
+
+    #[test]
+    fn lent_memory_shows_the_file_until_it_is_taken_back() {
+        let mut shared = Shared::new().unwrap();
+        shared.put(0, b"abc").unwrap();
+        let bytes = STEP_BYTES;
+        let flags = MapFlags::PRIVATE;
+        // SAFETY: a mapping of this test alone, read through raw pointers.
+        unsafe {
+            let at = mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags);
+            let at = at.unwrap().cast::<u8>();
+            let lent = Lent::lend(at, bytes, shared.file()).unwrap();
+            assert_eq!(at.add(2).read_volatile(), b'c');
+            shared.put(2, b"C").unwrap();
+            assert_eq!(at.add(2).read_volatile(), b'C');
+            lent.take_back().unwrap();
+            assert_eq!(at.add(2).read_volatile(), 0);
+            munmap(at.cast(), bytes).unwrap();
+        }
+    }
+}
