@@ -44,6 +44,9 @@
 #![warn(missing_docs)]
 
 pub mod commands;
+pub mod queries;
+pub mod spreading;
+pub mod wasm;
 
 #[doc(inline)]
 pub use inshore_graph as graph;
@@ -68,4 +71,8 @@ pub fn works() -> neardata::Works {
         .with(neardata::Parts::<neardata::Contents>::default())
         .with(neardata::Parts::<kernels::Search>::default())
         .with(kernels::CountsWords)
+        .with(neardata::Parts::<kernels::LanguageOfText>::default())
+        .with(kernels::Packs)
+        .with(queries::Queries)
+        .with(wasm::WebAssembly)
 }

@@ -1,0 +1,25 @@
+//! Where files can be cut that are spread over nodes: where stored bytes and formats of tables meet.
+
+use inshore_store::Budget;
+use inshore_tables::{Input, row_groups};
+
+/// Where a file can be cut, if it is a table of Parquet: between its row groups; `None` where it is none.
+///
+/// # Errors
+/// Those of reading its footer.
+pub fn cuts(input: &Input, budget: &Budget) -> inshore_tables::Result<Option<Vec<u64>>> {
+    if input.extension() != "parquet" {
+        return Ok(None);
+    }
+    let groups = row_groups(input, budget)?;
+    let mut starts: Vec<u64> = groups.iter().skip(1).map(|group| group.start).collect();
+    // In no order, or one within the other, they are not cut.
+    starts.retain(|&start| groups.iter().all(|group| start <= group.start || group.end <= start));
+    starts.sort_unstable();
+    Ok(Some(starts))
+}
+
+/// Whether a file of one of these names has line feeds that end no record: CSV, between quotes.
+pub fn is_quoted(names: &[&str]) -> bool {
+    names.iter().any(|name| ["csv", "tsv"].contains(&&*Input::new(name).extension()))
+}

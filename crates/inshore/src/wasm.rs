@@ -1,0 +1,791 @@
+//! WebAssembly kernels: modules of users, run over files here or where they lie on nodes.
+//!
+//! The nouns: a [`Module`] is code with a name; a [`WasmKernel`] is a module with its arguments, as a kernel of
+//! [`neardata`](crate::neardata).
+//!
+//! ```text
+//!   here:       sources ─► run ─► instance for each worker ─► parts in order, or states that are merged ─► output
+//!   on nodes:   the same on each node ─► parts or a state travel ─► put in order, or merged, here ─► output
+//! ```
+//!
+//! An instance is a process of its own ([`sandbox`](crate::sandbox)); `docs/kernels-wasm.md` says what a module exports. What
+//! travels to a node is the module itself, or only its name where it was pushed there: a dataset whose name ends with `.wasm`.
+//! Either way with its SHA-256, so that all nodes run the same.
+//!
+//! Memory: half of what is free in the budget is for instances, one for each thread where they get 64 MiB each, fewer where
+//! not, the rest for reading. 48 MiB of each share are for the process (compiler and runtime; about 20 are taken), the rest is
+//! what the module may use.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use arrow::{
+    array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch},
+    datatypes::{DataType, Field, Schema},
+};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use inshore_neardata::{
+    Block, BlockBuffer, Border, Error as ReadError, Event, Failure, Kernel, Needs, Next, Portable, Reply,
+    Source, Task, Work, answer_parts,
+    nodes::{
+        self, Gathered, Nodes, RunOptions, Whole,
+        protocol::{MAP, SPREAD},
+        run_on_nodes, stream_from_nodes,
+    },
+    run, smallest_memory_bytes,
+};
+use inshore_sandbox::{
+    Error as SandboxError, Helper, Policy, Sandbox, WasmLimits, WasmResponse, WasmResult, WasmRun,
+};
+use inshore_store::{FileReader, Job, Reservation, Store, format_bytes};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// What requests call this work.
+pub const WASM: &str = "wasm";
+/// How names of datasets end that are modules.
+pub const ENDING: &str = ".wasm";
+/// Bytes of a module, at most: a request carries it.
+pub const MODULE_BYTES_MAX: u64 = 8 << 20;
+
+const MIB: u64 = 1 << 20;
+/// What the process of an instance takes beside the module's memory.
+const OWN_BYTES: u64 = 48 * MIB;
+/// The smallest share of an instance.
+const SHARE_BYTES_MIN: u64 = 64 * MIB;
+/// Memory of a module, at most.
+const MODULE_MEMORY_BYTES_MAX: u64 = 1024 * MIB;
+/// How long a module may take for a block, its start or its end.
+const CALL: Duration = Duration::from_secs(20);
+/// Runs end with their job, whenever that is.
+const WALL: Duration = Duration::from_secs(365 * 86_400);
+/// Bytes of a state that are sent at once.
+const BATCH_BYTES: usize = 1 << 20;
+/// Bytes of blocks: for each the two processes wake each other, and more no longer stay in a core's cache.
+const BLOCK_BYTES: usize = 512 << 10;
+
+/// The result of running a kernel.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors of running a kernel.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What is read, the store, nodes.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The module, or what contains it.
+    #[error("kernel {name}: {source}")]
+    Sandbox {
+        /// The module's name.
+        name: String,
+        /// What it did.
+        source: SandboxError,
+    },
+    /// The module is not what it should be, or wants more than it gets.
+    #[error("kernel {name}: {what}")]
+    Kernel {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// Whoever takes the result failed.
+    #[error("writing what a kernel found: {0}")]
+    Write(#[source] io::Error),
+}
+
+impl Error {
+    /// Whether a job was asked to stop.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Error::Read(error) if error.is_cancelled())
+    }
+}
+
+impl From<inshore_store::Error> for Error {
+    fn from(error: inshore_store::Error) -> Error {
+        Error::Read(error.into())
+    }
+}
+
+impl From<nodes::Error> for Error {
+    fn from(error: nodes::Error) -> Error {
+        Error::Read(match error {
+            nodes::Error::Store(error) => ReadError::Store(error),
+            error => ReadError::Stream(Box::new(error)),
+        })
+    }
+}
+
+/// A module.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// What it's called, without an ending.
+    pub name: String,
+    /// Its code.
+    pub bytes: Arc<[u8]>,
+    /// Whether nodes have it under this name.
+    pub is_pushed: bool,
+}
+
+impl Module {
+    /// A module of these bytes.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] where they are too many to travel.
+    pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Result<Module> {
+        let module = Module { name: name.into(), bytes: bytes.into(), is_pushed: false };
+        match module.bytes.len() as u64 {
+            0..=MODULE_BYTES_MAX => Ok(module),
+            bytes => Err(module.bad(&format!(
+                "it has {}, and {} are the most",
+                format_bytes(bytes),
+                format_bytes(MODULE_BYTES_MAX)
+            ))),
+        }
+    }
+
+    /// The one that was pushed into the job's store under this name.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::NotFound`]; [`Error::Kernel`] where the dataset is no module.
+    pub fn stored(job: &Job, name: &str) -> Result<Module> {
+        let dataset = job.store().dataset(&dataset_of(name))?;
+        let is_module = |file: &&str| dataset.kind() != SPREAD || *file != MAP;
+        let files: Vec<&str> = dataset.file_names().filter(is_module).collect();
+        let none = |what: &str| Error::Kernel { name: name.to_string(), what: what.to_string() };
+        let [file] = files[..] else { return Err(none("the dataset of this name has several files")) };
+        let file = dataset.file(file).expect("it has this name");
+        if file.len() > MODULE_BYTES_MAX {
+            return Err(none("the dataset of this name is too large for a module"));
+        }
+        let _memory = job.budget().reserve(file.len() + MIB, "a module")?;
+        let mut reader = FileReader::new(job, &file, 0..file.len(), 256 << 10)?;
+        let mut bytes = Vec::with_capacity(file.len() as usize);
+        while let Some(piece) = reader.next_piece()? {
+            bytes.extend_from_slice(piece);
+        }
+        Ok(Module { is_pushed: true, ..Module::new(name, bytes)? })
+    }
+
+    /// Puts it into the job's store, under its name.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::NameExists`], and what writing fails with.
+    pub fn put(&self, store: &Store, job: &Job) -> Result<()> {
+        let mut builder = store.create_dataset(job, &dataset_of(&self.name), inshore_store::BYTES)?;
+        let mut writer = builder.file_with_buffers(inshore_store::BYTES, 4096, 1 << 20, 2)?;
+        writer.write(&self.bytes)?;
+        builder.add(writer)?;
+        Ok(builder.commit(&[])?)
+    }
+
+    /// Its SHA-256, in hexadecimal.
+    pub fn sha256(&self) -> String {
+        Sha256::digest(&self.bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn bad(&self, what: &str) -> Error {
+        Error::Kernel { name: self.name.clone(), what: what.to_string() }
+    }
+}
+
+/// The dataset that holds the module of this name.
+pub fn dataset_of(name: &str) -> String {
+    format!("{name}{ENDING}")
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Arguments {
+    /// The module's name.
+    name: String,
+    /// SHA-256 of its bytes.
+    sha256: String,
+    /// The bytes, in base 64, where the node does not have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    module: Option<String>,
+    /// What it's started with.
+    args: String,
+}
+
+impl Arguments {
+    /// The kernel that they tell of, from what travelled or what lies in the job's store.
+    fn kernel(&self, job: Option<&Job>) -> Result<WasmKernel> {
+        let Arguments { name, sha256, module, args } = self;
+        let bad = |what: &str| Error::Kernel { name: name.clone(), what: what.to_string() };
+        let module = match (module, job) {
+            (Some(text), _) => {
+                let bytes = BASE64_STANDARD.decode(text).map_err(|_| bad("its bytes are not in base 64"))?;
+                Module::new(name, bytes)?
+            }
+            (None, Some(job)) => Module::stored(job, name)?,
+            (None, None) => return Err(bad("only its name came, and there is no store to look in")),
+        };
+        if module.sha256() != *sha256 {
+            return Err(bad("another module has this name here: push it anew, or run the file itself"));
+        }
+        Ok(WasmKernel::new(module, args))
+    }
+}
+
+/// A module with its arguments.
+pub struct WasmKernel {
+    module: Module,
+    args: String,
+    sandbox: Sandbox,
+    block_bytes: usize,
+    prepared: OnceLock<Prepared>,
+}
+
+impl std::fmt::Debug for WasmKernel {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("WasmKernel").field("module", &self.module.name).finish_non_exhaustive()
+    }
+}
+
+/// What was taken from a budget.
+struct Prepared {
+    limits: WasmLimits,
+    result: WasmResult,
+    /// Bytes that may come of a block.
+    part_bytes_max: u64,
+    threads: usize,
+    instances: Vec<Mutex<Instance>>,
+    next: AtomicUsize,
+    _memory: Reservation,
+}
+
+/// A place for an instance.
+enum Instance {
+    /// Not yet started.
+    None,
+    Runs(Box<WasmRun>),
+    /// It failed, and why.
+    Failed(String),
+}
+
+/// What running a kernel took.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct WasmSummary {
+    /// Instances of the module.
+    pub instances: u64,
+    /// Processor time of their processes, compiling included.
+    pub cpu_seconds: f64,
+    /// Most memory of one of their processes.
+    pub memory_bytes_max: u64,
+    /// The end of what they logged.
+    pub log: String,
+    /// Bytes of the result.
+    pub output_bytes: u64,
+    /// How they were contained.
+    pub protections: String,
+}
+
+impl WasmSummary {
+    fn add(&mut self, response: &WasmResponse) {
+        self.instances += 1;
+        self.cpu_seconds += (response.user + response.system).as_secs_f64();
+        self.memory_bytes_max = self.memory_bytes_max.max(response.memory_bytes_max);
+        self.log.push_str(&String::from_utf8_lossy(&response.log));
+        self.protections = response.active.to_string();
+    }
+
+    fn add_other(&mut self, other: WasmSummary) {
+        self.instances += other.instances;
+        self.cpu_seconds += other.cpu_seconds;
+        self.memory_bytes_max = self.memory_bytes_max.max(other.memory_bytes_max);
+        self.log.push_str(&other.log);
+        self.protections = other.protections;
+    }
+}
+
+/// Takes bytes of a result.
+pub type Output<'a> = &'a mut (dyn FnMut(&[u8]) -> io::Result<()> + Send);
+
+/// The smallest budget in which a kernel runs with so many threads, in bytes.
+pub fn smallest_wasm_memory_bytes(threads: usize) -> u64 {
+    let reading = smallest_memory_bytes(threads) + (threads * BLOCK_BYTES * 2) as u64;
+    SHARE_BYTES_MIN + threads as u64 * MIB + reading + 4 * MIB
+}
+
+impl WasmKernel {
+    /// A module that is started with these arguments. The program that this is part of has to begin with
+    /// [`inshore_sandbox::child_main_if_asked`].
+    pub fn new(module: Module, args: &str) -> WasmKernel {
+        WasmKernel {
+            module,
+            args: args.to_string(),
+            sandbox: Sandbox::new(Helper::own(), Policy::default()),
+            block_bytes: BLOCK_BYTES,
+            prepared: OnceLock::new(),
+        }
+    }
+
+    /// The same, whose helper is another program than this one.
+    #[must_use]
+    pub fn with_helper(mut self, helper: Helper) -> WasmKernel {
+        self.sandbox.helper = helper;
+        self
+    }
+
+    /// The same with another size of blocks, which makes no difference to the result.
+    #[must_use]
+    pub fn with_blocks(mut self, bytes: usize) -> WasmKernel {
+        self.block_bytes = bytes;
+        self
+    }
+
+    /// Whether it can be run, and what kind of result it has.
+    ///
+    /// # Errors
+    /// [`Error::Sandbox`].
+    pub fn check(&self) -> Result<WasmResult> {
+        let limits =
+            WasmLimits { call: CALL, memory_bytes: MODULE_MEMORY_BYTES_MAX, ..WasmLimits::default() };
+        self.sandbox.check_wasm(&self.module.bytes, &limits).map_err(|source| self.failed(source))
+    }
+
+    fn failed(&self, source: SandboxError) -> Error {
+        match source {
+            SandboxError::Ended(inshore_sandbox::Ended::Cancelled) => inshore_store::Error::Cancelled.into(),
+            SandboxError::Output(error) => Error::Write(error),
+            source => Error::Sandbox { name: self.module.name.clone(), source },
+        }
+    }
+
+    /// Takes memory for the instances, before anybody reads, and starts the first.
+    fn prepare(&self, job: &Job) -> Result<&Prepared> {
+        let (budget, threads) = (job.budget(), job.budget().threads());
+        let (given, smallest) = (budget.free_bytes(), smallest_wasm_memory_bytes(threads));
+        if given < smallest {
+            let what = format!("a WebAssembly kernel with {threads} threads");
+            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
+        }
+        let part_bytes_max = (given / 16 / threads as u64).clamp(MIB, 64 * MIB);
+        let half = (given / 2).max(SHARE_BYTES_MIN);
+        let instances = (half / SHARE_BYTES_MIN).clamp(1, threads as u64);
+        let share = (half / instances).min(OWN_BYTES + MODULE_MEMORY_BYTES_MAX);
+        let memory = instances * share + threads as u64 * part_bytes_max;
+        let memory = budget.reserve(memory, "instances of a WebAssembly kernel")?;
+        let limits = WasmLimits {
+            memory_bytes: share - OWN_BYTES,
+            own_bytes: OWN_BYTES,
+            call: CALL,
+            wall: WALL,
+            output_bytes: u64::MAX,
+        };
+        let first = self.start(job, &limits)?;
+        let result = first.result();
+        let mut places = vec![Mutex::new(Instance::Runs(Box::new(first)))];
+        places.resize_with(instances as usize, || Mutex::new(Instance::None));
+        let next = AtomicUsize::new(0);
+        let prepared =
+            Prepared { limits, result, part_bytes_max, threads, instances: places, next, _memory: memory };
+        Ok(self.prepared.get_or_init(|| prepared))
+    }
+
+    fn start(&self, job: &Job, limits: &WasmLimits) -> Result<WasmRun> {
+        let cancel = job.cancel().clone();
+        let unwanted = Box::new(move || cancel.is_cancelled());
+        let (module, args) = (&self.module.bytes, self.args.as_bytes());
+        let started = self.sandbox.start_wasm_while_wanted(module, args, limits, unwanted);
+        started.map_err(|source| self.failed(source))
+    }
+
+    fn prepared(&self) -> &Prepared {
+        self.prepared.get().expect("prepared before anything is read")
+    }
+
+    /// The merged state of all instances, which lies in the first of them, and what the others took.
+    fn merge(&self, job: &Job) -> Result<(Box<WasmRun>, WasmSummary)> {
+        let prepared = self.prepared();
+        let mut summary = WasmSummary::default();
+        let (first, others) = prepared.instances.split_first().expect("there is one");
+        let mut first = self.take(first)?.expect("the first was started");
+        for other in others {
+            let Some(mut other) = self.take(other)? else { continue };
+            let state = self.state(job, &mut other)?;
+            summary.add(&other.end().map_err(|source| self.failed(source))?);
+            first.merge(&state.bytes).map_err(|source| self.failed(source))?;
+        }
+        Ok((first, summary))
+    }
+
+    /// Takes an instance from its place.
+    fn take(&self, place: &Mutex<Instance>) -> Result<Option<Box<WasmRun>>> {
+        match std::mem::replace(&mut *lock(place), Instance::None) {
+            Instance::Runs(run) => Ok(Some(run)),
+            Instance::Failed(what) => Err(self.module.bad(&what)),
+            Instance::None => Ok(None),
+        }
+    }
+
+    /// Has an instance hand over its state.
+    fn state(&self, job: &Job, run: &mut WasmRun) -> Result<State> {
+        let limit = self.prepared().limits.memory_bytes;
+        let mut state =
+            State { bytes: Vec::new(), memory: job.budget().reserve(0, "the state of a kernel")? };
+        let mut failed = None;
+        let done = run.state(&mut |bytes: &[u8]| {
+            let added = state.add(bytes, limit);
+            added.map_err(|error| {
+                failed = Some(error);
+                io::ErrorKind::OutOfMemory.into()
+            })
+        });
+        match (done, failed) {
+            (_, Some(error)) => Err(self.too_much(error, limit)),
+            (Err(source), None) => Err(self.failed(source)),
+            (Ok(()), None) => Ok(state),
+        }
+    }
+
+    fn too_much(&self, error: Option<inshore_store::Error>, limit: u64) -> Error {
+        match error {
+            Some(error) => error.into(),
+            None => self.module.bad(&format!(
+                "its state is larger than its memory of {}: with a larger --memory it has more",
+                format_bytes(limit)
+            )),
+        }
+    }
+
+    /// Ends all instances, and tells what they took.
+    fn end(&self) -> Result<WasmSummary> {
+        let mut summary = WasmSummary::default();
+        for place in &self.prepared().instances {
+            if let Some(run) = self.take(place)? {
+                summary.add(&run.end().map_err(|source| self.failed(source))?);
+            }
+        }
+        Ok(summary)
+    }
+
+    /// Runs it over sources.
+    fn read(
+        &self,
+        job: &Job,
+        sources: impl Iterator<Item = Source> + Send,
+        output: Output<'_>,
+    ) -> Result<u64> {
+        let mut bytes = 0;
+        run(job, self, sources, |event: Event<'_, WasmKernel>| {
+            let Some(part) = event.part else { return Ok(Next::Go) };
+            let part = part?;
+            if !part.is_empty() {
+                bytes += part.len() as u64;
+                output(&part).map_err(Error::Write)?;
+            }
+            Ok(Next::Go)
+        })?;
+        Ok(bytes)
+    }
+
+    /// Has the instance finish that has all states.
+    fn finish(&self, last: WasmRun, output: Output<'_>, summary: &mut WasmSummary) -> Result<()> {
+        let mut bytes = 0;
+        let finished = last.finish(&mut |part| {
+            bytes += part.len() as u64;
+            output(part)
+        });
+        summary.add(&finished.map_err(|source| self.failed(source))?);
+        summary.output_bytes = bytes;
+        Ok(())
+    }
+}
+
+/// A state on its way from one instance to another.
+struct State {
+    bytes: Vec<u8>,
+    memory: Reservation,
+}
+
+impl State {
+    /// Adds bytes to it; where there is no room, the error is that of the budget, or none where the limit is reached.
+    fn add(&mut self, more: &[u8], limit: u64) -> std::result::Result<(), Option<inshore_store::Error>> {
+        let length = (self.bytes.len() + more.len()) as u64;
+        if length > limit {
+            return Err(None);
+        }
+        if length > self.bytes.capacity() as u64 {
+            // The old bytes are there while they are copied into more room.
+            let room = (2 * length).max(64 << 10);
+            self.memory.resize(room + self.bytes.len() as u64).map_err(Some)?;
+            self.bytes.reserve_exact(room as usize - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(more);
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic under this lock")
+}
+
+impl Kernel for WasmKernel {
+    type Error = Error;
+    /// The number of the instance.
+    type Worker = usize;
+    /// What the module emits of a block.
+    type Part = Vec<u8>;
+
+    fn border(&self) -> Border {
+        Border::Line { numbered: false }
+    }
+
+    fn cached_block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    fn worker(&self, job: &Job) -> Result<usize> {
+        let prepared = self.prepared();
+        let number = prepared.next.fetch_add(1, Ordering::Relaxed) % prepared.instances.len();
+        let mut place = lock(&prepared.instances[number]);
+        if matches!(*place, Instance::None) {
+            *place = Instance::Runs(Box::new(self.start(job, &prepared.limits)?));
+        }
+        Ok(number)
+    }
+
+    fn buffers(&self, number: &mut usize, bytes: usize) -> Result<Vec<BlockBuffer>> {
+        let prepared = self.prepared();
+        if prepared.instances.len() < prepared.threads {
+            // Several workers share an instance, and can't share its buffers.
+            return Ok(Vec::new());
+        }
+        let mut place = lock(&prepared.instances[*number]);
+        let Instance::Runs(run) = &mut *place else { return Ok(Vec::new()) };
+        let buffers = run.buffers(bytes).map_err(|source| self.failed(source))?;
+        Ok(buffers.into_iter().map(|buffer| -> BlockBuffer { Box::new(buffer) }).collect())
+    }
+
+    fn block(&self, number: &mut usize, block: &Block<'_>) -> Result<Vec<u8>> {
+        let mut part = Vec::new();
+        if block.bytes.is_empty() {
+            return Ok(part);
+        }
+        let prepared = self.prepared();
+        let mut place = lock(&prepared.instances[*number]);
+        let run = match &mut *place {
+            Instance::Runs(run) => run,
+            Instance::Failed(what) => return Err(self.module.bad(what)),
+            Instance::None => unreachable!("started with its worker"),
+        };
+        let mut is_full = false;
+        let mut take = |bytes: &[u8]| {
+            if (part.len() + bytes.len()) as u64 > prepared.part_bytes_max {
+                is_full = true;
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            part.extend_from_slice(bytes);
+            Ok(())
+        };
+        let mut done = run.block(block.bytes, block.offset as i64, &mut take);
+        if prepared.result == WasmResult::InOrder {
+            // What comes of a block is known by its end alone.
+            done = done.and_then(|()| run.settle(&mut take));
+        }
+        match done {
+            Ok(()) => Ok(part),
+            Err(_) if is_full => {
+                let most = format_bytes(prepared.part_bytes_max);
+                let what = format!(
+                    "it emits more than {most} of the block at {}: with a larger --memory it may emit more",
+                    block.offset
+                );
+                *place = Instance::Failed(what.clone());
+                Err(self.module.bad(&what))
+            }
+            Err(source) => {
+                *place = Instance::Failed(source.to_string());
+                Err(self.failed(source))
+            }
+        }
+    }
+
+    fn part_bytes(&self, part: &Vec<u8>) -> u64 {
+        (part.capacity() + size_of::<Vec<u8>>()) as u64
+    }
+}
+
+impl Portable for WasmKernel {
+    const KIND: &'static str = WASM;
+    const NEEDS: Needs = Needs::WebAssembly;
+
+    fn arguments(&self) -> Value {
+        let Module { name, bytes, is_pushed } = &self.module;
+        let arguments = Arguments {
+            name: name.clone(),
+            sha256: self.module.sha256(),
+            module: (!is_pushed).then(|| BASE64_STANDARD.encode(bytes)),
+            args: self.args.clone(),
+        };
+        serde_json::to_value(arguments).expect("plain data")
+    }
+
+    fn of_arguments(arguments: &Value) -> Result<WasmKernel> {
+        parsed(arguments)?.kernel(None)
+    }
+
+    fn encode(part: &Vec<u8>, out: &mut Vec<u8>) {
+        out.extend_from_slice(part);
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
+        Some(bytes.to_vec())
+    }
+}
+
+fn parsed(arguments: &Value) -> Result<Arguments> {
+    Arguments::deserialize(arguments).map_err(|error| Error::Read(ReadError::Stream(Box::new(error))))
+}
+
+/// Runs a kernel over sources, and hands over its result: what the module emits of each block in order, or what it emits of the
+/// merged states at the end.
+///
+/// # Errors
+/// [`Error::Sandbox`] and [`Error::Kernel`] where the module fails; [`Error::Read`] for a source that can't be read, or a
+/// budget that is too small; [`Error::Write`].
+pub fn run_wasm(
+    job: &Job,
+    kernel: &WasmKernel,
+    sources: impl Iterator<Item = Source> + Send,
+    output: Output<'_>,
+) -> Result<WasmSummary> {
+    let result = kernel.prepare(job)?.result;
+    let output_bytes = kernel.read(job, sources, output)?;
+    match result {
+        WasmResult::InOrder => Ok(WasmSummary { output_bytes, ..kernel.end()? }),
+        WasmResult::State => {
+            let (last, mut summary) = kernel.merge(job)?;
+            kernel.finish(*last, output, &mut summary)?;
+            Ok(summary)
+        }
+    }
+}
+
+/// Runs a kernel on the nodes that have the files, as [`run_wasm`] does here.
+///
+/// # Errors
+/// As [`run_wasm`], and those of nodes.
+pub fn run_wasm_on_nodes(
+    nodes: &Nodes,
+    job: &Job,
+    kernel: &WasmKernel,
+    wholes: &[Whole],
+    options: &RunOptions,
+    output: Output<'_>,
+) -> Result<(WasmSummary, Gathered)> {
+    if kernel.check()? == WasmResult::InOrder {
+        let mut summary = WasmSummary::default();
+        let gathered = run_on_nodes(nodes, job, kernel, wholes, options, |event: Event<'_, WasmKernel>| {
+            if let Some(part) = event.part {
+                let part = part?;
+                summary.output_bytes += part.len() as u64;
+                output(&part).map_err(Error::Write)?;
+            }
+            Ok::<_, Error>(Next::Go)
+        })?;
+        return Ok((summary, gathered));
+    }
+    // One instance here, for states.
+    let job = &job.within(job.budget().part(job.budget().free_bytes() / 2, 1, "merging states of nodes")?);
+    kernel.prepare(job)?;
+    let limit = kernel.prepared().limits.memory_bytes;
+    let mut last = kernel.take(&kernel.prepared().instances[0])?.expect("just started");
+    let mut summary = WasmSummary::default();
+    let mut streams = stream_from_nodes(nodes, job, (WASM, true), kernel.arguments(), wholes, options)?;
+    let mut stream = 0;
+    while stream < streams.len() {
+        let mut state =
+            State { bytes: Vec::new(), memory: job.budget().reserve(0, "the state of a kernel")? };
+        let why = loop {
+            match streams.next(stream) {
+                Ok(Some(batch)) => {
+                    let bytes = state_of(&batch).ok_or_else(|| nodes::Error::BadAnswer {
+                        node: streams.node(stream).to_string(),
+                        what: "what is no state of a kernel".to_string(),
+                    })?;
+                    state.add(bytes, limit).map_err(|error| kernel.too_much(error, limit))?;
+                }
+                Ok(None) => break None,
+                // That is no fault of the node: another one would say the same.
+                Err(
+                    error @ (nodes::Error::Store(_)
+                    | nodes::Error::Deadline { .. }
+                    | nodes::Error::Refused { .. }),
+                ) => return Err(error.into()),
+                Err(error) => break Some(error),
+            }
+        };
+        match why {
+            // What it said so far is not used: others begin anew.
+            Some(error) => streams.replace(stream, &error).map(drop)?,
+            None => {
+                last.merge(&state.bytes).map_err(|source| kernel.failed(source))?;
+                let told = streams.summary(stream).and_then(|told| WasmSummary::deserialize(told).ok());
+                summary.add_other(told.unwrap_or_default());
+            }
+        }
+        stream += 1;
+    }
+    kernel.finish(*last, output, &mut summary)?;
+    Ok((summary, streams.finish()))
+}
+
+/// The work of running modules that clients name or send.
+#[derive(Clone, Copy, Debug)]
+pub struct WebAssembly;
+
+impl Work for WebAssembly {
+    fn kind(&self) -> &'static str {
+        WASM
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::WebAssembly
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
+        let Task { job, arguments, sources } = task;
+        let kernel = parsed(&arguments)?.kernel(Some(&job))?;
+        let result = kernel.prepare(&job)?.result;
+        let summary = match result {
+            WasmResult::InOrder => {
+                answer_parts(&job, &kernel, sources, reply)?;
+                kernel.end().unwrap_or_default()
+            }
+            WasmResult::State => {
+                let sources = sources.into_iter().map(|source| source.source);
+                kernel.read(&job, sources, &mut |_| Ok(()))?;
+                let (mut last, mut summary) = kernel.merge(&job)?;
+                let state = kernel.state(&job, &mut last)?;
+                summary.add(&last.end().map_err(|source| kernel.failed(source))?);
+                state.bytes.chunks(BATCH_BYTES).try_for_each(|piece| reply.batch(batch(piece)))?;
+                summary
+            }
+        };
+        job.check_cancelled()?;
+        Ok(serde_json::to_value(summary)?)
+    }
+}
+
+fn batch(bytes: &[u8]) -> RecordBatch {
+    let schema = Arc::new(Schema::new(vec![Field::new("state", DataType::Binary, false)]));
+    let column: ArrayRef = Arc::new(BinaryArray::from(vec![bytes]));
+    RecordBatch::try_new(schema, vec![column]).expect("one column")
+}
+
+/// The bytes of a batch of a state; `None` where it is none.
+fn state_of(batch: &RecordBatch) -> Option<&[u8]> {
+    let column = batch.columns().first()?.as_binary_opt::<i32>()?;
+    (column.len() == 1).then(|| column.value(0))
+}
