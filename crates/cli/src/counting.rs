@@ -19,7 +19,7 @@ use crate::{
     nodes,
     outcome::Outcome,
     session::{Session, plain_run},
-    sorting::{estimates, kept},
+    sorting::{estimates, group_on_nodes, kept},
     table::{self, Align},
     words::{CountWords, Everywhere, Kmers, Values},
 };
@@ -73,6 +73,16 @@ pub fn values(session: &Session, words: &Values) -> Result<()> {
     let sentence = sentence + &kept(summary.rows_kept, "rows");
     let outcome = Outcome::new("count values", run.finish(), summary, sentence);
     Ok(Outcome { sentence_aside: true, ..outcome }.tell(&session.options)?)
+}
+
+/// The same on nodes.
+pub fn values_on_nodes(session: &Session, words: &Values) -> Result<()> {
+    if words.resume {
+        bail!("--resume does not go with --node");
+    }
+    let count = ["arrow_cast(count(*), 'UInt64') AS \"count\"".to_string()];
+    let (inputs, by) = ((&words.inputs[..], &words.text[..]), (&words.column[..], &count[..]));
+    group_on_nodes(session, "count values", inputs, by, &words.output)
 }
 
 pub fn words(session: &Session, words: &CountWords) -> Result<()> {

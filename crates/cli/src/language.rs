@@ -8,16 +8,17 @@ use std::{
 use anyhow::{Result, bail};
 use inshore::{
     kernels::{
-        self, Classifier, Identified, LanguagePlace, LanguageSummary, LanguageTable, Profiles, Unit,
-        identify, identify_column, table_inputs, text_sources,
+        self, Classifier, Identified, LanguageOfText, LanguagePlace, LanguageSummary, LanguageTable,
+        Profiles, Unit, identify, identify_column, identify_on_nodes, table_inputs, text_sources,
     },
-    neardata::Source,
+    neardata::{Source, nodes::Gathered},
     tables::{Input, TableWriter},
 };
 use serde_json::json;
 
 use crate::{
     failure::AlreadyTold,
+    nodes,
     outcome::{Outcome, say},
     session::Session,
     words::{Identify, Train},
@@ -66,6 +67,17 @@ pub fn tell(session: &Session, words: &Identify) -> Result<()> {
     let classifier = Classifier::new(&profiles);
     let bytes: Option<u64> = words.inputs.iter().map(|path| Input::new(path).compressed_bytes()).sum();
     job.start_phase("reading", "bytes", bytes.unwrap_or(0));
+    let near = match nodes::are_named(&session.options) {
+        true if words.column.is_some() => {
+            bail!("--column does not go with --node: texts are told as a whole or, with --lines, by lines");
+        }
+        true => {
+            let nodes = nodes::connect(&session.options)?;
+            let wholes = nodes::wholes(&nodes, &words.inputs)?;
+            Some((nodes, wholes))
+        }
+        false => None,
+    };
     let place = match (&words.column, words.lines) {
         (Some(_), _) => LanguagePlace::Row,
         (None, true) => LanguagePlace::Line,
@@ -73,22 +85,29 @@ pub fn tell(session: &Session, words: &Identify) -> Result<()> {
     };
     let mut table = LanguageTable::create(job, &words.output, &classifier, place)?;
     let failures = AtomicU64::new(0);
-    match &words.column {
-        Some(column) => {
+    let unit = if words.lines { Unit::Line } else { Unit::Source };
+    let failed = |error: kernels::Error| {
+        failures.fetch_add(1, Ordering::Relaxed);
+        say(&format!("inshore: {error}"));
+        Ok(())
+    };
+    let mut gathered = Gathered::default();
+    match (&words.column, &near) {
+        (None, Some((nodes, wholes))) => {
+            let kernel = LanguageOfText::new(&profiles, unit);
+            let write = |found: Identified<'_>| table.add_found(&found);
+            let asked = nodes::run_options(&session.options);
+            gathered = identify_on_nodes(nodes, job, &kernel, wholes, &asked, write, failed)?;
+        }
+        (Some(column), _) => {
             for input in table_inputs(job, &words.inputs)? {
                 identify_column(job, &classifier, &input, column, |row, verdict| {
                     table.add(input.name(), Some(row), verdict)
                 })?;
             }
         }
-        None => {
-            let unit = if words.lines { Unit::Line } else { Unit::Source };
+        (None, None) => {
             let sources = text_sources(job, &words.inputs)?;
-            let failed = |error: kernels::Error| {
-                failures.fetch_add(1, Ordering::Relaxed);
-                say(&format!("inshore: {error}"));
-                Ok(())
-            };
             let write = |found: Identified<'_>| table.add_found(&found);
             identify(job, &classifier, sources.into_iter(), unit, write, failed)?;
         }
@@ -101,9 +120,15 @@ pub fn tell(session: &Session, words: &Identify) -> Result<()> {
     };
     let sentence =
         format!("{texts} {what}, {unknown} of them in none of {} languages", classifier.labels().len());
-    let summary = json!({ "texts": texts, "unknown": unknown, "failed": failures.load(Ordering::Relaxed) });
+    let mut summary =
+        json!({ "texts": texts, "unknown": unknown, "failed": failures.load(Ordering::Relaxed) });
+    if let Some((nodes, _)) = &near {
+        nodes::tell_missing(&session.options, &gathered);
+        summary = nodes::with_nodes(summary, nodes, &gathered);
+    }
     let outcome = Outcome::new("language identify", run.finish(), summary, sentence);
-    Outcome { sentence_aside: true, ..outcome }.tell(&session.options)?;
+    let how = nodes::costs(&gathered);
+    Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?;
     if failures.load(Ordering::Relaxed) > 0 {
         bail!(AlreadyTold);
     }

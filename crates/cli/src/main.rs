@@ -16,9 +16,13 @@ mod counting;
 mod failure;
 mod figure;
 mod graphs;
+mod kernel;
+mod kernel_new;
+mod kernel_words;
 mod language;
 mod manual;
 mod mount;
+mod node_page;
 mod node_words;
 mod nodes;
 mod outcome;
@@ -34,12 +38,14 @@ mod store_words;
 mod stores;
 mod table;
 mod top;
+mod traversing;
 mod words;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
+use kernel_words::KernelCommand;
 use node_words::NodeCommand;
 use session::Session;
 use store_words::StoreCommand;
@@ -67,7 +73,18 @@ fn run(words: Words) -> anyhow::Result<bool> {
             NodeCommand::Serve(serve) => nodes::serve(&words.everywhere, &serve).map(|()| true),
             NodeCommand::Credentials(made) => nodes::credentials(&words.everywhere, &made).map(|()| true),
             NodeCommand::Run(run) => nodes::run_command(&words.everywhere, &run),
+            NodeCommand::Traverse(words_of) => {
+                traversing::traverse(&words.everywhere, &words_of).map(|()| true)
+            }
             NodeCommand::Status => nodes::status(&words.everywhere),
+        },
+        Command::Kernel { command } => match command {
+            KernelCommand::New(new) => kernel_new::new(&words.everywhere, &new).map(|()| true),
+            KernelCommand::Build(build) => kernel_new::build(&words.everywhere, &build).map(|()| true),
+            KernelCommand::Push(push) => kernel::push(&words.everywhere, &push).map(|()| true),
+            KernelCommand::Run(run) => kernel::run(&words.everywhere, &run).map(|()| true),
+            KernelCommand::Ls => kernel::ls(&words.everywhere).map(|()| true),
+            KernelCommand::Rm { names } => kernel::rm(&words.everywhere, &names).map(|()| true),
         },
         Command::Language { command } => {
             match command {
@@ -79,14 +96,23 @@ fn run(words: Words) -> anyhow::Result<bool> {
             Ok(true)
         }
         Command::Search(search) => search::search(words.everywhere, &search),
+        Command::Compress(compress) if nodes::are_named(&words.everywhere) => {
+            packing::compress_on_nodes(&words.everywhere, &compress).map(|()| true)
+        }
         Command::Compress(compress) => packing::compress(&words.everywhere, &compress).map(|()| true),
         Command::Decompress(decompress) => packing::decompress(&words.everywhere, &decompress).map(|()| true),
         Command::Checksum(checksum) => packing::checksum(&words.everywhere, &checksum),
         Command::Sort(sort) => sorting::sort(&Session::open(words.everywhere)?, &sort).map(|()| true),
+        Command::Reduce(reduce) if nodes::are_named(&words.everywhere) => {
+            sorting::reduce_on_nodes(&Session::open(words.everywhere)?, &reduce).map(|()| true)
+        }
         Command::Reduce(reduce) => sorting::reduce(&Session::open(words.everywhere)?, &reduce).map(|()| true),
         Command::Sql(sql) => sql::sql(&Session::open(words.everywhere)?, &sql).map(|()| true),
         Command::Count { command: CountCommand::Words(count) } if nodes::are_named(&words.everywhere) => {
             counting::words_on_nodes(&words.everywhere, &count).map(|()| true)
+        }
+        Command::Count { command: CountCommand::Values(values) } if nodes::are_named(&words.everywhere) => {
+            counting::values_on_nodes(&Session::open(words.everywhere)?, &values).map(|()| true)
         }
         Command::Count { command } => {
             let session = Session::open(words.everywhere)?;

@@ -5,11 +5,14 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use inshore::{neardata::nodes::Right, store::parse_bytes};
 
+use crate::node_page::PageWords;
+
 #[derive(Subcommand)]
 pub enum NodeCommand {
     Serve(Serve),
     Run(RunCommand),
     Credentials(Credentials),
+    Traverse(Traverse),
     /// Tell how nodes are
     ///
     /// For each node that --node names: what it does, how many tasks run and wait, its memory, load, temperature where the
@@ -35,7 +38,7 @@ Examples:
 Examples:
   inshore node serve --store /mnt/nvme/inshore
   inshore node serve --listen 0.0.0.0:4710 --credentials node-a.json --memory 8GiB
-  inshore node serve --listen 127.0.0.1:4711 --slots 4 --queue 16
+  inshore node serve --listen 127.0.0.1:4711 --slots 4 --queue 16 --page 127.0.0.1:4780
   inshore node serve --allow grep --allow awk --allow report=/opt/report/bin/report")]
 pub struct Serve {
     /// Where to listen
@@ -56,6 +59,12 @@ pub struct Serve {
     /// Connections at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
+    /// Connections at once from one address
+    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16).range(1..))]
+    pub connections_per_address: u16,
+    /// A connection over which no request with a good token came in so many seconds is closed
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub first_request: u64,
     /// No task runs longer than so many seconds
     #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub task_deadline: u64,
@@ -72,6 +81,8 @@ pub struct Serve {
     /// Seconds that running tasks have when the node is stopped
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub drain: u64,
+    #[command(flatten)]
+    pub page: PageWords,
 }
 
 /// How a node logs.
@@ -108,6 +119,55 @@ pub struct RunCommand {
     pub args: Vec<String>,
 }
 
+/// Follow pointers from page to page, on the nodes
+///
+/// A file on nodes is taken as pages of one size, numbered from 0, of which each names the next one: 8 bytes of it, little
+/// endian, are its number; all ones (2^64 - 1) say that it is the last. From each --start as many as --steps pointers are followed, all chains at
+/// once. A node follows a chain while the pages are its own and hands it to the node that has the next one; only where it ends comes
+/// back: the page, how many steps and changes of node there were, and a digest of all pages on the way. Put the file with
+/// `store put --record 8192 --block 8KiB`, so that pieces are whole pages and a read is one page. A page that names one
+/// that is not there is an error that names it.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore node traverse store:lists --node a.lan,b.lan,c.lan --steps 100000
+  inshore node traverse store:lists --node a.lan,b.lan --start 0,512,1024 --page 4KiB --at 8 --json
+  inshore node traverse store:lists --node a.lan,b.lan --by client --keep 1GiB --explain")]
+pub struct Traverse {
+    /// The file: store:NAME, or store:NAME/FILE
+    #[arg(value_name = "DATASET")]
+    pub file: String,
+    /// The pages to begin with
+    #[arg(long, value_name = "PAGE,...", value_delimiter = ',', default_value = "0")]
+    pub start: Vec<u64>,
+    /// Pointers of each chain that are followed, at most
+    #[arg(long, value_name = "N", default_value = "1000")]
+    pub steps: u64,
+    /// Size of a page
+    #[arg(long, value_name = "SIZE", default_value = "8KiB", value_parser = parse_bytes)]
+    pub page: u64,
+    /// The byte of each page at which the number of the next one begins
+    #[arg(long, value_name = "BYTE", default_value = "0")]
+    pub at: u64,
+    /// Who follows the pointers
+    #[arg(long, value_enum, default_value = "nodes")]
+    pub by: FollowedBy,
+    /// With --by client: memory for pages that are kept here
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub keep: Option<u64>,
+}
+
+/// Who follows pointers.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FollowedBy {
+    /// The nodes, which hand chains to each other
+    Nodes,
+    /// The nodes, but the client hands chains from one to the next
+    Turns,
+    /// The client: every page comes here
+    Client,
+}
+
 /// Make credentials for nodes and clients
 ///
 /// The first call makes an authority in the folder: a key pair that signs the certificates of nodes and the tokens of
@@ -132,7 +192,7 @@ pub struct Credentials {
     /// Make credentials for the client of this name
     #[arg(long, value_name = "NAME")]
     pub for_client: Option<String>,
-    /// What the client may do: read, run, write, run-wasm, run-commands, administer
+    /// What the client may do: read, run, write, run-wasm, run-commands, administer (and relay, which nodes may)
     #[arg(long, value_name = "RIGHT,...", value_delimiter = ',', default_value = "read,run")]
     pub rights: Vec<Right>,
     /// How long the credentials hold

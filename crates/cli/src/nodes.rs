@@ -22,8 +22,9 @@ use inshore::{
         },
     },
     sandbox::{Policy, Protections},
+    spreading::{cuts, is_quoted},
     store::{Job, format_bytes},
-    tables::NewFile,
+    tables::{Input, NewFile},
     works,
 };
 use serde_json::{Value, json};
@@ -33,6 +34,7 @@ use signal_hook::{
 };
 
 use crate::{
+    node_page,
     node_words::{Credentials, Log, RunCommand, Serve},
     outcome::{Outcome, print_json, print_line, say},
     session::{Session, budget, plain_run},
@@ -51,8 +53,8 @@ pub fn are_named(options: &Everywhere) -> bool {
 pub fn refuse(options: &Everywhere) -> Result<()> {
     if are_named(options) {
         bail!(
-            "this command does not work on nodes: --node goes with search, count words, store put, get, ls and rm, node run \
-             and node status"
+            "this command does not work on nodes: --node goes with search, count words, count values, sql, reduce, language identify, \
+             compress, kernel push, run, ls and rm, store put, get, ls and rm, node run, status and traverse"
         );
     }
     Ok(())
@@ -71,6 +73,8 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
         slots: words.slots.into(),
         queue: words.queue.into(),
         connections: words.connections.into(),
+        connections_per_address: words.connections_per_address.into(),
+        first_request: Duration::from_secs(words.first_request),
         deadline: Duration::from_secs(words.task_deadline),
         drain: Duration::from_secs(words.drain),
         credentials,
@@ -93,10 +97,16 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
         works = works.with(Commands::new(programs, policy, command_limits(words.task_deadline)));
     }
     let serving = Agent::new(session.store, works, config).serve(words.listen)?;
+    let page = node_page::serve(serving.agent(), &words.page)?;
     if options.json {
-        print_json(&json!({ "command": "node serve", "address": serving.address() }))?;
+        let page = page.as_ref().map(|page| page.address());
+        print_json(&json!({ "command": "node serve", "address": serving.address(), "page": page }))?;
     } else if !options.quiet {
         print_line(&format!("{told}, on {}", serving.address()))?;
+        if let Some(page) = &page {
+            let scheme = if page.address().ip().is_loopback() { "http" } else { "https" };
+            print_line(&format!("its page: {scheme}://{}/", page.address()))?;
+        }
     }
     io::stdout().flush()?;
     signals.forever().next();
@@ -358,7 +368,8 @@ pub fn connect(options: &Everywhere) -> Result<Nodes> {
         bail!("no nodes are named: --node HOST,HOST:PORT,...");
     }
     let credentials = options.credentials.as_deref().map(read_credentials).transpose()?;
-    Ok(Nodes::new(ClientConfig::new(options.node.clone(), credentials))?)
+    let config = ClientConfig::new(options.node.clone(), credentials);
+    Ok(Nodes::new(ClientConfig { silence: Duration::from_secs(options.silence), ..config })?)
 }
 
 /// How nodes are asked, as the options say.
@@ -367,6 +378,7 @@ pub fn run_options(options: &Everywhere) -> RunOptions {
         deadline: options.deadline.map(Duration::from_secs),
         partial: options.partial,
         node_memory_bytes: options.node_memory,
+        stall: Duration::from_secs(options.stall),
     }
 }
 
@@ -489,10 +501,22 @@ pub fn put(options: &Everywhere, words: &Put, name: &str) -> Result<()> {
         }
     };
     let habits = LoadOptions::default();
+    let is_parquet = |name: &str| Input::new(name).extension() == "parquet";
+    let ends = match !is_stdin && words.record.is_none() {
+        true => cuts(&Input::new(&words.file), run.job.budget())?,
+        false => None,
+    };
+    if ends.is_none() && words.record.is_none() && is_parquet(name) {
+        bail!(
+            "a table of Parquet is cut between its row groups, which are known from a file that ends with .parquet: name one"
+        );
+    }
     let load = LoadOptions {
         copies: words.copies.unwrap_or(1).into(),
         piece_bytes: words.piece,
         record_bytes: words.record,
+        ends,
+        is_quoted: is_quoted(&[&called, name]),
         block_bytes: words.block.map_or(habits.block_bytes, |block| block as u64),
     };
     run.job.start_phase("loading", "bytes", len.unwrap_or(0));

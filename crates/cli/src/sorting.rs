@@ -1,20 +1,23 @@
 //! `inshore sort` and `inshore reduce`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use inshore::{
     sortreduce::{Choice, Estimate, rows::FixedRows},
+    sql::{Query, Tables},
     store::format_bytes,
     tables::{
-        self, Aggregate, Input, ReduceOptions, ReduceSummary, SortKey, SortOptions, SortSummary, sort_lines,
-        sort_records, sort_table,
+        self, Aggregate, Input, ReduceOptions, ReduceSummary, SortKey, SortOptions, SortSummary, TableWriter,
+        sort_lines, sort_records, sort_table,
     },
 };
+use serde_json::json;
 
 use crate::{
     outcome::Outcome,
     session::Session,
+    sql::Near,
     words::{KeyBytes, Reduce, Sort},
 };
 
@@ -113,6 +116,81 @@ pub fn reduce(session: &Session, words: &Reduce) -> Result<()> {
     let how = how_reduced(&summary);
     let outcome = Outcome::new("reduce", run.finish(), summary, sentence);
     Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
+}
+
+/// The same on nodes: the first half of grouping runs where the rows lie.
+pub fn reduce_on_nodes(session: &Session, words: &Reduce) -> Result<()> {
+    if words.resume || !words.first.is_empty() || !words.last.is_empty() {
+        bail!("--first, --last and --resume do not go with --node: nodes answer in no order");
+    }
+    let mut columns = Vec::new();
+    let named = |function: &str, column: &str| name(&format!("{function}_{column}"));
+    columns.extend(words.count.iter().map(|column| match &**column {
+        "" => "arrow_cast(count(*), 'UInt64') AS \"count\"".to_string(),
+        column => format!("arrow_cast(count({}), 'UInt64') AS {}", name(column), named("count", column)),
+    }));
+    columns
+        .extend(words.sum.iter().map(|column| format!("sum({}) AS {}", name(column), named("sum", column))));
+    columns.extend(
+        words
+            .mean
+            .iter()
+            .map(|column| format!("avg(CAST({} AS DOUBLE)) AS {}", name(column), named("mean", column))),
+    );
+    columns
+        .extend(words.min.iter().map(|column| format!("min({}) AS {}", name(column), named("min", column))));
+    columns
+        .extend(words.max.iter().map(|column| format!("max({}) AS {}", name(column), named("max", column))));
+    if words.by.is_empty() && columns.is_empty() {
+        bail!(
+            "nothing is asked for: name columns with --by, or what to compute (--count, --sum COLUMN, ...)"
+        );
+    }
+    group_on_nodes(session, "reduce", (&words.inputs, &words.text), (&words.by, &columns), &words.output)
+}
+
+/// Groups the rows of a table on nodes by columns, and writes these and more `columns` of SQL, in the order of groups.
+pub fn group_on_nodes(
+    session: &Session,
+    command: &'static str,
+    (inputs, text): (&[PathBuf], &[String]),
+    (by, columns): (&[String], &[String]),
+    output: &Path,
+) -> Result<()> {
+    session.check_stdout_is_free(output)?;
+    TableWriter::check_path(output)?;
+    let [input] = inputs else { bail!("one table is grouped on nodes: name one dataset, store:NAME") };
+    let by: Vec<String> = by.iter().map(|column| name(column)).collect();
+    let all = by.iter().chain(columns).cloned().collect::<Vec<_>>().join(", ");
+    let mut query = format!("SELECT {all} FROM rows");
+    if !by.is_empty() {
+        let order = by.iter().map(|column| format!("{column} ASC NULLS LAST")).collect::<Vec<_>>();
+        query += &format!(" GROUP BY {} ORDER BY {}", by.join(", "), order.join(", "));
+    }
+    let near = Near::connect(session)?;
+    let tables = Tables::default().with_text(text).with_files("rows", std::slice::from_ref(input));
+    let mut run = session.start()?;
+    let mut query = Query::start(&run.job, &query, tables.with_elsewhere(near.tables.clone()))?;
+    let mut writer = TableWriter::create(output, query.schema().clone(), run.job.budget())?;
+    while let Some(batch) = query.next_batch()? {
+        writer.write(&batch)?;
+    }
+    writer.finish()?;
+    let report = query.report();
+    drop(query);
+    let sentence = match output == Path::new("-") {
+        true => format!("{} groups", report.rows),
+        false => format!("{} groups written to {}", report.rows, output.display()),
+    };
+    let summary = json!({ "groups": report.rows, "operators": report.operators });
+    let (how, summary) = near.told(session, summary);
+    let outcome = Outcome::new(command, run.finish(), summary, sentence);
+    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
+}
+
+/// The name of a column in SQL.
+fn name(column: &str) -> String {
+    format!("\"{}\"", column.replace('"', "\"\""))
 }
 
 /// In the order in which the help names them.

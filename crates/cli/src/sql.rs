@@ -3,27 +3,23 @@
 use std::{
     io::{self, IsTerminal, Read, Write},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context, Result};
 use arrow::{array::AsArray, record_batch::RecordBatch, util::pretty::pretty_format_batches};
 use inshore::{
-    sql::{Query, Report, Tables},
+    neardata::nodes::Nodes,
+    queries::NodeTables,
+    sql::{Query, Tables},
     tables::TableWriter,
 };
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::{outcome::Outcome, session::Session, words::Sql};
+use crate::{nodes, outcome::Outcome, session::Session, words::Sql};
 
 /// Rows that are shown to a person.
 const SHOWN_ROWS: usize = 40;
-
-/// What a query did, as JSON has it.
-#[derive(Serialize)]
-struct Summary {
-    #[serde(flatten)]
-    report: Report,
-}
 
 pub fn sql(session: &Session, words: &Sql) -> Result<()> {
     let output = words.output.clone().unwrap_or_else(|| PathBuf::from("-"));
@@ -39,6 +35,10 @@ pub fn sql(session: &Session, words: &Sql) -> Result<()> {
     }
     for table in &words.table {
         tables = tables.with_files(&table.name, std::slice::from_ref(&table.path));
+    }
+    let near = nodes::are_named(&session.options).then(|| Near::connect(session)).transpose()?;
+    if let Some(near) = &near {
+        tables = tables.with_elsewhere(near.tables.clone());
     }
     let mut run = session.start()?;
     let mut query = Query::start(&run.job, &text, tables)?;
@@ -60,12 +60,40 @@ pub fn sql(session: &Session, words: &Sql) -> Result<()> {
         true => format!("{rows} rows"),
         false => format!("{rows} rows written to {}", output.display()),
     };
-    let how = report.operators.iter().map(|ran| ("operator", format!("{}: {ran}", ran.operator))).collect();
-    let outcome = Outcome::new("sql", run.finish(), Summary { report }, sentence);
+    let operators = report.operators.iter();
+    let mut how: Vec<_> = operators.map(|ran| ("operator", format!("{}: {ran}", ran.operator))).collect();
+    let mut summary = json!(report);
+    if let Some(near) = &near {
+        let told = near.told(session, summary);
+        how.extend(told.0);
+        summary = told.1;
+    }
+    let outcome = Outcome::new("sql", run.finish(), summary, sentence);
     if let Some(shown) = shown {
         io::stdout().write_all(shown.as_bytes())?;
     }
     Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
+}
+
+/// Nodes, and the tables that lie on them.
+pub struct Near {
+    nodes: Nodes,
+    pub tables: Arc<NodeTables>,
+}
+
+impl Near {
+    pub fn connect(session: &Session) -> Result<Near> {
+        let nodes = nodes::connect(&session.options)?;
+        let tables = Arc::new(NodeTables::new(&nodes, nodes::run_options(&session.options))?);
+        Ok(Near { nodes, tables })
+    }
+
+    /// What nodes did, for --explain and in a summary; says what is missing.
+    pub fn told(&self, session: &Session, summary: Value) -> (Vec<(&'static str, String)>, Value) {
+        let gathered = self.tables.gathered();
+        nodes::tell_missing(&session.options, &gathered);
+        (nodes::costs(&gathered), nodes::with_nodes(summary, &self.nodes, &gathered))
+    }
 }
 
 /// The text of the query: given, from a file, or from standard input.

@@ -14,7 +14,9 @@ use inshore::{
     tables::{KMER_MAX, SortKey},
 };
 
-use crate::{node_words::NodeCommand, search::words::Search, store_words::StoreCommand};
+use crate::{
+    kernel_words::KernelCommand, node_words::NodeCommand, search::words::Search, store_words::StoreCommand,
+};
 
 /// The most rows that `--top` shows: they are held in memory, in the part that no budget counts.
 const TOP_MAX: u64 = 100_000;
@@ -63,8 +65,8 @@ pub struct Everywhere {
     /// Tell on standard error, after the run, how it was done and where the time went
     #[arg(long, global = true)]
     pub explain: bool,
-    /// Do it on these nodes, where the data lies (search, count words, store put|get|ls|rm, node run|status): HOST or HOST:PORT of
-    /// each
+    /// Do it on these nodes, where the data lies (search, count words|values, sql, reduce, language identify, compress, kernel,
+    /// store put|get|ls|rm, node run|status|traverse): HOST or HOST:PORT of each
     #[arg(long, global = true, value_name = "HOST,...", value_delimiter = ',', help_heading = "Nodes")]
     pub node: Vec<String>,
     /// The file of this client's credentials, or of this node's for `node serve` (see `inshore node credentials`)
@@ -79,6 +81,12 @@ pub struct Everywhere {
     /// With --node: memory of the task on each node [default: as the node is set up]
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Nodes")]
     pub node_memory: Option<u64>,
+    /// With --node: a node that says nothing for so many seconds, not even that it is alive, is lost
+    #[arg(long, global = true, value_name = "SECONDS", default_value = "10", help_heading = "Nodes", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub silence: u64,
+    /// With --node: what a node got no further with for so many seconds is asked of others that have it
+    #[arg(long, global = true, value_name = "SECONDS", default_value = "30", help_heading = "Nodes", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    pub stall: u64,
 }
 
 #[derive(Subcommand)]
@@ -130,6 +138,22 @@ Examples:
         command: NodeCommand,
     },
     Search(Search),
+    /// Kernels of your own, in WebAssembly: begin one, build it, run it where the data lies
+    ///
+    /// A kernel is a module that is given lines and says what came of them: in Rust, C or any language that compiles to
+    /// WebAssembly. It runs contained, with all threads, here or on nodes. docs/kernels-wasm.md tells what it exports.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore kernel new errors
+  inshore kernel build errors
+  inshore kernel run errors/errors.wasm --args timeout app.log"
+    )]
+    Kernel {
+        #[command(subcommand)]
+        command: KernelCommand,
+    },
     /// Which language texts are in: learn languages from samples, and tell them
     ///
     /// A set of profiles is made of labelled samples once and stays in the store.
@@ -469,12 +493,16 @@ pub struct Reduce {
 /// --table and --tables. The SQL is that of DataFusion, which is close to PostgreSQL's. Grouping, sorting and joining
 /// go on with sort-reduce where memory is short; EXPLAIN shows the plan, EXPLAIN ANALYZE and --explain show what was done.
 /// Without -o the first rows are shown on a terminal, and CSV is written elsewhere.
+///
+/// With --node a table called store:NAME lies on nodes: filters, and the first half of grouping, run there, and only their
+/// results travel. Other tables, and the rest of the query, are here.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore sql \"SELECT shop, sum(price) FROM 'sales.parquet' GROUP BY shop ORDER BY 2 DESC LIMIT 10\"
   inshore sql --table log='logs/*.csv.gz' \"SELECT count(DISTINCT user) FROM log\" --memory 256MiB
   inshore sql --tables tpch/ --file q1.sql -o q1.parquet
+  inshore --node a,b,c sql \"SELECT shop, sum(price) FROM 'store:sales.parquet' GROUP BY shop\"
   inshore sql \"EXPLAIN ANALYZE SELECT * FROM 'sales.parquet' ORDER BY price\"")]
 pub struct Sql {
     /// The query; - reads it from standard input
@@ -1005,9 +1033,16 @@ impl Command {
     pub fn knows_nodes(&self) -> bool {
         use StoreCommand::{Get, Ls, Put, Rm};
         match self {
-            Command::Search(_) | Command::Count { command: CountCommand::Words(_) } => true,
-            Command::Node { command } => matches!(command, NodeCommand::Status | NodeCommand::Run(_)),
+            Command::Search(_) | Command::Sql(_) | Command::Compress(_) | Command::Reduce(_) => true,
+            Command::Count { command } => matches!(command, CountCommand::Words(_) | CountCommand::Values(_)),
+            Command::Language { command } => matches!(command, LanguageCommand::Identify(_)),
+            Command::Node { command } => {
+                matches!(command, NodeCommand::Status | NodeCommand::Run(_) | NodeCommand::Traverse(_))
+            }
             Command::Store { command } => matches!(command, Ls | Put(_) | Get(_) | Rm { .. }),
+            Command::Kernel { command } => {
+                !matches!(command, KernelCommand::New(_) | KernelCommand::Build(_))
+            }
             _ => false,
         }
     }

@@ -1,33 +1,67 @@
 //! Nodes as a user has them: agents in processes of their own, and commands that name them.
 
 use std::{
+    fs::File,
     io::{BufRead, BufReader},
     process::Child,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use arrow::{
+    array::{ArrayRef, Date32Array, Float64Array, Int64Array, StringArray},
+    record_batch::RecordBatch,
+};
+use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::util::Folder;
+use crate::util::{Folder, Run};
 
 /// An agent in a process of its own; killed where the test ends without stopping it.
-struct Node {
+pub struct Node {
     child: Child,
-    address: String,
+    pub address: String,
+    /// Where its page is, if it has one.
+    pub page: Option<String>,
 }
 
 impl Node {
     /// Starts one on a port that is free.
-    fn start(folder: &Folder, store: &str, words: &str) -> Node {
-        let serve = format!("node serve --store {store} --memory 64MiB --listen 127.0.0.1:0 --json {words}");
-        let mut child = folder.run(&serve).spawn();
+    pub fn start(folder: &Folder, store: &str, words: &str) -> Node {
+        Node::start_with(folder, store, "64MiB", words)
+    }
+
+    /// The same with so much memory.
+    pub fn start_with(folder: &Folder, store: &str, memory: &str, words: &str) -> Node {
+        let serve =
+            format!("node serve --store {store} --memory {memory} --listen 127.0.0.1:0 --json {words}");
+        Node::started(folder.run(&serve))
+    }
+
+    /// The agent that a command starts.
+    pub fn started(serve: Run) -> Node {
+        let mut child = serve.spawn();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let said: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
-        Node { address: said["address"].as_str().unwrap().to_string(), child }
+        let address = |name: &str| said[name].as_str().map(str::to_string);
+        Node { address: address("address").unwrap(), page: address("page"), child }
     }
 
-    fn send(&self, signal: Signal) {
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it, and gives what it wrote on standard error.
+    pub fn stop(&mut self) -> String {
+        self.send(Signal::TERM);
+        let mut errors = String::new();
+        std::io::Read::read_to_string(self.child.stderr.as_mut().unwrap(), &mut errors).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{errors}");
+        errors
+    }
+
+    pub fn send(&self, signal: Signal) {
         kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
     }
 }
@@ -39,7 +73,7 @@ impl Drop for Node {
     }
 }
 
-fn text() -> String {
+pub fn text() -> String {
     let line = |number: usize| match number % 11 {
         4 => format!("{number} ERROR: it broke {} times\n", number % 17),
         _ => format!("{number} all is well, as it was before {}\n", "and before ".repeat(number % 5)),
@@ -47,7 +81,7 @@ fn text() -> String {
     (0..60_000).map(line).collect()
 }
 
-fn cluster(folder: &Folder, count: usize) -> (Vec<Node>, String) {
+pub fn cluster(folder: &Folder, count: usize) -> (Vec<Node>, String) {
     let nodes: Vec<Node> = (0..count).map(|n| Node::start(folder, &format!("node{n}"), "")).collect();
     let named = nodes.iter().map(|node| node.address.clone()).collect::<Vec<_>>().join(",");
     (nodes, named)
@@ -242,6 +276,48 @@ fn commands_that_the_operator_allows_run_where_the_data_lies() {
 }
 
 #[test]
+fn pointers_are_followed_from_node_to_node() {
+    let folder = Folder::new();
+    let (_nodes, named) = cluster(&folder, 3);
+    // Page n names page 5 n + 1 of 1024, and the number stands at byte 8: all pages are one cycle.
+    let next = |page: u64| (5 * page + 1) % 1024;
+    let page = |number: u64| [&[7; 8][..], &next(number).to_le_bytes(), &[9; 496]].concat();
+    folder.write("pages", (0..1024).flat_map(page).collect::<Vec<u8>>());
+    let put = format!("store put pages --node {named} --piece 64KiB --record 512 --block 4KiB --quiet");
+    folder.run(&put).ok();
+    let walk = |start: u64, steps: u64| (0..steps).fold(start, |page, _| next(page));
+    let ask = format!("node traverse store:pages --node {named} --page 512 --at 8");
+    let mut digests = Vec::new();
+    for by in ["nodes", "turns", "client", "client --keep 64KiB"] {
+        let said = folder.run(&format!("{ask} --start 3,200 --steps 1000 --json --by {by}")).ok().json();
+        let summary = &said["summary"];
+        let chains = summary["chains"].as_array().unwrap();
+        assert_eq!(
+            (&chains[0]["page"], &chains[1]["page"]),
+            (&walk(3, 1000).into(), &walk(200, 1000).into())
+        );
+        assert!(summary["steps"] == 2000 && summary["name"] == "store:pages", "{summary}");
+        digests.push(chains[0]["digest"].as_u64().unwrap());
+    }
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
+    let said = folder.run(&format!("{ask} --start 3 --steps 10 --explain")).ok();
+    let row: Vec<&str> = said.stdout.lines().last().unwrap().split_whitespace().collect();
+    assert_eq!(row[..3], ["3", &walk(3, 10).to_string()[..], "10"], "{}", said.stdout);
+    assert!(said.stderr.contains("10 steps in") && said.stderr.contains("of reading"), "{}", said.stderr);
+    for (words, expected) in [
+        ("--page 512 --start 1024", "no page 1024 to begin with"),
+        ("--page 512 --keep 1MiB", "--keep goes with --by client"),
+        ("--page 512 --at 505", "do not lie in a page"),
+        ("--page 512 --partial", "--partial does not go"),
+        ("--page 1000", "are not whole pages of 1000 bytes"),
+        ("--page 512 --at 0", "page 0 names page 506381209866536711"),
+    ] {
+        let said = folder.run(&format!("node traverse store:pages --node {named} {words}")).exits(2);
+        assert!(said.stderr.contains(expected), "{words}: {}", said.stderr);
+    }
+}
+
+#[test]
 fn a_node_ends_when_it_is_asked_to() {
     let folder = Folder::new();
     let mut node = Node::start(&folder, "node0", "--drain 5 --log json");
@@ -264,7 +340,7 @@ fn a_node_ends_when_it_is_asked_to() {
 #[test]
 fn commands_that_know_nothing_of_nodes_say_so() {
     let folder = Folder::new();
-    for words in ["sort a.csv --key a -o b.csv", "sql SELECT", "store df", "graph ls", "node serve"] {
+    for words in ["sort a.csv --key a -o b.csv", "store df", "graph ls", "node serve"] {
         let said = folder.run(&format!("{words} --node a.lan")).exits(2);
         assert!(said.stderr.contains("does not work on nodes"), "{words}: {}", said.stderr);
     }
@@ -272,4 +348,169 @@ fn commands_that_know_nothing_of_nodes_say_so() {
     assert!(said.stderr.contains("which datasets?"), "{}", said.stderr);
     let said = folder.run("search x store:a --node 127.0.0.1:1").exits(2);
     assert!(said.stderr.contains("127.0.0.1:1"), "{}", said.stderr);
+}
+
+/// A table of sales with row groups of 5,000 rows.
+fn sales(folder: &Folder, rows: i64) {
+    let shops = StringArray::from_iter(
+        (0..rows)
+            .map(|row| (row % 97 != 5).then(|| ["Kiel", "Ulm", "Bonn", "Jena"][row as usize * 7 / 3 % 4])),
+    );
+    let item = Int64Array::from_iter_values((0..rows).map(|row| row * 7919 % 3001));
+    let price = Float64Array::from_iter_values((0..rows).map(|row| (row % 400) as f64 / 4.0));
+    let day = Date32Array::from_iter_values((0..rows).map(|row| 19_000 + (row / 100) as i32));
+    let columns: [(&str, ArrayRef); 4] = [
+        ("shop", Arc::new(shops)),
+        ("item", Arc::new(item)),
+        ("price", Arc::new(price)),
+        ("day", Arc::new(day)),
+    ];
+    let batch = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true)));
+    let batch = batch.unwrap();
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(5_000)).build();
+    let file = File::create(folder.path("sales.parquet")).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn questions_are_answered_where_the_tables_lie() {
+    let folder = Folder::new();
+    let (_nodes, named) = cluster(&folder, 3);
+    sales(&folder, 60_000);
+    let items: String =
+        (0..9001).map(|item| format!("{item},thing {},{}\n", item % 13, item % 7 == 0)).collect();
+    folder.write("items.csv", format!("item,name,is_new\n{items}"));
+    let log = |row: usize| match row % 5 {
+        2 => format!("{{\"user\":{},\"what\":\"came\"}}\n", row % 77),
+        _ => format!("{{\"user\":{},\"what\":\"went\",\"bytes\":{}}}\n", row % 91, row * 3),
+    };
+    folder.write("log.jsonl", (0..20_000).map(log).collect::<String>());
+    for (file, piece) in [("sales.parquet", "100KiB"), ("items.csv", "64KiB"), ("log.jsonl", "100KiB")] {
+        let said = folder.run(&format!("store put {file} --node {named} --piece {piece} --copies 2")).ok();
+        assert!(said.stdout.contains("pieces on 3 nodes"), "{}", said.stdout);
+        folder.run(&format!("store get {file} --node {named} -o again --quiet")).ok();
+        assert!(std::fs::read(folder.path("again")).unwrap() == std::fs::read(folder.path(file)).unwrap());
+    }
+    let questions = [
+        "SELECT shop, count(*), sum(price), avg(price), min(item), max(day), count(DISTINCT item) FROM sales GROUP BY shop ORDER BY shop",
+        "SELECT count(*) FROM sales",
+        "SELECT sum(price), stddev(item) > 1, min(shop) FROM sales WHERE day >= '2022-06-01' AND shop <> 'Ulm'",
+        "SELECT item, sum(price) AS s FROM sales GROUP BY item HAVING sum(price) > 900 ORDER BY s DESC, item LIMIT 20",
+        "SELECT DISTINCT day FROM sales WHERE item < 300 ORDER BY day",
+        "SELECT shop, item, price, day FROM sales WHERE price = 99.75 ORDER BY day, item LIMIT 7",
+        "SELECT day, item FROM sales ORDER BY day DESC, item, price LIMIT 12 OFFSET 3",
+        "SELECT name, sum(price) FROM sales JOIN items USING (item) WHERE is_new = 'true' GROUP BY name ORDER BY name",
+        "SELECT shop, count(*) FROM sales WHERE item = (SELECT max(item) FROM items WHERE name = 'thing 4' AND item < 3000) GROUP BY shop ORDER BY 1",
+        "SELECT shop, count(*) FROM sales WHERE item IN (SELECT item FROM items WHERE item % 10 = 3) GROUP BY shop ORDER BY 1",
+        "SELECT what, count(*), count(bytes), sum(bytes), max(\"user\") FROM log GROUP BY what ORDER BY what",
+        "SELECT a.\"user\", count(*) FROM log a JOIN log b ON a.\"user\" = b.\"user\" AND a.bytes < 900 AND b.bytes < 900 GROUP BY 1 ORDER BY 1",
+        "SELECT shop, row_number() OVER (PARTITION BY shop ORDER BY day, item, price) AS n FROM sales WHERE item < 3 ORDER BY shop, n",
+        "SELECT count(*) FROM (SELECT item FROM sales UNION SELECT item FROM items)",
+        "SELECT items.name, count(*) FROM items JOIN sales USING (item) WHERE shop = 'Kiel' GROUP BY 1 ORDER BY 1",
+        "WITH best AS (SELECT shop, max(price) AS p FROM sales GROUP BY shop) SELECT best.shop, count(*) FROM best JOIN sales ON best.p = sales.price AND best.shop = sales.shop GROUP BY 1 ORDER BY 1",
+    ];
+    let tables = |place: &str| {
+        ["sales.parquet", "items.csv", "log.jsonl"]
+            .map(|file| format!("--table {}={place}{file} ", file.split('.').next().unwrap()))
+            .concat()
+    };
+    for question in questions {
+        folder.write("q.sql", question);
+        let here = folder.run(&format!("sql --file q.sql {}", tables(""))).ok().stdout;
+        let there = folder.run(&format!("sql --file q.sql --node {named} {}", tables("store:"))).ok().stdout;
+        assert_eq!(there, here, "{question}");
+        assert!(here.lines().count() > 1, "{question}");
+        // One of the tables here, small and large.
+        let mixed = tables("store:").replace("store:items", "items");
+        let mixed = folder.run(&format!("sql --file q.sql --node {named} --threads 1 {mixed}")).ok().stdout;
+        assert_eq!(mixed, here, "{question}");
+    }
+    for words in [
+        "reduce FROMsales.parquet --by shop --sum price --count --mean item --min day --max price --count=shop",
+        "reduce FROMlog.jsonl --by what,user --sum bytes --count",
+        "reduce FROMsales.parquet --max item --count",
+        "count values FROMsales.parquet --column day,shop",
+    ] {
+        let here = folder.run(&format!("{} -o here.csv", words.replace("FROM", ""))).ok();
+        let there = folder.run(&format!("{} -o there.csv --node {named}", words.replace("FROM", "store:")));
+        there.ok();
+        assert_eq!(folder.read("there.csv"), folder.read("here.csv"), "{words}");
+        drop(here);
+    }
+    folder.write("q.sql", questions[0]);
+    let said = folder
+        .run(&format!("sql --file q.sql --node {named} --table sales=store:sales.parquet --json -o out.csv"));
+    let counters = said.ok().json();
+    let nodes = counters["summary"]["nodes"].as_array().unwrap();
+    assert!(nodes.len() == 3 && nodes.iter().all(|node| node["bytes_read"].as_u64().unwrap() > 0));
+    folder.write("q.sql", "EXPLAIN SELECT shop, sum(price) FROM sales WHERE item < 9 GROUP BY shop");
+    let said = folder.run(&format!("sql --file q.sql --node {named} --table sales=store:sales.parquet")).ok();
+    assert!(said.stdout.contains("NearData: AggregateExec: mode=Partial"), "{}", said.stdout);
+    folder.write("q.sql", "SELECT count(*) FROM sales WHERE cast(shop AS INT) > 3");
+    let said =
+        folder.run(&format!("sql --file q.sql --node {named} --table sales=store:sales.parquet")).exits(2);
+    assert!(said.stderr.contains("Cannot cast string"), "{}", said.stderr);
+    let said = folder.run(&format!("search Kiel store:sales.parquet --node {named}")).exits(2);
+    assert!(said.stderr.contains("row groups"), "{}", said.stderr);
+    let said = folder.run(&format!("store put - --name x.parquet --node {named}")).stdin("x").exits(2);
+    assert!(said.stderr.contains("row groups"), "{}", said.stderr);
+}
+
+#[test]
+fn a_question_survives_a_node_that_is_killed() {
+    let folder = Folder::new();
+    let (nodes, named) = cluster(&folder, 3);
+    sales(&folder, 40_000);
+    folder.run(&format!("store put sales.parquet --node {named} --piece 64KiB --copies 2 --quiet")).ok();
+    folder
+        .run(&format!("store put sales.parquet --name once.parquet --node {named} --piece 64KiB --quiet"))
+        .ok();
+    let ask = |table: &str, words: &str| {
+        folder.write(
+            "q.sql",
+            format!("SELECT item, count(*) FROM 'store:{table}' GROUP BY item ORDER BY item"),
+        );
+        folder.run(&format!("sql --file q.sql --node {named} {words}"))
+    };
+    let whole = ask("sales.parquet", "").ok().stdout;
+    nodes[2].send(Signal::KILL);
+    assert_eq!(ask("sales.parquet", "").ok().stdout, whole);
+    let said = ask("once.parquet", "").exits(2);
+    assert!(said.stderr.contains("were not read"), "{}", said.stderr);
+}
+
+#[test]
+fn languages_are_told_and_files_are_compressed_where_they_lie() {
+    let folder = Folder::new();
+    let (_nodes, named) = cluster(&folder, 3);
+    let english = "The dog is over there and the fox jumps over the lazy dog.\n";
+    let german = "Der Hund ist faul und der Fuchs springt über den Hund.\n";
+    folder.write("en.txt", english.repeat(50));
+    folder.write("de.txt", german.repeat(50));
+    folder.run("language train --name two en.txt de.txt").ok();
+    let line = |row: usize| if row % 3 == 1 { german } else { english };
+    folder.write("text", (0..30_000).map(line).collect::<String>());
+    folder.run(&format!("store put text --node {named} --piece 100KiB --copies 2 --quiet")).ok();
+    folder.run("store put text --quiet").ok();
+    for words in ["", "--lines"] {
+        let here =
+            folder.run(&format!("language identify --profiles two store:text -o here.csv {words}")).ok();
+        let there = folder
+            .run(&format!("language identify --profiles two store:text -o there.csv --node {named} {words}"));
+        assert_eq!(there.ok().stdout, here.stdout);
+        assert_eq!(folder.read("there.csv"), folder.read("here.csv"));
+    }
+    let said = folder.run(&format!("language identify --profiles two store:text --column a --node {named}"));
+    assert!(said.exits(2).stderr.contains("--column does not go with --node"));
+    for format in ["zstd", "gzip", "bzip2", "lz4"] {
+        folder.run(&format!("compress store:text --node {named} --format {format} -o packed --force")).ok();
+        folder.run("decompress packed -o again --force").ok();
+        assert_eq!(folder.read("again"), folder.read("text"), "{format}");
+    }
+    let said = folder.run(&format!("compress store:text --node {named} --explain")).ok();
+    assert!(said.stdout.contains("1 files") && folder.path("text.zst").exists(), "{}", said.stdout);
+    let said = folder.run(&format!("compress store:text --node {named}")).exits(2);
+    assert!(said.stderr.contains("--force"), "{}", said.stderr);
 }

@@ -5,14 +5,19 @@
 
 mod answers;
 mod drives;
+mod faults;
 mod graphs;
+mod hostile;
+mod kernels;
 mod kills;
 mod languages;
 mod manual;
 mod memory;
 mod mounts;
 mod nodes;
+mod packaging;
 mod packing;
+mod pages;
 mod questions;
 mod refusals;
 mod resuming;

@@ -112,6 +112,26 @@ impl Run {
         self
     }
 
+    /// In a network namespace; `ip` is the path of that program.
+    pub fn within(mut self, ip: &Path, namespace: &str) -> Run {
+        let mut command = Command::new(ip);
+        command
+            .args(["netns", "exec", namespace])
+            .arg(self.command.get_program())
+            .args(self.command.get_args());
+        command.current_dir(self.command.get_current_dir().expect("it has one")).env_clear();
+        command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.command = command;
+        self
+    }
+
+    /// With a variable in its environment, which has few.
+    pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Run {
+        self.command.env(name, value);
+        self
+    }
+
     /// Runs it; it must succeed.
     pub fn ok(self) -> Said {
         self.exits(0)

@@ -1,0 +1,264 @@
+//! `inshore kernel`: modules of WebAssembly in the store and on nodes, and run over files.
+//!
+//! `new` and `build` are in `kernel_new`.
+
+use std::{
+    fs,
+    io::{self, BufWriter, Read, Write},
+    path::Path,
+};
+
+use anyhow::{Context, Result, bail};
+use inshore::{
+    kernels::text_sources,
+    neardata::nodes::{self as remote, LoadOptions, Nodes, RunOptions, run_on_nodes},
+    neardata::{Contents, Error as ReadError, Event, Next},
+    sandbox::WasmResult,
+    store::{self, DatasetSummary, Job, format_bytes},
+    tables::NewFile,
+    wasm::{
+        self, ENDING, MODULE_BYTES_MAX, Module, WasmKernel, WasmSummary, dataset_of, run_wasm,
+        run_wasm_on_nodes,
+    },
+};
+use serde_json::{Value, json};
+
+use crate::{
+    kernel_words::{Push, RunKernel},
+    nodes::{
+        are_named, connect, costs, rm as remove_from_nodes, run_options, tell_missing, wholes, with_nodes,
+    },
+    outcome::{Outcome, print_json, say},
+    session::{Session, plain_job, plain_run},
+    table::{self, Align},
+    words::Everywhere,
+};
+
+/// The module in a file, called after it.
+pub fn read_module(path: &Path) -> Result<Module> {
+    let shown = path.display();
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).with_context(|| format!("{shown}: cannot read this module"))?;
+    file.take(MODULE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("{shown}: cannot read this module"))?;
+    let name = path.file_stem().and_then(|name| name.to_str());
+    Ok(Module::new(name.with_context(|| format!("{shown}: this name is no text"))?, bytes)?)
+}
+
+/// What kind of result a module has, in words.
+pub fn told(result: WasmResult) -> &'static str {
+    match result {
+        WasmResult::InOrder => "results in order",
+        WasmResult::State => "one result of merged states",
+    }
+}
+
+pub fn push(options: &Everywhere, words: &Push) -> Result<()> {
+    let mut module = read_module(&words.module)?;
+    if let Some(name) = &words.name {
+        module.name.clone_from(name);
+    }
+    let result = WasmKernel::new(module.clone(), "").check()?;
+    let (name, bytes) = (module.name.clone(), module.bytes.len() as u64);
+    let (report, on) = match are_named(options) {
+        true => {
+            let nodes = connect(options)?;
+            let mut run = plain_run(options)?;
+            let count = nodes.addresses().count();
+            // All of it on each node.
+            let load = LoadOptions { copies: count, piece_bytes: Some(bytes + 2), ..LoadOptions::default() };
+            let called = words.module.display().to_string();
+            nodes.put(&run.job, &dataset_of(&name), (&called, Some(bytes)), &module.bytes[..], &load)?;
+            (run.finish(), if count == 1 { " on 1 node".to_string() } else { format!(" on {count} nodes") })
+        }
+        false => {
+            let session = Session::open(options.clone())?;
+            let mut run = session.start()?;
+            module.put(&session.store, &run.job)?;
+            (run.finish(), String::new())
+        }
+    };
+    let sentence = format!("{name}: a kernel of {}{on}, with {}", format_bytes(bytes), told(result));
+    let summary = json!({ "name": name, "bytes": bytes, "sha256": module.sha256() });
+    Ok(Outcome::new("kernel push", report, summary, sentence).tell(options)?)
+}
+
+pub fn ls(options: &Everywhere) -> Result<()> {
+    let mut found: Vec<(String, u64, String)> = Vec::new();
+    if are_named(options) {
+        let nodes = connect(options)?;
+        let catalog = nodes.catalog()?;
+        for whole in catalog.wholes() {
+            if let Some(name) = whole.dataset.strip_suffix(ENDING) {
+                found.push((name.to_string(), whole.bytes(), whole.nodes(&nodes).join(" ")));
+            }
+        }
+        catalog.lost().iter().for_each(|(_, why)| say(&format!("note: {why}")));
+    } else {
+        let session = Session::open_existing(options.clone())?;
+        let module = |summary: DatasetSummary| {
+            Some((summary.name.strip_suffix(ENDING)?.to_string(), summary.bytes, "here".to_string()))
+        };
+        found.extend(session.store.list()?.into_iter().filter_map(module));
+    }
+    if options.json {
+        let value =
+            |(name, bytes, on): &(String, u64, String)| json!({ "name": name, "bytes": bytes, "on": on });
+        return Ok(print_json(&found.iter().map(value).collect::<Vec<_>>())?);
+    }
+    if found.is_empty() {
+        if !options.quiet {
+            say("no kernels: `inshore kernel push` puts one there");
+        }
+        return Ok(());
+    }
+    let header = [("name", Align::Left), ("size", Align::Right), ("on", Align::Left)];
+    let row =
+        |(name, bytes, on): &(String, u64, String)| vec![name.clone(), format_bytes(*bytes), on.clone()];
+    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
+    Ok(table::print(&mut io::stdout().lock(), &header, &rows)?)
+}
+
+pub fn rm(options: &Everywhere, names: &[String]) -> Result<()> {
+    let datasets: Vec<String> = names.iter().map(|name| dataset_of(name)).collect();
+    if are_named(options) {
+        return remove_from_nodes(options, &datasets);
+    }
+    let session = Session::open_existing(options.clone())?;
+    Ok(datasets.iter().try_for_each(|name| session.store.remove(name))?)
+}
+
+pub fn run(options: &Everywhere, words: &RunKernel) -> Result<()> {
+    if options.json && words.output.is_none() {
+        bail!("--json wants standard output, where the result goes: name a file for it with --output");
+    }
+    if are_named(options) {
+        return run_there(options, words);
+    }
+    let is_file = words.kernel.ends_with(ENDING);
+    let needs_store =
+        !is_file || words.paths.iter().any(|path| inshore::kernels::dataset_name(path).is_some());
+    let (session, started);
+    let job = match needs_store {
+        false => plain_job(options)?,
+        true => {
+            let quiet = Everywhere { quiet: true, ..options.clone() };
+            session = Session::open_existing(quiet)?;
+            started = session.start()?;
+            started.job.clone()
+        }
+    };
+    let module = match is_file {
+        true => read_module(Path::new(&words.kernel))?,
+        false => Module::stored(&job, &words.kernel)?,
+    };
+    let kernel = WasmKernel::new(module, &words.args);
+    let sources = text_sources(&job, &words.paths)?;
+    let summary = write(words, |out| run_wasm(&job, &kernel, sources.into_iter(), out))?;
+    tell(options, words, &job, &summary, None)
+}
+
+fn run_there(options: &Everywhere, words: &RunKernel) -> Result<()> {
+    let nodes = connect(options)?;
+    let job = plain_job(options)?;
+    let module = match words.kernel.ends_with(ENDING) {
+        true => read_module(Path::new(&words.kernel))?,
+        false => pushed_module(&nodes, &job, &words.kernel)?,
+    };
+    let kernel = WasmKernel::new(module, &words.args);
+    let wholes = wholes(&nodes, &words.paths)?;
+    let asked = run_options(options);
+    let mut gathered = remote::Gathered::default();
+    let summary = write(words, |out| {
+        let (summary, all) = run_wasm_on_nodes(&nodes, &job, &kernel, &wholes, &asked, out)?;
+        gathered = all;
+        Ok(summary)
+    })?;
+    tell_missing(options, &gathered);
+    tell(options, words, &job, &summary, Some((&nodes, &gathered)))
+}
+
+/// The module that was pushed to nodes under this name: what runs there is looked at here.
+fn pushed_module(nodes: &Nodes, job: &Job, name: &str) -> Result<Module> {
+    let wholes = nodes.catalog()?.named(&dataset_of(name))?;
+    let [whole] = &wholes[..] else {
+        bail!(
+            "{name}: these nodes have different kernels of this name: push it anew, or run the file itself"
+        );
+    };
+    if whole.bytes() > MODULE_BYTES_MAX {
+        bail!("{name}: the dataset of this name is too large for a module");
+    }
+    let mut bytes = Vec::new();
+    run_on_nodes(nodes, job, &Contents, &wholes, &RunOptions::default(), |event: Event<'_, Contents>| {
+        if let Some(part) = event.part {
+            bytes.extend(part?);
+        }
+        Ok::<_, ReadError>(Next::Go)
+    })?;
+    Ok(Module { is_pushed: true, ..Module::new(name, bytes)? })
+}
+
+/// Has a result written where the words say, whole or not at all where that is a file.
+fn write(
+    words: &RunKernel,
+    work: impl FnOnce(wasm::Output<'_>) -> std::result::Result<WasmSummary, wasm::Error>,
+) -> Result<WasmSummary> {
+    let file = words.output.as_deref().map(NewFile::create).transpose()?;
+    let mut out: Box<dyn Write + Send + '_> = match &file {
+        Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
+        None => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
+    };
+    let done = work(&mut |bytes: &[u8]| out.write_all(bytes));
+    let summary = done.map_err(|error| match error {
+        // Their kinds tell how the command ends.
+        wasm::Error::Write(error) => anyhow::Error::from(error),
+        error if error.is_cancelled() => store::Error::Cancelled.into(),
+        error => error.into(),
+    })?;
+    out.flush()?;
+    drop(out);
+    if let Some(file) = file {
+        file.publish()?;
+    }
+    Ok(summary)
+}
+
+/// Says what it cost, where someone asked.
+fn tell(
+    options: &Everywhere,
+    words: &RunKernel,
+    job: &Job,
+    summary: &WasmSummary,
+    there: Option<(&Nodes, &remote::Gathered)>,
+) -> Result<()> {
+    let mut value = json!({ "kernel": words.kernel, "module": summary });
+    if let Some((nodes, gathered)) = there {
+        value = with_nodes(value, nodes, gathered);
+    }
+    let report = job.report();
+    if let Some(path) = &words.counters {
+        let counters: Value = json!({ "command": "kernel run", "report": report, "summary": value });
+        fs::write(path, format!("{counters}\n"))
+            .with_context(|| format!("{}: cannot write it", path.display()))?;
+    }
+    let mut how = vec![(
+        "kernel",
+        format!(
+            "{} instances, {:.2} s of CPU, {} of memory each at most; contained by {}",
+            summary.instances,
+            summary.cpu_seconds,
+            format_bytes(summary.memory_bytes_max),
+            summary.protections
+        ),
+    )];
+    how.extend(there.iter().flat_map(|(_, gathered)| costs(gathered)));
+    how.extend(summary.log.lines().map(|line| ("log", line.to_string())));
+    let sentence = format!("{}: {}", words.kernel, format_bytes(summary.output_bytes));
+    let outcome =
+        Outcome { sentence_aside: true, how, ..Outcome::new("kernel run", report, value, sentence) };
+    // The result alone, unless more is asked for.
+    let options = &Everywhere { quiet: options.quiet || words.output.is_none(), ..options.clone() };
+    Ok(outcome.tell(options)?)
+}

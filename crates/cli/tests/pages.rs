@@ -1,0 +1,203 @@
+//! The page of a node: what it says, to whom, and how it looks in a browser.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use inshore::neardata::nodes::{Authority, Right, write_credentials};
+use serde_json::Value;
+
+use crate::{
+    nodes::{Node, cluster, text},
+    util::Folder,
+};
+
+/// Head and body of an answer.
+fn ask(address: &str, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    // One that is not answered is closed, perhaps before all was read.
+    let _ = stream.read_to_string(&mut answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    (head.to_string(), body.to_string())
+}
+
+fn get(address: &str, path: &str) -> (String, String) {
+    ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n"))
+}
+
+fn status(address: &str) -> Value {
+    let (head, body) = get(address, "/status.json");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    serde_json::from_str(&body).unwrap_or_else(|_| panic!("{body}"))
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_page_tells_what_its_node_and_the_others_do() {
+    let folder = Folder::new();
+    let (others, named) = cluster(&folder, 2);
+    let node =
+        Node::start(&folder, "own", &format!("--name own --page 127.0.0.1:0 --peers {named},127.0.0.1:1"));
+    let all = format!("{named},{}", node.address);
+    folder.write("web.log", text());
+    folder.run(&format!("store put web.log --node {all} --piece 100KiB --quiet")).ok();
+    folder.run(&format!("search -c ERROR store:web.log --node {all}")).ok();
+    let page = node.page.clone().unwrap();
+    let (head, body) = get(&page, "/");
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/html"), "{head}");
+    assert!(head.contains("content-security-policy: default-src 'none'"), "{head}");
+    assert!(!body.contains("{{nonce}}") && !body.contains("https://"), "it needs nothing from elsewhere");
+    // Each of them has read its pieces.
+    until("the page never tells of all that was read", || {
+        let nodes = status(&page)["nodes"].as_array().unwrap().clone();
+        assert!(nodes.len() == 4 && nodes[0]["is_own"] == true && nodes[0]["status"]["name"] == "own");
+        let read = |node: &Value| node["status"]["bytes_read"].as_u64().unwrap_or(0);
+        nodes[..3].iter().map(read).sum::<u64>() as usize >= text().len()
+            && nodes[3]["error"].as_str().is_some_and(|why| why.contains("127.0.0.1:1"))
+            && nodes[..3].iter().all(|node| !node["samples"].as_array().unwrap().is_empty())
+    });
+    let told = status(&page);
+    let own = &told["nodes"][0]["status"];
+    assert!(own["drives"][0]["path"].as_str().unwrap().ends_with("own") && own["done"].as_u64() > Some(0));
+    drop(others);
+    until("a lost peer is not told", || status(&page)["nodes"][1]["error"].is_string());
+
+    let (head, metrics) = get(&page, "/metrics");
+    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+        let name = name.split('{').next().unwrap();
+        assert!(value.parse::<f64>().is_ok() && metrics.contains(&format!("# TYPE {name} ")), "{line}");
+    }
+    let metric = |name: &str| -> f64 {
+        let line = metrics.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}"));
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    };
+    assert!(metric("inshore_tasks_total{end=\"done\"}") >= 1.0 && metric("inshore_read_bytes_total") > 0.0);
+    assert!(metric("inshore_connections_total") >= 1.0 && metric("inshore_tasks_running ") == 0.0);
+    assert!(
+        metric("inshore_drive_free_bytes{drive=\"0\"") > 0.0 && metric("process_resident_memory_bytes") > 0.0
+    );
+}
+
+#[test]
+fn what_is_no_look_at_the_page_is_refused() {
+    let folder = Folder::new();
+    let node = Node::start(&folder, "own", "--page 127.0.0.1:0");
+    let page = node.page.as_deref().unwrap();
+    let code = |request: &str| ask(page, request).0.split(' ').nth(1).unwrap_or("none").to_string();
+    assert_eq!(code("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), "200");
+    // A name of another site that was made to mean this machine.
+    assert_eq!(code("GET /status.json HTTP/1.1\r\nHost: evil.example\r\n\r\n"), "403");
+    assert_eq!(code("POST /status.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"), "405");
+    assert_eq!(code("GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n"), "404");
+    let long = format!("GET / HTTP/1.1\r\nHost: localhost\r\nA: {}\r\n\r\n", "a".repeat(100_000));
+    assert_ne!(code(&long), "200");
+    assert_ne!(code("nonsense\r\n\r\n"), "200");
+    // Connections that say nothing are closed, and lock nobody out for long.
+    let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(page).unwrap()).collect();
+    let began = Instant::now();
+    until("nobody is served beside silent connections", || {
+        code("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == "200"
+    });
+    assert!(began.elapsed() < Duration::from_secs(15), "served after {:?}", began.elapsed());
+    drop(silent);
+    let said = folder.run("node serve --listen 127.0.0.1:0 --page 0.0.0.0:0").exits(2);
+    assert!(said.stderr.contains("needs credentials"), "{}", said.stderr);
+    let said = folder.run("node serve --peers a.lan").exits(2);
+    assert!(said.stderr.contains("--page"), "{}", said.stderr);
+}
+
+const HOSTILE: &str = "<img src=x onerror=\"document.title='broken'\">\"'&</td>";
+
+/// A browser that needs no screen; nothing where there is none.
+fn browser() -> Option<&'static str> {
+    let all = ["chromium", "chromium-browser", "google-chrome"];
+    all.into_iter()
+        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|out| out.status.success()))
+}
+
+fn look(browser: &str, folder: &Path, words: &[&str], url: &str) -> String {
+    let mut command = Command::new("timeout");
+    command.args(["60", browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);
+    command.args(["--disable-dev-shm-usage", "--virtual-time-budget=6000"]);
+    command.arg(format!("--user-data-dir={}", folder.join("browser").display()));
+    let seen = command.args(words).arg(url).env("HOME", folder).output().unwrap();
+    assert!(seen.status.success(), "{}", String::from_utf8_lossy(&seen.stderr));
+    String::from_utf8_lossy(&seen.stdout).into_owned()
+}
+
+/// INSHORE_SCREENSHOTS names a folder for pictures of what the browser saw.
+#[test]
+fn a_browser_shows_nodes_drives_and_tasks_and_runs_no_names() {
+    let Some(browser) = browser() else {
+        println!("skipped: there is no chromium here");
+        return;
+    };
+    let folder = Folder::new();
+    folder.run("node credentials keys --for-node own --address 127.0.0.1").ok();
+    let authority: Authority =
+        inshore::neardata::nodes::read_credentials(&folder.path("keys/authority.json")).unwrap();
+    let day = Duration::from_secs(86_400);
+    let client = authority.client(HOSTILE, &Right::ALL, day).unwrap();
+    write_credentials(&folder.path("keys/hostile.json"), &client).unwrap();
+    let keys = "--credentials keys/node-own.json --log none";
+    let peers: Vec<Node> = (0..2)
+        .map(|n| Node::start(&folder, &format!("node{n}"), &format!("{keys} --name peer{n}")))
+        .collect();
+    let named = peers.iter().map(|node| node.address.clone()).collect::<Vec<_>>().join(",");
+    let page = format!("--page 127.0.0.1:0 --peers {named},127.0.0.1:1 --peer-credentials keys/hostile.json");
+    let node = Node::start(&folder, "own", &format!("{keys} --name own {page}"));
+    let all = format!("--node {named},{} --credentials keys/hostile.json", node.address);
+    folder.write("web.log", text().repeat(12));
+    folder.run(&format!("store put web.log --name a<b>&c {all} --piece 1MiB --quiet")).ends();
+    folder.run(&format!("store put web.log {all} --piece 1MiB --quiet")).ok();
+    // Nobody takes what it prints: it runs until the test ends.
+    let mut running = folder.run(&format!("search -n well store:web.log {all}")).spawn();
+    let page = node.page.clone().unwrap();
+    until("nothing runs", || {
+        let nodes = status(&page)["nodes"].as_array().unwrap().clone();
+        nodes.iter().any(|node| node["status"]["running"].as_array().is_some_and(|tasks| !tasks.is_empty()))
+    });
+    for _ in 0..10 {
+        folder.run(&format!("search -c ERROR store:web.log {all}")).ok();
+    }
+    let url = format!("http://{page}/");
+    let seen = look(browser, &folder.path(""), &["--dump-dom"], &url);
+    for expected in ["peer0", "peer1", ">own<", "no answer", "127.0.0.1:1", "web.log", "Drive 0", "line-near"]
+    {
+        assert!(seen.contains(expected), "{expected} is not in {seen}");
+    }
+    assert!(seen.contains("&lt;img src=x") && !seen.contains("<img"), "a name became a part of the page");
+    assert!(!seen.contains("<title>broken"), "a name was run");
+    for (name, words) in [
+        ("wide-light", &["--window-size=1280,1180"][..]),
+        ("wide-dark", &["--window-size=1280,1180", "--force-dark-mode"]),
+        ("narrow-light", &["--window-size=500,2000"]),
+    ] {
+        let file = folder.path(&format!("{name}.png"));
+        let screenshot = format!("--screenshot={}", file.display());
+        look(browser, &folder.path(""), &[words, &[screenshot.as_str()]].concat(), &url);
+        let picture = std::fs::read(&file).unwrap();
+        assert!(picture.starts_with(b"\x89PNG") && picture.len() > 10_000, "{name}: {} bytes", picture.len());
+        if let Ok(keep) = std::env::var("INSHORE_SCREENSHOTS") {
+            std::fs::copy(&file, Path::new(&keep).join(format!("{name}.png"))).unwrap();
+        }
+    }
+    let _ = running.kill();
+    let _ = running.wait();
+}
