@@ -15,6 +15,9 @@ Files and tables are sorted, grouped and counted by `Store.sort`, `Store.reduce`
 `search_count`), their words counted (`count_words`) and their languages told (`language_train`,
 `language_identify`); files are packed and summed by `compress`, `decompress` and `checksum`.
 
+`connect` names nodes on which files are searched, and their words counted, where they lie; `serve` makes one
+of this process.
+
 Every job takes a budget (``memory="64MiB"``, ``threads=4``) and keeps it. Long work releases the GIL, and
 Ctrl-C stops it and leaves the store as it was. The words are those of the command line.
 """
@@ -27,10 +30,12 @@ from inshore.errors import (
     FileError,
     InputError,
     InshoreError,
+    NodeError,
     NotFoundError,
     SkippedWarning,
 )
 from inshore.graph import Graph, GraphInfo
+from inshore.nodes import Agent, Nodes, NodeSearchOptions, connect, serve
 from inshore.packing import Packed, checksum, checksum_check, compress, decompress
 from inshore.queries import sql
 from inshore.results import LevelReport, PhaseReport, Report, Result, Summary, report, summary
@@ -46,6 +51,7 @@ from inshore.texts import (
 )
 
 __all__ = [
+    "Agent",
     "ArrowStream",
     "BudgetError",
     "DamagedError",
@@ -56,6 +62,9 @@ __all__ = [
     "InputError",
     "InshoreError",
     "LevelReport",
+    "NodeError",
+    "NodeSearchOptions",
+    "Nodes",
     "NotFoundError",
     "Packed",
     "PhaseReport",
@@ -70,6 +79,7 @@ __all__ = [
     "checksum",
     "checksum_check",
     "compress",
+    "connect",
     "count_words",
     "decompress",
     "language_identify",
@@ -77,6 +87,7 @@ __all__ = [
     "report",
     "search",
     "search_count",
+    "serve",
     "sql",
     "summary",
 ]

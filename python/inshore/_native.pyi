@@ -10,12 +10,14 @@ from typing_extensions import Self
 _StrPath = str | os.PathLike[str]
 
 __all__ = [
+    "Agent",
     "Answer",
     "Batch",
     "File",
     "Files",
     "Graph",
     "Job",
+    "Nodes",
     "Query",
     "Search",
     "Store",
@@ -25,6 +27,7 @@ __all__ = [
     "check_output",
     "checksum",
     "compress",
+    "connect",
     "count_kmers",
     "count_words",
     "decompress",
@@ -33,6 +36,7 @@ __all__ = [
     "query",
     "reduce",
     "search",
+    "serve",
     "sort_lines",
     "sort_records",
     "sort_tables",
@@ -207,6 +211,69 @@ class Search:
     def write(self, path: _StrPath) -> tuple[int, list[str]]: ...
     def close(self) -> None: ...
     def __arrow_c_schema__(self) -> Any: ...
+
+def connect(
+    addresses: list[str],
+    credentials: _StrPath | None,
+    deadline: float | None,
+    partial: bool,
+    node_memory: str | int | None,
+) -> Nodes: ...
+def serve(
+    store: Store,
+    listen: str,
+    name: str,
+    credentials: _StrPath | None,
+    memory: str | int | None,
+    threads: int | None,
+    slots: int,
+) -> Agent: ...
+
+@final
+class Agent:
+    @property
+    def address(self) -> str: ...
+    def close(self) -> None: ...
+
+@final
+class Nodes:
+    @property
+    def addresses(self) -> list[str]: ...
+    def status(self, job: Job) -> str: ...
+    def ls(self, job: Job) -> tuple[str, list[str]]: ...
+    def rm(self, job: Job, name: str) -> int: ...
+    def put(
+        self,
+        job: Job,
+        path: _StrPath,
+        name: str,
+        copies: int,
+        piece: str | int | None,
+        record: str | int | None,
+        block: str | int | None,
+    ) -> str: ...
+    def get(self, job: Job, name: str, path: _StrPath) -> int: ...
+    def search(self, job: Job, patterns: list[str], names: list[str], options: _Search) -> Search: ...
+    def count_words(
+        self,
+        job: Job,
+        names: list[str],
+        output: _StrPath | None,
+        split: bool,
+        ignore_case: bool,
+        min_count: int,
+        top: int,
+    ) -> str: ...
+    def traverse(
+        self,
+        job: Job,
+        name: str,
+        starts: list[int],
+        steps: int,
+        page: str | int,
+        at: int,
+        by: str,
+    ) -> str: ...
 
 def search(job: Job, patterns: list[str], paths: list[_StrPath], options: _Search) -> Search: ...
 def count_words(

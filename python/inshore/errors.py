@@ -8,6 +8,7 @@
     ├── InputError      also a ValueError
     ├── BudgetError
     ├── DamagedError
+    ├── NodeError
     └── FileError       also an OSError
 
 Ctrl-C raises `KeyboardInterrupt`, as everywhere. A file that was passed over because it was asked for
@@ -37,6 +38,10 @@ class BudgetError(InshoreError):
 
 class DamagedError(InshoreError):
     """Bytes of the store are not what was written; the message names the file and the offset."""
+
+
+class NodeError(InshoreError):
+    """A node cannot be reached, refuses, was lost, or took longer than the deadline; the message names it."""
 
 
 class FileError(InshoreError, OSError):

@@ -271,29 +271,36 @@ def _search(
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)
     if not wanted:
         raise InputError("patterns is empty: expected at least one")
-    places = [] if paths is None else _listed(paths, "paths")
-    given, budget = _filled(options)
+    places = [] if paths is None else listed(paths, "paths")
+    given, budget = filled(options)
     if output is not None:
         _native.check_output(output)
     is_stored = any(os.fspath(path).startswith(_STORED) for path in places)
     with _job(options.get("store"), budget) if is_stored else _native.Job.plain(*budget) as job:
         found = _native.search(job, wanted, places, cast("Any", shape | given))
-        if output is not None:
-            rows, skipped = found.write(output)
-            _warn(skipped)
-            return Written(Path(output), rows, json.loads(found.summary), json.loads(job.report()))
-        schema: pa.Schema = with_report(pa.schema(cast("Any", found)), job.report())
-        reader = pa.RecordBatchReader.from_batches(schema, _batches(found))
-        if stream:
-            return reader
-        try:
-            table = reader.read_all()
-        finally:
-            found.close()
-        return with_facts(table, found.summary, job.report())
+        return deliver_found(job, found, output, stream)
 
 
-def _filled(options: SearchOptions) -> tuple[dict[str, Any], tuple[str | int | None, int | None]]:
+def deliver_found(
+    job: _native.Job, found: _native.Search, output: StrPath | None, stream: bool
+) -> pa.Table | pa.RecordBatchReader | Written:
+    """Give the rows of a search as the caller wants them."""
+    if output is not None:
+        rows, skipped = found.write(output)
+        _warn(skipped)
+        return Written(Path(output), rows, json.loads(found.summary), json.loads(job.report()))
+    schema: pa.Schema = with_report(pa.schema(cast("Any", found)), job.report())
+    reader = pa.RecordBatchReader.from_batches(schema, _batches(found))
+    if stream:
+        return reader
+    try:
+        table = reader.read_all()
+    finally:
+        found.close()
+    return with_facts(table, found.summary, job.report())
+
+
+def filled(options: SearchOptions) -> tuple[dict[str, Any], tuple[str | int | None, int | None]]:
     """Give all options that the native half asks for, and the budget."""
     unknown = sorted(set(options) - set(SearchOptions.__annotations__))
     if unknown:
@@ -338,7 +345,8 @@ def _job(store: Store | StrPath | None, budget: tuple[str | int | None, int | No
     return opened._native.job(*budget)
 
 
-def _listed(paths: StrPath | Iterable[StrPath], name: str) -> list[StrPath]:
+def listed(paths: StrPath | Iterable[StrPath], name: str) -> list[StrPath]:
+    """Give one or several as a list, which is not empty."""
     if isinstance(paths, (str, os.PathLike)):
         return [paths]
     listed = list(paths)
@@ -431,7 +439,7 @@ def count_words(
     """
     if top is not None and top < 1:
         raise InputError(f"top is {top}: expected at least 1")
-    texts = _listed(paths, "paths")
+    texts = listed(paths, "paths")
     if output is not None:
         _native.check_output(output)
     with _job(store, (memory, threads)) as job:
@@ -441,12 +449,16 @@ def count_words(
 
         if top is None or output is not None:
             return deliver(job, run, output, "written")
-        text = run(None)
-        best: list[tuple[str, int]] = json.loads(text)["top"]
-        columns = [[word for word, _ in best], pa.array([count for _, count in best], pa.uint64())]
-        fields: list[pa.Field[Any]] = [pa.field("word", pa.string(), False)]
-        fields.append(pa.field("count", pa.uint64(), False))
-        return with_facts(pa.table(columns, schema=pa.schema(fields)), text, job.report())
+        return most_frequent(job, run(None))
+
+
+def most_frequent(job: _native.Job, summary: str) -> pa.Table:
+    """Give the most frequent words of a summary as a table."""
+    best: list[tuple[str, int]] = json.loads(summary)["top"]
+    columns = [[word for word, _ in best], pa.array([count for _, count in best], pa.uint64())]
+    fields: list[pa.Field[Any]] = [pa.field("word", pa.string(), False)]
+    fields.append(pa.field("count", pa.uint64(), False))
+    return with_facts(pa.table(columns, schema=pa.schema(fields)), summary, job.report())
 
 
 def language_train(
@@ -500,9 +512,9 @@ def language_train(
     """
     labelled: list[tuple[str, list[StrPath]]] = []
     if isinstance(samples, Mapping):
-        labelled = [(label, _listed(paths, f"samples[{label!r}]")) for label, paths in samples.items()]
+        labelled = [(label, listed(paths, f"samples[{label!r}]")) for label, paths in samples.items()]
     else:
-        labelled = [(Path(path).name.split(".")[0], [path]) for path in _listed(samples, "samples")]
+        labelled = [(Path(path).name.split(".")[0], [path]) for path in listed(samples, "samples")]
     for label, paths in labelled:
         if not label:
             raise InputError(f"{paths[0]}: its name says no label: expected a dict of labels and files")

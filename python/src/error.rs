@@ -1,6 +1,6 @@
 //! From Rust's errors to Python's exceptions: one mapping, and the readings of arguments that can fail.
 
-use inshore::{graph, kernels, neardata, sortreduce, sql, store, tables};
+use inshore::{graph, kernels, neardata, neardata::nodes, sortreduce, sql, store, tables};
 use pyo3::{exceptions::PyOverflowError, intern, prelude::*, types::PyAnyMethods};
 
 /// No space left on device, on every system that this runs on.
@@ -18,6 +18,7 @@ mod tree {
     import_exception!(inshore.errors, DamagedError);
     import_exception!(inshore.errors, InputError);
     import_exception!(inshore.errors, FileError);
+    import_exception!(inshore.errors, NodeError);
 }
 
 /// The exception for an error of any of the libraries.
@@ -93,6 +94,22 @@ pub(crate) fn kernel_to_python(error: kernels::Error) -> PyErr {
     }
 }
 
+/// The exception for an error of nodes.
+pub(crate) fn nodes_to_python(error: nodes::Error) -> PyErr {
+    let message = error.to_string();
+    match error {
+        nodes::Error::Store(error) => of_store(error, message),
+        nodes::Error::NotFound { .. } => tree::NotFoundError::new_err(message),
+        nodes::Error::Input { source, .. } => file_error(&source, message),
+        nodes::Error::Credentials { .. }
+        | nodes::Error::Address { .. }
+        | nodes::Error::NoLines { .. }
+        | nodes::Error::RowGroups { .. }
+        | nodes::Error::Pages { .. } => tree::InputError::new_err(message),
+        _ => tree::NodeError::new_err(message),
+    }
+}
+
 fn of_reading(error: neardata::Error, message: String) -> PyErr {
     match error {
         neardata::Error::Store(error) => of_store(error, message),
@@ -102,7 +119,10 @@ fn of_reading(error: neardata::Error, message: String) -> PyErr {
             Ok(error) => to_python(*error),
             Err(error) => match error.downcast::<store::Error>() {
                 Ok(error) => of_store(*error, message),
-                Err(_) => tree::InputError::new_err(message),
+                Err(error) => match error.downcast::<nodes::Error>() {
+                    Ok(error) => nodes_to_python(*error),
+                    Err(_) => tree::InputError::new_err(message),
+                },
             },
         },
         _ => tree::InshoreError::new_err(message),

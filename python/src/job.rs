@@ -93,7 +93,7 @@ pub(crate) fn budget(
     Ok(Budget::new(memory_bytes, threads))
 }
 
-fn size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+pub(crate) fn size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     match value.cast::<PyString>() {
         Ok(text) => parse_bytes(text.to_str()?).map_err(to_python),
         Err(_) if value.is_instance_of::<pyo3::types::PyFloat>() => {

@@ -2,7 +2,7 @@
 //!
 //! The nouns are those of the Rust API: [`store::Store`], [`job::Job`], [`graph::Graph`], [`answer::Answer`] and
 //! [`answer::Batch`], for queries [`sql::Asked`], for searches [`search::Searching`], for datasets as bytes
-//! [`files::Files`], [`files::File`] and [`files::Writer`], and for files of rows, texts and bytes the functions of
+//! [`files::Files`], [`files::File`] and [`files::Writer`], for several machines [`nodes::Nodes`], and for files of rows, texts and bytes the functions of
 //! [`tables`], [`texts`] and [`packing`]. The public half, with the docs, the types and everything that needs `pyarrow`, is in
 //! `inshore/*.py`; facts cross over as JSON text, rows as Arrow's C structures (no copies).
 //!
@@ -18,6 +18,7 @@ mod error;
 mod files;
 mod graph;
 mod job;
+mod nodes;
 mod packing;
 mod search;
 mod sql;
@@ -35,6 +36,7 @@ mod _native {
         files::{File, Files, Writer},
         graph::Graph,
         job::Job,
+        nodes::{Agent, Nodes, connect, serve},
         packing::{check_checksums, checksum, compress, decompress},
         search::{Searching, search},
         sql::{Asked, query},

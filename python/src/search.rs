@@ -96,12 +96,17 @@ pub(crate) struct Options<'py> {
 }
 
 impl Options<'_> {
-    fn patterns(&self) -> PatternOptions {
+    /// Whether files that cannot be read are passed over.
+    pub(crate) fn skip(&self) -> bool {
+        self.skip
+    }
+
+    pub(crate) fn patterns(&self) -> PatternOptions {
         let Options { fixed, ignore_case, smart_case, words, lines, invert, crlf, .. } = *self;
         PatternOptions { fixed, ignore_case, smart_case, words, lines, invert, crlf }
     }
 
-    fn table(&self) -> PyResult<SearchTableOptions> {
+    pub(crate) fn table(&self) -> PyResult<SearchTableOptions> {
         let columns = match (&*self.columns, self.spans) {
             ("line_counts", _) => SearchColumns::LineCounts,
             ("match_counts", _) => SearchColumns::MatchCounts,
@@ -145,15 +150,28 @@ pub(crate) fn search(
     let job = job.get()?;
     let table =
         SearchTable::new(&patterns, &options.patterns(), options.table()?).map_err(kernel_to_python)?;
-    let schema = table.schema().clone();
     let (walking, skip) = (options.walk()?, options.skip);
     let text = TextOptions { unpack: options.unpack, keep_encoding: false };
     let own = job.clone();
     let files = py.detach(move || files(&own, paths, &walking, text)).map_err(kernel_to_python)?;
+    start(job, table, skip, move |table, job, each| table.run(job, files, each))
+}
+
+/// Takes what a search finds, and says whether it goes on.
+pub(crate) type Each<'a> = &'a mut (dyn FnMut(SearchItem) -> kernels::Result<Next> + Send);
+
+/// Starts a search on a thread of its own, which hands over what `search` finds.
+pub(crate) fn start(
+    job: store::Job,
+    table: SearchTable,
+    skip: bool,
+    search: impl FnOnce(&SearchTable, &store::Job, Each<'_>) -> kernels::Result<SearchSummary> + Send + 'static,
+) -> PyResult<Searching> {
+    let schema = table.schema().clone();
     let (sender, messages) = sync_channel(1);
     let own = job.clone();
     let work = move || {
-        let found = table.run(&own, files, |item| pass_on(&sender, item, skip));
+        let found = search(&table, &own, &mut |item| pass_on(&sender, item, skip));
         // Nobody listens any more once it is closed.
         let _ = sender.send(Message::End(found));
     };

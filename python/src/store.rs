@@ -21,6 +21,13 @@ use crate::{
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Store(store::Store);
 
+impl Store {
+    /// The store itself.
+    pub(crate) fn get(&self) -> store::Store {
+        self.0.clone()
+    }
+}
+
 #[pymethods]
 impl Store {
     #[new]

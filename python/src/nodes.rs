@@ -1,0 +1,384 @@
+//! Nodes: what is asked of several machines.
+
+use std::{
+    fs::File,
+    io::Write,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Mutex,
+    time::Duration,
+};
+
+use inshore::{
+    kernels::{self, SearchTable, WordOptions, count_words_on_nodes, word_schema},
+    neardata::{
+        Contents, Error as ReadError, Event, Next,
+        nodes::{
+            AgentConfig, By, ClientConfig, Error, LoadOptions, NodeStatus, Nodes as Named, Pointers,
+            RunOptions, Serving, TraverseOptions, Whole, read_credentials, run_on_nodes,
+        },
+    },
+    spreading::{cuts, is_quoted},
+    store,
+    tables::{Input, NewFile, TableWriter},
+    wasm::WASM,
+    works,
+};
+use pyo3::prelude::*;
+use serde_json::{Value, json};
+
+use crate::{
+    answer::file,
+    error::{bad_option, kernel_to_python, nodes_to_python, to_python, whole},
+    job::{Job, budget, run, size, to_json},
+    search::{Options, Searching, start},
+    store::Store,
+};
+
+/// Machines that serve, as one.
+#[pyclass(frozen, module = "inshore._native")]
+pub(crate) struct Nodes {
+    nodes: Named,
+    options: RunOptions,
+}
+
+/// An agent that serves from this process.
+#[pyclass(frozen, module = "inshore._native")]
+pub(crate) struct Agent {
+    address: SocketAddr,
+    serving: Mutex<Option<Serving>>,
+}
+
+/// Begins to serve a store.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub(crate) fn serve(
+    py: Python<'_>,
+    store: &Store,
+    listen: &str,
+    name: String,
+    credentials: Option<PathBuf>,
+    memory: Option<&Bound<'_, PyAny>>,
+    threads: Option<&Bound<'_, PyAny>>,
+    slots: &Bound<'_, PyAny>,
+) -> PyResult<Agent> {
+    let bad = |_| Error::Address {
+        address: listen.to_string(),
+        what: "this is no address to listen at: it is NUMBER:PORT".to_string(),
+    };
+    let address: SocketAddr = listen.parse().map_err(bad).map_err(nodes_to_python)?;
+    let slots = match whole::<u32>("slots", slots)? {
+        0 => return Err(bad_option("slots", slots, "at least 1")),
+        slots => slots as usize,
+    };
+    let (budget, store) = (budget(memory, threads)?, store.get());
+    let habits = AgentConfig::new(name, budget.memory_bytes(), budget.threads());
+    let serving = py.detach(|| {
+        let credentials = credentials.map(|path| read_credentials(&file(path))).transpose()?;
+        let config = AgentConfig { slots, credentials, ..habits };
+        // Modules run in this program, started once more as a helper; and this program is Python.
+        let works = works().without(WASM);
+        inshore::neardata::nodes::Agent::new(store, works, config).serve(address)
+    });
+    let serving = serving.map_err(nodes_to_python)?;
+    Ok(Agent { address: serving.address(), serving: Mutex::new(Some(serving)) })
+}
+
+#[pymethods]
+impl Agent {
+    /// Where it serves.
+    #[getter]
+    fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Stops it.
+    fn close(&self, py: Python<'_>) {
+        let serving = self.serving.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        py.detach(|| drop(serving));
+    }
+}
+
+/// Makes ready to speak with nodes.
+#[pyfunction]
+#[pyo3(signature = (addresses, credentials, deadline, partial, node_memory))]
+pub(crate) fn connect(
+    py: Python<'_>,
+    addresses: Vec<String>,
+    credentials: Option<PathBuf>,
+    deadline: Option<f64>,
+    partial: bool,
+    node_memory: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Nodes> {
+    let deadline = match deadline.map(Duration::try_from_secs_f64) {
+        None => None,
+        Some(Ok(deadline)) if !deadline.is_zero() => Some(deadline),
+        Some(_) => {
+            let found = pyo3::types::PyFloat::new(py, deadline.unwrap_or_default());
+            return Err(bad_option("deadline", found.as_any(), "a number of seconds above 0"));
+        }
+    };
+    let node_memory_bytes = node_memory.map(size).transpose()?;
+    let options = RunOptions { deadline, partial, node_memory_bytes, ..RunOptions::default() };
+    let made = py.detach(|| {
+        let credentials = credentials.map(|path| read_credentials(&file(path))).transpose()?;
+        Named::new(ClientConfig::new(addresses, credentials))
+    });
+    Ok(Nodes { nodes: made.map_err(nodes_to_python)?, options })
+}
+
+impl Nodes {
+    fn wholes(nodes: &Named, names: &[String]) -> Result<Vec<Whole>, Error> {
+        let catalog = nodes.catalog()?;
+        let mut wholes = Vec::new();
+        for name in names {
+            wholes.extend(catalog.named(name.strip_prefix("store:").unwrap_or(name))?);
+        }
+        Ok(wholes)
+    }
+
+    /// Does `work` with the nodes on a thread of its own.
+    fn run<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        job: &Job,
+        work: impl FnOnce(&store::Job, &Named) -> Result<T, Error> + Send + 'static,
+    ) -> PyResult<T> {
+        let nodes = self.nodes.clone();
+        run(py, &job.get()?, move |job| Ok(work(job, &nodes)))?.map_err(nodes_to_python)
+    }
+}
+
+#[pymethods]
+impl Nodes {
+    /// Their addresses.
+    #[getter]
+    fn addresses(&self) -> Vec<String> {
+        self.nodes.addresses().map(str::to_string).collect()
+    }
+
+    /// How each of them is, as JSON.
+    fn status(&self, py: Python<'_>, job: &Job) -> PyResult<String> {
+        let found = self.run(py, job, |_, nodes| Ok(nodes.status()))?;
+        let one = |node: &NodeStatus| match &node.status {
+            Ok(status) => json!({ "node": node.address, "status": status }),
+            Err(error) => json!({ "node": node.address, "error": error.to_string() }),
+        };
+        to_json(&found.iter().map(one).collect::<Vec<Value>>())
+    }
+
+    /// The files that they hold, and those of them that gave no answer, as JSON.
+    fn ls(&self, py: Python<'_>, job: &Job) -> PyResult<(String, Vec<String>)> {
+        let (files, lost) = self.run(py, job, |_, nodes| {
+            let catalog = nodes.catalog()?;
+            let one = |whole: &Whole| {
+                json!({ "name": whole.title, "kind": whole.kind, "bytes": whole.bytes(),
+                    "pieces": whole.pieces.len(), "copies": whole.copies(), "nodes": whole.nodes(nodes) })
+            };
+            let lost = catalog.lost().iter().map(|(_, why)| why.clone()).collect();
+            Ok((catalog.wholes().iter().map(one).collect::<Vec<Value>>(), lost))
+        })?;
+        Ok((to_json(&files)?, lost))
+    }
+
+    /// Removes a dataset, and gives the number of nodes that had some of it.
+    fn rm(&self, py: Python<'_>, job: &Job, name: String) -> PyResult<usize> {
+        self.run(py, job, move |_, nodes| nodes.remove(name.strip_prefix("store:").unwrap_or(&name)))
+    }
+
+    /// Spreads a file over all nodes, and gives what was done, as JSON.
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn put(
+        &self,
+        py: Python<'_>,
+        job: &Job,
+        path: PathBuf,
+        name: String,
+        copies: &Bound<'_, PyAny>,
+        piece: Option<&Bound<'_, PyAny>>,
+        record: Option<&Bound<'_, PyAny>>,
+        block: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<String> {
+        let habits = LoadOptions::default();
+        let positive = |option: &'static str, value: &Bound<'_, PyAny>| match size(value)? {
+            0 => Err(bad_option(option, value, "at least 1")),
+            bytes => Ok(bytes),
+        };
+        let load = LoadOptions {
+            copies: match whole::<u32>("copies", copies)? {
+                0 => return Err(bad_option("copies", copies, "at least 1")),
+                count => count as usize,
+            },
+            piece_bytes: piece.map(|piece| positive("piece", piece)).transpose()?,
+            record_bytes: record.map(|record| positive("record", record)).transpose()?,
+            ends: None,
+            is_quoted: is_quoted(&[&name, &path.to_string_lossy()]),
+            block_bytes: block
+                .map(|block| positive("block", block))
+                .transpose()?
+                .unwrap_or(habits.block_bytes),
+        };
+        let path = file(path);
+        let source = path.clone();
+        let find = move |job: &store::Job| Ok(cuts(&Input::new(&source), job.budget()));
+        let ends = match load.record_bytes {
+            None => run(py, &job.get()?, find)?.map_err(to_python)?,
+            Some(_) => None,
+        };
+        let load = LoadOptions { ends, ..load };
+        let loaded = self.run(py, job, move |job, nodes| {
+            let called = path.display().to_string();
+            let failed = |source| Error::Input { name: called.clone(), source };
+            let input = File::open(&path).map_err(failed)?;
+            let found = input.metadata().map_err(failed)?;
+            nodes.put(job, &name, (&called, found.is_file().then_some(found.len())), input, &load)
+        })?;
+        to_json(&loaded)
+    }
+
+    /// Writes a file of the nodes to `path`, which appears whole or not at all, and gives its length.
+    fn get(&self, py: Python<'_>, job: &Job, name: String, path: PathBuf) -> PyResult<u64> {
+        let (path, options) = (file(path), RunOptions { partial: false, ..self.options.clone() });
+        let got = self.run(py, job, move |job, nodes| {
+            let wholes = Nodes::wholes(nodes, std::slice::from_ref(&name))?;
+            let [only] = &wholes[..] else {
+                let titles: Vec<&str> = wholes.iter().map(|whole| whole.title.as_str()).collect();
+                let what = format!("it is several files: {}", titles.join(", "));
+                return Err(Error::Incomplete { name, what });
+            };
+            Ok(copy(job, nodes, only, &path, &options))
+        })?;
+        got.map_err(kernel_to_python)
+    }
+
+    /// Starts a search of files.
+    fn search(
+        &self,
+        py: Python<'_>,
+        job: &Job,
+        patterns: Vec<String>,
+        names: Vec<String>,
+        options: Options<'_>,
+    ) -> PyResult<Searching> {
+        let table = SearchTable::new(&patterns, &options.patterns(), options.table()?);
+        let table = table.map_err(kernel_to_python)?;
+        let wholes = self.run(py, job, move |_, nodes| Nodes::wholes(nodes, &names))?;
+        let (nodes, asked) = (self.nodes.clone(), self.options.clone());
+        start(job.get()?, table, options.skip(), move |table, job, each| {
+            table.run_on_nodes(&nodes, job, &wholes, &asked, each).map(|(summary, _)| summary)
+        })
+    }
+
+    /// Counts words, writes them all to `output` if there is one, and gives the summary as JSON.
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn count_words(
+        &self,
+        py: Python<'_>,
+        job: &Job,
+        names: Vec<String>,
+        output: Option<PathBuf>,
+        split: bool,
+        ignore_case: bool,
+        min_count: &Bound<'_, PyAny>,
+        top: &Bound<'_, PyAny>,
+    ) -> PyResult<String> {
+        let (min_count, top) = (whole("min_count", min_count)?, whole::<u32>("top", top)? as usize);
+        let counted = WordOptions { split, ignore_case, min_count, top, table_bytes: None };
+        let (asked, output) = (self.options.clone(), output.map(file));
+        let summary = self.run(py, job, move |job, nodes| {
+            let wholes = Nodes::wholes(nodes, &names)?;
+            let count = || {
+                let create = |path: &PathBuf| TableWriter::create(path, word_schema(), job.budget());
+                let mut writer = output.as_ref().map(create).transpose()?;
+                let (summary, gathered) =
+                    count_words_on_nodes(nodes, job, &wholes, &counted, &asked, |batch| {
+                        writer.as_mut().map_or(Ok(()), |writer| writer.write(&batch).map_err(Into::into))
+                    })?;
+                if let Some(writer) = writer {
+                    writer.finish()?;
+                }
+                let mut told = json!(summary);
+                told["nodes"] = json!(gathered.nodes);
+                told["missing"] = json!(gathered.missing);
+                Ok::<_, kernels::Error>(told)
+            };
+            Ok(count())
+        })?;
+        to_json(&summary.map_err(kernel_to_python)?)
+    }
+
+    /// Follows pointers through a file, and gives where chains got, as JSON.
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn traverse(
+        &self,
+        py: Python<'_>,
+        job: &Job,
+        name: String,
+        starts: Vec<Bound<'_, PyAny>>,
+        steps: &Bound<'_, PyAny>,
+        page: &Bound<'_, PyAny>,
+        at: &Bound<'_, PyAny>,
+        by: &str,
+    ) -> PyResult<String> {
+        let by = match by {
+            "nodes" => By::Nodes,
+            "turns" => By::Turns,
+            _ => By::Client,
+        };
+        let starts: Vec<u64> = starts.iter().map(|start| whole("starts", start)).collect::<PyResult<_>>()?;
+        let pointers = Pointers { page_bytes: size(page)?, at: whole("at", at)? };
+        let RunOptions { deadline, node_memory_bytes, .. } = self.options;
+        let options = TraverseOptions {
+            pointers,
+            steps: whole("steps", steps)?,
+            by,
+            keep_bytes: 0,
+            deadline,
+            node_memory_bytes,
+        };
+        let done = self.run(py, job, move |job, nodes| {
+            let wholes = Nodes::wholes(nodes, std::slice::from_ref(&name))?;
+            match &wholes[..] {
+                [only] => nodes.traverse(job, only, &starts, &options),
+                _ => Err(Error::Pages { name, what: "it is several files".to_string() }),
+            }
+        })?;
+        to_json(&done)
+    }
+}
+
+fn copy(
+    job: &store::Job,
+    nodes: &Named,
+    only: &Whole,
+    path: &Path,
+    options: &RunOptions,
+) -> kernels::Result<u64> {
+    let output = NewFile::create(path)?;
+    let mut writer = output.writer()?;
+    let (mut bytes, mut failed) = (0, None);
+    let wholes = std::slice::from_ref(only);
+    run_on_nodes(nodes, job, &Contents, wholes, options, |event: Event<'_, Contents>| {
+        if let Some(part) = event.part {
+            let part = part?;
+            bytes += part.len() as u64;
+            if let Err(error) = writer.write_all(&part) {
+                failed = Some(error);
+                return Ok(Next::Stop);
+            }
+        }
+        Ok::<_, ReadError>(Next::Go)
+    })?;
+    if let Some(error) = failed {
+        return Err(kernels::Error::Write(error));
+    }
+    writer.flush().map_err(kernels::Error::Write)?;
+    drop(writer);
+    if bytes != only.bytes() {
+        let what = format!("{bytes} bytes came of {}", only.bytes());
+        let error = Error::Incomplete { name: only.title.clone(), what };
+        return Err(ReadError::Stream(Box::new(error)).into());
+    }
+    output.publish()?;
+    Ok(bytes)
+}
