@@ -68,7 +68,7 @@ test-rust: need-rust ## the tests and doc tests of the workspace
 
 # Without a nightly toolchain it says that it is skipped.
 .PHONY: fuzz
-fuzz: $(FUZZ) ## hostile bytes for what reads the flash, FUZZ_SECONDS=120 in all
+fuzz: $(FUZZ) ## hostile bytes for what reads the flash, FUZZ_SECONDS=60 in all
 	@mkdir -p $(LOGS)
 	scripts/fuzz.sh $(dir $(FUZZ)) 2>&1 | tee $(LOGS)/fuzz.log
 

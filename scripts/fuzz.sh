@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for its share of FUZZ_SECONDS (default 120) and prints one line for each, which
+# Runs every fuzz target for its share of FUZZ_SECONDS (default 60) and prints one line for each, which
 # scripts/count_tests.py counts. Starts from the seeds in fuzz/seeds/; what is found stays in fuzz/corpus/.
 #
 #   scripts/fuzz.sh .tools/cargo-fuzz-0.13.1/bin
@@ -16,7 +16,7 @@ seconds_for() {
     store) shares=4 ;;
     registry) shares=2 ;;
     esac
-    local seconds=$((${FUZZ_SECONDS:-120} * shares / 10))
+    local seconds=$((${FUZZ_SECONDS:-60} * shares / 10))
     echo $((seconds > 0 ? seconds : 1))
 }
 

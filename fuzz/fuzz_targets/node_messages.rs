@@ -1,0 +1,10 @@
+//! What nodes and clients say to each other: JSON, and answers in Arrow's format. The first byte says which.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    match bytes.first() {
+        Some(0..128) => inshore_neardata::fuzzing::message(bytes),
+        Some(_) => inshore_neardata::fuzzing::answers(&bytes[1..]),
+        None => {}
+    }
+});
