@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Work near the data against moving the data, over network namespaces with links of a given rate.
 
-    sudo bench/nodes.py --inshore target/release/inshore --folder /tmp/nodes --gigabytes 6 --nodes 1 2 4
+    sudo bench/nodes.py --inshore target/release/inshore --folder /tmp/nodes --text TEXT --gigabytes 6 --nodes 1 2 4
+                        [--parquet lineitem.parquet] [--languages FOLDER]
 
 Each node is a namespace with a store of its own, a link (`tc tbf`) and a cgroup that limits its share of the processor and
 the rate of its drive, so that four of them scale on one machine. The client is another namespace with the same link. For
 each number of nodes the text is spread anew, and each job runs twice: on the nodes, and here on what `store get` brings.
+`--parquet` is a table lineitem of TPC-H, of which query 1 is asked; `--languages` has a file LANGUAGE.txt.gz for each language.
 What is printed: seconds, bytes over the client's link (counted by the kernel), processor seconds of the client.
 
 Needs root, cgroup version 1 (cpu, blkio), `ip` and `tc`. Leaves nothing.
@@ -33,6 +35,12 @@ def run(*words: str) -> None:
 
 def quietly(*words: str) -> None:
     subprocess.run(words, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+# Query 1 of TPC-H. The quotes are for a shell.
+QUERY = """SELECT l_returnflag, l_linestatus, sum(l_quantity), sum(l_extendedprice), sum(l_extendedprice * (1 - l_discount)),
+avg(l_quantity), avg(l_discount), count(*) FROM 'TABLE' WHERE l_shipdate <= DATE '1998-09-02'
+GROUP BY l_returnflag, l_linestatus ORDER BY l_returnflag, l_linestatus"""
 
 
 class Net:
@@ -186,6 +194,9 @@ def main() -> None:
     parser.add_argument("--cores", type=float, default=0.4, help="of each node")
     parser.add_argument("--drive", type=int, default=200, help="MB/s of each node")
     parser.add_argument("--memory", default="512MiB", help="of each node")
+    parser.add_argument("--piece", default="64MiB", help="of the text")
+    parser.add_argument("--parquet", type=Path)
+    parser.add_argument("--languages", type=Path)
     parser.add_argument("--jobs", nargs="+", default=["search", "words", "compress"])
     words = parser.parse_args()
     inshore = str(Path(words.inshore).resolve())
@@ -200,7 +211,7 @@ def main() -> None:
             nodes = Nodes(inshore, words.folder, net, groups, count, words.memory)
             try:
                 asked = nodes.words()
-                put = nodes.command("store", "put", "-", "--name", "text", "--piece", "64MiB", "--quiet", *asked)
+                put = nodes.command("store", "put", "-", "--name", "text", "--piece", words.piece, "--quiet", *asked)
                 feed = subprocess.Popen(put, stdin=subprocess.PIPE)
                 assert feed.stdin is not None
                 for block in text_pieces(words.text, int(words.gigabytes * 1e9)):
@@ -210,7 +221,28 @@ def main() -> None:
                     sys.exit("the text was not loaded")
                 text = lambda *more: " ".join([*nodes.command(*more), *asked])  # noqa: E731
                 here = " ".join([text("store", "get", "text", "--quiet"), "|", inshore])
+                if words.parquet:
+                    run(*nodes.command("store", "put", str(words.parquet), "--quiet", *asked))
+                if words.languages:
+                    train = [inshore, "language", "train", "--name", "all", "--store", f"{words.folder}/client", "--quiet"]
+                    if not (words.folder / "client").exists():
+                        run(*train, *(str(path) for path in sorted(words.languages.iterdir())))
+                profiles = f"--profiles all --store {words.folder}/client --quiet"
+                table = f"{words.folder}/lineitem.parquet"
+                sql = lambda name: f'sql --quiet --store {words.folder}/client "{QUERY.replace("TABLE", name)}"'  # noqa: E731
                 jobs = {
+                    "language": (
+                        f"{text('language', 'identify', 'store:text', profiles)} | cut -d, -f2-",
+                        f"{here} language identify - {profiles} | cut -d, -f2-",
+                    ),
+                    "sql": (
+                        text(sql("store:lineitem.parquet")),
+                        f"{text('store', 'get', 'lineitem.parquet', '-o', table, '--quiet')} && {inshore} {sql(table)} && rm {table}",
+                    ),
+                    "pack": (
+                        f"{text('compress', 'store:text', '-o', '-', '--quiet')} | wc -c",
+                        f"{here} compress - -o - --quiet | wc -c",
+                    ),
                     "search": (text("search", "-c", "'whale.*harpoon'", "store:text"), f"{here} search -c 'whale.*harpoon' -"),
                     "words": (
                         text("count", "words", "store:text", "--split", "--top", "1", "--quiet"),
@@ -230,9 +262,10 @@ def main() -> None:
                         answers.append(answer)
                         row = f"{count:>5} {job:<10} {where:<10} {seconds:>8.1f} {moved / 1e6:>9.1f} {cpu:>12.1f}"
                         print(f"{row}  {answer}", flush=True)
-                    if job != "compress" and answers[0] != answers[1]:
+                    if job not in ("compress", "pack") and answers[0] != answers[1]:
                         sys.exit(f"{job}: {answers}")
-                run(*nodes.command("store", "rm", "text", "--quiet", *asked))
+                tables = [words.parquet.name] if words.parquet else []
+                run(*nodes.command("store", "rm", "text", *tables, "--quiet", *asked))
             finally:
                 nodes.stop()
                 for number in range(count):
