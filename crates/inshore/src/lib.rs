@@ -4,6 +4,7 @@
 //! - [`tables`]: files of records in and out: Parquet, CSV, Arrow, text, compressed.
 //! - [`sortreduce`]: sorts and combines streams of records larger than memory.
 //! - [`store`]: bytes on flash, memory budgets and jobs, which everything above is made of.
+//! - [`works`]: what nodes can do; [`queries`], [`commands`] and [`wasm`] are the works in which two of the libraries meet.
 //!
 //! ```text
 //!   inshore ── graph ── tables ── sortreduce ── store        each uses those to its right

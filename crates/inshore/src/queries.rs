@@ -207,8 +207,7 @@ impl NodeTables {
             Ok((input, Known { schema: described.schema, rows: described.rows, path }))
         };
         if ending == "parquet" {
-            let mut start = bytes.saturating_sub(TAIL_BYTES);
-            let mut tail = read(start..bytes)?;
+            let mut tail = read(bytes.saturating_sub(TAIL_BYTES)..bytes)?;
             let footer_bytes = footer_bytes(&tail).filter(|&footer| footer <= bytes);
             let footer_bytes =
                 footer_bytes.ok_or_else(|| Error::Query(format!("{name}: this is no Parquet file")))?;
@@ -218,16 +217,14 @@ impl NodeTables {
                 );
                 return Err(Error::Query(what));
             }
-            if footer_bytes > tail.len() as u64 {
-                start = bytes - footer_bytes;
-                tail = read(start..bytes)?;
-            } else {
-                tail.drain(..tail.len() - footer_bytes as usize);
-                start = bytes - footer_bytes;
-            }
-            let (input, known) = describe(start, &tail)?;
+            let start = bytes - footer_bytes;
+            let footer = match tail.len().checked_sub(footer_bytes as usize) {
+                Some(before) => tail.split_off(before),
+                None => read(start..bytes)?,
+            };
+            let (input, known) = describe(start, &footer)?;
             check_groups(job, whole, &input)?;
-            let along = Some((start, BASE64.encode(tail)));
+            let along = Some((start, BASE64.encode(footer)));
             return Ok((FileText { name, ending, bytes, along }, known));
         }
         if ending == "arrow" {

@@ -34,14 +34,14 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use datafusion::{
     catalog::{Session, TableProvider},
     common::{
-        DFSchema, Statistics,
+        Statistics,
         config::ConfigOptions,
         tree_node::{Transformed, TreeNode, TreeNodeRecursion},
     },
     datasource::TableType,
     error::{DataFusionError, Result},
     execution::{SendableRecordBatchStream, TaskContext},
-    logical_expr::{Expr, TableProviderFilterPushDown, utils::conjunction},
+    logical_expr::{Expr, TableProviderFilterPushDown},
     physical_expr::scalar_subquery::ScalarSubqueryExpr,
     physical_optimizer::PhysicalOptimizerRule,
     physical_plan::{
@@ -203,13 +203,7 @@ impl TableProvider for AbsentTable {
         let all = &self.known.schema;
         let chosen = projection.cloned().unwrap_or_else(|| (0..all.fields().len()).collect());
         files::check_flat(all, &chosen, &self.name)?;
-        let predicate = match conjunction(filters.to_vec()) {
-            Some(filter) => {
-                let schema = DFSchema::try_from(all.as_ref().clone())?;
-                Some(state.create_physical_expr(filter, &schema)?)
-            }
-            None => None,
-        };
+        let predicate = files::predicate(state, all, filters)?;
         let schema = Arc::new(all.project(&chosen)?);
         Ok(Arc::new(AbsentScan {
             table: self.name.clone(),

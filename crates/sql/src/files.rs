@@ -13,7 +13,7 @@ use datafusion::{
     datasource::TableType,
     error::{DataFusionError, Result},
     logical_expr::{Expr, TableProviderFilterPushDown, utils::conjunction},
-    physical_plan::ExecutionPlan,
+    physical_plan::{ExecutionPlan, PhysicalExpr},
 };
 use inshore_store::Job;
 use inshore_tables::{GroupValues, Input, TableReader};
@@ -134,6 +134,17 @@ pub(crate) fn check_flat(schema: &Schema, chosen: &[usize], file: &str) -> crate
     })
 }
 
+/// All filters of a scan as one expression over a table's columns.
+pub(crate) fn predicate(
+    state: &dyn Session,
+    schema: &Schema,
+    filters: &[Expr],
+) -> Result<Option<Arc<dyn PhysicalExpr>>> {
+    let Some(filter) = conjunction(filters.to_vec()) else { return Ok(None) };
+    let schema = DFSchema::try_from(schema.clone())?;
+    state.create_physical_expr(filter, &schema).map(Some)
+}
+
 /// What the number of rows alone tells.
 pub(crate) fn row_statistics(schema: &Schema, rows: Option<u64>) -> Statistics {
     let mut statistics = Statistics::new_unknown(schema);
@@ -236,13 +247,7 @@ impl TableProvider for Files {
         let columns: Vec<String> =
             chosen.iter().map(|&index| self.schema.field(index).name().clone()).collect();
         check_flat(&self.schema, chosen, self.inputs[0].name())?;
-        let predicate = match conjunction(filters.to_vec()) {
-            Some(filter) => {
-                let schema = DFSchema::try_from(self.schema.as_ref().clone())?;
-                Some(state.create_physical_expr(filter, &schema)?)
-            }
-            None => None,
-        };
+        let predicate = predicate(state, &self.schema, filters)?;
         let statistics = self.statistics(&columns).map_err(DataFusionError::from)?;
         let threads = state.config().target_partitions();
         let partitions = if self.has_groups { threads } else { threads.min(self.inputs.len()) };

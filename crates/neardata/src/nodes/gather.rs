@@ -10,8 +10,9 @@
 //! when it is its turn; a node that is ahead is stopped by its connection's window, and nothing is kept here.
 //!
 //! Where a node is lost, its unfinished pieces go to others that have copies, the one that was being read from the place
-//! on up to which it was consumed. So do those of a node that is there but gets on no further ([`RunOptions::stall`]). Nothing is consumed twice: an answer that does not reach further than what was consumed
-//! of its piece is one that no node should give, and the node counts as lost.
+//! on up to which it was consumed. So do those of a node that is there but gets on no further ([`RunOptions::stall`]).
+//! Nothing is consumed twice: an answer that does not reach further than what was consumed of its piece is one that no node
+//! should give, and the node counts as lost.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -325,15 +326,15 @@ impl Streams {
     /// As [`Self::next`].
     pub fn next_within(&mut self, stream: usize, wait: Duration) -> Result<Option<Option<RecordBatch>>> {
         match self.gather.receive_within(stream, wait)? {
-            None if self
-                .gather
-                .is_stalled(stream, *self.waiting.entry(stream).or_insert_with(Instant::now)) =>
-            {
+            None => {
+                let since = *self.waiting.entry(stream).or_insert_with(Instant::now);
+                if !self.gather.is_stalled(stream, since) {
+                    return Ok(None);
+                }
                 let node = &self.gather.nodes.0.nodes[self.gather.attempts[stream].node];
                 let seconds = self.gather.options.stall.as_secs_f64();
                 Err(node.lost(format!("it got on no further for {seconds} s")))
             }
-            None => Ok(None),
             Some(Message::Batch(batch)) => {
                 self.waiting.remove(&stream);
                 Ok(Some(Some(batch)))
