@@ -113,7 +113,7 @@ pub struct Push {
 /// The kernel is a module (FILE.wasm) or the name of one that was pushed. It gets the lines of all files, with all threads,
 /// in a sandbox: no files, no network, no clock, only the memory of this job. Its result is written in the order of the files
 /// and does not depend on threads, memory or nodes. With --node it runs on each node that has pieces of store:NAME; a module
-/// that was not pushed there travels along. gzip and zstd are unpacked here. What it logs is told with --explain.
+/// that was not pushed there travels along. gzip, bzip2, zstd and lz4 are unpacked here. What it logs is told with --explain.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

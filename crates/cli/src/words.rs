@@ -352,7 +352,7 @@ pub struct Values {
 /// Words are those of Unicode (UAX #29) that have a letter or digit, or with --split whatever stands between white space.
 /// The table has the columns word and count, in the order of the words' bytes; without -o the most frequent words are
 /// shown. However many different words there are, the counts are exact: what does not fit --memory lies in the store for
-/// a while. gzip and zstd are unpacked; store:NAME names a dataset of the store.
+/// a while. gzip, bzip2, zstd and lz4 are unpacked; store:NAME names a dataset of the store.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -390,7 +390,7 @@ pub enum LanguageCommand {
 ///
 /// For each label the byte sequences of length 4 that are most frequent in its samples are kept, as a dataset of the
 /// store. 50 KB of text for each language suffice; samples of about the same size and kind are best. Up to 64 labels.
-/// gzip and zstd are unpacked.
+/// gzip, bzip2, zstd and lz4 are unpacked.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -412,7 +412,7 @@ pub struct Train {
 ///
 /// One row for each file, for each line that is not empty (--lines), or for each row of a table (--column), in order: the
 /// language and how sure it is, from 0 to 1, by how far the next language is behind. A text of which no profile has
-/// anything has no language. gzip and zstd are unpacked; store:NAME names a dataset of the store.
+/// anything has no language. gzip, bzip2, zstd and lz4 are unpacked; store:NAME names a dataset of the store.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

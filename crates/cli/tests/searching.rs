@@ -163,6 +163,34 @@ fn a_tree_of_files_gives_what_ripgrep_gives() {
         &["--files-without-match", "e"],
         &["^marked"],
         &["-n", "--column", "marked", "marked.txt"],
+        &["-r", "<$0>", "TODO"],
+        &["-r", "$2 ${1}0 $name", "-n", "(\\w+) (\\w+) (?P<name>\\w)?", "src"],
+        &["-o", "-r", "[$1]", "([a-z])o"],
+        &["-r", "xyz", "-ob", "o"],
+        &["-r", "$$", "--column", "o", "src"],
+        &["-r", "y", "-v", "TODO", "src"],
+        &["-r", "y", "-C1", "-n", "u32", "src"],
+        &["-r", "z", "-c", "TODO"],
+        &["-r", "<>", "x*", "src"],
+        &["-r", "", "--crlf", "[a-z]+$", "src/crlf.txt"],
+        &["-r", "$1$1", "-m3", "(.)$", "many.txt"],
+        &["-U", "TODO"],
+        &["-U", "-n", "\\{\n.*"],
+        &["-U", "-n", "-o", "\\{\n\\s+\\w+"],
+        &["-U", "-c", "\\s+"],
+        &["-U", "--count-matches", "\\s+", "src"],
+        &["-U", "-b", "[^a]\n", "src"],
+        &["-U", "--column", "-n", "e\n[^\n]", "src", "many.txt"],
+        &["-U", "--multiline-dotall", "-n", "fn.*?\\}", "src"],
+        &["-U", "(?s)fn.*\\}", "src/main.rs", "src/deep/lib.rs"],
+        &["-U", "-v", "-n", "\\{\n[^}]*\\}", "src"],
+        &["-U", "-l", "o\n"],
+        &["-U", "--files-without-match", "o\n"],
+        &["-U", "-C1", "-n", "TODO\nline", "many.txt"],
+        &["-U", "-q", "o\nx"],
+        &["-U", "-m2", "TODO\nline", "many.txt"],
+        &["-U", "-i", "-w", "todo\ntodo", "binary.dat", "src"],
+        &["-U", "--crlf", "two TODO\r?\n", "src/crlf.txt"],
         &["--color", "always", "-n", "TODO", "-g", "!*.txt"],
     ];
     for words in cases {
@@ -273,12 +301,46 @@ fn compressed_files_standard_input_and_datasets_are_searched() {
 }
 
 #[test]
+fn a_search_across_lines_reads_what_it_must_and_says_where_it_cannot() {
+    let folder = Folder::new();
+    let text = format!("{}begin\nmiddle\nend\n", "a line of no interest\n".repeat(700_000));
+    folder.write("text", &text);
+    folder.run("compress text -o text.bz2 --format bzip2").ok();
+    folder.run("compress text -o text.lz4 --format lz4").ok();
+    folder.run("store put text --name text --quiet").ok();
+    let found = "700001:begin\n700002:middle\n700003:end\n";
+    for source in ["text", "-z text.bz2", "-z text.lz4", "store:text"] {
+        let said = folder.run(&format!("search -U -n begin\\n(.*\\n)*?end {source} --memory 64MiB")).ok();
+        assert_eq!(said.stdout, found, "{source}");
+    }
+    assert_eq!(folder.run("search -z -c middle text.bz2 text.lz4").ok().stdout, "text.bz2:1\ntext.lz4:1\n");
+    let said = folder.run("search -U -r <$1> (mid)dle\\n text --memory 64MiB").ok();
+    assert_eq!(said.stdout, "<mid>\n");
+    let said = folder.run("search -U begin\\nmiddle text --memory 16MiB").exits(2);
+    assert!(said.stderr.contains("text: a search across lines (-U) reads all of a file"), "{}", said.stderr);
+    // What cannot match across lines needs no more memory than ever.
+    assert_eq!(folder.run("search -U -c middle text --memory 16MiB").ok().stdout, "1\n");
+}
+
+#[test]
+fn lines_that_replacements_make_too_long_are_refused() {
+    let folder = Folder::new();
+    folder.write("text", "e".repeat(200_000) + "\n");
+    let long = "$0$0$0$0".repeat(1000);
+    let said = folder.run(&format!("search e+ text -c -r {long} --memory 16MiB")).ok();
+    assert_eq!(said.stdout, "1\n");
+    let said = folder.run(&format!("search e+ text -r {long} --memory 16MiB")).exits(2);
+    assert!(said.stderr.contains("what matches are replaced by makes the lines"), "{}", said.stderr);
+}
+
+#[test]
 fn json_lines_are_those_of_ripgrep() {
     let folder = tree();
     for words in [
         &["--json", "-i", "todo", "src"][..],
         &["--json", "TODO", "latin1.txt"],
         &["--json", "-A1", "u32", "src"],
+        &["--json", "-U", "\\{\n.*", "src"],
     ] {
         let Some((expected, _)) = ripgrep(&folder.path(""), words) else {
             println!("skipped: ripgrep (rg) 13 is not installed");

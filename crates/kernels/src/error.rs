@@ -41,6 +41,18 @@ pub enum Error {
         /// Its length.
         bytes: u64,
     },
+    /// Lines whose matches are replaced, that become too long.
+    #[error(
+        "what matches are replaced by makes the lines of the block at byte {offset} longer than {}, all together; \
+         raise --memory, or replace by less",
+        inshore_store::format_bytes(*limit)
+    )]
+    ReplacedTooLong {
+        /// Where the block begins.
+        offset: u64,
+        /// What they may have.
+        limit: u64,
+    },
     /// What is no set of profiles, or cannot become one.
     #[error("{name}: {what}")]
     BadProfiles {

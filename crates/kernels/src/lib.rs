@@ -38,9 +38,11 @@ pub use language::{
 pub use language::{LanguageOfText, identify_on_nodes};
 pub use search::{
     Found, FoundLine, PatternOptions, Search, SearchColumns, SearchItem, SearchSummary, SearchTable,
-    SearchTableOptions, Wanted,
+    SearchTableOptions, Wanted, matcher_across_lines,
 };
-pub use texts::{TextOptions, dataset_name, stored_sources, table_inputs, text_source, text_sources};
+pub use texts::{
+    TextOptions, dataset_name, stored_sources, table_inputs, text_reader, text_source, text_sources,
+};
 pub use walk::{Candidate, WalkOptions, file_types, walk};
 #[cfg(feature = "nodes")]
 pub use words::{CountsWords, count_words_on_nodes};

@@ -9,14 +9,15 @@
 //! # Cost
 //!
 //! A block is looked at once for a NUL (a vector compare for each 64 bytes, in the core's cache) and once for the pattern.
-//! A part holds the text of the lines that match: as large as the block where all do, and 32 bytes for each.
+//! A part holds the text of the lines that match: as large as the block where all do, and 32 bytes for each. With a
+//! replacement it may be larger than the block, up to a quarter of a worker's share of the budget or 16 MiB.
 //!
 //! Paper: string search in the storage device, 2016 article 7.3.
 
 mod table;
 
-use grep_matcher::{LineMatchKind, Match, Matcher};
-use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+use grep_matcher::{Captures, LineMatchKind, Match, Matcher};
+use grep_regex::{RegexCaptures, RegexMatcher, RegexMatcherBuilder};
 use inshore_neardata::{Block, Border, Kernel, Portable};
 use inshore_store::Job;
 use memchr::{memchr, memchr_iter, memrchr};
@@ -88,6 +89,9 @@ struct Told {
     wanted: Wanted,
     /// Looks for NUL bytes.
     detect_binary: bool,
+    /// What stands instead of matches in lines that are given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replacement: Option<String>,
 }
 
 /// What was found in a block.
@@ -99,9 +103,10 @@ pub struct Found {
     pub match_count: u64,
     /// The lines, in order: where wanted, with those around them that may be shown with a match, of this block or another.
     pub lines: Vec<FoundLine>,
-    /// The text of the lines, one after the other, each with its end if it has one.
+    /// The text of the lines, one after the other, each with its end if it has one. Matches are replaced where that was
+    /// [wanted](Search::replacing).
     pub text: Vec<u8>,
-    /// Places of matches in lines.
+    /// Places of matches in lines, or of what they are replaced by.
     pub spans: Vec<(u32, u32)>,
     /// Where in the source the first NUL byte is, in a block that has one. Where lines are wanted, those behind it are not
     /// given.
@@ -139,6 +144,14 @@ impl Search {
         Search::limited(patterns, options, wanted, detect_binary, None)
     }
 
+    /// The same search, in whose lines matches are replaced: `$1` and `$name` in `replacement` stand for what the groups of
+    /// the pattern match (`${1}` before letters and digits), `$0` for all of it, and `$$` for a dollar sign.
+    #[must_use]
+    pub fn replacing(mut self, replacement: impl Into<String>) -> Search {
+        self.told.replacement = Some(replacement.into());
+        self
+    }
+
     fn limited(
         patterns: &[impl AsRef<str>],
         options: &PatternOptions,
@@ -146,20 +159,10 @@ impl Search {
         detect_binary: bool,
         limit: Option<usize>,
     ) -> Result<Search> {
-        let mut builder = RegexMatcherBuilder::new();
-        builder
-            .multi_line(true)
-            .unicode(true)
-            .octal(false)
-            .fixed_strings(options.fixed)
-            .case_insensitive(options.ignore_case)
-            .case_smart(options.smart_case)
-            .word(options.words)
-            .whole_line(options.lines)
-            .line_terminator(Some(b'\n'))
-            .dot_matches_new_line(false)
-            .ban_byte(detect_binary.then_some(b'\0'));
+        let mut builder = matcher_builder(options, detect_binary);
+        builder.line_terminator(Some(b'\n'));
         if options.crlf {
+            // After the line's end, which it says too.
             builder.crlf(true);
         }
         if let Some(limit) = limit {
@@ -169,7 +172,7 @@ impl Search {
             builder.build_many(patterns).map_err(|error| Error::BadPattern { what: error.to_string() })?;
         let line_by_line = matcher.line_terminator().is_none();
         let patterns = patterns.iter().map(|pattern| pattern.as_ref().to_string()).collect();
-        let told = Told { patterns, options: *options, wanted, detect_binary };
+        let told = Told { patterns, options: *options, wanted, detect_binary, replacement: None };
         Ok(Search { matcher, line_by_line, told })
     }
 
@@ -243,6 +246,43 @@ impl Search {
     }
 }
 
+fn matcher_builder(options: &PatternOptions, detect_binary: bool) -> RegexMatcherBuilder {
+    let mut builder = RegexMatcherBuilder::new();
+    builder
+        .multi_line(true)
+        .unicode(true)
+        .octal(false)
+        .fixed_strings(options.fixed)
+        .case_insensitive(options.ignore_case)
+        .case_smart(options.smart_case)
+        .word(options.words)
+        .whole_line(options.lines)
+        .ban_byte(detect_binary.then_some(b'\0'));
+    builder
+}
+
+/// What matches one of `patterns`, also across the ends of lines, which a dot matches too if `dot_is_all`. None where no match
+/// can have the end of a line in it, so that a [`Search`] finds the same.
+///
+/// # Errors
+/// [`Error::BadPattern`].
+pub fn matcher_across_lines(
+    patterns: &[impl AsRef<str>],
+    options: &PatternOptions,
+    dot_is_all: bool,
+    detect_binary: bool,
+) -> Result<Option<RegexMatcher>> {
+    let mut builder = matcher_builder(options, detect_binary);
+    builder.dot_matches_new_line(dot_is_all);
+    if options.crlf {
+        builder.crlf(true).line_terminator(None);
+    }
+    let matcher =
+        builder.build_many(patterns).map_err(|error| Error::BadPattern { what: error.to_string() })?;
+    let never = matcher.non_matching_bytes().is_some_and(|bytes| bytes.contains(b'\n'));
+    Ok((!never).then_some(matcher))
+}
+
 /// The line in which `place` is; none where that is behind the last one.
 fn line_at(text: &[u8], place: usize) -> Option<Match> {
     let start = memrchr(b'\n', &text[..place]).map_or(0, |end| end + 1);
@@ -252,18 +292,20 @@ fn line_at(text: &[u8], place: usize) -> Option<Match> {
 
 impl Kernel for Search {
     type Error = Error;
-    type Worker = ();
+    /// Bytes that lines with replaced matches may have, those of a block together.
+    type Worker = usize;
     type Part = Found;
 
     fn border(&self) -> Border {
         Border::Line { numbered: matches!(self.told.wanted, Wanted::Lines { numbered: true, .. }) }
     }
 
-    fn worker(&self, _: &Job) -> Result<()> {
-        Ok(())
+    fn worker(&self, job: &Job) -> Result<usize> {
+        let share = job.budget().memory_bytes() / job.budget().threads() as u64 / 4;
+        Ok(share.clamp(REPLACED_BYTES_MIN, u32::MAX.into()) as usize)
     }
 
-    fn block(&self, _: &mut (), block: &Block<'_>) -> Result<Found> {
+    fn block(&self, room: &mut usize, block: &Block<'_>) -> Result<Found> {
         let mut found = Found::default();
         let mut text = block.bytes;
         if self.told.detect_binary
@@ -297,14 +339,26 @@ impl Kernel for Search {
                 true
             }),
             Wanted::Lines { numbered, spans, before, after } => {
-                let mut lines =
-                    Lines { search: self, block, text, found: &mut found, numbered, spans, counted: (0, 0) };
+                let replacement = self.told.replacement.as_ref().filter(|_| !self.told.options.invert);
+                let replacer = replacement.map(|replacement| Replacer::new(&self.matcher, replacement));
+                let (counted, room) = ((0, 0), *room);
+                let mut lines = Lines {
+                    search: self,
+                    block,
+                    text,
+                    found: &mut found,
+                    numbered,
+                    spans,
+                    counted,
+                    replacer,
+                    room,
+                };
                 match before > 0 || after > 0 {
-                    false => self.for_each_line(text, |line| {
-                        lines.add(line, true);
-                        true
-                    }),
+                    false => self.for_each_line(text, |line| lines.add(line, true)),
                     true => lines.add_with_context(before, after),
+                }
+                if lines.is_full() {
+                    return Err(Error::ReplacedTooLong { offset: block.offset, limit: room as u64 });
                 }
             }
         }
@@ -336,7 +390,11 @@ impl Portable for Search {
         let told: Told = serde_json::from_value(arguments.clone()).map_err(|error| Error::BadPattern {
             what: format!("a search that was not understood: {error}"),
         })?;
-        Search::limited(&told.patterns, &told.options, told.wanted, told.detect_binary, Some(SENT_BYTES_MAX))
+        let limit = Some(SENT_BYTES_MAX);
+        let mut search =
+            Search::limited(&told.patterns, &told.options, told.wanted, told.detect_binary, limit)?;
+        search.told.replacement = told.replacement;
+        Ok(search)
     }
 
     fn encode(found: &Found, out: &mut Vec<u8>) {
@@ -422,6 +480,58 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*first)
 }
 
+/// Lines with replaced matches may always have so many bytes.
+const REPLACED_BYTES_MIN: u64 = 16 << 20;
+
+/// Writes lines with something else instead of matches.
+struct Replacer<'a> {
+    replacement: &'a [u8],
+    /// Groups that it names, at most.
+    groups: usize,
+    captures: RegexCaptures,
+    is_full: bool,
+}
+
+impl<'a> Replacer<'a> {
+    fn new(matcher: &RegexMatcher, replacement: &'a str) -> Replacer<'a> {
+        let (replacement, groups) =
+            (replacement.as_bytes(), memchr_iter(b'$', replacement.as_bytes()).count());
+        let captures = matcher.new_captures().expect("this matcher never fails");
+        Replacer { replacement, groups, captures, is_full: false }
+    }
+
+    /// Appends a line to `out`, which may have `room` bytes then, and the places of what matches are replaced by.
+    fn append(
+        &mut self,
+        matcher: &RegexMatcher,
+        line: &[u8],
+        out: &mut Vec<u8>,
+        spans: &mut Vec<(u32, u32)>,
+        room: usize,
+    ) {
+        let Replacer { replacement, groups, captures, is_full } = self;
+        let (start, mut copied) = (out.len(), 0);
+        let text = line.strip_suffix(b"\n").unwrap_or(line);
+        let replaced = matcher.captures_iter(text, captures, |captures| {
+            let place = captures.get(0).expect("a match has a place");
+            // Before it is made: a group may be named any number of times.
+            let longest = replacement.len() + *groups * place.len() + (line.len() - copied);
+            *is_full |= out.len() + longest > room;
+            if *is_full {
+                return false;
+            }
+            out.extend_from_slice(&text[copied..place.start()]);
+            let begun = out.len() - start;
+            captures.interpolate(|name| matcher.capture_index(name), text, replacement, out);
+            spans.push((begun as u32, (out.len() - start) as u32));
+            copied = place.end();
+            true
+        });
+        replaced.expect("this matcher never fails");
+        out.extend_from_slice(&line[copied..]);
+    }
+}
+
 /// Lines of a block as they are found.
 struct Lines<'a> {
     search: &'a Search,
@@ -432,10 +542,19 @@ struct Lines<'a> {
     spans: bool,
     /// Bytes whose line ends are counted, and how many there are.
     counted: (usize, u64),
+    replacer: Option<Replacer<'a>>,
+    /// Bytes that they may have with matches replaced.
+    room: usize,
 }
 
 impl Lines<'_> {
-    fn add(&mut self, line: Match, is_match: bool) {
+    /// Whether replacements made the lines longer than they may become.
+    fn is_full(&self) -> bool {
+        self.replacer.as_ref().is_some_and(|replacer| replacer.is_full)
+    }
+
+    /// Adds a line, and says whether there is room for more.
+    fn add(&mut self, line: Match, is_match: bool) -> bool {
         let text = &self.text[line];
         let number = if self.numbered {
             let (from, ends) = self.counted;
@@ -445,9 +564,16 @@ impl Lines<'_> {
         } else {
             0
         };
-        let before = self.found.spans.len();
-        if self.spans && is_match && !self.search.told.options.invert {
-            self.search.spans(text, |start, end| self.found.spans.push((start as u32, end as u32)));
+        let (before, begun) = (self.found.spans.len(), self.found.text.len());
+        let Found { text: out, spans, .. } = &mut *self.found;
+        match &mut self.replacer {
+            Some(replacer) if is_match => {
+                replacer.append(&self.search.matcher, text, out, spans, self.room);
+            }
+            _ => out.extend_from_slice(text),
+        }
+        if self.spans && is_match && self.replacer.is_none() && !self.search.told.options.invert {
+            self.search.spans(text, |start, end| spans.push((start as u32, end as u32)));
         }
         let spans = self.found.spans.len() - before;
         self.found.line_count += u64::from(is_match);
@@ -455,11 +581,11 @@ impl Lines<'_> {
         self.found.lines.push(FoundLine {
             offset: self.block.offset + line.start() as u64,
             number,
-            bytes: text.len() as u32,
+            bytes: (self.found.text.len() - begun) as u32,
             spans: spans as u32,
             is_match,
         });
-        self.found.text.extend_from_slice(text);
+        !self.is_full()
     }
 
     /// All lines that match, those near them, and those near the block's borders: whether a line in another block matches
@@ -474,10 +600,9 @@ impl Lines<'_> {
             done = self.add_lines_after(done, line.start(), wanted_after);
             let first = back(text, done, line.start(), before);
             self.add_lines_after(first, line.start(), usize::MAX);
-            self.add(line, true);
             done = line.end();
             wanted_after = after;
-            true
+            self.add(line, true)
         });
         done = self.add_lines_after(done, text.len(), wanted_after);
         let first = back(text, done, text.len(), before);

@@ -2,20 +2,22 @@
 
 use std::{
     fs::File,
-    io::{self, Read},
+    io::{self, BufReader, Cursor, Read},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
+use bzip2::read::MultiBzDecoder;
 use encoding_rs_io::DecodeReaderBytesBuilder;
 use inshore_neardata::{Opened, Source};
 use inshore_store::{Job, NamedFile, PlainFile};
 use inshore_tables::Input;
+use lz4_flex::frame::FrameDecoder;
 
 /// How a file becomes text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextOptions {
-    /// Unpacks gzip and zstd, known by their first bytes.
+    /// Unpacks gzip, bzip2, zstd and lz4, known by their first bytes.
     pub unpack: bool,
     /// Takes files for UTF-8 even where a mark at their beginning says UTF-16.
     pub keep_encoding: bool,
@@ -30,8 +32,9 @@ pub fn text_source(path: impl Into<PathBuf>, options: TextOptions) -> Source {
 }
 
 fn open(path: &Path, options: TextOptions, job: &Job) -> inshore_neardata::Result<Opened> {
+    let stream = || text_reader(&Input::new(path), options, job).map(Opened::Stream);
     if path == Path::new("-") {
-        return unpacked(path, options, job);
+        return stream();
     }
     let fail =
         |source| inshore_store::Error::Io { what: "open".to_string(), path: path.to_path_buf(), source };
@@ -41,13 +44,13 @@ fn open(path: &Path, options: TextOptions, job: &Job) -> inshore_neardata::Resul
         return Err(fail(io::ErrorKind::IsADirectory.into()).into());
     }
     if !found.is_file() || found.len() == 0 {
-        return unpacked(path, options, job);
+        return stream();
     }
-    let mut head = [0; 4];
+    let mut head = [0; HEAD_BYTES];
     let read = file.read_at(&mut head, 0).map_err(fail)?;
     let is_marked = !options.keep_encoding && has_mark(&head[..read]);
     if is_marked || options.unpack && is_packed(&head[..read]) {
-        return unpacked(path, options, job);
+        return stream();
     }
     Ok(Opened::File(PlainFile::of(file, path)?))
 }
@@ -111,37 +114,72 @@ fn has_utf16_mark(head: &[u8]) -> bool {
     head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff])
 }
 
+/// Bytes by which it is known what a file is packed with.
+const HEAD_BYTES: usize = 10;
+/// What the blocks of bzip2 begin with, and the end where there is none.
+const BZIP2_BLOCKS: [[u8; 6]; 2] =
+    [[0x31, 0x41, 0x59, 0x26, 0x53, 0x59], [0x17, 0x72, 0x45, 0x38, 0x50, 0x90]];
+
 fn is_packed(head: &[u8]) -> bool {
-    head.starts_with(&[0x1f, 0x8b]) || head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
+    head.starts_with(&[0x1f, 0x8b])
+        || head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
+        || is_bzip2(head)
+        || is_lz4(head)
 }
 
-/// A stream that is unpacked and decoded as its first bytes say.
-fn unpacked(path: &Path, options: TextOptions, job: &Job) -> inshore_neardata::Result<Opened> {
-    let input = Input::new(path).stopped_by(job.cancel());
+fn is_bzip2(head: &[u8]) -> bool {
+    head.starts_with(b"BZh") && BZIP2_BLOCKS.iter().any(|block| head.get(4..HEAD_BYTES) == Some(block))
+}
+
+fn is_lz4(head: &[u8]) -> bool {
+    head.starts_with(&[0x04, 0x22, 0x4d, 0x18])
+}
+
+/// The text of an input, from its beginning to its end: unpacked if asked for and decoded, as its first bytes say.
+///
+/// # Errors
+/// What cannot be opened or read; a budget without room for what unpacking takes.
+pub fn text_reader(
+    input: &Input,
+    options: TextOptions,
+    job: &Job,
+) -> inshore_neardata::Result<Box<dyn Read + Send>> {
+    let input = input.clone().stopped_by(job.cancel());
     let opened = |error: inshore_tables::Error| match error {
         inshore_tables::Error::Store(error) => inshore_neardata::Error::Store(error),
         error => inshore_neardata::Error::Stream(Box::new(error)),
     };
+    let failed = |error| inshore_neardata::Error::from_read(input.name(), error);
     let mut bytes: Box<dyn Read + Send> = match options.unpack {
         true => Box::new(input.open(job.budget()).map_err(opened)?),
         false => Box::new(input.open_as_is().map_err(opened)?),
     };
+    if options.unpack {
+        let (head, whole) = peeked(bytes, HEAD_BYTES).map_err(failed)?;
+        bytes = match () {
+            () if is_bzip2(&head) => Box::new(MultiBzDecoder::new(BufReader::new(whole))),
+            () if is_lz4(&head) => Box::new(FrameDecoder::new(whole)),
+            () => Box::new(whole),
+        };
+    }
     if options.keep_encoding {
-        return Ok(Opened::Stream(bytes));
+        return Ok(bytes);
     }
-    let mut head = Vec::with_capacity(UTF8_MARK.len());
-    bytes
-        .by_ref()
-        .take(UTF8_MARK.len() as u64)
-        .read_to_end(&mut head)
-        .map_err(|error| inshore_neardata::Error::from_read(input.name(), error))?;
-    let is_utf16 = has_utf16_mark(&head);
+    let (head, mut whole) = peeked(bytes, UTF8_MARK.len()).map_err(failed)?;
     if head == UTF8_MARK {
-        head.clear();
+        whole.read_exact(&mut [0; UTF8_MARK.len()]).map_err(failed)?;
     }
-    let whole = io::Cursor::new(head).chain(bytes);
-    Ok(Opened::Stream(match is_utf16 {
+    Ok(match has_utf16_mark(&head) {
         true => Box::new(DecodeReaderBytesBuilder::new().build(whole)),
         false => Box::new(whole),
-    }))
+    })
+}
+
+type Whole<R> = io::Chain<Cursor<Vec<u8>>, R>;
+
+/// The first bytes of what is read, and all of it.
+fn peeked<R: Read>(mut bytes: R, count: usize) -> io::Result<(Vec<u8>, Whole<R>)> {
+    let mut head = Vec::with_capacity(count);
+    bytes.by_ref().take(count as u64).read_to_end(&mut head)?;
+    Ok((head.clone(), Cursor::new(head).chain(bytes)))
 }

@@ -57,6 +57,11 @@ impl Plan {
         }
     }
 
+    /// A block of a file in the page cache, and what is read behind it.
+    fn near_bytes(&self) -> usize {
+        self.cached_bytes + MARGIN_BYTES
+    }
+
     /// What a worker takes at least.
     pub const WORKER_BYTES_MIN: u64 =
         (CACHED_BYTES + MARGIN_BYTES + MORE_BYTES + (AHEAD + 1) * DIRECT_BYTES_MIN) as u64;
@@ -138,6 +143,10 @@ fn touched_beside(file: &CheckedFile, range: &Range<u64>) -> usize {
     if range.start.is_multiple_of(file.block_bytes() as u64) { 1 } else { 2 }
 }
 
+fn near(job: &Job, plan: &Plan) -> Result<Buffer> {
+    Ok(Buffer::zeroed(job.budget(), plan.near_bytes(), "a block of a file")?)
+}
+
 pub(crate) type Stream = Box<dyn Read + Send>;
 
 /// A dataset as a stream.
@@ -182,9 +191,9 @@ pub(crate) struct Reading {
     job: Job,
     plan: Plan,
     by_line: bool,
-    /// For blocks of files in the page cache, streams, and lines that are longer than a block.
-    near: Vec<u8>,
-    near_reservation: Reservation,
+    /// For blocks of files in the page cache, streams, and lines that are longer than a block. It begins with a page, as
+    /// blocks of files do: the kernel's copy takes a quarter longer where the two lie differently.
+    near: Option<Buffer>,
     /// Buffers of the kernel, in turn, instead of `near` for blocks of files in the page cache.
     lent: VecDeque<BlockBuffer>,
     spare: Vec<Buffer>,
@@ -195,15 +204,12 @@ pub(crate) struct Reading {
 
 impl Reading {
     pub fn new(job: &Job, plan: Plan, by_line: bool) -> Result<Reading> {
-        let near_bytes = plan.cached_bytes + MARGIN_BYTES;
-        let near_reservation = job.budget().reserve(near_bytes as u64, "a block of a file")?;
-        let near = vec![0; near_bytes];
+        let near = Some(near(job, &plan)?);
         Ok(Reading {
             job: job.clone(),
             plan,
             by_line,
             near,
-            near_reservation,
             lent: VecDeque::new(),
             spare: Vec::new(),
             lost: 0,
@@ -213,7 +219,7 @@ impl Reading {
 
     /// Bytes of a buffer of a kernel's.
     pub fn near_bytes(&self) -> usize {
-        self.plan.cached_bytes + MARGIN_BYTES
+        self.plan.near_bytes()
     }
 
     /// Reads blocks of files in the page cache into these buffers, in turn.
@@ -267,9 +273,9 @@ impl Reading {
                 }
                 return result;
             }
-            let mut near = std::mem::take(&mut self.near);
+            let mut near = self.take_near()?;
             let result = self.near_block(file, plain, start..end, &mut near, work);
-            self.near = near;
+            self.near = Some(near);
             return result;
         };
         let (buffer, wanted) = flying.wait().inspect_err(|_| self.lost += 1)?;
@@ -277,6 +283,13 @@ impl Reading {
         let result = self.give(file, start, &buffer[wanted], cut, work);
         self.spare.push(buffer);
         result
+    }
+
+    fn take_near(&mut self) -> Result<Buffer> {
+        match self.near.take() {
+            Some(near) => Ok(near),
+            None => near(&self.job, &self.plan),
+        }
     }
 
     /// A block of a file in the page cache, by way of a buffer.
@@ -380,18 +393,15 @@ impl Reading {
         stream: &mut dyn Read,
         mut work: impl FnMut(u64, &[u8]) -> bool,
     ) -> Result<()> {
-        let mut bytes = std::mem::take(&mut self.near);
+        let mut bytes = self.take_near()?;
         let result = self.stream_through(&mut bytes, name, stream, &mut work);
-        bytes.resize(self.plan.cached_bytes + MARGIN_BYTES, 0);
-        bytes.shrink_to_fit();
-        self.near_reservation.resize(bytes.len() as u64)?;
-        self.near = bytes;
+        self.near = Some(bytes).filter(|bytes| bytes.len() == self.plan.near_bytes());
         result
     }
 
     fn stream_through(
         &mut self,
-        bytes: &mut Vec<u8>,
+        bytes: &mut Buffer,
         name: &str,
         stream: &mut dyn Read,
         work: &mut impl FnMut(u64, &[u8]) -> bool,
@@ -405,9 +415,9 @@ impl Reading {
                     return Err(self.too_long(name.to_string(), offset, &bytes[..filled]));
                 }
                 let more = (2 * filled).min(limit as usize);
-                // Twice: while it grows, the old bytes are there too.
-                self.near_reservation.resize((more + filled) as u64)?;
-                bytes.resize(more, 0);
+                let mut larger = Buffer::zeroed(self.job.budget(), more, "a long line")?;
+                larger[..filled].copy_from_slice(&bytes[..filled]);
+                *bytes = larger;
             }
             while filled < bytes.len() && !ended {
                 let read =

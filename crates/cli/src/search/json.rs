@@ -51,14 +51,19 @@ impl Json {
     }
 
     pub fn end(&mut self, out: &mut impl Write, whose: &Whose, lines: u64, matches: u64) -> io::Result<()> {
-        self.files += 1;
-        self.lines += lines;
-        self.matches += matches;
+        self.add(lines, matches);
         let stats = json!({ "searches_with_match": 1, "matched_lines": lines, "matches": matches });
         say(
             out,
             &json!({ "type": "end", "data": { "path": path(whose), "binary_offset": null, "stats": stats } }),
         )
+    }
+
+    /// Another file had matches.
+    pub fn add(&mut self, lines: u64, matches: u64) {
+        self.files += 1;
+        self.lines += lines;
+        self.matches += matches;
     }
 
     pub fn summary(&self, out: &mut impl Write) -> io::Result<()> {

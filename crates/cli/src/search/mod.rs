@@ -5,6 +5,7 @@
 //!   words ─► walk ─► sources ─────────────────┴─► run ─► Printer ─► standard output
 //! ```
 
+mod across;
 mod json;
 mod print;
 pub mod words;
@@ -32,7 +33,10 @@ use inshore::{
 };
 use serde_json::{Value, json};
 
+use grep_regex::RegexMatcher;
+
 use self::{
+    across::{Shower, Text},
     print::{Printer, Style, Whose},
     words::{Color, Search},
 };
@@ -79,8 +83,18 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         return list(words, candidates, &failed);
     }
     let style = style(&options, words, datasets.len(), &paths);
-    let kernel = kernel(words, &patterns, &style)?;
     let text = TextOptions { unpack: words.search_zip, keep_encoding: false };
+    if let Some(matcher) = matcher_across_lines(words, &patterns)? {
+        let stored = kernels::table_inputs(&job, &datasets)?;
+        let texts = candidates.map(Text::of_file).chain(stored.into_iter().map(Text::of_dataset));
+        let file = words.output.as_deref().map(NewFile::create).transpose()?;
+        let has_match = {
+            let mut shower = Shower::new(words, &style, writer(file.as_ref())?);
+            shower.show_all(&job, &matcher, texts, text, &failed)?
+        };
+        return end(&options, words, &job, (file, has_match, &failed));
+    }
+    let kernel = kernel(words, &patterns, &style)?;
     let mut stored = Vec::new();
     for named in datasets.iter().filter_map(|path| dataset_name(path)) {
         stored.extend(stored_sources(&job, named)?);
@@ -129,11 +143,21 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         Err(error) => return Err(unwrapped(error)),
     }
     drop(printer);
+    end(&options, words, &job, (file, has_match, &failed))
+}
+
+/// What follows when all is searched here: the file appears, counters are written, and what failed decides.
+fn end(
+    options: &Everywhere,
+    words: &Search,
+    job: &Job,
+    (file, has_match, failed): (Option<NewFile>, bool, &AtomicBool),
+) -> Result<bool> {
     if let Some(file) = file {
         file.publish()?;
     }
-    write_counters(words, &job, json!({ "matched": has_match }))?;
-    if failed.load(Ordering::Relaxed) && !(has_match && is_quiet(&options, words)) {
+    write_counters(words, job, json!({ "matched": has_match }))?;
+    if failed.load(Ordering::Relaxed) && !(has_match && is_quiet(options, words)) {
         bail!(AlreadyTold);
     }
     Ok(has_match)
@@ -182,6 +206,9 @@ fn search_on_nodes(options: &Everywhere, words: &Search) -> Result<bool> {
         );
     }
     let (patterns, paths) = patterns(words)?;
+    if matcher_across_lines(words, &patterns)?.is_some() {
+        bail!("a match across lines (-U) is not looked for on nodes, which have pieces of files");
+    }
     if words.max_count == Some(0) {
         // As it is here: nothing is looked at, and nothing is found.
         return Ok(false);
@@ -368,9 +395,8 @@ fn shown(options: &Everywhere, words: &Search) -> print::Shown {
     }
 }
 
-fn kernel(words: &Search, patterns: &[String], style: &Style) -> Result<Kernel> {
-    use print::Shown;
-    let options = PatternOptions {
+fn pattern_options(words: &Search) -> PatternOptions {
+    PatternOptions {
         fixed: words.fixed_strings,
         ignore_case: words.ignore_case,
         smart_case: words.smart_case,
@@ -378,7 +404,21 @@ fn kernel(words: &Search, patterns: &[String], style: &Style) -> Result<Kernel> 
         lines: words.line_regexp,
         invert: words.invert_match,
         crlf: words.crlf,
-    };
+    }
+}
+
+/// What is looked for across lines: where -U is given, and a match could have the end of a line in it.
+fn matcher_across_lines(words: &Search, patterns: &[String]) -> Result<Option<RegexMatcher>> {
+    let (options, dot_is_all) = (pattern_options(words), words.multiline_dotall);
+    Ok(match words.multiline {
+        true => kernels::matcher_across_lines(patterns, &options, dot_is_all, !words.text)?,
+        false => None,
+    })
+}
+
+fn kernel(words: &Search, patterns: &[String], style: &Style) -> Result<Kernel> {
+    use print::Shown;
+    let options = pattern_options(words);
     let Style { before, after, line_number, colours, column, .. } = *style;
     let wanted = match style.shown {
         Shown::Nothing | Shown::Paths | Shown::PathsWithout => Wanted::Any,
@@ -396,5 +436,10 @@ fn kernel(words: &Search, patterns: &[String], style: &Style) -> Result<Kernel> 
             Wanted::Lines { numbered, spans, before, after }
         }
     };
-    Ok(Kernel::new(patterns, &options, wanted, !words.text)?)
+    let kernel = Kernel::new(patterns, &options, wanted, !words.text)?;
+    Ok(match &words.replace {
+        // As ripgrep 13 has it, JSON tells what was found and not what it is replaced by.
+        Some(replacement) if style.shown != Shown::Json => kernel.replacing(replacement),
+        _ => kernel,
+    })
 }

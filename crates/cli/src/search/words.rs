@@ -17,7 +17,9 @@ Examples:
   inshore search 'timeout after [0-9]+ ms' logs/
   inshore search -F -f needles.txt -c big.txt --memory 256MiB
   inshore search -z -i error access.log.gz --output errors.txt
-  inshore search -l TODO src -g '*.rs'")]
+  inshore search -l TODO src -g '*.rs'
+  inshore search -o '([0-9.]+)s$' -r '$1' timings.log
+  inshore search -U 'begin\n(.*\n)*?end' src")]
 pub struct Search {
     /// What to look for: a regular expression, unless -F; the first path where -e or -f name patterns
     #[arg(value_name = "PATTERN", required_unless_present_any = ["regexp", "file", "files"])]
@@ -54,6 +56,15 @@ pub struct Search {
     /// Show the lines that do not match
     #[arg(short = 'v', long, help_heading = "Pattern")]
     pub invert_match: bool,
+    /// Let matches go across line ends; each file is read into memory. A dot matches no line feed but after (?s)
+    #[arg(short = 'U', long, help_heading = "Pattern", overrides_with = "no_multiline")]
+    pub multiline: bool,
+    /// Let no match go across a line's end, as it is without -U
+    #[arg(long, hide = true, overrides_with = "multiline")]
+    pub no_multiline: bool,
+    /// With -U, let a dot match line feeds too
+    #[arg(long, help_heading = "Pattern")]
+    pub multiline_dotall: bool,
     /// Take a carriage return before the line feed for a part of the line's end
     #[arg(long, help_heading = "Pattern")]
     pub crlf: bool,
@@ -79,6 +90,9 @@ pub struct Search {
     /// Show the matches and not their lines
     #[arg(short = 'o', long, help_heading = "Output")]
     pub only_matching: bool,
+    /// Show this instead of what matches: $1 and $NAME stand for groups of the pattern, $0 for all of the match
+    #[arg(short = 'r', long, value_name = "TEXT", help_heading = "Output")]
+    pub replace: Option<String>,
     /// Show where in the file, in bytes from 0, each line (with -o, each match) begins
     #[arg(short = 'b', long, visible_alias = "offsets", help_heading = "Output")]
     pub byte_offset: bool,
@@ -152,7 +166,7 @@ pub struct Search {
     /// Go down so many folders at most
     #[arg(short = 'd', long, value_name = "N", help_heading = "Files")]
     pub max_depth: Option<usize>,
-    /// Unpack gzip and zstd, known by their first bytes
+    /// Unpack gzip, bzip2, zstd and lz4, known by their first bytes
     #[arg(short = 'z', long, help_heading = "Files")]
     pub search_zip: bool,
     /// Search binary files as text
