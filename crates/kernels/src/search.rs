@@ -305,6 +305,11 @@ impl Kernel for Search {
         Ok(share.clamp(REPLACED_BYTES_MIN, u32::MAX.into()) as usize)
     }
 
+    /// The engine sees bytes, of which nothing is known but how many they are.
+    fn takes_windows(&self) -> bool {
+        true
+    }
+
     fn block(&self, room: &mut usize, block: &Block<'_>) -> Result<Found> {
         let mut found = Found::default();
         let mut text = block.bytes;

@@ -4,10 +4,11 @@ use std::{
     collections::VecDeque,
     io::{self, Read},
     ops::Range,
+    sync::{Arc, Mutex},
 };
 
 use inshore_store::{
-    Budget, Buffer, CheckedFile, FileReader, Job, PendingPiece, PendingRead, PlainFile, Reservation,
+    Budget, Buffer, CheckedFile, FileReader, Job, PendingPiece, PendingRead, PlainFile, Reservation, Window,
 };
 use memchr::{memchr, memrchr};
 
@@ -27,10 +28,44 @@ const MARGIN_BYTES: usize = 4096;
 const MORE_BYTES: usize = 64 << 10;
 const PAGE_BYTES: u64 = 4096;
 
+/// A part of a file in the page cache that is mapped at a time. From 2 MiB on, one entry of a page table maps a large folio; of
+/// smaller ones so many are mapped at once that it counts little.
+const WINDOW_BYTES: u64 = 4 << 20;
+/// Windows of a file that are kept open.
+const WINDOWS_KEPT: usize = 3;
+
+/// The windows of a file that are open, with their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Windows(Mutex<VecDeque<(u64, Arc<Window>)>>);
+
+impl Windows {
+    /// The window that has all of `range`, and where in it; none where that crosses a border between windows.
+    fn around(&self, file: &PlainFile, range: &Range<u64>) -> Option<(Arc<Window>, Range<usize>)> {
+        let number = range.start / WINDOW_BYTES;
+        let start = number * WINDOW_BYTES;
+        let len = (file.len() - start).min(WINDOW_BYTES + MARGIN_BYTES as u64);
+        let place = (range.start - start) as usize..(range.end - start) as usize;
+        if place.end as u64 > len {
+            return None;
+        }
+        let mut open = self.0.lock().expect("no panic under this lock");
+        if let Some((_, window)) = open.iter().find(|(other, _)| *other == number) {
+            return Some((window.clone(), place));
+        }
+        let window = Arc::new(file.window(start, len as usize)?);
+        open.push_back((number, window.clone()));
+        // Closed outside the lock.
+        let _old = (open.len() > WINDOWS_KEPT).then(|| open.pop_front());
+        drop(open);
+        Some((window, place))
+    }
+}
+
 /// A source that is read at any place.
 #[derive(Debug)]
 pub(crate) enum Divided {
-    Cached(PlainFile),
+    /// In the page cache; with windows, where there is no need to copy.
+    Cached(PlainFile, Option<Windows>),
     Direct(PlainFile),
     /// Some bytes: what is before and behind them is not there.
     Dataset(CheckedFile, Range<u64>),
@@ -42,18 +77,20 @@ pub(crate) struct Plan {
     cached_bytes: usize,
     direct_bytes: usize,
     line_bytes_max: u64,
+    takes_windows: bool,
 }
 
 impl Plan {
     /// The memory of `workers` workers, from what is free in a budget: at most half of it, where that suffices. Blocks of files
-    /// in the page cache have `cached_bytes`.
-    pub fn new(budget: &Budget, workers: usize, cached_bytes: usize) -> Plan {
+    /// in the page cache have `cached_bytes`, and are not copied where the kernel takes windows.
+    pub fn new(budget: &Budget, workers: usize, cached_bytes: usize, takes_windows: bool) -> Plan {
         let each = budget.free_bytes() / workers as u64;
         let direct = (each / 2 / (AHEAD as u64 + 1)).min(DIRECT_BYTES as u64) as usize / DIRECT_BYTES_MIN;
         Plan {
             cached_bytes,
             direct_bytes: direct.max(1) * DIRECT_BYTES_MIN,
             line_bytes_max: (each / 4).clamp(1 << 16, 1 << 30),
+            takes_windows,
         }
     }
 
@@ -71,7 +108,10 @@ impl Divided {
     /// What can be read at any place; what can't is a stream, also a dataset whose blocks are too large for the plan.
     pub fn of(opened: Opened, job: &Job, plan: &Plan) -> Result<std::result::Result<Divided, Stream>> {
         Ok(match opened {
-            Opened::File(file) if file.is_cached() => Ok(Divided::Cached(file)),
+            Opened::File(file) if file.is_cached() => {
+                let windows = plan.takes_windows && file.len() >= 2 * WINDOW_BYTES;
+                Ok(Divided::Cached(file, windows.then(Windows::default)))
+            }
             Opened::File(file) => Ok(Divided::Direct(file)),
             Opened::Dataset(file, range)
                 if (1 + touched_beside(&file, &range)) * file.block_bytes() > plan.direct_bytes =>
@@ -86,27 +126,27 @@ impl Divided {
 
     pub fn len(&self) -> u64 {
         match self {
-            Divided::Cached(file) | Divided::Direct(file) => file.len(),
+            Divided::Cached(file, _) | Divided::Direct(file) => file.len(),
             Divided::Dataset(_, range) => range.end - range.start,
         }
     }
 
     fn name(&self) -> String {
         match self {
-            Divided::Cached(file) | Divided::Direct(file) => file.path().display().to_string(),
+            Divided::Cached(file, _) | Divided::Direct(file) => file.path().display().to_string(),
             Divided::Dataset(file, _) => file.name().to_string(),
         }
     }
 
     /// Whether a read takes long enough to be begun early.
     pub fn is_slow(&self) -> bool {
-        !matches!(self, Divided::Cached(_))
+        !matches!(self, Divided::Cached(..))
     }
 
     /// Bytes from one block to the next, so that a block with its margin fits a buffer.
     pub fn stride(&self, plan: &Plan) -> u64 {
         let bytes = match self {
-            Divided::Cached(_) => plan.cached_bytes,
+            Divided::Cached(..) => plan.cached_bytes,
             Divided::Direct(_) => plan.direct_bytes - MARGIN_BYTES,
             Divided::Dataset(file, range) => {
                 plan.direct_bytes - touched_beside(file, range) * file.block_bytes().max(MARGIN_BYTES)
@@ -117,14 +157,14 @@ impl Divided {
 
     fn margin(&self) -> u64 {
         match self {
-            Divided::Cached(_) | Divided::Direct(_) => MARGIN_BYTES as u64,
+            Divided::Cached(..) | Divided::Direct(_) => MARGIN_BYTES as u64,
             Divided::Dataset(file, _) => file.block_bytes() as u64,
         }
     }
 
     fn begin(&self, job: &Job, range: Range<u64>, buffer: Buffer) -> Result<Flying> {
         Ok(match self {
-            Divided::Cached(file) | Divided::Direct(file) => {
+            Divided::Cached(file, _) | Divided::Direct(file) => {
                 let start = range.start / PAGE_BYTES * PAGE_BYTES;
                 let wanted = (range.start - start) as usize..(range.end - start) as usize;
                 Flying::Piece(file.submit_read(job, start, buffer), wanted)
@@ -263,7 +303,7 @@ impl Reading {
         let start = number * file.stride(&self.plan);
         let end = self.end(file, start);
         let Some(flying) = flying else {
-            let Divided::Cached(plain) = file else { unreachable!("slow reads are begun early") };
+            let Divided::Cached(plain, windows) = file else { unreachable!("slow reads are begun early") };
             if let Some(mut buffer) = self.lent.pop_front() {
                 let result = self.near_block(file, plain, start..end, &mut buffer, work);
                 // What was not given away is free at once: the other one may be worked on still.
@@ -271,6 +311,12 @@ impl Reading {
                     Ok(Some(_)) => self.lent.push_back(buffer),
                     _ => self.lent.push_front(buffer),
                 }
+                return result;
+            }
+            if let Some((window, place)) = windows.as_ref().and_then(|all| all.around(plain, &(start..end))) {
+                let cut = self.cut(file, start, &window[place.clone()]);
+                let result = self.give(file, start, &window[place], cut, work);
+                window.check(plain.path())?;
                 return result;
             }
             let mut near = self.take_near()?;

@@ -61,6 +61,7 @@ mod throttled;
 mod upkeep;
 mod usage;
 mod whole;
+mod window;
 mod writer;
 
 pub use blocks::{BlockFile, PendingBlock};
@@ -90,6 +91,7 @@ pub use store::{
 pub use throttled::{Limits, Throttled};
 pub use upkeep::{Damage, Findings};
 pub use usage::{DeviceUsage, JobUsage};
+pub use window::Window;
 pub use writer::FileWriter;
 
 pub(crate) use io::Io;

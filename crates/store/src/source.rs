@@ -20,7 +20,7 @@ use rustix::{
 };
 
 use crate::{
-    Buffer, Device, EXTENT_BYTES, Error, Job, PAGE_BYTES, Result,
+    Buffer, Device, EXTENT_BYTES, Error, Job, PAGE_BYTES, Result, Window,
     io::{Direction, Part, Pending},
 };
 
@@ -181,6 +181,12 @@ impl PlainFile {
     /// [`Error::Io`], also where the file became shorter.
     pub fn read(&self, start: u64, buffer: &mut [u8]) -> Result<usize> {
         self.device.read_at(start, buffer).map_err(|error| Error::io("read", &self.device.path, error))
+    }
+
+    /// `len` bytes from byte `start` on, a multiple of 4096, where the page cache has them; none where the system has no
+    /// mapping to give, or the file not so many bytes. For files that are [cached](PlainFile::is_cached).
+    pub fn window(&self, start: u64, len: usize) -> Option<Window> {
+        (start + len as u64 <= self.len()).then(|| Window::open(&self.device.file, start, len))?
     }
 
     /// Begins to read from byte `start` as much as `buffer` holds or the file has.
