@@ -174,6 +174,16 @@ fn a_tree_of_files_gives_what_ripgrep_gives() {
         &["-r", "<>", "x*", "src"],
         &["-r", "", "--crlf", "[a-z]+$", "src/crlf.txt"],
         &["-r", "$1$1", "-m3", "(.)$", "many.txt"],
+        &["-r", "> ", "--crlf", "^", "src/crlf.txt"],
+        &["-r", "X", "--crlf", "x*", "src/crlf.txt"],
+        &["-r", "y", "-v", "-C1", "TODO", "src"],
+        &["-r", "x\n", "-o", "o", "src"],
+        &["-r", "z", "--count-matches", "-m1", "o", "src"],
+        &["-U", "-v", "-n", "-m1", "line 7\n", "many.txt"],
+        &["-U", "-v", "-n", "-m2", "zz\n", "many.txt", "src"],
+        &["-U", "-n", "-m2", "o\n?", "src"],
+        &["-U", "-n", "-m2", "-A1", "1 -\nl", "many.txt"],
+        &["-U", "--crlf", "-n", "two TODO\\r", "src/crlf.txt"],
         &["-U", "TODO"],
         &["-U", "-n", "\\{\n.*"],
         &["-U", "-n", "-o", "\\{\n\\s+\\w+"],
@@ -314,10 +324,36 @@ fn a_search_across_lines_reads_what_it_must_and_says_where_it_cannot() {
         assert_eq!(said.stdout, found, "{source}");
     }
     assert_eq!(folder.run("search -z -c middle text.bz2 text.lz4").ok().stdout, "text.bz2:1\ntext.lz4:1\n");
+    for name in ["text.bz2", "text.lz4"] {
+        let packed = fs::read(folder.path(name)).unwrap();
+        folder.write(name, [&packed[..], &packed[..]].concat());
+        assert_eq!(folder.run(&format!("search -z -c middle {name}")).ok().stdout, "2\n");
+        folder.write(name, &packed[..packed.len() - 9]);
+        for words in ["-c middle", "-U begin\\n"] {
+            let said = folder.run(&format!("search -z {words} {name}")).exits(2);
+            assert!(said.stderr.starts_with(&format!("inshore: {name}: truncated: ")), "{}", said.stderr);
+        }
+    }
     let said = folder.run("search -U -r <$1> (mid)dle\\n text --memory 64MiB").ok();
     assert_eq!(said.stdout, "<mid>\n");
     let said = folder.run("search -U begin\\nmiddle text --memory 16MiB").exits(2);
     assert!(said.stderr.contains("text: a search across lines (-U) reads all of a file"), "{}", said.stderr);
+    folder.write("many", "a\n".repeat(1_500_000));
+    let said = folder.run("search -U -o a\\n many --memory 16MiB").exits(2);
+    assert!(said.stderr.contains("many: matches next to each other"), "{}", said.stderr);
+    let long = "$0".repeat(1000);
+    let said = folder.run(&format!("search -U -r {long} a\\n many --memory 32MiB")).exits(2);
+    assert!(said.stderr.contains("many: matches next to each other"), "{}", said.stderr);
+    assert_eq!(folder.run("search -U -c a\\n many --memory 16MiB").ok().stdout, "1500000\n");
+    // Binary files that nobody named are left out, however large; datasets are searched as they are.
+    fs::create_dir(folder.path("in")).unwrap();
+    folder.write("in/zeros", vec![0; 40 << 20]);
+    folder.write("in/text", "fox\nhen\n");
+    let said = folder.run("search -U fox\\nhen in --memory 16MiB").ok();
+    assert_eq!((&*said.stdout, &*said.stderr), ("in/text:fox\nin/text:hen\n", ""));
+    folder.write("marked", "\u{feff}fox\nhen\n");
+    folder.run("store put marked --name marked --quiet").ok();
+    assert_eq!(folder.run("search -U -o -b x\\nh store:marked").ok().stdout, "5:x\n5:h\n");
     // What cannot match across lines needs no more memory than ever.
     assert_eq!(folder.run("search -U -c middle text --memory 16MiB").ok().stdout, "1\n");
 }

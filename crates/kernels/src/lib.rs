@@ -16,6 +16,7 @@ mod checksum;
 mod compress;
 mod error;
 mod language;
+mod lz4_frames;
 mod ordered;
 mod search;
 mod texts;

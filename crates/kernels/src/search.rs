@@ -10,7 +10,7 @@
 //!
 //! A block is looked at once for a NUL (a vector compare for each 64 bytes, in the core's cache) and once for the pattern.
 //! A part holds the text of the lines that match: as large as the block where all do, and 32 bytes for each. With a
-//! replacement it may be larger than the block, up to a quarter of a worker's share of the budget or 16 MiB.
+//! replacement it may be larger than the block, up to a quarter of a worker's share of the budget.
 //!
 //! Paper: string search in the storage device, 2016 article 7.3.
 
@@ -29,6 +29,10 @@ use crate::{Error, Result};
 
 /// A NUL byte among the first bytes makes all of a source binary; one behind them only what follows. As ripgrep has it.
 const EARLY_BYTES: usize = 64 << 10;
+
+/// Bytes that are looked at for a NUL byte before they are searched: they lie in the core's nearest caches then. Not less than
+/// [`EARLY_BYTES`], so that the first piece of a source tells whether all of it is binary.
+const PIECE_BYTES: usize = EARLY_BYTES;
 
 /// How patterns are read.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -146,10 +150,34 @@ impl Search {
 
     /// The same search, in whose lines matches are replaced: `$1` and `$name` in `replacement` stand for what the groups of
     /// the pattern match (`${1}` before letters and digits), `$0` for all of it, and `$$` for a dollar sign.
-    #[must_use]
-    pub fn replacing(mut self, replacement: impl Into<String>) -> Search {
-        self.told.replacement = Some(replacement.into());
-        self
+    ///
+    /// # Errors
+    /// [`Error::BadPattern`] where the pattern has so many groups that to find them all takes too much memory; a replacement
+    /// that is longer than 64 KiB.
+    pub fn replacing(self, replacement: impl Into<String>) -> Result<Search> {
+        self.replacing_within(replacement.into(), GROUPS_BYTES_MAX)
+    }
+
+    /// The engine that finds groups has a table of all its states and groups, once for each thread.
+    fn replacing_within(self, replacement: String, limit: usize) -> Result<Search> {
+        if replacement.len() > REPLACEMENT_BYTES_MAX {
+            let what = format!("a replacement of {} bytes, where 64 KiB are the most", replacement.len());
+            return Err(Error::BadPattern { what });
+        }
+        let groups = if replacement.contains('$') { self.matcher.capture_count().max(1) } else { 1 };
+        let Told { patterns, options, wanted, detect_binary, .. } = &self.told;
+        let mut search = Search::limited(patterns, options, *wanted, *detect_binary, Some(limit / groups))?;
+        search.told.replacement = Some(replacement);
+        Ok(search)
+    }
+
+    /// A line without its end.
+    fn without_end<'a>(&self, line: &'a [u8]) -> &'a [u8] {
+        match line.strip_suffix(b"\n") {
+            Some(line) if self.told.options.crlf => line.strip_suffix(b"\r").unwrap_or(line),
+            Some(line) => line,
+            None => line,
+        }
     }
 
     fn limited(
@@ -181,8 +209,7 @@ impl Search {
     /// # Errors
     /// Those that `each` gives.
     pub fn spans(&self, line: &[u8], mut each: impl FnMut(usize, usize)) {
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
-        let found = self.matcher.find_iter(line, |span| {
+        let found = self.matcher.find_iter(self.without_end(line), |span| {
             each(span.start(), span.end());
             true
         });
@@ -219,9 +246,8 @@ impl Search {
         self.matcher.is_match(line).expect("this matcher never fails")
     }
 
-    /// Calls `each` with all lines that are meant, until it says no.
-    fn for_each_line(&self, text: &[u8], mut each: impl FnMut(Match) -> bool) {
-        let mut position = 0;
+    /// Calls `each` with all lines that are meant, from the one that begins at `position` on, until it says no.
+    fn for_each_line(&self, text: &[u8], mut position: usize, mut each: impl FnMut(Match) -> bool) {
         while position < text.len() {
             let found = self.find_line(text, position);
             if !self.told.options.invert {
@@ -261,8 +287,9 @@ fn matcher_builder(options: &PatternOptions, detect_binary: bool) -> RegexMatche
     builder
 }
 
-/// What matches one of `patterns`, also across the ends of lines, which a dot matches too if `dot_is_all`. None where no match
-/// can have the end of a line in it, so that a [`Search`] finds the same.
+/// What matches one of `patterns`, also across the ends of lines, which a dot matches too if `dot_is_all`; its automaton takes
+/// `memory_bytes` at most. None where no match can have the end of a line in it, nor look at one (as `^` and `$` do), so that a
+/// [`Search`] finds the same.
 ///
 /// # Errors
 /// [`Error::BadPattern`].
@@ -271,15 +298,18 @@ pub fn matcher_across_lines(
     options: &PatternOptions,
     dot_is_all: bool,
     detect_binary: bool,
+    memory_bytes: usize,
 ) -> Result<Option<RegexMatcher>> {
     let mut builder = matcher_builder(options, detect_binary);
-    builder.dot_matches_new_line(dot_is_all);
+    builder.dot_matches_new_line(dot_is_all).dfa_size_limit(memory_bytes);
     if options.crlf {
         builder.crlf(true).line_terminator(None);
     }
     let matcher =
         builder.build_many(patterns).map_err(|error| Error::BadPattern { what: error.to_string() })?;
-    let never = matcher.non_matching_bytes().is_some_and(|bytes| bytes.contains(b'\n'));
+    // Without it, a carriage return would be none that a pattern could have.
+    let ends: &[u8] = if options.crlf { b"\r\n" } else { b"\n" };
+    let never = matcher.non_matching_bytes().is_some_and(|bytes| ends.iter().all(|&end| bytes.contains(end)));
     Ok((!never).then_some(matcher))
 }
 
@@ -302,7 +332,7 @@ impl Kernel for Search {
 
     fn worker(&self, job: &Job) -> Result<usize> {
         let share = job.budget().memory_bytes() / job.budget().threads() as u64 / 4;
-        Ok(share.clamp(REPLACED_BYTES_MIN, u32::MAX.into()) as usize)
+        Ok(share.min(u32::MAX.into()) as usize)
     }
 
     /// The engine sees bytes, of which nothing is known but how many they are.
@@ -311,63 +341,52 @@ impl Kernel for Search {
     }
 
     fn block(&self, room: &mut usize, block: &Block<'_>) -> Result<Found> {
-        let mut found = Found::default();
-        let mut text = block.bytes;
-        if self.told.detect_binary
-            && let Some(nul) = memchr(0, text)
-        {
-            found.nul = Some(block.offset + nul as u64);
-        }
-        if let (Some(nul), Wanted::Lines { .. }) = (found.nul, self.told.wanted) {
-            let nul = (nul - block.offset) as usize;
-            let is_early = block.is_first() && nul < EARLY_BYTES;
-            let line = memrchr(b'\n', &text[..nul]).filter(|_| !is_early).map_or(0, |end| end + 1);
-            let behind;
-            (text, behind) = text.split_at(line);
-            self.for_each_line(behind, |_| {
-                found.matches_behind_nul = true;
-                false
-            });
-        }
-        match self.told.wanted {
-            Wanted::Any => self.for_each_line(text, |_| {
-                found.line_count = 1;
-                false
-            }),
-            Wanted::LineCount => self.for_each_line(text, |_| {
-                found.line_count += 1;
-                true
-            }),
-            Wanted::MatchCount => self.for_each_line(text, |line| {
-                found.line_count += 1;
-                self.spans(&text[line], |_, _| found.match_count += 1);
-                true
-            }),
-            Wanted::Lines { numbered, spans, before, after } => {
-                let replacement = self.told.replacement.as_ref().filter(|_| !self.told.options.invert);
-                let replacer = replacement.map(|replacement| Replacer::new(&self.matcher, replacement));
-                let (counted, room) = ((0, 0), *room);
-                let mut lines = Lines {
-                    search: self,
-                    block,
-                    text,
-                    found: &mut found,
-                    numbered,
-                    spans,
-                    counted,
-                    replacer,
-                    room,
-                };
-                match before > 0 || after > 0 {
-                    false => self.for_each_line(text, |line| lines.add(line, true)),
-                    true => lines.add_with_context(before, after),
-                }
-                if lines.is_full() {
-                    return Err(Error::ReplacedTooLong { offset: block.offset, limit: room as u64 });
+        let Told { wanted, detect_binary, replacement, .. } = &self.told;
+        let (numbered, spans, before, after) = match *wanted {
+            Wanted::Lines { numbered, spans, before, after } => (numbered, spans, before, after),
+            _ => (false, false, 0, 0),
+        };
+        let mut lines = Lines {
+            search: self,
+            block,
+            text: block.bytes,
+            found: Found::default(),
+            numbered,
+            spans,
+            counted: (0, 0),
+            replacer: replacement.as_ref().map(|replacement| Replacer::new(&self.matcher, replacement)),
+            room: *room,
+            copy: Vec::new(),
+        };
+        let (text, mut start) = (block.bytes, 0);
+        while start < text.len() {
+            // A piece is looked at twice, and is in the core's nearest cache the second time.
+            let is_one = before > 0 || after > 0 || text.len() - start <= PIECE_BYTES;
+            let line_end =
+                |from: usize| memchr(b'\n', &text[from..]).map_or(text.len(), |end| from + end + 1);
+            let mut end = if is_one { text.len() } else { line_end(start + PIECE_BYTES) };
+            let nul = detect_binary.then(|| memchr(0, &text[start..end])).flatten().map(|nul| start + nul);
+            let mut meant = end;
+            if let Some(nul) = nul {
+                lines.found.nul = Some(block.offset + nul as u64);
+                (end, meant) = (text.len(), text.len());
+                if let Wanted::Lines { .. } = wanted {
+                    let is_early = block.is_first() && nul < EARLY_BYTES;
+                    meant = memrchr(b'\n', &text[..nul]).filter(|_| !is_early).map_or(0, |end| end + 1);
+                    self.for_each_line(text, meant, |_| {
+                        lines.found.matches_behind_nul = true;
+                        false
+                    });
                 }
             }
+            lines.text = &text[..meant];
+            let goes_on = lines.add_from(start, *wanted);
+            if lines.is_full() {
+                return Err(Error::ReplacedTooLong { offset: block.offset, limit: *room as u64 });
+            }
+            start = if goes_on { end } else { text.len() };
         }
-        Ok(found)
+        Ok(lines.found)
     }
 
     fn part_bytes(&self, found: &Found) -> u64 {
@@ -396,10 +415,11 @@ impl Portable for Search {
             what: format!("a search that was not understood: {error}"),
         })?;
         let limit = Some(SENT_BYTES_MAX);
-        let mut search =
-            Search::limited(&told.patterns, &told.options, told.wanted, told.detect_binary, limit)?;
-        search.told.replacement = told.replacement;
-        Ok(search)
+        let search = Search::limited(&told.patterns, &told.options, told.wanted, told.detect_binary, limit)?;
+        match told.replacement {
+            Some(replacement) => search.replacing_within(replacement, SENT_BYTES_MAX),
+            None => Ok(search),
+        }
     }
 
     fn encode(found: &Found, out: &mut Vec<u8>) {
@@ -485,8 +505,10 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*first)
 }
 
-/// Lines with replaced matches may always have so many bytes.
-const REPLACED_BYTES_MIN: u64 = 16 << 20;
+/// What stands instead of a match has so many bytes at most.
+const REPLACEMENT_BYTES_MAX: usize = 64 << 10;
+/// Memory that finding groups may take, for each thread.
+const GROUPS_BYTES_MAX: usize = 64 << 20;
 
 /// Writes lines with something else instead of matches.
 struct Replacer<'a> {
@@ -505,20 +527,19 @@ impl<'a> Replacer<'a> {
         Replacer { replacement, groups, captures, is_full: false }
     }
 
-    /// Appends a line to `out`, which may have `room` bytes then, and the places of what matches are replaced by.
+    /// Appends a line to `out`, which may have `room` bytes then, and the places of what matches are replaced by to `spans`.
     fn append(
         &mut self,
-        matcher: &RegexMatcher,
+        search: &Search,
         line: &[u8],
         out: &mut Vec<u8>,
-        spans: &mut Vec<(u32, u32)>,
+        mut spans: Option<&mut Vec<(u32, u32)>>,
         room: usize,
     ) {
         let Replacer { replacement, groups, captures, is_full } = self;
         let (start, mut copied) = (out.len(), 0);
-        let text = line.strip_suffix(b"\n").unwrap_or(line);
-        let replaced = matcher.captures_iter(text, captures, |captures| {
-            let place = captures.get(0).expect("a match has a place");
+        let (text, matcher) = (search.without_end(line), &search.matcher);
+        let mut replace = |place: Match, captures: Option<&RegexCaptures>| {
             // Before it is made: a group may be named any number of times.
             let longest = replacement.len() + *groups * place.len() + (line.len() - copied);
             *is_full |= out.len() + longest > room;
@@ -527,11 +548,24 @@ impl<'a> Replacer<'a> {
             }
             out.extend_from_slice(&text[copied..place.start()]);
             let begun = out.len() - start;
-            captures.interpolate(|name| matcher.capture_index(name), text, replacement, out);
-            spans.push((begun as u32, (out.len() - start) as u32));
+            match captures {
+                Some(captures) => {
+                    captures.interpolate(|name| matcher.capture_index(name), text, replacement, out);
+                }
+                None => out.extend_from_slice(replacement),
+            }
+            if let Some(spans) = &mut spans {
+                spans.push((begun as u32, (out.len() - start) as u32));
+            }
             copied = place.end();
             true
-        });
+        };
+        let replaced = match *groups {
+            0 => matcher.find_iter(text, |place| replace(place, None)),
+            _ => matcher.captures_iter(text, captures, |captures| {
+                replace(captures.get(0).expect("a match has a place"), Some(captures))
+            }),
+        };
         replaced.expect("this matcher never fails");
         out.extend_from_slice(&line[copied..]);
     }
@@ -542,7 +576,7 @@ struct Lines<'a> {
     search: &'a Search,
     block: &'a Block<'a>,
     text: &'a [u8],
-    found: &'a mut Found,
+    found: Found,
     numbered: bool,
     spans: bool,
     /// Bytes whose line ends are counted, and how many there are.
@@ -550,12 +584,45 @@ struct Lines<'a> {
     replacer: Option<Replacer<'a>>,
     /// Bytes that they may have with matches replaced.
     room: usize,
+    /// A line in memory that nobody else writes to.
+    copy: Vec<u8>,
 }
 
 impl Lines<'_> {
     /// Whether replacements made the lines longer than they may become.
     fn is_full(&self) -> bool {
         self.replacer.as_ref().is_some_and(|replacer| replacer.is_full)
+    }
+
+    /// Adds what is wanted of the lines that are meant, from one that begins at `start` on, and says whether there may be more.
+    fn add_from(&mut self, start: usize, wanted: Wanted) -> bool {
+        let (search, text) = (self.search, self.text);
+        let mut goes_on = true;
+        match wanted {
+            Wanted::Any => search.for_each_line(text, start, |_| {
+                self.found.line_count = 1;
+                goes_on = false;
+                false
+            }),
+            Wanted::LineCount => search.for_each_line(text, start, |_| {
+                self.found.line_count += 1;
+                true
+            }),
+            Wanted::MatchCount => search.for_each_line(text, start, |line| {
+                self.found.line_count += 1;
+                self.copy.clear();
+                // What looks twice for a match sees the same bytes both times.
+                self.copy.extend_from_slice(&text[line]);
+                search.spans(&self.copy, |_, _| self.found.match_count += 1);
+                true
+            }),
+            Wanted::Lines { before: 0, after: 0, .. } => {
+                search.for_each_line(text, start, |line| self.add(line, true));
+            }
+            // All at once, from the beginning.
+            Wanted::Lines { before, after, .. } => self.add_with_context(before, after),
+        }
+        goes_on
     }
 
     /// Adds a line, and says whether there is room for more.
@@ -570,15 +637,22 @@ impl Lines<'_> {
             0
         };
         let (before, begun) = (self.found.spans.len(), self.found.text.len());
-        let Found { text: out, spans, .. } = &mut *self.found;
+        let Found { text: out, spans, .. } = &mut self.found;
+        // Of an inverted search the lines around those that are meant may match.
+        let inverts = self.search.told.options.invert;
+        let wants_spans = self.spans && is_match && !inverts;
         match &mut self.replacer {
-            Some(replacer) if is_match => {
-                replacer.append(&self.search.matcher, text, out, spans, self.room);
+            Some(replacer) if is_match != inverts => {
+                self.copy.clear();
+                self.copy.extend_from_slice(text);
+                replacer.append(self.search, &self.copy, out, wants_spans.then_some(spans), self.room);
             }
-            _ => out.extend_from_slice(text),
-        }
-        if self.spans && is_match && self.replacer.is_none() && !self.search.told.options.invert {
-            self.search.spans(text, |start, end| spans.push((start as u32, end as u32)));
+            _ => {
+                out.extend_from_slice(text);
+                if wants_spans {
+                    self.search.spans(&out[begun..], |start, end| spans.push((start as u32, end as u32)));
+                }
+            }
         }
         let spans = self.found.spans.len() - before;
         self.found.line_count += u64::from(is_match);
@@ -601,7 +675,7 @@ impl Lines<'_> {
         let mut done = 0;
         let mut wanted_after = after;
         let search = self.search;
-        search.for_each_line(text, |line| {
+        search.for_each_line(text, 0, |line| {
             done = self.add_lines_after(done, line.start(), wanted_after);
             let first = back(text, done, line.start(), before);
             self.add_lines_after(first, line.start(), usize::MAX);
@@ -643,6 +717,23 @@ fn back(text: &[u8], start: usize, end: usize, lines: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// To find groups takes memory for all of them: a search that was sent may not take all that there is.
+    #[test]
+    fn searches_that_were_sent_are_refused_where_their_groups_take_too_much_memory() {
+        let sent = |pattern: String, replacement: String| {
+            let wanted = Wanted::Lines { numbered: false, spans: false, before: 0, after: 0 };
+            let mut search = Search::new(&[pattern], &PatternOptions::default(), wanted, true).unwrap();
+            search.told.replacement = Some(replacement);
+            Search::of_arguments(&search.arguments())
+        };
+        assert!(sent("(a)(b)".to_string(), "$1$2".to_string()).is_ok());
+        let refused = sent("(a)".repeat(10_000), "$1".to_string()).unwrap_err().to_string();
+        assert!(refused.contains("size limit"), "{refused}");
+        assert!(sent("(a)".repeat(10_000), "no groups".to_string()).is_ok());
+        let refused = sent("a".to_string(), "$a".repeat(100_000)).unwrap_err().to_string();
+        assert!(refused.contains("a replacement of 200000 bytes"), "{refused}");
+    }
 
     /// From another machine anything may come.
     #[test]

@@ -10,9 +10,10 @@ use std::{
 use bzip2::read::MultiBzDecoder;
 use encoding_rs_io::DecodeReaderBytesBuilder;
 use inshore_neardata::{Opened, Source};
-use inshore_store::{Job, NamedFile, PlainFile};
+use inshore_store::{Job, NamedFile, PlainFile, Reservation};
 use inshore_tables::Input;
-use lz4_flex::frame::FrameDecoder;
+
+use crate::{Error, lz4_frames::Lz4Frames};
 
 /// How a file becomes text.
 #[derive(Clone, Copy, Debug, Default)]
@@ -150,18 +151,16 @@ pub fn text_reader(
         error => inshore_neardata::Error::Stream(Box::new(error)),
     };
     let failed = |error| inshore_neardata::Error::from_read(input.name(), error);
-    let mut bytes: Box<dyn Read + Send> = match options.unpack {
-        true => Box::new(input.open(job.budget()).map_err(opened)?),
+    let bytes: Box<dyn Read + Send> = match options.unpack {
         false => Box::new(input.open_as_is().map_err(opened)?),
+        true => {
+            let bytes = input.open(job.budget()).map_err(opened)?;
+            match bytes.is_unpacked() {
+                true => Box::new(bytes),
+                false => unpacked(input.name(), bytes, job)?,
+            }
+        }
     };
-    if options.unpack {
-        let (head, whole) = peeked(bytes, HEAD_BYTES).map_err(failed)?;
-        bytes = match () {
-            () if is_bzip2(&head) => Box::new(MultiBzDecoder::new(BufReader::new(whole))),
-            () if is_lz4(&head) => Box::new(FrameDecoder::new(whole)),
-            () => Box::new(whole),
-        };
-    }
     if options.keep_encoding {
         return Ok(bytes);
     }
@@ -173,6 +172,63 @@ pub fn text_reader(
         true => Box::new(DecodeReaderBytesBuilder::new().build(whole)),
         false => Box::new(whole),
     })
+}
+
+/// What is packed as bzip2 or lz4, unpacked; anything else as it is.
+fn unpacked(
+    name: &str,
+    bytes: impl Read + Send + 'static,
+    job: &Job,
+) -> inshore_neardata::Result<Box<dyn Read + Send>> {
+    let failed = |error| inshore_neardata::Error::from_read(name, error);
+    let (head, whole) = peeked(bytes, HEAD_BYTES).map_err(failed)?;
+    let memory = |bytes| job.budget().reserve(bytes, "what a file is unpacked with");
+    let name = name.to_string();
+    Ok(match () {
+        () if is_bzip2(&head) => {
+            let (memory, reader) = (memory(BZIP2_BYTES)?, MultiBzDecoder::new(BufReader::new(whole)));
+            Box::new(Unpacked { reader, name, format: "bzip2", _memory: memory })
+        }
+        () if is_lz4(&head) => {
+            let (memory, reader) = (memory(lz4_bytes(&head))?, Lz4Frames::new(BufReader::new(whole)));
+            Box::new(Unpacked { reader, name, format: "lz4", _memory: memory })
+        }
+        () => Box::new(whole),
+    })
+}
+
+/// A block of 900 KB as numbers of 32 bits, and tables.
+const BZIP2_BYTES: u64 = 4 << 20;
+
+/// A block packed, and two of them unpacked where one looks back at the other; blocks are as large as the head says.
+fn lz4_bytes(head: &[u8]) -> u64 {
+    let size = head.get(5).map_or(7, |descriptor| descriptor >> 4 & 7);
+    let block: u64 = 1 << (8 + 2 * u64::from(size.clamp(4, 7)));
+    3 * block + (128 << 10)
+}
+
+/// Bytes that are unpacked as they are read, whose errors name the file.
+struct Unpacked<R> {
+    reader: R,
+    name: String,
+    format: &'static str,
+    _memory: Reservation,
+}
+
+impl<R: Read> Read for Unpacked<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(out).map_err(|error| {
+            let Unpacked { name, format, .. } = self;
+            let is_named = error.get_ref().is_some_and(|inner| inner.is::<inshore_tables::Error>());
+            let what = match error.kind() {
+                _ if is_named || error.raw_os_error().is_some() => return error,
+                io::ErrorKind::Interrupted => return error,
+                io::ErrorKind::UnexpectedEof => format!("truncated: the {format} data ends in the middle"),
+                _ => format!("damaged {format} data: {error}"),
+            };
+            io::Error::other(Error::Damaged { name: name.clone(), what })
+        })
+    }
 }
 
 type Whole<R> = io::Chain<Cursor<Vec<u8>>, R>;

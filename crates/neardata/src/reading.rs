@@ -439,22 +439,25 @@ impl Reading {
         stream: &mut dyn Read,
         mut work: impl FnMut(u64, &[u8]) -> bool,
     ) -> Result<()> {
-        let mut bytes = self.take_near()?;
-        let result = self.stream_through(&mut bytes, name, stream, &mut work);
-        self.near = Some(bytes).filter(|bytes| bytes.len() == self.plan.near_bytes());
+        let mut near = self.take_near()?;
+        let result = self.stream_through(&mut near, name, stream, &mut work);
+        self.near = Some(near);
         result
     }
 
     fn stream_through(
         &mut self,
-        bytes: &mut Buffer,
+        near: &mut Buffer,
         name: &str,
         stream: &mut dyn Read,
         work: &mut impl FnMut(u64, &[u8]) -> bool,
     ) -> Result<()> {
         let (mut filled, mut searched, mut offset, mut ended) = (0, 0, 0, false);
+        // For a line that is longer, as long as the stream lasts.
+        let mut grown: Option<Buffer> = None;
         while !ended {
             self.job.check_cancelled()?;
+            let mut bytes = grown.as_mut().unwrap_or(&mut *near);
             if filled == bytes.len() {
                 let limit = self.plan.line_bytes_max;
                 if filled as u64 >= limit {
@@ -463,7 +466,7 @@ impl Reading {
                 let more = (2 * filled).min(limit as usize);
                 let mut larger = Buffer::zeroed(self.job.budget(), more, "a long line")?;
                 larger[..filled].copy_from_slice(&bytes[..filled]);
-                *bytes = larger;
+                bytes = grown.insert(larger);
             }
             while filled < bytes.len() && !ended {
                 let read =

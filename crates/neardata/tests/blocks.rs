@@ -11,6 +11,9 @@ use proptest::prelude::*;
 /// Gives back what it gets, with where and which line it is.
 struct Echo {
     border: Border,
+    takes_windows: bool,
+    /// Done before the second block.
+    meanwhile: Option<Box<dyn Fn() + Sync>>,
 }
 
 #[derive(Debug)]
@@ -33,7 +36,14 @@ impl Kernel for Echo {
         Ok(0)
     }
 
+    fn takes_windows(&self) -> bool {
+        self.takes_windows
+    }
+
     fn block(&self, worker: &mut u64, block: &Block<'_>) -> Result<Part, Error> {
+        if let Some(meanwhile) = self.meanwhile.as_ref().filter(|_| block.offset > 0) {
+            meanwhile();
+        }
         *worker += block.bytes.len() as u64;
         let line = if self.border == (Border::Line { numbered: true }) { block.first_line() } else { 0 };
         Ok(Part { offset: block.offset, line, bytes: block.bytes.to_vec() })
@@ -42,9 +52,13 @@ impl Kernel for Echo {
 
 /// What came of each source: its bytes, put together again, and the error that it ended with.
 fn echo(job: &Job, border: Border, sources: Vec<Source>) -> Vec<(Vec<u8>, Option<String>)> {
+    echo_by(job, Echo { border, takes_windows: false, meanwhile: None }, sources)
+}
+
+fn echo_by(job: &Job, kernel: Echo, sources: Vec<Source>) -> Vec<(Vec<u8>, Option<String>)> {
+    let border = kernel.border;
     let mut all: Vec<(Vec<u8>, Option<String>)> = Vec::new();
     let mut open = false;
-    let kernel = Echo { border };
     let workers = run(job, &kernel, sources.into_iter(), |event: Event<'_, Echo>| {
         if !open {
             assert_eq!(event.source, all.len(), "sources come in order");
@@ -115,6 +129,41 @@ fn write_cold(path: &Path, bytes: &[u8]) {
     let file = fs::File::open(path).unwrap();
     file.sync_all().unwrap();
     rustix::fs::fadvise(file.as_fd(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+#[test]
+fn files_in_the_page_cache_may_be_looked_at_where_they_lie() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("warm");
+    for (len, longest) in [(8 << 20, 40), (13_000_000, 200), ((12 << 20) + 1, 9_000), (21_000_000, 900_000)] {
+        let bytes = text(len, longest, len as u64);
+        fs::write(&path, &bytes).unwrap();
+        for (threads, numbered) in [(1, true), (2, false), (3, true)] {
+            let border = Border::Line { numbered };
+            let kernel = Echo { border, takes_windows: true, meanwhile: None };
+            let found = echo_by(&job(64 << 20, threads), kernel, vec![Source::file(&path)]);
+            assert!(found == [(bytes.clone(), None)], "{len} bytes, {threads} threads");
+        }
+    }
+    // It becomes shorter while it is read: what was lost is an error, and neither zeros nor the end of the process.
+    let bytes = text(16 << 20, 100, 5);
+    for left in [0, 5 << 20, (9 << 20) + 77] {
+        fs::write(&path, &bytes).unwrap();
+        let short = path.clone();
+        let cut = move || fs::File::options().write(true).open(&short).unwrap().set_len(left).unwrap();
+        let border = Border::Line { numbered: false };
+        let kernel = Echo { border, takes_windows: true, meanwhile: Some(Box::new(cut)) };
+        let sources = vec![Source::file(&path), stream(b"next\n".to_vec())];
+        let found = echo_by(&job(64 << 20, 2), kernel, sources);
+        let (there, told) = &found[0];
+        assert!(told.as_ref().is_some_and(|told| told.contains("became shorter")), "{left}: {told:?}");
+        assert!(
+            bytes.starts_with(there) && there.len() as u64 <= left.max(1 << 20),
+            "{left}: {}",
+            there.len()
+        );
+        assert_eq!(found[1], (b"next\n".to_vec(), None));
+    }
 }
 
 #[test]
@@ -227,7 +276,7 @@ fn a_consumer_may_leave_a_source_or_all() {
     fs::write(&path, text(9 << 20, 60, 1)).unwrap();
     for threads in [1, 3] {
         let job = job(64 << 20, threads);
-        let kernel = Echo { border: Border::Line { numbered: true } };
+        let kernel = Echo { border: Border::Line { numbered: true }, takes_windows: false, meanwhile: None };
         let log = Mutex::new(Vec::new());
         let sources =
             (0..5).map(|number| if number == 2 { stream(text(9 << 20, 9, 2)) } else { Source::file(&path) });
@@ -249,7 +298,7 @@ fn an_error_of_the_consumer_and_a_stop_end_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     fs::write(&path, text(9 << 20, 60, 1)).unwrap();
-    let kernel = Echo { border: Border::Byte };
+    let kernel = Echo { border: Border::Byte, takes_windows: false, meanwhile: None };
     let job = job(64 << 20, 2);
     let broken = || Error::Stream("no more room".into());
     let ended = run(&job, &kernel, [Source::file(&path)].into_iter(), |_| Err(broken()));
@@ -274,7 +323,7 @@ fn the_smallest_budget_works_and_a_smaller_one_is_refused() {
     let found =
         echo(&job(least, 2), Border::Line { numbered: true }, vec![Source::file(&path), Source::file(&path)]);
     assert!(found.iter().all(|(found, failed)| *found == bytes && failed.is_none()));
-    let kernel = Echo { border: Border::Byte };
+    let kernel = Echo { border: Border::Byte, takes_windows: false, meanwhile: None };
     let refused = run(&job(100_000, 2), &kernel, [Source::file(&path)].into_iter(), |_| Ok(Next::Go));
     assert!(matches!(refused, Err(Error::Store(inshore_store::Error::OverBudget { .. }))));
 }

@@ -332,6 +332,11 @@ impl Bytes {
         &self.name
     }
 
+    /// Whether they are unpacked, and not as they lie.
+    pub fn is_unpacked(&self) -> bool {
+        !matches!(self.source, Source::Plain(_))
+    }
+
     /// Fills `out` as far as there are bytes; fewer than its length, 0 too, mean the end.
     ///
     /// # Errors

@@ -1,21 +1,28 @@
 //! `inshore search --multiline`: matches that go across the ends of lines, found and shown by ripgrep's own libraries.
 //!
-//! A match may be as long as a file, so that each is read into memory, one after the other, and one thread looks at it.
+//! A match may be as long as a file, so that each is read into memory, one after the other, and one thread looks at it. A third
+//! of the budget is for the file, one for places of matches and what they are replaced by, and one for lines with that.
 
 use std::{
+    cell::Cell,
+    fmt,
     io::{self, Read, Write},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use anyhow::{Result, anyhow};
+use grep_matcher::{ByteSet, Captures, LineMatchKind, LineTerminator, Match, Matcher};
 use grep_printer::{
     ColorSpecs, JSON, JSONBuilder, Standard, StandardBuilder, Stats, Summary, SummaryBuilder, SummaryKind,
 };
-use grep_regex::RegexMatcher;
-use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder};
+use grep_regex::{RegexCaptures, RegexMatcher};
+use grep_searcher::{
+    BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkFinish, SinkMatch,
+};
 use inshore::{
     kernels::{Candidate, TextOptions, text_reader},
+    neardata,
     store::{Job, format_bytes},
     tables::Input,
 };
@@ -33,17 +40,20 @@ pub struct Text {
     input: Input,
     title: PathBuf,
     is_named: bool,
+    how: TextOptions,
 }
 
 impl Text {
-    pub fn of_file(candidate: Candidate) -> Text {
+    pub fn of_file(candidate: Candidate, how: TextOptions) -> Text {
         let Candidate { path, is_named } = candidate;
         let title = if path == Path::new("-") { PathBuf::from("<stdin>") } else { path.clone() };
-        Text { input: Input::new(path), title, is_named }
+        Text { input: Input::new(path), title, is_named, how }
     }
 
+    /// A dataset, which is searched as it is.
     pub fn of_dataset(input: Input) -> Text {
-        Text { title: PathBuf::from(input.name()), input, is_named: true }
+        let how = TextOptions { unpack: false, keep_encoding: true };
+        Text { title: PathBuf::from(input.name()), input, is_named: true, how }
     }
 }
 
@@ -113,12 +123,18 @@ impl<'a> Shower<'a> {
         job: &Job,
         matcher: &RegexMatcher,
         texts: impl Iterator<Item = Text>,
-        how: TextOptions,
         failed: &AtomicBool,
     ) -> Result<bool> {
-        // The other half is for what texts are unpacked with, and for the pattern.
-        let room =
-            job.budget().reserve(job.budget().free_bytes() / 2, "a file that is searched across lines")?;
+        let third = job.budget().free_bytes() / 3;
+        let room = job.budget().reserve(third, "a file that is searched across lines")?;
+        let _places = job.budget().reserve(third, "matches across lines")?;
+        let Style { shown, colours, column, .. } = *self.style;
+        let keeps_places = match shown {
+            Shown::Lines => colours || column || self.words.replace.is_some(),
+            shown => matches!(shown, Shown::Matches | Shown::Json),
+        };
+        let limit = if keeps_places { third as usize } else { usize::MAX };
+        let watchful = Watchful::new(matcher, job, limit, self.words.replace.as_deref());
         let mut searcher = self.searcher(room.bytes());
         let mut has_match = false;
         if self.style.max_count == 0 {
@@ -130,7 +146,7 @@ impl<'a> Shower<'a> {
                 failed.store(true, Ordering::Relaxed);
                 say(&format!("inshore: {what}"));
             };
-            let bytes = match text_reader(&text.input, how, job) {
+            let bytes = match text_reader(&text.input, text.how, job) {
                 Ok(bytes) => bytes,
                 Err(error) if error.is_cancelled() => return Err(error.into()),
                 Err(error) => {
@@ -138,9 +154,12 @@ impl<'a> Shower<'a> {
                     continue;
                 }
             };
-            let mut bytes = Watched { bytes, job, read: 0, failed: false };
-            searcher.set_binary_detection(self.binary_detection(text.is_named));
-            match self.printer.show(&mut searcher, matcher, &text.title, &mut bytes) {
+            let detection = self.binary_detection(text.is_named);
+            let ends_at_nul = detection.quit_byte().is_some();
+            let mut bytes = Watched { bytes, job, read: 0, failed: false, ends_at_nul, has_ended: false };
+            searcher.set_binary_detection(detection);
+            let limits = (self.style.max_count, self.style.after);
+            match self.printer.show(&mut searcher, &watchful, limits, &text.title, &mut bytes) {
                 Ok(seen) => {
                     has_match |= seen.has_match;
                     if let Some(stats) = seen.stats.filter(|_| seen.has_match) {
@@ -149,13 +168,18 @@ impl<'a> Shower<'a> {
                 }
                 Err(error) => {
                     job.check_cancelled()?;
-                    let title = text.title.display();
+                    let (title, room) = (text.title.display(), format_bytes(third));
                     match () {
-                        () if bytes.failed => refuse(format!("{title}: {error}")),
-                        () if bytes.read >= room.bytes() => refuse(format!(
+                        () if bytes.failed => {
+                            refuse(neardata::Error::from_read(&title.to_string(), error).to_string());
+                        }
+                        () if watchful.is_full.take() => refuse(format!(
+                            "{title}: matches next to each other, and what they are replaced by, take more than the {room} \
+                             that a third of the budget are; raise --memory"
+                        )),
+                        () if bytes.read >= third => refuse(format!(
                             "{title}: a search across lines (-U) reads all of a file into memory, and this one has more than \
-                             the {} that half of the budget are; raise --memory",
-                            format_bytes(room.bytes())
+                             the {room} that a third of the budget are; raise --memory"
                         )),
                         () => return Err(anyhow!(error)),
                     }
@@ -181,9 +205,8 @@ impl<'a> Shower<'a> {
         builder.invert_match(self.words.invert_match).bom_sniffing(false);
         builder.before_context(self.style.before).after_context(self.style.after);
         builder.heap_limit(Some(room as usize));
-        builder.max_matches(Some(self.style.max_count).filter(|&count| count < u64::MAX));
         if self.words.crlf {
-            builder.line_terminator(grep_matcher::LineTerminator::crlf());
+            builder.line_terminator(LineTerminator::crlf());
         }
         builder.build()
     }
@@ -201,25 +224,26 @@ impl<'a> Printer<'a> {
     fn show(
         &mut self,
         searcher: &mut Searcher,
-        matcher: &RegexMatcher,
+        matcher: &Watchful<'_>,
+        limits: (u64, usize),
         title: &Path,
         bytes: &mut impl Read,
     ) -> io::Result<Seen> {
         Ok(match self {
             Printer::Lines(lines) => {
-                let mut sink = lines.sink_with_path(matcher, title);
+                let mut sink = Limited::new(lines.sink_with_path(matcher, title), matcher, limits);
                 searcher.search_reader(matcher, bytes, &mut sink)?;
-                Seen { has_match: sink.has_match(), stats: None }
+                Seen { has_match: sink.sink.has_match(), stats: None }
             }
             Printer::Summary(summary) => {
-                let mut sink = summary.sink_with_path(matcher, title);
+                let mut sink = Limited::new(summary.sink_with_path(matcher, title), matcher, limits);
                 searcher.search_reader(matcher, bytes, &mut sink)?;
-                Seen { has_match: sink.has_match(), stats: None }
+                Seen { has_match: sink.sink.has_match(), stats: None }
             }
             Printer::Json(json) => {
-                let mut sink = json.sink_with_path(matcher, title);
+                let mut sink = Limited::new(json.sink_with_path(matcher, title), matcher, limits);
                 searcher.search_reader(matcher, bytes, &mut sink)?;
-                Seen { has_match: sink.has_match(), stats: Some(sink.stats().clone()) }
+                Seen { has_match: sink.sink.has_match(), stats: Some(sink.sink.stats().clone()) }
             }
         })
     }
@@ -239,18 +263,172 @@ struct Watched<'a> {
     job: &'a Job,
     read: u64,
     failed: bool,
+    /// A NUL byte at the beginning makes it binary, and nothing more of it is wanted.
+    ends_at_nul: bool,
+    has_ended: bool,
 }
+
+/// Where a NUL byte makes all of a file binary.
+const EARLY_BYTES: u64 = 64 << 10;
 
 impl Read for Watched<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.has_ended {
+            return Ok(0);
+        }
         let read = match self.job.check_cancelled() {
             Ok(()) => self.bytes.read(out),
             Err(error) => Err(io::Error::other(error)),
         };
         match &read {
-            Ok(read) => self.read += *read as u64,
+            Ok(read) => {
+                let early = EARLY_BYTES.saturating_sub(self.read).min(*read as u64) as usize;
+                self.has_ended = self.ends_at_nul && out[..early].contains(&0);
+                self.read += *read as u64;
+            }
             Err(error) => self.failed |= error.kind() != io::ErrorKind::Interrupted,
         }
         read
+    }
+}
+
+/// A matcher that heeds a stop, and that finds no more between two lines that are shown than there is memory for.
+struct Watchful<'a> {
+    matcher: &'a RegexMatcher,
+    job: &'a Job,
+    room: usize,
+    /// Bytes of what matches are replaced by, and groups that it names at most.
+    replacement: (usize, usize),
+    kept: Cell<usize>,
+    is_full: Cell<bool>,
+}
+
+/// Why nothing more is looked for.
+#[derive(Debug)]
+struct Stopped(String);
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'a> Watchful<'a> {
+    fn new(matcher: &'a RegexMatcher, job: &'a Job, room: usize, replacement: Option<&str>) -> Watchful<'a> {
+        let replacement = replacement.map_or((0, 0), |text| (text.len(), text.matches('$').count()));
+        Watchful { matcher, job, room, replacement, kept: Cell::new(0), is_full: Cell::new(false) }
+    }
+
+    /// Counts a match and what it is replaced by.
+    fn keep(&self, bytes: usize) -> Result<(), Stopped> {
+        self.job.check_cancelled().map_err(|error| Stopped(error.to_string()))?;
+        self.kept.set(self.kept.get().saturating_add(size_of::<Match>() + bytes));
+        if self.kept.get() > self.room {
+            self.is_full.set(true);
+            return Err(Stopped("matches take too much memory".to_string()));
+        }
+        Ok(())
+    }
+}
+
+impl Matcher for Watchful<'_> {
+    type Captures = RegexCaptures;
+    type Error = Stopped;
+
+    fn find_at(&self, text: &[u8], at: usize) -> Result<Option<Match>, Stopped> {
+        let found = self.matcher.find_at(text, at).expect("this matcher never fails");
+        found.map(|place| self.keep(0).map(|()| place)).transpose()
+    }
+
+    fn new_captures(&self) -> Result<RegexCaptures, Stopped> {
+        Ok(self.matcher.new_captures().expect("this matcher never fails"))
+    }
+
+    fn captures_at(&self, text: &[u8], at: usize, captures: &mut RegexCaptures) -> Result<bool, Stopped> {
+        let found = self.matcher.captures_at(text, at, captures).expect("this matcher never fails");
+        if let Some(place) = captures.get(0).filter(|_| found) {
+            let (bytes, groups) = self.replacement;
+            self.keep(bytes + groups * place.len())?;
+        }
+        Ok(found)
+    }
+
+    fn capture_count(&self) -> usize {
+        self.matcher.capture_count()
+    }
+
+    fn capture_index(&self, name: &str) -> Option<usize> {
+        self.matcher.capture_index(name)
+    }
+
+    fn non_matching_bytes(&self) -> Option<&ByteSet> {
+        self.matcher.non_matching_bytes()
+    }
+
+    fn line_terminator(&self) -> Option<LineTerminator> {
+        self.matcher.line_terminator()
+    }
+
+    fn shortest_match_at(&self, text: &[u8], at: usize) -> Result<Option<usize>, Stopped> {
+        Ok(self.matcher.shortest_match_at(text, at).expect("this matcher never fails"))
+    }
+
+    fn find_candidate_line(&self, text: &[u8]) -> Result<Option<LineMatchKind>, Stopped> {
+        Ok(self.matcher.find_candidate_line(text).expect("this matcher never fails"))
+    }
+}
+
+/// Shows so many matches, and the lines after the last one.
+struct Limited<'a, S> {
+    sink: S,
+    matcher: &'a Watchful<'a>,
+    left: u64,
+    after: usize,
+}
+
+impl<'a, S> Limited<'a, S> {
+    fn new(sink: S, matcher: &'a Watchful<'a>, (left, after): (u64, usize)) -> Limited<'a, S> {
+        Limited { sink, matcher, left, after }
+    }
+}
+
+impl<S: Sink> Sink for Limited<'_, S> {
+    type Error = S::Error;
+
+    fn matched(&mut self, searcher: &Searcher, found: &SinkMatch<'_>) -> Result<bool, S::Error> {
+        self.matcher.kept.set(0);
+        if self.left == 0 {
+            return Ok(false);
+        }
+        self.left -= 1;
+        Ok(self.sink.matched(searcher, found)? && (self.left > 0 || self.after > 0))
+    }
+
+    fn context(&mut self, searcher: &Searcher, context: &SinkContext<'_>) -> Result<bool, S::Error> {
+        self.matcher.kept.set(0);
+        if self.left > 0 {
+            return self.sink.context(searcher, context);
+        }
+        if *context.kind() != SinkContextKind::After || self.after == 0 {
+            return Ok(false);
+        }
+        self.after -= 1;
+        Ok(self.sink.context(searcher, context)? && self.after > 0)
+    }
+
+    fn context_break(&mut self, searcher: &Searcher) -> Result<bool, S::Error> {
+        if self.left > 0 { self.sink.context_break(searcher) } else { Ok(false) }
+    }
+
+    fn binary_data(&mut self, searcher: &Searcher, offset: u64) -> Result<bool, S::Error> {
+        self.sink.binary_data(searcher, offset)
+    }
+
+    fn begin(&mut self, searcher: &Searcher) -> Result<bool, S::Error> {
+        self.sink.begin(searcher)
+    }
+
+    fn finish(&mut self, searcher: &Searcher, end: &SinkFinish) -> Result<(), S::Error> {
+        self.sink.finish(searcher, end)
     }
 }

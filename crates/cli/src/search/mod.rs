@@ -84,13 +84,14 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
     }
     let style = style(&options, words, datasets.len(), &paths);
     let text = TextOptions { unpack: words.search_zip, keep_encoding: false };
-    if let Some(matcher) = matcher_across_lines(words, &patterns)? {
+    if let Some(matcher) = matcher_across_lines(words, &patterns, job.budget().memory_bytes())? {
         let stored = kernels::table_inputs(&job, &datasets)?;
-        let texts = candidates.map(Text::of_file).chain(stored.into_iter().map(Text::of_dataset));
+        let files = candidates.map(|file| Text::of_file(file, text));
+        let texts = files.chain(stored.into_iter().map(Text::of_dataset));
         let file = words.output.as_deref().map(NewFile::create).transpose()?;
         let has_match = {
             let mut shower = Shower::new(words, &style, writer(file.as_ref())?);
-            shower.show_all(&job, &matcher, texts, text, &failed)?
+            shower.show_all(&job, &matcher, texts, &failed)?
         };
         return end(&options, words, &job, (file, has_match, &failed));
     }
@@ -206,7 +207,8 @@ fn search_on_nodes(options: &Everywhere, words: &Search) -> Result<bool> {
         );
     }
     let (patterns, paths) = patterns(words)?;
-    if matcher_across_lines(words, &patterns)?.is_some() {
+    let job = plain_job(options)?;
+    if matcher_across_lines(words, &patterns, job.budget().memory_bytes())?.is_some() {
         bail!("a match across lines (-U) is not looked for on nodes, which have pieces of files");
     }
     if words.max_count == Some(0) {
@@ -218,7 +220,6 @@ fn search_on_nodes(options: &Everywhere, words: &Search) -> Result<bool> {
     }
     let nodes = nodes::connect(options)?;
     let wholes = nodes::wholes(&nodes, &paths)?;
-    let job = plain_job(options)?;
     let failed = AtomicBool::new(false);
     let several = paths
         .len()
@@ -408,10 +409,11 @@ fn pattern_options(words: &Search) -> PatternOptions {
 }
 
 /// What is looked for across lines: where -U is given, and a match could have the end of a line in it.
-fn matcher_across_lines(words: &Search, patterns: &[String]) -> Result<Option<RegexMatcher>> {
+fn matcher_across_lines(words: &Search, patterns: &[String], memory: u64) -> Result<Option<RegexMatcher>> {
     let (options, dot_is_all) = (pattern_options(words), words.multiline_dotall);
+    let memory = (memory / 8) as usize;
     Ok(match words.multiline {
-        true => kernels::matcher_across_lines(patterns, &options, dot_is_all, !words.text)?,
+        true => kernels::matcher_across_lines(patterns, &options, dot_is_all, !words.text, memory)?,
         false => None,
     })
 }
@@ -439,7 +441,9 @@ fn kernel(words: &Search, patterns: &[String], style: &Style) -> Result<Kernel> 
     let kernel = Kernel::new(patterns, &options, wanted, !words.text)?;
     Ok(match &words.replace {
         // As ripgrep 13 has it, JSON tells what was found and not what it is replaced by.
-        Some(replacement) if style.shown != Shown::Json => kernel.replacing(replacement),
+        Some(replacement) if matches!(style.shown, Shown::Lines | Shown::Matches) => {
+            kernel.replacing(replacement)?
+        }
         _ => kernel,
     })
 }

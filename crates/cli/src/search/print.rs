@@ -252,7 +252,10 @@ impl<'a> Printer<'a> {
                 let bytes = &text[start as usize..end as usize];
                 self.prefix(whose, line, Some(start as usize), line.offset + u64::from(start))?;
                 self.paint(MATCH, bytes)?;
-                self.out.write_all(b"\n")?;
+                // What it was replaced by may end with one.
+                if !bytes.ends_with(b"\n") {
+                    self.out.write_all(b"\n")?;
+                }
             }
             return Ok(());
         }

@@ -24,7 +24,7 @@ use super::{
         lz4_descriptor_check,
     },
 };
-use crate::{Error, Result};
+use crate::{Error, Result, lz4_frames::Lz4Frames};
 
 /// Bytes that are read at once.
 pub(super) const READ_BYTES: usize = 256 << 10;
@@ -387,9 +387,7 @@ impl<R: Read> Units<R> {
                 decoder.window_log_max(window).map_err(Error::Write)?;
                 (Box::new(decoder), Some(memory))
             }
-            Format::Lz4 => {
-                (Box::new(Lz4Frames { decoder: Some(lz4_flex::frame::FrameDecoder::new(all)) }), None)
-            }
+            Format::Lz4 => (Box::new(Lz4Frames::new(all)), None),
         };
         Ok(Some(Rest { decoder, _memory: memory }))
     }
@@ -400,27 +398,6 @@ fn zstd_window(budget: &Budget) -> Result<(u32, Reservation)> {
     let free = budget.free_bytes() / 2;
     let log = free.max(1 << 10).ilog2().clamp(10, 31);
     Ok((log, budget.reserve((1u64 << log).min(free), "the window of zstd")?))
-}
-
-/// Frames of lz4 one after the other: the library stops behind the first.
-struct Lz4Frames<R: Read> {
-    decoder: Option<lz4_flex::frame::FrameDecoder<R>>,
-}
-
-impl<R: io::BufRead> Read for Lz4Frames<R> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        while let Some(decoder) = &mut self.decoder {
-            let read = decoder.read(out)?;
-            if read > 0 || out.is_empty() {
-                return Ok(read);
-            }
-            let mut inner = self.decoder.take().expect("looked at above").into_inner();
-            if !inner.fill_buf()?.is_empty() {
-                self.decoder = Some(lz4_flex::frame::FrameDecoder::new(inner));
-            }
-        }
-        Ok(0)
-    }
 }
 
 struct Counted<'a, R> {

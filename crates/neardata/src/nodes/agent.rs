@@ -10,6 +10,7 @@
 //! Memory: what running tasks were promised, and for each the messages on their way (at most two batches and what the
 //! connection buffers, about 1 MiB).
 
+mod latest;
 mod visits;
 
 use std::{
@@ -31,7 +32,7 @@ use arrow_flight::{
     flight_service_server::{FlightService, FlightServiceServer},
 };
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
-use inshore_store::{Budget, Cancel, Job, Store, format_bytes};
+use inshore_store::{Budget, Cancel, DeviceUsage, Job, Store, format_bytes};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tonic::{
@@ -41,7 +42,10 @@ use tonic::{
 };
 use tracing::{info, warn};
 
-use self::visits::{Traversals, Visits};
+use self::{
+    latest::Latest,
+    visits::{Traversals, Visits},
+};
 use super::{
     Error, NodeCredentials, Result, Right,
     alive::Alive,
@@ -124,7 +128,12 @@ struct Inner {
     counts: Counts,
     traversals: Traversals,
     door: Arc<Door>,
+    /// What is on the drives, which may hang.
+    drives: Latest<Vec<DeviceUsage>>,
 }
+
+/// Drives that take longer to tell what is on them are shown as they were before.
+const DRIVE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What happened since the agent began.
 #[derive(Debug, Default)]
@@ -175,6 +184,7 @@ impl Agent {
         Agent(Arc::new(Inner {
             queue,
             door,
+            drives: Latest::default(),
             store,
             works,
             config,
@@ -296,7 +306,8 @@ impl Agent {
         let bytes_read =
             count(&inner.counts.bytes_read) + running.iter().map(|task| task.bytes_read).sum::<u64>();
         drop(tasks);
-        let devices = inner.store.usage().unwrap_or_default();
+        let store = inner.store.clone();
+        let devices = inner.drives.get(DRIVE_PATIENCE, move || store.usage().ok());
         let drives = devices.iter().map(|device| Drive {
             number: device.number.into(),
             path: device.path.display().to_string(),

@@ -522,7 +522,7 @@ impl Gather {
             kind,
             arguments,
             options: options.clone(),
-            until: options.deadline.map(|deadline| began + deadline),
+            until: options.deadline.and_then(|deadline| began.checked_add(deadline)),
             began,
             pieces: pieces.collect(),
             attempts: Vec::new(),
@@ -733,7 +733,7 @@ impl Gather {
     /// Asks others for all that an attempt has not done and they have. What they don't have it goes on with.
     fn leave(&mut self, attempt: usize) -> Result<()> {
         let node = self.attempts[attempt].node;
-        let seconds = self.options.stall.as_secs();
+        let seconds = self.options.stall.as_secs_f64();
         let why = format!("{}: it got on no further for {seconds} s", self.nodes.0.nodes[node].address);
         let undone =
             |&piece: &usize| !self.pieces[piece].is_done && self.pieces[piece].attempt == Some(attempt);

@@ -256,7 +256,7 @@ impl<'a> Traversal<'a> {
             ends,
             chains: starts.iter().map(chain).collect(),
             over: vec![options.steps == 0; starts.len()],
-            until: options.deadline.map(|deadline| began + deadline),
+            until: options.deadline.and_then(|deadline| began.checked_add(deadline)),
             began,
             given_up: BTreeMap::new(),
             unreadable: BTreeMap::new(),
