@@ -30,9 +30,9 @@ use crate::{Error, Result};
 /// A NUL byte among the first bytes makes all of a source binary; one behind them only what follows. As ripgrep has it.
 const EARLY_BYTES: usize = 64 << 10;
 
-/// Bytes that are looked at for a NUL byte before they are searched: they lie in the core's nearest caches then. Not less than
-/// [`EARLY_BYTES`], so that the first piece of a source tells whether all of it is binary.
-const PIECE_BYTES: usize = EARLY_BYTES;
+/// Bytes that are looked at for a NUL byte before they are searched: they lie in the core's nearest cache then. The first ones of a
+/// source are [`EARLY_BYTES`], which tell whether all of it is binary.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// How patterns are read.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -361,10 +361,11 @@ impl Kernel for Search {
         let (text, mut start) = (block.bytes, 0);
         while start < text.len() {
             // A piece is looked at twice, and is in the core's nearest cache the second time.
-            let is_one = before > 0 || after > 0 || text.len() - start <= PIECE_BYTES;
+            let bytes = if block.is_first() && start == 0 { EARLY_BYTES } else { PIECE_BYTES };
+            let is_one = before > 0 || after > 0 || text.len() - start <= bytes;
             let line_end =
                 |from: usize| memchr(b'\n', &text[from..]).map_or(text.len(), |end| from + end + 1);
-            let mut end = if is_one { text.len() } else { line_end(start + PIECE_BYTES) };
+            let mut end = if is_one { text.len() } else { line_end(start + bytes) };
             let nul = detect_binary.then(|| memchr(0, &text[start..end])).flatten().map(|nul| start + nul);
             let mut meant = end;
             if let Some(nul) = nul {

@@ -30,9 +30,11 @@ const PAGE_BYTES: u64 = 4096;
 
 /// A part of a file in the page cache that is mapped at a time. From 2 MiB on, one entry of a page table maps a large folio; of
 /// smaller ones so many are mapped at once that it counts little.
-const WINDOW_BYTES: u64 = 4 << 20;
+const WINDOW_BYTES: u64 = 16 << 20;
+/// A block of a file that is looked at through windows: the first bytes of each come as slowly as memory is, so there are few.
+const WINDOW_BLOCK_BYTES: u64 = 1 << 20;
 /// Windows of a file that are kept open.
-const WINDOWS_KEPT: usize = 3;
+const WINDOWS_KEPT: usize = 2;
 
 /// The windows of a file that are open, with their numbers.
 #[derive(Debug, Default)]
@@ -146,7 +148,8 @@ impl Divided {
     /// Bytes from one block to the next, so that a block with its margin fits a buffer.
     pub fn stride(&self, plan: &Plan) -> u64 {
         let bytes = match self {
-            Divided::Cached(..) => plan.cached_bytes,
+            Divided::Cached(_, Some(_)) => WINDOW_BLOCK_BYTES as usize,
+            Divided::Cached(_, None) => plan.cached_bytes,
             Divided::Direct(_) => plan.direct_bytes - MARGIN_BYTES,
             Divided::Dataset(file, range) => {
                 plan.direct_bytes - touched_beside(file, range) * file.block_bytes().max(MARGIN_BYTES)
@@ -318,6 +321,12 @@ impl Reading {
                 let result = self.give(file, start, &window[place], cut, work);
                 window.check(plain.path())?;
                 return result;
+            }
+            if windows.is_some() {
+                // The system has no window to give.
+                let bytes = WINDOW_BLOCK_BYTES as usize + MARGIN_BYTES;
+                let mut buffer = Buffer::zeroed(self.job.budget(), bytes, "a block of a file")?;
+                return self.near_block(file, plain, start..end, &mut buffer, work);
             }
             let mut near = self.take_near()?;
             let result = self.near_block(file, plain, start..end, &mut near, work);

@@ -85,7 +85,9 @@ fn echo_by(job: &Job, kernel: Echo, sources: Vec<Source>) -> Vec<(Vec<u8>, Optio
         Ok(Next::Go)
     });
     let seen: u64 = workers.unwrap().into_iter().sum();
-    assert_eq!(seen, all.iter().map(|(bytes, _)| bytes.len() as u64).sum::<u64>());
+    if all.iter().all(|(_, failed)| failed.is_none()) {
+        assert_eq!(seen, all.iter().map(|(bytes, _)| bytes.len() as u64).sum::<u64>());
+    }
     all
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The version of the messages. A node refuses another one by name.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 1;
 
 /// The kind of a dataset whose files are pieces of files that are spread over nodes.
 pub const SPREAD: &str = "spread";
