@@ -30,8 +30,9 @@ use crate::{Error, Result};
 /// A NUL byte among the first bytes makes all of a source binary; one behind them only what follows. As ripgrep has it.
 const EARLY_BYTES: usize = 64 << 10;
 
-/// Bytes that are looked at for a NUL byte before they are searched: they lie in the core's nearest cache then. The first ones of a
-/// source are [`EARLY_BYTES`], which tell whether all of it is binary.
+/// Bytes that are searched, and then looked at for a NUL byte, when they lie in the core's cache. The other way round, memory
+/// would be waited for by what has nothing else to do. The first ones of a source are [`EARLY_BYTES`], which tell whether all of
+/// it is binary.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// How patterns are read.
@@ -360,32 +361,39 @@ impl Kernel for Search {
         };
         let (text, mut start) = (block.bytes, 0);
         while start < text.len() {
-            // A piece is looked at twice, and is in the core's nearest cache the second time.
+            // A piece is searched, and lies in the core's cache when it is looked at for a NUL byte.
             let bytes = if block.is_first() && start == 0 { EARLY_BYTES } else { PIECE_BYTES };
             let is_one = before > 0 || after > 0 || text.len() - start <= bytes;
             let line_end =
                 |from: usize| memchr(b'\n', &text[from..]).map_or(text.len(), |end| from + end + 1);
             let mut end = if is_one { text.len() } else { line_end(start + bytes) };
+            let mark = lines.mark();
+            lines.text = &text[..end];
+            if !lines.add_from(start, *wanted) {
+                // One match is enough, unless what it is in is binary.
+                end = text.len();
+            }
             let nul = detect_binary.then(|| memchr(0, &text[start..end])).flatten().map(|nul| start + nul);
-            let mut meant = end;
             if let Some(nul) = nul {
-                lines.found.nul = Some(block.offset + nul as u64);
-                (end, meant) = (text.len(), text.len());
+                lines.found.nul.get_or_insert(block.offset + nul as u64);
                 if let Wanted::Lines { .. } = wanted {
                     let is_early = block.is_first() && nul < EARLY_BYTES;
-                    meant = memrchr(b'\n', &text[..nul]).filter(|_| !is_early).map_or(0, |end| end + 1);
-                    self.for_each_line(text, meant, |_| {
+                    let line = memrchr(b'\n', &text[..nul]).filter(|_| !is_early).map_or(0, |end| end + 1);
+                    // Lines before it are given, and of those behind it whether there is one.
+                    lines.back_to(mark);
+                    lines.text = &text[..line];
+                    lines.add_from(start, *wanted);
+                    self.for_each_line(text, line, |_| {
                         lines.found.matches_behind_nul = true;
                         false
                     });
+                    end = text.len();
                 }
             }
-            lines.text = &text[..meant];
-            let goes_on = lines.add_from(start, *wanted);
             if lines.is_full() {
                 return Err(Error::ReplacedTooLong { offset: block.offset, limit: *room as u64 });
             }
-            start = if goes_on { end } else { text.len() };
+            start = end;
         }
         Ok(lines.found)
     }
@@ -589,10 +597,37 @@ struct Lines<'a> {
     copy: Vec<u8>,
 }
 
+/// How much a block gave up to some line.
+#[derive(Clone, Copy)]
+struct Mark {
+    sizes: (usize, usize, usize),
+    counts: (u64, u64),
+}
+
 impl Lines<'_> {
     /// Whether replacements made the lines longer than they may become.
     fn is_full(&self) -> bool {
         self.replacer.as_ref().is_some_and(|replacer| replacer.is_full)
+    }
+
+    /// How much there is: lines, text, places, counts.
+    fn mark(&self) -> Mark {
+        let Found { lines, text, spans, line_count, match_count, .. } = &self.found;
+        Mark { sizes: (lines.len(), text.len(), spans.len()), counts: (*line_count, *match_count) }
+    }
+
+    /// Forgets what was added since then.
+    fn back_to(&mut self, mark: Mark) {
+        let Found { lines, text, spans, line_count, match_count, .. } = &mut self.found;
+        lines.truncate(mark.sizes.0);
+        text.truncate(mark.sizes.1);
+        spans.truncate(mark.sizes.2);
+        (*line_count, *match_count) = mark.counts;
+        // Ends of lines are counted from the start of the block again.
+        self.counted = (0, 0);
+        if let Some(replacer) = &mut self.replacer {
+            replacer.is_full = false;
+        }
     }
 
     /// Adds what is wanted of the lines that are meant, from one that begins at `start` on, and says whether there may be more.

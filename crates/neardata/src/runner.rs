@@ -51,7 +51,7 @@ pub fn smallest_memory_bytes(threads: usize) -> u64 {
 /// A source that cannot be opened or read is an event, not an error: whoever consumes decides. Progress is counted in bytes
 /// of files and datasets; what a stream costs is known to whoever opened it.
 ///
-/// Memory: for each worker a block of 256 KiB (or, of large files in the page cache, three windows of 4 MiB for all, which are
+/// Memory: for each worker a block of 256 KiB (or, of large files in the page cache, two windows of 16 MiB for all, which are
 /// the page cache's and not the job's) and, where something is read past the page cache, three buffers of up to
 /// 2 MiB; at most half of what is free in the budget where that is little. A line may take a quarter of a worker's share.
 /// Parts that wait for their turn take an eighth of the budget; the one that each worker makes is not counted.
