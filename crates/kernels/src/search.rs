@@ -666,7 +666,9 @@ impl Lines<'_> {
         let text = &self.text[line];
         let number = if self.numbered {
             let (from, ends) = self.counted;
-            let ends = ends + memchr_iter(b'\n', &self.text[from..line.start()]).count() as u64;
+            // Where somebody writes to the file meanwhile, lines may seem to begin anywhere.
+            let before = self.text.get(from..line.start()).unwrap_or_default();
+            let ends = ends + memchr_iter(b'\n', before).count() as u64;
             self.counted = (line.start(), ends);
             self.block.first_line() + ends
         } else {
@@ -753,6 +755,70 @@ fn back(text: &[u8], start: usize, end: usize, lines: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whatever the pieces in which a block is looked at.
+    #[test]
+    fn lines_before_the_first_nul_byte_are_given_and_of_those_behind_whether_one_matches() {
+        let job = Job::without_store(inshore_store::Budget::new(64 << 20, 1), Default::default());
+        let mut dice = 3u64;
+        let mut below = |limit: usize| {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (dice >> 33) as usize % limit
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        for case in 0..200 {
+            let mut text = Vec::new();
+            while text.len() < [300, 70_000, 230_000][case % 3] {
+                let long = [40, 3000][below(2)];
+                text.extend(std::iter::repeat_n(b"ab "[below(3)], below(long)));
+                text.extend([&b"fox\n"[..], b"\n", b"\n\n", b"of"][below(4)]);
+            }
+            let nul = [below(text.len()), below(200).min(text.len() - 1), text.len()][below(3)];
+            if nul < text.len() {
+                text[nul] = 0;
+            }
+            std::fs::write(&path, &text).unwrap();
+            let lines: Vec<&[u8]> = text.split_inclusive(|&byte| byte == b'\n').collect();
+            let starts = lines.iter().scan(0, |at, line| Some(std::mem::replace(at, *at + line.len())));
+            let is_fox = |line: &&[u8]| line.windows(3).any(|part| part == b"fox");
+            let places: Vec<usize> =
+                starts.zip(&lines).filter(|(_, line)| is_fox(line)).map(|(at, _)| at).collect();
+            let line = text[..nul].iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+            let from = if nul < EARLY_BYTES { 0 } else { line };
+            let (before, behind): (Vec<usize>, Vec<usize>) = match nul < text.len() {
+                true => places.iter().partition(|&&place| place < from),
+                false => (places.clone(), Vec::new()),
+            };
+            let lines = |numbered, before| Wanted::Lines { numbered, spans: true, before, after: before };
+            for wanted in [Wanted::LineCount, Wanted::Any, lines(false, 0), lines(true, 1)] {
+                let search = Search::new(&["fox"], &PatternOptions::default(), wanted, true).unwrap();
+                let source = inshore_neardata::Source::file(&path);
+                let mut found = Vec::new();
+                let ran = inshore_neardata::run(&job, &search, [source].into_iter(), |event| {
+                    found.extend(event.part.transpose()?);
+                    Ok::<_, Error>(inshore_neardata::Next::Go)
+                });
+                ran.unwrap();
+                let [found] = &found[..] else { panic!("{} blocks", found.len()) };
+                assert_eq!(found.nul, Some(nul as u64).filter(|&nul| nul < text.len() as u64), "{case}");
+                match wanted {
+                    Wanted::LineCount => assert_eq!(found.line_count, places.len() as u64, "{case}"),
+                    Wanted::Any => assert_eq!(found.line_count, u64::from(!places.is_empty()), "{case}"),
+                    _ => {
+                        let given = found.lines.iter().filter(|line| line.is_match);
+                        let given: Vec<usize> = given.map(|line| line.offset as usize).collect();
+                        assert_eq!(given, before, "{case}");
+                        assert_eq!(found.matches_behind_nul, !behind.is_empty(), "{case}");
+                        assert_eq!(
+                            (found.line_count, found.match_count),
+                            (before.len() as u64, before.len() as u64)
+                        );
+                    }
+                }
+            }
+        }
+    }
 
     /// To find groups takes memory for all of them: a search that was sent may not take all that there is.
     #[test]

@@ -190,7 +190,7 @@ fn unpacked(
             Box::new(Unpacked { reader, name, format: "bzip2", _memory: memory })
         }
         () if is_lz4(&head) => {
-            let (memory, reader) = (memory(lz4_bytes(&head))?, Lz4Frames::new(BufReader::new(whole)));
+            let (memory, reader) = (memory(LZ4_BYTES)?, Lz4Frames::new(BufReader::new(whole)));
             Box::new(Unpacked { reader, name, format: "lz4", _memory: memory })
         }
         () => Box::new(whole),
@@ -200,12 +200,8 @@ fn unpacked(
 /// A block of 900 KB as numbers of 32 bits, and tables.
 const BZIP2_BYTES: u64 = 4 << 20;
 
-/// A block packed, and two of them unpacked where one looks back at the other; blocks are as large as the head says.
-fn lz4_bytes(head: &[u8]) -> u64 {
-    let size = head.get(5).map_or(7, |descriptor| descriptor >> 4 & 7);
-    let block: u64 = 1 << (8 + 2 * u64::from(size.clamp(4, 7)));
-    3 * block + (128 << 10)
-}
+/// A block packed and two of them unpacked, of the largest kind: what frames follow the first is not known.
+const LZ4_BYTES: u64 = 3 * (4 << 20) + (128 << 10);
 
 /// Bytes that are unpacked as they are read, whose errors name the file.
 struct Unpacked<R> {

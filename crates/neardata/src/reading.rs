@@ -4,7 +4,12 @@ use std::{
     collections::VecDeque,
     io::{self, Read},
     ops::Range,
-    sync::{Arc, Mutex},
+    panic::{self, AssertUnwindSafe},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::SystemTime,
 };
 
 use inshore_store::{
@@ -37,10 +42,49 @@ const WINDOW_BLOCK_BYTES: u64 = 1 << 20;
 const WINDOWS_KEPT: usize = 2;
 
 /// The windows of a file that are open, with their numbers.
-#[derive(Debug, Default)]
-pub(crate) struct Windows(Mutex<VecDeque<(u64, Arc<Window>)>>);
+#[derive(Debug)]
+pub(crate) struct Windows {
+    open: Mutex<VecDeque<(u64, Arc<Window>)>>,
+    /// Blocks of which nobody asks for a window any more.
+    done: AtomicU64,
+    /// When the file was last written to, before there were any.
+    written: SystemTime,
+}
 
 impl Windows {
+    fn new(file: &PlainFile) -> Result<Windows> {
+        Ok(Windows { open: Mutex::default(), done: AtomicU64::new(0), written: file.written()? })
+    }
+
+    /// Works on the bytes in a window, unless the system has none.
+    fn look<R>(
+        &self,
+        file: &PlainFile,
+        range: Range<u64>,
+        work: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Option<Result<R>> {
+        let (window, place) = self.around(file, &range)?;
+        // What relies on bytes that stay may panic where they do not.
+        let worked = panic::catch_unwind(AssertUnwindSafe(|| work(&window[place])));
+        let checked = file.check(&window).map_err(Error::from);
+        if self.done.fetch_add(1, Ordering::Relaxed) + 1 == file.len().div_ceil(WINDOW_BLOCK_BYTES) {
+            // The source may wait long until it is its turn to be told of.
+            self.open.lock().expect("no panic under this lock").clear();
+        }
+        Some(match (checked, worked) {
+            (Err(error), _) => Err(error),
+            (Ok(()), Ok(result)) => result,
+            (Ok(()), Err(panic)) => match file.written() {
+                Ok(written) if written == self.written => panic::resume_unwind(panic),
+                _ => {
+                    let source = io::Error::other("the file changed while it was read");
+                    let (what, path) = ("read".to_string(), file.path().to_path_buf());
+                    Err(inshore_store::Error::Io { what, path, source }.into())
+                }
+            },
+        })
+    }
+
     /// The window that has all of `range`, and where in it; none where that crosses a border between windows.
     fn around(&self, file: &PlainFile, range: &Range<u64>) -> Option<(Arc<Window>, Range<usize>)> {
         let number = range.start / WINDOW_BYTES;
@@ -50,7 +94,7 @@ impl Windows {
         if place.end as u64 > len {
             return None;
         }
-        let mut open = self.0.lock().expect("no panic under this lock");
+        let mut open = self.open.lock().expect("no panic under this lock");
         if let Some((_, window)) = open.iter().find(|(other, _)| *other == number) {
             return Some((window.clone(), place));
         }
@@ -92,7 +136,8 @@ impl Plan {
             cached_bytes,
             direct_bytes: direct.max(1) * DIRECT_BYTES_MIN,
             line_bytes_max: (each / 4).clamp(1 << 16, 1 << 30),
-            takes_windows,
+            // Where the system has none, a block of the same size is copied.
+            takes_windows: takes_windows && each >= 4 * WINDOW_BLOCK_BYTES,
         }
     }
 
@@ -111,8 +156,9 @@ impl Divided {
     pub fn of(opened: Opened, job: &Job, plan: &Plan) -> Result<std::result::Result<Divided, Stream>> {
         Ok(match opened {
             Opened::File(file) if file.is_cached() => {
-                let windows = plan.takes_windows && file.len() >= 2 * WINDOW_BYTES;
-                Ok(Divided::Cached(file, windows.then(Windows::default)))
+                let takes_windows = plan.takes_windows && file.len() >= 2 * WINDOW_BYTES;
+                let windows = takes_windows.then(|| Windows::new(&file)).transpose()?;
+                Ok(Divided::Cached(file, windows))
             }
             Opened::File(file) => Ok(Divided::Direct(file)),
             Opened::Dataset(file, range)
@@ -316,13 +362,16 @@ impl Reading {
                 }
                 return result;
             }
-            if let Some((window, place)) = windows.as_ref().and_then(|all| all.around(plain, &(start..end))) {
-                let cut = self.cut(file, start, &window[place.clone()]);
-                let result = self.give(file, start, &window[place], cut, work);
-                window.check(plain.path())?;
-                return result;
-            }
-            if windows.is_some() {
+            if let Some(windows) = windows {
+                let mut work = Some(work);
+                let looked = windows.look(plain, start..end, |bytes| {
+                    let cut = self.cut(file, start, bytes);
+                    self.give(file, start, bytes, cut, work.take().expect("it looks once"))
+                });
+                let work = match (looked, work) {
+                    (Some(result), _) => return result,
+                    (None, work) => work.expect("it did not look"),
+                };
                 // The system has no window to give.
                 let bytes = WINDOW_BLOCK_BYTES as usize + MARGIN_BYTES;
                 let mut buffer = Buffer::zeroed(self.job.budget(), bytes, "a block of a file")?;

@@ -12,6 +12,7 @@ use std::{
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::SystemTime,
 };
 
 use rustix::{
@@ -187,6 +188,23 @@ impl PlainFile {
     /// mapping to give, or the file not so many bytes. For files that are [cached](PlainFile::is_cached).
     pub fn window(&self, start: u64, len: usize) -> Option<Window> {
         (start + len as u64 <= self.len()).then(|| Window::open(&self.device.file, start, len))?
+    }
+
+    /// Whether all that was seen in a window of this file was the file's, as far as is known now.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file became shorter, or the drive failed: there were zeros instead.
+    pub fn check(&self, window: &Window) -> Result<()> {
+        window.check(&self.device.file, self.path())
+    }
+
+    /// When the file was last written to.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn written(&self) -> Result<SystemTime> {
+        let found = self.device.file.metadata().and_then(|found| found.modified());
+        found.map_err(|error| Error::io("look at", self.path(), error))
     }
 
     /// Begins to read from byte `start` as much as `buffer` holds or the file has.

@@ -17,7 +17,7 @@ use std::{
     ptr::{self, NonNull},
     sync::{
         OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -32,19 +32,16 @@ const WINDOWS_MAX: usize = 256;
 /// A window that is open, as the handler of signals sees it.
 struct Slot {
     is_taken: AtomicBool,
-    /// Where it begins and ends; nowhere where the end is 0.
-    start: AtomicUsize,
-    end: AtomicUsize,
+    /// Its first page and how many there are, in one word, so that both are of the same window; 0 where there is none.
+    pages: AtomicU64,
     has_failed: AtomicBool,
 }
 
+/// Bits for how many pages there are.
+const COUNT_BITS: u32 = 16;
+
 static SLOTS: [Slot; WINDOWS_MAX] = [const {
-    Slot {
-        is_taken: AtomicBool::new(false),
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        has_failed: AtomicBool::new(false),
-    }
+    Slot { is_taken: AtomicBool::new(false), pages: AtomicU64::new(0), has_failed: AtomicBool::new(false) }
 }; WINDOWS_MAX];
 
 /// Some bytes of a file, mapped.
@@ -53,6 +50,8 @@ pub struct Window {
     address: NonNull<u8>,
     len: usize,
     slot: usize,
+    /// Where in the file it ends.
+    end: u64,
 }
 
 // SAFETY: it is the only owner of its mapping.
@@ -64,7 +63,8 @@ impl Window {
     /// `len` bytes of a file from `start` on, which is a multiple of 4096; none where there are too many windows, or the
     /// system has no mapping to give. The file has these bytes, as far as is known.
     pub(crate) fn open(file: &File, start: u64, len: usize) -> Option<Window> {
-        assert!(start.is_multiple_of(PAGE_BYTES as u64) && len > 0, "{len} bytes from {start}");
+        let fits = len > 0 && len.div_ceil(PAGE_BYTES) < 1 << COUNT_BITS;
+        assert!(start.is_multiple_of(PAGE_BYTES as u64) && fits, "{len} bytes from {start}");
         if !is_handled() {
             return None;
         }
@@ -77,20 +77,21 @@ impl Window {
             SLOTS[slot].is_taken.store(false, Ordering::Release);
             return None;
         };
-        let end = (address.as_ptr() as usize + len).next_multiple_of(PAGE_BYTES);
+        let (first, count) = (address.as_ptr() as usize / PAGE_BYTES, len.div_ceil(PAGE_BYTES));
         SLOTS[slot].has_failed.store(false, Ordering::SeqCst);
-        SLOTS[slot].start.store(address.as_ptr() as usize, Ordering::SeqCst);
-        SLOTS[slot].end.store(end, Ordering::SeqCst);
-        Some(Window { address, len, slot })
+        SLOTS[slot].pages.store((first as u64) << COUNT_BITS | count as u64, Ordering::SeqCst);
+        Some(Window { address, len, slot, end: start + len as u64 })
     }
 
-    /// Whether all that was seen was the file's.
+    /// Whether all that was seen was the file's, as far as is known now. Asks the system how long the file is.
     ///
     /// # Errors
     /// [`Error::Io`] where some of it could not be had: the file, at `path`, became shorter, or the drive failed. There
     /// were zeros instead.
-    pub fn check(&self, path: &Path) -> Result<()> {
-        match SLOTS[self.slot].has_failed.load(Ordering::SeqCst) {
+    pub(crate) fn check(&self, file: &File, path: &Path) -> Result<()> {
+        // What is cut off within a page becomes zeros, and nobody is told.
+        let is_whole = file.metadata().is_ok_and(|found| found.len() >= self.end);
+        match SLOTS[self.slot].has_failed.load(Ordering::SeqCst) || !is_whole {
             true => Err(Error::io(
                 "read",
                 path,
@@ -113,7 +114,7 @@ impl Deref for Window {
 impl Drop for Window {
     fn drop(&mut self) {
         let slot = &SLOTS[self.slot];
-        slot.end.store(0, Ordering::SeqCst);
+        slot.pages.store(0, Ordering::SeqCst);
         // SAFETY: the mapping is this one's, and nobody looks at it any more. It cannot fail for one that is there.
         let _ = unsafe { munmap(self.address.as_ptr().cast(), self.len) };
         slot.is_taken.store(false, Ordering::Release);
@@ -130,6 +131,9 @@ fn is_handled() -> bool {
         // SAFETY: all zeros are a sigaction, and both calls are given valid ones. The handler is set after it is known what
         // to hand on to, and does only what a handler of signals may.
         unsafe {
+            if libc::sysconf(libc::_SC_PAGESIZE) != PAGE_BYTES as i64 {
+                return false;
+            }
             let mut before: libc::sigaction = std::mem::zeroed();
             if libc::sigaction(libc::SIGBUS, ptr::null(), &mut before) != 0 {
                 return false;
@@ -151,7 +155,9 @@ extern "C" fn on_lost_page(signal: libc::c_int, told: *mut libc::siginfo_t, _: *
     // SAFETY: as above.
     let before = unsafe { *errno };
     for slot in &SLOTS {
-        let (start, end) = (slot.start.load(Ordering::SeqCst), slot.end.load(Ordering::SeqCst));
+        let pages = slot.pages.load(Ordering::SeqCst);
+        let start = (pages >> COUNT_BITS) as usize * PAGE_BYTES;
+        let end = start + (pages as usize & ((1 << COUNT_BITS) - 1)) * PAGE_BYTES;
         if address < start || address >= end {
             continue;
         }
@@ -188,19 +194,25 @@ mod tests {
         let window = Window::open(&file, 16 << 10, 40 << 10).unwrap();
         let other = Window::open(&file, 0, 8 << 10).unwrap();
         assert!(window.len() == 40 << 10 && window.iter().all(|&byte| byte == 7));
-        window.check(&path).unwrap();
+        window.check(&file, &path).unwrap();
         file.set_len(20 << 10).unwrap();
         assert!(window[..4 << 10].iter().all(|&byte| byte == 7));
         assert!(window[4 << 10..].iter().all(|&byte| byte == 0));
-        let told = window.check(&path).unwrap_err().to_string();
+        let told = window.check(&file, &path).unwrap_err().to_string();
         assert!(told.contains("became shorter") && told.contains("file"), "{told}");
+        // Within a page the system tells nobody.
+        let last = Window::open(&file, 16 << 10, 4 << 10).unwrap();
+        last.check(&file, &path).unwrap();
+        file.set_len((20 << 10) - 5).unwrap();
+        assert_eq!(last[(4 << 10) - 6..], [7, 0, 0, 0, 0, 0]);
+        last.check(&file, &path).unwrap_err();
         assert!(other.iter().all(|&byte| byte == 7));
-        other.check(&path).unwrap();
+        other.check(&file, &path).unwrap();
         drop(window);
         // A place that was used is as good as new.
-        let again = Window::open(&file, 0, 20 << 10).unwrap();
+        let again = Window::open(&file, 0, 16 << 10).unwrap();
         assert!(again.iter().all(|&byte| byte == 7));
-        again.check(&path).unwrap();
+        again.check(&file, &path).unwrap();
     }
 
     #[test]

@@ -133,7 +133,8 @@ impl<'a> Shower<'a> {
             Shown::Lines => colours || column || self.words.replace.is_some(),
             shown => matches!(shown, Shown::Matches | Shown::Json),
         };
-        let limit = if keeps_places { third as usize } else { usize::MAX };
+        // Lines that do not match have no places.
+        let limit = if keeps_places && !self.words.invert_match { third as usize } else { usize::MAX };
         let watchful = Watchful::new(matcher, job, limit, self.words.replace.as_deref());
         let mut searcher = self.searcher(room.bytes());
         let mut has_match = false;
@@ -168,6 +169,8 @@ impl<'a> Shower<'a> {
                 }
                 Err(error) => {
                     job.check_cancelled()?;
+                    let is_of_writing =
+                        error.raw_os_error().is_some() || error.kind() == io::ErrorKind::BrokenPipe;
                     let (title, room) = (text.title.display(), format_bytes(third));
                     match () {
                         () if bytes.failed => {
@@ -177,7 +180,7 @@ impl<'a> Shower<'a> {
                             "{title}: matches next to each other, and what they are replaced by, take more than the {room} \
                              that a third of the budget are; raise --memory"
                         )),
-                        () if bytes.read >= third => refuse(format!(
+                        () if bytes.read >= third && !is_of_writing => refuse(format!(
                             "{title}: a search across lines (-U) reads all of a file into memory, and this one has more than \
                              the {room} that a third of the budget are; raise --memory"
                         )),
@@ -401,7 +404,9 @@ impl<S: Sink> Sink for Limited<'_, S> {
             return Ok(false);
         }
         self.left -= 1;
-        Ok(self.sink.matched(searcher, found)? && (self.left > 0 || self.after > 0))
+        let goes_on = self.sink.matched(searcher, found)?;
+        self.matcher.kept.set(0);
+        Ok(goes_on && (self.left > 0 || self.after > 0))
     }
 
     fn context(&mut self, searcher: &Searcher, context: &SinkContext<'_>) -> Result<bool, S::Error> {
@@ -425,6 +430,7 @@ impl<S: Sink> Sink for Limited<'_, S> {
     }
 
     fn begin(&mut self, searcher: &Searcher) -> Result<bool, S::Error> {
+        self.matcher.kept.set(0);
         self.sink.begin(searcher)
     }
 

@@ -1,6 +1,7 @@
 //! What takes long to find out at times, without waiting for it.
 
 use std::{
+    panic::{self, AssertUnwindSafe},
     sync::{Arc, Condvar, Mutex},
     thread,
     time::Duration,
@@ -24,7 +25,8 @@ impl<T: Clone + Send + 'static> Latest<T> {
         if !now.is_asked {
             let shared = self.0.clone();
             let asking = thread::Builder::new().name("inshore-status".into()).spawn(move || {
-                let answer = ask();
+                // One that panics answers nothing.
+                let answer = panic::catch_unwind(AssertUnwindSafe(ask)).ok().flatten();
                 let (state, answered) = &*shared;
                 let mut now = state.lock().expect("no panic under this lock");
                 if let Some(answer) = answer {
@@ -63,6 +65,7 @@ mod tests {
         assert_eq!(latest.get(Duration::from_millis(20), || unreachable!("one is asking")), 1);
         assert!(began.elapsed() < long);
         drop(hang);
+        assert_eq!(Latest::<u32>::default().get(long, || panic!("for the test")), 0);
         // The one that hung answers first.
         let last = (0..1000).map(|_| latest.get(long, || None)).find(|&answer| answer == 2);
         assert_eq!(last, Some(2));
