@@ -263,6 +263,7 @@ fn what_goes_wrong_is_told_and_the_rest_is_searched() {
     assert!(told.starts_with("inshore: missing.txt: ") && told.lines().count() == 1, "{told}");
     for (words, part) in [
         (&["(", "src"][..], "unclosed group"),
+        (&["a\\nb", "src"], "; -U lets matches go across the ends of lines"),
         (&["-f", "nowhere", "src"], "nowhere: cannot read patterns"),
         (&["-t", "klingon", "x"], "unrecognized file type: klingon"),
         (&["-g", "[", "x"], "bad --glob"),

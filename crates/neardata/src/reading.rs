@@ -25,8 +25,9 @@ pub(crate) const CACHED_BYTES: usize = 256 << 10;
 /// A request past the page cache: a huge page, which a virtual drive reads fastest. Less where the budget is small.
 const DIRECT_BYTES: usize = 2 << 20;
 const DIRECT_BYTES_MIN: usize = 256 << 10;
-/// Requests of a worker that are on their way while it works on a block.
+/// Requests of a worker that are on their way while it works on a block; more where their memory is a small part of the budget.
 const AHEAD: usize = 2;
+const AHEAD_MANY: usize = 4;
 /// Read behind a block at once, in the hope that its last line ends there.
 const MARGIN_BYTES: usize = 4096;
 /// Read behind a block where the line did not end in the margin.
@@ -122,6 +123,7 @@ pub(crate) enum Divided {
 pub(crate) struct Plan {
     cached_bytes: usize,
     direct_bytes: usize,
+    ahead: usize,
     line_bytes_max: u64,
     takes_windows: bool,
 }
@@ -135,6 +137,7 @@ impl Plan {
         Plan {
             cached_bytes,
             direct_bytes: direct.max(1) * DIRECT_BYTES_MIN,
+            ahead: if each / 8 >= ((AHEAD_MANY + 1) * DIRECT_BYTES) as u64 { AHEAD_MANY } else { AHEAD },
             line_bytes_max: (each / 4).clamp(1 << 16, 1 << 30),
             // Where the system has none, a block of the same size is copied.
             takes_windows: takes_windows && each >= 4 * WINDOW_BLOCK_BYTES,
@@ -319,14 +322,14 @@ impl Reading {
 
     /// Whether another slow read can be begun beside the block that is worked on.
     pub fn may_begin(&self, on_their_way: usize) -> bool {
-        on_their_way + self.lost < AHEAD
+        on_their_way + self.lost < self.plan.ahead
     }
 
     /// Begins to read a block of what [is slow](Divided::is_slow).
     pub fn begin(&mut self, file: &Divided, number: u64) -> Result<Flying> {
         if self.spare.is_empty() {
             self.lost = 0;
-            let bytes = (AHEAD + 1) * self.plan.direct_bytes;
+            let bytes = (self.plan.ahead + 1) * self.plan.direct_bytes;
             let buffers = Buffer::zeroed(self.job.budget(), bytes, "blocks of files that are read ahead")?;
             self.spare = buffers.split(self.plan.direct_bytes);
         }

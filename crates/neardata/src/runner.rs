@@ -53,7 +53,7 @@ pub fn smallest_memory_bytes(threads: usize) -> u64 {
 ///
 /// Memory: for each worker a block of 256 KiB (or, of large files in the page cache, two windows of 16 MiB for all, which are
 /// the page cache's and not the job's) and, where something is read past the page cache, three buffers of up to
-/// 2 MiB; at most half of what is free in the budget where that is little. A line may take a quarter of a worker's share.
+/// 2 MiB (five, where that is an eighth of its share); at most half of what is free in the budget where that is little. A line may take a quarter of a worker's share.
 /// Parts that wait for their turn take an eighth of the budget; the one that each worker makes is not counted.
 ///
 /// # Errors

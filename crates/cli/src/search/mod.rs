@@ -438,7 +438,12 @@ fn kernel(words: &Search, patterns: &[String], style: &Style) -> Result<Kernel> 
             Wanted::Lines { numbered, spans, before, after }
         }
     };
-    let kernel = Kernel::new(patterns, &options, wanted, !words.text)?;
+    let kernel = Kernel::new(patterns, &options, wanted, !words.text).map_err(|error| match error {
+        kernels::Error::BadPattern { what } if what.contains(r#"the literal "\n" is not allowed"#) => {
+            anyhow!("{what}; -U lets matches go across the ends of lines")
+        }
+        error => error.into(),
+    })?;
     Ok(match &words.replace {
         // As ripgrep 13 has it, JSON tells what was found and not what it is replaced by.
         Some(replacement) if matches!(style.shown, Shown::Lines | Shown::Matches) => {

@@ -17,9 +17,7 @@ Examples:
   inshore search 'timeout after [0-9]+ ms' logs/
   inshore search -F -f needles.txt -c big.txt --memory 256MiB
   inshore search -z -i error access.log.gz --output errors.txt
-  inshore search -l TODO src -g '*.rs'
-  inshore search -o '([0-9.]+)s$' -r '$1' timings.log
-  inshore search -U 'begin\n(.*\n)*?end' src")]
+  inshore search -o 'took ([0-9.]+) s' -r '$1' src -g '*.log'")]
 pub struct Search {
     /// What to look for: a regular expression, unless -F; the first path where -e or -f name patterns
     #[arg(value_name = "PATTERN", required_unless_present_any = ["regexp", "file", "files"])]
