@@ -252,10 +252,10 @@ fn a_link_that_is_cut_is_survived_made_up_for_or_named() {
             (code, said, took)
         })
     };
-    let (code, said, took) = cut("store get safe -o made-up --quiet --silence 2");
+    let (code, said, took) = cut("store get safe -o made-up --quiet --silence 4");
     assert!(code == Some(0) && took < Duration::from_secs(60), "{said:?}");
     cluster.has_text("made-up");
-    let ended = cut("store get single -o none --quiet --silence 2");
+    let ended = cut("store get single -o none --quiet --silence 4");
     names_what_is_missing(ended, &cluster.net.address(1), 15);
     // Whole again, it is of use at once, and does not work on for who has gone.
     cluster.client("search -q ERROR store:single").ok();
