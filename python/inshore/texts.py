@@ -142,7 +142,7 @@ def search(
         - ``hidden``, ``no_ignore``, ``follow``: hidden files too; heed no .gitignore and the like; follow
           symbolic links.
         - ``max_depth``: so many folders down at most.
-        - ``unpack``: gzip and zstd, known by their first bytes.
+        - ``unpack``: gzip, bzip2, zstd and lz4, known by their first bytes.
         - ``text``: search binary files as text. Else a file ends before the line with its first NUL byte,
           and gives nothing if that is among the first 64 KiB.
         - ``errors``: ``"raise"`` (the default) for an exception at a file that cannot be read, once the rows
@@ -479,7 +479,7 @@ def language_train(
     ----------
     samples : dict or paths
         For each label its file or files; or files whose names up to the first dot are the labels. Up to 64
-        labels. gzip and zstd are unpacked.
+        labels. gzip, bzip2, zstd and lz4 are unpacked.
     name : str
         Name of the set of profiles in the store.
     grams : int, default 5000

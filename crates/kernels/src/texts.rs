@@ -13,7 +13,7 @@ use inshore_neardata::{Opened, Source};
 use inshore_store::{Job, NamedFile, PlainFile, Reservation};
 use inshore_tables::Input;
 
-use crate::{Error, lz4_frames::Lz4Frames};
+use crate::{Error, Format, lz4_frames::Lz4Frames};
 
 /// How a file becomes text.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +50,7 @@ fn open(path: &Path, options: TextOptions, job: &Job) -> inshore_neardata::Resul
     let mut head = [0; HEAD_BYTES];
     let read = file.read_at(&mut head, 0).map_err(fail)?;
     let is_marked = !options.keep_encoding && has_mark(&head[..read]);
-    if is_marked || options.unpack && is_packed(&head[..read]) {
+    if is_marked || options.unpack && packed_with(&head[..read]).is_some() {
         return stream();
     }
     Ok(Opened::File(PlainFile::of(file, path)?))
@@ -121,19 +121,10 @@ const HEAD_BYTES: usize = 10;
 const BZIP2_BLOCKS: [[u8; 6]; 2] =
     [[0x31, 0x41, 0x59, 0x26, 0x53, 0x59], [0x17, 0x72, 0x45, 0x38, 0x50, 0x90]];
 
-fn is_packed(head: &[u8]) -> bool {
-    head.starts_with(&[0x1f, 0x8b])
-        || head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
-        || is_bzip2(head)
-        || is_lz4(head)
-}
-
-fn is_bzip2(head: &[u8]) -> bool {
-    head.starts_with(b"BZh") && BZIP2_BLOCKS.iter().any(|block| head.get(4..HEAD_BYTES) == Some(block))
-}
-
-fn is_lz4(head: &[u8]) -> bool {
-    head.starts_with(&[0x04, 0x22, 0x4d, 0x18])
+/// What a file that begins so is packed with. A text may begin as the header of bzip2 does, but not as that and a block.
+fn packed_with(head: &[u8]) -> Option<Format> {
+    let is_block = |head: &[u8]| BZIP2_BLOCKS.iter().any(|block| head.get(4..HEAD_BYTES) == Some(block));
+    Format::of_head(head).filter(|&format| format != Format::Bzip2 || is_block(head))
 }
 
 /// The text of an input, from its beginning to its end: unpacked if asked for and decoded, as its first bytes say.
@@ -184,16 +175,16 @@ fn unpacked(
     let (head, whole) = peeked(bytes, HEAD_BYTES).map_err(failed)?;
     let memory = |bytes| job.budget().reserve(bytes, "what a file is unpacked with");
     let name = name.to_string();
-    Ok(match () {
-        () if is_bzip2(&head) => {
+    Ok(match packed_with(&head) {
+        Some(Format::Bzip2) => {
             let (memory, reader) = (memory(BZIP2_BYTES)?, MultiBzDecoder::new(BufReader::new(whole)));
             Box::new(Unpacked { reader, name, format: "bzip2", _memory: memory })
         }
-        () if is_lz4(&head) => {
+        Some(Format::Lz4) => {
             let (memory, reader) = (memory(LZ4_BYTES)?, Lz4Frames::new(BufReader::new(whole)));
             Box::new(Unpacked { reader, name, format: "lz4", _memory: memory })
         }
-        () => Box::new(whole),
+        _ => Box::new(whole),
     })
 }
 

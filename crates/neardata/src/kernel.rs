@@ -39,7 +39,7 @@ pub trait Kernel: Sync {
         CACHED_BYTES
     }
 
-    /// Whether blocks of files in the page cache may be given where they lie there, without a copy. Who writes to such a file
+    /// Whether blocks of large files in the page cache may be given where they lie there, without a copy, 1 MiB each. Who writes to such a file
     /// meanwhile changes the bytes of the block under the kernel's eyes: only for kernels that take them for nothing but bytes,
     /// and check whatever they conclude from them (what was UTF-8 a moment ago need not be now).
     fn takes_windows(&self) -> bool {

@@ -125,6 +125,9 @@ impl<'a> Shower<'a> {
         texts: impl Iterator<Item = Text>,
         failed: &AtomicBool,
     ) -> Result<bool> {
+        if self.style.max_count == 0 {
+            return Ok(false);
+        }
         let third = job.budget().free_bytes() / 3;
         let room = job.budget().reserve(third, "a file that is searched across lines")?;
         let _places = job.budget().reserve(third, "matches across lines")?;
@@ -138,9 +141,6 @@ impl<'a> Shower<'a> {
         let watchful = Watchful::new(matcher, job, limit, self.words.replace.as_deref());
         let mut searcher = self.searcher(room.bytes());
         let mut has_match = false;
-        if self.style.max_count == 0 {
-            return Ok(false);
-        }
         for text in texts {
             job.check_cancelled()?;
             let refuse = |what: String| {

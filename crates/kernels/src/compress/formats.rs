@@ -34,6 +34,7 @@ const GZIP_HEAD: [u8; 12] = [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 8, 0];
 pub(super) const GZIP_HEAD_BYTES: usize = GZIP_HEAD.len() + 8;
 const GZIP_TAIL_BYTES: usize = 8;
 pub(super) const LZ4_MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
+pub(super) const ZSTD_MAGIC: u32 = 0xfd2f_b528;
 /// Version 1, independent blocks, a checksum of the content; blocks of up to 4 MiB.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
 /// The largest window and piece of zstd that is written, as a power of two.
@@ -62,6 +63,18 @@ impl Format {
             Format::Bzip2 => "bz2",
             Format::Zstd => "zst",
             Format::Lz4 => "lz4",
+        }
+    }
+
+    /// The format of what begins with these bytes, by the first four of them.
+    pub(crate) fn of_head(head: &[u8]) -> Option<Format> {
+        let word = head.first_chunk().map(|word| u32::from_le_bytes(*word));
+        match (head, word) {
+            ([0x1f, 0x8b, ..], _) => Some(Format::Gzip),
+            ([b'B', b'Z', b'h', b'1'..=b'9', ..], _) => Some(Format::Bzip2),
+            (_, Some(ZSTD_MAGIC | 0x184d_2a50..=0x184d_2a5f)) => Some(Format::Zstd),
+            (_, Some(word)) if word.to_le_bytes() == LZ4_MAGIC => Some(Format::Lz4),
+            _ => None,
         }
     }
 

@@ -20,7 +20,7 @@ use twox_hash::XxHash32;
 use super::{
     fill,
     formats::{
-        Format, GZIP_HEAD_BYTES, GZIP_SIZE_FIELD, LARGEST_ZSTD_WINDOW, LZ4_MAGIC, LZ4_PLAIN,
+        Format, GZIP_HEAD_BYTES, GZIP_SIZE_FIELD, LARGEST_ZSTD_WINDOW, LZ4_MAGIC, LZ4_PLAIN, ZSTD_MAGIC,
         lz4_descriptor_check,
     },
 };
@@ -28,7 +28,6 @@ use crate::{Error, Result, lz4_frames::Lz4Frames};
 
 /// Bytes that are read at once.
 pub(super) const READ_BYTES: usize = 256 << 10;
-const ZSTD_MAGIC: u32 = 0xfd2f_b528;
 
 /// Compressed input.
 pub(super) struct Units<R> {
@@ -134,13 +133,9 @@ impl<R: Read> Units<R> {
             is_whole: false,
         };
         let head = units.peek(4)?;
-        let word = head.get(..4).map(|head| u32::from_le_bytes(head.try_into().expect("four bytes")));
-        units.format = match (head, word) {
-            ([0x1f, 0x8b, ..], _) => Format::Gzip,
-            ([b'B', b'Z', b'h', b'1'..=b'9', ..], _) => Format::Bzip2,
-            (_, Some(ZSTD_MAGIC | 0x184d_2a50..=0x184d_2a5f)) => Format::Zstd,
-            (_, Some(word)) if word.to_le_bytes() == LZ4_MAGIC => Format::Lz4,
-            _ => {
+        units.format = match Format::of_head(head) {
+            Some(format) => format,
+            None => {
                 let what = match head.is_empty() {
                     true => "expected gzip, bzip2, zstd or lz4, got an empty file".to_string(),
                     false => {
