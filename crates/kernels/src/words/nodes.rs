@@ -6,13 +6,15 @@
 //!
 //! Cost: every different word of a node goes over the wire once, with its count.
 
+use std::cmp::Ordering;
+
 use arrow::{
     array::{Array, AsArray, RecordBatch, StringArray, UInt64Array},
     datatypes::UInt64Type,
 };
 use inshore_neardata::{
     Error as ReadError, Failure, Reply, Task, Work,
-    nodes::{self, Gathered, Nodes, RunOptions, Streams, Whole, stream_from_nodes},
+    nodes::{self, Gathered, InOrder, Merged, Nodes, RunOptions, Whole, stream_from_nodes},
 };
 use inshore_store::Job;
 use serde_json::Value;
@@ -62,25 +64,36 @@ pub fn count_words_on_nodes(
 ) -> Result<(WordSummary, Gathered)> {
     let arguments = serde_json::to_value(options).expect("plain data");
     let streams = stream_from_nodes(nodes, job, (KIND, true), arguments, wholes, run).map_err(failed)?;
-    let mut merge = Merge { heads: (0..streams.len()).map(|_| Head::default()).collect(), streams };
-    for stream in 0..merge.heads.len() {
-        merge.fill(stream)?;
-    }
+    let mut merged = Merged::<Counted>::new(streams).map_err(failed)?;
     let mut tally = Tally::new(options);
-    let mut word = String::new();
-    while let Some(count) = merge.next(&mut word)? {
-        tally.add(&word, count);
+    let (mut word, mut count) = (String::new(), 0u64);
+    while let Some((counted, rows)) = merged.next().map_err(failed)? {
+        for row in rows {
+            let (next, more) = (counted.words.value(row), counted.counts.value(row));
+            if next == word && count > 0 {
+                count = count.saturating_add(more);
+                continue;
+            }
+            if count > 0 {
+                tally.add(&word, count);
+            }
+            word.clear();
+            word.push_str(next);
+            count = more;
+        }
         if tally.bytes() >= BATCH_BYTES {
             job.check_cancelled()?;
             each(tally.batch())?;
         }
     }
+    if count > 0 {
+        tally.add(&word, count);
+    }
     if tally.len() > 0 {
         each(tally.batch())?;
     }
     let mut summary = WordSummary::default();
-    for stream in 0..merge.heads.len() {
-        let Some(told) = merge.streams.summary(stream) else { continue };
+    for told in merged.summaries() {
         let number = |name: &str| told[name].as_u64().unwrap_or(0);
         summary.bytes = summary.bytes.saturating_add(number("bytes"));
         summary.words = summary.words.saturating_add(number("words"));
@@ -89,7 +102,7 @@ pub fn count_words_on_nodes(
         summary.bytes_spilled = summary.bytes_spilled.saturating_add(number("bytes_spilled"));
     }
     tally.tell(&mut summary);
-    Ok((summary, merge.streams.finish()))
+    Ok((summary, merged.finish()))
 }
 
 fn failed(error: nodes::Error) -> Error {
@@ -99,99 +112,31 @@ fn failed(error: nodes::Error) -> Error {
     }
 }
 
-/// The answers of all nodes, in order of words.
-struct Merge {
-    streams: Streams,
-    heads: Vec<Head>,
+/// Words in order, each once, and how often they occur.
+struct Counted {
+    words: StringArray,
+    counts: UInt64Array,
 }
 
-/// Where a stream stands.
-#[derive(Default)]
-struct Head {
-    batch: Option<(StringArray, UInt64Array)>,
-    row: usize,
-    /// The last word that was taken from it, or from the lost one that it replaces.
-    last: Option<String>,
-}
-
-impl Head {
-    fn word(&self) -> Option<&str> {
-        self.batch.as_ref().map(|(words, _)| words.value(self.row))
-    }
-}
-
-impl Merge {
-    /// The next word, and its count on all nodes.
-    fn next(&mut self, word: &mut String) -> Result<Option<u64>> {
-        let Some(least) = self.heads.iter().filter_map(Head::word).min() else { return Ok(None) };
-        word.clear();
-        word.push_str(least);
-        let mut sum = 0;
-        for stream in 0..self.heads.len() {
-            let head = &mut self.heads[stream];
-            if head.word() != Some(word) {
-                continue;
-            }
-            let (words, counts) = head.batch.as_ref().expect("it has a word");
-            sum = u64::saturating_add(sum, counts.value(head.row));
-            head.row += 1;
-            if head.row == words.len() {
-                head.last = Some(word.clone());
-                head.batch = None;
-                self.fill(stream)?;
-            }
-        }
-        Ok(Some(sum))
+impl InOrder for Counted {
+    fn of_batch(batch: &RecordBatch) -> Option<Counted> {
+        let words = batch.columns().first()?.as_string_opt::<i32>()?.clone();
+        let counts = batch.columns().get(1)?.as_primitive_opt::<UInt64Type>()?.clone();
+        let is_ordered = (1..words.len()).all(|row| words.value(row - 1) < words.value(row));
+        let is_full = words.null_count() == 0 && counts.null_count() == 0;
+        (is_full && is_ordered && counts.values().iter().all(|&count| count > 0))
+            .then_some(Counted { words, counts })
     }
 
-    /// Gets the next words of a stream that has none left.
-    fn fill(&mut self, stream: usize) -> Result<()> {
-        loop {
-            let head = &self.heads[stream];
-            let why = match self.streams.next(stream) {
-                Ok(None) => return Ok(()),
-                Ok(Some(batch)) => match columns(&batch) {
-                    Some((_, counts)) if counts.is_empty() => continue,
-                    Some((words, counts)) => {
-                        // What was taken from the one that was lost.
-                        let last = head.last.as_deref();
-                        let row =
-                            (0..words.len()).find(|&row| last.is_none_or(|last| words.value(row) > last));
-                        let Some(row) = row else { continue };
-                        let head = &mut self.heads[stream];
-                        (head.batch, head.row) = (Some((words, counts)), row);
-                        return Ok(());
-                    }
-                    None => nodes::Error::BadAnswer {
-                        node: String::new(),
-                        what: "words that are none, or in no order".to_string(),
-                    },
-                },
-                Err(error @ (nodes::Error::Store(_) | nodes::Error::Deadline { .. })) => {
-                    return Err(failed(error));
-                }
-                Err(error) => error,
-            };
-            let missing = self.streams.missing();
-            let new = self.streams.replace(stream, &why).map_err(failed)?;
-            let last = self.heads[stream].last.clone();
-            if self.streams.missing() > missing && last.is_some() {
-                return Err(failed(why));
-            }
-            self.heads.resize_with(new.end, Head::default);
-            for stream in new {
-                self.heads[stream].last = last.clone();
-                self.fill(stream)?;
-            }
-            return Ok(());
-        }
+    fn rows(&self) -> usize {
+        self.words.len()
     }
-}
 
-/// Words and counts of a batch, if that is what it has: without gaps, and the words in order.
-fn columns(batch: &RecordBatch) -> Option<(StringArray, UInt64Array)> {
-    let words = batch.columns().first()?.as_string_opt::<i32>()?.clone();
-    let counts = batch.columns().get(1)?.as_primitive_opt::<UInt64Type>()?.clone();
-    let is_ordered = (1..words.len()).all(|row| words.value(row - 1) < words.value(row));
-    (words.null_count() == 0 && counts.null_count() == 0 && is_ordered).then_some((words, counts))
+    fn compare(&self, row: usize, other: &Counted, other_row: usize) -> Ordering {
+        self.words.value(row).cmp(other.words.value(other_row))
+    }
+
+    fn alone(&self, row: usize) -> Counted {
+        Counted { words: vec![self.words.value(row)].into(), counts: vec![self.counts.value(row)].into() }
+    }
 }

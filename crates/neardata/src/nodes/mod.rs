@@ -39,6 +39,7 @@ mod error;
 mod gather;
 mod hop;
 mod load;
+mod merged;
 mod page;
 pub mod protocol;
 mod queue;
@@ -59,5 +60,6 @@ pub use gather::{
 };
 pub use hop::{CHAINS_MAX, LAST_PAGE, PAGE_BYTES_MAX, Pointers, STEPS_MAX, Visited, Walked};
 pub use load::{LoadOptions, Loaded};
+pub use merged::{InOrder, Merged};
 pub use page::{Page, PageConfig};
 pub use traverse::{By, Chain, NodeVisits, TraverseOptions, Traversed};

@@ -1,0 +1,268 @@
+//! The answers of several nodes, each of them in order, as one in order.
+//!
+//! ```text
+//!   A:  a c c f     ─┐
+//!   B:  b c d       ─┼─►  a | b | c c c | d | f        runs of rows of one answer
+//! ```
+//!
+//! Where a node is lost, others do its work anew, and what they say up to the last row that was taken of it is passed over. Rows that
+//! compare as equal to that last one count: as many of them are passed over as were taken. So the same data give the same rows,
+//! each of them once, as long as the work is one that gives the same rows wherever it is done.
+
+use std::{cmp::Ordering, ops::Range};
+
+use arrow::array::RecordBatch;
+
+use super::{Error, Gathered, Result, Streams};
+
+/// Rows of an answer, in order.
+pub trait InOrder: Sized {
+    /// The rows of a batch; `None` where it has none of this kind, or they are in no order.
+    fn of_batch(batch: &RecordBatch) -> Option<Self>;
+
+    /// How many there are.
+    fn rows(&self) -> usize;
+
+    /// How a row compares with one of these or of others.
+    fn compare(&self, row: usize, other: &Self, other_row: usize) -> Ordering;
+
+    /// A row alone, in memory of its own.
+    fn alone(&self, row: usize) -> Self;
+}
+
+/// Answers as one. The memory of answers on their way is that of [`Streams`]; a batch of each, which is taken apart, is in it.
+#[derive(Debug)]
+pub struct Merged<R> {
+    streams: Streams,
+    heads: Vec<Head<R>>,
+    /// Rows that are still to be passed over by those who replace a lost node: of those that equal its last one.
+    repeated: Vec<u64>,
+    /// The stream that gave rows last.
+    given: Option<usize>,
+}
+
+/// Where a stream stands.
+#[derive(Debug)]
+struct Head<R> {
+    rows: Option<R>,
+    /// The first of them that was not passed over, and the one that comes next.
+    first: usize,
+    next: usize,
+    last: Option<Last<R>>,
+    behind: Option<Behind<R>>,
+}
+
+/// The last row that was taken of a stream, and how many that equal it were: taken or passed over.
+#[derive(Debug)]
+struct Last<R> {
+    row: R,
+    equal: u64,
+}
+
+/// What the one that is replaced had given.
+#[derive(Debug)]
+struct Behind<R> {
+    row: R,
+    /// Which of [`Merged::repeated`] counts the rows that equal it.
+    repeated: usize,
+    /// How many of them this stream has passed over.
+    passed: u64,
+}
+
+impl<R> Default for Head<R> {
+    fn default() -> Head<R> {
+        Head { rows: None, first: 0, next: 0, last: None, behind: None }
+    }
+}
+
+impl<R: InOrder> Merged<R> {
+    /// Begins, which waits for the first rows of all.
+    ///
+    /// # Errors
+    /// As [`Merged::next`].
+    pub fn new(streams: Streams) -> Result<Merged<R>> {
+        let heads = (0..streams.len()).map(|_| Head::default()).collect::<Vec<_>>();
+        let mut merged = Merged { streams, heads, repeated: Vec::new(), given: None };
+        for stream in 0..merged.heads.len() {
+            merged.fill(stream)?;
+        }
+        Ok(merged)
+    }
+
+    /// The next rows, all of one answer: the batch that has them, and which they are. Rows that compare as equal may come in
+    /// several runs, in the order of answers; `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] where a part is on no node that answers; an error of a node that was lost in the middle of its answer, where
+    /// no other has what it had, even where a partial answer would do; [`Error::Deadline`]; [`Error::Store`] where the job was
+    /// stopped.
+    #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed")]
+    pub fn next(&mut self) -> Result<Option<(&R, Range<usize>)>> {
+        if let Some(stream) = self.given.take().filter(|&stream| self.heads[stream].is_used_up()) {
+            self.heads[stream].leave_batch();
+            self.fill(stream)?;
+        }
+        let Some((least, other)) = self.least_two() else { return Ok(None) };
+        let head = &self.heads[least];
+        let rows = head.rows.as_ref().expect("it has a row");
+        let mut end = head.next + 1;
+        match other.map(|other| (other, &self.heads[other])) {
+            None => end = rows.rows(),
+            Some((other, beside)) => {
+                let bound = beside.rows.as_ref().expect("it has a row");
+                let comes_first = |row| match rows.compare(row, bound, beside.next) {
+                    Ordering::Less => true,
+                    Ordering::Equal => least < other,
+                    Ordering::Greater => false,
+                };
+                while end < rows.rows() && comes_first(end) {
+                    end += 1;
+                }
+            }
+        }
+        let head = &mut self.heads[least];
+        let run = head.next..end;
+        head.next = end;
+        self.given = Some(least);
+        Ok(self.heads[least].rows.as_ref().map(|rows| (rows, run)))
+    }
+
+    /// The stream whose row comes next, and the one whose row comes then.
+    fn least_two(&self) -> Option<(usize, Option<usize>)> {
+        let comes_before = |stream: usize, than: usize| {
+            let (head, other) = (&self.heads[stream], &self.heads[than]);
+            let rows = head.rows.as_ref().zip(other.rows.as_ref());
+            rows.is_some_and(|(rows, others)| rows.compare(head.next, others, other.next).is_lt())
+        };
+        let mut least: Option<(usize, Option<usize>)> = None;
+        for stream in (0..self.heads.len()).filter(|&stream| self.heads[stream].rows.is_some()) {
+            least = Some(match least {
+                None => (stream, None),
+                Some((first, _)) if comes_before(stream, first) => (stream, Some(first)),
+                Some((first, second)) => match second {
+                    Some(second) if !comes_before(stream, second) => (first, Some(second)),
+                    _ => (first, Some(stream)),
+                },
+            });
+        }
+        least
+    }
+
+    /// Gets the next rows of a stream that has none left.
+    fn fill(&mut self, stream: usize) -> Result<()> {
+        loop {
+            let why = match self.streams.next(stream) {
+                Ok(None) => return Ok(()),
+                Ok(Some(batch)) => match R::of_batch(&batch) {
+                    Some(rows) if rows.rows() == 0 => continue,
+                    Some(rows) if !self.heads[stream].goes_on_with(&rows) => {
+                        self.bad(stream, "rows that are in no order")
+                    }
+                    Some(rows) => match self.pass_over(stream, &rows) {
+                        first if first == rows.rows() => continue,
+                        first => {
+                            let head = &mut self.heads[stream];
+                            (head.rows, head.first, head.next) = (Some(rows), first, first);
+                            return Ok(());
+                        }
+                    },
+                    None => self.bad(stream, "rows that are none, or in no order"),
+                },
+                Err(error @ (Error::Store(_) | Error::Deadline { .. })) => return Err(error),
+                Err(error) => error,
+            };
+            return self.replace(stream, &why);
+        }
+    }
+
+    fn bad(&self, stream: usize, what: &str) -> Error {
+        Error::BadAnswer { node: self.streams.node(stream).to_string(), what: what.to_string() }
+    }
+
+    /// The first of some rows that the one that was replaced had not given.
+    fn pass_over(&mut self, stream: usize, rows: &R) -> usize {
+        let Some(behind) = &mut self.heads[stream].behind else { return 0 };
+        let left = &mut self.repeated[behind.repeated];
+        for row in 0..rows.rows() {
+            match rows.compare(row, &behind.row, 0) {
+                Ordering::Less => {}
+                Ordering::Equal if *left > 0 => {
+                    *left -= 1;
+                    behind.passed += 1;
+                }
+                _ => return row,
+            }
+        }
+        rows.rows()
+    }
+
+    /// Asks others for all that a lost node was asked for.
+    fn replace(&mut self, stream: usize, why: &Error) -> Result<()> {
+        let missing = self.streams.missing();
+        let new = self.streams.replace(stream, why)?;
+        let head = &mut self.heads[stream];
+        let last = head.last.take();
+        let behind = head.behind.take();
+        let was_taken = last.is_some() || behind.is_some();
+        if self.streams.missing() > missing && was_taken {
+            let what = format!("{why}, and a part of its answer was taken");
+            return Err(Error::Missing { what });
+        }
+        let from = match (last, behind) {
+            (Some(Last { row, equal }), _) => {
+                self.repeated.push(equal);
+                Some((row, self.repeated.len() - 1))
+            }
+            // Nothing of it was taken: whoever comes now passes over the same.
+            (None, Some(behind)) => {
+                self.repeated[behind.repeated] += behind.passed;
+                Some((behind.row, behind.repeated))
+            }
+            (None, None) => None,
+        };
+        self.heads.resize_with(new.end, Head::default);
+        for stream in new.clone() {
+            let behind =
+                |(row, repeated): &(R, usize)| Behind { row: row.alone(0), repeated: *repeated, passed: 0 };
+            self.heads[stream].behind = from.as_ref().map(behind);
+        }
+        new.into_iter().try_for_each(|stream| self.fill(stream))
+    }
+
+    /// What the works of all streams said at their ends.
+    pub fn summaries(&self) -> impl Iterator<Item = &serde_json::Value> {
+        (0..self.heads.len()).filter_map(|stream| self.streams.summary(stream))
+    }
+
+    /// What it all cost.
+    pub fn finish(self) -> Gathered {
+        self.streams.finish()
+    }
+}
+
+impl<R: InOrder> Head<R> {
+    fn is_used_up(&self) -> bool {
+        self.rows.as_ref().is_some_and(|rows| self.next == rows.rows())
+    }
+
+    /// Remembers the last row of a batch, all of which was given, and leaves the batch.
+    fn leave_batch(&mut self) {
+        let rows = self.rows.take().expect("it was given");
+        let end = rows.rows() - 1;
+        let row = rows.alone(end);
+        let taken = self.first..end + 1;
+        let equal = taken.clone().rev().take_while(|&other| rows.compare(other, &row, 0).is_eq()).count();
+        let reaches_back = equal == taken.len();
+        let before = match (&self.last, &self.behind) {
+            (Some(last), _) if reaches_back && last.row.compare(0, &row, 0).is_eq() => last.equal,
+            (None, Some(behind)) if reaches_back && behind.row.compare(0, &row, 0).is_eq() => behind.passed,
+            _ => 0,
+        };
+        self.last = Some(Last { row, equal: equal as u64 + before });
+    }
+
+    /// Whether rows come behind the last one.
+    fn goes_on_with(&self, rows: &R) -> bool {
+        self.last.as_ref().is_none_or(|last| rows.compare(0, &last.row, 0).is_ge())
+    }
+}
