@@ -16,9 +16,9 @@ use inshore::{
     neardata::{
         Contents, Error as ReadError, Event, Next,
         nodes::{
-            Agent, AgentConfig, Authority, ClientConfig, Error, Gathered, LoadOptions, NodeStatus, Nodes,
-            RunOptions, Streams, Whole, read_credentials, run_on_nodes, stream_from_each, stream_from_nodes,
-            write_credentials,
+            Agent, AgentConfig, Authority, ClientConfig, Error, Gathered, HereCost, LoadOptions, NodeStatus,
+            Nodes, RunOptions, Streams, Whole, read_credentials, run_on_nodes, stream_from_each,
+            stream_from_nodes, write_credentials,
         },
     },
     sandbox::{Policy, Protections},
@@ -379,6 +379,7 @@ pub fn run_options(options: &Everywhere) -> RunOptions {
         partial: options.partial,
         node_memory_bytes: options.node_memory,
         stall: Duration::from_secs(options.stall),
+        client_helps: !options.only_nodes,
     }
 }
 
@@ -421,13 +422,30 @@ pub fn costs(gathered: &Gathered) -> Vec<(&'static str, String)> {
         );
         ("node", told)
     });
-    told.collect()
+    told.chain(gathered.here.iter().map(|here| ("this machine", done_here(here)))).collect()
+}
+
+/// What this machine did itself, and why no more.
+fn done_here(here: &HereCost) -> String {
+    let HereCost { pieces, bytes, nodes_bytes_per_second: nodes, why, .. } = here;
+    let speed = |bytes: f64| format!("{}/s", format_bytes(bytes as u64));
+    let speeds = here.bytes_per_second.map_or(String::new(), |here| {
+        format!(" ({} for each thread here, {} for all nodes)", speed(here), speed(*nodes))
+    });
+    let did = match pieces {
+        0 => "did nothing itself".to_string(),
+        pieces => format!("did {pieces} pieces itself, {}, which came here for it", format_bytes(*bytes)),
+    };
+    format!("{did}: {why}{speeds}")
 }
 
 /// The same as JSON, in the summary of a command.
 pub fn with_nodes(mut summary: Value, nodes: &Nodes, gathered: &Gathered) -> Value {
     summary["nodes"] = json!(gathered.nodes);
     summary["missing"] = json!(gathered.missing);
+    if let Some(here) = &gathered.here {
+        summary["here"] = json!(here);
+    }
     summary["bytes_moved"] = json!(nodes.bytes_in() + nodes.bytes_out());
     summary
 }

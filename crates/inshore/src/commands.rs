@@ -98,7 +98,7 @@ impl Work for Commands {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let Task { job, arguments, sources } = task;
+        let Task { job, arguments, sources, .. } = task;
         let CommandArguments { program, args } = serde_json::from_value(arguments)?;
         let path = self.programs.get(&program).ok_or_else(|| {
             let allowed: Vec<&str> = self.programs.keys().map(String::as_str).collect();

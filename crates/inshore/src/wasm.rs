@@ -755,12 +755,12 @@ impl Work for WebAssembly {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
-        let Task { job, arguments, sources } = task;
+        let Task { job, arguments, sources, unbegun } = task;
         let kernel = parsed(&arguments)?.kernel(Some(&job))?;
         let result = kernel.prepare(&job)?.result;
         let summary = match result {
             WasmResult::InOrder => {
-                answer_parts(&job, &kernel, sources, reply)?;
+                answer_parts(&job, &kernel, (sources, &unbegun), reply)?;
                 kernel.end().unwrap_or_default()
             }
             WasmResult::State => {

@@ -431,6 +431,10 @@ impl Portable for Search {
         }
     }
 
+    fn for_client(arguments: &Value) -> Result<Option<Self>> {
+        Self::of_arguments(arguments).map(Some)
+    }
+
     fn encode(found: &Found, out: &mut Vec<u8>) {
         if found.line_count == 0 && found.lines.is_empty() && found.nul.is_none() {
             return;

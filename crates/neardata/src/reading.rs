@@ -514,11 +514,16 @@ impl Reading {
         work: &mut impl FnMut(u64, &[u8]) -> bool,
     ) -> Result<()> {
         let (mut filled, mut searched, mut offset, mut ended) = (0, 0, 0, false);
+        // The margin is for the ends of lines.
+        let room = if self.by_line { near.len() } else { self.plan.cached_bytes };
         // For a line that is longer, as long as the stream lasts.
         let mut grown: Option<Buffer> = None;
         while !ended {
             self.job.check_cancelled()?;
-            let mut bytes = grown.as_mut().unwrap_or(&mut *near);
+            let mut bytes: &mut [u8] = match &mut grown {
+                Some(grown) => grown,
+                None => &mut near[..room],
+            };
             if filled == bytes.len() {
                 let limit = self.plan.line_bytes_max;
                 if filled as u64 >= limit {

@@ -85,6 +85,11 @@ impl Source {
         self.part.as_ref()
     }
 
+    /// Bytes of that part; 0 where the source is none.
+    pub fn part_bytes(&self) -> u64 {
+        self.part.as_ref().map_or(0, |(_, range)| range.end - range.start)
+    }
+
     /// The same source, which errors call so.
     pub fn called(mut self, name: impl Into<String>) -> Source {
         self.name = name.into();

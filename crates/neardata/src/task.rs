@@ -10,9 +10,9 @@
 //! Papers: minions, responses and queries, 2019 thesis 3.2.2.
 
 use std::{
-    collections::HashSet,
+    collections::{HashSet, VecDeque},
     marker::PhantomData,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -40,6 +40,45 @@ pub struct Task {
     pub arguments: Value,
     /// What it reads, in order.
     pub sources: Vec<TaskSource>,
+    /// Which of them it has not begun, where it tells.
+    pub unbegun: Unbegun,
+}
+
+/// The sources that a task has not begun: whoever asked for it can take some back, to do them himself. Clones share it.
+///
+/// A work that takes its sources one after the other [offers](Self::offer) them; of others none can be taken back.
+#[derive(Clone, Debug, Default)]
+pub struct Unbegun(Arc<Mutex<VecDeque<(u64, u64)>>>);
+
+impl Unbegun {
+    /// Tells of the sources: number and bytes of each, in the order in which they are begun.
+    pub fn offer(&self, sources: impl Iterator<Item = (u64, u64)>) {
+        *self.sources() = sources.collect();
+    }
+
+    /// A source is begun; false where it was taken back.
+    pub fn begin(&self, number: u64) -> bool {
+        let mut sources = self.sources();
+        let place = sources.iter().position(|&(other, _)| other == number);
+        place.is_some_and(|place| sources.remove(place).is_some())
+    }
+
+    /// Takes a source back: not the next one, which is about to be begun, unless it is the last. Gives its number.
+    pub fn take_back(&self) -> Option<u64> {
+        let mut sources = self.sources();
+        let place = usize::from(sources.len() > 1);
+        sources.remove(place).map(|(number, _)| number)
+    }
+
+    /// How many there are, and their bytes.
+    pub fn left(&self) -> (u64, u64) {
+        let sources = self.sources();
+        (sources.len() as u64, sources.iter().map(|&(_, bytes)| bytes).sum())
+    }
+
+    fn sources(&self) -> MutexGuard<'_, VecDeque<(u64, u64)>> {
+        self.0.lock().expect("no panic under this lock")
+    }
 }
 
 /// Something that a task reads.
@@ -154,6 +193,15 @@ pub trait Portable: Kernel + Sized {
     fn suffices(&self, _part: &Self::Part) -> bool {
         false
     }
+
+    /// The same kernel for a client that does a part of a job on nodes itself, and reads what it works on as streams; none where only
+    /// nodes do it. The parts must be those that nodes give.
+    ///
+    /// # Errors
+    /// As [`Self::of_arguments`].
+    fn for_client(_arguments: &Value) -> Result<Option<Self>, Self::Error> {
+        Ok(None)
+    }
 }
 
 /// What an answer of [`Parts`] says of a source.
@@ -251,35 +299,41 @@ where
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let Task { job, arguments, sources } = task;
+        let Task { job, arguments, sources, unbegun } = task;
         let kernel = K::of_arguments(&arguments)?;
-        answer_parts(&job, &kernel, sources, reply)?;
+        answer_parts(&job, &kernel, (sources, &unbegun), reply)?;
         Ok(json!({}))
     }
 }
 
-/// Runs a kernel over sources and answers with its parts, as [`Parts`] does, for a kernel that is made in another way.
+/// Runs a kernel over sources and answers with its parts, as [`Parts`] does, for a kernel that is made in another way. Sources that
+/// are taken back before they are begun are passed over.
 ///
 /// # Errors
 /// Where the budget is too small, the job was stopped, or nobody takes the answers. What a source fails with is an answer.
 pub fn answer_parts<K>(
     job: &Job,
     kernel: &K,
-    sources: Vec<TaskSource>,
+    (sources, unbegun): (Vec<TaskSource>, &Unbegun),
     reply: &mut dyn Reply,
 ) -> Result<(), Failure>
 where
     K: Portable,
     K::Error: std::error::Error + Sync + 'static,
 {
-    let names: Vec<(u64, u64)> = sources.iter().map(|source| (source.number, source.whole)).collect();
+    unbegun.offer(sources.iter().map(|source| (source.number, source.source.part_bytes())));
+    // Of those that were begun, in this order.
+    let names: Mutex<Vec<(u64, u64)>> = Mutex::default();
     // Taken from the budget before the workers take what is free.
     let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "what is answered")?;
-    let answers = std::sync::Mutex::new(Rows::new(reply, memory));
-    let enough = std::sync::Mutex::new(HashSet::new());
-    let sources = sources.into_iter().map(|source| source.source);
+    let answers = Mutex::new(Rows::new(reply, memory));
+    let enough = Mutex::new(HashSet::new());
+    let sources = sources.into_iter().filter(|source| unbegun.begin(source.number)).map(|source| {
+        names.lock().expect("no panic under this lock").push((source.number, source.whole));
+        source.source
+    });
     run(job, kernel, sources, |event: Event<'_, K>| {
-        let (number, whole) = names[event.source];
+        let (number, whole) = names.lock().expect("no panic under this lock")[event.source];
         let mut rows = answers.lock().expect("no panic under this lock");
         let mut enough = enough.lock().expect("no panic under this lock");
         let mut next = Next::Go;

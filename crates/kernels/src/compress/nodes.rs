@@ -43,6 +43,8 @@ impl Work for Packs {
 pub struct Pack {
     format: Format,
     level: u32,
+    /// Bytes of a block where it is not one of a dataset's.
+    block_bytes: Option<usize>,
 }
 
 impl Pack {
@@ -51,7 +53,7 @@ impl Pack {
     /// # Errors
     /// [`Error::BadLevel`].
     pub fn new(format: Format, level: Option<u32>) -> Result<Pack> {
-        Ok(Pack { format, level: format.checked_level(level)? })
+        Ok(Pack { format, level: format.checked_level(level)?, block_bytes: None })
     }
 
     /// What a worker takes: the compressor's state, and what becomes of a block.
@@ -80,6 +82,10 @@ impl Kernel for Pack {
 
     fn border(&self) -> Border {
         Border::Byte
+    }
+
+    fn cached_block_bytes(&self) -> usize {
+        self.block_bytes.unwrap_or(256 << 10)
     }
 
     fn worker(&self, job: &Job) -> Result<Reservation> {
@@ -112,6 +118,12 @@ impl Portable for Pack {
                 Err(Error::Damaged { name: "a request to compress".to_string(), what })
             }
         }
+    }
+
+    /// In blocks as large as a node's where that has memory for them, so that the same comes of them.
+    fn for_client(arguments: &Value) -> Result<Option<Pack>> {
+        let pack = Pack::of_arguments(arguments)?;
+        Ok(Some(Pack { block_bytes: Some(BLOCK_BYTES as usize), ..pack }))
     }
 
     fn encode(part: &Vec<u8>, out: &mut Vec<u8>) {

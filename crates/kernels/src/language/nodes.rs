@@ -104,6 +104,10 @@ impl Portable for LanguageOfText {
         Ok(LanguageOfText::new(&Profiles { languages: told.languages }, unit))
     }
 
+    fn for_client(arguments: &Value) -> Result<Option<Self>> {
+        Self::of_arguments(arguments).map(Some)
+    }
+
     fn encode(part: &Part, out: &mut Vec<u8>) {
         match part {
             Part::Whole(scores) => {

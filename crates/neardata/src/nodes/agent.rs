@@ -53,12 +53,12 @@ use super::{
     load,
     protocol::{
         DatasetKey, Drive, Held, MAP, MAP_BYTES_MAX, PieceRequest, RunningTask, SPREAD, Status, TRAVERSE,
-        TaskDone, TaskRequest, VERSION,
+        TakeBack, TakenBack, TaskDone, TaskRequest, TaskStands, VERSION,
     },
     queue::{Fullness, Place, Queue},
     wire::{Encoder, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, json, message_bytes},
 };
-use crate::{Base, Failure, Needs, Reply, Source, Task, TaskSource, Work, Works};
+use crate::{Base, Failure, Needs, Reply, Source, Task, TaskSource, Unbegun, Work, Works};
 
 /// What an agent is made of. All limits have safe defaults.
 #[derive(Debug)]
@@ -154,6 +154,7 @@ struct Running {
     bytes_asked: u64,
     job: Job,
     began: Instant,
+    unbegun: Unbegun,
 }
 
 /// An agent that serves, until it is dropped or stopped.
@@ -346,11 +347,27 @@ impl Agent {
         }
     }
 
-    /// Bytes that a task that runs read and wrote.
-    pub(super) fn task_bytes(&self, number: u64) -> Option<u64> {
+    /// Bytes that a task that runs read and wrote, and how it stands.
+    pub(super) fn task_stands(&self, number: u64) -> Option<(u64, TaskStands)> {
         let tasks = self.0.tasks();
-        let counters = tasks.get(&number)?.job.counters();
-        Some(counters.bytes_read() + counters.bytes_written())
+        let running = tasks.get(&number)?;
+        let counters = running.job.counters();
+        let (unbegun, unbegun_bytes) = running.unbegun.left();
+        let seconds = running.began.elapsed().as_secs_f64();
+        let stands = TaskStands { task: number, seconds, bytes: running.bytes_asked, unbegun, unbegun_bytes };
+        Some((counters.bytes_read() + counters.bytes_written(), stands))
+    }
+
+    /// A piece of a client's task that is not begun, which the task leaves alone from now on.
+    fn take_back(&self, client: &str, asked: TakeBack) -> TakenBack {
+        let tasks = self.0.tasks();
+        let running = tasks.get(&asked.task).filter(|running| running.client == client);
+        TakenBack { piece: running.and_then(|running| running.unbegun.take_back()) }
+    }
+
+    /// Whether a task runs that is the client's.
+    fn runs(&self, client: &str, task: u64) -> bool {
+        self.0.tasks().get(&task).is_some_and(|running| running.client == client)
     }
 
     /// What the agent is made of.
@@ -440,7 +457,7 @@ impl Agent {
 
     /// Does a task, in a thread that may wait.
     fn work(&self, work: &dyn Work, begun: Begun, out: &mpsc::Sender<Answered>) {
-        let Begun { request, job, queued, place, deadline_is_over, number } = begun;
+        let Begun { request, job, queued, place, deadline_is_over, number, unbegun } = begun;
         let began = Instant::now();
         let cpu = job.report().cpu_seconds;
         let mut reply = Sender {
@@ -454,7 +471,8 @@ impl Agent {
         // A work that panics ends its task and nothing else.
         let worked = panic::catch_unwind(AssertUnwindSafe(|| {
             let sources = self.sources(request.pieces)?;
-            work.work(Task { job: job.clone(), arguments: request.arguments, sources }, &mut reply)
+            let (job, arguments) = (job.clone(), request.arguments);
+            work.work(Task { job, arguments, sources, unbegun }, &mut reply)
         }));
         let worked =
             worked.unwrap_or_else(|_| Err("the work panicked: this is a fault of the node's program".into()));
@@ -623,6 +641,8 @@ type Answered = std::result::Result<FlightData, Refusal>;
 const LOAD_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a task waits for its client to take answers, while others wait for its place.
 const SLOW_CLIENT: Duration = Duration::from_secs(5);
+/// Memory of a read beside a task, at most.
+pub(super) const READ_BESIDE_BYTES: u64 = 12 << 20;
 /// Datasets of a task that its node tells of.
 const TASK_DATASETS_MAX: usize = 8;
 
@@ -634,6 +654,7 @@ struct Begun {
     place: Place,
     deadline_is_over: Arc<AtomicBool>,
     number: u64,
+    unbegun: Unbegun,
 }
 
 /// The answers of a task on their way to its client.
@@ -742,7 +763,11 @@ impl FlightService for Agent {
         }
         let habit = if traverses { visits::MEMORY_BYTES } else { inner.config.task_memory_bytes };
         let memory_bytes = asked.memory_bytes.unwrap_or(habit);
-        let entered: std::result::Result<BoxFuture<'static, Place>, String> = match traverses {
+        // What reads for a client that does a part of a task itself must not wait for that task's place.
+        let reads_little =
+            asked.beside.is_some() && work.needs() == Needs::Data && memory_bytes <= READ_BESIDE_BYTES;
+        let is_beside = reads_little && asked.beside.is_some_and(|task| self.runs(&caller.name, task));
+        let entered: std::result::Result<BoxFuture<'static, Place>, String> = match traverses || is_beside {
             true => inner.queue.beside(memory_bytes).map(|place| futures::future::ready(place).boxed()),
             false => inner.queue.enter(&caller.name, memory_bytes).map(FutureExt::boxed),
         };
@@ -774,7 +799,8 @@ impl FlightService for Agent {
             drop(waiting);
             let queued = came.elapsed();
             let deadline_is_over = Arc::new(AtomicBool::new(false));
-            let budget = Budget::new(memory_bytes, agent.0.config.threads);
+            let threads = if reads_little { 1 } else { agent.0.config.threads };
+            let budget = Budget::new(memory_bytes, threads);
             let job = match agent.0.store.job(budget, cancel.clone()) {
                 Ok(job) => job,
                 Err(error) => {
@@ -790,9 +816,16 @@ impl FlightService for Agent {
             datasets.truncate(TASK_DATASETS_MAX);
             let lengths = asked.pieces.iter().map(|piece| piece.to.saturating_sub(piece.from));
             let bytes_asked = lengths.fold(0, u64::saturating_add);
-            let job_of_it = job.clone();
-            let running =
-                Running { client, kind, datasets, bytes_asked, job: job_of_it, began: Instant::now() };
+            let (job_of_it, unbegun) = (job.clone(), Unbegun::default());
+            let running = Running {
+                client,
+                kind,
+                datasets,
+                bytes_asked,
+                job: job_of_it,
+                began: Instant::now(),
+                unbegun: unbegun.clone(),
+            };
             agent.0.tasks().insert(number, running);
             let _alive = alive.inspect(|alive| alive.runs(number));
             let (over, flag) = (deadline_is_over.clone(), cancel.clone());
@@ -801,7 +834,7 @@ impl FlightService for Agent {
                 over.store(true, Ordering::Relaxed);
                 flag.cancel();
             });
-            let begun = Begun { request: asked, job, queued, place, deadline_is_over, number };
+            let begun = Begun { request: asked, job, queued, place, deadline_is_over, number, unbegun };
             let _ = tokio::task::spawn_blocking(move || agent.work(&*work, begun, &out)).await;
             timer.abort();
         });
@@ -858,6 +891,7 @@ impl FlightService for Agent {
                     "catalog" => agent.catalog().map_err(refused)?.iter().map(json).collect(),
                     "map" => vec![agent.map(&parsed(&body)?).map_err(refused)?.into()],
                     "remove" => agent.remove(&parsed(&body)?).map(|()| Vec::new()).map_err(refused)?,
+                    "take-back" => vec![json(&agent.take_back(&caller.name, parsed(&body)?))],
                     "drain" => {
                         agent.0.draining.store(true, Ordering::Relaxed);
                         Vec::new()

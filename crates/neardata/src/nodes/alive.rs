@@ -41,8 +41,9 @@ impl Alive {
                 let number = known.get();
                 // What waits for its place lacks no progress either.
                 waited += u64::from(number.is_none());
-                let progress = waited + number.and_then(|&number| agent.task_bytes(number)).unwrap_or(0);
-                let app_metadata = json(&TaskAlive { progress });
+                let stands = number.and_then(|&number| agent.task_stands(number));
+                let progress = waited + stands.map_or(0, |(bytes, _)| bytes);
+                let app_metadata = json(&TaskAlive { progress, stands: stands.map(|(_, stands)| stands) });
                 let message = FlightData { app_metadata, ..FlightData::default() };
                 // Where there is no room, answers are on their way, which say the same.
                 if let Err(TrySendError::Closed(_)) = out.try_send(Ok(message)) {

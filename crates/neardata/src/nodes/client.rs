@@ -167,6 +167,17 @@ impl Nodes {
         self.0.runtime.block_on(join_all(asked))
     }
 
+    /// Asks one node, which may take so long.
+    pub(super) fn ask_within(
+        &self,
+        node: usize,
+        kind: &'static str,
+        body: Bytes,
+        patience: Duration,
+    ) -> Result<Vec<Bytes>> {
+        self.0.runtime.block_on(self.0.nodes[node].ask(kind, body, patience))
+    }
+
     /// Asks one node.
     pub(super) fn ask(&self, node: usize, kind: &'static str, body: Bytes) -> Result<Vec<Bytes>> {
         self.0.runtime.block_on(self.0.nodes[node].ask(kind, body, self.0.answer))

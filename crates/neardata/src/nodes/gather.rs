@@ -13,11 +13,14 @@
 //! on up to which it was consumed. So do those of a node that is there but gets on no further ([`RunOptions::stall`]).
 //! Nothing is consumed twice: an answer that does not reach further than what was consumed of its piece is one that no node
 //! should give, and the node counts as lost.
+//!
+//! The cores of this machine may do some pieces that nodes have not begun (`here.rs`): those are attempts like any others.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Range,
     sync::{Arc, atomic::Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -36,7 +39,8 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use super::{
     Error, Nodes, Result, Whole,
     client::{Node, STREAM_BYTES},
-    protocol::{PieceRequest, TaskAlive, TaskDone, TaskRequest, VERSION},
+    here::{Here, HereCost, Stops, TakenOver},
+    protocol::{PieceRequest, TaskAlive, TaskDone, TaskRequest, TaskStands, VERSION},
     wire::{json, message_bytes},
 };
 use crate::{Answer, Border, Contents, Event, Next, PartRow, Portable, Reach, part_rows};
@@ -53,12 +57,20 @@ pub struct RunOptions {
     /// A node whose task gets on no further for so long is left: pieces that others have go to these. It is waited for where no
     /// other has them.
     pub stall: Duration,
+    /// Whether this machine's own cores do a part of the work, where the kernel allows that and it is measured to be faster.
+    pub client_helps: bool,
 }
 
 impl Default for RunOptions {
-    /// No deadline, all or nothing, the nodes' habit of memory, half a minute without progress.
+    /// No deadline, all or nothing, the nodes' habit of memory, half a minute without progress, with help of this machine.
     fn default() -> Self {
-        RunOptions { deadline: None, partial: false, node_memory_bytes: None, stall: Duration::from_secs(30) }
+        RunOptions {
+            deadline: None,
+            partial: false,
+            node_memory_bytes: None,
+            stall: Duration::from_secs(30),
+            client_helps: true,
+        }
     }
 }
 
@@ -69,6 +81,9 @@ pub struct Gathered {
     pub nodes: Vec<NodeCost>,
     /// What no node that answers has; empty unless a partial answer will do.
     pub missing: Vec<Missing>,
+    /// What this machine did of it, where it might have done something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub here: Option<HereCost>,
 }
 
 /// What a node did.
@@ -109,7 +124,11 @@ pub struct Missing {
 /// Runs a kernel on the nodes that have the files, and gives what came of their blocks to `consume`, in the order of files
 /// and blocks, as [`crate::run`] does here.
 ///
-/// Memory here: 3 MiB for each node, for answers on their way, which flow control holds.
+/// With [`RunOptions::client_helps`] this machine does a part, where [`Portable::for_client`] has a kernel for that and it is measured to be
+/// faster.
+///
+/// Memory here: 3 MiB for each node, for answers on their way, which flow control holds; a quarter of what is free then, of at most
+/// 64 MiB a thread, for what is done here.
 ///
 /// # Errors
 /// What `consume` gives; [`Error::Missing`] as [`crate::Error::Stream`] where a part is on no node that answers, unless
@@ -120,14 +139,42 @@ pub fn run_on_nodes<K: Portable>(
     kernel: &K,
     wholes: &[Whole],
     options: &RunOptions,
-    mut consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error>,
-) -> std::result::Result<Gathered, K::Error> {
+    consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error>,
+) -> std::result::Result<Gathered, K::Error>
+where
+    K::Error: std::error::Error + Sync + 'static,
+{
     if matches!(kernel.border(), Border::Line { .. }) {
         check_lines(wholes).map_err(failed)?;
     }
-    let mut gather = Gather::new(nodes, job, wholes, K::KIND, kernel.arguments(), options).map_err(failed)?;
+    let arguments = kernel.arguments();
+    let can_help = options.client_helps && K::for_client(&arguments)?.is_some();
+    let mut gather = Gather::new(nodes, job, wholes, K::KIND, arguments.clone(), options).map_err(failed)?;
     gather.may_begin_anew = true;
-    gather.begin_all().map_err(failed)?;
+    if !can_help {
+        gather.begin_all().map_err(failed)?;
+        return consume_all(gather, wholes, consume);
+    }
+    let here = Arc::new(Here::new(nodes, wholes, options));
+    gather.here = Some(here.clone());
+    let lanes = here.lanes(job);
+    thread::scope(|scope| {
+        let _stops = Stops(&here);
+        gather.begin_all().map_err(failed)?;
+        for (lane, budget) in lanes.into_iter().enumerate() {
+            let (here, arguments) = (&here, &arguments);
+            scope.spawn(move || here.work::<K>(lane, budget, arguments));
+        }
+        consume_all(gather, wholes, consume)
+    })
+}
+
+/// Gives what comes of all pieces to `consume`, in their order.
+fn consume_all<K: Portable>(
+    mut gather: Gather,
+    wholes: &[Whole],
+    mut consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error>,
+) -> std::result::Result<Gathered, K::Error> {
     let mut number = 0;
     for (source, whole) in wholes.iter().enumerate() {
         let mut skipped = false;
@@ -294,6 +341,7 @@ impl Gathered {
             own.lost = own.lost.take().or(cost.lost);
         }
         self.missing.extend(other.missing);
+        self.here = self.here.take().or(other.here);
     }
 }
 
@@ -331,9 +379,8 @@ impl Streams {
                 if !self.gather.is_stalled(stream, since) {
                     return Ok(None);
                 }
-                let node = &self.gather.nodes.0.nodes[self.gather.attempts[stream].node];
                 let seconds = self.gather.options.stall.as_secs_f64();
-                Err(node.lost(format!("it got on no further for {seconds} s")))
+                Err(self.gather.lost(stream, format!("it got on no further for {seconds} s")))
             }
             Some(Message::Batch(batch)) => {
                 self.waiting.remove(&stream);
@@ -346,7 +393,7 @@ impl Streams {
 
     /// The address of the node that answers.
     pub fn node(&self, stream: usize) -> &str {
-        &self.gather.nodes.0.nodes[self.gather.attempts[stream].node].address
+        self.gather.address(self.gather.attempts[stream].node)
     }
 
     /// What the work of a stream said at its end.
@@ -378,7 +425,7 @@ impl Streams {
 }
 
 /// A row that was taken.
-enum Taken {
+pub(super) enum Taken {
     Part(Reach, Vec<u8>),
     Failed(Error),
 }
@@ -392,7 +439,7 @@ enum Message {
 
 /// Pieces, and who is asked for which.
 #[derive(Debug)]
-struct Gather {
+pub(super) struct Gather {
     nodes: Nodes,
     job: Job,
     kind: &'static str,
@@ -413,6 +460,10 @@ struct Gather {
     beginning: Vec<u8>,
     /// Attempts of whose answers some are not wanted any more.
     unwanted: BTreeSet<usize>,
+    /// What does a part of it on this machine.
+    here: Option<Arc<Here>>,
+    /// A node, and a task on it that this one is to be read beside.
+    pub(super) beside: Option<(usize, u64)>,
     /// Bytes that came from each node before.
     bytes_before: Vec<u64>,
     _memory: Reservation,
@@ -420,6 +471,8 @@ struct Gather {
 
 /// Bytes of what comes of a block, at most: a block where everything matches, with a line for each byte, is 32 times its size.
 const PART_BYTES_MAX: usize = 256 << 20;
+/// So often a node tells how it stands, where this machine may help.
+const STANDS: Duration = Duration::from_millis(250);
 /// A node stops a task by itself so long after its client should have.
 const LATE: Duration = Duration::from_secs(1);
 /// Memory here for the answers of a node: the window of its stream, two batches that wait and one that is taken apart.
@@ -457,10 +510,11 @@ impl Wanted {
     }
 }
 
-/// A task on a node.
+/// A task on a node, or what this machine does.
 #[derive(Debug)]
 struct Attempt {
-    node: usize,
+    /// None for this machine.
+    node: Option<usize>,
     pieces: Vec<usize>,
     answers: mpsc::Receiver<Result<Option<RecordBatch>>>,
     told: Arc<std::sync::Mutex<Told>>,
@@ -477,6 +531,19 @@ pub(super) struct Told {
     pub done: Option<TaskDone>,
     /// How far it got, and when that was new. Nothing, where the node tells no such thing.
     alive: Option<(u64, Instant)>,
+    /// The same number, and how the task stood when the node told it.
+    pub stands: Option<(u64, TaskStands)>,
+    /// It says no more.
+    pub is_over: bool,
+}
+
+/// Tells that an attempt says no more, when its pump ends or is ended.
+struct Ends(Arc<std::sync::Mutex<Told>>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_over = true;
+    }
 }
 
 impl Drop for Attempt {
@@ -487,7 +554,7 @@ impl Drop for Attempt {
 }
 
 impl Gather {
-    fn new(
+    pub(super) fn new(
         nodes: &Nodes,
         job: &Job,
         wholes: &[Whole],
@@ -528,6 +595,8 @@ impl Gather {
             attempts: Vec::new(),
             given_up: BTreeSet::new(),
             may_begin_anew: false,
+            here: None,
+            beside: None,
             missing: Vec::new(),
             costs: BTreeMap::new(),
             rows: BTreeMap::new(),
@@ -536,7 +605,7 @@ impl Gather {
         })
     }
 
-    fn begin_all(&mut self) -> Result<()> {
+    pub(super) fn begin_all(&mut self) -> Result<()> {
         self.assign((0..self.pieces.len()).collect())
     }
 
@@ -566,7 +635,7 @@ impl Gather {
             // One task for each node: one more could wait for its turn behind the first, which waits for its own here.
             for attempt in 0..self.attempts.len() {
                 let other = &mut self.attempts[attempt];
-                if other.node == node && !other.is_over && self.may_begin_anew {
+                if other.node == Some(node) && !other.is_over && self.may_begin_anew {
                     (other.is_over, other.is_dropped) = (true, true);
                     other.pump.abort();
                     self.rows.remove(&attempt);
@@ -605,6 +674,9 @@ impl Gather {
                 lines: wanted.piece.lines_before + wanted.reach.lines,
             });
         }
+        // Some tell it a little late.
+        let often = self.options.stall / 6;
+        let often = if self.here.is_some() { often.min(STANDS) } else { often };
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let request = TaskRequest {
             version: VERSION,
@@ -614,16 +686,20 @@ impl Gather {
             memory_bytes: self.options.node_memory_bytes,
             // A little later than here, where it is known what was not read.
             deadline_ms: left.map(|left| (left + LATE).as_millis() as u64),
-            // Some tell it a little late.
-            alive_ms: Some((self.options.stall / 6).as_millis() as u64),
+            alive_ms: Some(often.as_millis() as u64),
+            beside: self.beside.filter(|&(other, _)| other == node).map(|(_, task)| task),
         };
         let cost = self.costs.entry(node).or_default();
         cost.node = self.nodes.0.nodes[node].address.clone();
         cost.tasks += 1;
         let (out, answers) = mpsc::channel(2);
-        let told = Arc::default();
+        let told: Arc<std::sync::Mutex<Told>> = Arc::default();
+        if let Some(here) = &self.here {
+            here.watch(number, node, told.clone());
+        }
         let pump = pump(self.nodes.0.nodes[node].clone(), request, out, Arc::clone(&told));
         let pump = self.nodes.0.runtime.spawn(pump);
+        let node = Some(node);
         self.attempts.push(Attempt {
             node,
             pieces,
@@ -634,6 +710,89 @@ impl Gather {
             is_dropped: false,
             pump,
         });
+    }
+
+    /// Makes attempts of the pieces that this machine has taken over.
+    fn adopt(&mut self) {
+        let Some(here) = self.here.clone().filter(|here| here.has_taken()) else { return };
+        for TakenOver { piece, from, answers } in here.taken() {
+            let number = self.attempts.len();
+            let wanted = &mut self.pieces[piece];
+            if wanted.is_done || wanted.attempt != Some(from) {
+                // Others were asked for it meanwhile. Nobody listens to what is done here.
+                continue;
+            }
+            if wanted.reach != (Reach { bytes: wanted.piece.from, lines: 0 }) {
+                // A part of it was consumed, and here it is begun from its start.
+                here.doubt(from);
+                continue;
+            }
+            (wanted.attempt, wanted.from) = (Some(number), wanted.reach);
+            self.attempts.push(Attempt {
+                node: None,
+                pieces: vec![piece],
+                answers,
+                told: Arc::default(),
+                done: None,
+                is_over: false,
+                is_dropped: false,
+                pump: self.nodes.0.runtime.spawn(std::future::ready(())),
+            });
+        }
+    }
+
+    /// Whether a piece that an attempt passes over is somebody else's now: this machine took it, or it was given back to a question whose
+    /// answer was lost, and the node is asked again.
+    fn was_taken(&mut self, number: usize, attempt: usize) -> Result<bool> {
+        let Some(here) = self.here.clone() else { return Ok(false) };
+        while here.is_asking(attempt) {
+            self.check()?;
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.adopt();
+        if self.pieces[number].attempt != Some(attempt) {
+            return Ok(true);
+        }
+        let asks_again = here.is_doubtful(attempt);
+        if asks_again {
+            self.ask_again(attempt);
+        }
+        Ok(asks_again)
+    }
+
+    /// Asks nodes for what this machine took over and did not do, and takes over no more.
+    fn give_back(&mut self, attempt: usize, why: String) -> Result<()> {
+        if let Some(here) = &self.here {
+            here.give_up(why);
+        }
+        let own = &mut self.attempts[attempt];
+        (own.is_over, own.is_dropped) = (true, true);
+        let pieces = own.pieces.clone();
+        own.answers.close();
+        self.rows.remove(&attempt);
+        self.beginning.clear();
+        self.assign(pieces.into_iter().filter(|&piece| !self.pieces[piece].is_done).collect())
+    }
+
+    /// What an attempt's machine is called.
+    fn address(&self, node: Option<usize>) -> &str {
+        node.map_or("this machine", |node| &self.nodes.0.nodes[node].address)
+    }
+
+    fn lost(&self, attempt: usize, what: String) -> Error {
+        Error::Lost { node: self.address(self.attempts[attempt].node).to_string(), what }
+    }
+
+    /// Whether the job goes on.
+    fn check(&self) -> Result<()> {
+        self.job.check_cancelled()?;
+        match self.until.filter(|until| *until <= Instant::now()) {
+            None => Ok(()),
+            Some(until) => {
+                let what = "a node has not answered".to_string();
+                Err(Error::Deadline { seconds: (until - self.began).as_secs(), what })
+            }
+        }
     }
 
     /// The next thing that an attempt says.
@@ -652,7 +811,7 @@ impl Gather {
             let seconds = (until - self.began).as_secs();
             return Err(Error::Deadline { seconds, what: self.unfinished(attempt) });
         }
-        let Attempt { answers, told, done, is_over, node, .. } = &mut self.attempts[attempt];
+        let Attempt { answers, told, done, is_over, .. } = &mut self.attempts[attempt];
         if *is_over {
             return Ok(Some(Message::Done));
         }
@@ -672,7 +831,7 @@ impl Gather {
             }
             None => {
                 *is_over = true;
-                Message::Failed(self.nodes.0.nodes[*node].lost("its answer ended early".to_string()))
+                Message::Failed(self.lost(attempt, "its answer ended early".to_string()))
             }
         }))
     }
@@ -684,7 +843,10 @@ impl Gather {
             let is_over = wanted.attempt.is_some_and(|attempt| self.attempts[attempt].done.is_some());
             !wanted.is_done && !is_over
         };
-        let why = format!("node {} has not answered", self.nodes.0.nodes[node].address);
+        let why = match node {
+            Some(_) => format!("node {} has not answered", self.address(node)),
+            None => "this machine was not done with it".to_string(),
+        };
         let open = self.pieces.iter().filter(is_open).map(|wanted| wanted.rest(why.clone()));
         match open.collect::<Vec<_>>() {
             open if open.is_empty() => why,
@@ -699,6 +861,10 @@ impl Gather {
         loop {
             if let Some(message) = self.receive_within(attempt, Duration::from_millis(50))? {
                 return Ok(Some(message));
+            }
+            self.adopt();
+            if self.pieces[number].attempt != Some(attempt) {
+                return Ok(None);
             }
             let alive = self.attempts[attempt].told.lock().expect("no panic under this lock").alive;
             let is_stalled = alive.is_some_and(|(_, since)| since.max(began).elapsed() > self.options.stall);
@@ -721,7 +887,7 @@ impl Gather {
     /// Whether a node can be asked for a piece other than the one that is.
     fn has_other(&self, number: usize) -> bool {
         let wanted = &self.pieces[number];
-        let node = wanted.attempt.map(|attempt| self.attempts[attempt].node);
+        let node = wanted.attempt.and_then(|attempt| self.attempts[attempt].node);
         wanted.piece.holders.iter().any(|holder| {
             let node_is_bad = [&self.given_up, &wanted.unreadable, &wanted.slow]
                 .iter()
@@ -732,9 +898,10 @@ impl Gather {
 
     /// Asks others for all that an attempt has not done and they have. What they don't have it goes on with.
     fn leave(&mut self, attempt: usize) -> Result<()> {
-        let node = self.attempts[attempt].node;
         let seconds = self.options.stall.as_secs_f64();
-        let why = format!("{}: it got on no further for {seconds} s", self.nodes.0.nodes[node].address);
+        let what = format!("it got on no further for {seconds} s");
+        let Some(node) = self.attempts[attempt].node else { return self.give_back(attempt, what) };
+        let why = format!("{}: {what}", self.nodes.0.nodes[node].address);
         let undone =
             |&piece: &usize| !self.pieces[piece].is_done && self.pieces[piece].attempt == Some(attempt);
         let undone: Vec<usize> = self.attempts[attempt].pieces.iter().copied().filter(undone).collect();
@@ -758,8 +925,9 @@ impl Gather {
     }
 
     /// The next row of a piece; `None` where it is done, or missing.
-    fn next_row(&mut self, number: usize) -> Result<Option<Taken>> {
+    pub(super) fn next_row(&mut self, number: usize) -> Result<Option<Taken>> {
         loop {
+            self.adopt();
             let Some(attempt) = self.pieces[number].attempt.filter(|_| !self.pieces[number].is_done) else {
                 return Ok(None);
             };
@@ -772,10 +940,12 @@ impl Gather {
                             self.lose(number, "it answers columns that are none of a part".to_string())?
                         }
                     },
+                    Message::Done if self.was_taken(number, attempt)? => {}
                     Message::Done => self.lose(number, "it ended without having read all".to_string())?,
                     Message::Failed(Error::SetAside { .. }) => self.ask_again(attempt),
                     Message::Failed(error) => {
-                        if matches!(error, Error::Refused { .. }) && self.is_alone(number) {
+                        let is_node = self.attempts[attempt].node.is_some();
+                        if matches!(error, Error::Refused { .. }) && is_node && self.is_alone(number) {
                             return Err(error);
                         }
                         self.lose(number, error.to_string())?;
@@ -788,7 +958,10 @@ impl Gather {
                 continue;
             }
             if row.number > number as u64 {
-                self.lose(number, "it answers out of turn".to_string())?;
+                self.rows.entry(attempt).or_default().push_front(row);
+                if !self.was_taken(number, attempt)? {
+                    self.lose(number, "it answers out of turn".to_string())?;
+                }
                 continue;
             }
             let wanted = &mut self.pieces[number];
@@ -822,7 +995,10 @@ impl Gather {
                 }
                 Answer::Failed(what) => {
                     // This piece alone: the node goes on with others.
-                    let node = self.attempts[attempt].node;
+                    let Some(node) = self.attempts[attempt].node else {
+                        self.give_back(attempt, what)?;
+                        continue;
+                    };
                     wanted.unreadable.insert(node);
                     wanted.why.push(format!("node {}: {what}", self.nodes.0.nodes[node].address));
                     let others = wanted.piece.holders.iter().any(|holder| {
@@ -847,7 +1023,8 @@ impl Gather {
         let Attempt { node, pieces, .. } = &self.attempts[attempt];
         let undone =
             |piece: &usize| !self.pieces[*piece].is_done && self.pieces[*piece].attempt == Some(attempt);
-        let (node, pieces) = (*node, pieces.iter().copied().filter(undone).collect());
+        let (node, pieces) =
+            (node.expect("nodes set tasks aside"), pieces.iter().copied().filter(undone).collect());
         self.begin(node, pieces);
     }
 
@@ -857,12 +1034,12 @@ impl Gather {
         let node = self.attempts[attempt].node;
         self.attempts[attempt].pieces.iter().filter(|&&piece| !self.pieces[piece].is_done).any(|&piece| {
             let mut others = self.pieces[piece].piece.holders.iter().map(|holder| holder.node);
-            !others.any(|other| other != node && !self.given_up.contains(&other))
+            !others.any(|other| Some(other) != node && !self.given_up.contains(&other))
         }) && !self.options.partial
     }
 
     /// A piece was consumed so far.
-    fn accept(&mut self, number: usize, reach: Reach) {
+    pub(super) fn accept(&mut self, number: usize, reach: Reach) {
         let wanted = &mut self.pieces[number];
         if reach.bytes > wanted.reach.bytes {
             wanted.reach = reach;
@@ -875,6 +1052,11 @@ impl Gather {
         let wanted = &mut self.pieces[number];
         if let Some(attempt) = wanted.attempt.filter(|_| is_skipped && !wanted.is_done) {
             self.unwanted.insert(attempt);
+            let reads = &mut self.attempts[attempt];
+            if reads.node.is_none() {
+                // This machine goes on with something else.
+                reads.answers.close();
+            }
         }
         wanted.is_done = true;
     }
@@ -893,10 +1075,10 @@ impl Gather {
         is_gone: bool,
         from_the_start: bool,
     ) -> Result<()> {
+        let Some(node) = self.attempts[attempt].node else { return self.give_back(attempt, why) };
         let lost = &mut self.attempts[attempt];
         lost.pump.abort();
         lost.is_over = true;
-        let node = lost.node;
         self.rows.remove(&attempt);
         self.beginning.clear();
         if is_gone {
@@ -921,7 +1103,7 @@ impl Gather {
     }
 
     /// Waits for the ends of all tasks, which say what they cost.
-    fn wait_for_ends(&mut self) -> Result<()> {
+    pub(super) fn wait_for_ends(&mut self) -> Result<()> {
         for attempt in 0..self.attempts.len() {
             // One of whose answers not all are wanted may be at work for long: it is stopped.
             while !self.attempts[attempt].is_over && !self.unwanted.contains(&attempt) {
@@ -936,10 +1118,10 @@ impl Gather {
         Ok(())
     }
 
-    fn finish(mut self) -> Gathered {
+    pub(super) fn finish(mut self) -> Gathered {
         for attempt in &self.attempts {
-            let Some(done) = &attempt.done else { continue };
-            let cost = self.costs.entry(attempt.node).or_default();
+            let (Some(done), Some(node)) = (&attempt.done, attempt.node) else { continue };
+            let cost = self.costs.entry(node).or_default();
             cost.bytes_read += done.bytes_read;
             cost.cpu_seconds += done.cpu_seconds;
             cost.seconds += done.seconds;
@@ -949,7 +1131,16 @@ impl Gather {
             let now = self.nodes.0.nodes[node].bytes_in.load(Ordering::Relaxed);
             cost.bytes_moved = now - self.bytes_before[node];
         }
-        Gathered { nodes: std::mem::take(&mut self.costs).into_values().collect(), missing: self.missing }
+        let nodes = std::mem::take(&mut self.costs).into_values().collect();
+        let mut gathered = Gathered { nodes, missing: self.missing, here: None };
+        if let Some(here) = self.here {
+            let (cost, mut read) = here.costs();
+            // What came here for it was counted above.
+            read.nodes.iter_mut().for_each(|node| node.bytes_moved = 0);
+            gathered.add(read);
+            gathered.here = Some(cost);
+        }
+        gathered
     }
 }
 
@@ -972,6 +1163,7 @@ pub(super) async fn pump(
     out: mpsc::Sender<Result<Option<RecordBatch>>>,
     told: Arc<std::sync::Mutex<Told>>,
 ) {
+    let _ends = Ends(told.clone());
     let ticket = Ticket { ticket: json(&request) };
     drop(request);
     node.bytes_out.fetch_add(ticket.ticket.len() as u64, Ordering::Relaxed);
@@ -988,11 +1180,12 @@ pub(super) async fn pump(
         counts.bytes_in.fetch_add(message_bytes(message), Ordering::Relaxed);
         let is_answer = !message.data_header.is_empty();
         let alive = serde_json::from_slice::<TaskAlive>(&message.app_metadata).ok();
-        if let Some(TaskAlive { progress }) = alive.filter(|_| !is_answer) {
+        if let Some(TaskAlive { progress, stands }) = alive.filter(|_| !is_answer) {
             let mut told = heard.lock().expect("no panic under this lock");
             if told.alive.is_none_or(|(before, _)| before != progress) {
                 told.alive = Some((progress, Instant::now()));
             }
+            told.stands = stands.map(|stands| (progress, stands)).or(told.stands);
         }
         std::future::ready(is_answer)
     });

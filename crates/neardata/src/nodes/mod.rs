@@ -37,6 +37,7 @@ mod connection;
 mod credentials;
 mod error;
 mod gather;
+mod here;
 mod hop;
 mod load;
 mod merged;
@@ -58,6 +59,7 @@ pub use gather::{
     Gathered, Missing, NodeCost, RunOptions, Streams, read_from_nodes, run_on_nodes, stream_from_each,
     stream_from_nodes,
 };
+pub use here::HereCost;
 pub use hop::{CHAINS_MAX, LAST_PAGE, PAGE_BYTES_MAX, Pointers, STEPS_MAX, Visited, Walked};
 pub use load::{LoadOptions, Loaded};
 pub use merged::{InOrder, Merged};

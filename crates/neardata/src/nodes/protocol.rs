@@ -5,7 +5,7 @@
 //! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, the last with [`TaskDone`] in its metadata, and [`TaskAlive`] between them where it was asked for |
 //! | `DoPut` | metadata of each message: a [`LoadStep`]; answer: [`LoadAnswer`] for each step that asks for one |
 //! | `DoExchange` | metadata of each message, both ways: a step of a traversal, 64 bytes (`hop.rs`) |
-//! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a [`Map`]; `remove`: a [`DatasetKey`]; `drain` |
+//! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a [`Map`]; `remove`: a [`DatasetKey`]; `take-back`: a [`TakeBack`]; `drain` |
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -43,13 +43,49 @@ pub struct TaskRequest {
     /// has nothing else. Never, where it is not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alive_ms: Option<u64>,
+    /// A task of the same client that runs on the node, which this one is to run beside without waiting for a place: for reads of what
+    /// was [taken back](TakeBack) of it. Memory that is free suffices then; where the other has ended, it waits as any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<u64>,
 }
 
 /// A task goes on, or waits for its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskAlive {
     /// A number that grows as long as the task gets on.
     pub progress: u64,
+    /// How it stands, once it has its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stands: Option<TaskStands>,
+}
+
+/// How a task stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskStands {
+    /// What the node calls it.
+    pub task: u64,
+    /// Time since it has its place.
+    pub seconds: f64,
+    /// Bytes of all its pieces.
+    pub bytes: u64,
+    /// Pieces that it has not begun, and can give back.
+    pub unbegun: u64,
+    /// Bytes of them.
+    pub unbegun_bytes: u64,
+}
+
+/// The client wants a piece back that a task has not begun, to do it itself.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct TakeBack {
+    /// The task, as [`TaskStands::task`] calls it.
+    pub task: u64,
+}
+
+/// The answer to that.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct TakenBack {
+    /// The number of a piece that the node leaves alone from now on; none where all are begun, or the task is over.
+    pub piece: Option<u64>,
 }
 
 /// A part of a file of a dataset.

@@ -1,0 +1,504 @@
+//! The client's own cores, which do a part of what nodes were asked to do.
+//!
+//! ```text
+//!   node A:  0 3 6 9 . . . .     a task, which tells four times a second how it stands
+//!                    └── "take-back" ──► piece 15 ──► read from A beside its task ──► kernel, here ──► an attempt like A's
+//! ```
+//!
+//! Each thread here takes one piece at a time, from the node that would need longest for what it has not begun, and only as long as
+//! it is expected to be done with the piece before that node had come to it. Both speeds are measured: that of a node by what it has
+//! read since its task began, that of this machine by the pieces it has done, the reading included. The first piece is for measuring, and is
+//! taken where a node has work for some seconds before it. What is taken is no piece of the node's any more, so nothing is done twice,
+//! and the answers are those of an attempt: in order, each piece's of exactly one.
+//!
+//! What goes wrong here is no error of the job: the piece goes back to the nodes, and no more are taken.
+//!
+//! Papers: host and devices working together, 2019 thesis 4.2.
+
+use std::{
+    io::{self, Read},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use arrow::array::RecordBatch;
+use inshore_store::{Budget, Cancel, Job};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{
+    Error, Gathered, Nodes, Piece, Result, RunOptions, Whole,
+    agent::READ_BESIDE_BYTES,
+    gather::{Gather, Taken, Told},
+    protocol::{TakeBack, TakenBack},
+    wire::json as written,
+};
+use crate::{Base, Contents, Failure, Opened, Portable, Reply, Source, TaskSource, Unbegun, answer_parts};
+
+/// A node that has so much work before it is worth a measurement.
+const PROBE: Duration = Duration::from_secs(2);
+/// A task that is younger tells nothing of its speed.
+const YOUNG_SECONDS: f64 = 1.0;
+/// Less than this share of what nodes do is not worth the bytes that have to come here.
+const WORTH: f64 = 0.2;
+/// How often it is looked at what there is to be done.
+const LOOK: Duration = Duration::from_millis(50);
+/// A node that does not say so long whether it gives a piece back is not asked again.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Memory of each thread here, and the least with which one works.
+const LANE_BYTES_MAX: u64 = 64 << 20;
+const LANE_BYTES_MIN: u64 = 16 << 20;
+/// Answers of a piece that wait for their turn, about, for each of which memory is counted.
+const BATCH_BYTES: u64 = 512 << 10;
+
+/// What this machine did of a job on nodes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct HereCost {
+    /// Pieces that it did.
+    pub pieces: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Bytes a second that one of its threads did; absent where it was not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<f64>,
+    /// Bytes a second that all nodes did together, when that was looked at last.
+    pub nodes_bytes_per_second: f64,
+    /// Why it did no more, or nothing.
+    pub why: String,
+}
+
+/// What the threads here and whoever gathers answers know of each other.
+#[derive(Debug)]
+pub(super) struct Here {
+    nodes: Nodes,
+    options: RunOptions,
+    pieces: Vec<HerePiece>,
+    state: Mutex<State>,
+    has_taken: AtomicBool,
+    stop: Cancel,
+}
+
+/// A piece, as it is read here.
+#[derive(Debug)]
+struct HerePiece {
+    title: String,
+    whole: u64,
+    dataset: String,
+    piece: Piece,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    watched: Vec<Watched>,
+    taken: Vec<TakenOver>,
+    /// Bytes a second of each thread here.
+    speeds: Vec<Option<f64>>,
+    is_probing: bool,
+    cost: HereCost,
+    read: Gathered,
+}
+
+/// An attempt of a node.
+#[derive(Debug)]
+struct Watched {
+    attempt: usize,
+    node: usize,
+    told: Arc<Mutex<Told>>,
+    /// Somebody is asking for a piece of it.
+    is_asking: bool,
+    /// It may have given back what nobody does.
+    is_doubtful: bool,
+}
+
+/// A piece that is done here.
+#[derive(Debug)]
+pub(super) struct TakenOver {
+    pub piece: usize,
+    /// The attempt that it was taken of.
+    pub from: usize,
+    pub answers: mpsc::Receiver<Result<Option<RecordBatch>>>,
+}
+
+/// What a thread here does next.
+struct Chosen {
+    watched: usize,
+    attempt: usize,
+    node: usize,
+    task: u64,
+}
+
+impl Here {
+    pub fn new(nodes: &Nodes, wholes: &[Whole], options: &RunOptions) -> Here {
+        let pieces = wholes.iter().enumerate().flat_map(|(number, whole)| {
+            whole.pieces.iter().map(move |piece| HerePiece {
+                title: whole.title.clone(),
+                whole: number as u64,
+                dataset: whole.dataset.clone(),
+                piece: piece.clone(),
+            })
+        });
+        let options = RunOptions {
+            partial: false,
+            node_memory_bytes: Some(READ_BESIDE_BYTES),
+            client_helps: false,
+            ..options.clone()
+        };
+        let seconds = PROBE.as_secs();
+        let cost = HereCost {
+            why: format!("no node had work for {seconds} s before it that was not begun"),
+            ..HereCost::default()
+        };
+        let state = State { cost, ..State::default() };
+        Here {
+            nodes: nodes.clone(),
+            options,
+            pieces: pieces.collect(),
+            state: Mutex::new(state),
+            has_taken: AtomicBool::new(false),
+            stop: Cancel::default(),
+        }
+    }
+
+    /// Memory for the threads here, as many as the budget has room for.
+    pub fn lanes(&self, job: &Job) -> Vec<Budget> {
+        let budget = job.budget();
+        let threads = budget.threads() as u64;
+        let each = (budget.free_bytes() / 4 / threads).min(LANE_BYTES_MAX);
+        let (lanes, each) = match each < LANE_BYTES_MIN {
+            true => ((budget.free_bytes() / 4 / LANE_BYTES_MIN).min(threads), LANE_BYTES_MIN),
+            false => (threads, each),
+        };
+        let lanes: Vec<Budget> = (0..lanes)
+            .filter_map(|_| budget.part(each, 1, "a part of the work of nodes, done here").ok())
+            .collect();
+        let mut state = self.state();
+        state.speeds = vec![None; lanes.len()];
+        if lanes.is_empty() {
+            state.cost.why = "the memory here has no room for it".to_string();
+        }
+        lanes
+    }
+
+    /// The work of one thread here, until [`Self::stop`].
+    pub fn work<K>(self: &Arc<Here>, lane: usize, budget: Budget, arguments: &Value)
+    where
+        K: Portable,
+        K::Error: std::error::Error + Sync + 'static,
+    {
+        let job = Job::without_store(budget, self.stop.clone());
+        // Tried before a node has given anything back for it.
+        let kernel = match K::for_client(arguments) {
+            Ok(Some(kernel)) => kernel,
+            Ok(None) => return,
+            Err(error) => return self.give_up(error.to_string()),
+        };
+        if let Err(error) = kernel.worker(&job) {
+            return self.give_up(error.to_string());
+        }
+        while let Some(chosen) = self.choose(lane) {
+            let Some((piece, out)) = self.take(&chosen, job.budget()) else { continue };
+            let began = Instant::now();
+            let source = self.source(piece, &chosen, &job);
+            let mut reply = Waiting { out, waited: Duration::ZERO };
+            let done = answer_parts(&job, &kernel, (vec![source], &Unbegun::default()), &mut reply);
+            let seconds = began.elapsed().saturating_sub(reply.waited).as_secs_f64();
+            if done.is_ok() && !reply.out.is_closed() {
+                self.did(lane, piece, seconds);
+            }
+            let end = done.map(|()| None).map_err(|failure| Error::Incomplete {
+                name: self.pieces[piece].title.clone(),
+                what: failure.to_string(),
+            });
+            // Nobody may listen any more.
+            let _ = reply.out.blocking_send(end);
+        }
+    }
+
+    /// What to do next, when there is something; `None` where all is over.
+    fn choose(&self, lane: usize) -> Option<Chosen> {
+        loop {
+            if self.stop.is_cancelled() {
+                return None;
+            }
+            if let Some(chosen) = self.chosen(lane) {
+                return Some(chosen);
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn chosen(&self, lane: usize) -> Option<Chosen> {
+        let mut state = self.state();
+        let mut nodes_speed = 0.0;
+        // The node that needs longest for what it has not begun: seconds, bytes of a piece.
+        let mut longest: Option<(f64, f64, Chosen)> = None;
+        for (place, watched) in state.watched.iter().enumerate() {
+            let told = watched.told.lock().expect("no panic under this lock");
+            let Some((progress, stands)) = told.stands.filter(|_| !told.is_over) else { continue };
+            if stands.seconds < YOUNG_SECONDS {
+                continue;
+            }
+            let speed = progress as f64 / stands.seconds;
+            nodes_speed += speed;
+            let seconds = stands.unbegun_bytes as f64 / speed.max(1.0);
+            let is_free = stands.unbegun > 0 && !watched.is_asking && !watched.is_doubtful;
+            if is_free && longest.as_ref().is_none_or(|(other, ..)| seconds > *other) {
+                let Watched { attempt, node, .. } = *watched;
+                let chosen = Chosen { watched: place, attempt, node, task: stands.task };
+                longest = Some((seconds, stands.unbegun_bytes as f64 / stands.unbegun as f64, chosen));
+            }
+        }
+        state.cost.nodes_bytes_per_second = nodes_speed.max(state.cost.nodes_bytes_per_second);
+        let (seconds, bytes, chosen) = longest?;
+        let known: Vec<f64> = state.speeds.iter().copied().flatten().collect();
+        let all = known.iter().sum::<f64>();
+        let own = state.speeds[lane].or((!known.is_empty()).then(|| all / known.len() as f64));
+        match own {
+            None if state.is_probing || seconds < PROBE.as_secs_f64() => return None,
+            None => state.is_probing = true,
+            Some(_) if all < WORTH * nodes_speed => {
+                state.cost.why = "that would not have been worth the bytes".to_string();
+                return None;
+            }
+            Some(own) if bytes / own > seconds => {
+                state.cost.why = "the nodes were done with the rest before".to_string();
+                return None;
+            }
+            Some(_) => {}
+        }
+        state.watched[chosen.watched].is_asking = true;
+        Some(chosen)
+    }
+
+    /// Takes a piece back of a node; gives its number, and where its answers go.
+    fn take(
+        &self,
+        chosen: &Chosen,
+        budget: &Budget,
+    ) -> Option<(usize, mpsc::Sender<Result<Option<RecordBatch>>>)> {
+        let question = written(&TakeBack { task: chosen.task });
+        let answered = self.nodes.ask_within(chosen.node, "take-back", question, ANSWER);
+        let read = |answers: Vec<bytes::Bytes>| serde_json::from_slice::<TakenBack>(answers.first()?).ok();
+        let taken = answered.ok().and_then(read);
+        let mut state = self.state();
+        let State { watched, taken: all_taken, .. } = &mut *state;
+        let watched = &mut watched[chosen.watched];
+        watched.is_asking = false;
+        let piece = match taken {
+            Some(TakenBack { piece }) => piece.and_then(|piece| usize::try_from(piece).ok()),
+            // Maybe the node has left one alone.
+            None => {
+                watched.is_doubtful = true;
+                state.is_probing = false;
+                return None;
+            }
+        };
+        let mut told = watched.told.lock().expect("no panic under this lock");
+        let Some(bytes) = piece.and_then(|piece| Some(self.pieces.get(piece)?.piece.bytes)) else {
+            // Whatever it said, it has none.
+            told.stands = None;
+            drop(told);
+            state.is_probing = false;
+            return None;
+        };
+        if let Some((_, stands)) = &mut told.stands {
+            // It tells so itself a little later.
+            stands.unbegun = stands.unbegun.saturating_sub(1);
+            stands.unbegun_bytes = stands.unbegun_bytes.saturating_sub(bytes);
+        }
+        let room = (budget.memory_bytes() / 4 / BATCH_BYTES).max(1);
+        let (out, answers) = mpsc::channel(room as usize);
+        if self.stop.is_cancelled() {
+            watched.is_doubtful = true;
+            return None;
+        }
+        all_taken.push(TakenOver { piece: piece?, from: chosen.attempt, answers });
+        self.has_taken.store(true, Ordering::Release);
+        Some((piece?, out))
+    }
+
+    /// A piece as a stream from its node, or another that has it.
+    fn source(self: &Arc<Here>, number: usize, chosen: &Chosen, job: &Job) -> TaskSource {
+        let HerePiece { title, whole, dataset, piece } = &self.pieces[number];
+        let base = Base { offset: piece.offset + piece.from, lines: piece.lines_before };
+        let read = Whole {
+            title: title.clone(),
+            dataset: dataset.clone(),
+            file: None,
+            kind: String::new(),
+            pieces: vec![piece.clone()],
+            record_bytes: None,
+            is_grouped: false,
+            fault: None,
+        };
+        let (here, job, beside) = (self.clone(), job.clone(), (chosen.node, chosen.task));
+        let open = move |_: &Job| {
+            let reader = PieceReader::begin(here, &job, &read, beside);
+            let reader = reader.map_err(|error| crate::Error::Stream(Box::new(error)))?;
+            Ok(Opened::Stream(Box::new(reader)))
+        };
+        TaskSource { number: number as u64, whole: *whole, source: Source::new(title, open).behind(base) }
+    }
+
+    fn did(&self, lane: usize, piece: usize, seconds: f64) {
+        let HerePiece { piece, .. } = &self.pieces[piece];
+        let bytes = piece.bytes - piece.from;
+        let mut state = self.state();
+        state.speeds[lane] = Some(bytes as f64 / seconds.max(1e-6));
+        let known = state.speeds.iter().copied().flatten();
+        let (sum, count) = known.fold((0.0, 0.0), |(sum, count), speed| (sum + speed, count + 1.0));
+        state.cost.bytes_per_second = Some(sum / count);
+        state.cost.pieces += 1;
+        state.cost.bytes += bytes;
+        state.cost.why = "the nodes were done with the rest before".to_string();
+    }
+
+    /// Takes no more, for this reason.
+    pub fn give_up(&self, why: String) {
+        self.state().cost.why = why;
+        self.stop.cancel();
+    }
+
+    /// Watches what a node tells of an attempt.
+    pub fn watch(&self, attempt: usize, node: usize, told: Arc<Mutex<Told>>) {
+        let watched = Watched { attempt, node, told, is_asking: false, is_doubtful: false };
+        self.state().watched.push(watched);
+    }
+
+    /// Whether there is something to [take over](Self::taken).
+    pub fn has_taken(&self) -> bool {
+        self.has_taken.load(Ordering::Acquire)
+    }
+
+    /// What was taken since the last time.
+    pub fn taken(&self) -> Vec<TakenOver> {
+        let mut state = self.state();
+        self.has_taken.store(false, Ordering::Release);
+        std::mem::take(&mut state.taken)
+    }
+
+    /// Whether somebody is asking for a piece of an attempt.
+    pub fn is_asking(&self, attempt: usize) -> bool {
+        self.state().watched.iter().any(|watched| watched.attempt == attempt && watched.is_asking)
+    }
+
+    /// An attempt may have given back what nobody does.
+    pub fn doubt(&self, attempt: usize) {
+        let mut state = self.state();
+        let of_it = state.watched.iter_mut().filter(|watched| watched.attempt == attempt);
+        of_it.for_each(|watched| watched.is_doubtful = true);
+    }
+
+    /// Whether that is so.
+    pub fn is_doubtful(&self, attempt: usize) -> bool {
+        self.state().watched.iter().any(|watched| watched.attempt == attempt && watched.is_doubtful)
+    }
+
+    /// Ends all threads here; what they have taken and nobody listens to is forgotten.
+    pub fn stop(&self) {
+        self.stop.cancel();
+        drop(self.taken());
+    }
+
+    /// What was done here, and what reading for it cost the nodes.
+    pub fn costs(&self) -> (HereCost, Gathered) {
+        let state = self.state();
+        (state.cost.clone(), state.read.clone())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+}
+
+/// Ends the threads here when it goes.
+pub(super) struct Stops<'a>(pub &'a Here);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Where the answers of a piece wait for their turn.
+struct Waiting {
+    out: mpsc::Sender<Result<Option<RecordBatch>>>,
+    waited: Duration,
+}
+
+impl Reply for Waiting {
+    fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
+        let began = Instant::now();
+        let sent = self.out.blocking_send(Ok(Some(batch)));
+        self.waited += began.elapsed();
+        sent.map_err(|_| inshore_store::Error::Cancelled.into())
+    }
+}
+
+/// The bytes of a piece, as they come.
+struct PieceReader {
+    here: Arc<Here>,
+    /// None once it has told what it cost.
+    gather: Option<Gather>,
+    bytes: Vec<u8>,
+    place: usize,
+    left: u64,
+}
+
+impl PieceReader {
+    fn begin(here: Arc<Here>, job: &Job, whole: &Whole, beside: (usize, u64)) -> Result<PieceReader> {
+        let wholes = std::slice::from_ref(whole);
+        let mut gather = Gather::new(&here.nodes, job, wholes, Contents::KIND, json!({}), &here.options)?;
+        gather.beside = Some(beside);
+        gather.begin_all()?;
+        let left = whole.pieces.iter().map(|piece| piece.bytes - piece.from).sum();
+        Ok(PieceReader { here, gather: Some(gather), bytes: Vec::new(), place: 0, left })
+    }
+
+    /// The next bytes; none at the end.
+    fn next(&mut self) -> Result<Vec<u8>> {
+        let gather = self.gather.as_mut().expect("it has not ended");
+        match gather.next_row(0)? {
+            Some(Taken::Part(reach, bytes)) => {
+                gather.accept(0, reach);
+                Ok(bytes)
+            }
+            Some(Taken::Failed(error)) => Err(error),
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+impl Drop for PieceReader {
+    /// Tells what reading cost.
+    fn drop(&mut self) {
+        let Some(mut gather) = self.gather.take() else { return };
+        if self.left == 0 {
+            // The end of the task, which says so.
+            let _ = gather.next_row(0).and_then(|_| gather.wait_for_ends());
+        }
+        self.here.state().read.add(gather.finish());
+    }
+}
+
+impl Read for PieceReader {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        while self.place == self.bytes.len() && self.left > 0 {
+            (self.bytes, self.place) = (self.next().map_err(io::Error::other)?, 0);
+            if self.bytes.is_empty() || self.bytes.len() as u64 > self.left {
+                let what = format!("{} bytes came where {} were left", self.bytes.len(), self.left);
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+            }
+            self.left -= self.bytes.len() as u64;
+        }
+        let len = out.len().min(self.bytes.len() - self.place);
+        out[..len].copy_from_slice(&self.bytes[self.place..self.place + len]);
+        self.place += len;
+        Ok(len)
+    }
+}
