@@ -6,7 +6,8 @@
 
 Each node is a namespace with a store of its own, a link (`tc tbf`) and a cgroup that limits its share of the processor and
 the rate of its drive, so that four of them scale on one machine. The client is another namespace with the same link. For
-each number of nodes the text is spread anew, and each job runs twice: on the nodes, and here on what `store get` brings.
+each number of nodes the text is spread anew, and each job runs on the nodes, and here on what `store get` brings; search, language and
+pack also on the nodes with the help of the client's cores (without --only-nodes).
 `--parquet` is a table lineitem of TPC-H, of which query 1 is asked; `--languages` has a file LANGUAGE.txt.gz for each language.
 What is printed: seconds, bytes over the client's link (counted by the kernel), processor seconds of the client.
 
@@ -230,6 +231,7 @@ def main() -> None:
                 profiles = f"--profiles all --store {words.folder}/client --quiet"
                 table = f"{words.folder}/lineitem.parquet"
                 sql = lambda name: f'sql --quiet --store {words.folder}/client "{QUERY.replace("TABLE", name)}"'  # noqa: E731
+                nodes_alone = {"language", "pack", "search"}
                 jobs = {
                     "language": (
                         f"{text('language', 'identify', 'store:text', profiles)} | cut -d, -f2-",
@@ -256,13 +258,17 @@ def main() -> None:
                 }
                 for job in words.jobs:
                     answers = []
-                    for where, command in zip(("near data", "moved"), jobs[job], strict=True):
+                    near, moved_here = jobs[job]
+                    ways = [("near data", near), ("moved", moved_here)]
+                    if job in nodes_alone:
+                        ways = [("near data", near.replace("--node", "--only-nodes --node", 1)), ("together", near), ways[1]]
+                    for where, command in ways:
                         seconds, moved, cpu, printed = measured(net, command)
                         answer = " ".join(printed.split())[-40:]
                         answers.append(answer)
                         row = f"{count:>5} {job:<10} {where:<10} {seconds:>8.1f} {moved / 1e6:>9.1f} {cpu:>12.1f}"
                         print(f"{row}  {answer}", flush=True)
-                    if job not in ("compress", "pack") and answers[0] != answers[1]:
+                    if job not in ("compress", "pack") and len(set(answers)) > 1:
                         sys.exit(f"{job}: {answers}")
                 tables = [words.parquet.name] if words.parquet else []
                 run(*nodes.command("store", "rm", "text", *tables, "--quiet", *asked))

@@ -374,12 +374,13 @@ pub fn connect(options: &Everywhere) -> Result<Nodes> {
 
 /// How nodes are asked, as the options say.
 pub fn run_options(options: &Everywhere) -> RunOptions {
+    let habits = RunOptions::default();
     RunOptions {
         deadline: options.deadline.map(Duration::from_secs),
         partial: options.partial,
         node_memory_bytes: options.node_memory,
         stall: Duration::from_secs(options.stall),
-        client_helps: !options.only_nodes,
+        help_from: habits.help_from.filter(|_| !options.only_nodes),
     }
 }
 

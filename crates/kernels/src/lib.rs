@@ -15,6 +15,8 @@
 mod checksum;
 mod compress;
 mod error;
+#[cfg(all(test, feature = "nodes"))]
+mod helping_tests;
 mod language;
 mod lz4_frames;
 mod ordered;

@@ -268,6 +268,15 @@ pub fn part_rows(batch: &RecordBatch) -> Option<Vec<PartRow>> {
         .collect()
 }
 
+/// Why a source of a batch of [`part_schema`] could not be read, if one could not.
+#[cfg(feature = "nodes")]
+pub(crate) fn failure_told(batch: &RecordBatch) -> Option<String> {
+    let whats = batch.columns().get(3)?.as_any().downcast_ref::<UInt8Array>()?;
+    let row = whats.values().iter().position(|&what| what == FAILED)?;
+    let parts = batch.columns().get(4)?.as_any().downcast_ref::<BinaryArray>()?;
+    Some(String::from_utf8_lossy(parts.value(row)).into_owned())
+}
+
 /// Bytes of parts that are sent at once.
 const BATCH_BYTES: usize = 256 << 10;
 /// So often a batch is in memory on its way: as it is written down, as columns, as messages that wait.

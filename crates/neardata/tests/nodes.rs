@@ -2,6 +2,8 @@
 
 #[path = "nodes/door.rs"]
 mod door;
+#[path = "nodes/helping.rs"]
+mod helping;
 #[path = "nodes/pages.rs"]
 mod pages;
 #[path = "nodes/stalls.rs"]
@@ -31,7 +33,11 @@ use tempfile::TempDir;
 /// Where a needle is, and in which line; and how much text was looked at.
 struct Find {
     needle: String,
+    /// What a block takes longer on a node, and on the client.
     slow: Duration,
+    slow_here: Duration,
+    /// It fails on the client.
+    fails_here: bool,
 }
 
 impl Kernel for Find {
@@ -49,6 +55,9 @@ impl Kernel for Find {
 
     fn block(&self, _: &mut (), block: &Block<'_>) -> Result<Vec<(u64, u64)>, ReadError> {
         thread::sleep(self.slow);
+        if self.fails_here {
+            return Err(ReadError::Stream("a planned fault".into()));
+        }
         let (mut counted, mut line) = (0, block.first_line());
         let places = memmem::find_iter(block.bytes, self.needle.as_bytes());
         Ok(places
@@ -65,13 +74,21 @@ impl Portable for Find {
     const KIND: &'static str = "find";
 
     fn arguments(&self) -> Value {
-        json!({ "needle": self.needle, "slow": self.slow.as_millis() as u64 })
+        let millis = |time: Duration| time.as_millis() as u64;
+        json!({ "needle": self.needle, "slow": millis(self.slow), "slow_here": millis(self.slow_here),
+            "fails_here": self.fails_here })
     }
 
     fn of_arguments(arguments: &Value) -> Result<Self, ReadError> {
         let needle = arguments["needle"].as_str().ok_or_else(|| ReadError::Stream("no needle".into()))?;
-        let slow = Duration::from_millis(arguments["slow"].as_u64().unwrap_or(0));
-        Ok(Find { needle: needle.to_string(), slow })
+        let millis = |name: &str| Duration::from_millis(arguments[name].as_u64().unwrap_or(0));
+        Ok(Find { slow: millis("slow"), slow_here: millis("slow_here"), ..find(needle) })
+    }
+
+    fn for_client(arguments: &Value) -> Result<Option<Self>, ReadError> {
+        let find = Find::of_arguments(arguments)?;
+        let fails_here = arguments["fails_here"] == true;
+        Ok(Some(Find { slow: find.slow_here, fails_here, ..find }))
     }
 
     fn encode(part: &Vec<(u64, u64)>, out: &mut Vec<u8>) {
@@ -89,7 +106,7 @@ impl Portable for Find {
 }
 
 fn find(needle: &str) -> Find {
-    Find { needle: needle.to_string(), slow: Duration::ZERO }
+    Find { needle: needle.to_string(), slow: Duration::ZERO, slow_here: Duration::ZERO, fails_here: false }
 }
 
 /// What goes wrong on a node, once it has answered so many rows.

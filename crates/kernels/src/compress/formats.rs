@@ -199,8 +199,14 @@ impl Format {
         }
     }
 
-    /// What a piece was, of at most `limit` bytes; an error says what is wrong with it.
-    pub(super) fn unpack(self, piece: &[u8], limit: usize) -> std::result::Result<Vec<u8>, String> {
+    /// Makes `out` what a piece was, of at most `limit` bytes; an error says what is wrong with it. What `out` was before does not
+    /// matter: new memory for each piece would cost as much as some formats take to decompress it.
+    pub(super) fn unpack(
+        self,
+        piece: &[u8],
+        limit: usize,
+        out: &mut Vec<u8>,
+    ) -> std::result::Result<(), String> {
         match self {
             Format::Gzip => {
                 let size = piece.len().checked_sub(4).ok_or("a member that is too short")?;
@@ -208,24 +214,23 @@ impl Format {
                 if bytes > limit {
                     return Err(format!("a member that says it has {bytes} bytes, more than may be held"));
                 }
-                let mut out = vec![0; bytes];
-                let found = Decompressor::new()
-                    .gzip_decompress(piece, &mut out)
-                    .map_err(|error| error.to_string())?;
-                if found == bytes {
-                    Ok(out)
-                } else {
-                    Err("a member that is shorter than it says".to_string())
-                }
+                out.resize(bytes, 0);
+                let found =
+                    Decompressor::new().gzip_decompress(piece, out).map_err(|error| error.to_string())?;
+                if found == bytes { Ok(()) } else { Err("a member that is shorter than it says".to_string()) }
             }
             Format::Bzip2 => unreachable!("bzip2 is cut at its blocks"),
             Format::Zstd => {
                 let size = zstd::zstd_safe::get_frame_content_size(piece).ok().flatten();
                 let size =
                     size.filter(|&size| size <= limit as u64).ok_or("a frame that does not say its size")?;
-                let out = zstd::bulk::decompress(piece, size as usize).map_err(|error| error.to_string())?;
+                out.clear();
+                out.reserve(size as usize);
+                let unpacked = zstd::bulk::Decompressor::new()
+                    .and_then(|mut decompressor| decompressor.decompress_to_buffer(piece, out));
+                unpacked.map_err(|error| error.to_string())?;
                 if out.len() as u64 == size {
-                    Ok(out)
+                    Ok(())
                 } else {
                     Err("a frame that is shorter than it says".to_string())
                 }
@@ -234,13 +239,15 @@ impl Format {
                 let (length, bytes) = piece.split_at_checked(4).ok_or("a block that is too short")?;
                 let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
                 if length & LZ4_PLAIN != 0 {
-                    return Ok(bytes.to_vec());
+                    out.clear();
+                    out.extend_from_slice(bytes);
+                    return Ok(());
                 }
-                let mut out = vec![0; limit];
+                out.resize(limit, 0);
                 let found =
-                    lz4_flex::block::decompress_into(bytes, &mut out).map_err(|error| error.to_string())?;
+                    lz4_flex::block::decompress_into(bytes, out).map_err(|error| error.to_string())?;
                 out.truncate(found);
-                Ok(out)
+                Ok(())
             }
         }
     }

@@ -23,7 +23,10 @@ mod streams;
 mod tests;
 mod units;
 
-use std::io::{Read, Write};
+use std::{
+    io::{Read, Write},
+    sync::Mutex,
+};
 
 use inshore_store::{Budget, Job};
 use serde::Serialize;
@@ -151,6 +154,9 @@ pub fn decompress(job: &Job, name: &str, input: impl Read + Send, output: impl W
     let memory = budget.reserve((2 * limit * (threads + 1)) as u64, "pieces that are decompressed")?;
     let mut summary = PackSummary::default();
     let mut check = units::Check::default();
+    // What was written is memory for what comes.
+    let used: Mutex<Vec<Vec<u8>>> = Mutex::default();
+    let used = || used.lock().expect("no panic under this lock");
     // Small pieces side by side, until one comes that is not.
     in_order(
         threads,
@@ -158,12 +164,17 @@ pub fn decompress(job: &Job, name: &str, input: impl Read + Send, output: impl W
             job.check_cancelled()?;
             units.next_unit()
         },
-        |unit| unit.unpack(format, name, limit),
+        |unit| {
+            let memory = used().pop().unwrap_or_default();
+            unit.unpack(format, name, limit, memory)
+        },
         |unpacked| {
             summary.pieces += 1;
             check.saw(&unpacked, name)?;
             job.progress().add(unpacked.packed_bytes);
-            out.all(&unpacked.bytes)
+            out.all(&unpacked.bytes)?;
+            used().push(unpacked.bytes);
+            Ok(())
         },
     )?;
     drop(memory);

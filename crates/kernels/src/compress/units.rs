@@ -104,14 +104,23 @@ pub(super) fn truncated(name: &str, format: Format) -> Error {
 }
 
 impl Unit {
-    /// Decompresses it, to at most `limit` bytes.
-    pub fn unpack(self, format: Format, name: &str, limit: usize) -> Result<Unpacked> {
+    /// Decompresses it, to at most `limit` bytes, into memory that may have held others.
+    pub fn unpack(self, format: Format, name: &str, limit: usize, mut bytes: Vec<u8>) -> Result<Unpacked> {
         let packed_bytes = self.packed_bytes;
         let fail = |what: String| damaged(name, format!("damaged {format} data: {what}"));
-        let (bytes, is_block, end) = match self.kind {
-            Kind::Piece(piece) => (format.unpack(&piece, limit).map_err(fail)?, false, None),
-            Kind::Block(block, most) => (format.unpack(&block, most).map_err(fail)?, true, None),
-            Kind::End(checksum) => (Vec::new(), false, Some(checksum)),
+        let (is_block, end) = match self.kind {
+            Kind::Piece(piece) => {
+                format.unpack(&piece, limit, &mut bytes).map_err(fail)?;
+                (false, None)
+            }
+            Kind::Block(block, most) => {
+                format.unpack(&block, most, &mut bytes).map_err(fail)?;
+                (true, None)
+            }
+            Kind::End(checksum) => {
+                bytes.clear();
+                (false, Some(checksum))
+            }
         };
         Ok(Unpacked { bytes, packed_bytes, is_block, end })
     }

@@ -22,7 +22,8 @@ use tonic::Status as Refusal;
 use super::{agent::Agent, protocol::TaskAlive, wire::json};
 
 /// Nobody has to be told more often.
-const OFTEN: Duration = Duration::from_millis(100);
+const OFTEN: Duration = Duration::from_millis(20);
+
 /// Tells that a task gets on, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Alive {

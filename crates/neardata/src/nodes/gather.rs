@@ -57,8 +57,9 @@ pub struct RunOptions {
     /// A node whose task gets on no further for so long is left: pieces that others have go to these. It is waited for where no
     /// other has them.
     pub stall: Duration,
-    /// Whether this machine's own cores do a part of the work, where the kernel allows that and it is measured to be faster.
-    pub client_helps: bool,
+    /// This machine's own cores do a part of the work, where the kernel allows that and it is measured to be faster: once a node has so
+    /// much before it that it has not begun. None: they never do.
+    pub help_from: Option<Duration>,
 }
 
 impl Default for RunOptions {
@@ -69,7 +70,7 @@ impl Default for RunOptions {
             partial: false,
             node_memory_bytes: None,
             stall: Duration::from_secs(30),
-            client_helps: true,
+            help_from: Some(Duration::from_secs(2)),
         }
     }
 }
@@ -124,7 +125,7 @@ pub struct Missing {
 /// Runs a kernel on the nodes that have the files, and gives what came of their blocks to `consume`, in the order of files
 /// and blocks, as [`crate::run`] does here.
 ///
-/// With [`RunOptions::client_helps`] this machine does a part, where [`Portable::for_client`] has a kernel for that and it is measured to be
+/// With [`RunOptions::help_from`] this machine does a part, where [`Portable::for_client`] has a kernel for that and it is measured to be
 /// faster.
 ///
 /// Memory here: 3 MiB for each node, for answers on their way, which flow control holds; a quarter of what is free then, of at most
@@ -148,14 +149,18 @@ where
         check_lines(wholes).map_err(failed)?;
     }
     let arguments = kernel.arguments();
-    let can_help = options.client_helps && K::for_client(&arguments)?.is_some();
+    let help_from = options.help_from.filter(|_| !wholes.is_empty());
+    let help_from = match help_from {
+        Some(help_from) if K::for_client(&arguments)?.is_some() => Some(help_from),
+        _ => None,
+    };
     let mut gather = Gather::new(nodes, job, wholes, K::KIND, arguments.clone(), options).map_err(failed)?;
     gather.may_begin_anew = true;
-    if !can_help {
+    let Some(help_from) = help_from else {
         gather.begin_all().map_err(failed)?;
         return consume_all(gather, wholes, consume);
-    }
-    let here = Arc::new(Here::new(nodes, wholes, options));
+    };
+    let here = Arc::new(Here::new(nodes, wholes, options, help_from));
     gather.here = Some(here.clone());
     let lanes = here.lanes(job);
     thread::scope(|scope| {
@@ -471,8 +476,6 @@ pub(super) struct Gather {
 
 /// Bytes of what comes of a block, at most: a block where everything matches, with a line for each byte, is 32 times its size.
 const PART_BYTES_MAX: usize = 256 << 20;
-/// So often a node tells how it stands, where this machine may help.
-const STANDS: Duration = Duration::from_millis(250);
 /// A node stops a task by itself so long after its client should have.
 const LATE: Duration = Duration::from_secs(1);
 /// Memory here for the answers of a node: the window of its stream, two batches that wait and one that is taken apart.
@@ -676,7 +679,7 @@ impl Gather {
         }
         // Some tell it a little late.
         let often = self.options.stall / 6;
-        let often = if self.here.is_some() { often.min(STANDS) } else { often };
+        let often = self.here.as_ref().map_or(often, |here| often.min(here.often()));
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let request = TaskRequest {
             version: VERSION,

@@ -38,21 +38,18 @@ use super::{
     protocol::{TakeBack, TakenBack},
     wire::json as written,
 };
-use crate::{Base, Contents, Failure, Opened, Portable, Reply, Source, TaskSource, Unbegun, answer_parts};
+use crate::{
+    Base, Contents, Failure, Opened, Portable, Reply, Source, TaskSource, Unbegun, answer_parts,
+    task::failure_told,
+};
 
-/// A node that has so much work before it is worth a measurement.
-const PROBE: Duration = Duration::from_secs(2);
-/// A task that is younger tells nothing of its speed.
-const YOUNG_SECONDS: f64 = 1.0;
 /// Less than this share of what nodes do is not worth the bytes that have to come here.
 const WORTH: f64 = 0.2;
-/// How often it is looked at what there is to be done.
-const LOOK: Duration = Duration::from_millis(50);
 /// A node that does not say so long whether it gives a piece back is not asked again.
 const ANSWER: Duration = Duration::from_secs(2);
 /// Memory of each thread here, and the least with which one works.
 const LANE_BYTES_MAX: u64 = 64 << 20;
-const LANE_BYTES_MIN: u64 = 16 << 20;
+const LANE_BYTES_MIN: u64 = 8 << 20;
 /// Answers of a piece that wait for their turn, about, for each of which memory is counted.
 const BATCH_BYTES: u64 = 512 << 10;
 
@@ -78,6 +75,8 @@ pub(super) struct Here {
     nodes: Nodes,
     options: RunOptions,
     pieces: Vec<HerePiece>,
+    /// A node that has so much work before it is worth a measurement, and one that has worked half as long has shown its speed.
+    from: Duration,
     state: Mutex<State>,
     has_taken: AtomicBool,
     stop: Cancel,
@@ -133,7 +132,7 @@ struct Chosen {
 }
 
 impl Here {
-    pub fn new(nodes: &Nodes, wholes: &[Whole], options: &RunOptions) -> Here {
+    pub fn new(nodes: &Nodes, wholes: &[Whole], options: &RunOptions, from: Duration) -> Here {
         let pieces = wholes.iter().enumerate().flat_map(|(number, whole)| {
             whole.pieces.iter().map(move |piece| HerePiece {
                 title: whole.title.clone(),
@@ -145,10 +144,10 @@ impl Here {
         let options = RunOptions {
             partial: false,
             node_memory_bytes: Some(READ_BESIDE_BYTES),
-            client_helps: false,
+            help_from: None,
             ..options.clone()
         };
-        let seconds = PROBE.as_secs();
+        let seconds = from.as_secs_f64();
         let cost = HereCost {
             why: format!("no node had work for {seconds} s before it that was not begun"),
             ..HereCost::default()
@@ -158,6 +157,7 @@ impl Here {
             nodes: nodes.clone(),
             options,
             pieces: pieces.collect(),
+            from,
             state: Mutex::new(state),
             has_taken: AtomicBool::new(false),
             stop: Cancel::default(),
@@ -204,9 +204,13 @@ impl Here {
             let Some((piece, out)) = self.take(&chosen, job.budget()) else { continue };
             let began = Instant::now();
             let source = self.source(piece, &chosen, &job);
-            let mut reply = Waiting { out, waited: Duration::ZERO };
+            let mut reply = Waiting { out, waited: Duration::ZERO, failed: None };
             let done = answer_parts(&job, &kernel, (vec![source], &Unbegun::default()), &mut reply);
             let seconds = began.elapsed().saturating_sub(reply.waited).as_secs_f64();
+            if let Some(why) = reply.failed {
+                // Whoever takes the answers gives the piece back.
+                return self.give_up(why);
+            }
             if done.is_ok() && !reply.out.is_closed() {
                 self.did(lane, piece, seconds);
             }
@@ -228,7 +232,7 @@ impl Here {
             if let Some(chosen) = self.chosen(lane) {
                 return Some(chosen);
             }
-            thread::sleep(LOOK);
+            thread::sleep(self.from / 40);
         }
     }
 
@@ -240,7 +244,7 @@ impl Here {
         for (place, watched) in state.watched.iter().enumerate() {
             let told = watched.told.lock().expect("no panic under this lock");
             let Some((progress, stands)) = told.stands.filter(|_| !told.is_over) else { continue };
-            if stands.seconds < YOUNG_SECONDS {
+            if stands.seconds < self.from.as_secs_f64() / 2.0 {
                 continue;
             }
             let speed = progress as f64 / stands.seconds;
@@ -259,7 +263,7 @@ impl Here {
         let all = known.iter().sum::<f64>();
         let own = state.speeds[lane].or((!known.is_empty()).then(|| all / known.len() as f64));
         match own {
-            None if state.is_probing || seconds < PROBE.as_secs_f64() => return None,
+            None if state.is_probing || seconds < self.from.as_secs_f64() => return None,
             None => state.is_probing = true,
             Some(_) if all < WORTH * nodes_speed => {
                 state.cost.why = "that would not have been worth the bytes".to_string();
@@ -360,8 +364,17 @@ impl Here {
 
     /// Takes no more, for this reason.
     pub fn give_up(&self, why: String) {
-        self.state().cost.why = why;
+        let mut state = self.state();
+        // What ends because of that is no other reason.
+        if !self.stop.is_cancelled() {
+            state.cost.why = why;
+        }
         self.stop.cancel();
+    }
+
+    /// How often a node is to tell how it stands.
+    pub fn often(&self) -> Duration {
+        self.from / 8
     }
 
     /// Watches what a node tells of an attempt.
@@ -429,10 +442,13 @@ impl Drop for Stops<'_> {
 struct Waiting {
     out: mpsc::Sender<Result<Option<RecordBatch>>>,
     waited: Duration,
+    /// Why the piece could not be read.
+    failed: Option<String>,
 }
 
 impl Reply for Waiting {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
+        self.failed = self.failed.take().or_else(|| failure_told(&batch));
         let began = Instant::now();
         let sent = self.out.blocking_send(Ok(Some(batch)));
         self.waited += began.elapsed();

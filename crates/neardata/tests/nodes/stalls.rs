@@ -59,7 +59,7 @@ fn a_task_that_finds_nothing_for_long_or_waits_for_its_turn_is_not_stalled() {
     nodes.put(&job(), "text", ("text", None), Cursor::new(&text), &options).unwrap();
     let wholes = nodes.catalog().unwrap().named("text").unwrap();
     // Each block takes a while, and says nothing.
-    let slow = Find { needle: "nothing of the kind".into(), slow: Duration::from_millis(150) };
+    let slow = Find { slow: Duration::from_millis(150), ..find("nothing of the kind") };
     let ask = || {
         let small = RunOptions { node_memory_bytes: Some(8 << 20), ..stall(2500) };
         let gathered = run_on_nodes(&nodes, &job(), &slow, &wholes, &small, |event: Event<'_, Find>| {

@@ -1,0 +1,165 @@
+//! What a client does itself of a job on nodes is what nodes would have answered.
+
+use std::{io::Cursor, thread, time::Duration};
+
+use arrow::array::RecordBatch;
+use inshore_neardata::{
+    Contents, Event, Failure, Next, Parts, Portable, Reach, Reply, Source, Task, Work, Works,
+    nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving, run_on_nodes},
+};
+use inshore_store::{Budget, Cancel, Job, Store};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    Format, GRAM_BYTES, LanguageOfText, Pack, PatternOptions, Profiles, Search, Unit, Wanted, decompress,
+};
+
+/// A work on a node that takes its time for each answer.
+struct Slow<K>(Parts<K>);
+
+impl<K> Work for Slow<K>
+where
+    K: Portable,
+    K::Error: std::error::Error + Sync + 'static,
+{
+    fn kind(&self) -> &'static str {
+        self.0.kind()
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let budget = Budget::new(task.job.budget().memory_bytes(), 1);
+        self.0.work(Task { job: task.job.within(budget), ..task }, &mut SlowReply(reply))
+    }
+}
+
+struct SlowReply<'a>(&'a mut dyn Reply);
+
+impl Reply for SlowReply<'_> {
+    fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure> {
+        // Longer than parts wait for others: a batch for each.
+        thread::sleep(Duration::from_millis(110));
+        self.0.batch(batch)
+    }
+}
+
+struct Cluster {
+    _serving: Vec<Serving>,
+    _folders: Vec<TempDir>,
+    nodes: Nodes,
+}
+
+impl Cluster {
+    fn new(text: &[u8], piece_bytes: u64) -> Cluster {
+        let folders: Vec<TempDir> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+        let serve = |folder: &TempDir| {
+            let works = Works::default()
+                .with(Slow(Parts::<Search>::default()))
+                .with(Slow(Parts::<LanguageOfText>::default()))
+                .with(Slow(Parts::<Pack>::default()))
+                .with(Parts::<Contents>::default());
+            let config = AgentConfig {
+                drain: Duration::from_millis(100),
+                task_memory_bytes: 64 << 20,
+                ..AgentConfig::new("slow", 256 << 20, 2)
+            };
+            let agent = Agent::new(Store::open(folder.path()).unwrap(), works, config);
+            agent.serve("127.0.0.1:0".parse().unwrap()).unwrap()
+        };
+        let serving: Vec<Serving> = folders.iter().map(serve).collect();
+        let addresses = serving.iter().map(|serving| serving.address().to_string()).collect();
+        let nodes = Nodes::new(ClientConfig::new(addresses, None)).unwrap();
+        let options = LoadOptions { piece_bytes: Some(piece_bytes), ..LoadOptions::default() };
+        nodes.put(&job(), "text", ("text", None), Cursor::new(text), &options).unwrap();
+        Cluster { _serving: serving, _folders: folders, nodes }
+    }
+
+    /// The parts, written down, and how many pieces were done here.
+    fn parts<K>(&self, kernel: &K, help_from: Option<Duration>) -> (Vec<(Reach, Vec<u8>)>, u64)
+    where
+        K: Portable,
+        K::Error: std::error::Error + Sync + 'static,
+    {
+        let wholes = self.nodes.catalog().unwrap().named("text").unwrap();
+        let options = RunOptions { help_from, ..RunOptions::default() };
+        let mut parts = Vec::new();
+        let gathered = run_on_nodes(&self.nodes, &job(), kernel, &wholes, &options, |event: Event<'_, K>| {
+            if let Some(part) = event.part.transpose()? {
+                let mut written = Vec::new();
+                K::encode(&part, &mut written);
+                parts.push((event.reach, written));
+            }
+            Ok(Next::Go)
+        });
+        (parts, gathered.unwrap().here.map_or(0, |here| here.pieces))
+    }
+
+    /// The same with and without help.
+    fn check<K>(&self, kernel: &K) -> Vec<(Reach, Vec<u8>)>
+    where
+        K: Portable,
+        K::Error: std::error::Error + Sync + 'static,
+    {
+        let (alone, none) = self.parts(kernel, None);
+        let (together, here) = self.parts(kernel, Some(Duration::from_millis(150)));
+        assert!(none == 0 && here > 2, "{none} and {here} pieces of {} were done here", K::KIND);
+        assert!(alone == together, "{}", K::KIND);
+        alone
+    }
+}
+
+fn job() -> Job {
+    Job::without_store(Budget::new(256 << 20, 2), Cancel::default())
+}
+
+fn text(bytes: usize) -> Vec<u8> {
+    let line = |row: usize| match row % 5 {
+        2 => format!("{row} der Hund ist faul und der Fuchs springt\n"),
+        _ => format!("{row} the dog is lazy and the fox jumps {}\n", "over ".repeat(row % 7)),
+    };
+    let mut text = Vec::with_capacity(bytes + 100);
+    for row in 0.. {
+        if text.len() >= bytes {
+            break;
+        }
+        text.extend(line(row).into_bytes());
+    }
+    text.truncate(bytes);
+    text
+}
+
+#[test]
+fn searches_and_languages_are_the_same_with_help() {
+    let cluster = Cluster::new(&text(3 << 20), 100 << 10);
+    for wanted in [
+        Wanted::LineCount,
+        Wanted::MatchCount,
+        Wanted::Lines { numbered: true, spans: true, before: 1, after: 1 },
+    ] {
+        let search = Search::new(&["[0-9]3 the", "Hund"], &PatternOptions::default(), wanted, true).unwrap();
+        cluster.check(&search);
+    }
+    let sample = |words: &'static str| {
+        vec![Source::new(words, move |_| {
+            Ok(inshore_neardata::Opened::Stream(Box::new(Cursor::new(words.repeat(20)))))
+        })]
+    };
+    let samples = vec![
+        ("en".to_string(), sample("the dog is lazy and the fox jumps over it\n")),
+        ("de".to_string(), sample("der Hund ist faul und der Fuchs springt\n")),
+    ];
+    let profiles = Profiles::train(&job(), samples, 1000 * GRAM_BYTES).unwrap();
+    cluster.check(&LanguageOfText::new(&profiles, Unit::Line));
+    cluster.check(&LanguageOfText::new(&profiles, Unit::Source));
+}
+
+#[test]
+fn what_is_compressed_is_the_same_with_help_in_blocks_of_the_same_size() {
+    let text = text(40 << 20);
+    let cluster = Cluster::new(&text, 5 << 20);
+    let parts = cluster.check(&Pack::new(Format::Lz4, None).unwrap());
+    let packed: Vec<u8> = parts.into_iter().flat_map(|(_, part)| part).collect();
+    let mut again = Vec::new();
+    decompress(&job(), "packed", &packed[..], &mut again).unwrap();
+    assert!(again == text);
+}
