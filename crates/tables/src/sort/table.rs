@@ -247,13 +247,16 @@ fn with_number(batch: &RecordBatch, input: &Input, columns: &SchemaRef) -> Resul
 /// The columns that rows are sorted by, and in which order: nulls come last. Errors call the table `name`.
 ///
 /// # Errors
-/// [`Error::NoColumn`].
+/// [`Error::NoColumn`]; [`Error::Unsupported`] where no column is named.
 pub fn sort_columns(
     name: &str,
     schema: &Schema,
     keys: &[SortKey],
     options: SortOptions,
 ) -> Result<Vec<(usize, ColumnOrder)>> {
+    if keys.is_empty() {
+        return Err(Error::unsupported(name, "a table is sorted by columns, and none is named"));
+    }
     let column = |key: &SortKey| {
         let (column, _) =
             schema.column_with_name(&key.column).ok_or_else(|| no_column(name, &key.column, schema))?;
