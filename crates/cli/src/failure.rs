@@ -2,7 +2,7 @@
 
 use std::{io, process::ExitCode};
 
-use inshore::{graph, kernels, sql, store, tables};
+use inshore::{graph, kernels, sorting, sql, store, tables};
 
 use crate::{outcome::say, signals};
 
@@ -44,7 +44,9 @@ fn is_cancelled(cause: &(dyn std::error::Error + 'static)) -> bool {
     let tables = cause.downcast_ref::<tables::Error>().is_some_and(tables::Error::is_cancelled);
     let kernels = cause.downcast_ref::<kernels::Error>().is_some_and(kernels::Error::is_cancelled);
     let sql = cause.downcast_ref::<sql::Error>().is_some_and(sql::Error::is_cancelled);
+    let sorting = cause.downcast_ref::<sorting::Error>().is_some_and(sorting::Error::is_cancelled);
     graph
+        || sorting
         || tables
         || kernels
         || sql

@@ -102,6 +102,9 @@ fn run(words: Words) -> anyhow::Result<bool> {
         Command::Compress(compress) => packing::compress(&words.everywhere, &compress).map(|()| true),
         Command::Decompress(decompress) => packing::decompress(&words.everywhere, &decompress).map(|()| true),
         Command::Checksum(checksum) => packing::checksum(&words.everywhere, &checksum),
+        Command::Sort(sort) if nodes::are_named(&words.everywhere) => {
+            sorting::sort_on_nodes(&words.everywhere, &sort).map(|()| true)
+        }
         Command::Sort(sort) => sorting::sort(&Session::open(words.everywhere)?, &sort).map(|()| true),
         Command::Reduce(reduce) if nodes::are_named(&words.everywhere) => {
             sorting::reduce_on_nodes(&Session::open(words.everywhere)?, &reduce).map(|()| true)

@@ -53,7 +53,7 @@ pub fn are_named(options: &Everywhere) -> bool {
 pub fn refuse(options: &Everywhere) -> Result<()> {
     if are_named(options) {
         bail!(
-            "this command does not work on nodes: --node goes with search, count words, count values, sql, reduce, language identify, \
+            "this command does not work on nodes: --node goes with search, count words, count values, sql, reduce, sort, language identify, \
              compress, kernel push, run, ls and rm, store put, get, ls and rm, node run, status and traverse"
         );
     }

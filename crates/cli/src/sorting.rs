@@ -1,9 +1,13 @@
 //! `inshore sort` and `inshore reduce`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Result, bail};
 use inshore::{
+    sorting::{self, SortBy},
     sortreduce::{Choice, Estimate, rows::FixedRows},
     sql::{Query, Tables},
     store::format_bytes,
@@ -15,17 +19,19 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
+    nodes,
     outcome::Outcome,
-    session::Session,
+    session::{Session, plain_run},
     sql::Near,
-    words::{KeyBytes, Reduce, Sort},
+    words::{Everywhere, KeyBytes, Reduce, Sort},
 };
 
 pub fn sort(session: &Session, words: &Sort) -> Result<()> {
     session.check_stdout_is_free(&words.output)?;
     let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
     let options = SortOptions { descending: words.reverse, unique: words.unique, resume: words.resume };
-    let shape = words.record.map(|bytes| shape(bytes, words.key_bytes)).transpose()?;
+    let record = words.record.map(|bytes| record(bytes, words.key_bytes)).transpose()?;
+    let shape = record.map(|(bytes, key)| FixedRows::new(bytes, key));
     let keys: Vec<SortKey> = words.key.iter().map(|key| key.0.clone()).collect();
     if keys.is_empty()
         && shape.is_none()
@@ -46,18 +52,57 @@ pub fn sort(session: &Session, words: &Sort) -> Result<()> {
     Ok(Outcome { sentence_aside: true, how: how(&summary), ..outcome }.tell(&session.options)?)
 }
 
+/// The same on nodes.
+pub fn sort_on_nodes(options: &Everywhere, words: &Sort) -> Result<()> {
+    if words.resume {
+        bail!("--resume does not go with --node: nodes keep no runs");
+    }
+    if words.output == Path::new("-") && options.json {
+        bail!("-o - and --json both want standard output: give -o FILE");
+    }
+    let keys: Vec<SortKey> = words.key.iter().map(|key| key.0.clone()).collect();
+    let (by, what) = match words.record {
+        Some(bytes) => {
+            let (bytes, key) = record(bytes, words.key_bytes)?;
+            (SortBy::Records(bytes, key), "records")
+        }
+        None if keys.is_empty() => (SortBy::Lines, "lines"),
+        None => (SortBy::Columns { keys, as_text: words.text.clone() }, "rows"),
+    };
+    let nodes = nodes::connect(options)?;
+    let wholes = nodes::wholes(&nodes, &words.inputs)?;
+    if matches!(by, SortBy::Lines)
+        && let Some(table) = wholes.iter().find(|whole| sorting::is_binary_table(whole))
+    {
+        bail!("{}: a table is sorted by its columns: name them with --key", table.title);
+    }
+    let mut run = plain_run(options)?;
+    let how_to = SortOptions { descending: words.reverse, unique: words.unique, resume: false };
+    let asked = nodes::run_options(options);
+    let sorted = sorting::sort_on_nodes(&nodes, &run.job, wholes, &by, how_to, &words.output, &asked);
+    let (summary, gathered) = sorted?;
+    nodes::tell_missing(options, &gathered);
+    let mut how = how(&summary);
+    how.extend(nodes::costs(&gathered));
+    let sentence = sentence(&summary, what, &words.output);
+    let told = nodes::with_nodes(json!(summary), &nodes, &gathered);
+    let outcome = Outcome::new("sort", run.finish(), told, sentence);
+    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(options)?)
+}
+
 /// Whether lines of it mean nothing.
 fn is_binary_table(input: &Input) -> bool {
     matches!(&*input.extension(), "parquet" | "arrow")
 }
 
-fn shape(record_bytes: u64, key: Option<KeyBytes>) -> Result<FixedRows> {
+/// The bytes of a record, and which of them are the key.
+fn record(record_bytes: u64, key: Option<KeyBytes>) -> Result<(usize, Range<usize>)> {
     let bytes = usize::try_from(record_bytes)?;
     let KeyBytes { start, end } = key.unwrap_or(KeyBytes { start: 0, end: bytes });
     if end > bytes {
         bail!("--key-bytes {start}..{end} reaches beyond the {bytes} bytes of a record");
     }
-    Ok(FixedRows::new(bytes, start..end))
+    Ok((bytes, start..end))
 }
 
 fn sentence(summary: &SortSummary, what: &str, output: &Path) -> String {

@@ -225,13 +225,17 @@ Examples:
 /// their bytes; tables (.parquet, .csv, .tsv, .arrow) by columns (--key). What is equal keeps the order of the input.
 /// Where the input does not fit --memory, sorted runs lie in the store for a while, as large as the input; whether there
 /// is room is looked at before. The output appears whole or not at all. gzip and zstd are unpacked.
+///
+/// With --node, each node sorts its pieces of datasets (store:NAME) in the memory of its task, with runs in its own store,
+/// and the sorted rows are merged here as they come: the same bytes as from a sort here. Records have to be loaded with
+/// store put --record.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  inshore sort access.log -o sorted.log
-  inshore sort words-*.txt.gz --unique -o words.txt --memory 256MiB
+  inshore sort access-*.log.gz --unique -o sorted.log --memory 256MiB
   inshore sort sales.parquet --key region,price:desc -o sorted.parquet
-  inshore sort records.bin --record 100 --key-bytes 0..10 -o sorted.bin --memory 1GiB --resume")]
+  inshore sort records.bin --record 100 --key-bytes 0..10 -o sorted.bin --memory 1GiB --resume
+  inshore sort store:sales.parquet --key price:desc -o sorted.parquet --node a.lan,b.lan")]
 pub struct Sort {
     /// Files to sort together; - is standard input
     #[arg(value_name = "INPUT", required = true)]
@@ -1037,7 +1041,11 @@ impl Command {
     pub fn knows_nodes(&self) -> bool {
         use StoreCommand::{Get, Ls, Put, Rm};
         match self {
-            Command::Search(_) | Command::Sql(_) | Command::Compress(_) | Command::Reduce(_) => true,
+            Command::Search(_)
+            | Command::Sql(_)
+            | Command::Compress(_)
+            | Command::Reduce(_)
+            | Command::Sort(_) => true,
             Command::Count { command } => matches!(command, CountCommand::Words(_) | CountCommand::Values(_)),
             Command::Language { command } => matches!(command, LanguageCommand::Identify(_)),
             Command::Node { command } => {

@@ -14,6 +14,7 @@ mod languages;
 mod manual;
 mod memory;
 mod mounts;
+mod near_sorting;
 mod nodes;
 mod packaging;
 mod packing;

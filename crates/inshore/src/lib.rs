@@ -4,7 +4,8 @@
 //! - [`tables`]: files of records in and out: Parquet, CSV, Arrow, text, compressed.
 //! - [`sortreduce`]: sorts and combines streams of records larger than memory.
 //! - [`store`]: bytes on flash, memory budgets and jobs, which everything above is made of.
-//! - [`works`]: what nodes can do; [`queries`], [`commands`] and [`wasm`] are the works in which two of the libraries meet.
+//! - [`works`]: what nodes can do; [`queries`], [`sorting`], [`commands`] and [`wasm`] are the works in which two of the libraries
+//!   meet.
 //!
 //! ```text
 //!   inshore ── graph ── tables ── sortreduce ── store        each uses those to its right
@@ -45,7 +46,9 @@
 #![warn(missing_docs)]
 
 pub mod commands;
+mod files;
 pub mod queries;
+pub mod sorting;
 pub mod spreading;
 pub mod wasm;
 
@@ -75,5 +78,6 @@ pub fn works() -> neardata::Works {
         .with(neardata::Parts::<kernels::LanguageOfText>::default())
         .with(kernels::Packs)
         .with(queries::Queries)
+        .with(sorting::Sorts)
         .with(wasm::WebAssembly)
 }

@@ -44,7 +44,8 @@ pub use search::{
     SearchTableOptions, Wanted, matcher_across_lines,
 };
 pub use texts::{
-    TextOptions, dataset_name, stored_sources, table_inputs, text_reader, text_source, text_sources,
+    TextOptions, dataset_name, packed_with, stored_sources, table_inputs, text_reader, text_source,
+    text_sources,
 };
 pub use walk::{Candidate, WalkOptions, file_types, walk};
 #[cfg(feature = "nodes")]

@@ -121,8 +121,9 @@ const HEAD_BYTES: usize = 10;
 const BZIP2_BLOCKS: [[u8; 6]; 2] =
     [[0x31, 0x41, 0x59, 0x26, 0x53, 0x59], [0x17, 0x72, 0x45, 0x38, 0x50, 0x90]];
 
-/// What a file that begins so is packed with. A text may begin as the header of bzip2 does, but not as that and a block.
-fn packed_with(head: &[u8]) -> Option<Format> {
+/// What a file that begins so is packed with, by its first 10 bytes. A text may begin as the header of bzip2 does, but not as that
+/// and a block.
+pub fn packed_with(head: &[u8]) -> Option<Format> {
     let is_block = |head: &[u8]| BZIP2_BLOCKS.iter().any(|block| head.get(4..HEAD_BYTES) == Some(block));
     Format::of_head(head).filter(|&format| format != Format::Bzip2 || is_block(head))
 }

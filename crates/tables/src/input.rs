@@ -44,6 +44,7 @@ pub struct Input {
     name: String,
     ending: Option<String>,
     cancel: Option<Cancel>,
+    number: u32,
 }
 
 impl Input {
@@ -60,6 +61,7 @@ impl Input {
                 name,
                 ending: None,
                 cancel: None,
+                number: 0,
             };
         }
         let name = path.display().to_string();
@@ -71,6 +73,7 @@ impl Input {
             name,
             ending: None,
             cancel: None,
+            number: 0,
         }
     }
 
@@ -92,6 +95,7 @@ impl Input {
                 name,
                 ending: Some(ending),
                 cancel: None,
+                number: 0,
             }
         };
         Ok(job.store().named_files(named)?.into_iter().map(file_input).collect())
@@ -103,7 +107,19 @@ impl Input {
     pub fn of_parts(job: &Job, name: &str, ending: &str, len: u64, parts: Vec<FilePart>) -> Input {
         let parts = Some(Arc::new(Parts::new(job, len, parts)));
         let (name, ending) = (name.to_string(), Some(ending.to_string()));
-        Input { path: None, stored: None, parts, columns: None, name, ending, cancel: None }
+        Input { path: None, stored: None, parts, columns: None, name, ending, cancel: None, number: 0 }
+    }
+
+    /// The same input, with a number that goes with its rows where they are sorted to be merged with others (0 where none is
+    /// said): see [`sorted_records`](crate::sorted_records).
+    pub fn numbered(mut self, number: u32) -> Input {
+        self.number = number;
+        self
+    }
+
+    /// The number that goes with its rows.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     /// The same input, whose columns are these where a format does not say what they are (CSV, JSON lines): nothing is guessed
@@ -168,6 +184,14 @@ impl Input {
         }
         let metadata = std::fs::metadata(self.path.as_ref()?).ok()?;
         metadata.is_file().then_some(metadata.len())
+    }
+
+    /// Bytes that are here to be read: those of the file, or of its parts on flash.
+    pub(crate) fn bytes_here(&self) -> Option<u64> {
+        match &self.parts {
+            Some(parts) => Some(parts.stored_bytes()),
+            None => self.compressed_bytes(),
+        }
     }
 
     /// The ending of the name in lower case, looking below a compression ending: `web.TXT.gz` has `txt`. Empty

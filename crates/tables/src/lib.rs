@@ -73,7 +73,8 @@ pub use reduce::{
 pub use row_codec::RowCodec;
 pub use sort::{
     NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortKey, SortOptions, SortSummary, SortedNumbers,
-    check_space, sort_lines, sort_records, sort_table,
+    check_output_space, check_space, sort_columns, sort_lines, sort_records, sort_table, sorted_lines,
+    sorted_records, sorted_table,
 };
 pub use stored::{FilePart, PartBytes};
 pub use writer::TableWriter;

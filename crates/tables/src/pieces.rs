@@ -4,7 +4,7 @@ use std::{fs::File, io::Read, path::Path};
 
 use inshore_store::{Buffer, FileSource, Job};
 
-use crate::{Error, Input, Result, zstd_frames::is_zstd};
+use crate::{Bytes, Error, Input, Result, zstd_frames::is_zstd};
 
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -24,6 +24,18 @@ pub(crate) fn for_each_piece(
         Some((path, _)) => of_file(FileSource::open(job, path)?, job, take),
         None => of_stream(job, input, take),
     }
+}
+
+/// As [`for_each_piece`], for a part of a file, which is never unpacked: what it begins with may look like anything.
+///
+/// # Errors
+/// As [`for_each_piece`].
+pub(crate) fn for_each_piece_as_is(
+    job: &Job,
+    input: &Input,
+    take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    of_bytes(input.open_as_is()?, job, take)
 }
 
 /// The same for who needs no byte before `start`: gives first where the pieces begin instead, at `start` or before it.
@@ -74,8 +86,11 @@ fn of_file(mut source: FileSource, job: &Job, mut take: impl FnMut(&[u8]) -> Res
     Ok(())
 }
 
-fn of_stream(job: &Job, input: &Input, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let mut bytes = input.open(job.budget())?;
+fn of_stream(job: &Job, input: &Input, take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    of_bytes(input.open(job.budget())?, job, take)
+}
+
+fn of_bytes(mut bytes: Bytes, job: &Job, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let mut buffer = Buffer::zeroed(job.budget(), PIECE_BYTES, "a piece of an input")?;
     let mut position = 0;
     loop {

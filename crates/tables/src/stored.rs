@@ -107,6 +107,12 @@ impl Parts {
         })
     }
 
+    /// Bytes of the parts that are not in memory.
+    pub fn stored_bytes(&self) -> u64 {
+        let stored = self.list.iter().filter(|part| matches!(part.bytes, PartBytes::Stored(..)));
+        stored.map(|part| part.range().end - part.at).sum()
+    }
+
     /// One part after the other, as if nothing were between them.
     pub fn stream(&self) -> PartsStream {
         PartsStream { parts: self.clone(), next: 0, current: None }

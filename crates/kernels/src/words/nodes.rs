@@ -64,7 +64,7 @@ pub fn count_words_on_nodes(
 ) -> Result<(WordSummary, Gathered)> {
     let arguments = serde_json::to_value(options).expect("plain data");
     let streams = stream_from_nodes(nodes, job, (KIND, true), arguments, wholes, run).map_err(failed)?;
-    let mut merged = Merged::<Counted>::new(streams).map_err(failed)?;
+    let mut merged = Merged::<Counted>::new(streams, ()).map_err(failed)?;
     let mut tally = Tally::new(options);
     let (mut word, mut count) = (String::new(), 0u64);
     while let Some((counted, rows)) = merged.next().map_err(failed)? {
@@ -119,7 +119,9 @@ struct Counted {
 }
 
 impl InOrder for Counted {
-    fn of_batch(batch: &RecordBatch) -> Option<Counted> {
+    type How = ();
+
+    fn of_batch(batch: &RecordBatch, _: &()) -> Option<Counted> {
         let words = batch.columns().first()?.as_string_opt::<i32>()?.clone();
         let counts = batch.columns().get(1)?.as_primitive_opt::<UInt64Type>()?.clone();
         let is_ordered = (1..words.len()).all(|row| words.value(row - 1) < words.value(row));

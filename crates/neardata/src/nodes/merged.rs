@@ -9,7 +9,7 @@
 //! compare as equal to that last one count: as many of them are passed over as were taken. So the same data give the same rows,
 //! each of them once, as long as the work is one that gives the same rows wherever it is done.
 
-use std::{cmp::Ordering, ops::Range};
+use std::{cmp::Ordering, fmt::Debug, ops::Range};
 
 use arrow::array::RecordBatch;
 
@@ -17,8 +17,11 @@ use super::{Error, Gathered, Result, Streams};
 
 /// Rows of an answer, in order.
 pub trait InOrder: Sized {
+    /// What has to be known to read and compare them; nothing is `()`.
+    type How: Debug;
+
     /// The rows of a batch; `None` where it has none of this kind, or they are in no order.
-    fn of_batch(batch: &RecordBatch) -> Option<Self>;
+    fn of_batch(batch: &RecordBatch, how: &Self::How) -> Option<Self>;
 
     /// How many there are.
     fn rows(&self) -> usize;
@@ -32,8 +35,9 @@ pub trait InOrder: Sized {
 
 /// Answers as one. The memory of answers on their way is that of [`Streams`]; a batch of each, which is taken apart, is in it.
 #[derive(Debug)]
-pub struct Merged<R> {
+pub struct Merged<R: InOrder> {
     streams: Streams,
+    how: R::How,
     heads: Vec<Head<R>>,
     /// Rows that are still to be passed over by those who replace a lost node: of those that equal its last one.
     repeated: Vec<u64>,
@@ -80,9 +84,9 @@ impl<R: InOrder> Merged<R> {
     ///
     /// # Errors
     /// As [`Merged::next`].
-    pub fn new(streams: Streams) -> Result<Merged<R>> {
+    pub fn new(streams: Streams, how: R::How) -> Result<Merged<R>> {
         let heads = (0..streams.len()).map(|_| Head::default()).collect::<Vec<_>>();
-        let mut merged = Merged { streams, heads, repeated: Vec::new(), given: None };
+        let mut merged = Merged { streams, how, heads, repeated: Vec::new(), given: None };
         for stream in 0..merged.heads.len() {
             merged.fill(stream)?;
         }
@@ -153,7 +157,7 @@ impl<R: InOrder> Merged<R> {
         loop {
             let why = match self.streams.next(stream) {
                 Ok(None) => return Ok(()),
-                Ok(Some(batch)) => match R::of_batch(&batch) {
+                Ok(Some(batch)) => match R::of_batch(&batch, &self.how) {
                     Some(rows) if rows.rows() == 0 => continue,
                     Some(rows) if !self.heads[stream].goes_on_with(&rows) => {
                         self.bad(stream, "rows that are in no order")

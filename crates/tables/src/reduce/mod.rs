@@ -144,7 +144,7 @@ impl Asked<'_> {
         let schema = self.open(input, (0, 1))?.schema().clone();
         for column in &self.columns() {
             if schema.column_with_name(column).is_none() {
-                return Err(no_column(input, column, &schema));
+                return Err(no_column(input.name(), column, &schema));
             }
         }
         for aggregate in &self.options.aggregates {

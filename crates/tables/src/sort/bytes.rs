@@ -4,13 +4,17 @@ use std::{fmt::Debug, path::Path};
 
 use inshore_sortreduce::rows::{
     FixedRows, KeepAll, KeepFirst, Lines, RowConfig, RowOperation, RowShape, RowSink, RowSort, RowStats,
-    smallest_row_memory_bytes,
+    SortedRows, smallest_row_memory_bytes,
 };
 use inshore_store::{FileSink, Job};
 use serde::Serialize;
 
 use super::{check_space, sort_memory};
-use crate::{Error, Input, NewFile, Result, pieces::for_each_piece_from, resume};
+use crate::{
+    Error, Input, NewFile, Result,
+    pieces::{for_each_piece_as_is, for_each_piece_from},
+    resume,
+};
 
 /// How rows are sorted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,14 +55,35 @@ const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 /// [`Error::TooLarge`] for a line that does not fit the budget; [`Error::NoRoom`] before the work begins;
 /// [`Error::Io`], [`Error::Damaged`], [`Error::Store`].
 pub fn sort_lines(job: &Job, inputs: &[Input], output: &Path, options: SortOptions) -> Result<SortSummary> {
-    sort(job, inputs, output, options, Lines, "a line", |input, sink| {
-        let mut last = b'\n';
-        pieces(job, input, true, sink, |piece, sink| {
-            last = piece[piece.len() - 1];
-            sink.write(piece)
-        })?;
-        if last == b'\n' { Ok(()) } else { sink.write(b"\n") }
-    })
+    let target = Target::file(output)?;
+    sort(job, inputs, target, options, Lines, LINE, |input, sink| read_lines(job, input, sink))
+}
+
+/// The same, but gives the lines to `each`, in blocks of whole lines: `block_bytes` and at most one line more.
+///
+/// # Errors
+/// As [`sort_lines`], and what `each` returns.
+pub fn sorted_lines(
+    job: &Job,
+    inputs: &[Input],
+    options: SortOptions,
+    block_bytes: usize,
+    each: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<SortSummary> {
+    let target = Target::Blocks(block_bytes, each);
+    sort(job, inputs, target, options, Lines, LINE, |input, sink| read_lines(job, input, sink))
+}
+
+const LINE: &str = "a line";
+const RECORD: &str = "a record";
+
+fn read_lines(job: &Job, input: &Input, sink: &mut dyn TakesRows) -> Result<()> {
+    let mut last = b'\n';
+    pieces(job, input, true, sink, |piece, sink| {
+        last = piece[piece.len() - 1];
+        sink.write(piece)
+    })?;
+    if last == b'\n' { Ok(()) } else { sink.write(b"\n") }
 }
 
 /// Sorts records of a fixed number of bytes by some of their bytes; records with equal keys keep the order of the input.
@@ -74,22 +99,69 @@ pub fn sort_records(
     options: SortOptions,
 ) -> Result<SortSummary> {
     let row_bytes = shape.row_bytes_hint() as u64;
-    let check = |input: &Input, bytes: u64| match bytes % row_bytes {
+    for input in inputs.iter().filter(|input| !is_packed_by_name(input)) {
+        input.compressed_bytes().map_or(Ok(()), |bytes| check_records(input, bytes, row_bytes))?;
+    }
+    sort(job, inputs, Target::file(output)?, options, shape, RECORD, |input, sink| {
+        let before = sink.bytes();
+        pieces(job, input, is_packed_by_name(input), sink, |piece, sink| sink.write(piece))?;
+        check_records(input, sink.bytes() - before, row_bytes)
+    })
+}
+
+/// Sorts records of `record_bytes` bytes by those of them that `key` says, as [`sort_records`] does, but gives them to `each`, in
+/// blocks of whole records: `block_bytes` and at most one record more. Behind each record stands the
+/// [number](Input::numbered) of its input, 4 bytes, big endian: whoever merges records with others that were sorted elsewhere
+/// knows by it which of two with equal keys comes first.
+///
+/// # Panics
+/// Where the key is not inside the record, or the record has no bytes.
+///
+/// # Errors
+/// As [`sort_records`], and what `each` returns.
+pub fn sorted_records(
+    job: &Job,
+    inputs: &[Input],
+    (record_bytes, key): (usize, std::ops::Range<usize>),
+    options: SortOptions,
+    block_bytes: usize,
+    each: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<SortSummary> {
+    assert!(key.end <= record_bytes, "key {key:?} of {record_bytes}");
+    let shape = FixedRows::new(record_bytes + NUMBER_BYTES, key);
+    let target = Target::Blocks(block_bytes, each);
+    sort(job, inputs, target, options, shape, RECORD, |input, sink| {
+        let number = input.number().to_be_bytes();
+        let mut read = 0;
+        pieces(job, input, false, sink, |mut piece, sink| {
+            while !piece.is_empty() {
+                let missing = record_bytes - (read % record_bytes as u64) as usize;
+                let (part, rest) = piece.split_at(missing.min(piece.len()));
+                sink.write(part)?;
+                if part.len() == missing {
+                    sink.write(&number)?;
+                }
+                read += part.len() as u64;
+                piece = rest;
+            }
+            Ok(())
+        })?;
+        check_records(input, read, record_bytes as u64)
+    })
+}
+
+/// Bytes of the number behind a record.
+const NUMBER_BYTES: usize = size_of::<u32>();
+
+fn check_records(input: &Input, bytes: u64, record_bytes: u64) -> Result<()> {
+    match bytes % record_bytes {
         0 => Ok(()),
         rest => {
             let what =
-                format!("{bytes} bytes are no whole number of records of {row_bytes}: {rest} are left");
+                format!("{bytes} bytes are no whole number of records of {record_bytes}: {rest} are left");
             Err(Error::damaged(input.name(), what))
         }
-    };
-    for input in inputs.iter().filter(|input| !is_packed_by_name(input)) {
-        input.compressed_bytes().map_or(Ok(()), |bytes| check(input, bytes))?;
     }
-    sort(job, inputs, output, options, shape, "a record", |input, sink| {
-        let before = sink.bytes();
-        pieces(job, input, is_packed_by_name(input), sink, |piece, sink| sink.write(piece))?;
-        check(input, sink.bytes() - before)
-    })
 }
 
 /// Calls `take` with the bytes of an input that the sink has not passed over.
@@ -100,6 +172,9 @@ fn pieces(
     sink: &mut dyn TakesRows,
     mut take: impl FnMut(&[u8], &mut dyn TakesRows) -> Result<()>,
 ) -> Result<()> {
+    if input.is_of_parts() {
+        return for_each_piece_as_is(job, input, |piece| take(piece, &mut *sink));
+    }
     let start = sink.to_pass_over();
     let sink = std::cell::RefCell::new(sink);
     let begin = |position| sink.borrow_mut().pass_over(position);
@@ -134,37 +209,62 @@ impl<S: RowShape, O: RowOperation> TakesRows for RowSink<'_, S, O> {
     }
 }
 
+/// Where sorted rows go.
+enum Target<'a> {
+    /// A file, or standard output.
+    File(&'a Path, NewFile),
+    /// Blocks of whole rows, of so many bytes and at most one row more.
+    Blocks(usize, &'a mut dyn FnMut(&[u8]) -> Result<()>),
+}
+
+impl<'a> Target<'a> {
+    fn file(path: &'a Path) -> Result<Target<'a>> {
+        let new = if is_stdout(path) { NewFile::stdout()? } else { NewFile::create(path)? };
+        Ok(Target::File(path, new))
+    }
+
+    /// The file that has to find room.
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Target::File(path, _) => Some(*path).filter(|path| !is_stdout(path)),
+            Target::Blocks(..) => None,
+        }
+    }
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
 fn sort<S: RowShape + Debug>(
     job: &Job,
     inputs: &[Input],
-    output: &Path,
+    target: Target<'_>,
     options: SortOptions,
     shape: S,
     what: &'static str,
     read: impl Fn(&Input, &mut dyn TakesRows) -> Result<()>,
 ) -> Result<SortSummary> {
-    let run = Sorting { job, inputs, output, options, what };
+    let run = Sorting { job, inputs, target, options, what };
     if options.unique { run.go(shape, KeepFirst, read) } else { run.go(shape, KeepAll, read) }
 }
 
-struct Sorting<'a> {
+struct Sorting<'a, 't> {
     job: &'a Job,
     inputs: &'a [Input],
-    output: &'a Path,
+    target: Target<'t>,
     options: SortOptions,
     what: &'static str,
 }
 
-impl Sorting<'_> {
+impl Sorting<'_, '_> {
     fn go<S: RowShape + Debug, O: RowOperation>(
-        &self,
+        self,
         shape: S,
         operation: O,
         read: impl Fn(&Input, &mut dyn TakesRows) -> Result<()>,
     ) -> Result<SortSummary> {
-        let is_stdout = self.output == Path::new("-");
-        let target = if is_stdout { NewFile::stdout()? } else { NewFile::create(self.output)? };
-        let sizes: Option<u64> = self.inputs.iter().map(Input::compressed_bytes).sum();
+        let sizes: Option<u64> = self.inputs.iter().map(Input::bytes_here).sum();
         let budget = self.job.budget();
         let question = (self.options.descending, self.options.unique, &shape);
         let keep = resume::keep(self.options.resume, self.job, "sort", question, self.inputs)?;
@@ -181,7 +281,7 @@ impl Sorting<'_> {
         let scratch = sizes.map(|bytes| if bytes > memory_bytes / 4 * 3 { bytes } else { 0 });
         if let (Some(bytes), Some(scratch)) = (sizes, scratch) {
             let scratch = scratch.saturating_sub(resume::bytes_kept(keep.as_ref())?);
-            check_space(self.job, scratch, (!is_stdout).then_some(self.output), bytes)?;
+            check_space(self.job, scratch, self.target.path(), bytes)?;
         }
         self.job.start_phase("sorting", "bytes", sizes.unwrap_or(0));
         let mut sort = RowSort::new(self.job, shape, operation, &config)?;
@@ -196,27 +296,16 @@ impl Sorting<'_> {
         let first = self.inputs.first().map_or("", Input::name);
         let mut sorted = sort.finish().map_err(|error| self.name_row(error.into(), first))?;
         self.job.start_phase("merging", "bytes", bytes_in);
-        let file = target.file()?;
-        let mut out = match is_stdout {
-            true => FileSink::stream(self.job, file, "standard output")?,
-            false => {
+        let (bytes, new) = match self.target {
+            Target::File(path, new) => {
                 let hint = (!O::COMBINES).then_some(bytes_in);
-                FileSink::new(self.job, file, &self.output.display().to_string(), hint)?
+                (write(self.job, path, &new, &mut sorted, hint)?, Some(new))
             }
+            Target::Blocks(block_bytes, each) => (give(self.job, block_bytes, &mut sorted, each)?, None),
         };
-        loop {
-            let space = out.space();
-            let (room, filled) = (space.len(), sorted.fill(space)?);
-            out.advance(filled)?;
-            self.job.progress().add(filled as u64);
-            if filled < room {
-                break;
-            }
-        }
-        let bytes = out.finish()?;
         let stats = RowStats { bytes_in, ..sorted.stats() };
         drop(sorted);
-        target.publish()?;
+        new.map_or(Ok(()), NewFile::publish)?;
         resume::finish(keep)?;
         Ok(SortSummary { rows: stats.rows_out, bytes, scratch_bytes_expected: scratch, stats })
     }
@@ -231,5 +320,49 @@ impl Sorting<'_> {
             }
             other => other,
         }
+    }
+}
+
+/// Writes rows to a file that is not published yet; gives its bytes. With how long it will be, if anyone knows.
+fn write<S: RowShape, O: RowOperation>(
+    job: &Job,
+    path: &Path,
+    new: &NewFile,
+    sorted: &mut SortedRows<S, O>,
+    hint: Option<u64>,
+) -> Result<u64> {
+    let file = new.file()?;
+    let mut out = match is_stdout(path) {
+        true => FileSink::stream(job, file, "standard output")?,
+        false => FileSink::new(job, file, &path.display().to_string(), hint)?,
+    };
+    loop {
+        let space = out.space();
+        let (room, filled) = (space.len(), sorted.fill(space)?);
+        out.advance(filled)?;
+        job.progress().add(filled as u64);
+        if filled < room {
+            return Ok(out.finish()?);
+        }
+    }
+}
+
+/// Gives rows in blocks; says how many bytes they were.
+fn give<S: RowShape, O: RowOperation>(
+    job: &Job,
+    block_bytes: usize,
+    sorted: &mut SortedRows<S, O>,
+    each: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<u64> {
+    let (mut block, mut bytes) = (Vec::with_capacity(block_bytes), 0);
+    loop {
+        block.clear();
+        sorted.append(&mut block, block_bytes)?;
+        if block.is_empty() {
+            return Ok(bytes);
+        }
+        each(&block)?;
+        bytes += block.len() as u64;
+        job.progress().add(block.len() as u64);
     }
 }

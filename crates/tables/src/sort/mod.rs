@@ -14,10 +14,10 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use bytes::{SortOptions, SortSummary, sort_lines, sort_records};
+pub use bytes::{SortOptions, SortSummary, sort_lines, sort_records, sorted_lines, sorted_records};
 pub(crate) use numbers::with_nulls;
 pub use numbers::{NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortedNumbers};
-pub use space::check_space;
 pub(crate) use space::sort_memory;
-pub use table::{SortKey, sort_table};
+pub use space::{check_output_space, check_space};
+pub use table::{SortKey, sort_columns, sort_table, sorted_table};
 pub(crate) use table::{different, no_column, too_long};

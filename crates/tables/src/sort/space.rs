@@ -36,29 +36,52 @@ pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_
     let store = job.store();
     let usage = store.usage()?;
     let scratch_free: u64 = usage.iter().map(|device| device.free_bytes).sum();
-    let folder = output.map(|path| path.parent().filter(|folder| !folder.as_os_str().is_empty()));
-    let folder = folder.map(|folder| folder.unwrap_or(Path::new(".")));
     let refuse = |place: String, needed: u64, free: u64, what: &str| {
         Err(Error::NoRoom { place, what: format!("{} for {what}", format_bytes(needed)), free })
     };
     if scratch_bytes > scratch_free {
         return refuse(store.path().display().to_string(), scratch_bytes, scratch_free, "sorted runs");
     }
-    let Some(folder) = folder else { return Ok(()) };
-    let (Ok(there), Ok(found)) = (rustix::fs::statvfs(folder), std::fs::metadata(folder)) else {
-        return Ok(());
-    };
-    let free = there.f_bavail.saturating_mul(there.f_frsize);
+    let Some(output) = output else { return Ok(()) };
+    let folder = folder_of(output);
+    let Ok(found) = std::fs::metadata(folder) else { return Ok(()) };
     let shares = |path: &Path| std::fs::metadata(path).is_ok_and(|device| device.dev() == found.dev());
     let all_shared = !usage.is_empty() && usage.iter().all(|device| shares(&device.path));
-    let (needed, what) = if all_shared && scratch_bytes > 0 {
-        let (scratch, result) = (format_bytes(scratch_bytes), format_bytes(output_bytes));
-        (output_bytes + scratch_bytes, format!("the result ({result}) and sorted runs ({scratch})"))
-    } else {
-        (output_bytes, "the result".to_string())
-    };
-    if needed > free {
-        return refuse(folder.display().to_string(), needed, free, &what);
+    if !all_shared || scratch_bytes == 0 {
+        return check_output_space(output, output_bytes);
     }
-    Ok(())
+    let (scratch, result) = (format_bytes(scratch_bytes), format_bytes(output_bytes));
+    let needed = output_bytes + scratch_bytes;
+    match free_bytes(folder) {
+        Some(free) if needed > free => {
+            let what = format!("the result ({result}) and sorted runs ({scratch})");
+            refuse(folder.display().to_string(), needed, free, &what)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes sure that the file system of `output` can hold `bytes`.
+///
+/// # Errors
+/// [`Error::NoRoom`] where it cannot: nothing was written then. What cannot be found out is no error.
+pub fn check_output_space(output: &Path, bytes: u64) -> Result<()> {
+    let folder = folder_of(output);
+    match free_bytes(folder) {
+        Some(free) if bytes > free => {
+            let (place, what) =
+                (folder.display().to_string(), format!("{} for the result", format_bytes(bytes)));
+            Err(Error::NoRoom { place, what, free })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn folder_of(output: &Path) -> &Path {
+    output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let there = rustix::fs::statvfs(folder).ok()?;
+    Some(there.f_bavail.saturating_mul(there.f_frsize))
 }

@@ -1,22 +1,25 @@
 //! Sorting tables: rows are encoded so that their bytes compare as their values do ([`RowCodec`]).
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use arrow::{
+    array::UInt32Array,
     compute::SortOptions as ColumnOrder,
-    datatypes::{Schema, SchemaRef},
+    datatypes::{DataType, Field, Schema, SchemaRef},
+    record_batch::RecordBatch,
 };
 use inshore_sortreduce::rows::{
     FramedRows, KeepAll, KeepFirst, RowConfig, RowOperation, RowSort, RowStats, SortedRows,
     smallest_row_memory_bytes,
 };
 use inshore_store::Job;
+use serde::{Deserialize, Serialize};
 
 use super::{SortOptions, SortSummary, check_space, sort_memory};
 use crate::{Error, Input, Result, RowCodec, TableReader, TableWriter, resume, writer::BackgroundWriter};
 
 /// A column that rows are sorted by.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SortKey {
     /// Its name.
     pub column: String,
@@ -45,27 +48,61 @@ pub fn sort_table(
     options: SortOptions,
 ) -> Result<SortSummary> {
     TableWriter::check_path(output)?;
-    let table = Table { job, inputs, output, keys, as_text, options };
-    if options.unique { table.sort(KeepFirst) } else { table.sort(KeepAll) }
+    sort(&Table { job, inputs, keys, as_text, options }, Target::File(output))
+}
+
+/// The same, but gives the rows to `each` in batches of about `block_bytes` bytes. Their last column, beside those of the tables,
+/// has the type `UInt32`: the [number](Input::numbered) of the input that the row is of. Of Parquet [of parts](Input::of_parts)
+/// the row groups are read that are here.
+///
+/// # Errors
+/// As [`sort_table`], and what `each` returns.
+pub fn sorted_table(
+    job: &Job,
+    inputs: &[Input],
+    keys: &[SortKey],
+    options: SortOptions,
+    block_bytes: usize,
+    each: &mut dyn FnMut(RecordBatch) -> Result<()>,
+) -> Result<SortSummary> {
+    sort(&Table { job, inputs, keys, as_text: &[], options }, Target::Batches(block_bytes, each))
+}
+
+fn sort(table: &Table<'_>, target: Target<'_>) -> Result<SortSummary> {
+    if table.options.unique { table.sort(KeepFirst, target) } else { table.sort(KeepAll, target) }
+}
+
+/// Where sorted rows go.
+enum Target<'a> {
+    /// A file, or standard output.
+    File(&'a Path),
+    /// Batches of about so many bytes, with the number of each row's input.
+    Batches(usize, &'a mut dyn FnMut(RecordBatch) -> Result<()>),
 }
 
 struct Table<'a> {
     job: &'a Job,
     inputs: &'a [Input],
-    output: &'a Path,
     keys: &'a [SortKey],
     as_text: &'a [String],
     options: SortOptions,
 }
 
+/// The columns of sorted rows: with the number of their input behind those of the table, where that is wanted.
+fn columns_of(schema: &SchemaRef, target: &Target<'_>) -> SchemaRef {
+    let number = matches!(target, Target::Batches(..)).then(|| Field::new("input", DataType::UInt32, false));
+    Arc::new(Schema::new(schema.fields().iter().cloned().chain(number.map(Arc::new)).collect::<Vec<_>>()))
+}
+
 impl Table<'_> {
-    fn sort<O: RowOperation>(&self, operation: O) -> Result<SortSummary> {
+    fn sort<O: RowOperation>(&self, operation: O, target: Target<'_>) -> Result<SortSummary> {
         let budget = self.job.budget();
-        let sizes: Option<u64> = self.inputs.iter().map(Input::compressed_bytes).sum();
+        let sizes: Option<u64> = self.inputs.iter().map(Input::bytes_here).sum();
         let first = self.inputs.first().expect("the command line asks for one");
         let mut reader = Some(self.open(first)?);
         let schema = reader.as_ref().expect("opened above").schema().clone();
-        let codec = self.codec(first.name(), &schema)?;
+        let columns = columns_of(&schema, &target);
+        let codec = self.codec(first.name(), &columns)?;
         // The rest is for pages, batches on their way and the writer.
         let smallest = smallest_row_memory_bytes(budget.threads());
         let memory_bytes = sort_memory(budget, "sorting", 0, (3, 4), smallest)?;
@@ -87,22 +124,26 @@ impl Table<'_> {
                 return Err(different(input, &schema, reader.schema()));
             }
             let mut position = 0;
-            let this_share = share_of(input, sizes);
-            while let Some(batch) = reader.next_batch()? {
-                self.job.check_cancelled()?;
-                block.clear();
-                codec.encode(&batch, &mut block)?;
-                sink.write(&block)?;
-                self.job.progress().add(reader.position() - position);
-                position = reader.position();
-                if scratch.is_none() {
-                    let read = batch.num_rows() as f64;
-                    let share = match reader.rows() {
-                        Some(left) => read / (read + left as f64) * this_share,
-                        None => position as f64 / sizes.unwrap_or(0).max(1) as f64,
-                    };
-                    let all = sizes.map(|_| (sink.bytes() as f64 / share.max(1e-12)) as u64);
-                    scratch = Some(self.foresee(all, sizes, memory_bytes, kept_bytes)?);
+            for (group, share) in units(&reader, input, sizes)? {
+                if let Some(group) = group {
+                    reader.read_row_groups(group..group + 1)?;
+                }
+                while let Some(batch) = reader.next_batch()? {
+                    self.job.check_cancelled()?;
+                    block.clear();
+                    codec.encode(&with_number(&batch, input, &columns)?, &mut block)?;
+                    sink.write(&block)?;
+                    self.job.progress().add(reader.position().saturating_sub(position));
+                    position = reader.position();
+                    if scratch.is_none() {
+                        let read = batch.num_rows() as f64;
+                        let share = match reader.rows() {
+                            Some(left) => read / (read + left as f64) * share,
+                            None => position as f64 / sizes.unwrap_or(0).max(1) as f64,
+                        };
+                        let all = sizes.map(|_| (sink.bytes() as f64 / share.max(1e-12)) as u64);
+                        scratch = Some(self.foresee(&target, all, sizes, memory_bytes, kept_bytes)?);
+                    }
                 }
             }
         }
@@ -110,78 +151,132 @@ impl Table<'_> {
         sink.finish()?;
         let sorted = sort.finish().map_err(|error| too_long(error, first.name()))?;
         self.job.start_phase("merging", "rows", sorted.stats().rows_in);
-        let (rows, stats) = self.write(sorted, &codec, &schema)?;
+        let (bytes, stats) = match target {
+            Target::File(path) => {
+                let mut writer = BackgroundWriter::create(path, columns, budget);
+                let stats = self.give(sorted, &codec, BLOCK_BYTES, &mut |batch| writer.write(batch))?;
+                writer.finish()?;
+                (std::fs::metadata(path).map_or(0, |written| written.len()), stats)
+            }
+            Target::Batches(block_bytes, each) => (0, self.give(sorted, &codec, block_bytes, each)?),
+        };
         resume::finish(keep)?;
-        let bytes = std::fs::metadata(self.output).map_or(0, |written| written.len());
         let stats = RowStats { bytes_in, ..stats };
-        Ok(SortSummary { rows, bytes, scratch_bytes_expected: scratch.flatten(), stats })
+        Ok(SortSummary { rows: stats.rows_out, bytes, scratch_bytes_expected: scratch.flatten(), stats })
     }
 
     fn codec(&self, name: &str, schema: &SchemaRef) -> Result<RowCodec> {
-        let key = |key: &SortKey| {
-            let column = schema.index_of(&key.column).expect("looked for when the table was opened");
-            let descending = key.descending != self.options.descending;
-            (column, ColumnOrder { descending, nulls_first: false })
-        };
-        RowCodec::new(name, schema, &self.keys.iter().map(key).collect::<Vec<_>>())
+        RowCodec::new(name, schema, &sort_columns(name, schema, self.keys, self.options)?)
     }
 
     fn open(&self, input: &Input) -> Result<TableReader> {
         let input = input.clone().stopped_by(self.job.cancel());
         let reader =
             TableReader::open_stored(&input, None, self.as_text, BATCH_ROWS, self.job.budget(), (0, 1))?;
-        for key in self.keys {
-            if reader.schema().column_with_name(&key.column).is_none() {
-                return Err(no_column(&input, &key.column, reader.schema()));
-            }
-        }
+        sort_columns(input.name(), reader.schema(), self.keys, self.options)?;
         Ok(reader)
     }
 
     /// Refuses what has no room; gives the bytes of runs, if so many bytes of rows come. `kept` bytes of them are there.
-    fn foresee(&self, all: Option<u64>, sizes: Option<u64>, memory: u64, kept: u64) -> Result<Option<u64>> {
+    fn foresee(
+        &self,
+        target: &Target<'_>,
+        all: Option<u64>,
+        sizes: Option<u64>,
+        memory: u64,
+        kept: u64,
+    ) -> Result<Option<u64>> {
         let (Some(all), Some(bytes)) = (all, sizes) else { return Ok(None) };
         let scratch = if all > memory / 4 * 3 { all } else { 0 };
-        let is_stdout = self.output == Path::new("-");
-        check_space(self.job, scratch.saturating_sub(kept), (!is_stdout).then_some(self.output), bytes)?;
+        let output = match target {
+            Target::File(path) => Some(*path).filter(|path| *path != Path::new("-")),
+            Target::Batches(..) => None,
+        };
+        check_space(self.job, scratch.saturating_sub(kept), output, bytes)?;
         Ok(Some(scratch))
     }
 
-    fn write<O: RowOperation>(
+    /// Gives rows in batches of about `block_bytes` bytes.
+    fn give<O: RowOperation>(
         &self,
         mut sorted: SortedRows<FramedRows, O>,
         codec: &RowCodec,
-        schema: &SchemaRef,
-    ) -> Result<(u64, RowStats)> {
-        let mut writer = BackgroundWriter::create(self.output, schema.clone(), self.job.budget());
-        let mut block = Vec::with_capacity(BLOCK_BYTES + BLOCK_BYTES / 8);
+        block_bytes: usize,
+        each: &mut dyn FnMut(RecordBatch) -> Result<()>,
+    ) -> Result<RowStats> {
+        let mut block = Vec::with_capacity(block_bytes + block_bytes / 8);
         loop {
             block.clear();
-            sorted.append(&mut block, BLOCK_BYTES)?;
+            sorted.append(&mut block, block_bytes)?;
             if block.is_empty() {
-                break;
+                return Ok(sorted.stats());
             }
             let batch = codec.decode(&block)?;
             self.job.progress().add(batch.num_rows() as u64);
-            writer.write(batch)?;
+            each(batch)?;
         }
-        let stats = sorted.stats();
-        drop(sorted);
-        Ok((writer.finish()?, stats))
     }
+}
+
+/// What of a table is read one after the other, and what part of all bytes that is: all of it, or those row groups that are here.
+fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<(Option<usize>, f64)>> {
+    let Some(groups) = reader.row_groups().filter(|_| input.is_of_parts()) else {
+        return Ok(vec![(None, share_of(input, sizes))]);
+    };
+    let all = sizes.unwrap_or(0).max(1) as f64;
+    let mut here = Vec::new();
+    for group in 0..groups {
+        let bytes = reader.row_group_bytes(group)?.unwrap_or_default();
+        if input.holds(&bytes) {
+            here.push((Some(group), (bytes.end - bytes.start) as f64 / all));
+        }
+    }
+    Ok(here)
+}
+
+/// A batch with the columns that are sorted: the number of its input behind its own, where that is wanted.
+fn with_number(batch: &RecordBatch, input: &Input, columns: &SchemaRef) -> Result<RecordBatch> {
+    let mut all = batch.columns().to_vec();
+    if all.len() < columns.fields().len() {
+        all.push(Arc::new(UInt32Array::from_value(input.number(), batch.num_rows())));
+    }
+    let numbered = RecordBatch::try_new(columns.clone(), all);
+    numbered.map_err(|error| Error::unsupported(input.name(), error.to_string()))
+}
+
+/// The columns that rows are sorted by, and in which order: nulls come last. Errors call the table `name`.
+///
+/// # Errors
+/// [`Error::NoColumn`]; [`Error::Unsupported`] where no column is named.
+pub fn sort_columns(
+    name: &str,
+    schema: &Schema,
+    keys: &[SortKey],
+    options: SortOptions,
+) -> Result<Vec<(usize, ColumnOrder)>> {
+    if keys.is_empty() {
+        return Err(Error::unsupported(name, "a table is sorted by columns, and none is named"));
+    }
+    let column = |key: &SortKey| {
+        let (column, _) =
+            schema.column_with_name(&key.column).ok_or_else(|| no_column(name, &key.column, schema))?;
+        let descending = key.descending != options.descending;
+        Ok((column, ColumnOrder { descending, nulls_first: false }))
+    };
+    keys.iter().map(column).collect()
 }
 
 /// What part of all bytes lies in one input.
 fn share_of(input: &Input, sizes: Option<u64>) -> f64 {
-    match (input.compressed_bytes(), sizes) {
+    match (input.bytes_here(), sizes) {
         (Some(bytes), Some(all)) if all > 0 => bytes as f64 / all as f64,
         _ => 1.0,
     }
 }
 
-pub(crate) fn no_column(input: &Input, column: &str, schema: &Schema) -> Error {
+pub(crate) fn no_column(name: &str, column: &str, schema: &Schema) -> Error {
     let columns = schema.fields().iter().map(|field| field.name().clone()).collect();
-    Error::NoColumn { file: input.name().to_string(), column: column.to_string(), found: 0, columns }
+    Error::NoColumn { file: name.to_string(), column: column.to_string(), found: 0, columns }
 }
 
 pub(crate) fn different(input: &Input, expected: &Schema, found: &Schema) -> Error {

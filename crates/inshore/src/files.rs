@@ -1,0 +1,304 @@
+//! Tables that lie on nodes, file by file: what a client asks about them, and what goes along with a task, so that a node can read
+//! its pieces.
+//!
+//! A file keeps its bytes as it is spread; its pieces end with row groups (Parquet) or lines (CSV, JSON lines). What a node needs
+//! beside its pieces travels with the task: the footer of Parquet, the line of CSV with the names of columns.
+
+use std::{ops::Range, sync::Arc};
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use inshore_kernels::packed_with;
+use inshore_neardata::{
+    Failure, Source,
+    nodes::{Error as NodesError, Nodes, Piece, RunOptions, Whole, read_from_nodes},
+};
+use inshore_sql::Known;
+use inshore_store::Job;
+use inshore_tables::{Error as TableError, FilePart, Input, PartBytes, TableReader, row_groups};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a Parquet file's end that are read at first.
+const TAIL_BYTES: u64 = 64 << 10;
+/// Bytes of the beginning of a text whose rows are looked at, at first and at most.
+const HEAD_BYTES: u64 = 1 << 20;
+const HEAD_BYTES_MAX: u64 = 16 << 20;
+/// Rows of a text that are looked at.
+const HEAD_ROWS: usize = 1_000;
+/// The longest footer of Parquet that travels with a task.
+const FOOTER_BYTES_MAX: u64 = 8 << 20;
+
+/// Errors of files on nodes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file here or there cannot be read, or the result not be written.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// What nodes, or the way to them, failed with.
+    #[error(transparent)]
+    Nodes(#[from] NodesError),
+    /// A file that cannot be worked on where it lies.
+    #[error("{name}: {what}")]
+    Unfit {
+        /// The file.
+        name: String,
+        /// Why, and what to do.
+        what: String,
+    },
+}
+
+impl Error {
+    /// Whether somebody asked the job to stop.
+    pub fn is_cancelled(&self) -> bool {
+        match self {
+            Error::Table(error) => error.is_cancelled(),
+            Error::Nodes(error) => error.is_cancelled(),
+            Error::Unfit { .. } => false,
+        }
+    }
+
+    pub(crate) fn unfit(name: &str, what: impl Into<String>) -> Error {
+        Error::Unfit { name: name.to_string(), what: what.into() }
+    }
+}
+
+impl From<inshore_store::Error> for Error {
+    fn from(error: inshore_store::Error) -> Error {
+        Error::Table(error.into())
+    }
+}
+
+impl From<Error> for inshore_sql::Error {
+    fn from(error: Error) -> inshore_sql::Error {
+        match error {
+            Error::Table(error) => error.into(),
+            Error::Nodes(NodesError::Store(error)) => error.into(),
+            Error::Nodes(error) => inshore_sql::Error::Elsewhere(error.to_string()),
+            unfit @ Error::Unfit { .. } => inshore_sql::Error::Query(unfit.to_string()),
+        }
+    }
+}
+
+/// What nodes are asked with.
+pub(crate) struct Asker<'a> {
+    pub nodes: &'a Nodes,
+    pub options: &'a RunOptions,
+    pub job: &'a Job,
+}
+
+/// The files of a table.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub wholes: Vec<Whole>,
+    pub texts: Vec<FileText>,
+    pub known: Known,
+}
+
+/// What a node has to know of a file of which it has pieces.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct FileText {
+    name: String,
+    ending: String,
+    bytes: u64,
+    /// What goes along: where it is in the file, and the bytes.
+    along: Option<(u64, String)>,
+}
+
+impl FileText {
+    /// What errors call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn is_parquet(&self) -> bool {
+        self.ending == "parquet"
+    }
+
+    /// What goes along with pieces of it.
+    ///
+    /// # Errors
+    /// Where the request has something else there.
+    pub fn along(&self) -> Result<Option<FilePart>, Failure> {
+        let Some((at, bytes)) = &self.along else { return Ok(None) };
+        Ok(Some(FilePart { at: *at, bytes: PartBytes::Memory(Arc::from(BASE64.decode(bytes)?)) }))
+    }
+
+    /// The file on a node that has these parts of it; what goes along comes last.
+    pub fn input(&self, job: &Job, parts: Vec<FilePart>) -> Input {
+        Input::of_parts(job, &self.name, &self.ending, self.bytes, parts)
+    }
+}
+
+/// The file that a request numbers so.
+///
+/// # Errors
+/// Where it tells of none.
+pub(crate) fn text_of(files: &[FileText], whole: u64) -> Result<&FileText, Failure> {
+    let file = usize::try_from(whole).ok().and_then(|whole| files.get(whole));
+    file.ok_or_else(|| "a file that the request does not tell of".into())
+}
+
+/// The piece of a file that a source of a task is.
+///
+/// # Errors
+/// Where it is none.
+pub(crate) fn piece_of(source: &Source) -> Result<FilePart, Failure> {
+    let (file, range) = source.part().ok_or("a source that is no file of a dataset")?;
+    let bytes = PartBytes::Stored(file.clone(), range.clone());
+    Ok(FilePart { at: source.base().offset, bytes })
+}
+
+impl Asker<'_> {
+    /// What has to be known of the files of a table, which errors call `name`.
+    ///
+    /// # Errors
+    /// Where they cannot be read on nodes, or have not the same columns.
+    pub fn files(&self, name: &str, wholes: Vec<Whole>, as_text: &[String]) -> Result<Files, Error> {
+        let mut texts = Vec::with_capacity(wholes.len());
+        let mut known: Option<Known> = None;
+        for whole in &wholes {
+            let (text, found) = self.file(whole, as_text)?;
+            texts.push(text);
+            known = Some(match known {
+                None => found,
+                Some(known) if known.schema == found.schema => {
+                    Known { rows: known.rows.zip(found.rows).map(|(all, rows)| all + rows), ..known }
+                }
+                Some(_) => {
+                    return Err(Error::unfit(&whole.title, "its columns are not those of the first file"));
+                }
+            });
+        }
+        let along: usize = texts.iter().filter_map(|text| Some(text.along.as_ref()?.1.len())).sum();
+        if along as u64 > FOOTER_BYTES_MAX {
+            let what = format!("its footers have {along} bytes together, more than can go along with a task");
+            return Err(Error::unfit(name, what));
+        }
+        let known = known.ok_or_else(|| Error::unfit(name, "there is no file in it"))?;
+        Ok(Files { wholes, texts, known })
+    }
+
+    /// The bytes of a part of a file.
+    ///
+    /// # Errors
+    /// As [`read_from_nodes`]; a partial answer never does.
+    pub fn read(&self, whole: &Whole, range: Range<u64>) -> Result<Vec<u8>, NodesError> {
+        let options = RunOptions { partial: false, ..self.options.clone() };
+        read_from_nodes(self.nodes, self.job, whole, range, &options)
+    }
+
+    /// What has to be known of a file.
+    fn file(&self, whole: &Whole, as_text: &[String]) -> Result<(FileText, Known), Error> {
+        let (name, bytes) = (whole.title.clone(), whole.bytes());
+        let ending = ending_of(whole);
+        let read = |range| self.read(whole, range);
+        let describe = |at: u64, bytes_read: &[u8]| -> Result<(Input, Known), Error> {
+            let part = FilePart { at, bytes: PartBytes::Memory(bytes_read.into()) };
+            let input = Input::of_parts(self.job, &name, &ending, bytes, vec![part]);
+            let described = TableReader::describe(&input, as_text, self.job.budget())?;
+            let path = String::new();
+            Ok((input, Known { schema: described.schema, rows: described.rows, path }))
+        };
+        if ending == "parquet" {
+            let mut tail = read(bytes.saturating_sub(TAIL_BYTES)..bytes)?;
+            let footer_bytes = footer_bytes(&tail).filter(|&footer| footer <= bytes);
+            let footer_bytes = footer_bytes.ok_or_else(|| Error::unfit(&name, "this is no Parquet file"))?;
+            if footer_bytes > FOOTER_BYTES_MAX {
+                let what = format!("its footer has {footer_bytes} bytes, more than can go along with a task");
+                return Err(Error::unfit(&name, what));
+            }
+            let start = bytes - footer_bytes;
+            let footer = match tail.len().checked_sub(footer_bytes as usize) {
+                Some(before) => tail.split_off(before),
+                None => read(start..bytes)?,
+            };
+            let (input, known) = describe(start, &footer)?;
+            check_groups(self.job, whole, &input)?;
+            let along = Some((start, BASE64.encode(footer)));
+            return Ok((FileText { name, ending, bytes, along }, known));
+        }
+        if ending == "arrow" {
+            return Err(Error::unfit(&name, "Arrow files are not read on nodes: Parquet is"));
+        }
+        if let Some(record_bytes) = whole.record_bytes {
+            return Err(NodesError::NoLines { name, record_bytes }.into());
+        }
+        let mut head = Vec::new();
+        let mut wanted = HEAD_BYTES.min(bytes);
+        loop {
+            head.extend(read(head.len() as u64..wanted)?);
+            let lines = head.iter().filter(|&&byte| byte == b'\n').count();
+            if lines > HEAD_ROWS || wanted == bytes || wanted >= HEAD_BYTES_MAX {
+                break;
+            }
+            wanted = (wanted * 4).min(bytes).min(HEAD_BYTES_MAX);
+        }
+        check_plain(&name, &head)?;
+        if (head.len() as u64) < bytes {
+            let end = head.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+            head.truncate(end);
+        }
+        let (_, known) = describe(0, &head)?;
+        let line = first_record(&head);
+        let is_csv = ["csv", "tsv"].contains(&&*ending);
+        let along = is_csv.then(|| (0, BASE64.encode(&head[..line])));
+        Ok((FileText { name, ending, bytes, along }, known))
+    }
+}
+
+/// Refuses a file that begins as a compressed one does.
+///
+/// # Errors
+/// [`Error::Unfit`].
+pub(crate) fn check_plain(name: &str, head: &[u8]) -> Result<(), Error> {
+    match packed_with(head) {
+        None => Ok(()),
+        Some(_) => Err(Error::unfit(
+            name,
+            "it is compressed as a whole, so no node can read its piece: load it decompressed",
+        )),
+    }
+}
+
+/// How the name ends that says of what format a file is: that of its dataset, or its own.
+pub(crate) fn ending_of(whole: &Whole) -> String {
+    let of = |name: &str| Input::new(name).extension();
+    let called = whole.file.as_deref().filter(|_| of(&whole.dataset).is_empty());
+    of(called.unwrap_or(&whole.dataset))
+}
+
+/// Where the first record of CSV ends: with a line that is not empty, outside of quotes.
+fn first_record(head: &[u8]) -> usize {
+    let (mut in_quotes, mut has_text) = (false, false);
+    for (place, &byte) in head.iter().enumerate() {
+        match byte {
+            b'"' => (in_quotes, has_text) = (!in_quotes, true),
+            b'\n' if has_text && !in_quotes => return place + 1,
+            b'\n' | b'\r' => {}
+            _ => has_text = true,
+        }
+    }
+    head.len()
+}
+
+/// Refuses a file with a row group that no node has whole.
+fn check_groups(job: &Job, whole: &Whole, input: &Input) -> Result<(), Error> {
+    let is_whole = |group: &Range<u64>| {
+        let has = |piece: &Piece| piece.offset <= group.start && group.end <= piece.offset + piece.bytes;
+        whole.pieces.iter().any(has)
+    };
+    match row_groups(input, job.budget())?.iter().all(is_whole) {
+        true => Ok(()),
+        false => Err(Error::unfit(
+            &whole.title,
+            "its pieces do not end with row groups: load it again with store put, from a file that ends with .parquet",
+        )),
+    }
+}
+
+/// The length of a Parquet file's footer, with its frame, by the file's end.
+fn footer_bytes(tail: &[u8]) -> Option<u64> {
+    let (rest, magic) = tail.split_last_chunk::<4>()?;
+    let (_, length) = rest.split_last_chunk::<4>()?;
+    (magic == b"PAR1").then(|| u64::from(u32::from_le_bytes(*length)) + 8)
+}

@@ -1,0 +1,186 @@
+//! Lines and records of several nodes, merged and written as they are.
+
+use std::{cmp::Ordering, ops::Range, path::Path};
+
+use arrow::{
+    array::{Array, AsArray, BinaryArray},
+    record_batch::RecordBatch,
+};
+use inshore_neardata::nodes::{Gathered, InOrder, Merged, Whole, stream_from_nodes};
+use inshore_sortreduce::rows::{Lines, RowShape};
+use inshore_store::FileSink;
+use inshore_tables::{NewFile, SortSummary};
+
+use super::{KIND, Result, Sorting, What, told};
+
+/// How rows lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Shape {
+    /// With the line feed, which is no part of the key.
+    Lines,
+    /// Records of one length, with the number of their piece behind each; where the key begins and ends.
+    Records(usize, usize, usize),
+}
+
+/// Bytes of the number of a piece.
+const NUMBER_BYTES: usize = size_of::<u32>();
+
+impl Shape {
+    /// Records of so many bytes, which are sorted by some of these.
+    pub fn records(record_bytes: usize, key: &Range<usize>) -> Shape {
+        Shape::Records(record_bytes + NUMBER_BYTES, key.start, key.end)
+    }
+
+    /// The length of the first of some whole rows.
+    pub fn row_len(&self, rows: &[u8]) -> usize {
+        match self {
+            Shape::Lines => Lines.row_len(rows).unwrap_or(rows.len()),
+            Shape::Records(row_bytes, ..) => *row_bytes,
+        }
+    }
+
+    /// Whether some bytes are one row.
+    fn is_row(&self, bytes: &[u8]) -> bool {
+        match self {
+            Shape::Lines => bytes.ends_with(b"\n") && self.row_len(bytes) == bytes.len(),
+            Shape::Records(row_bytes, ..) => bytes.len() == *row_bytes,
+        }
+    }
+
+    fn key<'a>(&self, row: &'a [u8]) -> &'a [u8] {
+        match *self {
+            Shape::Lines => &row[..row.len() - 1],
+            Shape::Records(_, start, end) => &row[start..end],
+        }
+    }
+
+    /// What of a row is written.
+    fn written<'a>(&self, row: &'a [u8]) -> &'a [u8] {
+        &row[..row.len() - self.number(row).len()]
+    }
+
+    /// The number of its piece, big endian.
+    fn number<'a>(&self, row: &'a [u8]) -> &'a [u8] {
+        match self {
+            Shape::Lines => &[],
+            Shape::Records(..) => &row[row.len() - NUMBER_BYTES..],
+        }
+    }
+}
+
+/// How rows lie and compare, and how many bytes a batch of them has at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowHow {
+    pub shape: Shape,
+    pub descending: bool,
+    pub bytes_max: usize,
+}
+
+/// Rows of a batch.
+#[derive(Debug)]
+pub(super) struct ByteRows {
+    rows: BinaryArray,
+    how: RowHow,
+}
+
+impl ByteRows {
+    /// Rows that stand one behind the other.
+    fn run(&self, rows: &Range<usize>) -> &[u8] {
+        let offset = |row: usize| self.rows.value_offsets()[row] as usize;
+        &self.rows.value_data()[offset(rows.start)..offset(rows.end)]
+    }
+}
+
+impl InOrder for ByteRows {
+    type How = RowHow;
+
+    fn of_batch(batch: &RecordBatch, how: &RowHow) -> Option<ByteRows> {
+        let [rows] = batch.columns() else { return None };
+        let rows = rows.as_binary_opt::<i32>()?.clone();
+        let found = ByteRows { rows, how: *how };
+        let rows = &found.rows;
+        let is_short = found.run(&(0..rows.len())).len() <= how.bytes_max;
+        let are_rows =
+            is_short && rows.null_count() == 0 && rows.iter().flatten().all(|row| how.shape.is_row(row));
+        let are_in_order = || (1..rows.len()).all(|row| found.compare(row - 1, &found, row).is_le());
+        (are_rows && are_in_order()).then_some(found)
+    }
+
+    fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn compare(&self, row: usize, other: &ByteRows, other_row: usize) -> Ordering {
+        let RowHow { shape, descending, .. } = self.how;
+        let (row, other) = (self.rows.value(row), other.rows.value(other_row));
+        let by_key = shape.key(row).cmp(shape.key(other));
+        let by_key = if descending { by_key.reverse() } else { by_key };
+        by_key.then_with(|| shape.number(row).cmp(shape.number(other)))
+    }
+
+    fn alone(&self, row: usize) -> ByteRows {
+        ByteRows { rows: BinaryArray::from(vec![self.rows.value(row)]), how: self.how }
+    }
+}
+
+impl Sorting<'_> {
+    /// Sorts lines or records.
+    pub(super) fn bytes(
+        &self,
+        what: What,
+        by_line: bool,
+        how: RowHow,
+        wholes: &[Whole],
+    ) -> Result<(SortSummary, Gathered)> {
+        let (asker, shape) = (self.asker, how.shape);
+        let is_stdout = self.output == Path::new("-");
+        let target = if is_stdout { NewFile::stdout()? } else { NewFile::create(self.output)? };
+        let bytes: u64 = wholes.iter().map(Whole::bytes).sum();
+        asker.job.start_phase("sorting", "bytes", bytes);
+        let arguments = self.arguments(what);
+        let streams =
+            stream_from_nodes(asker.nodes, asker.job, (KIND, by_line), arguments, wholes, asker.options)?;
+        let mut merged = Merged::<ByteRows>::new(streams, how)?;
+        let file = target.file()?;
+        let mut out = match is_stdout {
+            true => FileSink::stream(asker.job, file, "standard output")?,
+            false => {
+                let hint = (!self.options.unique && !asker.options.partial).then_some(bytes);
+                FileSink::new(asker.job, file, &self.output.display().to_string(), hint)?
+            }
+        };
+        let (mut written, mut last) = (0, Vec::new());
+        while let Some((rows, run)) = merged.next()? {
+            let before = out.len();
+            if matches!(shape, Shape::Lines) && !self.options.unique {
+                out.write(rows.run(&run))?;
+                written += run.len() as u64;
+            } else {
+                for row in run {
+                    let row = rows.rows.value(row);
+                    if self.options.unique {
+                        if written > 0 && shape.key(row) == last {
+                            continue;
+                        }
+                        last.clear();
+                        last.extend_from_slice(shape.key(row));
+                    }
+                    out.write(shape.written(row))?;
+                    written += 1;
+                }
+            }
+            asker.job.progress().add(out.len() - before);
+        }
+        let mut summary = told(merged.summaries());
+        let gathered = merged.finish();
+        if !self.options.unique && gathered.missing.is_empty() {
+            // A last line without an end got one.
+            let ends = if matches!(shape, Shape::Lines) { wholes.len() as u64 } else { 0 };
+            super::check_all(wholes, "bytes", out.len(), bytes..=bytes + ends)?;
+        }
+        summary.bytes = out.finish()?;
+        target.publish()?;
+        (summary.rows, summary.stats.rows_out) = (written, written);
+        Ok((summary, gathered))
+    }
+}

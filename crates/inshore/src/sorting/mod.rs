@@ -1,0 +1,283 @@
+//! Sorting where the data lie: each node sorts its pieces in the memory of its task, with scratch in its store, and gives its rows
+//! in order; the client merges them as they come and writes the result.
+//!
+//! ```text
+//!   node A:  pieces 0, 3 ─► sort ─► rows in order ─┐
+//!   node B:  pieces 1, 4 ─► sort ─► rows in order ─┼─► Merged ─► a new file
+//!   node C:  pieces 2, 5 ─► sort ─► rows in order ─┘
+//! ```
+//!
+//! The result is byte for byte what a sort here makes of the same files, with the order of rows whose keys are equal: records and
+//! rows of tables carry the number of their piece, which rises with the place in the input, and the merge goes by it where keys are
+//! equal. Lines need none: equal lines are the same. It is this number too by which a lost node can be replaced in the middle of
+//! its answer: rows with one key of one piece are all in one answer and in one order, so as many of them are passed over as were
+//! taken.
+//!
+//! Rows of tables travel as columns, not as they were encoded to be sorted: what a column may hold is checked as it arrives, where
+//! bytes that no encoder made could bring a decoder down. Only the keys are encoded once more here, to be compared.
+//!
+//! Cost: every row goes over the wire once, unless `unique` drops it where it lies. The drive of a node reads its pieces once, and
+//! writes and reads runs where they exceed the task's memory. Here nothing is kept but a batch of each node.
+
+mod bytes;
+mod node;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    ops::{Range, RangeInclusive},
+    path::Path,
+};
+
+use inshore_neardata::nodes::{Error as NodesError, Gathered, Nodes, RunOptions, Whole};
+use inshore_sql::Known;
+use inshore_store::{Job, Reservation, format_bytes};
+use inshore_tables::{
+    Error as TableError, SortKey, SortOptions, SortSummary, TableWriter, check_output_space, row_groups,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use self::node::Sorts;
+use self::{
+    bytes::{RowHow, Shape},
+    table::TableHow,
+};
+pub use crate::files::Error;
+use crate::files::{Asker, FileText, Files, check_plain, ending_of};
+
+/// The result of sorting on nodes.
+pub type Result<T> = std::result::Result<T, Error>;
+
+const KIND: &str = "sort";
+/// Bytes of rows that travel at once, and at most one row more.
+const BATCH_BYTES: usize = 256 << 10;
+/// So often a batch is in memory on its way: as it was sorted, as columns, as messages that wait.
+const COPIES: u64 = 4;
+/// The longest row that travels, however much memory there is: a message has 64 MiB at most.
+const ROW_BYTES_MAX: usize = 16 << 20;
+/// The longest record.
+const RECORD_BYTES_MAX: usize = 1 << 16;
+
+/// What is sorted, and by what.
+#[derive(Clone, Debug)]
+pub enum SortBy {
+    /// Lines, by their bytes.
+    Lines,
+    /// Records of so many bytes, by some of these.
+    Records(usize, Range<usize>),
+    /// Rows of tables, by columns.
+    Columns {
+        /// The columns, the first one first.
+        keys: Vec<SortKey>,
+        /// Columns of CSV that are text even where they look like numbers.
+        as_text: Vec<String>,
+    },
+}
+
+/// What a node is told.
+#[derive(Serialize, Deserialize)]
+struct Arguments {
+    what: What,
+    descending: bool,
+    unique: bool,
+    /// The longest row that the client takes.
+    row_bytes_max: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+enum What {
+    Lines,
+    Records(usize, Range<usize>),
+    Table {
+        keys: Vec<SortKey>,
+        known: Known,
+        /// The files, as the request numbers them.
+        files: Vec<FileText>,
+    },
+}
+
+/// Sorts files on nodes and writes the result to `output` (`-`: standard output), as [`inshore_tables::sort_lines`],
+/// [`inshore_tables::sort_records`] and [`inshore_tables::sort_table`] do with files that are here.
+///
+/// Memory here: a batch of each node's answer and what writes the result; a quarter of what is free is for rows that are longer
+/// than a batch.
+///
+/// # Errors
+/// [`Error::Unfit`] for files that no node can sort its pieces of: compressed as a whole, records that were not loaded as such,
+/// tables with different columns, and for [`SortOptions::resume`]; [`Error::Table`] as a sort here, before nodes are asked where the
+/// result has no room; [`Error::Nodes`] as [`inshore_neardata::nodes::run_on_nodes`], and where a node that is lost in the middle of
+/// its answer has pieces that no other has, even where a partial answer would do. Nothing is left at `output` then.
+pub fn sort_on_nodes(
+    nodes: &Nodes,
+    job: &Job,
+    wholes: Vec<Whole>,
+    by: &SortBy,
+    options: SortOptions,
+    output: &Path,
+    run: &RunOptions,
+) -> Result<(SortSummary, Gathered)> {
+    if options.resume {
+        return Err(Error::unfit("a sort on nodes", "it keeps no runs that another one could go on with"));
+    }
+    let asker = Asker { nodes, options: run, job };
+    let bytes: u64 = wholes.iter().map(Whole::bytes).sum();
+    if output != Path::new("-") {
+        check_output_space(output, bytes)?;
+    }
+    let memory = LongRows::reserve(nodes, job)?;
+    let sorting = Sorting { asker: &asker, options, output, row_bytes_max: memory.row_bytes };
+    match by {
+        SortBy::Lines => {
+            wholes.iter().try_for_each(|whole| check_lines(&asker, whole))?;
+            let how = sorting.how(Shape::Lines);
+            sorting.bytes(What::Lines, true, how, &wholes)
+        }
+        SortBy::Records(record_bytes, key) => {
+            wholes.iter().try_for_each(|whole| check_records(whole, *record_bytes))?;
+            let how = sorting.how(Shape::records(*record_bytes, key));
+            sorting.bytes(What::Records(*record_bytes, key.clone()), false, how, &wholes)
+        }
+        SortBy::Columns { keys, as_text } => {
+            TableWriter::check_path(output)?;
+            let title = wholes.first().map_or("store", |whole| &whole.title).to_string();
+            let files = asker.files(&title, wholes, as_text)?;
+            files.texts.iter().try_for_each(|text| check_groups(job, text))?;
+            let Files { wholes, texts, known } = files;
+            let how = TableHow::new(&title, &known.schema, keys, options, memory.row_bytes)?;
+            let (schema, rows) = (known.schema.clone(), known.rows);
+            let what = What::Table { keys: keys.clone(), known, files: texts };
+            sorting.table(what, how, &schema, rows, &wholes)
+        }
+    }
+}
+
+/// A sort on nodes, as the client sees it.
+struct Sorting<'a> {
+    asker: &'a Asker<'a>,
+    options: SortOptions,
+    output: &'a Path,
+    row_bytes_max: usize,
+}
+
+impl Sorting<'_> {
+    fn how(&self, shape: Shape) -> RowHow {
+        RowHow { shape, descending: self.options.descending, bytes_max: BATCH_BYTES + self.row_bytes_max }
+    }
+
+    fn arguments(&self, what: What) -> Value {
+        let SortOptions { descending, unique, .. } = self.options;
+        let arguments = Arguments { what, descending, unique, row_bytes_max: self.row_bytes_max };
+        serde_json::to_value(arguments).expect("plain data")
+    }
+}
+
+/// Memory for rows that are longer than a batch.
+struct LongRows {
+    row_bytes: usize,
+    _memory: Reservation,
+}
+
+impl LongRows {
+    /// A quarter of what is free, for as many rows as may be on their way.
+    fn reserve(nodes: &Nodes, job: &Job) -> Result<LongRows> {
+        let on_their_way = COPIES * nodes.addresses().count() as u64;
+        let row_bytes = job.budget().free_bytes() / 4 / on_their_way;
+        let row_bytes = (row_bytes as usize).clamp(BATCH_BYTES, ROW_BYTES_MAX);
+        let longer = (row_bytes - BATCH_BYTES) as u64;
+        let memory = job.budget().reserve(on_their_way * longer, "long rows on their way")?;
+        Ok(LongRows { row_bytes, _memory: memory })
+    }
+}
+
+/// Refuses what a sort of lines here would unpack.
+fn check_lines(asker: &Asker<'_>, whole: &Whole) -> Result<()> {
+    const HEAD_BYTES: u64 = 10;
+    if whole.is_grouped {
+        return Err(NodesError::RowGroups { name: whole.title.clone() }.into());
+    }
+    check_plain(&whole.title, &asker.read(whole, 0..HEAD_BYTES.min(whole.bytes()))?)
+}
+
+/// Refuses a file whose pieces do not end with records of this length.
+fn check_records(whole: &Whole, record_bytes: usize) -> Result<()> {
+    let (name, record) = (&whole.title, record_bytes as u64);
+    let is_packed = |name: &str| {
+        let ending = Path::new(name).extension().unwrap_or_default();
+        ["gz", "zst", "zstd"].iter().any(|packed| ending.eq_ignore_ascii_case(packed))
+    };
+    if is_packed(&whole.dataset) || whole.file.as_deref().is_some_and(is_packed) {
+        let what = "its name says that it is compressed, so no node can read its piece: load it decompressed";
+        return Err(Error::unfit(name, what));
+    }
+    let is_cut = whole.record_bytes.is_some_and(|bytes| bytes % record == 0);
+    if whole.is_grouped || whole.pieces.len() > 1 && !is_cut {
+        let what = format!(
+            "its pieces do not end with records of {record} bytes: load it again with store put --record {record}"
+        );
+        return Err(Error::unfit(name, what));
+    }
+    match whole.bytes() % record {
+        0 => Ok(()),
+        rest => {
+            let bytes = whole.bytes();
+            let what = format!("{bytes} bytes are no whole number of records of {record}: {rest} are left");
+            Err(TableError::Damaged { file: name.clone(), what }.into())
+        }
+    }
+}
+
+/// Refuses a Parquet file whose row groups do not lie in the order of its rows.
+fn check_groups(job: &Job, text: &FileText) -> Result<()> {
+    let along = text.along().map_err(|error| Error::unfit(text.name(), error.to_string()))?;
+    let Some(footer) = along.filter(|_| text.is_parquet()) else { return Ok(()) };
+    let groups = row_groups(&text.input(job, vec![footer]), job.budget())?;
+    match groups.is_sorted_by_key(|group| group.start) {
+        true => Ok(()),
+        false => Err(Error::unfit(text.name(), "its row groups lie in another order than its rows")),
+    }
+}
+
+/// Refuses an answer that is not all: no node should give one.
+fn check_all(wholes: &[Whole], what: &str, found: u64, expected: RangeInclusive<u64>) -> Result<()> {
+    if expected.contains(&found) {
+        return Ok(());
+    }
+    let name = wholes.first().map_or("store", |whole| &whole.title).to_string();
+    let what = format!("{found} {what} came of {}", expected.start());
+    Err(NodesError::Incomplete { name, what }.into())
+}
+
+/// Whether lines of a file mean nothing: a table of Parquet or Arrow, by its name.
+pub fn is_binary_table(whole: &Whole) -> bool {
+    matches!(&*ending_of(whole), "parquet" | "arrow")
+}
+
+/// What nodes said at their ends, as one.
+fn told<'a>(summaries: impl Iterator<Item = &'a Value>) -> SortSummary {
+    let mut all = SortSummary { rows: 0, bytes: 0, scratch_bytes_expected: None, stats: Default::default() };
+    for told in summaries {
+        let number = |name: &str| told[name].as_u64().unwrap_or(0);
+        let add = |sum: &mut u64, name: &str| *sum = sum.saturating_add(number(name));
+        add(&mut all.stats.rows_in, "rows_in");
+        add(&mut all.stats.bytes_in, "bytes_in");
+        add(&mut all.stats.runs, "runs");
+        add(&mut all.stats.bytes_spilled, "bytes_spilled");
+        let expected = number("scratch_bytes_expected");
+        all.scratch_bytes_expected = Some(all.scratch_bytes_expected.unwrap_or(0).saturating_add(expected));
+        all.stats.fan_in = all.stats.fan_in.max(usize::try_from(number("fan_in")).unwrap_or(0));
+        let passes = u32::try_from(number("merge_passes")).unwrap_or(0);
+        all.stats.merge_passes = all.stats.merge_passes.max(passes);
+    }
+    all
+}
+
+/// The error for a row that no answer carries.
+fn too_long(name: &str, bytes: usize, limit: usize) -> TableError {
+    let (bytes, limit) = (format_bytes(bytes as u64), format_bytes(limit as u64));
+    let what = format!(
+        "a row of {bytes} is longer than the {limit} that the client takes from a node (a larger --memory there may help; store get and a sort there do)"
+    );
+    TableError::Unsupported { file: name.to_string(), what }
+}

@@ -1,0 +1,165 @@
+//! The half of a sort that a node does.
+
+use std::sync::Arc;
+
+use arrow::{
+    array::{ArrayRef, BinaryArray},
+    buffer::{Buffer, OffsetBuffer, ScalarBuffer},
+    datatypes::{DataType, Field, Schema},
+    record_batch::RecordBatch,
+};
+use inshore_neardata::{Failure, Reply, Task, TaskSource, Work};
+use inshore_store::{Job, Reservation};
+use inshore_tables::{
+    Error as TableError, FilePart, Input, SortOptions, sorted_lines, sorted_records, sorted_table,
+};
+use serde_json::{Value, json};
+
+use super::{
+    Arguments, BATCH_BYTES, COPIES, KIND, RECORD_BYTES_MAX, ROW_BYTES_MAX, What, bytes::Shape, too_long,
+};
+use crate::files::{FileText, piece_of, text_of};
+
+/// The work of sorting pieces of files, for a node.
+#[derive(Debug)]
+pub struct Sorts;
+
+impl Work for Sorts {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let Task { job, arguments, mut sources } = task;
+        let Arguments { what, descending, unique, row_bytes_max } = serde_json::from_value(arguments)?;
+        let options = SortOptions { descending, unique, resume: false };
+        // Rows with equal keys keep the order in which pieces are read.
+        sources.sort_by_key(|source| source.number);
+        let Some(first) = sources.first() else { return Ok(json!({})) };
+        // Taken from the budget before the sort takes what is free.
+        let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "what is answered")?;
+        let name = first.source.name().to_string();
+        let row_bytes_max = row_bytes_max.min(ROW_BYTES_MAX);
+        let mut out = Out { reply, name, row_bytes_max, memory, failed: None };
+        let sorted = match what {
+            What::Lines => {
+                let inputs = inputs(&job, &sources)?;
+                let each = &mut |block: &[u8]| out.rows(block, Shape::Lines);
+                sorted_lines(&job, &inputs, options, BATCH_BYTES, each)
+            }
+            What::Records(record_bytes, key) => {
+                let is_one = (1..=RECORD_BYTES_MAX).contains(&record_bytes);
+                if !is_one || key.start > key.end || key.end > record_bytes {
+                    return Err("a record that is none, or a key that is not in it".into());
+                }
+                let (inputs, shape) = (inputs(&job, &sources)?, Shape::records(record_bytes, &key));
+                let each = &mut |block: &[u8]| out.rows(block, shape);
+                sorted_records(&job, &inputs, (record_bytes, key), options, BATCH_BYTES, each)
+            }
+            What::Table { keys, known, files } => {
+                let inputs = tables(&job, &sources, &files)?;
+                let inputs: Vec<Input> =
+                    inputs.into_iter().map(|input| input.with_columns(known.schema.clone())).collect();
+                let each = &mut |batch| out.columns(batch);
+                sorted_table(&job, &inputs, &keys, options, BATCH_BYTES, each)
+            }
+        };
+        match (out.failed, sorted) {
+            (Some(failure), _) => Err(failure),
+            (None, sorted) => Ok(serde_json::to_value(sorted?)?),
+        }
+    }
+}
+
+fn number_of(source: &TaskSource) -> Result<u32, Failure> {
+    u32::try_from(source.number).map_err(|_| format!("a piece of the number {}", source.number).into())
+}
+
+/// Pieces of lines and records, each for itself.
+fn inputs(job: &Job, sources: &[TaskSource]) -> Result<Vec<Input>, Failure> {
+    let input = |source: &TaskSource| {
+        let part = FilePart { at: 0, ..piece_of(&source.source)? };
+        let bytes = source.source.part().map_or(0, |(_, range)| range.end - range.start);
+        let input = Input::of_parts(job, source.source.name(), "", bytes, vec![part]);
+        Ok(input.numbered(number_of(source)?))
+    };
+    sources.iter().map(input).collect()
+}
+
+/// Pieces of tables, each for itself with what goes along.
+fn tables(job: &Job, sources: &[TaskSource], files: &[FileText]) -> Result<Vec<Input>, Failure> {
+    let mut along: Vec<Option<FilePart>> = Vec::with_capacity(files.len());
+    for file in files {
+        along.push(file.along()?);
+    }
+    let input = |source: &TaskSource| {
+        let text = text_of(files, source.whole)?;
+        let along = along[source.whole as usize].clone();
+        let parts = [Some(piece_of(&source.source)?), along].into_iter().flatten().collect();
+        Ok(text.input(job, parts).numbered(number_of(source)?))
+    };
+    sources.iter().map(input).collect()
+}
+
+/// Where sorted rows go.
+struct Out<'a> {
+    reply: &'a mut dyn Reply,
+    name: String,
+    row_bytes_max: usize,
+    memory: Reservation,
+    failed: Option<Failure>,
+}
+
+impl Out<'_> {
+    /// Answers with a block of whole rows, as a column.
+    fn rows(&mut self, block: &[u8], shape: Shape) -> Result<(), TableError> {
+        let (mut ends, mut end) = (vec![0], 0);
+        while end < block.len() {
+            let len = shape.row_len(&block[end..]);
+            if len > self.row_bytes_max {
+                return Err(too_long(&self.name, len, self.row_bytes_max));
+            }
+            end += len;
+            ends.push(i32::try_from(end).expect("a batch and a row are below 2 GiB"));
+        }
+        self.hold(block.len())?;
+        let offsets = OffsetBuffer::new(ScalarBuffer::from(ends));
+        let rows: ArrayRef = Arc::new(BinaryArray::new(offsets, Buffer::from(block), None));
+        let schema = Schema::new(vec![Field::new("row", DataType::Binary, false)]);
+        self.send(RecordBatch::try_new(Arc::new(schema), vec![rows]).expect("one column"))
+    }
+
+    /// Answers with rows of a table.
+    fn columns(&mut self, batch: RecordBatch) -> Result<(), TableError> {
+        let bytes = slice_bytes(&batch);
+        // A batch ends with the row that fills it.
+        let last = slice_bytes(&batch.slice(batch.num_rows().saturating_sub(1), 1.min(batch.num_rows())));
+        if last > self.row_bytes_max {
+            return Err(too_long(&self.name, last, self.row_bytes_max));
+        }
+        self.hold(bytes)?;
+        self.send(batch)
+    }
+
+    /// Takes more memory for a batch that is longer than usual.
+    fn hold(&mut self, bytes: usize) -> Result<(), TableError> {
+        let wanted = COPIES * bytes.max(BATCH_BYTES) as u64;
+        if wanted != self.memory.bytes() {
+            self.memory.resize(wanted)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, batch: RecordBatch) -> Result<(), TableError> {
+        self.reply.batch(batch).map_err(|failure| {
+            self.failed = Some(failure);
+            TableError::Store(inshore_store::Error::Cancelled)
+        })
+    }
+}
+
+/// Bytes of the values of a batch, whatever they are a part of.
+pub(super) fn slice_bytes(batch: &RecordBatch) -> usize {
+    let bytes = |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(usize::MAX);
+    batch.columns().iter().map(bytes).fold(0, usize::saturating_add)
+}

@@ -1,0 +1,209 @@
+//! Rows of tables of several nodes, merged and written as a table.
+
+use std::{cmp::Ordering, path::Path, sync::Arc};
+
+use arrow::{
+    array::{Array, ArrayRef, AsArray, BinaryArray, UInt32Array},
+    compute::interleave,
+    datatypes::{DataType, SchemaRef, UInt32Type},
+    record_batch::RecordBatch,
+    row::{RowConverter, SortField},
+};
+use inshore_neardata::nodes::{Gathered, InOrder, Merged, Whole, stream_from_nodes};
+use inshore_tables::{Error as TableError, SortKey, SortOptions, SortSummary, TableWriter, sort_columns};
+
+use super::{BATCH_BYTES, KIND, Result, Sorting, What, node::slice_bytes, told};
+
+/// Rows that are put together to be written.
+const ROWS: usize = 8 << 10;
+/// Bytes of batches that are held for them, about.
+const HELD_BYTES: usize = 2 << 20;
+/// Columns take so many times the bytes that the same rows have when they are sorted, at most: an empty text takes four bytes, or
+/// one.
+const COLUMNS_PER_ROW: usize = 8;
+
+/// What rows of a table are, and how they compare.
+#[derive(Debug)]
+pub(super) struct TableHow {
+    schema: SchemaRef,
+    keys: Vec<usize>,
+    converter: RowConverter,
+    bytes_max: usize,
+}
+
+impl TableHow {
+    /// Of a table with these columns, which errors call `name`.
+    pub fn new(
+        name: &str,
+        schema: &SchemaRef,
+        keys: &[SortKey],
+        options: SortOptions,
+        row_bytes_max: usize,
+    ) -> Result<TableHow> {
+        let keys = sort_columns(name, schema, keys, options)?;
+        let field = |&(column, order): &(usize, _)| {
+            SortField::new_with_options(schema.field(column).data_type().clone(), order)
+        };
+        let converter = RowConverter::new(keys.iter().map(field).collect());
+        let converter = converter.map_err(|error| unsupported(name, error))?;
+        Ok(TableHow {
+            schema: schema.clone(),
+            keys: keys.into_iter().map(|(column, _)| column).collect(),
+            converter,
+            bytes_max: COLUMNS_PER_ROW * (BATCH_BYTES + row_bytes_max),
+        })
+    }
+}
+
+fn unsupported(name: &str, error: impl ToString) -> TableError {
+    TableError::Unsupported { file: name.to_string(), what: error.to_string() }
+}
+
+/// Rows of a batch.
+#[derive(Debug)]
+pub(super) struct TableRows {
+    /// Without the numbers of pieces; none for a row alone.
+    batch: Option<RecordBatch>,
+    /// The keys, as bytes that compare as these do.
+    keys: BinaryArray,
+    /// The numbers of the pieces.
+    pieces: UInt32Array,
+}
+
+impl InOrder for TableRows {
+    type How = TableHow;
+
+    fn of_batch(batch: &RecordBatch, how: &TableHow) -> Option<TableRows> {
+        let (pieces, columns) = batch.columns().split_last()?;
+        let kinds = |columns: &[ArrayRef]| -> Vec<DataType> {
+            columns.iter().map(|column| column.data_type().clone()).collect()
+        };
+        let is_known = kinds(columns).iter().eq(how.schema.fields().iter().map(|field| field.data_type()));
+        if !is_known || slice_bytes(batch) > how.bytes_max {
+            return None;
+        }
+        let pieces =
+            pieces.as_primitive_opt::<UInt32Type>().filter(|pieces| pieces.null_count() == 0)?.clone();
+        let keys: Vec<ArrayRef> = how.keys.iter().map(|&column| columns[column].clone()).collect();
+        let keys = how.converter.convert_columns(&keys).ok()?.try_into_binary().ok()?;
+        let batch = RecordBatch::try_new(how.schema.clone(), columns.to_vec()).ok()?;
+        let found = TableRows { batch: Some(batch), keys, pieces };
+        let is_ordered = (1..found.rows()).all(|row| found.compare(row - 1, &found, row).is_le());
+        is_ordered.then_some(found)
+    }
+
+    fn rows(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn compare(&self, row: usize, other: &TableRows, other_row: usize) -> Ordering {
+        let by_key = self.keys.value(row).cmp(other.keys.value(other_row));
+        by_key.then_with(|| self.pieces.value(row).cmp(&other.pieces.value(other_row)))
+    }
+
+    fn alone(&self, row: usize) -> TableRows {
+        let keys = BinaryArray::from(vec![self.keys.value(row)]);
+        TableRows { batch: None, keys, pieces: vec![self.pieces.value(row)].into() }
+    }
+}
+
+/// Rows of several batches that are written together.
+#[derive(Default)]
+struct Waiting {
+    batches: Vec<RecordBatch>,
+    bytes: usize,
+    /// Which row of which batch comes when.
+    rows: Vec<(usize, usize)>,
+}
+
+impl Waiting {
+    /// Where a batch is among those that are held.
+    fn place(&mut self, batch: &RecordBatch) -> usize {
+        let is_it = |held: &RecordBatch| Arc::ptr_eq(held.column(0), batch.column(0));
+        self.batches.iter().rposition(is_it).unwrap_or_else(|| {
+            self.bytes += slice_bytes(batch);
+            self.batches.push(batch.clone());
+            self.batches.len() - 1
+        })
+    }
+
+    fn is_full(&self) -> bool {
+        self.rows.len() >= ROWS || self.bytes >= HELD_BYTES
+    }
+
+    /// The rows in their order; none are left.
+    fn take(&mut self, schema: &SchemaRef) -> std::result::Result<RecordBatch, arrow::error::ArrowError> {
+        let column = |column: usize| {
+            let all: Vec<&dyn Array> =
+                self.batches.iter().map(|batch| batch.column(column).as_ref()).collect();
+            interleave(&all, &self.rows)
+        };
+        let columns = (0..schema.fields().len()).map(column).collect::<std::result::Result<_, _>>()?;
+        *self = Waiting::default();
+        RecordBatch::try_new(schema.clone(), columns)
+    }
+}
+
+impl Sorting<'_> {
+    /// Sorts rows of a table, of which there are `rows` if anyone knows.
+    pub(super) fn table(
+        &self,
+        what: What,
+        how: TableHow,
+        schema: &SchemaRef,
+        rows: Option<u64>,
+        wholes: &[Whole],
+    ) -> Result<(SortSummary, Gathered)> {
+        let (asker, name) = (self.asker, self.output.display().to_string());
+        // Held, and put together.
+        let _memory = asker.job.budget().reserve(2 * HELD_BYTES as u64, "rows that are put together")?;
+        asker.job.start_phase("sorting", "rows", rows.unwrap_or(0));
+        let arguments = self.arguments(what);
+        let streams =
+            stream_from_nodes(asker.nodes, asker.job, (KIND, false), arguments, wholes, asker.options)?;
+        let mut merged = Merged::<TableRows>::new(streams, how)?;
+        let mut writer = TableWriter::create(self.output, schema.clone(), asker.job.budget())?;
+        let mut waiting = Waiting::default();
+        let (mut last, mut given) = (None::<Vec<u8>>, 0);
+        let mut write = |waiting: &mut Waiting| -> Result<()> {
+            asker.job.check_cancelled()?;
+            let batch = waiting.take(schema).map_err(|error| unsupported(&name, error))?;
+            asker.job.progress().add(batch.num_rows() as u64);
+            Ok(writer.write(&batch)?)
+        };
+        while let Some((found, run)) = merged.next()? {
+            let batch = found.batch.as_ref().expect("a row alone is not given");
+            let place = waiting.place(batch);
+            given += run.len() as u64;
+            for row in run {
+                if self.options.unique {
+                    let key = found.keys.value(row);
+                    if last.as_deref() == Some(key) {
+                        continue;
+                    }
+                    let last = last.get_or_insert_default();
+                    last.clear();
+                    last.extend_from_slice(key);
+                }
+                waiting.rows.push((place, row));
+            }
+            if waiting.is_full() {
+                write(&mut waiting)?;
+            }
+        }
+        if !waiting.rows.is_empty() {
+            write(&mut waiting)?;
+        }
+        let mut summary = told(merged.summaries());
+        let gathered = merged.finish();
+        if let Some(rows) = rows.filter(|_| !self.options.unique && gathered.missing.is_empty()) {
+            super::check_all(wholes, "rows", given, rows..=rows)?;
+        }
+        let written = writer.finish()?;
+        if self.output != Path::new("-") {
+            summary.bytes = std::fs::metadata(self.output).map_or(0, |written| written.len());
+        }
+        (summary.rows, summary.stats.rows_out) = (written, written);
+        Ok((summary, gathered))
+    }
+}

@@ -1,0 +1,290 @@
+//! Several agents in this process that go wrong as planned, and sorts that give the same bytes as one here.
+
+use std::{
+    fs,
+    io::Cursor,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use arrow::{
+    array::{ArrayRef, BinaryArray, Int64Array},
+    record_batch::RecordBatch,
+};
+use inshore_neardata::{
+    Contents, Failure, Parts, Reply, Task, Work, Works,
+    nodes::{Agent, AgentConfig, ClientConfig, InOrder, LoadOptions, Serving},
+};
+use inshore_store::{Budget, Cancel, Store};
+use inshore_tables::{Input, sort_lines, sort_records, sort_table};
+use tempfile::TempDir;
+
+use super::{bytes::ByteRows, table::TableRows, *};
+
+/// What goes wrong on a node, once it has answered so many batches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    None,
+    /// The task fails.
+    Fails,
+    /// A row that is none.
+    Garbage,
+    /// The task ends as if all were done.
+    EndsEarly,
+}
+
+type Plan = Arc<Mutex<(Fault, usize)>>;
+
+/// [`Sorts`] on a node that goes wrong as planned. It answers a few rows at a time.
+struct Faulty(Plan);
+
+impl Work for Faulty {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
+        let (fault, left) = *self.0.lock().unwrap();
+        match Sorts.work(task, &mut FewRows { reply, fault, left }) {
+            Err(error) if error.to_string() == "ends early" => Ok(serde_json::json!({})),
+            done => done,
+        }
+    }
+}
+
+struct FewRows<'a> {
+    reply: &'a mut dyn Reply,
+    fault: Fault,
+    left: usize,
+}
+
+impl Reply for FewRows<'_> {
+    fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
+        for start in (0..batch.num_rows()).step_by(5) {
+            let few = batch.slice(start, 5.min(batch.num_rows() - start));
+            match self.fault {
+                Fault::None => {}
+                _ if self.left > 0 => self.left -= 1,
+                Fault::Fails => return Err("a planned fault".into()),
+                Fault::EndsEarly => return Err("ends early".into()),
+                Fault::Garbage => {
+                    let mut columns = few.columns().to_vec();
+                    columns[0] = Arc::new(BinaryArray::from(vec![&b"garbage"[..]; few.num_rows()]));
+                    let bad = RecordBatch::try_from_iter(
+                        columns.into_iter().enumerate().map(|(number, column)| (number.to_string(), column)),
+                    );
+                    return self.reply.batch(bad?);
+                }
+            }
+            self.reply.batch(few)?;
+        }
+        Ok(())
+    }
+}
+
+/// Nodes in this process, and a folder here.
+struct Cluster {
+    _serving: Vec<Serving>,
+    plans: Vec<Plan>,
+    folders: Vec<TempDir>,
+    nodes: Nodes,
+}
+
+impl Cluster {
+    fn new(count: usize) -> Cluster {
+        let folders: Vec<TempDir> = (0..=count).map(|_| tempfile::tempdir().unwrap()).collect();
+        let plans: Vec<Plan> = (0..count).map(|_| Arc::new(Mutex::new((Fault::None, 0)))).collect();
+        let serve = |(number, plan): (usize, &Plan)| {
+            let store = Store::open(folders[number].path()).unwrap();
+            let works = Works::default().with(Faulty(plan.clone())).with(Parts::<Contents>::default());
+            let config = AgentConfig::new(format!("n{number}"), 64 << 20, 2);
+            Agent::new(store, works, config).serve("127.0.0.1:0".parse().unwrap()).unwrap()
+        };
+        let serving: Vec<Serving> = plans.iter().enumerate().map(serve).collect();
+        let addresses = serving.iter().map(|serving| serving.address().to_string()).collect();
+        let nodes = Nodes::new(ClientConfig::new(addresses, None)).unwrap();
+        Cluster { _serving: serving, plans, folders, nodes }
+    }
+
+    fn here(&self, name: &str) -> PathBuf {
+        self.folders.last().unwrap().path().join(name)
+    }
+
+    /// Puts a file here and on nodes, each piece on `copies` of them.
+    fn put(&self, name: &str, bytes: &[u8], copies: usize, record_bytes: Option<u64>) {
+        fs::write(self.here(name), bytes).unwrap();
+        let piece_bytes = Some(bytes.len() as u64 / 9);
+        let options =
+            LoadOptions { copies, piece_bytes, record_bytes, block_bytes: 4096, ..LoadOptions::default() };
+        let len = Some(bytes.len() as u64);
+        self.nodes.put(&job(), name, (name, len), Cursor::new(bytes), &options).unwrap();
+    }
+
+    fn plan(&self, faults: &[(Fault, usize)]) {
+        for (plan, fault) in self.plans.iter().zip(faults) {
+            *plan.lock().unwrap() = *fault;
+        }
+    }
+
+    fn sort(&self, name: &str, by: &SortBy, options: SortOptions, output: &str) -> Result<SortSummary> {
+        let wholes = self.nodes.catalog()?.named(name)?;
+        let job = job();
+        let run = RunOptions::default();
+        let sorted = sort_on_nodes(&self.nodes, &job, wholes, by, options, &self.here(output), &run);
+        assert_eq!(job.budget().reserved_bytes(), 0);
+        Ok(sorted?.0)
+    }
+
+    /// What a sort here gives.
+    fn expected(&self, name: &str, by: &SortBy, options: SortOptions) -> Vec<u8> {
+        let store = Store::open(self.here("store")).unwrap();
+        let job = store.job(Budget::new(64 << 20, 2), Cancel::default()).unwrap();
+        let (inputs, output) = ([Input::new(self.here(name))], self.here("expected.csv"));
+        let sorted = match by {
+            SortBy::Lines => sort_lines(&job, &inputs, &output, options),
+            SortBy::Records(bytes, key) => {
+                let shape = inshore_sortreduce::rows::FixedRows::new(*bytes, key.clone());
+                sort_records(&job, &inputs, &output, shape, options)
+            }
+            SortBy::Columns { keys, as_text } => sort_table(&job, &inputs, &output, keys, as_text, options),
+        };
+        sorted.unwrap();
+        fs::read(output).unwrap()
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.here(name)).unwrap()
+    }
+}
+
+fn job() -> Job {
+    Job::without_store(Budget::new(64 << 20, 2), Cancel::default())
+}
+
+const ROWS: usize = 3000;
+
+/// A few different lines, the last without its end.
+fn lines() -> Vec<u8> {
+    let all: String = (0..ROWS).map(|row| format!("{}\n", "x".repeat(row * 7919 % 31))).collect();
+    all.into_bytes()[..].strip_suffix(b"\n").unwrap().to_vec()
+}
+
+/// A few different keys in the second and third byte; the rest says which record it is.
+fn records() -> Vec<u8> {
+    let record = |row: usize| {
+        let [a, b, ..] = ((row * 7919 % 13) as u16).to_be_bytes();
+        let [_, _, c, d, ..] = (row as u32).to_be_bytes();
+        [7, a, b, c, d]
+    };
+    (0..ROWS).flat_map(record).collect()
+}
+
+/// Ties and nulls in both keys.
+fn table() -> Vec<u8> {
+    let row = |row: usize| {
+        let town = ["Ulm", "", "Kiel"][row * 7919 % 3];
+        let number = if row % 11 == 4 { String::new() } else { (row * 31 % 7).to_string() };
+        format!("{row},{town},{number}\n")
+    };
+    ("row,town,number\n".to_string() + &(0..ROWS).map(row).collect::<String>()).into_bytes()
+}
+
+fn key(column: &str, descending: bool) -> SortKey {
+    SortKey { column: column.to_string(), descending }
+}
+
+fn ways() -> [(&'static str, Vec<u8>, Option<u64>, SortBy); 3] {
+    let keys = vec![key("town", true), key("number", false)];
+    [
+        ("lines.txt", lines(), None, SortBy::Lines),
+        ("records.bin", records(), Some(5), SortBy::Records(5, 1..3)),
+        ("table.csv", table(), None, SortBy::Columns { keys, as_text: Vec::new() }),
+    ]
+}
+
+const ALL_OPTIONS: [(bool, bool); 4] = [(false, false), (true, false), (false, true), (true, true)];
+
+#[test]
+fn nodes_sort_as_one_machine_does_with_equal_rows_in_their_order() {
+    let cluster = Cluster::new(3);
+    for (name, bytes, record_bytes, by) in ways() {
+        cluster.put(name, &bytes, 1, record_bytes);
+        for (descending, unique) in ALL_OPTIONS {
+            let options = SortOptions { descending, unique, resume: false };
+            let summary = cluster.sort(name, &by, options, "out.csv").unwrap();
+            let expected = cluster.expected(name, &by, options);
+            assert!(cluster.read("out.csv") == expected, "{name} {options:?}");
+            assert_eq!(summary.bytes, expected.len() as u64);
+            assert_eq!(summary.rows < ROWS as u64, unique, "{name}");
+        }
+    }
+}
+
+#[test]
+fn every_row_comes_once_wherever_nodes_are_lost_in_their_answers() {
+    let cluster = Cluster::new(4);
+    for (name, bytes, record_bytes, by) in ways() {
+        cluster.put(name, &bytes, 3, record_bytes);
+        for (descending, unique) in ALL_OPTIONS {
+            let options = SortOptions { descending, unique, resume: false };
+            let expected = cluster.expected(name, &by, options);
+            for after in [0, 1, 2, 5, 17, 60, 101, 140] {
+                for fault in [Fault::Fails, Fault::Garbage] {
+                    let fine = (Fault::None, 0);
+                    cluster.plan(&[fine, (fault, after), fine, fine]);
+                    cluster.sort(name, &by, options, "out.csv").unwrap();
+                    assert!(cluster.read("out.csv") == expected, "{name} {options:?} {fault:?} {after}");
+                    // One that goes on with the work of another is lost too.
+                    cluster.plan(&[(fault, after / 2), fine, (Fault::Fails, after + 3), fine]);
+                    cluster.sort(name, &by, options, "out.csv").unwrap();
+                    assert!(cluster.read("out.csv") == expected, "{name} {options:?} {fault:?} {after}, two");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_no_other_node_has_is_an_error_and_leaves_nothing() {
+    let cluster = Cluster::new(2);
+    for (name, bytes, record_bytes, by) in ways() {
+        cluster.put(name, &bytes, 1, record_bytes);
+        for fault in [Fault::Fails, Fault::Garbage] {
+            cluster.plan(&[(Fault::None, 0), (fault, 3)]);
+            let error = cluster.sort(name, &by, SortOptions::default(), "out.csv").unwrap_err();
+            assert!(error.to_string().contains("were not read"), "{error}");
+            assert!(!cluster.here("out.csv").exists());
+        }
+    }
+    // A node that says that this was all.
+    cluster.plan(&[(Fault::EndsEarly, 3), (Fault::None, 0)]);
+    for (name, _, _, by) in &ways()[..2] {
+        let error = cluster.sort(name, by, SortOptions::default(), "out.csv").unwrap_err();
+        assert!(error.to_string().contains("bytes came of"), "{error}");
+        assert!(!cluster.here("out.csv").exists());
+    }
+}
+
+#[test]
+fn rows_that_no_node_should_give_are_none() {
+    let how = |shape| RowHow { shape, descending: false, bytes_max: 40 };
+    let of = |rows: &[&[u8]], shape| {
+        let column: ArrayRef = Arc::new(BinaryArray::from_iter_values(rows));
+        ByteRows::of_batch(&RecordBatch::try_from_iter([("row", column)]).unwrap(), &how(shape)).is_some()
+    };
+    assert!(of(&[b"\n", b"a\n", b"a\n", b"a\x01\n"], Shape::Lines));
+    assert!(!of(&[b"b\n", b"a\n"], Shape::Lines));
+    assert!(!of(&[b""], Shape::Lines) && !of(&[b"a"], Shape::Lines) && !of(&[b"a\nb\n"], Shape::Lines));
+    assert!(
+        !of(&[&[b'\n'; 41]], Shape::Lines) && !of(&[&[b"x".repeat(40), vec![b'\n']].concat()], Shape::Lines)
+    );
+    let records = Shape::records(2, &(1..2));
+    assert!(of(&[b"za\0\0\0\x02", b"ya\0\0\0\x02", b"xb\0\0\0\0"], records));
+    assert!(!of(&[b"za\0\0\0\x02", b"ya\0\0\0\x01"], records) && !of(&[b"za\0\0\0"], records));
+    let column: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+    let numbers = RecordBatch::try_from_iter([("row", column)]).unwrap();
+    assert!(ByteRows::of_batch(&numbers, &how(records)).is_none());
+    let how =
+        TableHow::new("t", &numbers.schema(), &[key("row", false)], SortOptions::default(), 1000).unwrap();
+    assert!(TableRows::of_batch(&numbers, &how).is_none());
+}
