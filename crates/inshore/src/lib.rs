@@ -4,7 +4,7 @@
 //! - [`tables`]: files of records in and out: Parquet, CSV, Arrow, text, compressed.
 //! - [`sortreduce`]: sorts and combines streams of records larger than memory.
 //! - [`store`]: bytes on flash, memory budgets and jobs, which everything above is made of.
-//! - [`works`]: what nodes can do; [`queries`], [`commands`] and [`wasm`] are the works in which two of the libraries meet.
+//! - [`works`]: what nodes can do; [`queries`], [`kmers`], [`commands`] and [`wasm`] are the works in which two of the libraries meet.
 //!
 //! ```text
 //!   inshore ── graph ── tables ── sortreduce ── store        each uses those to its right
@@ -45,6 +45,7 @@
 #![warn(missing_docs)]
 
 pub mod commands;
+pub mod kmers;
 pub mod queries;
 pub mod spreading;
 pub mod wasm;
@@ -74,6 +75,7 @@ pub fn works() -> neardata::Works {
         .with(kernels::CountsWords)
         .with(neardata::Parts::<kernels::LanguageOfText>::default())
         .with(kernels::Packs)
+        .with(kmers::CountsKmers)
         .with(queries::Queries)
         .with(wasm::WebAssembly)
 }
