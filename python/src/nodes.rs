@@ -18,7 +18,7 @@ use inshore::{
             RunOptions, Serving, TraverseOptions, Whole, read_credentials, run_on_nodes,
         },
     },
-    spreading::{cuts, is_quoted},
+    spreading::{cuts, is_quoted, record_lines},
     store,
     tables::{Input, NewFile, TableWriter},
     wasm::WASM,
@@ -212,6 +212,7 @@ impl Nodes {
             piece_bytes: piece.map(|piece| positive("piece", piece)).transpose()?,
             record_bytes: record.map(|record| positive("record", record)).transpose()?,
             ends: None,
+            record_lines: record_lines(&[&name, &path.to_string_lossy()]),
             is_quoted: is_quoted(&[&name, &path.to_string_lossy()]),
             block_bytes: block
                 .map(|block| positive("block", block))

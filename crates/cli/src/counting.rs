@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use inshore::{
     kernels::{WordOptions, WordSummary, count_words, count_words_on_nodes, text_sources, word_schema},
+    kmers::count_kmers_on_nodes,
     store::{Report, format_bytes},
     tables::{self, Aggregate, Input, KmerOptions, KmerSummary, ReduceOptions, TableWriter},
 };
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use crate::{
     nodes,
     outcome::Outcome,
-    session::{Session, plain_run},
+    session::{Session, check_stdout_is_free, plain_run},
     sorting::{estimates, group_on_nodes, kept},
     table::{self, Align},
     words::{CountWords, Everywhere, Kmers, Values},
@@ -27,24 +28,57 @@ use crate::{
 pub fn kmers(session: &Session, words: &Kmers) -> Result<()> {
     session.check_stdout_is_free(&words.output)?;
     let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
-    let Kmers { k, min_count, codes, .. } = *words;
-    let options = KmerOptions { k, canonical: !words.forward, min_count, codes, resume: words.resume };
     let mut run = session.start()?;
-    let summary = tables::count_kmers(&run.job, &inputs, &words.output, &options);
+    let summary = tables::count_kmers(&run.job, &inputs, &words.output, &kmer_options(words));
     let summary = summary.inspect_err(|_| run.tell_kept(session))?;
+    let how = summary.choice.as_ref().map(estimates).unwrap_or_default();
+    tell_kmers(&session.options, words, run.finish(), summary, |summary| json!(summary), how)
+}
+
+/// The same on nodes.
+pub fn kmers_on_nodes(options: &Everywhere, words: &Kmers) -> Result<()> {
+    if words.resume {
+        bail!("--resume does not go with --node");
+    }
+    check_stdout_is_free(options, &words.output)?;
+    let nodes = nodes::connect(options)?;
+    let wholes = nodes::wholes(&nodes, &words.inputs)?;
+    let mut run = plain_run(options)?;
+    let asked = nodes::run_options(options);
+    let counted =
+        count_kmers_on_nodes(&nodes, &run.job, &wholes, &words.output, &kmer_options(words), &asked);
+    let (summary, gathered) = counted?;
+    nodes::tell_missing(options, &gathered);
+    let told = |summary: &KmerSummary| nodes::with_nodes(json!(summary), &nodes, &gathered);
+    tell_kmers(options, words, run.finish(), summary, told, nodes::costs(&gathered))
+}
+
+fn kmer_options(words: &Kmers) -> KmerOptions {
+    let Kmers { k, min_count, codes, resume, .. } = *words;
+    KmerOptions { k, canonical: !words.forward, min_count, codes, resume }
+}
+
+fn tell_kmers(
+    options: &Everywhere,
+    words: &Kmers,
+    report: Report,
+    summary: KmerSummary,
+    told: impl FnOnce(&KmerSummary) -> Value,
+    costs: Vec<(&'static str, String)>,
+) -> Result<()> {
     if let Some(path) = &words.histogram {
         std::fs::write(path, spectrum(&summary))
             .with_context(|| format!("{}: cannot write it", path.display()))?;
     }
+    let (k, place) = (words.k, place(&words.output));
     let KmerSummary { kmers, distinct, written, sequences, .. } = summary;
-    let place = place(&words.output);
     let sentence =
         format!("{kmers} {k}-mers of {sequences} sequences, {distinct} different, {written} written{place}");
     let sentence = sentence + &kept(summary.kmers_kept, &format!("{k}-mers"));
     let mut how = vec![("runs", format!("{}, {}", summary.runs, format_bytes(summary.bytes_spilled)))];
-    how.extend(summary.choice.as_ref().map(estimates).unwrap_or_default());
-    let outcome = Outcome::new("count kmers", run.finish(), summary, sentence);
-    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
+    how.extend(costs);
+    let outcome = Outcome::new("count kmers", report, told(&summary), sentence);
+    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(options)?)
 }
 
 fn place(output: &Path) -> String {

@@ -114,6 +114,9 @@ fn run(words: Words) -> anyhow::Result<bool> {
         Command::Count { command: CountCommand::Words(count) } if nodes::are_named(&words.everywhere) => {
             counting::words_on_nodes(&words.everywhere, &count).map(|()| true)
         }
+        Command::Count { command: CountCommand::Kmers(kmers) } if nodes::are_named(&words.everywhere) => {
+            counting::kmers_on_nodes(&words.everywhere, &kmers).map(|()| true)
+        }
         Command::Count { command: CountCommand::Values(values) } if nodes::are_named(&words.everywhere) => {
             counting::values_on_nodes(&Session::open(words.everywhere)?, &values).map(|()| true)
         }

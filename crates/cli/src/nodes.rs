@@ -22,7 +22,7 @@ use inshore::{
         },
     },
     sandbox::{Policy, Protections},
-    spreading::{cuts, is_quoted},
+    spreading::{cuts, is_quoted, record_lines},
     store::{Job, format_bytes},
     tables::{Input, NewFile},
     works,
@@ -53,7 +53,7 @@ pub fn are_named(options: &Everywhere) -> bool {
 pub fn refuse(options: &Everywhere) -> Result<()> {
     if are_named(options) {
         bail!(
-            "this command does not work on nodes: --node goes with search, count words, count values, sql, reduce, sort, language identify, \
+            "this command does not work on nodes: --node goes with search, count, sql, reduce, sort, language identify, \
              compress, kernel push, run, ls and rm, store put, get, ls and rm, node run, status and traverse"
         );
     }
@@ -535,6 +535,7 @@ pub fn put(options: &Everywhere, words: &Put, name: &str) -> Result<()> {
         piece_bytes: words.piece,
         record_bytes: words.record,
         ends,
+        record_lines: record_lines(&[&called, name]),
         is_quoted: is_quoted(&[&called, name]),
         block_bytes: words.block.map_or(habits.block_bytes, |block| block as u64),
     };

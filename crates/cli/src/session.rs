@@ -60,12 +60,9 @@ impl Session {
         Ok(Session { store: open(&folders(&path))?, options, cancel })
     }
 
-    /// Refuses an output on standard output (`-`) where that belongs to `--json`.
+    /// As [`check_stdout_is_free`].
     pub fn check_stdout_is_free(&self, output: &Path) -> Result<()> {
-        if output == Path::new("-") && self.options.json {
-            bail!("-o - and --json both want standard output: give -o FILE");
-        }
-        Ok(())
+        check_stdout_is_free(&self.options, output)
     }
 
     /// Starts a job in the budget that was named, and draws its progress where someone can see it.
@@ -74,6 +71,14 @@ impl Session {
         let drawn = !self.options.quiet && !self.options.json;
         Ok(Run { bar: drawn.then(|| Bar::draw(&job)).flatten(), job })
     }
+}
+
+/// Refuses an output on standard output (`-`) where that belongs to `--json`.
+pub fn check_stdout_is_free(options: &Everywhere, output: &Path) -> Result<()> {
+    if output == Path::new("-") && options.json {
+        bail!("-o - and --json both want standard output: give -o FILE");
+    }
+    Ok(())
 }
 
 /// The memory and threads that were named, or those of habit.

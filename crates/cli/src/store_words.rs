@@ -115,7 +115,8 @@ pub struct Init {
 /// Streams a file or standard input into a dataset at the speed of the drive. The dataset is there, whole and durable,
 /// when the command ends; if it is stopped, even by kill -9, there is nothing.
 ///
-/// With --node the file is spread over nodes in pieces that end with a line; work on it is then done where they lie.
+/// With --node the file is spread over nodes in pieces that end with a line (.fastq, .fq: with a record of four lines); work
+/// on it is then done where they lie.
 ///
 /// With --append the bytes go to the end of a dataset that was made with --append too, or begin one; all of them or
 /// none, at once. `inshore store seal` ends that.

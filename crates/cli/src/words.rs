@@ -295,11 +295,13 @@ pub enum CountCommand {
 /// Count the k-mers of FASTA and FASTQ files
 ///
 /// A k-mer is a stretch of k bases. It and its reverse complement count as one, the smaller of both, unless --forward
-/// is given; letters that are no bases break a sequence. The table has the columns kmer and count.
+/// is given; letters that are no bases break a sequence. The table has the columns kmer and count. With --node, each node
+/// counts what it has, of files that are not compressed; FASTQ has to be loaded under a name that ends with .fastq or .fq.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore count kmers reads.fq.gz -k 25 -o kmers.parquet --memory 512MiB
+  inshore count kmers store:reads.fq -k 25 -o kmers.parquet --node a.lan,b.lan
   inshore count kmers genome.fa -k 31 --min-count 2 --codes -o kmers.parquet
   inshore count kmers genome.fa -k 21 --histogram spectrum.csv -o kmers.parquet")]
 pub struct Kmers {
@@ -1045,8 +1047,8 @@ impl Command {
             | Command::Sql(_)
             | Command::Compress(_)
             | Command::Reduce(_)
-            | Command::Sort(_) => true,
-            Command::Count { command } => matches!(command, CountCommand::Words(_) | CountCommand::Values(_)),
+            | Command::Sort(_)
+            | Command::Count { .. } => true,
             Command::Language { command } => matches!(command, LanguageCommand::Identify(_)),
             Command::Node { command } => {
                 matches!(command, NodeCommand::Status | NodeCommand::Run(_) | NodeCommand::Traverse(_))

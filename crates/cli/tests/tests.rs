@@ -10,6 +10,7 @@ mod graphs;
 mod hostile;
 mod kernels;
 mod kills;
+mod kmers;
 mod languages;
 mod manual;
 mod memory;

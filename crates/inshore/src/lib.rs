@@ -4,8 +4,8 @@
 //! - [`tables`]: files of records in and out: Parquet, CSV, Arrow, text, compressed.
 //! - [`sortreduce`]: sorts and combines streams of records larger than memory.
 //! - [`store`]: bytes on flash, memory budgets and jobs, which everything above is made of.
-//! - [`works`]: what nodes can do; [`queries`], [`sorting`], [`commands`] and [`wasm`] are the works in which two of the libraries
-//!   meet.
+//! - [`works`]: what nodes can do; [`queries`], [`sorting`], [`kmers`], [`commands`] and [`wasm`] are the works in which two of the
+//!   libraries meet.
 //!
 //! ```text
 //!   inshore ── graph ── tables ── sortreduce ── store        each uses those to its right
@@ -47,6 +47,7 @@
 
 pub mod commands;
 mod files;
+pub mod kmers;
 pub mod queries;
 pub mod sorting;
 pub mod spreading;
@@ -77,6 +78,7 @@ pub fn works() -> neardata::Works {
         .with(kernels::CountsWords)
         .with(neardata::Parts::<kernels::LanguageOfText>::default())
         .with(kernels::Packs)
+        .with(kmers::CountsKmers)
         .with(queries::Queries)
         .with(sorting::Sorts)
         .with(wasm::WebAssembly)

@@ -23,3 +23,8 @@ pub fn cuts(input: &Input, budget: &Budget) -> inshore_tables::Result<Option<Vec
 pub fn is_quoted(names: &[&str]) -> bool {
     names.iter().any(|name| ["csv", "tsv"].contains(&&*Input::new(name).extension()))
 }
+
+/// Lines of a record in a file of one of these names, where its records have a fixed number of them: 4 of FASTQ.
+pub fn record_lines(names: &[&str]) -> Option<u64> {
+    names.iter().any(|name| ["fq", "fastq"].contains(&&*Input::new(name).extension())).then_some(4)
+}

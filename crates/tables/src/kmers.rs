@@ -8,10 +8,17 @@
 //! stretch and its reverse complement are the same piece of DNA: the smaller of both stands for them (canonical), unless
 //! the user wants the strands apart. What is no base (N) breaks a sequence.
 //!
+//! What lies in pieces on several machines is counted piece by piece ([`count_kmer_pieces`]), and added up where all answers come
+//! together: those of pieces, and those of the stretches across their borders ([`KmerBorders`]). [`KmerWriter`] makes the table.
+//!
 //! # Cost
 //!
 //! Cycles: 2 ns for each base to roll both codes, then those of [`SortReduce`]. Bytes: 12 for each stretch that is not
 //! combined with an equal one in memory (20 beyond k = 32), written and read once.
+
+mod borders;
+mod packed;
+mod table;
 
 use std::{
     marker::PhantomData,
@@ -23,19 +30,21 @@ use std::{
     thread,
 };
 
-use arrow::{
-    array::{ArrayRef, StringArray, UInt32Array, UInt64Array},
-    buffer::{Buffer, OffsetBuffer},
-    datatypes::{DataType, Field, Schema, SchemaRef},
-    record_batch::RecordBatch,
-};
-use inshore_sortreduce::{Choice, Config, Key, Operation, Sink, SortReduce, smallest_memory_bytes};
-use inshore_store::Job;
+use inshore_sortreduce::{Choice, Config, Key, Operation, Sink, SortReduce, Sorted, smallest_memory_bytes};
+use inshore_store::{Job, Keep};
 use serde::Serialize;
 
+pub use self::{
+    borders::KmerBorders,
+    packed::{KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerPacker, unpack_kmers},
+    table::KmerWriter,
+};
 use crate::{
-    Error, Input, Result, TableWriter, pieces::for_each_piece, resume, sequences::Sequences,
-    sort::sort_memory, writer::BackgroundWriter,
+    Error, Input, Result, TableWriter,
+    pieces::for_each_piece,
+    resume,
+    sequences::{Begins, PieceEnds, Sequences},
+    sort::sort_memory,
 };
 
 /// The longest k-mer: its code and the reverse complement's have 126 bits.
@@ -91,8 +100,22 @@ pub struct KmerSummary {
     pub choice: Option<Choice>,
 }
 
-/// Places of the histogram.
-const HISTOGRAM: usize = 256;
+impl KmerOptions {
+    /// Whether there are such k-mers.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`].
+    pub fn check(&self) -> Result<()> {
+        let refuse = |what: String| Err(Error::unsupported("k-mers", what));
+        if self.k == 0 || self.k > KMER_MAX {
+            return refuse(format!("expected a k from 1 to {KMER_MAX}, got {}", self.k));
+        }
+        if self.codes && self.k > 32 {
+            return refuse(format!("expected a k up to 32 for codes of 64 bits, got {}", self.k));
+        }
+        Ok(())
+    }
+}
 
 /// Counts the k-mers of FASTA and FASTQ files, packed or not, and writes a table with the columns kmer and count in the
 /// order of the text. A count beyond 2^32 - 1 stays there.
@@ -101,17 +124,49 @@ const HISTOGRAM: usize = 256;
 /// [`Error::Unsupported`] for a k that is none; [`Error::BadValue`] and [`Error::Damaged`] for input that is neither
 /// format; those of [`TableWriter::create`]; [`Error::Store`].
 pub fn count_kmers(job: &Job, inputs: &[Input], output: &Path, options: &KmerOptions) -> Result<KmerSummary> {
-    let refuse = |what: String| Err(Error::unsupported("k-mers", what));
-    if options.k == 0 || options.k > KMER_MAX {
-        return refuse(format!("expected a k from 1 to {KMER_MAX}, got {}", options.k));
-    }
-    if options.codes && options.k > 32 {
-        return refuse(format!("expected a k up to 32 for codes of 64 bits, got {}", options.k));
-    }
+    options.check()?;
     TableWriter::check_path(output)?;
     match options.k {
         ..=32 => count::<u64>(job, inputs, output, options),
         _ => count::<u128>(job, inputs, output, options),
+    }
+}
+
+/// A file of sequences, or a piece of one that ends with a line (FASTA) or a record (FASTQ).
+#[derive(Clone, Debug)]
+pub struct KmerPiece {
+    /// Its bytes, packed or not.
+    pub input: Input,
+    /// What they begin with.
+    pub begins: Begins,
+}
+
+/// What comes of pieces.
+#[derive(Debug)]
+pub enum KmerAnswer {
+    /// The ends of all pieces, in order, k - 1 letters each. They come first, when all is counted.
+    Ends(Vec<PieceEnds>),
+    /// K-mers in the order of their codes, with their counts: see [`KmerPacker`].
+    Block(Vec<u8>),
+}
+
+/// Counts the k-mers that lie within pieces, and gives all of them to `each`. Those across the borders of pieces are for
+/// [`KmerBorders`]. Of the summary, what is known when they are written is left out: how many are different, and the histogram.
+///
+/// Memory: the budget; a block beside it, of [`KMER_BLOCK_BYTES`].
+///
+/// # Errors
+/// As [`count_kmers`]; what `each` returns.
+pub fn count_kmer_pieces(
+    job: &Job,
+    pieces: &[KmerPiece],
+    options: &KmerOptions,
+    each: impl FnMut(KmerAnswer) -> Result<()>,
+) -> Result<KmerSummary> {
+    options.check()?;
+    match options.k {
+        ..=32 => answer::<u64>(job, pieces, options, each),
+        _ => answer::<u128>(job, pieces, options, each),
     }
 }
 
@@ -180,6 +235,11 @@ const CODES: [u8; 256] = {
     codes
 };
 
+/// Whether a letter is one of a base.
+pub(crate) fn is_base(letter: u8) -> bool {
+    CODES[usize::from(letter)] != NOT_A_BASE
+}
+
 /// Adds counts, up to the largest.
 #[derive(Clone)]
 struct Count<K>(PhantomData<K>);
@@ -193,61 +253,104 @@ impl<K: Key> Operation for Count<K> {
     }
 }
 
+/// Counts what whole files have, and writes it down.
 fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOptions) -> Result<KmerSummary> {
-    let budget = job.budget();
-    let threads = budget.threads();
-    let sizes: Option<u64> = inputs.iter().map(Input::compressed_bytes).sum();
-    let held = (BLOCK_BYTES * (3 * threads + 2)) as u64 + (6 << 20);
-    let smallest = smallest_memory_bytes(threads, size_of::<K>() + 4);
     let question = (options.k, options.canonical);
     let keep = resume::keep(options.resume, job, "count kmers of", question, inputs)?;
-    let config = Config {
-        key_range: 1u64.checked_shl(2 * options.k).filter(|&range| range > 1),
-        memory_bytes: sort_memory(budget, "counting k-mers", held, (15, 16), smallest)?,
-        sinks: threads,
-        // About as many as there are letters; packed files have four times as many.
-        expected_records: sizes,
-        keep: keep.clone(),
-        name: "kmers",
-        ..Config::default()
-    };
-    job.start_phase("counting", "bytes", sizes.unwrap_or(0));
-    let reduce = SortReduce::new(job, Count::<K>(PhantomData), &config)?;
-    let choice = Some(reduce.choice().clone());
-    let kmers_kept = reduce.records_kept();
-    let mut summary = push_all(job, inputs, options, threads, &reduce)?;
-    let mut sorted = reduce.finish()?;
+    let piece = |input: &Input| KmerPiece { input: input.clone(), begins: Begins::File };
+    let pieces: Vec<KmerPiece> = inputs.iter().map(piece).collect();
+    let mut counted = Counted::<K>::of(job, &pieces, options, keep.clone())?;
     job.start_phase("writing k-mers", "k-mers", 0);
-    let mut rows = Rows::new(options);
-    let mut writer = BackgroundWriter::create(output, rows.schema.clone(), budget);
-    let mut histogram = vec![0u64; HISTOGRAM];
-    while let Some(block) = sorted.next_block()? {
-        for &count in block.values {
-            histogram[(count as usize).min(HISTOGRAM) - 1] += 1;
-        }
-        summary.distinct += block.keys.len() as u64;
-        job.progress().add(block.keys.len() as u64);
-        if let Some(batch) = rows.batch(block.keys, block.values)? {
-            writer.write(batch)?;
-        }
+    let mut writer = KmerWriter::create(job, output, options);
+    while let Some(block) = counted.sorted.next_block()? {
+        writer.block(block.keys, block.values)?;
     }
-    let stats = sorted.stats();
-    drop(sorted);
-    summary.written = writer.finish()?;
+    let summary = writer.finish(counted.finish())?;
     resume::finish(keep)?;
-    histogram.truncate(HISTOGRAM - histogram.iter().rev().take_while(|&&count| count == 0).count());
-    let (kmers, runs, bytes_spilled) = (stats.records_in, stats.runs, stats.bytes_spilled);
-    Ok(KmerSummary { kmers, kmers_kept, histogram, runs, bytes_spilled, choice, ..summary })
+    Ok(summary)
 }
 
-/// Reads all inputs on this thread and pushes their k-mers on as many as there are.
+/// Counts what pieces have, and gives it in blocks.
+fn answer<K: Code>(
+    job: &Job,
+    pieces: &[KmerPiece],
+    options: &KmerOptions,
+    mut each: impl FnMut(KmerAnswer) -> Result<()>,
+) -> Result<KmerSummary> {
+    let mut counted = Counted::<K>::of(job, pieces, options, None)?;
+    each(KmerAnswer::Ends(std::mem::take(&mut counted.ends)))?;
+    let mut packer = KmerPacker::default();
+    while let Some(block) = counted.sorted.next_block()? {
+        for (key, &count) in block.keys.iter().zip(block.values) {
+            packer.push(key.wide(), count);
+            if packer.is_full() {
+                each(KmerAnswer::Block(packer.take()))?;
+            }
+        }
+    }
+    if !packer.is_empty() {
+        each(KmerAnswer::Block(packer.take()))?;
+    }
+    Ok(counted.finish())
+}
+
+/// K-mers with their counts, in order.
+struct Counted<K: Code> {
+    sorted: Sorted<Count<K>>,
+    summary: KmerSummary,
+    ends: Vec<PieceEnds>,
+}
+
+impl<K: Code> Counted<K> {
+    fn of(job: &Job, pieces: &[KmerPiece], options: &KmerOptions, keep: Option<Keep>) -> Result<Self> {
+        let budget = job.budget();
+        let threads = budget.threads();
+        let sizes: Option<u64> = pieces.iter().map(|piece| piece.input.compressed_bytes()).sum();
+        let end_bytes = size_of::<PieceEnds>() + 2 * options.k as usize;
+        let held = (BLOCK_BYTES * (3 * threads + 2) + pieces.len() * end_bytes) as u64 + (6 << 20);
+        let smallest = smallest_memory_bytes(threads, size_of::<K>() + 4);
+        let config = Config {
+            key_range: 1u64.checked_shl(2 * options.k).filter(|&range| range > 1),
+            memory_bytes: sort_memory(budget, "counting k-mers", held, (15, 16), smallest)?,
+            sinks: threads,
+            // About as many as there are letters; packed files have four times as many.
+            expected_records: sizes,
+            keep,
+            name: "kmers",
+            ..Config::default()
+        };
+        job.start_phase("counting", "bytes", sizes.unwrap_or(0));
+        let reduce = SortReduce::new(job, Count::<K>(PhantomData), &config)?;
+        let choice = Some(reduce.choice().clone());
+        let kmers_kept = reduce.records_kept();
+        let Read { sequences, bases, ends } = push_all(job, pieces, options, threads, &reduce)?;
+        let summary = KmerSummary { sequences, bases, kmers_kept, choice, ..KmerSummary::default() };
+        Ok(Counted { sorted: reduce.finish()?, summary, ends })
+    }
+
+    /// What it took, when all were given.
+    fn finish(self) -> KmerSummary {
+        let stats = self.sorted.stats();
+        let (kmers, runs, bytes_spilled) = (stats.records_in, stats.runs, stats.bytes_spilled);
+        KmerSummary { kmers, runs, bytes_spilled, ..self.summary }
+    }
+}
+
+/// What was read.
+struct Read {
+    sequences: u64,
+    bases: u64,
+    ends: Vec<PieceEnds>,
+}
+
+/// Reads all pieces on this thread and pushes their k-mers on as many as there are.
 fn push_all<K: Code>(
     job: &Job,
-    inputs: &[Input],
+    pieces: &[KmerPiece],
     options: &KmerOptions,
     threads: usize,
     reduce: &SortReduce<Count<K>>,
-) -> Result<KmerSummary> {
+) -> Result<Read> {
     let (send, queue) = sync_channel::<(u64, Vec<u8>)>(threads);
     let queue = Arc::new(Mutex::new(queue));
     thread::scope(|scope| {
@@ -257,7 +360,7 @@ fn push_all<K: Code>(
             pushed.inspect_err(|_| while queue.lock().expect("no panic under this lock").recv().is_ok() {})
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let read = || -> Result<(u64, u64)> {
+        let read = || -> Result<Read> {
             // A worker that failed has gone: its error is told below.
             let stopped = || Error::Store(inshore_store::Error::Cancelled);
             let mut numbers = 0..;
@@ -266,19 +369,22 @@ fn push_all<K: Code>(
                 send.send((number, block)).map_err(|_| stopped())
             };
             let mut sequences = Sequences::new(BLOCK_BYTES, options.k as usize - 1, emit);
-            for input in inputs {
+            let mut ends = Vec::with_capacity(pieces.len());
+            for KmerPiece { input, begins } in pieces {
                 let input = input.clone().stopped_by(job.cancel());
+                sequences.begin(*begins);
                 for_each_piece(job, &input, true, |piece| sequences.take(input.name(), piece))?;
+                ends.push(sequences.ends());
                 sequences.end_file(input.name())?;
             }
-            sequences.finish()
+            let (sequences, bases) = sequences.finish()?;
+            Ok(Read { sequences, bases, ends })
         };
         let found = read();
         drop(send);
         let pushed = workers.into_iter().try_for_each(|worker| worker.join().expect("workers do not panic"));
         // What a worker failed with comes before that it had gone.
-        let (sequences, bases) = pushed.and(found)?;
-        Ok(KmerSummary { sequences, bases, ..KmerSummary::default() })
+        pushed.and(found)
     })
 }
 
@@ -297,60 +403,14 @@ fn push<K: Code>(
     Ok(sink.finish()?)
 }
 
-/// Makes rows of codes and counts.
-struct Rows {
-    schema: SchemaRef,
-    k: usize,
-    min_count: u32,
-    codes: bool,
-}
-
-impl Rows {
-    fn new(options: &KmerOptions) -> Rows {
-        let kind = if options.codes { DataType::UInt64 } else { DataType::Utf8 };
-        let fields = vec![Field::new("kmer", kind, false), Field::new("count", DataType::UInt32, false)];
-        let schema = Arc::new(Schema::new(fields));
-        Rows { schema, k: options.k as usize, min_count: options.min_count, codes: options.codes }
-    }
-
-    /// The rows of those k-mers that were seen often enough, if there are any.
-    fn batch<K: Code>(&mut self, keys: &[K], counts: &[u32]) -> Result<Option<RecordBatch>> {
-        let kept = || keys.iter().zip(counts).filter(|&(_, &count)| count >= self.min_count);
-        let rows = if self.min_count <= 1 { keys.len() } else { kept().count() };
-        if rows == 0 {
-            return Ok(None);
-        }
-        let kmers: ArrayRef = if self.codes {
-            Arc::new(UInt64Array::from_iter_values(kept().map(|(key, _)| key.wide() as u64)))
-        } else {
-            let mut text = vec![0u8; rows * self.k];
-            for (text, (key, _)) in text.chunks_exact_mut(self.k).zip(kept()) {
-                spell(key.wide(), text);
-            }
-            let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(self.k, rows));
-            // Letters of ours.
-            Arc::new(StringArray::new(offsets, Buffer::from_vec(text), None))
-        };
-        let counts: ArrayRef = Arc::new(UInt32Array::from_iter_values(kept().map(|(_, &count)| count)));
-        let batch = RecordBatch::try_new(self.schema.clone(), vec![kmers, counts]);
-        Ok(Some(batch.expect("columns of one length and the types of the schema")))
-    }
-}
-
-/// Writes the bases of a code.
-fn spell(code: u128, text: &mut [u8]) {
-    let mut rest = code;
-    for letter in text.iter_mut().rev() {
-        *letter = b"ACGT"[(rest & 3) as usize];
-        rest >>= 2;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use arrow::{array::AsArray, datatypes::UInt32Type};
+    use arrow::{
+        array::AsArray,
+        datatypes::{DataType, UInt32Type},
+    };
     use inshore_store::{Budget, Cancel, Store};
 
     use super::*;

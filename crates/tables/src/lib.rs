@@ -62,7 +62,10 @@ mod zstd_frames;
 
 pub use error::{Error, LINE_BYTES_MAX, Result};
 pub use input::{Bytes, Input};
-pub use kmers::{KMER_MAX, KmerOptions, KmerSummary, count_kmers};
+pub use kmers::{
+    KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KMER_MAX, KmerAnswer, KmerBorders, KmerOptions, KmerPacker, KmerPiece,
+    KmerSummary, KmerWriter, count_kmer_pieces, count_kmers, unpack_kmers,
+};
 pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use new_file::{NewFile, NewFileWriter};
 pub use reader::{Described, GroupValues, TableReader, column_names, row_groups};
@@ -71,6 +74,7 @@ pub use reduce::{
     reduce,
 };
 pub use row_codec::RowCodec;
+pub use sequences::{Begins, PieceEnds};
 pub use sort::{
     NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortKey, SortOptions, SortSummary, SortedNumbers,
     check_output_space, check_space, sort_columns, sort_lines, sort_records, sort_table, sorted_lines,

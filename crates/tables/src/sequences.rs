@@ -10,13 +10,39 @@
 //! What comes out are blocks of letters in which [`BREAK`] stands between sequences. A block begins with the last
 //! letters of the one before (as many as were asked for), so that nothing that lies across two blocks is lost and, where
 //! one letter less is asked for than is looked at together, nothing is seen twice. A line may be as long as it likes.
+//!
+//! A file may come in pieces that end with lines: a piece then [begins](Begins) within a sequence or before a record, and
+//! [`PieceEnds`] tell what is needed to see what lies across its borders.
 
 use memchr::memchr;
+use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
+use crate::{Error, Result, kmers::is_base};
 
 /// Stands where a sequence ends; it is no base.
 pub(crate) const BREAK: u8 = b'\n';
+
+/// What the beginning of some bytes is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begins {
+    /// That of a file, whose first letter says whether it is FASTA or FASTQ.
+    File,
+    /// A line of FASTA, also one in the middle of a sequence.
+    FastaLine,
+    /// A record of FASTQ.
+    FastqRecord,
+}
+
+/// What a piece of FASTA begins and ends with. Letters that are no bases are N.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PieceEnds {
+    /// Its first letters, up to the first header: as many as a block repeats, at most.
+    pub head: String,
+    /// Its last letters, from the last header on: as many at most.
+    pub tail: String,
+    /// Whether it has a header.
+    pub has_header: bool,
+}
 
 /// Turns the bytes of FASTA or FASTQ files into blocks of bases.
 pub(crate) struct Sequences<F> {
@@ -32,6 +58,9 @@ pub(crate) struct Sequences<F> {
     /// Letters of the present FASTQ sequence, and of its quality.
     letters: u64,
     qualities: u64,
+    /// The first letters of the present piece, up to its first header: as many as a block repeats, at most.
+    head: Vec<u8>,
+    has_header: bool,
     pub sequences: u64,
     pub bases: u64,
     emit: F,
@@ -66,10 +95,35 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
             record: 0,
             letters: 0,
             qualities: 0,
+            head: Vec::new(),
+            has_header: false,
             sequences: 0,
             bases: 0,
             emit,
         }
+    }
+
+    /// Begins a file or a piece of one, where nothing was taken since the last one [ended](Self::end_file).
+    pub fn begin(&mut self, what: Begins) {
+        self.state = match what {
+            Begins::File => State::Begin,
+            Begins::FastaLine => State::FastaLine,
+            Begins::FastqRecord => State::FastqBegin,
+        };
+        self.head.clear();
+        self.has_header = false;
+    }
+
+    /// The ends of the present piece, all of which was taken.
+    pub fn ends(&self) -> PieceEnds {
+        // A block repeats at least so many letters of the one before.
+        let last = &self.block[self.block.len().saturating_sub(self.overlap)..];
+        let tail = last.iter().rposition(|&letter| letter == BREAK).map_or(last, |end| &last[end + 1..]);
+        let bases = |letters: &[u8]| -> String {
+            let base = |&letter: &u8| if is_base(letter) { char::from(letter) } else { 'N' };
+            letters.iter().map(base).collect()
+        };
+        PieceEnds { head: bases(&self.head), tail: bases(tail), has_header: self.has_header }
     }
 
     /// Takes the next bytes of a file called `name`.
@@ -209,8 +263,14 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
     }
 
     fn put(&mut self, mut letters: &[u8]) -> Result<()> {
-        if letters != [BREAK] {
+        if letters == [BREAK] {
+            self.has_header = true;
+        } else {
             self.bases += letters.len() as u64;
+            if !self.has_header && self.head.len() < self.overlap {
+                let wanted = self.overlap - self.head.len();
+                self.head.extend_from_slice(&letters[..wanted.min(letters.len())]);
+            }
         }
         while !letters.is_empty() {
             let part = letters.len().min(self.block_bytes - self.block.len());

@@ -30,7 +30,7 @@ impl Work for Sorts {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let Task { job, arguments, mut sources } = task;
+        let Task { job, arguments, mut sources, .. } = task;
         let Arguments { what, descending, unique, row_bytes_max } = serde_json::from_value(arguments)?;
         let options = SortOptions { descending, unique, resume: false };
         // Rows with equal keys keep the order in which pieces are read.

@@ -41,6 +41,8 @@ pub struct Whole {
     pub pieces: Vec<Piece>,
     /// Bytes of a record, where pieces end with one; none where they end with a line.
     pub record_bytes: Option<u64>,
+    /// Lines of a record, where pieces end with one of so many lines.
+    pub record_lines: Option<u64>,
     /// Whether pieces end with a row group of Parquet.
     pub is_grouped: bool,
     /// Why it cannot be used, where that is so.
@@ -190,6 +192,7 @@ impl Nodes {
                     kind: dataset.kind.clone(),
                     pieces: vec![piece],
                     record_bytes: None,
+                    record_lines: None,
                     is_grouped: false,
                     fault: None,
                 });
@@ -207,7 +210,7 @@ impl Nodes {
                 Ok(map) => (map, None),
                 Err(error) => (Map::default(), Some(error.to_string())),
             };
-            let (record_bytes, is_grouped) = (map.record_bytes, map.is_grouped);
+            let Map { record_bytes, record_lines, is_grouped, .. } = map;
             let place_of = |node: &super::protocol::MapNode| numbers.get(&node.number).copied();
             let (mut offset, mut lines_before) = (0, 0);
             let mut pieces = Vec::with_capacity(map.pieces.len());
@@ -235,7 +238,17 @@ impl Nodes {
                 offset += piece.bytes;
                 lines_before += piece.lines;
             }
-            wholes.push(Whole { title, dataset, file: None, kind, pieces, record_bytes, is_grouped, fault });
+            wholes.push(Whole {
+                title,
+                dataset,
+                file: None,
+                kind,
+                pieces,
+                record_bytes,
+                record_lines,
+                is_grouped,
+                fault,
+            });
         }
         // Files of one dataset in its order, those of one name by nodes.
         let first_node = |whole: &Whole| Some(whole.pieces.first()?.holders.first()?.node);

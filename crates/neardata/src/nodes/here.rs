@@ -337,6 +337,7 @@ impl Here {
             kind: String::new(),
             pieces: vec![piece.clone()],
             record_bytes: None,
+            record_lines: None,
             is_grouped: false,
             fault: None,
         };

@@ -50,6 +50,9 @@ pub struct LoadOptions {
     pub piece_bytes: Option<u64>,
     /// Bytes of a record, where all have the same length; lines otherwise.
     pub record_bytes: Option<u64>,
+    /// Lines of a record, where all have the same number of them and pieces are to end with one: 4 of FASTQ. Records are counted from
+    /// the beginning of the file, and lines with nothing in them between two records are in none.
+    pub record_lines: Option<u64>,
     /// Where pieces may end, in order, and nowhere else: between row groups of Parquet.
     pub ends: Option<Vec<u64>>,
     /// Whether a line feed between quotes ends no record: CSV.
@@ -65,6 +68,7 @@ impl Default for LoadOptions {
             copies: 1,
             piece_bytes: None,
             record_bytes: None,
+            record_lines: None,
             ends: None,
             is_quoted: false,
             block_bytes: 64 << 10,
@@ -144,6 +148,8 @@ impl Nodes {
         for load in &mut loads {
             load.answer(self, job)?;
         }
+        let by_lines = options.record_bytes.is_none() && options.ends.is_none();
+        let record_lines = options.record_lines.filter(|&lines| by_lines && lines > 0);
         let piece_bytes = options.piece_bytes.unwrap_or_else(|| piece_bytes(len, nodes.len() as u64)).max(1);
         let mut spreading = Spreading {
             nodes: self,
@@ -154,6 +160,8 @@ impl Nodes {
             is_open: false,
             offset: 0,
             in_quotes: false,
+            record: LineRecord::default(),
+            record_lines,
         };
         let mut loaded = Loaded::default();
         let mut buffer = vec![0; DATA_BYTES];
@@ -193,7 +201,15 @@ impl Nodes {
         let map_nodes = nodes.iter().zip(numbers).map(node).collect();
         let record_bytes = options.record_bytes.filter(|_| pieces.len() > 1);
         let is_grouped = options.ends.is_some();
-        let map = Map { version: VERSION, spread, record_bytes, is_grouped, nodes: map_nodes, pieces };
+        let map = Map {
+            version: VERSION,
+            spread,
+            record_bytes,
+            record_lines,
+            is_grouped,
+            nodes: map_nodes,
+            pieces,
+        };
         if json(&map).len() > MAP_BYTES_MAX {
             let what = format!("{} pieces are too many: name a larger size of pieces", map.pieces.len());
             return Err(Error::Incomplete { name: name.to_string(), what });
@@ -245,6 +261,9 @@ struct Spreading<'a> {
     offset: u64,
     /// Whether a quote is open behind them.
     in_quotes: bool,
+    /// Where in a record of lines they end.
+    record: LineRecord,
+    record_lines: Option<u64>,
 }
 
 /// Whether a number of quotes is odd.
@@ -262,6 +281,37 @@ fn end_outside_quotes(bytes: &[u8], from: usize, in_quotes: bool) -> Option<usiz
             return Some(end + 1);
         }
         at = end + 1;
+    }
+}
+
+/// Where in a record of some lines one stands.
+#[derive(Clone, Copy, Debug, Default)]
+struct LineRecord {
+    /// Lines of it that are over.
+    lines: u64,
+    /// Whether the present line has anything but carriage returns.
+    has_text: bool,
+}
+
+impl LineRecord {
+    /// Goes on to the first end of a record, of so many lines, whose line feed is at `from` or behind it: gives the place behind
+    /// that. `None` where the bytes end before.
+    fn end(&mut self, bytes: &[u8], from: usize, record_lines: u64) -> Option<usize> {
+        let mut at = 0;
+        while at < bytes.len() {
+            let feed = memchr(b'\n', &bytes[at..]).map(|feed| at + feed);
+            let line = &bytes[at..feed.unwrap_or(bytes.len())];
+            self.has_text |= line.iter().any(|&byte| byte != b'\r');
+            let feed = feed?;
+            let is_between = self.lines == 0 && !self.has_text;
+            self.lines = if is_between { 0 } else { (self.lines + 1) % record_lines };
+            self.has_text = false;
+            at = feed + 1;
+            if self.lines == 0 && feed >= from {
+                return Some(at);
+            }
+        }
+        None
     }
 }
 
@@ -285,9 +335,13 @@ impl Spreading<'_> {
             None => {
                 let from = piece_bytes.saturating_sub(written + 1);
                 let from = usize::try_from(from).ok().filter(|&from| from < bytes.len())?;
-                match options.is_quoted {
-                    true => end_outside_quotes(bytes, from, self.in_quotes),
-                    false => memchr(b'\n', &bytes[from..]).map(|end| from + end + 1),
+                match (self.record_lines, options.is_quoted) {
+                    (Some(lines), _) => {
+                        let mut record = self.record;
+                        record.end(bytes, from, lines)
+                    }
+                    (None, true) => end_outside_quotes(bytes, from, self.in_quotes),
+                    (None, false) => memchr(b'\n', &bytes[from..]).map(|end| from + end + 1),
                 }
             }
         }
@@ -308,6 +362,9 @@ impl Spreading<'_> {
         piece.bytes += bytes.len() as u64;
         self.offset += bytes.len() as u64;
         self.in_quotes ^= flips(bytes);
+        if let Some(lines) = self.record_lines {
+            self.record.end(bytes, usize::MAX, lines);
+        }
         piece.lines += memchr_iter(b'\n', bytes).count() as u64;
         let body = Bytes::copy_from_slice(bytes);
         for &holder in &piece.nodes {
@@ -557,6 +614,35 @@ mod tests {
         assert_eq!((ends(false)[0], ends(false)[8], ends(false)[9]), (Some(8), Some(16), Some(16)));
         assert_eq!(ends(true)[0], Some(5));
         assert_eq!(end_outside_quotes(b"\"\n\n", 0, false), None);
+    }
+
+    #[test]
+    fn records_of_lines_end_with_their_last_one() {
+        // A quality that begins as a record does, nothing between two records, an empty line in one, and half of one.
+        let text = b"\n@a\nAC\n+\n@I\n\r\n\n@b\r\n\r\n+\r\n\r\n@c\nA\n+\n@\n@d\nA";
+        let ends: Vec<Option<usize>> =
+            (0..text.len()).map(|from| LineRecord::default().end(text, from, 4)).collect();
+        // Behind what is between records, too.
+        assert_eq!(ends[..2], [Some(1), Some(12)]);
+        let mut all: Vec<usize> = ends.iter().flatten().copied().collect();
+        all.dedup();
+        assert_eq!(all, [1, 12, 14, 15, 26, 35]);
+        assert!(
+            text[15..].starts_with(b"@b") && text[26..].starts_with(b"@c") && text[35..].starts_with(b"@d")
+        );
+        // In pieces, the same.
+        for size in 1..text.len() {
+            let (mut record, mut at, mut found) = (LineRecord::default(), 0, Vec::new());
+            for part in text.chunks(size) {
+                let mut rest = part;
+                while let Some(end) = record.end(rest, 0, 4) {
+                    rest = &rest[end..];
+                    found.push(at + part.len() - rest.len());
+                }
+                at += part.len();
+            }
+            assert_eq!(found, all, "{size}");
+        }
     }
 
     #[test]

@@ -184,6 +184,10 @@ pub struct Map {
     /// Bytes of a record, where pieces end with one; none where they end with a line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_bytes: Option<u64>,
+    /// Lines of a record, where pieces end with one of so many lines, counted from the beginning of the file: see
+    /// [`LoadOptions::record_lines`](super::LoadOptions::record_lines).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_lines: Option<u64>,
     /// Whether pieces end with a row group of Parquet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_grouped: bool,

@@ -1,0 +1,352 @@
+//! K-mers counted where the sequences lie.
+//!
+//! ```text
+//!   node A:  pieces 0, 3 ── count ── ends of pieces, blocks of k-mers in order ──┐
+//!   node B:  pieces 1, 4 ── count ── ends of pieces, blocks of k-mers in order ──┼─► merged, added up ─► table
+//!   here:                                       k-mers across borders of pieces ──┘
+//! ```
+//!
+//! Each node counts its pieces within its own budget, and its runs lie in its own store. A piece of FASTQ ends with a record; one of
+//! FASTA ends with any line, also within a sequence. A node tells with which letters its pieces begin and end; from these the k-mers
+//! across borders are counted here. The ends come first and the k-mers behind them in the order of their codes, so all is merged as it
+//! comes, and the table, the counts and the histogram are those of the whole file counted here.
+//!
+//! Where a node is lost, others count its pieces anew, and what they say up to the last k-mer that was taken is passed over.
+//!
+//! Cost: each different k-mer of a node goes over the wire once, with its count, in 4 to 5 bytes for k = 25
+//! ([`inshore_tables::KmerPacker`]), where a base of a read takes one in FASTA and two in FASTQ.
+
+use std::{cmp::Ordering, path::Path, sync::Arc};
+
+use arrow::{
+    array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch, UInt8Array},
+    datatypes::UInt8Type,
+};
+use inshore_kernels::Format;
+use inshore_neardata::{
+    Failure, Reply, Task, Work,
+    nodes::{self, Gathered, InOrder, Merged, Nodes, RunOptions, Whole, read_from_nodes, stream_from_nodes},
+};
+use inshore_store::Job;
+use inshore_tables::{
+    self as tables, Begins, FilePart, Input, KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerAnswer, KmerBorders,
+    KmerOptions, KmerPiece, KmerSummary, KmerWriter, PartBytes, PieceEnds, TableWriter, count_kmer_pieces,
+    unpack_kmers,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+const KIND: &str = "count-kmers";
+/// What a batch has: ends of pieces as JSON, or a block of k-mers.
+const ENDS: u8 = 0;
+const KMERS: u8 = 1;
+/// Pieces whose ends go into a batch: some 250 bytes each.
+const ENDS_ROWS: usize = 512;
+/// So often a batch is in memory on its way: as it is packed, as a column, as messages that wait.
+const COPIES: u64 = 4;
+/// Bytes of a block here, unpacked.
+const ROWS_BYTES: u64 = (KMER_BLOCK_ROWS * (size_of::<u128>() + size_of::<u32>())) as u64;
+/// Bytes of a file that are looked at, to begin with and at once.
+const HEAD_BYTES: u64 = 4 << 10;
+const HEAD_BYTES_MAX: u64 = 1 << 20;
+/// Lines of a record of FASTQ.
+const FASTQ_LINES: u64 = 4;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The options, the files, the table, or the job here.
+    #[error("{0}")]
+    Tables(#[from] tables::Error),
+    /// A node.
+    #[error("{0}")]
+    Nodes(#[source] nodes::Error),
+}
+
+impl From<nodes::Error> for Error {
+    fn from(error: nodes::Error) -> Error {
+        match error {
+            nodes::Error::Store(error) => Error::Tables(tables::Error::Store(error)),
+            error => Error::Nodes(error),
+        }
+    }
+}
+
+/// What a node is asked for.
+#[derive(Serialize, Deserialize)]
+struct Arguments {
+    k: u32,
+    canonical: bool,
+    /// The files, as the request numbers them.
+    files: Vec<FileOfSequences>,
+}
+
+/// What a node has to know of a file.
+#[derive(Serialize, Deserialize)]
+struct FileOfSequences {
+    name: String,
+    is_fastq: bool,
+}
+
+/// The ends of a piece, and where it lies.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct PlacedEnds {
+    whole: u64,
+    offset: u64,
+    bytes: u64,
+    ends: PieceEnds,
+}
+
+impl PlacedEnds {
+    fn place(&self) -> (u64, u64) {
+        (self.whole, self.offset)
+    }
+}
+
+/// The work of counting k-mers, for a node.
+#[derive(Debug)]
+pub struct CountsKmers;
+
+impl Work for CountsKmers {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let Task { job, arguments, sources, .. } = task;
+        let Arguments { k, canonical, files } = serde_json::from_value(arguments)?;
+        let _memory = job.budget().reserve(COPIES * KMER_BLOCK_BYTES as u64, "what is answered")?;
+        let mut pieces = Vec::with_capacity(sources.len());
+        let mut places = Vec::with_capacity(sources.len());
+        for source in &sources {
+            let (file, range) = source.source.part().ok_or("a source that is no file of a dataset")?;
+            let of = usize::try_from(source.whole).ok().and_then(|whole| files.get(whole));
+            let FileOfSequences { name, is_fastq } = of.ok_or("a file that the request does not tell of")?;
+            let (offset, bytes) = (source.source.base().offset, range.end - range.start);
+            let name = if offset == 0 { name.clone() } else { format!("{name}, from byte {offset}") };
+            let part = FilePart { at: 0, bytes: PartBytes::Stored(file.clone(), range.clone()) };
+            let begins = match (is_fastq, offset) {
+                (true, _) => Begins::FastqRecord,
+                (false, 0) => Begins::File,
+                (false, _) => Begins::FastaLine,
+            };
+            pieces.push(KmerPiece { input: Input::of_parts(&job, &name, "", bytes, vec![part]), begins });
+            places.push((!is_fastq).then_some((source.whole, offset, bytes)));
+        }
+        let options = KmerOptions { k, canonical, ..KmerOptions::default() };
+        let mut failed = None;
+        let counted = count_kmer_pieces(&job, &pieces, &options, |answer| {
+            let answered = match answer {
+                KmerAnswer::Ends(ends) => {
+                    let placed = |(place, ends): (&Option<_>, PieceEnds)| {
+                        let (whole, offset, bytes) = (*place)?;
+                        Some(PlacedEnds { whole, offset, bytes, ends })
+                    };
+                    let ends: Vec<PlacedEnds> = places.iter().zip(ends).filter_map(placed).collect();
+                    ends.chunks(ENDS_ROWS).try_for_each(|some| {
+                        reply.batch(batch(ENDS, &serde_json::to_vec(some).expect("plain data")))
+                    })
+                }
+                KmerAnswer::Block(block) => reply.batch(batch(KMERS, &block)),
+            };
+            answered.map_err(|failure| {
+                failed = Some(failure);
+                tables::Error::Store(inshore_store::Error::Cancelled)
+            })
+        });
+        match (failed, counted) {
+            (Some(failure), _) => Err(failure),
+            (None, counted) => Ok(serde_json::to_value(counted?)?),
+        }
+    }
+}
+
+/// The columns of what is answered: what it is, and its bytes; one row.
+fn batch(what: u8, bytes: &[u8]) -> RecordBatch {
+    let what: ArrayRef = Arc::new(UInt8Array::from(vec![what]));
+    let bytes: ArrayRef = Arc::new(BinaryArray::from(vec![bytes]));
+    RecordBatch::try_from_iter([("what", what), ("bytes", bytes)]).expect("columns of one length")
+}
+
+/// What a batch has: ends of pieces in the order of these, or k-mers in that of their codes.
+enum Counted {
+    Ends(Vec<PlacedEnds>),
+    Kmers(Vec<u128>, Vec<u32>),
+}
+
+impl InOrder for Counted {
+    type How = ();
+
+    fn of_batch(batch: &RecordBatch, (): &()) -> Option<Counted> {
+        let what = batch.columns().first()?.as_primitive_opt::<UInt8Type>()?;
+        let bytes = batch.columns().get(1)?.as_binary_opt::<i32>()?;
+        if batch.num_rows() != 1 || what.null_count() + bytes.null_count() > 0 {
+            return None;
+        }
+        let bytes = bytes.value(0);
+        match what.value(0) {
+            _ if bytes.len() > KMER_BLOCK_BYTES => None,
+            ENDS => {
+                let ends: Vec<PlacedEnds> = serde_json::from_slice(bytes).ok()?;
+                let is_ordered = ends.is_sorted_by(|ends, next| ends.place() < next.place());
+                is_ordered.then_some(Counted::Ends(ends))
+            }
+            KMERS => unpack_kmers(bytes).map(|(codes, counts)| Counted::Kmers(codes, counts)),
+            _ => None,
+        }
+    }
+
+    fn rows(&self) -> usize {
+        match self {
+            Counted::Ends(ends) => ends.len(),
+            Counted::Kmers(codes, _) => codes.len(),
+        }
+    }
+
+    fn compare(&self, row: usize, other: &Counted, other_row: usize) -> Ordering {
+        match (self, other) {
+            (Counted::Ends(ends), Counted::Ends(others)) => ends[row].place().cmp(&others[other_row].place()),
+            (Counted::Ends(_), Counted::Kmers(..)) => Ordering::Less,
+            (Counted::Kmers(..), Counted::Ends(_)) => Ordering::Greater,
+            (Counted::Kmers(codes, _), Counted::Kmers(others, _)) => codes[row].cmp(&others[other_row]),
+        }
+    }
+
+    fn alone(&self, row: usize) -> Counted {
+        match self {
+            Counted::Ends(ends) => Counted::Ends(vec![ends[row].clone()]),
+            Counted::Kmers(codes, counts) => Counted::Kmers(vec![codes[row]], vec![counts[row]]),
+        }
+    }
+}
+
+/// Counts the k-mers of files on nodes, and writes the table here that [`inshore_tables::count_kmers`] writes of the same files.
+///
+/// Memory here: 1.3 MiB for each node beside its answers on their way, the table's, and 16 bytes for each k-mer across a border of
+/// pieces of FASTA.
+///
+/// # Errors
+/// As [`inshore_tables::count_kmers`], where nodes unpack nothing: compressed files are refused, and so is FASTQ whose pieces do not
+/// end with records. As [`nodes::run_on_nodes`]; a node that is lost in the middle of its answer, whose pieces no other has, is
+/// an error even where a partial answer would do.
+pub fn count_kmers_on_nodes(
+    nodes: &Nodes,
+    job: &Job,
+    wholes: &[Whole],
+    output: &Path,
+    options: &KmerOptions,
+    run: &RunOptions,
+) -> Result<(KmerSummary, Gathered), Error> {
+    options.check()?;
+    TableWriter::check_path(output)?;
+    let file = |whole: &Whole| {
+        let is_fastq = is_fastq(nodes, job, whole, run)?;
+        Ok(FileOfSequences { name: whole.title.clone(), is_fastq })
+    };
+    let files = wholes.iter().map(file).collect::<Result<Vec<_>, Error>>()?;
+    let arguments = Arguments { k: options.k, canonical: options.canonical, files };
+    let arguments = serde_json::to_value(arguments).expect("plain data");
+    // A node that takes the work of a lost one over answers twice at once.
+    let held = 2 * nodes.addresses().count() as u64 * ROWS_BYTES;
+    let _memory = job.budget().reserve(held, "k-mers of nodes").map_err(tables::Error::Store)?;
+    job.start_phase("counting", "k-mers", 0);
+    let streams = stream_from_nodes(nodes, job, (KIND, true), arguments, wholes, run)?;
+    let mut merged = Merged::<Counted>::new(streams, ())?;
+    let mut borders = KmerBorders::new(options, job.budget())?;
+    let mut behind = None;
+    let mut writer = KmerWriter::create(job, output, options);
+    while let Some((counted, rows)) = merged.next()? {
+        match counted {
+            Counted::Ends(ends) => {
+                for PlacedEnds { whole, offset, bytes, ends } in &ends[rows] {
+                    borders.piece(ends, behind == Some((*whole, *offset)))?;
+                    behind = Some((*whole, offset.saturating_add(*bytes)));
+                }
+            }
+            // All ends come before the first k-mer.
+            Counted::Kmers(codes, counts) => {
+                let last = codes[rows.end - 1];
+                if last >> (2 * options.k) != 0 {
+                    let what = format!("a node answers the code {last}, which no {} bases have", options.k);
+                    return Err(tables::Error::Damaged { file: "k-mers of nodes".to_string(), what }.into());
+                }
+                for row in rows {
+                    while let Some(code) = borders.next_up_to(codes[row]) {
+                        writer.add(code, 1)?;
+                    }
+                    writer.add(codes[row], counts[row])?;
+                }
+            }
+        }
+    }
+    while let Some(code) = borders.next_up_to(u128::MAX) {
+        writer.add(code, 1)?;
+    }
+    let mut counted = KmerSummary { kmers: borders.kmers(), ..KmerSummary::default() };
+    for told in merged.summaries() {
+        let number = |name: &str| told[name].as_u64().unwrap_or(0);
+        counted.sequences = counted.sequences.saturating_add(number("sequences"));
+        counted.bases = counted.bases.saturating_add(number("bases"));
+        counted.kmers = counted.kmers.saturating_add(number("kmers"));
+        counted.runs = counted.runs.saturating_add(number("runs"));
+        counted.bytes_spilled = counted.bytes_spilled.saturating_add(number("bytes_spilled"));
+    }
+    Ok((writer.finish(counted)?, merged.finish()))
+}
+
+/// Whether a file is FASTQ, and not FASTA, by its first letter.
+fn is_fastq(nodes: &Nodes, job: &Job, whole: &Whole, run: &RunOptions) -> Result<bool, Error> {
+    let name = whole.title.clone();
+    if whole.is_grouped {
+        return Err(nodes::Error::RowGroups { name }.into());
+    }
+    if let Some(record_bytes) = whole.record_bytes {
+        return Err(nodes::Error::NoLines { name, record_bytes }.into());
+    }
+    let refuse =
+        |what: &str| Err(tables::Error::Unsupported { file: name.clone(), what: what.to_string() }.into());
+    let ends_with_records = whole.record_lines == Some(FASTQ_LINES);
+    let (mut at, mut step, mut lines) = (0, HEAD_BYTES, 0);
+    while at < whole.bytes() {
+        let end = whole.bytes().min(at + step);
+        let all = RunOptions { partial: false, ..run.clone() };
+        let head = match read_from_nodes(nodes, job, whole, at..end, &all) {
+            Ok(head) => head,
+            // What is there says what it is.
+            Err(nodes::Error::Missing { .. }) if run.partial && ends_with_records => return Ok(true),
+            Err(nodes::Error::Missing { what }) if run.partial => {
+                let what =
+                    format!("its beginning, which says whether it is FASTA or FASTQ, was not read: {what}");
+                return Err(nodes::Error::Incomplete { name, what }.into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if at == 0 && Format::of_head(&head).is_some() {
+            return refuse(
+                "it is compressed as a whole, so no node can read its piece: load it decompressed",
+            );
+        }
+        let begin = head.iter().position(|letter| !b"\r\n".contains(letter));
+        lines += head[..begin.unwrap_or(head.len())].iter().filter(|&&letter| letter == b'\n').count() as u64;
+        match begin.map(|begin| head.split_at(begin).1) {
+            Some([b'>', ..]) => return Ok(false),
+            Some([b'@', ..]) if ends_with_records || whole.pieces.len() == 1 => return Ok(true),
+            Some([b'@', ..]) => {
+                return refuse(
+                    "its pieces end with lines, not with records of FASTQ: load it again with store put, under a name that ends with .fastq",
+                );
+            }
+            Some(found) => {
+                let line = found.split(|&letter| letter == b'\n').next().unwrap_or_default();
+                let expected = "'>' of FASTA or '@' of FASTQ";
+                return Err(tables::Error::bad_line(&name, lines + 1, expected, line).into());
+            }
+            None => (at, step) = (end, (4 * step).min(HEAD_BYTES_MAX)),
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests;

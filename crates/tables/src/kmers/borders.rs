@@ -1,0 +1,112 @@
+//! K-mers across the borders of pieces.
+//!
+//! ```text
+//!   piece    ...GATTACA | CATTAG... | AG>next...          k = 4
+//!   ends            ACA   CAT   TAG   AG
+//!   stretch       ACACAT        TAGAG                     each k-mer of these has letters of both sides
+//! ```
+//!
+//! K - 1 letters before a border and k - 1 behind it have no k-mer that lies on one side alone, so that none is counted twice. A piece
+//! that is shorter, and has no header, is passed through: its letters come to those before it.
+
+use inshore_store::{Budget, Reservation};
+
+use super::{Code, KmerOptions};
+use crate::{Result, sequences::PieceEnds};
+
+/// Codes for which there is room at first.
+const CODES_MIN: usize = 1 << 10;
+
+/// Counts the k-mers across the borders of pieces, of which it is told in order.
+#[derive(Debug)]
+pub struct KmerBorders {
+    k: u32,
+    canonical: bool,
+    /// The letters before the next piece: k - 1 at most.
+    before: Vec<u8>,
+    /// The greatest first, once they are sorted.
+    codes: Vec<u128>,
+    is_sorted: bool,
+    kmers: u64,
+    memory: Reservation,
+}
+
+impl KmerBorders {
+    /// Of so long k-mers, whose codes lie in memory of `budget`: k of them for each border, 16 bytes each.
+    ///
+    /// # Errors
+    /// [`crate::Error::Store`] where too little is free.
+    pub fn new(options: &KmerOptions, budget: &Budget) -> Result<KmerBorders> {
+        let &KmerOptions { k, canonical, .. } = options;
+        let memory = budget.reserve(0, "k-mers across the borders of pieces")?;
+        let (before, codes) = (Vec::new(), Vec::new());
+        Ok(KmerBorders { k, canonical, before, codes, is_sorted: false, kmers: 0, memory })
+    }
+
+    /// Takes the ends of the next piece. `follows` says whether it lies behind the one before, and not elsewhere.
+    ///
+    /// # Errors
+    /// [`crate::Error::Store`] where too little memory is free.
+    pub fn piece(&mut self, ends: &PieceEnds, follows: bool) -> Result<()> {
+        if !follows {
+            self.before.clear();
+        }
+        let most = self.k as usize - 1;
+        let side = |text: &str| text.len().min(most);
+        let (head, tail) = (
+            &ends.head.as_bytes()[..side(&ends.head)],
+            &ends.tail.as_bytes()[ends.tail.len() - side(&ends.tail)..],
+        );
+        let before = self.before.len();
+        self.before.extend_from_slice(head);
+        if before > 0 && !head.is_empty() {
+            self.make_room()?;
+            let KmerBorders { before, codes, k, canonical, kmers, .. } = self;
+            u128::stretches(before, *k, *canonical, |some| {
+                codes.extend_from_slice(some);
+                *kmers += some.len() as u64;
+                Ok(())
+            })?;
+            self.is_sorted = false;
+        }
+        self.before.truncate(before);
+        if ends.has_header {
+            self.before.clear();
+        }
+        self.before.extend_from_slice(tail);
+        self.before.drain(..self.before.len().saturating_sub(most));
+        Ok(())
+    }
+
+    /// Makes room for the k-mers of a border.
+    fn make_room(&mut self) -> Result<()> {
+        let wanted = self.codes.len() + self.k as usize;
+        let old = self.codes.capacity();
+        if wanted > old {
+            let new = wanted.max(2 * old).max(CODES_MIN);
+            // Both are there while one is copied.
+            self.memory.resize(((old + new) * size_of::<u128>()) as u64)?;
+            self.codes.reserve_exact(new - self.codes.len());
+            self.memory.resize((self.codes.capacity() * size_of::<u128>()) as u64)?;
+        }
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn kmers(&self) -> u64 {
+        self.kmers
+    }
+
+    /// Takes the next one whose code is not beyond `code`, in the order of codes: each as often as it occurs. To be called when all
+    /// pieces are told of.
+    pub fn next_up_to(&mut self, code: u128) -> Option<u128> {
+        if !self.is_sorted {
+            self.codes.sort_unstable_by(|code, other| other.cmp(code));
+            self.is_sorted = true;
+        }
+        self.codes.pop_if(|next| *next <= code)
+    }
+}
+
+#[cfg(test)]
+mod tests;

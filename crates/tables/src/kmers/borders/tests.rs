@@ -1,0 +1,156 @@
+//! Texts cut at lines anywhere, counted piece by piece, against the same texts counted whole.
+
+use std::collections::BTreeMap;
+
+use inshore_store::{Budget, Cancel, Job, Store};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Begins, FilePart, Input, KmerAnswer, KmerPiece, PartBytes, count_kmer_pieces, unpack_kmers};
+
+type Counts = BTreeMap<u128, u64>;
+
+fn piece(job: &Job, text: &str, begins: Begins) -> KmerPiece {
+    let part = FilePart { at: 0, bytes: PartBytes::Memory(text.as_bytes().into()) };
+    KmerPiece { input: Input::of_parts(job, "text", "", text.len() as u64, vec![part]), begins }
+}
+
+/// Sequences, bases, k-mers and how often each is, with the ends of pieces.
+fn count(
+    store: &Store,
+    texts: &[(&str, Begins)],
+    options: &KmerOptions,
+) -> Result<((u64, u64, u64), Counts, Vec<PieceEnds>)> {
+    let job = store.job(Budget::new(12 << 20, 2), Cancel::default()).unwrap();
+    let pieces: Vec<KmerPiece> = texts.iter().map(|(text, begins)| piece(&job, text, *begins)).collect();
+    let (mut counts, mut ends) = (Counts::new(), Vec::new());
+    let summary = count_kmer_pieces(&job, &pieces, options, |answer| {
+        match answer {
+            KmerAnswer::Ends(all) => ends = all,
+            KmerAnswer::Block(block) => {
+                let (codes, times) = unpack_kmers(&block).unwrap();
+                for (code, times) in codes.into_iter().zip(times) {
+                    assert!(counts.last_key_value().is_none_or(|(&last, _)| last < code));
+                    counts.insert(code, times.into());
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok(((summary.sequences, summary.bases, summary.kmers), counts, ends))
+}
+
+/// The same of pieces that lie on several nodes in turn, and what lies across their borders.
+fn count_in_pieces(
+    store: &Store,
+    pieces: &[&str],
+    nodes: usize,
+    options: &KmerOptions,
+) -> ((u64, u64, u64), Counts) {
+    let begins = |number: usize| if number == 0 { Begins::File } else { Begins::FastaLine };
+    let mut all_ends = vec![PieceEnds::default(); pieces.len()];
+    let (mut sums, mut counts) = ((0, 0, 0), Counts::new());
+    for node in 0..nodes {
+        let numbers: Vec<usize> = (node..pieces.len()).step_by(nodes).collect();
+        let texts: Vec<_> = numbers.iter().map(|&number| (pieces[number], begins(number))).collect();
+        let (sum, some, ends) = count(store, &texts, options).unwrap();
+        sums = (sums.0 + sum.0, sums.1 + sum.1, sums.2 + sum.2);
+        some.into_iter().for_each(|(code, times)| *counts.entry(code).or_default() += times);
+        numbers.into_iter().zip(ends).for_each(|(number, ends)| all_ends[number] = ends);
+    }
+    let budget = Budget::new(1 << 20, 1);
+    let mut borders = KmerBorders::new(options, &budget).unwrap();
+    for (number, ends) in all_ends.iter().enumerate() {
+        borders.piece(ends, number > 0).unwrap();
+    }
+    sums.2 += borders.kmers();
+    for code in [0, 1 << 20, u128::MAX] {
+        while let Some(next) = borders.next_up_to(code) {
+            assert!(next <= code);
+            *counts.entry(next).or_default() += 1;
+        }
+    }
+    drop(borders);
+    assert_eq!(budget.reserved_bytes(), 0);
+    (sums, counts)
+}
+
+fn store() -> (tempfile::TempDir, Store) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    (folder, store)
+}
+
+/// The lines of a text in pieces, of which one ends where `ends` says so.
+fn cut<'a>(text: &'a str, ends: &[bool]) -> Vec<&'a str> {
+    let (mut pieces, mut start, mut at) = (Vec::new(), 0, 0);
+    for (line, &is_end) in text.split_inclusive('\n').zip(ends.iter().cycle()) {
+        at += line.len();
+        if is_end && at < text.len() {
+            pieces.push(&text[start..at]);
+            start = at;
+        }
+    }
+    pieces.push(&text[start..]);
+    pieces
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn fasta_in_pieces_has_the_k_mers_of_the_whole(
+        text in "[\r\n]{0,3}(>[a-zA-Z> ]{0,5}\r?\n(([ACGT]{0,9}|[ACGTNacgtuU*\r]{0,9})\r?\n){0,12}){1,4}([ACGT]{0,5}|>)\r?",
+        ends in proptest::collection::vec(any::<bool>(), 1..40),
+        (k, nodes, canonical) in (prop_oneof![1u32..9, 1u32..64], 1usize..4, any::<bool>()),
+    ) {
+        let (_folder, store) = store();
+        let options = KmerOptions { k, canonical, ..KmerOptions::default() };
+        let (sums, counts, _) = count(&store, &[(&text, Begins::File)], &options).unwrap();
+        let (found_sums, found) = count_in_pieces(&store, &cut(&text, &ends), nodes, &options);
+        prop_assert_eq!(found_sums, sums);
+        prop_assert_eq!(found, counts);
+    }
+}
+
+#[test]
+fn a_k_mer_may_lie_across_many_pieces() {
+    let (_folder, store) = store();
+    let text = ">one\nA\nC\r\n\nG\nT\nT\nGATTACAGATTACA\nC\n>two\n>three\nA\n>four\nNA\nC\nG\n";
+    for k in [1, 2, 3, 4, 5, 7, 20] {
+        let options = KmerOptions { k, canonical: false, ..KmerOptions::default() };
+        let (sums, counts, _) = count(&store, &[(text, Begins::File)], &options).unwrap();
+        let (found_sums, found) = count_in_pieces(&store, &cut(text, &[true]), 3, &options);
+        assert_eq!((found_sums, found), (sums, counts), "k = {k}");
+    }
+}
+
+#[test]
+fn records_in_pieces_have_the_k_mers_of_the_whole() {
+    let (_folder, store) = store();
+    let (one, two) = ("@a\nGATTACA\n+\n@IIIIII\n\n", "@b\r\nCATTAG\r\n+b\r\n>IIIII\r\n");
+    let options = KmerOptions { k: 4, ..KmerOptions::default() };
+    let whole = format!("{one}{two}");
+    let (sums, counts, _) = count(&store, &[(&whole, Begins::File)], &options).unwrap();
+    let pieces = [(one, Begins::FastqRecord), (two, Begins::FastqRecord)];
+    let (found_sums, found, _) = count(&store, &pieces, &options).unwrap();
+    assert_eq!((found_sums, found), (sums, counts));
+    let error = count(&store, &[("GATTACA\n+\n", Begins::FastqRecord)], &options).unwrap_err().to_string();
+    assert!(error.contains("expected '@' at the beginning of a record"), "{error}");
+}
+
+#[test]
+fn ends_of_another_make_are_no_harm() {
+    let budget = Budget::new(1 << 20, 1);
+    let options = KmerOptions { k: 3, ..KmerOptions::default() };
+    let mut borders = KmerBorders::new(&options, &budget).unwrap();
+    let ends = PieceEnds { head: "GATTACAö".into(), tail: "öGATTACA".into(), has_header: false };
+    borders.piece(&ends, false).unwrap();
+    borders.piece(&ends, true).unwrap();
+    // Two letters of each side.
+    assert_eq!(borders.kmers(), 2);
+    let small = Budget::new(1 << 10, 1);
+    let mut borders = KmerBorders::new(&options, &small).unwrap();
+    borders.piece(&ends, false).unwrap();
+    assert!(borders.piece(&ends, true).unwrap_err().to_string().contains("across the borders"));
+}

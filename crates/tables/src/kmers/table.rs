@@ -1,0 +1,189 @@
+//! The table of k-mers and counts, whoever counted them.
+
+use std::{path::Path, sync::Arc};
+
+use arrow::{
+    array::{ArrayRef, StringArray, UInt32Array, UInt64Array},
+    buffer::{Buffer, OffsetBuffer},
+    datatypes::{DataType, Field, Schema, SchemaRef},
+    record_batch::RecordBatch,
+};
+use inshore_store::Job;
+
+use super::{Code, KmerOptions, KmerSummary};
+use crate::{Result, writer::BackgroundWriter};
+
+/// Places of the histogram.
+const HISTOGRAM: usize = 256;
+/// K-mers that are gathered before they become rows.
+const BATCH_ROWS: usize = 8 << 10;
+
+/// Writes the table of k-mers that it is given in the order of their codes.
+pub struct KmerWriter {
+    job: Job,
+    rows: Rows,
+    writer: BackgroundWriter,
+    histogram: Vec<u64>,
+    distinct: u64,
+    /// The last k-mer that was added: more of it may come.
+    last: Option<(u128, u32)>,
+    codes: Vec<u128>,
+    counts: Vec<u32>,
+}
+
+impl KmerWriter {
+    /// Begins the table at `output`, as [`crate::TableWriter::create`] does; what that fails with is told later.
+    pub fn create(job: &Job, output: &Path, options: &KmerOptions) -> KmerWriter {
+        let rows = Rows::new(options);
+        let writer = BackgroundWriter::create(output, rows.schema.clone(), job.budget());
+        KmerWriter {
+            job: job.clone(),
+            rows,
+            writer,
+            histogram: vec![0; HISTOGRAM],
+            distinct: 0,
+            last: None,
+            codes: Vec::new(),
+            counts: Vec::new(),
+        }
+    }
+
+    /// Adds a k-mer whose code is at least that of the one before. Where it is the same, the counts add up, to 2^32 - 1 at most.
+    ///
+    /// # Errors
+    /// As [`crate::TableWriter::write`]; [`inshore_store::Error::Cancelled`].
+    pub fn add(&mut self, code: u128, count: u32) -> Result<()> {
+        match &mut self.last {
+            Some((last, sum)) if *last == code => *sum = sum.saturating_add(count),
+            last => {
+                let before = last.replace((code, count));
+                debug_assert!(before.is_none_or(|(before, _)| before < code));
+                if let Some((code, count)) = before {
+                    self.codes.push(code);
+                    self.counts.push(count);
+                    if self.codes.len() == BATCH_ROWS {
+                        self.write_added()?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_added(&mut self) -> Result<()> {
+        self.job.check_cancelled()?;
+        let (mut codes, mut counts) = (std::mem::take(&mut self.codes), std::mem::take(&mut self.counts));
+        self.block(&codes, &counts)?;
+        codes.clear();
+        counts.clear();
+        (self.codes, self.counts) = (codes, counts);
+        Ok(())
+    }
+
+    /// Adds different k-mers in order, behind all others.
+    pub(super) fn block<K: Code>(&mut self, codes: &[K], counts: &[u32]) -> Result<()> {
+        for &count in counts {
+            self.histogram[(count as usize).clamp(1, HISTOGRAM) - 1] += 1;
+        }
+        self.distinct += codes.len() as u64;
+        self.job.progress().add(codes.len() as u64);
+        match self.rows.batch(codes, counts) {
+            Some(batch) => self.writer.write(batch),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the table, which then has its name, and completes the summary of counting.
+    ///
+    /// # Errors
+    /// As [`crate::TableWriter::finish`].
+    pub fn finish(mut self, counted: KmerSummary) -> Result<KmerSummary> {
+        if let Some((code, count)) = self.last.take() {
+            self.codes.push(code);
+            self.counts.push(count);
+            self.write_added()?;
+        }
+        let KmerWriter { writer, mut histogram, distinct, .. } = self;
+        let written = writer.finish()?;
+        histogram.truncate(HISTOGRAM - histogram.iter().rev().take_while(|&&count| count == 0).count());
+        Ok(KmerSummary { distinct, written, histogram, ..counted })
+    }
+}
+
+/// Makes rows of codes and counts.
+struct Rows {
+    schema: SchemaRef,
+    k: usize,
+    min_count: u32,
+    codes: bool,
+}
+
+impl Rows {
+    fn new(options: &KmerOptions) -> Rows {
+        let kind = if options.codes { DataType::UInt64 } else { DataType::Utf8 };
+        let fields = vec![Field::new("kmer", kind, false), Field::new("count", DataType::UInt32, false)];
+        let schema = Arc::new(Schema::new(fields));
+        Rows { schema, k: options.k as usize, min_count: options.min_count, codes: options.codes }
+    }
+
+    /// The rows of those k-mers that were seen often enough, if there are any.
+    fn batch<K: Code>(&self, keys: &[K], counts: &[u32]) -> Option<RecordBatch> {
+        let kept = || keys.iter().zip(counts).filter(|&(_, &count)| count >= self.min_count);
+        let rows = if self.min_count <= 1 { keys.len() } else { kept().count() };
+        if rows == 0 {
+            return None;
+        }
+        let kmers: ArrayRef = if self.codes {
+            Arc::new(UInt64Array::from_iter_values(kept().map(|(key, _)| key.wide() as u64)))
+        } else {
+            let mut text = vec![0u8; rows * self.k];
+            for (text, (key, _)) in text.chunks_exact_mut(self.k).zip(kept()) {
+                spell(key.wide(), text);
+            }
+            let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(self.k, rows));
+            // Letters of ours.
+            Arc::new(StringArray::new(offsets, Buffer::from_vec(text), None))
+        };
+        let counts: ArrayRef = Arc::new(UInt32Array::from_iter_values(kept().map(|(_, &count)| count)));
+        let batch = RecordBatch::try_new(self.schema.clone(), vec![kmers, counts]);
+        Some(batch.expect("columns of one length and the types of the schema"))
+    }
+}
+
+/// Writes the bases of a code.
+fn spell(code: u128, text: &mut [u8]) {
+    let mut rest = code;
+    for letter in text.iter_mut().rev() {
+        *letter = b"ACGT"[(rest & 3) as usize];
+        rest >>= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use inshore_store::{Budget, Cancel};
+
+    use super::*;
+
+    #[test]
+    fn what_is_added_in_order_is_summed_up_to_the_largest_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("kmers.csv");
+        let job = Job::without_store(Budget::new(8 << 20, 1), Cancel::default());
+        let options = KmerOptions { k: 3, min_count: 2, ..KmerOptions::default() };
+        let mut writer = KmerWriter::create(&job, &output, &options);
+        for (code, count) in [(0, 1), (1, 1), (1, 1), (2, u32::MAX - 1), (2, 7), (2, 1), (63, 1), (63, 300)] {
+            writer.add(code, count).unwrap();
+        }
+        let summary = writer.finish(KmerSummary { sequences: 9, ..KmerSummary::default() }).unwrap();
+        assert_eq!((summary.sequences, summary.distinct, summary.written), (9, 4, 3));
+        assert_eq!((summary.histogram[..2].to_vec(), summary.histogram[255]), (vec![1, 1], 2));
+        let text = std::fs::read_to_string(&output).unwrap();
+        assert_eq!(text, "kmer,count\nAAC,2\nAAG,4294967295\nTTT,301\n");
+        // One that is not finished leaves nothing.
+        let mut writer = KmerWriter::create(&job, &folder.path().join("none.csv"), &options);
+        writer.add(0, 2).unwrap();
+        drop(writer);
+        assert!(!folder.path().join("none.csv").exists());
+    }
+}
