@@ -1,9 +1,14 @@
 //! `sort --node` as a user has it: the same bytes as a sort here.
 
-use rustix::process::Signal;
+use std::{
+    io::Write,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    nodes::{cluster, sales},
+    nodes::{Node, cluster, sales},
     util::Folder,
 };
 
@@ -108,6 +113,40 @@ fn a_sort_survives_a_node_that_is_killed() {
     assert!(said.stderr.contains("note: store:once: bytes"), "{}", said.stderr);
     let rows = folder.read("there").lines().count();
     assert!(rows > 1 && rows < 60_000, "{rows} lines");
+}
+
+#[test]
+fn a_sort_on_nodes_that_is_stopped_leaves_nothing() {
+    let folder = Folder::new();
+    let node = Node::start(&folder, "node0", "--slots 1");
+    let named = &node.address;
+    folder.write("lines", "b\na\n".repeat(1000));
+    folder.run(&format!("store put lines --node {named} --quiet")).ok();
+    let wait_for = |what: &str, least: u64| {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let status = folder.run(&format!("node status --node {named} --json")).ok().json();
+            if status[0]["status"][what].as_u64().unwrap() >= least {
+                return;
+            }
+            assert!(Instant::now() < until, "{what} is not {least}: {status}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    // A load that goes on has the node's only place.
+    let mut load = folder.run(&format!("store put - --name slow --node {named} --piece 64KiB")).spawn();
+    load.stdin.as_mut().unwrap().write_all("line\n".repeat(100_000).as_bytes()).unwrap();
+    wait_for("memory_used_bytes", 1);
+    let sort = folder.run(&format!("sort store:lines -o there --node {named}")).spawn();
+    wait_for("waiting", 1);
+    kill_process(Pid::from_raw(sort.id() as i32).unwrap(), Signal::INT).unwrap();
+    let output = sort.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!folder.path("there").exists());
+    drop(load.stdin.take());
+    assert!(load.wait().unwrap().success());
+    folder.run(&format!("sort store:lines -o there --node {named}")).ok();
+    assert_eq!(folder.read("there"), "a\n".repeat(1000) + &"b\n".repeat(1000));
 }
 
 #[test]

@@ -31,6 +31,8 @@ enum Fault {
     Garbage,
     /// The task ends as if all were done.
     EndsEarly,
+    /// The last row comes once more.
+    Twice,
 }
 
 type Plan = Arc<Mutex<(Fault, usize)>>;
@@ -67,6 +69,10 @@ impl Reply for FewRows<'_> {
                 _ if self.left > 0 => self.left -= 1,
                 Fault::Fails => return Err("a planned fault".into()),
                 Fault::EndsEarly => return Err("ends early".into()),
+                Fault::Twice => {
+                    self.fault = Fault::None;
+                    self.reply.batch(batch.slice(start - 1, 1))?;
+                }
                 Fault::Garbage => {
                     let mut columns = few.columns().to_vec();
                     columns[0] = Arc::new(BinaryArray::from(vec![&b"garbage"[..]; few.num_rows()]));
@@ -256,12 +262,14 @@ fn what_no_other_node_has_is_an_error_and_leaves_nothing() {
             assert!(!cluster.here("out.csv").exists());
         }
     }
-    // A node that says that this was all.
-    cluster.plan(&[(Fault::EndsEarly, 3), (Fault::None, 0)]);
-    for (name, _, _, by) in &ways()[..2] {
-        let error = cluster.sort(name, by, SortOptions::default(), "out.csv").unwrap_err();
-        assert!(error.to_string().contains("bytes came of"), "{error}");
-        assert!(!cluster.here("out.csv").exists());
+    // A node that says that this was all, and one that gives a row twice.
+    for fault in [Fault::EndsEarly, Fault::Twice] {
+        cluster.plan(&[(fault, 3), (Fault::None, 0)]);
+        for (name, _, _, by) in &ways()[..2] {
+            let error = cluster.sort(name, by, SortOptions::default(), "out.csv").unwrap_err();
+            assert!(error.to_string().contains("bytes came of"), "{error}");
+            assert!(!cluster.here("out.csv").exists());
+        }
     }
 }
 
