@@ -177,6 +177,7 @@ enum Counted {
 
 impl InOrder for Counted {
     type How = ();
+    const ADDS_UP: bool = true;
 
     fn of_batch(batch: &RecordBatch, (): &()) -> Option<Counted> {
         let what = batch.columns().first()?.as_primitive_opt::<UInt8Type>()?;

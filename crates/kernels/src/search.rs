@@ -414,6 +414,7 @@ impl Kernel for Search {
 /// ```
 impl Portable for Search {
     const KIND: &'static str = "search";
+    const CAN_HELP: bool = true;
 
     fn arguments(&self) -> Value {
         serde_json::to_value(&self.told).expect("plain data")
@@ -429,10 +430,6 @@ impl Portable for Search {
             Some(replacement) => search.replacing_within(replacement, SENT_BYTES_MAX),
             None => Ok(search),
         }
-    }
-
-    fn for_client(arguments: &Value) -> Result<Option<Self>> {
-        Self::of_arguments(arguments).map(Some)
     }
 
     fn encode(found: &Found, out: &mut Vec<u8>) {

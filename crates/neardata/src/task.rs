@@ -194,13 +194,15 @@ pub trait Portable: Kernel + Sized {
         false
     }
 
-    /// The same kernel for a client that does a part of a job on nodes itself, and reads what it works on as streams; none where only
-    /// nodes do it. The parts must be those that nodes give.
+    /// Whether a client may do a part of a job on nodes itself: reading what it works on as streams, with the same parts.
+    const CAN_HELP: bool = false;
+
+    /// The same kernel for such a client.
     ///
     /// # Errors
     /// As [`Self::of_arguments`].
-    fn for_client(_arguments: &Value) -> Result<Option<Self>, Self::Error> {
-        Ok(None)
+    fn for_client(arguments: &Value) -> Result<Self, Self::Error> {
+        Self::of_arguments(arguments)
     }
 }
 

@@ -72,6 +72,7 @@ impl Kernel for Find {
 
 impl Portable for Find {
     const KIND: &'static str = "find";
+    const CAN_HELP: bool = true;
 
     fn arguments(&self) -> Value {
         let millis = |time: Duration| time.as_millis() as u64;
@@ -85,10 +86,9 @@ impl Portable for Find {
         Ok(Find { slow: millis("slow"), slow_here: millis("slow_here"), ..find(needle) })
     }
 
-    fn for_client(arguments: &Value) -> Result<Option<Self>, ReadError> {
+    fn for_client(arguments: &Value) -> Result<Self, ReadError> {
         let find = Find::of_arguments(arguments)?;
-        let fails_here = arguments["fails_here"] == true;
-        Ok(Some(Find { slow: find.slow_here, fails_here, ..find }))
+        Ok(Find { slow: find.slow_here, fails_here: arguments["fails_here"] == true, ..find })
     }
 
     fn encode(part: &Vec<(u64, u64)>, out: &mut Vec<u8>) {

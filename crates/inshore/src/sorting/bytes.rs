@@ -92,6 +92,7 @@ impl ByteRows {
 }
 
 impl InOrder for ByteRows {
+    const ADDS_UP: bool = false;
     type How = RowHow;
 
     fn of_batch(batch: &RecordBatch, how: &RowHow) -> Option<ByteRows> {

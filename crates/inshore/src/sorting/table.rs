@@ -71,6 +71,7 @@ pub(super) struct TableRows {
 }
 
 impl InOrder for TableRows {
+    const ADDS_UP: bool = false;
     type How = TableHow;
 
     fn of_batch(batch: &RecordBatch, how: &TableHow) -> Option<TableRows> {

@@ -103,6 +103,7 @@ impl Kernel for Pack {
 
 impl Portable for Pack {
     const KIND: &'static str = "compress";
+    const CAN_HELP: bool = true;
 
     fn arguments(&self) -> Value {
         json!({ "format": self.format.to_string(), "level": self.level })
@@ -121,9 +122,9 @@ impl Portable for Pack {
     }
 
     /// In blocks as large as a node's where that has memory for them, so that the same comes of them.
-    fn for_client(arguments: &Value) -> Result<Option<Pack>> {
+    fn for_client(arguments: &Value) -> Result<Pack> {
         let pack = Pack::of_arguments(arguments)?;
-        Ok(Some(Pack { block_bytes: Some(BLOCK_BYTES as usize), ..pack }))
+        Ok(Pack { block_bytes: Some(BLOCK_BYTES as usize), ..pack })
     }
 
     fn encode(part: &Vec<u8>, out: &mut Vec<u8>) {

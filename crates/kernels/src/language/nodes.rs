@@ -82,6 +82,7 @@ const LINE_BYTES: usize = 17;
 
 impl Portable for LanguageOfText {
     const KIND: &'static str = "language";
+    const CAN_HELP: bool = true;
 
     fn arguments(&self) -> Value {
         let Identify { classifier: Own { profiles, .. }, unit } = &self.0;
@@ -102,10 +103,6 @@ impl Portable for LanguageOfText {
         }
         let unit = if told.by_line { Unit::Line } else { Unit::Source };
         Ok(LanguageOfText::new(&Profiles { languages: told.languages }, unit))
-    }
-
-    fn for_client(arguments: &Value) -> Result<Option<Self>> {
-        Self::of_arguments(arguments).map(Some)
     }
 
     fn encode(part: &Part, out: &mut Vec<u8>) {

@@ -120,6 +120,7 @@ struct Counted {
 
 impl InOrder for Counted {
     type How = ();
+    const ADDS_UP: bool = true;
 
     fn of_batch(batch: &RecordBatch, _: &()) -> Option<Counted> {
         let words = batch.columns().first()?.as_string_opt::<i32>()?.clone();

@@ -155,6 +155,15 @@ struct Running {
     job: Job,
     began: Instant,
     unbegun: Unbegun,
+    key: Option<u64>,
+    /// Held by each read beside it.
+    beside: Arc<()>,
+}
+
+impl Running {
+    fn is_of(&self, client: &str, key: u64) -> bool {
+        self.client == client && self.key == Some(key)
+    }
 }
 
 /// An agent that serves, until it is dropped or stopped.
@@ -361,13 +370,15 @@ impl Agent {
     /// A piece of a client's task that is not begun, which the task leaves alone from now on.
     fn take_back(&self, client: &str, asked: TakeBack) -> TakenBack {
         let tasks = self.0.tasks();
-        let running = tasks.get(&asked.task).filter(|running| running.client == client);
+        let running = tasks.get(&asked.task).filter(|running| running.is_of(client, asked.key));
         TakenBack { piece: running.and_then(|running| running.unbegun.take_back()) }
     }
 
-    /// Whether a task runs that is the client's.
-    fn runs(&self, client: &str, task: u64) -> bool {
-        self.0.tasks().get(&task).is_some_and(|running| running.client == client)
+    /// The right to read beside a client's task, as long as it is held; none where the task is over or has enough such readers.
+    fn beside(&self, client: &str, asked: TakeBack) -> Option<Arc<()>> {
+        let tasks = self.0.tasks();
+        let running = tasks.get(&asked.task).filter(|running| running.is_of(client, asked.key))?;
+        (Arc::strong_count(&running.beside) <= READS_BESIDE).then(|| running.beside.clone())
     }
 
     /// What the agent is made of.
@@ -642,7 +653,9 @@ const LOAD_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a task waits for its client to take answers, while others wait for its place.
 const SLOW_CLIENT: Duration = Duration::from_secs(5);
 /// Memory of a read beside a task, at most.
-pub(super) const READ_BESIDE_BYTES: u64 = 12 << 20;
+pub(super) const READ_BESIDE_BYTES: u64 = 8 << 20;
+/// Reads beside a task, at most: as many threads of a client do a part of it.
+pub(super) const READS_BESIDE: usize = 4;
 /// Datasets of a task that its node tells of.
 const TASK_DATASETS_MAX: usize = 8;
 
@@ -764,10 +777,11 @@ impl FlightService for Agent {
         let habit = if traverses { visits::MEMORY_BYTES } else { inner.config.task_memory_bytes };
         let memory_bytes = asked.memory_bytes.unwrap_or(habit);
         // What reads for a client that does a part of a task itself must not wait for that task's place.
-        let reads_little =
-            asked.beside.is_some() && work.needs() == Needs::Data && memory_bytes <= READ_BESIDE_BYTES;
-        let is_beside = reads_little && asked.beside.is_some_and(|task| self.runs(&caller.name, task));
-        let entered: std::result::Result<BoxFuture<'static, Place>, String> = match traverses || is_beside {
+        let asks_beside =
+            asked.beside.filter(|_| work.needs() == Needs::Data && memory_bytes <= READ_BESIDE_BYTES);
+        let held_beside = asks_beside.and_then(|task| self.beside(&caller.name, task));
+        let needs_no_slot = traverses || held_beside.is_some();
+        let entered: std::result::Result<BoxFuture<'static, Place>, String> = match needs_no_slot {
             true => inner.queue.beside(memory_bytes).map(|place| futures::future::ready(place).boxed()),
             false => inner.queue.enter(&caller.name, memory_bytes).map(FutureExt::boxed),
         };
@@ -799,7 +813,7 @@ impl FlightService for Agent {
             drop(waiting);
             let queued = came.elapsed();
             let deadline_is_over = Arc::new(AtomicBool::new(false));
-            let threads = if reads_little { 1 } else { agent.0.config.threads };
+            let threads = if asks_beside.is_some() { 1 } else { agent.0.config.threads };
             let budget = Budget::new(memory_bytes, threads);
             let job = match agent.0.store.job(budget, cancel.clone()) {
                 Ok(job) => job,
@@ -809,6 +823,7 @@ impl FlightService for Agent {
                 }
             };
             let number = agent.0.numbers.fetch_add(1, Ordering::Relaxed);
+            let _held_beside = held_beside;
             let (client, kind) = (caller.name, asked.kind.clone());
             let mut datasets: Vec<String> = asked.pieces.iter().map(|piece| piece.dataset.clone()).collect();
             datasets.sort_unstable();
@@ -825,6 +840,8 @@ impl FlightService for Agent {
                 job: job_of_it,
                 began: Instant::now(),
                 unbegun: unbegun.clone(),
+                key: asked.key,
+                beside: Arc::default(),
             };
             agent.0.tasks().insert(number, running);
             let _alive = alive.inspect(|alive| alive.runs(number));
@@ -958,6 +975,7 @@ impl FlightService for Agent {
             ("catalog", "the datasets that it holds"),
             ("map", "where the pieces of a spread file lie"),
             ("remove", "removes a dataset"),
+            ("take-back", "gives a piece back that a task of the client's has not begun"),
             ("drain", "takes no more tasks"),
         ];
         let actions = actions.map(|(kind, description)| {

@@ -19,6 +19,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Range,
+    panic::{self, AssertUnwindSafe},
     sync::{Arc, atomic::Ordering},
     thread,
     time::{Duration, Instant},
@@ -39,8 +40,8 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use super::{
     Error, Nodes, Result, Whole,
     client::{Node, STREAM_BYTES},
-    here::{Here, HereCost, Stops, TakenOver},
-    protocol::{PieceRequest, TaskAlive, TaskDone, TaskRequest, TaskStands, VERSION},
+    here::{Held, Here, HereCost, Stops, TakenOver},
+    protocol::{PieceRequest, TakeBack, TaskAlive, TaskDone, TaskRequest, TaskStands, VERSION},
     wire::{json, message_bytes},
 };
 use crate::{Answer, Border, Contents, Event, Next, PartRow, Portable, Reach, part_rows};
@@ -149,11 +150,7 @@ where
         check_lines(wholes).map_err(failed)?;
     }
     let arguments = kernel.arguments();
-    let help_from = options.help_from.filter(|_| !wholes.is_empty());
-    let help_from = match help_from {
-        Some(help_from) if K::for_client(&arguments)?.is_some() => Some(help_from),
-        _ => None,
-    };
+    let help_from = options.help_from.filter(|_| K::CAN_HELP && !wholes.is_empty());
     let mut gather = Gather::new(nodes, job, wholes, K::KIND, arguments.clone(), options).map_err(failed)?;
     gather.may_begin_anew = true;
     let Some(help_from) = help_from else {
@@ -168,7 +165,12 @@ where
         gather.begin_all().map_err(failed)?;
         for (lane, budget) in lanes.into_iter().enumerate() {
             let (here, arguments) = (&here, &arguments);
-            scope.spawn(move || here.work::<K>(lane, budget, arguments));
+            scope.spawn(move || {
+                let work = AssertUnwindSafe(|| here.work::<K>(lane, budget, arguments));
+                if panic::catch_unwind(work).is_err() {
+                    here.give_up("the work here panicked: this is a fault of this program".to_string());
+                }
+            });
         }
         consume_all(gather, wholes, consume)
     })
@@ -468,7 +470,7 @@ pub(super) struct Gather {
     /// What does a part of it on this machine.
     here: Option<Arc<Here>>,
     /// A node, and a task on it that this one is to be read beside.
-    pub(super) beside: Option<(usize, u64)>,
+    pub(super) beside: Option<(usize, TakeBack)>,
     /// Bytes that came from each node before.
     bytes_before: Vec<u64>,
     _memory: Reservation,
@@ -519,13 +521,29 @@ struct Attempt {
     /// None for this machine.
     node: Option<usize>,
     pieces: Vec<usize>,
-    answers: mpsc::Receiver<Result<Option<RecordBatch>>>,
+    answers: Answers,
     told: Arc<std::sync::Mutex<Told>>,
     done: Option<TaskDone>,
     is_over: bool,
-    /// Whether another attempt took its pieces over.
-    is_dropped: bool,
     pump: JoinHandle<()>,
+}
+
+/// Where the answers of an attempt come from.
+#[derive(Debug)]
+enum Answers {
+    Node(mpsc::Receiver<Result<Option<RecordBatch>>>),
+    Here(mpsc::Receiver<Result<Option<Held>>>),
+}
+
+impl Answers {
+    async fn next(&mut self) -> Option<Result<Option<RecordBatch>>> {
+        match self {
+            Answers::Node(answers) => answers.recv().await,
+            Answers::Here(answers) => {
+                answers.recv().await.map(|answer| answer.map(|held| held.map(Held::into_batch)))
+            }
+        }
+    }
 }
 
 /// What came of an attempt beside its answers.
@@ -533,7 +551,7 @@ struct Attempt {
 pub(super) struct Told {
     pub done: Option<TaskDone>,
     /// How far it got, and when that was new. Nothing, where the node tells no such thing.
-    alive: Option<(u64, Instant)>,
+    pub alive: Option<(u64, Instant)>,
     /// The same number, and how the task stood when the node told it.
     pub stands: Option<(u64, TaskStands)>,
     /// It says no more.
@@ -546,6 +564,20 @@ struct Ends(Arc<std::sync::Mutex<Told>>);
 impl Drop for Ends {
     fn drop(&mut self) {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_over = true;
+    }
+}
+
+impl Attempt {
+    /// Takes no more answers.
+    fn close(&mut self) {
+        match &mut self.answers {
+            Answers::Node(answers) => answers.close(),
+            Answers::Here(answers) => {
+                answers.close();
+                // What waits there is memory of those who go on.
+                while answers.try_recv().is_ok() {}
+            }
+        }
     }
 }
 
@@ -639,7 +671,7 @@ impl Gather {
             for attempt in 0..self.attempts.len() {
                 let other = &mut self.attempts[attempt];
                 if other.node == Some(node) && !other.is_over && self.may_begin_anew {
-                    (other.is_over, other.is_dropped) = (true, true);
+                    other.is_over = true;
                     other.pump.abort();
                     self.rows.remove(&attempt);
                     self.beginning.clear();
@@ -690,6 +722,7 @@ impl Gather {
             // A little later than here, where it is known what was not read.
             deadline_ms: left.map(|left| (left + LATE).as_millis() as u64),
             alive_ms: Some(often.as_millis() as u64),
+            key: self.here.as_ref().map(|here| here.key()),
             beside: self.beside.filter(|&(other, _)| other == node).map(|(_, task)| task),
         };
         let cost = self.costs.entry(node).or_default();
@@ -702,23 +735,14 @@ impl Gather {
         }
         let pump = pump(self.nodes.0.nodes[node].clone(), request, out, Arc::clone(&told));
         let pump = self.nodes.0.runtime.spawn(pump);
-        let node = Some(node);
-        self.attempts.push(Attempt {
-            node,
-            pieces,
-            answers,
-            told,
-            done: None,
-            is_over: false,
-            is_dropped: false,
-            pump,
-        });
+        let (node, answers) = (Some(node), Answers::Node(answers));
+        self.attempts.push(Attempt { node, pieces, answers, told, done: None, is_over: false, pump });
     }
 
     /// Makes attempts of the pieces that this machine has taken over.
     fn adopt(&mut self) {
         let Some(here) = self.here.clone().filter(|here| here.has_taken()) else { return };
-        for TakenOver { piece, from, answers } in here.taken() {
+        for TakenOver { piece, from, answers, told } in here.taken() {
             let number = self.attempts.len();
             let wanted = &mut self.pieces[piece];
             if wanted.is_done || wanted.attempt != Some(from) {
@@ -734,11 +758,10 @@ impl Gather {
             self.attempts.push(Attempt {
                 node: None,
                 pieces: vec![piece],
-                answers,
-                told: Arc::default(),
+                answers: Answers::Here(answers),
+                told,
                 done: None,
                 is_over: false,
-                is_dropped: false,
                 pump: self.nodes.0.runtime.spawn(std::future::ready(())),
             });
         }
@@ -769,9 +792,9 @@ impl Gather {
             here.give_up(why);
         }
         let own = &mut self.attempts[attempt];
-        (own.is_over, own.is_dropped) = (true, true);
+        own.is_over = true;
         let pieces = own.pieces.clone();
-        own.answers.close();
+        own.close();
         self.rows.remove(&attempt);
         self.beginning.clear();
         self.assign(pieces.into_iter().filter(|&piece| !self.pieces[piece].is_done).collect())
@@ -819,7 +842,7 @@ impl Gather {
             return Ok(Some(Message::Done));
         }
         let waited =
-            self.nodes.0.runtime.block_on(async { tokio::time::timeout(wait, answers.recv()).await });
+            self.nodes.0.runtime.block_on(async { tokio::time::timeout(wait, answers.next()).await });
         let Ok(answer) = waited else { return Ok(None) };
         Ok(Some(match answer {
             Some(Ok(Some(batch))) => Message::Batch(batch),
@@ -861,6 +884,9 @@ impl Gather {
     /// far as others have them, and there is nothing to be said.
     fn receive_piece(&mut self, number: usize, attempt: usize) -> Result<Option<Message>> {
         let began = Instant::now();
+        if let Some(here) = &self.here {
+            here.is_waited_for(number);
+        }
         loop {
             if let Some(message) = self.receive_within(attempt, Duration::from_millis(50))? {
                 return Ok(Some(message));
@@ -913,7 +939,7 @@ impl Gather {
         self.beginning.clear();
         if own.is_empty() {
             let left = &mut self.attempts[attempt];
-            (left.is_over, left.is_dropped) = (true, true);
+            left.is_over = true;
             left.pump.abort();
         }
         for &piece in &others {
@@ -1020,7 +1046,9 @@ impl Gather {
 
     /// Asks the same node again for what an attempt that was set aside has not done.
     fn ask_again(&mut self, attempt: usize) {
-        self.attempts[attempt].is_dropped = true;
+        let old = &mut self.attempts[attempt];
+        old.pump.abort();
+        old.is_over = true;
         self.rows.remove(&attempt);
         self.beginning.clear();
         let Attempt { node, pieces, .. } = &self.attempts[attempt];
@@ -1058,7 +1086,7 @@ impl Gather {
             let reads = &mut self.attempts[attempt];
             if reads.node.is_none() {
                 // This machine goes on with something else.
-                reads.answers.close();
+                reads.close();
             }
         }
         wanted.is_done = true;
@@ -1138,8 +1166,15 @@ impl Gather {
         let mut gathered = Gathered { nodes, missing: self.missing, here: None };
         if let Some(here) = self.here {
             let (cost, mut read) = here.costs();
-            // What came here for it was counted above.
-            read.nodes.iter_mut().for_each(|node| node.bytes_moved = 0);
+            // What came here for it was counted above, and so was the time of the node's processor, as far as the task ran. A read that was lost is
+            // another's to do.
+            for node in &mut read.nodes {
+                *node = NodeCost {
+                    node: std::mem::take(&mut node.node),
+                    bytes_read: node.bytes_read,
+                    ..NodeCost::default()
+                };
+            }
             gathered.add(read);
             gathered.here = Some(cost);
         }

@@ -19,7 +19,7 @@ use std::{
     io::{self, Read},
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -33,7 +33,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Error, Gathered, Nodes, Piece, Result, RunOptions, Whole,
-    agent::READ_BESIDE_BYTES,
+    agent::{READ_BESIDE_BYTES, READS_BESIDE},
     gather::{Gather, Taken, Told},
     protocol::{TakeBack, TakenBack},
     wire::json as written,
@@ -46,12 +46,20 @@ use crate::{
 /// Less than this share of what nodes do is not worth the bytes that have to come here.
 const WORTH: f64 = 0.2;
 /// A node that does not say so long whether it gives a piece back is not asked again.
-const ANSWER: Duration = Duration::from_secs(2);
-/// Memory of each thread here, and the least with which one works.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Threads here: as many as a node lets read beside a task.
+const LANES_MAX: u64 = READS_BESIDE as u64;
+/// Memory of each of them, and the least with which one works.
 const LANE_BYTES_MAX: u64 = 64 << 20;
-const LANE_BYTES_MIN: u64 = 8 << 20;
-/// Answers of a piece that wait for their turn, about, for each of which memory is counted.
-const BATCH_BYTES: u64 = 512 << 10;
+const LANE_BYTES_MIN: u64 = 12 << 20;
+/// What a thread wants beside its kernel: a block, answers, and what it reads on its way.
+const READING_BYTES: u64 = 6 << 20;
+/// Batches of the piece whose turn it is that may wait where the memory for others is used up.
+const BATCHES: usize = 4;
+/// It is looked again so often whether there is memory.
+const NAP: Duration = Duration::from_millis(5);
+/// Nothing is looked at more often, whatever the options say.
+const FROM_MIN: Duration = Duration::from_millis(10);
 
 /// What this machine did of a job on nodes.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -63,7 +71,7 @@ pub struct HereCost {
     /// Bytes a second that one of its threads did; absent where it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<f64>,
-    /// Bytes a second that all nodes did together, when that was looked at last.
+    /// Bytes a second that all nodes did together, at most.
     pub nodes_bytes_per_second: f64,
     /// Why it did no more, or nothing.
     pub why: String,
@@ -79,6 +87,16 @@ pub(super) struct Here {
     from: Duration,
     state: Mutex<State>,
     has_taken: AtomicBool,
+    /// Who may take back what was asked for here.
+    key: u64,
+    /// The piece whose answers are waited for.
+    wanted: AtomicUsize,
+    /// Bytes of answers that wait here for their turn, and how many may.
+    waiting: Arc<AtomicU64>,
+    room: AtomicU64,
+    /// No more pieces are taken; those that were are done.
+    has_given_up: AtomicBool,
+    /// All is over.
     stop: Cancel,
 }
 
@@ -120,7 +138,28 @@ pub(super) struct TakenOver {
     pub piece: usize,
     /// The attempt that it was taken of.
     pub from: usize,
-    pub answers: mpsc::Receiver<Result<Option<RecordBatch>>>,
+    pub answers: mpsc::Receiver<Result<Option<Held>>>,
+    pub told: Arc<Mutex<Told>>,
+}
+
+/// A batch of answers that waits for its turn, and counts as memory until it is taken.
+#[derive(Debug)]
+pub(super) struct Held {
+    batch: RecordBatch,
+    bytes: u64,
+    waiting: Arc<AtomicU64>,
+}
+
+impl Held {
+    pub fn into_batch(self) -> RecordBatch {
+        self.batch.clone()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// What a thread here does next.
@@ -128,7 +167,24 @@ struct Chosen {
     watched: usize,
     attempt: usize,
     node: usize,
-    task: u64,
+    task: TakeBack,
+}
+
+type TakenPiece = (usize, mpsc::Sender<Result<Option<Held>>>, Arc<Mutex<Told>>);
+
+/// A kernel for which there is memory here.
+fn tried<K>(job: &Job, arguments: &Value) -> std::result::Result<K, String>
+where
+    K: Portable,
+    K::Error: std::error::Error,
+{
+    let told = |error: K::Error| error.to_string();
+    let kernel = K::for_client(arguments).map_err(told)?;
+    let worker = kernel.worker(job).map_err(told)?;
+    let bytes = READING_BYTES + kernel.cached_block_bytes() as u64;
+    let reserved = job.budget().reserve(bytes, "what is read from a node");
+    drop(worker);
+    reserved.map(|_| kernel).map_err(|error| error.to_string())
 }
 
 impl Here {
@@ -147,6 +203,8 @@ impl Here {
             help_from: None,
             ..options.clone()
         };
+        let mut key = [0; 8];
+        getrandom::fill(&mut key).expect("the system gives random numbers");
         let seconds = from.as_secs_f64();
         let cost = HereCost {
             why: format!("no node had work for {seconds} s before it that was not begun"),
@@ -157,9 +215,14 @@ impl Here {
             nodes: nodes.clone(),
             options,
             pieces: pieces.collect(),
-            from,
+            from: from.max(FROM_MIN),
             state: Mutex::new(state),
             has_taken: AtomicBool::new(false),
+            key: u64::from_le_bytes(key),
+            wanted: AtomicUsize::new(usize::MAX),
+            waiting: Arc::default(),
+            room: AtomicU64::new(0),
+            has_given_up: AtomicBool::new(false),
             stop: Cancel::default(),
         }
     }
@@ -167,7 +230,7 @@ impl Here {
     /// Memory for the threads here, as many as the budget has room for.
     pub fn lanes(&self, job: &Job) -> Vec<Budget> {
         let budget = job.budget();
-        let threads = budget.threads() as u64;
+        let threads = (budget.threads() as u64).min(LANES_MAX);
         let each = (budget.free_bytes() / 4 / threads).min(LANE_BYTES_MAX);
         let (lanes, each) = match each < LANE_BYTES_MIN {
             true => ((budget.free_bytes() / 4 / LANE_BYTES_MIN).min(threads), LANE_BYTES_MIN),
@@ -176,6 +239,7 @@ impl Here {
         let lanes: Vec<Budget> = (0..lanes)
             .filter_map(|_| budget.part(each, 1, "a part of the work of nodes, done here").ok())
             .collect();
+        self.room.store(lanes.len() as u64 * each / 4, Ordering::Relaxed);
         let mut state = self.state();
         state.speeds = vec![None; lanes.len()];
         if lanes.is_empty() {
@@ -191,28 +255,35 @@ impl Here {
         K::Error: std::error::Error + Sync + 'static,
     {
         let job = Job::without_store(budget, self.stop.clone());
-        // Tried before a node has given anything back for it.
-        let kernel = match K::for_client(arguments) {
-            Ok(Some(kernel)) => kernel,
-            Ok(None) => return,
-            Err(error) => return self.give_up(error.to_string()),
-        };
-        if let Err(error) = kernel.worker(&job) {
-            return self.give_up(error.to_string());
-        }
+        let room = job.budget().memory_bytes() / 4;
+        let Ok(_room) = job.budget().reserve(room, "answers that wait for their turn") else { return };
+        // Made when there is something to do, and tried before a node gives anything back for it.
+        let mut kernel: Option<K> = None;
         while let Some(chosen) = self.choose(lane) {
-            let Some((piece, out)) = self.take(&chosen, job.budget()) else { continue };
+            let made = match kernel.take() {
+                Some(kernel) => Ok(kernel),
+                None => tried::<K>(&job, arguments),
+            };
+            let kernel = match made {
+                Ok(made) => kernel.insert(made),
+                Err(why) => {
+                    self.state().watched[chosen.watched].is_asking = false;
+                    return self.give_up(why);
+                }
+            };
+            let Some((piece, out, told)) = self.take(&chosen) else { continue };
             let began = Instant::now();
-            let source = self.source(piece, &chosen, &job);
-            let mut reply = Waiting { out, waited: Duration::ZERO, failed: None };
-            let done = answer_parts(&job, &kernel, (vec![source], &Unbegun::default()), &mut reply);
+            let source = self.source(piece, &chosen, &job, &told);
+            let mut reply = Waiting { here: self, piece, out, waited: Duration::ZERO, failed: None };
+            let done = answer_parts(&job, kernel, (vec![source], &Unbegun::default()), &mut reply);
             let seconds = began.elapsed().saturating_sub(reply.waited).as_secs_f64();
             if let Some(why) = reply.failed {
                 // Whoever takes the answers gives the piece back.
                 return self.give_up(why);
             }
-            if done.is_ok() && !reply.out.is_closed() {
-                self.did(lane, piece, seconds);
+            match done.is_ok() && !reply.out.is_closed() {
+                true => self.did(lane, piece, seconds),
+                false => self.state().is_probing = false,
             }
             let end = done.map(|()| None).map_err(|failure| Error::Incomplete {
                 name: self.pieces[piece].title.clone(),
@@ -226,7 +297,7 @@ impl Here {
     /// What to do next, when there is something; `None` where all is over.
     fn choose(&self, lane: usize) -> Option<Chosen> {
         loop {
-            if self.stop.is_cancelled() {
+            if self.stop.is_cancelled() || self.has_given_up.load(Ordering::Relaxed) {
                 return None;
             }
             if let Some(chosen) = self.chosen(lane) {
@@ -237,6 +308,10 @@ impl Here {
     }
 
     fn chosen(&self, lane: usize) -> Option<Chosen> {
+        if self.waiting.load(Ordering::Relaxed) >= self.room.load(Ordering::Relaxed) {
+            // What would come of it would have to wait.
+            return None;
+        }
         let mut state = self.state();
         let mut nodes_speed = 0.0;
         // The node that needs longest for what it has not begun: seconds, bytes of a piece.
@@ -253,19 +328,20 @@ impl Here {
             let is_free = stands.unbegun > 0 && !watched.is_asking && !watched.is_doubtful;
             if is_free && longest.as_ref().is_none_or(|(other, ..)| seconds > *other) {
                 let Watched { attempt, node, .. } = *watched;
-                let chosen = Chosen { watched: place, attempt, node, task: stands.task };
+                let task = TakeBack { task: stands.task, key: self.key };
+                let chosen = Chosen { watched: place, attempt, node, task };
                 longest = Some((seconds, stands.unbegun_bytes as f64 / stands.unbegun as f64, chosen));
             }
         }
         state.cost.nodes_bytes_per_second = nodes_speed.max(state.cost.nodes_bytes_per_second);
         let (seconds, bytes, chosen) = longest?;
         let known: Vec<f64> = state.speeds.iter().copied().flatten().collect();
-        let all = known.iter().sum::<f64>();
-        let own = state.speeds[lane].or((!known.is_empty()).then(|| all / known.len() as f64));
+        let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+        let own = state.speeds[lane].or((!known.is_empty()).then_some(mean));
         match own {
             None if state.is_probing || seconds < self.from.as_secs_f64() => return None,
             None => state.is_probing = true,
-            Some(_) if all < WORTH * nodes_speed => {
+            Some(_) if mean * (state.speeds.len() as f64) < WORTH * nodes_speed => {
                 state.cost.why = "that would not have been worth the bytes".to_string();
                 return None;
             }
@@ -279,35 +355,28 @@ impl Here {
         Some(chosen)
     }
 
-    /// Takes a piece back of a node; gives its number, and where its answers go.
-    fn take(
-        &self,
-        chosen: &Chosen,
-        budget: &Budget,
-    ) -> Option<(usize, mpsc::Sender<Result<Option<RecordBatch>>>)> {
-        let question = written(&TakeBack { task: chosen.task });
-        let answered = self.nodes.ask_within(chosen.node, "take-back", question, ANSWER);
+    /// Takes a piece back of a node; gives its number, where its answers go, and where it is told how far it is.
+    fn take(&self, chosen: &Chosen) -> Option<TakenPiece> {
+        let answered = self.nodes.ask_within(chosen.node, "take-back", written(&chosen.task), ANSWER);
         let read = |answers: Vec<bytes::Bytes>| serde_json::from_slice::<TakenBack>(answers.first()?).ok();
         let taken = answered.ok().and_then(read);
         let mut state = self.state();
-        let State { watched, taken: all_taken, .. } = &mut *state;
+        let State { watched, taken: all_taken, is_probing, .. } = &mut *state;
         let watched = &mut watched[chosen.watched];
         watched.is_asking = false;
         let piece = match taken {
             Some(TakenBack { piece }) => piece.and_then(|piece| usize::try_from(piece).ok()),
             // Maybe the node has left one alone.
             None => {
-                watched.is_doubtful = true;
-                state.is_probing = false;
+                (watched.is_doubtful, *is_probing) = (true, false);
                 return None;
             }
         };
         let mut told = watched.told.lock().expect("no panic under this lock");
-        let Some(bytes) = piece.and_then(|piece| Some(self.pieces.get(piece)?.piece.bytes)) else {
+        let Some((piece, bytes)) = piece.and_then(|piece| Some((piece, self.pieces.get(piece)?.piece.bytes)))
+        else {
             // Whatever it said, it has none.
-            told.stands = None;
-            drop(told);
-            state.is_probing = false;
+            (told.stands, *is_probing) = (None, false);
             return None;
         };
         if let Some((_, stands)) = &mut told.stands {
@@ -315,35 +384,47 @@ impl Here {
             stands.unbegun = stands.unbegun.saturating_sub(1);
             stands.unbegun_bytes = stands.unbegun_bytes.saturating_sub(bytes);
         }
-        let room = (budget.memory_bytes() / 4 / BATCH_BYTES).max(1);
-        let (out, answers) = mpsc::channel(room as usize);
+        drop(told);
         if self.stop.is_cancelled() {
             watched.is_doubtful = true;
             return None;
         }
-        all_taken.push(TakenOver { piece: piece?, from: chosen.attempt, answers });
+        // Room for all that the account of waiting bytes lets wait.
+        let (out, answers) = mpsc::channel(1 << 14);
+        let told: Arc<Mutex<Told>> = Arc::default();
+        told.lock().expect("no panic under this lock").alive = Some((0, Instant::now()));
+        all_taken.push(TakenOver { piece, from: chosen.attempt, answers, told: told.clone() });
         self.has_taken.store(true, Ordering::Release);
-        Some((piece?, out))
+        Some((piece, out, told))
     }
 
-    /// A piece as a stream from its node, or another that has it.
-    fn source(self: &Arc<Here>, number: usize, chosen: &Chosen, job: &Job) -> TaskSource {
+    /// A piece as a stream from the node that gave it back.
+    fn source(
+        self: &Arc<Here>,
+        number: usize,
+        chosen: &Chosen,
+        job: &Job,
+        told: &Arc<Mutex<Told>>,
+    ) -> TaskSource {
         let HerePiece { title, whole, dataset, piece } = &self.pieces[number];
         let base = Base { offset: piece.offset + piece.from, lines: piece.lines_before };
+        // Where that node is lost, whoever takes the answers asks others.
+        let holders = piece.holders.iter().filter(|holder| holder.node == chosen.node).cloned().collect();
         let read = Whole {
             title: title.clone(),
             dataset: dataset.clone(),
             file: None,
             kind: String::new(),
-            pieces: vec![piece.clone()],
+            pieces: vec![Piece { holders, ..piece.clone() }],
             record_bytes: None,
             record_lines: None,
             is_grouped: false,
             fault: None,
         };
         let (here, job, beside) = (self.clone(), job.clone(), (chosen.node, chosen.task));
+        let told = told.clone();
         let open = move |_: &Job| {
-            let reader = PieceReader::begin(here, &job, &read, beside);
+            let reader = PieceReader::begin(here, &job, &read, beside, told);
             let reader = reader.map_err(|error| crate::Error::Stream(Box::new(error)))?;
             Ok(Opened::Stream(Box::new(reader)))
         };
@@ -366,11 +447,20 @@ impl Here {
     /// Takes no more, for this reason.
     pub fn give_up(&self, why: String) {
         let mut state = self.state();
-        // What ends because of that is no other reason.
-        if !self.stop.is_cancelled() {
+        // What fails because of that is no other reason.
+        if !self.has_given_up.swap(true, Ordering::Relaxed) {
             state.cost.why = why;
         }
-        self.stop.cancel();
+    }
+
+    /// Who may take back what is asked for here.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The answers of this piece are waited for.
+    pub fn is_waited_for(&self, piece: usize) {
+        self.wanted.store(piece, Ordering::Relaxed);
     }
 
     /// How often a node is to tell how it stands.
@@ -440,18 +530,37 @@ impl Drop for Stops<'_> {
 }
 
 /// Where the answers of a piece wait for their turn.
-struct Waiting {
-    out: mpsc::Sender<Result<Option<RecordBatch>>>,
+struct Waiting<'a> {
+    here: &'a Here,
+    piece: usize,
+    out: mpsc::Sender<Result<Option<Held>>>,
     waited: Duration,
     /// Why the piece could not be read.
     failed: Option<String>,
 }
 
-impl Reply for Waiting {
+impl Reply for Waiting<'_> {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         self.failed = self.failed.take().or_else(|| failure_told(&batch));
+        let Here { waiting, room, wanted, stop, .. } = self.here;
+        let bytes = batch.get_array_memory_size() as u64;
         let began = Instant::now();
-        let sent = self.out.blocking_send(Ok(Some(batch)));
+        loop {
+            let has_room = waiting.load(Ordering::Relaxed) + bytes <= room.load(Ordering::Relaxed);
+            // Whose turn it is must get on, whatever else waits.
+            let is_wanted = wanted.load(Ordering::Relaxed) == self.piece
+                && self.out.max_capacity() - self.out.capacity() < BATCHES;
+            if self.out.is_closed() || stop.is_cancelled() {
+                return Err(inshore_store::Error::Cancelled.into());
+            }
+            if has_room || is_wanted {
+                break;
+            }
+            thread::sleep(NAP);
+        }
+        waiting.fetch_add(bytes, Ordering::Relaxed);
+        let held = Held { batch, bytes, waiting: waiting.clone() };
+        let sent = self.out.blocking_send(Ok(Some(held)));
         self.waited += began.elapsed();
         sent.map_err(|_| inshore_store::Error::Cancelled.into())
     }
@@ -462,19 +571,26 @@ struct PieceReader {
     here: Arc<Here>,
     /// None once it has told what it cost.
     gather: Option<Gather>,
+    told: Arc<Mutex<Told>>,
     bytes: Vec<u8>,
     place: usize,
     left: u64,
 }
 
 impl PieceReader {
-    fn begin(here: Arc<Here>, job: &Job, whole: &Whole, beside: (usize, u64)) -> Result<PieceReader> {
+    fn begin(
+        here: Arc<Here>,
+        job: &Job,
+        whole: &Whole,
+        beside: (usize, TakeBack),
+        told: Arc<Mutex<Told>>,
+    ) -> Result<PieceReader> {
         let wholes = std::slice::from_ref(whole);
         let mut gather = Gather::new(&here.nodes, job, wholes, Contents::KIND, json!({}), &here.options)?;
         gather.beside = Some(beside);
         gather.begin_all()?;
         let left = whole.pieces.iter().map(|piece| piece.bytes - piece.from).sum();
-        Ok(PieceReader { here, gather: Some(gather), bytes: Vec::new(), place: 0, left })
+        Ok(PieceReader { here, gather: Some(gather), told, bytes: Vec::new(), place: 0, left })
     }
 
     /// The next bytes; none at the end.
@@ -512,6 +628,8 @@ impl Read for PieceReader {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
             }
             self.left -= self.bytes.len() as u64;
+            let progress = Some((self.left, Instant::now()));
+            self.told.lock().expect("no panic under this lock").alive = progress;
         }
         let len = out.len().min(self.bytes.len() - self.place);
         out[..len].copy_from_slice(&self.bytes[self.place..self.place + len]);

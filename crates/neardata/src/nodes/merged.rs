@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Where a node is lost, others do its work anew, and what they say up to the last row that was taken of it is passed over. Rows that
-//! compare as equal to that last one count: as many of them are passed over as were taken. So the same data give the same rows,
+//! compare as equal to that last one count: as many of them are passed over as were taken; or, where equal rows are sums that add up
+//! ([`InOrder::ADDS_UP`]), all, since each of those who replace it has a share of the sum. So the same data give the same rows,
 //! each of them once, as long as the work is one that gives the same rows wherever it is done.
 
 use std::{cmp::Ordering, fmt::Debug, ops::Range};
@@ -19,6 +20,8 @@ use super::{Error, Gathered, Result, Streams};
 pub trait InOrder: Sized {
     /// What has to be known to read and compare them; nothing is `()`.
     type How: Debug;
+    /// Whether an answer has each row once, with a number that adds up with those of other answers.
+    const ADDS_UP: bool;
 
     /// The rows of a batch; `None` where it has none of this kind, or they are in no order.
     fn of_batch(batch: &RecordBatch, how: &Self::How) -> Option<Self>;
@@ -190,6 +193,7 @@ impl<R: InOrder> Merged<R> {
         for row in 0..rows.rows() {
             match rows.compare(row, &behind.row, 0) {
                 Ordering::Less => {}
+                Ordering::Equal if R::ADDS_UP => {}
                 Ordering::Equal if *left > 0 => {
                     *left -= 1;
                     behind.passed += 1;

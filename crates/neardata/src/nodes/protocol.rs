@@ -43,10 +43,14 @@ pub struct TaskRequest {
     /// has nothing else. Never, where it is not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alive_ms: Option<u64>,
-    /// A task of the same client that runs on the node, which this one is to run beside without waiting for a place: for reads of what
-    /// was [taken back](TakeBack) of it. Memory that is free suffices then; where the other has ended, it waits as any.
+    /// A number that nobody can guess, of whoever may [take back](TakeBack) pieces of this task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub beside: Option<u64>,
+    pub key: Option<u64>,
+    /// A task of the same client that runs on the node, which this one is to run beside without waiting for a place: for reads of what
+    /// was taken back of it. It takes memory that is free, and is refused where there is none; where the other has ended, or four read beside it, it waits as
+    /// any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<TakeBack>,
 }
 
 /// A task goes on, or waits for its place.
@@ -79,6 +83,8 @@ pub struct TaskStands {
 pub struct TakeBack {
     /// The task, as [`TaskStands::task`] calls it.
     pub task: u64,
+    /// Its [`TaskRequest::key`].
+    pub key: u64,
 }
 
 /// The answer to that.

@@ -427,6 +427,7 @@ impl<'a> Traversal<'a> {
             deadline_ms: left.map(|left| left.as_millis() as u64),
             // Chains that come to it are what it tells of.
             alive_ms: None,
+            key: None,
             beside: None,
         }
     }
