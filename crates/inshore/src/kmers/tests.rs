@@ -307,6 +307,12 @@ fn files_that_nodes_cannot_count_are_refused_with_what_to_do() {
         let (summary, _) = cluster.count(name, &options, false).unwrap();
         assert_eq!((summary.kmers, summary.written), (0, 0));
     }
+    // It begins behind a few lines, each of them a piece.
+    let late = b"\n\r\n\n\r>a\nGATTACAGATTACA\nGATTACAGATTACA\n";
+    cluster.put("late.fa", late, 1, 1);
+    let (summary, _) = cluster.count("late.fa", &options, false).unwrap();
+    cluster.is_as_here(&summary, late, &options);
+    assert_eq!((summary.sequences, summary.kmers), (1, 4));
     let (summary, _) = cluster.count("one.fq", &options, false).unwrap();
     cluster.is_as_here(&summary, &fastq, &options);
     let error = cluster.count("one.fq", &KmerOptions { k: 64, ..options }, false).unwrap_err().to_string();

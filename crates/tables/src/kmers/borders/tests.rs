@@ -44,7 +44,9 @@ fn count(
 
 /// The same of pieces that lie on several nodes in turn, and what lies across their borders.
 fn count_in_pieces(store: &Store, pieces: &[&str], nodes: usize, options: &KmerOptions) -> (Sums, Counts) {
-    let begins = |number: usize| if number == 0 { Begins::File } else { Begins::FastaLine };
+    let is_blank = |piece: &&str| piece.trim_matches(['\r', '\n']).is_empty();
+    let first = pieces.iter().take_while(|piece| is_blank(piece)).count();
+    let begins = |number: usize| if number <= first { Begins::File } else { Begins::FastaLine };
     let mut all_ends = vec![PieceEnds::default(); pieces.len()];
     let (mut sums, mut counts) = ((0, 0, 0), Counts::new());
     for node in 0..nodes {
