@@ -302,6 +302,7 @@ fn look_at(nodes: &Nodes, job: &Job, whole: &Whole, run: &RunOptions) -> Result<
     if let Some(record_bytes) = whole.record_bytes {
         return Err(nodes::Error::NoLines { name, record_bytes }.into());
     }
+    let is = |is_fastq: bool, begin: u64| Ok(FileOfSequences { name: name.clone(), is_fastq, begin });
     let refuse =
         |what: &str| Err(tables::Error::Unsupported { file: name.clone(), what: what.to_string() }.into());
     let ends_with_records = whole.record_lines == Some(FASTQ_LINES);
