@@ -148,7 +148,7 @@ fn k_mers_survive_a_node_that_is_killed_and_a_stop_leaves_nothing() {
     }
     folder.run("count kmers genome.fa --codes -o here.parquet").ok();
     let count = |name: &str, output: &str| {
-        folder.run(&format!("count kmers store:{name} --codes -o {output} --node {named} --quiet"))
+        folder.run(&format!("count kmers store:{name} --codes -o {output} --node {named} --json"))
     };
     // Stopped by Ctrl-C.
     let mut child = count("safe.fa", "stopped.parquet").spawn();
@@ -166,6 +166,11 @@ fn k_mers_survive_a_node_that_is_killed_and_a_stop_leaves_nothing() {
         nodes[1].send(Signal::KILL);
         let (code, said) = counting.join().unwrap();
         assert_eq!(code, Some(0), "{said:?}");
+        let nodes = &said.json()["summary"]["nodes"];
+        println!(
+            "lost in the middle: {}",
+            nodes.as_array().unwrap().iter().any(|node| node["lost"].is_string())
+        );
     });
     let bytes = |name: &str| fs::read(folder.path(name)).unwrap();
     assert!(bytes("there.parquet") == bytes("here.parquet"));

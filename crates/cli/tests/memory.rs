@@ -219,6 +219,13 @@ fn a_node_and_its_client_keep_to_their_budgets() {
     let summary: serde_json::Value = serde_json::from_str(&counted).unwrap();
     assert!(summary["summary"]["runs"].as_u64().unwrap() > 1, "{counted}");
     peaks.push(("count words", peak(&counted)));
+    fs::write(folder.path().join("genome.fa"), text_of_bases(6_000_000)).unwrap();
+    said(&folder, group, &format!("store put genome.fa --piece 64KiB --json {named}"));
+    let counted =
+        said(&folder, group, &format!("count kmers store:genome.fa -k 41 -o kmers.parquet --json {named}"));
+    let summary: serde_json::Value = serde_json::from_str(&counted).unwrap();
+    assert!(summary["summary"]["runs"].as_u64().unwrap() > 1, "{counted}");
+    peaks.push(("count kmers", peak(&counted)));
     let all = format!("search -v nothing store:text --output found.txt --counters counters.json {named}");
     said(&folder, group, &all);
     peaks.push(("search", peak(&fs::read_to_string(folder.path().join("counters.json")).unwrap())));
@@ -236,6 +243,19 @@ fn a_node_and_its_client_keep_to_their_budgets() {
     let _ = node.kill();
     let _ = node.wait();
     assert!(is_alive && peak <= of_node + 64 * MIB, "the node had {} MiB resident", peak / MIB);
+}
+
+/// One sequence of so many bases.
+fn text_of_bases(bases: usize) -> String {
+    let (mut state, mut text) = (1u64, ">one".to_string());
+    for base in 0..bases {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        if base % 60 == 0 {
+            text.push('\n');
+        }
+        text.push(char::from(b"ACGT"[(state >> 62) as usize]));
+    }
+    text
 }
 
 #[test]

@@ -87,6 +87,8 @@ struct Arguments {
 struct FileOfSequences {
     name: String,
     is_fastq: bool,
+    /// The byte where it begins, behind lines with nothing in them.
+    begin: u64,
 }
 
 /// The ends of a piece, and where it lies.
@@ -122,14 +124,15 @@ impl Work for CountsKmers {
         for source in &sources {
             let (file, range) = source.source.part().ok_or("a source that is no file of a dataset")?;
             let of = usize::try_from(source.whole).ok().and_then(|whole| files.get(whole));
-            let FileOfSequences { name, is_fastq } = of.ok_or("a file that the request does not tell of")?;
+            let FileOfSequences { name, is_fastq, begin } =
+                of.ok_or("a file that the request does not tell of")?;
             let (offset, bytes) = (source.source.base().offset, range.end - range.start);
             let name = if offset == 0 { name.clone() } else { format!("{name}, from byte {offset}") };
             let part = FilePart { at: 0, bytes: PartBytes::Stored(file.clone(), range.clone()) };
-            let begins = match (is_fastq, offset) {
-                (true, _) => Begins::FastqRecord,
-                (false, 0) => Begins::File,
-                (false, _) => Begins::FastaLine,
+            let begins = match is_fastq {
+                true => Begins::FastqRecord,
+                false if offset <= *begin => Begins::File,
+                false => Begins::FastaLine,
             };
             pieces.push(KmerPiece { input: Input::of_parts(&job, &name, "", bytes, vec![part]), begins });
             places.push((!is_fastq).then_some((source.whole, offset, bytes)));
@@ -241,11 +244,8 @@ pub fn count_kmers_on_nodes(
 ) -> Result<(KmerSummary, Gathered), Error> {
     options.check()?;
     TableWriter::check_path(output)?;
-    let file = |whole: &Whole| {
-        let is_fastq = is_fastq(nodes, job, whole, run)?;
-        Ok(FileOfSequences { name: whole.title.clone(), is_fastq })
-    };
-    let files = wholes.iter().map(file).collect::<Result<Vec<_>, Error>>()?;
+    let files = wholes.iter().map(|whole| look_at(nodes, job, whole, run));
+    let files = files.collect::<Result<Vec<_>, Error>>()?;
     let arguments = Arguments { k: options.k, canonical: options.canonical, files };
     let arguments = serde_json::to_value(arguments).expect("plain data");
     // A node that takes the work of a lost one over answers twice at once.
@@ -296,8 +296,8 @@ pub fn count_kmers_on_nodes(
     Ok((writer.finish(counted)?, merged.finish()))
 }
 
-/// Whether a file is FASTQ, and not FASTA, by its first letter.
-fn is_fastq(nodes: &Nodes, job: &Job, whole: &Whole, run: &RunOptions) -> Result<bool, Error> {
+/// What a file is, by its first letter; an error where nodes cannot count it.
+fn look_at(nodes: &Nodes, job: &Job, whole: &Whole, run: &RunOptions) -> Result<FileOfSequences, Error> {
     let name = whole.title.clone();
     if whole.is_grouped {
         return Err(nodes::Error::RowGroups { name }.into());
@@ -305,6 +305,7 @@ fn is_fastq(nodes: &Nodes, job: &Job, whole: &Whole, run: &RunOptions) -> Result
     if let Some(record_bytes) = whole.record_bytes {
         return Err(nodes::Error::NoLines { name, record_bytes }.into());
     }
+    let is = |is_fastq: bool, begin: u64| Ok(FileOfSequences { name: name.clone(), is_fastq, begin });
     let refuse =
         |what: &str| Err(tables::Error::Unsupported { file: name.clone(), what: what.to_string() }.into());
     let ends_with_records = whole.record_lines == Some(FASTQ_LINES);
@@ -315,7 +316,7 @@ fn is_fastq(nodes: &Nodes, job: &Job, whole: &Whole, run: &RunOptions) -> Result
         let head = match read_from_nodes(nodes, job, whole, at..end, &all) {
             Ok(head) => head,
             // What is there says what it is.
-            Err(nodes::Error::Missing { .. }) if run.partial && ends_with_records => return Ok(true),
+            Err(nodes::Error::Missing { .. }) if run.partial && ends_with_records => return is(true, 0),
             Err(nodes::Error::Missing { what }) if run.partial => {
                 let what =
                     format!("its beginning, which says whether it is FASTA or FASTQ, was not read: {what}");
@@ -328,25 +329,26 @@ fn is_fastq(nodes: &Nodes, job: &Job, whole: &Whole, run: &RunOptions) -> Result
                 "it is compressed as a whole, so no node can read its piece: load it decompressed",
             );
         }
-        let begin = head.iter().position(|letter| !b"\r\n".contains(letter));
-        lines += head[..begin.unwrap_or(head.len())].iter().filter(|&&letter| letter == b'\n').count() as u64;
-        match begin.map(|begin| head.split_at(begin).1) {
-            Some([b'>', ..]) => return Ok(false),
-            Some([b'@', ..]) if ends_with_records || whole.pieces.len() == 1 => return Ok(true),
-            Some([b'@', ..]) => {
+        let blank = head.iter().take_while(|letter| b"\r\n".contains(letter)).count();
+        lines += head[..blank].iter().filter(|&&letter| letter == b'\n').count() as u64;
+        let begin = at + blank as u64;
+        match &head[blank..] {
+            [] => (at, step) = (end, (4 * step).min(HEAD_BYTES_MAX)),
+            [b'>', ..] => return is(false, begin),
+            [b'@', ..] if ends_with_records || whole.pieces.len() == 1 => return is(true, begin),
+            [b'@', ..] => {
                 return refuse(
                     "its pieces end with lines, not with records of FASTQ: load it again with store put, under a name that ends with .fastq",
                 );
             }
-            Some(found) => {
+            found => {
                 let line = found.split(|&letter| letter == b'\n').next().unwrap_or_default();
                 let expected = "'>' of FASTA or '@' of FASTQ";
                 return Err(tables::Error::bad_line(&name, lines + 1, expected, line).into());
             }
-            None => (at, step) = (end, (4 * step).min(HEAD_BYTES_MAX)),
         }
     }
-    Ok(false)
+    is(false, at)
 }
 
 #[cfg(test)]

@@ -9,18 +9,20 @@ use super::*;
 use crate::{Begins, FilePart, Input, KmerAnswer, KmerPiece, PartBytes, count_kmer_pieces, unpack_kmers};
 
 type Counts = BTreeMap<u128, u64>;
+/// Sequences, bases and k-mers.
+type Sums = (u64, u64, u64);
 
 fn piece(job: &Job, text: &str, begins: Begins) -> KmerPiece {
     let part = FilePart { at: 0, bytes: PartBytes::Memory(text.as_bytes().into()) };
     KmerPiece { input: Input::of_parts(job, "text", "", text.len() as u64, vec![part]), begins }
 }
 
-/// Sequences, bases, k-mers and how often each is, with the ends of pieces.
+/// What some pieces have, how often each k-mer, and their ends.
 fn count(
     store: &Store,
     texts: &[(&str, Begins)],
     options: &KmerOptions,
-) -> Result<((u64, u64, u64), Counts, Vec<PieceEnds>)> {
+) -> Result<(Sums, Counts, Vec<PieceEnds>)> {
     let job = store.job(Budget::new(12 << 20, 2), Cancel::default()).unwrap();
     let pieces: Vec<KmerPiece> = texts.iter().map(|(text, begins)| piece(&job, text, *begins)).collect();
     let (mut counts, mut ends) = (Counts::new(), Vec::new());
@@ -41,13 +43,10 @@ fn count(
 }
 
 /// The same of pieces that lie on several nodes in turn, and what lies across their borders.
-fn count_in_pieces(
-    store: &Store,
-    pieces: &[&str],
-    nodes: usize,
-    options: &KmerOptions,
-) -> ((u64, u64, u64), Counts) {
-    let begins = |number: usize| if number == 0 { Begins::File } else { Begins::FastaLine };
+fn count_in_pieces(store: &Store, pieces: &[&str], nodes: usize, options: &KmerOptions) -> (Sums, Counts) {
+    let is_blank = |piece: &&str| piece.trim_matches(['\r', '\n']).is_empty();
+    let first = pieces.iter().take_while(|piece| is_blank(piece)).count();
+    let begins = |number: usize| if number <= first { Begins::File } else { Begins::FastaLine };
     let mut all_ends = vec![PieceEnds::default(); pieces.len()];
     let (mut sums, mut counts) = ((0, 0, 0), Counts::new());
     for node in 0..nodes {
