@@ -2,9 +2,8 @@
 
 use std::{io::Cursor, thread, time::Duration};
 
-use arrow::array::RecordBatch;
 use inshore_neardata::{
-    Contents, Event, Failure, Next, Parts, Portable, Reach, Reply, Source, Task, Work, Works,
+    Block, Border, Contents, Event, Kernel, Next, Parts, Portable, Reach, Source, Works,
     nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving, run_on_nodes},
 };
 use inshore_store::{Budget, Cancel, Job, Store};
@@ -15,31 +14,49 @@ use crate::{
     Format, GRAM_BYTES, LanguageOfText, Pack, PatternOptions, Profiles, Search, Unit, Wanted, decompress,
 };
 
-/// A work on a node that takes its time for each answer.
-struct Slow<K>(Parts<K>);
+/// The same kernel, which takes its time for each block: that of a node.
+struct Slow<K>(K);
 
-impl<K> Work for Slow<K>
-where
-    K: Portable,
-    K::Error: std::error::Error + Sync + 'static,
-{
-    fn kind(&self) -> &'static str {
-        self.0.kind()
+impl<K: Kernel> Kernel for Slow<K> {
+    type Error = K::Error;
+    type Worker = K::Worker;
+    type Part = K::Part;
+
+    fn border(&self) -> Border {
+        self.0.border()
     }
 
-    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let budget = Budget::new(task.job.budget().memory_bytes(), 1);
-        self.0.work(Task { job: task.job.within(budget), ..task }, &mut SlowReply(reply))
+    fn worker(&self, job: &Job) -> Result<K::Worker, K::Error> {
+        self.0.worker(job)
+    }
+
+    fn block(&self, worker: &mut K::Worker, block: &Block<'_>) -> Result<K::Part, K::Error> {
+        thread::sleep(Duration::from_millis(80));
+        self.0.block(worker, block)
     }
 }
 
-struct SlowReply<'a>(&'a mut dyn Reply);
+impl<K: Portable> Portable for Slow<K> {
+    const KIND: &'static str = K::KIND;
 
-impl Reply for SlowReply<'_> {
-    fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure> {
-        // Longer than parts wait for others: a batch for each.
-        thread::sleep(Duration::from_millis(110));
-        self.0.batch(batch)
+    fn arguments(&self) -> Value {
+        self.0.arguments()
+    }
+
+    fn of_arguments(arguments: &Value) -> Result<Self, K::Error> {
+        K::of_arguments(arguments).map(Slow)
+    }
+
+    fn encode(part: &K::Part, out: &mut Vec<u8>) {
+        K::encode(part, out);
+    }
+
+    fn decode(bytes: &[u8]) -> Option<K::Part> {
+        K::decode(bytes)
+    }
+
+    fn suffices(&self, part: &K::Part) -> bool {
+        self.0.suffices(part)
     }
 }
 
@@ -54,9 +71,9 @@ impl Cluster {
         let folders: Vec<TempDir> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
         let serve = |folder: &TempDir| {
             let works = Works::default()
-                .with(Slow(Parts::<Search>::default()))
-                .with(Slow(Parts::<LanguageOfText>::default()))
-                .with(Slow(Parts::<Pack>::default()))
+                .with(Parts::<Slow<Search>>::default())
+                .with(Parts::<Slow<LanguageOfText>>::default())
+                .with(Parts::<Slow<Pack>>::default())
                 .with(Parts::<Contents>::default());
             let config = AgentConfig {
                 drain: Duration::from_millis(100),

@@ -4,6 +4,8 @@
 mod door;
 #[path = "nodes/helping.rs"]
 mod helping;
+#[path = "nodes/merging.rs"]
+mod merging;
 #[path = "nodes/pages.rs"]
 mod pages;
 #[path = "nodes/stalls.rs"]

@@ -620,20 +620,27 @@ impl Drop for PieceReader {
 }
 
 impl Read for PieceReader {
+    /// Fills `out` as far as there are bytes: what is worked on are whole blocks.
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        while self.place == self.bytes.len() && self.left > 0 {
-            (self.bytes, self.place) = (self.next().map_err(io::Error::other)?, 0);
-            if self.bytes.is_empty() || self.bytes.len() as u64 > self.left {
-                let what = format!("{} bytes came where {} were left", self.bytes.len(), self.left);
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+        let mut filled = 0;
+        while filled < out.len() {
+            if self.place == self.bytes.len() {
+                if self.left == 0 {
+                    break;
+                }
+                (self.bytes, self.place) = (self.next().map_err(io::Error::other)?, 0);
+                if self.bytes.is_empty() || self.bytes.len() as u64 > self.left {
+                    let what = format!("{} bytes came where {} were left", self.bytes.len(), self.left);
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+                }
+                self.left -= self.bytes.len() as u64;
+                let progress = Some((self.left, Instant::now()));
+                self.told.lock().expect("no panic under this lock").alive = progress;
             }
-            self.left -= self.bytes.len() as u64;
-            let progress = Some((self.left, Instant::now()));
-            self.told.lock().expect("no panic under this lock").alive = progress;
+            let len = (out.len() - filled).min(self.bytes.len() - self.place);
+            out[filled..filled + len].copy_from_slice(&self.bytes[self.place..self.place + len]);
+            (filled, self.place) = (filled + len, self.place + len);
         }
-        let len = out.len().min(self.bytes.len() - self.place);
-        out[..len].copy_from_slice(&self.bytes[self.place..self.place + len]);
-        self.place += len;
-        Ok(len)
+        Ok(filled)
     }
 }

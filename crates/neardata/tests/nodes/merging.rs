@@ -1,0 +1,129 @@
+//! Answers in order, of which one breaks off and is made up for by several.
+
+use std::{cmp::Ordering, collections::BTreeMap, ops::Range};
+
+use arrow::{
+    array::{Array, ArrayRef, AsArray, StringArray, UInt64Array},
+    datatypes::UInt64Type,
+};
+use inshore_neardata::nodes::{InOrder, Merged, stream_from_nodes};
+
+use super::*;
+
+/// Counts lines, or gives each of them, in order, a few rows at a time.
+struct Lines {
+    plan: Plan,
+    counts: bool,
+}
+
+impl Work for Lines {
+    fn kind(&self) -> &'static str {
+        if self.counts { "counted" } else { "sorted" }
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let (fault, mut after) = *self.plan.lock().unwrap();
+        let mut text = Vec::new();
+        for source in &task.sources {
+            let (file, range): &(_, Range<u64>) = source.source.part().unwrap();
+            let mut reader = inshore_store::FileReader::new(&task.job, file, range.clone(), 1 << 16)?;
+            while let Some(piece) = reader.next_piece()? {
+                text.extend_from_slice(piece);
+            }
+        }
+        let text = String::from_utf8(text)?;
+        let mut lines: Vec<(&str, u64)> = text.lines().map(|line| (line, 1)).collect();
+        lines.sort_unstable();
+        if self.counts {
+            let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+            lines.iter().for_each(|(line, _)| *counts.entry(line).or_default() += 1);
+            lines = counts.into_iter().collect();
+        }
+        for some in lines.chunks(3) {
+            if fault == Fault::Fails && after == 0 {
+                return Err("a planned fault".into());
+            }
+            after = after.saturating_sub(1);
+            let lines: ArrayRef = Arc::new(some.iter().map(|(line, _)| Some(*line)).collect::<StringArray>());
+            let counts: ArrayRef = Arc::new(some.iter().map(|(_, count)| *count).collect::<UInt64Array>());
+            reply.batch(RecordBatch::try_from_iter([("line", lines), ("count", counts)])?)?;
+        }
+        Ok(json!({}))
+    }
+}
+
+struct Rows<const ADDS_UP: bool>(StringArray, UInt64Array);
+
+impl<const SUMS: bool> InOrder for Rows<SUMS> {
+    const ADDS_UP: bool = SUMS;
+    type How = ();
+
+    fn of_batch(batch: &RecordBatch, (): &()) -> Option<Self> {
+        let lines = batch.column(0).as_string_opt::<i32>()?.clone();
+        Some(Rows(lines, batch.column(1).as_primitive_opt::<UInt64Type>()?.clone()))
+    }
+
+    fn rows(&self) -> usize {
+        self.0.len()
+    }
+
+    fn compare(&self, row: usize, other: &Self, other_row: usize) -> Ordering {
+        self.0.value(row).cmp(other.0.value(other_row))
+    }
+
+    fn alone(&self, row: usize) -> Self {
+        Rows(vec![self.0.value(row)].into(), vec![self.1.value(row)].into())
+    }
+}
+
+fn merged<const SUMS: bool>(nodes: &Nodes, kind: &'static str) -> Vec<(String, u64)> {
+    let catalog = nodes.catalog().unwrap();
+    let wholes: Vec<_> = ["x", "y"].iter().flat_map(|name| catalog.named(name).unwrap()).collect();
+    let streams =
+        stream_from_nodes(nodes, &job(), (kind, true), json!({}), &wholes, &RunOptions::default()).unwrap();
+    let mut merged = Merged::<Rows<SUMS>>::new(streams, ()).unwrap();
+    let mut all: Vec<(String, u64)> = Vec::new();
+    while let Some((Rows(lines, counts), rows)) = merged.next().unwrap() {
+        for row in rows {
+            match all.last_mut().filter(|(last, _)| last == lines.value(row)) {
+                Some((_, sum)) => *sum += counts.value(row),
+                None => all.push((lines.value(row).to_string(), counts.value(row))),
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn what_a_lost_node_counted_or_sorted_is_made_up_for_by_two() {
+    let folders: Vec<TempDir> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let plan: Plan = Arc::new(Mutex::new((Fault::None, 0)));
+    let serve = |(number, folder): (usize, &TempDir)| {
+        // The first one has a part of both files, and breaks off.
+        let plan = if number == 0 { plan.clone() } else { Plan::default() };
+        let works = Works::default()
+            .with(Lines { plan: plan.clone(), counts: true })
+            .with(Lines { plan, counts: false });
+        let agent = Agent::new(Store::open(folder.path()).unwrap(), works, config(&format!("n{number}")));
+        agent.serve("127.0.0.1:0".parse().unwrap()).unwrap()
+    };
+    let serving: Vec<Serving> = folders.iter().enumerate().map(serve).collect();
+    let address = |node: usize| serving[node].address().to_string();
+    let text = |step: usize| (0..60).map(|row| format!("w{}\n", row * step % 11)).collect::<String>();
+    // x lies on 0 and 1, y on 0 and 2.
+    for (name, order, step) in [("x", [0, 1, 2], 3), ("y", [0, 2, 1], 5)] {
+        let nodes = client(order.map(address).to_vec(), None);
+        let options = LoadOptions { copies: 2, piece_bytes: Some(1 << 20), ..LoadOptions::default() };
+        nodes.put(&job(), name, (name, None), Cursor::new(text(step)), &options).unwrap();
+    }
+    let mut expected: BTreeMap<String, u64> = BTreeMap::new();
+    let both = text(3) + &text(5);
+    both.lines().for_each(|line| *expected.entry(line.to_string()).or_default() += 1);
+    let expected: Vec<(String, u64)> = expected.into_iter().collect();
+    for after in 0..50 {
+        *plan.lock().unwrap() = (Fault::Fails, after);
+        let ask = || client([0, 1, 2].map(address).to_vec(), None);
+        assert_eq!(merged::<true>(&ask(), "counted"), expected, "after {after} batches");
+        assert_eq!(merged::<false>(&ask(), "sorted"), expected, "after {after} batches");
+    }
+}
