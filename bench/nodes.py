@@ -250,6 +250,10 @@ def main() -> None:
                         text("count", "words", "store:text", "--split", "--top", "1", "--quiet"),
                         f"{here} count words - --split --top 1 --quiet --store {words.folder}/client",
                     ),
+                    "sort": (
+                        f"{text('sort', 'store:text', '-o', '-', '--quiet', '--store', f'{words.folder}/client')} | md5sum",
+                        f"{here} sort - -o - --quiet --store {words.folder}/client | md5sum",
+                    ),
                     "compress": (
                         " ".join(nodes.command("node", "run", *asked, "--input", "store:text", "--quiet", "zstd", "-3", "-c"))
                         + " | wc -c",

@@ -270,12 +270,18 @@ pub(crate) fn ending_of(whole: &Whole) -> String {
 /// Where the first record of CSV ends: with a line that is not empty, outside of quotes.
 fn first_record(head: &[u8]) -> usize {
     let (mut in_quotes, mut has_text) = (false, false);
+    // A quote counts where a field begins, and behind one that closed it (two are one letter). Elsewhere it is a letter.
+    let mut may_open = true;
     for (place, &byte) in head.iter().enumerate() {
+        if in_quotes {
+            (in_quotes, may_open) = (byte != b'"', byte == b'"');
+            continue;
+        }
         match byte {
-            b'"' => (in_quotes, has_text) = (!in_quotes, true),
-            b'\n' if has_text && !in_quotes => return place + 1,
-            b'\n' | b'\r' => {}
-            _ => has_text = true,
+            b'"' if may_open => (in_quotes, has_text) = (true, true),
+            b'\n' if has_text => return place + 1,
+            b'\n' | b'\r' => may_open = true,
+            _ => (has_text, may_open) = (true, b",;\t|".contains(&byte)),
         }
     }
     head.len()

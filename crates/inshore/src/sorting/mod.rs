@@ -203,6 +203,9 @@ fn check_lines(asker: &Asker<'_>, whole: &Whole) -> Result<()> {
 /// Refuses a file whose pieces do not end with records of this length.
 fn check_records(whole: &Whole, record_bytes: usize) -> Result<()> {
     let (name, record) = (&whole.title, record_bytes as u64);
+    if record == 0 {
+        return Err(Error::unfit(name, "records have a byte at least"));
+    }
     let is_packed = |name: &str| {
         let ending = Path::new(name).extension().unwrap_or_default();
         ["gz", "zst", "zstd"].iter().any(|packed| ending.eq_ignore_ascii_case(packed))

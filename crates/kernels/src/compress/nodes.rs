@@ -121,7 +121,7 @@ impl Portable for Pack {
         }
     }
 
-    /// In blocks as large as a node's where that has memory for them, so that the same comes of them.
+    /// In blocks about as large as a node's where that has memory for them, so that as much is saved.
     fn for_client(arguments: &Value) -> Result<Pack> {
         let pack = Pack::of_arguments(arguments)?;
         Ok(Pack { block_bytes: Some(BLOCK_BYTES as usize), ..pack })

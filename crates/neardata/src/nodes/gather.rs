@@ -473,7 +473,8 @@ pub(super) struct Gather {
     pub(super) beside: Option<(usize, TakeBack)>,
     /// Bytes that came from each node before.
     bytes_before: Vec<u64>,
-    _memory: Reservation,
+    /// For answers on their way.
+    memory: Reservation,
 }
 
 /// Bytes of what comes of a block, at most: a block where everything matches, with a line for each byte, is 32 times its size.
@@ -617,7 +618,7 @@ impl Gather {
             })
         });
         Ok(Gather {
-            _memory: memory,
+            memory,
             bytes_before: nodes.0.nodes.iter().map(|node| node.bytes_in.load(Ordering::Relaxed)).collect(),
             nodes: nodes.clone(),
             job: job.clone(),
@@ -683,6 +684,13 @@ impl Gather {
                 }
             }
             pieces.sort_unstable();
+            // A node that takes another's work over may answer twice at once.
+            let answering =
+                1 + self.attempts.iter().filter(|other| !other.is_over && other.node.is_some()).count();
+            let bytes = answering as u64 * ANSWER_BYTES;
+            if bytes > self.memory.bytes() {
+                self.memory.resize(bytes)?;
+            }
             self.begin(node, pieces);
         }
         Ok(())

@@ -46,7 +46,13 @@ pub struct Merged<R: InOrder> {
     repeated: Vec<u64>,
     /// The stream that gave rows last.
     given: Option<usize>,
+    /// Tasks that nodes set aside, since their answers were not taken while others waited.
+    set_aside: usize,
 }
+
+/// So many times tasks are begun anew that were set aside. Where a node has no room for two tasks of a job at once, they would set each other
+/// aside for ever.
+const SET_ASIDE_MAX: usize = 4;
 
 /// Where a stream stands.
 #[derive(Debug)]
@@ -89,7 +95,7 @@ impl<R: InOrder> Merged<R> {
     /// As [`Merged::next`].
     pub fn new(streams: Streams, how: R::How) -> Result<Merged<R>> {
         let heads = (0..streams.len()).map(|_| Head::default()).collect::<Vec<_>>();
-        let mut merged = Merged { streams, how, heads, repeated: Vec::new(), given: None };
+        let mut merged = Merged { streams, how, heads, repeated: Vec::new(), given: None, set_aside: 0 };
         for stream in 0..merged.heads.len() {
             merged.fill(stream)?;
         }
@@ -100,7 +106,8 @@ impl<R: InOrder> Merged<R> {
     /// several runs, in the order of answers; `None` at the end.
     ///
     /// # Errors
-    /// [`Error::Missing`] where a part is on no node that answers; an error of a node that was lost in the middle of its answer, where
+    /// [`Error::Missing`] where a part is on no node that answers; [`Error::Refused`] where all that have a part refuse the work;
+    /// [`Error::SetAside`] where nodes did so again and again; an error of a node that was lost in the middle of its answer, where
     /// no other has what it had, even where a partial answer would do; [`Error::Deadline`]; [`Error::Store`] where the job was
     /// stopped.
     #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed")]
@@ -178,7 +185,7 @@ impl<R: InOrder> Merged<R> {
                 Err(error @ (Error::Store(_) | Error::Deadline { .. })) => return Err(error),
                 Err(error) => error,
             };
-            return self.replace(stream, &why);
+            return self.replace(stream, why);
         }
     }
 
@@ -205,9 +212,20 @@ impl<R: InOrder> Merged<R> {
     }
 
     /// Asks others for all that a lost node was asked for.
-    fn replace(&mut self, stream: usize, why: &Error) -> Result<()> {
+    fn replace(&mut self, stream: usize, why: Error) -> Result<()> {
+        self.set_aside += usize::from(matches!(why, Error::SetAside { .. }));
+        if self.set_aside > SET_ASIDE_MAX {
+            return Err(why);
+        }
         let missing = self.streams.missing();
-        let new = self.streams.replace(stream, why)?;
+        // What one node refuses, others mostly do too: it is the data's fault, or the request's, and nothing is missing.
+        let is_refused = matches!(why, Error::Refused { .. });
+        let new = match self.streams.replace(stream, &why) {
+            Ok(_) if is_refused && self.streams.missing() > missing => return Err(why),
+            Ok(new) => new,
+            Err(_) if is_refused => return Err(why),
+            Err(error) => return Err(error),
+        };
         let head = &mut self.heads[stream];
         let last = head.last.take();
         let behind = head.behind.take();
