@@ -45,6 +45,9 @@ use crate::{
 
 /// Less than this share of what nodes do is not worth the bytes that have to come here.
 const WORTH: f64 = 0.2;
+/// Where both together do less than so many times what the nodes did alone, the client only takes from them what they have too little of: their
+/// drives.
+const GAIN: f64 = 1.15;
 /// A node that does not say so long whether it gives a piece back is not asked again.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Threads here: as many as a node lets read beside a task.
@@ -94,6 +97,8 @@ pub(super) struct Here {
     /// Bytes of answers that wait here for their turn, and how many may.
     waiting: Arc<AtomicU64>,
     room: AtomicU64,
+    /// Bytes that were read from nodes to be worked on here.
+    read: AtomicU64,
     /// No more pieces are taken; those that were are done.
     has_given_up: AtomicBool,
     /// All is over.
@@ -116,8 +121,18 @@ struct State {
     /// Bytes a second of each thread here.
     speeds: Vec<Option<f64>>,
     is_probing: bool,
+    /// How it was before anything was taken.
+    before: Option<Before>,
     cost: HereCost,
     read: Gathered,
+}
+
+/// When the first piece was taken: what nodes had done, and how fast they were.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    at: Instant,
+    progress: u64,
+    speed: f64,
 }
 
 /// An attempt of a node.
@@ -222,6 +237,7 @@ impl Here {
             wanted: AtomicUsize::new(usize::MAX),
             waiting: Arc::default(),
             room: AtomicU64::new(0),
+            read: AtomicU64::new(0),
             has_given_up: AtomicBool::new(false),
             stop: Cancel::default(),
         }
@@ -313,11 +329,12 @@ impl Here {
             return None;
         }
         let mut state = self.state();
-        let mut nodes_speed = 0.0;
+        let (mut nodes_speed, mut progress_of_all) = (0.0, 0);
         // The node that needs longest for what it has not begun: seconds, bytes of a piece.
         let mut longest: Option<(f64, f64, Chosen)> = None;
         for (place, watched) in state.watched.iter().enumerate() {
             let told = watched.told.lock().expect("no panic under this lock");
+            progress_of_all += told.stands.map_or(0, |(progress, _)| progress);
             let Some((progress, stands)) = told.stands.filter(|_| !told.is_over) else { continue };
             if stands.seconds < self.from.as_secs_f64() / 2.0 {
                 continue;
@@ -335,12 +352,26 @@ impl Here {
         }
         state.cost.nodes_bytes_per_second = nodes_speed.max(state.cost.nodes_bytes_per_second);
         let (seconds, bytes, chosen) = longest?;
+        if let Some(before) = state.before.filter(|before| before.at.elapsed() > self.from * 3 / 2) {
+            let done = progress_of_all.saturating_sub(before.progress) + self.read.load(Ordering::Relaxed);
+            state.before = None;
+            if (done as f64) < GAIN * before.speed * before.at.elapsed().as_secs_f64() {
+                state.cost.why =
+                    "the nodes did as much less meanwhile: their drives are the limit".to_string();
+                self.has_given_up.store(true, Ordering::Relaxed);
+                return None;
+            }
+        }
         let known: Vec<f64> = state.speeds.iter().copied().flatten().collect();
         let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
         let own = state.speeds[lane].or((!known.is_empty()).then_some(mean));
         match own {
             None if state.is_probing || seconds < self.from.as_secs_f64() => return None,
-            None => state.is_probing = true,
+            None => {
+                state.is_probing = true;
+                let (at, progress, speed) = (Instant::now(), progress_of_all, nodes_speed);
+                state.before = Some(Before { at, progress, speed });
+            }
             Some(_) if mean * (state.speeds.len() as f64) < WORTH * nodes_speed => {
                 state.cost.why = "that would not have been worth the bytes".to_string();
                 return None;
@@ -634,6 +665,7 @@ impl Read for PieceReader {
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
                 }
                 self.left -= self.bytes.len() as u64;
+                self.here.read.fetch_add(self.bytes.len() as u64, Ordering::Relaxed);
                 let progress = Some((self.left, Instant::now()));
                 self.told.lock().expect("no panic under this lock").alive = progress;
             }
