@@ -27,7 +27,7 @@ use inshore_neardata::{
         Right, RunOptions, Serving, run_on_nodes,
     },
 };
-use inshore_store::{Budget, Cancel, Job, Store};
+use inshore_store::{Budget, Cancel, Device, Job, Limits, Memory, Store, Throttled};
 use memchr::memmem;
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -297,16 +297,19 @@ impl Here {
                 // Whoever takes the answers gives the piece back.
                 return self.give_up(why);
             }
-            match done.is_ok() && !reply.out.is_closed() {
-                true => self.did(lane, piece, seconds),
-                false => self.state().is_probing = false,
-            }
-            let end = done.map(|()| None).map_err(|failure| Error::Incomplete {
-                name: self.pieces[piece].title.clone(),
-                what: failure.to_string(),
-            });
             // Nobody may listen any more.
-            let _ = reply.out.blocking_send(end);
+            let is_wanted = !reply.out.is_closed() && !self.stop.is_cancelled();
+            match done {
+                Ok(()) if is_wanted => self.did(lane, piece, seconds),
+                Err(failure) if is_wanted => {
+                    let (name, what) = (self.pieces[piece].title.clone(), failure.to_string());
+                    self.give_up(what.clone());
+                    let _ = reply.out.blocking_send(Err(Error::Incomplete { name, what }));
+                    return;
+                }
+                _ => self.state().is_probing = false,
+            }
+            let _ = reply.out.blocking_send(Ok(None));
         }
     }
 

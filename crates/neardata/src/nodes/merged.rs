@@ -218,10 +218,9 @@ impl<R: InOrder> Merged<R> {
             return Err(why);
         }
         let missing = self.streams.missing();
-        // What one node refuses, others mostly do too: it is the data's fault, or the request's, and nothing is missing.
+        // What one node refuses, others mostly do too: it is the data's fault, or the request's, and says more than that something is missing.
         let is_refused = matches!(why, Error::Refused { .. });
         let new = match self.streams.replace(stream, &why) {
-            Ok(_) if is_refused && self.streams.missing() > missing => return Err(why),
             Ok(new) => new,
             Err(_) if is_refused => return Err(why),
             Err(error) => return Err(error),
