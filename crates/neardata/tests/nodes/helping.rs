@@ -54,7 +54,7 @@ fn nodes_that_are_fast_enough_are_left_alone() {
 fn a_client_does_not_help_where_the_drives_of_nodes_are_the_limit() {
     let home = tempfile::tempdir().unwrap();
     let limits = Limits { bytes_per_second: 10_000_000, ..Limits::default() };
-    let drive: Arc<dyn Device> = Arc::new(Throttled::new(Arc::new(Memory::new(64)), limits));
+    let drive: Arc<dyn Device> = Arc::new(Throttled::new(Arc::new(Memory::new(512)), limits));
     let store = Store::open_on(home.path(), vec![drive]).unwrap();
     let agent = Agent::new(store, works(&Plan::default()), config("slow drive"));
     let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
