@@ -65,7 +65,7 @@ pub struct Everywhere {
     /// Tell on standard error, after the run, how it was done and where the time went
     #[arg(long, global = true)]
     pub explain: bool,
-    /// Do it on these nodes, where the data lies (search, count words|values|kmers, sql, reduce, language identify, compress, kernel,
+    /// Do it on these nodes, where the data lies (search, count, sql, reduce, sort, language identify, compress, kernel,
     /// store put|get|ls|rm, node run|status|traverse): HOST or HOST:PORT of each
     #[arg(long, global = true, value_name = "HOST,...", value_delimiter = ',', help_heading = "Nodes")]
     pub node: Vec<String>,
