@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::{
     nodes,
     outcome::Outcome,
-    session::{Session, plain_run},
+    session::{Session, check_stdout_is_free, plain_run},
     sql::Near,
     words::{Everywhere, KeyBytes, Reduce, Sort},
 };
@@ -57,9 +57,7 @@ pub fn sort_on_nodes(options: &Everywhere, words: &Sort) -> Result<()> {
     if words.resume {
         bail!("--resume does not go with --node: nodes keep no runs");
     }
-    if words.output == Path::new("-") && options.json {
-        bail!("-o - and --json both want standard output: give -o FILE");
-    }
+    check_stdout_is_free(options, &words.output)?;
     let keys: Vec<SortKey> = words.key.iter().map(|key| key.0.clone()).collect();
     let (by, what) = match words.record {
         Some(bytes) => {

@@ -22,19 +22,20 @@ use arrow::{
     array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch, UInt8Array},
     datatypes::UInt8Type,
 };
-use inshore_kernels::Format;
 use inshore_neardata::{
     Failure, Reply, Task, Work,
-    nodes::{self, Gathered, InOrder, Merged, Nodes, RunOptions, Whole, read_from_nodes, stream_from_nodes},
+    nodes::{self, Gathered, InOrder, Merged, Nodes, RunOptions, Whole, stream_from_nodes},
 };
 use inshore_store::Job;
 use inshore_tables::{
     self as tables, Begins, FilePart, Input, KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerAnswer, KmerBorders,
-    KmerOptions, KmerPiece, KmerSummary, KmerWriter, PartBytes, PieceEnds, TableWriter, count_kmer_pieces,
-    unpack_kmers,
+    KmerOptions, KmerPiece, KmerSummary, KmerWriter, PieceEnds, TableWriter, count_kmer_pieces, unpack_kmers,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub use crate::files::Error;
+use crate::files::{Asker, check_plain, piece_of};
 
 const KIND: &str = "count-kmers";
 /// What a batch has: ends of pieces as JSON, or a block of k-mers.
@@ -51,27 +52,6 @@ const HEAD_BYTES: u64 = 4 << 10;
 const HEAD_BYTES_MAX: u64 = 1 << 20;
 /// Lines of a record of FASTQ.
 const FASTQ_LINES: u64 = 4;
-
-/// What went wrong.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The options, the files, the table, or the job here.
-    #[error("{0}")]
-    Tables(#[from] tables::Error),
-    /// A node.
-    #[error("{0}")]
-    Nodes(#[source] nodes::Error),
-}
-
-impl From<nodes::Error> for Error {
-    fn from(error: nodes::Error) -> Error {
-        match error {
-            nodes::Error::Store(error) => Error::Tables(tables::Error::Store(error)),
-            error => Error::Nodes(error),
-        }
-    }
-}
 
 /// What a node is asked for.
 #[derive(Serialize, Deserialize)]
@@ -122,19 +102,19 @@ impl Work for CountsKmers {
         let mut pieces = Vec::with_capacity(sources.len());
         let mut places = Vec::with_capacity(sources.len());
         for source in &sources {
-            let (file, range) = source.source.part().ok_or("a source that is no file of a dataset")?;
             let of = usize::try_from(source.whole).ok().and_then(|whole| files.get(whole));
             let FileOfSequences { name, is_fastq, begin } =
                 of.ok_or("a file that the request does not tell of")?;
-            let (offset, bytes) = (source.source.base().offset, range.end - range.start);
+            let (part, bytes) = (piece_of(&source.source)?, source.source.part_bytes());
+            let offset = part.at;
             let name = if offset == 0 { name.clone() } else { format!("{name}, from byte {offset}") };
-            let part = FilePart { at: 0, bytes: PartBytes::Stored(file.clone(), range.clone()) };
             let begins = match is_fastq {
                 true => Begins::FastqRecord,
                 false if offset <= *begin => Begins::File,
                 false => Begins::FastaLine,
             };
-            pieces.push(KmerPiece { input: Input::of_parts(&job, &name, "", bytes, vec![part]), begins });
+            let input = Input::of_parts(&job, &name, "", bytes, vec![FilePart { at: 0, ..part }]);
+            pieces.push(KmerPiece { input, begins });
             places.push((!is_fastq).then_some((source.whole, offset, bytes)));
         }
         let options = KmerOptions { k, canonical, ..KmerOptions::default() };
@@ -244,13 +224,14 @@ pub fn count_kmers_on_nodes(
 ) -> Result<(KmerSummary, Gathered), Error> {
     options.check()?;
     TableWriter::check_path(output)?;
-    let files = wholes.iter().map(|whole| look_at(nodes, job, whole, run));
+    let asker = Asker { nodes, options: run, job };
+    let files = wholes.iter().map(|whole| look_at(&asker, whole));
     let files = files.collect::<Result<Vec<_>, Error>>()?;
     let arguments = Arguments { k: options.k, canonical: options.canonical, files };
     let arguments = serde_json::to_value(arguments).expect("plain data");
     // A node that takes the work of a lost one over answers twice at once.
     let held = 2 * nodes.addresses().count() as u64 * ROWS_BYTES;
-    let _memory = job.budget().reserve(held, "k-mers of nodes").map_err(tables::Error::Store)?;
+    let _memory = job.budget().reserve(held, "k-mers of nodes")?;
     job.start_phase("counting", "k-mers", 0);
     let streams = stream_from_nodes(nodes, job, (KIND, true), arguments, wholes, run)?;
     let mut merged = Merged::<Counted>::new(streams, ())?;
@@ -284,21 +265,20 @@ pub fn count_kmers_on_nodes(
     while let Some(code) = borders.next_up_to(u128::MAX) {
         writer.add(code, 1)?;
     }
-    let mut counted = KmerSummary { kmers: borders.kmers(), ..KmerSummary::default() };
-    for told in merged.summaries() {
-        let number = |name: &str| told[name].as_u64().unwrap_or(0);
-        counted.sequences = counted.sequences.saturating_add(number("sequences"));
-        counted.bases = counted.bases.saturating_add(number("bases"));
-        counted.kmers = counted.kmers.saturating_add(number("kmers"));
-        counted.runs = counted.runs.saturating_add(number("runs"));
-        counted.bytes_spilled = counted.bytes_spilled.saturating_add(number("bytes_spilled"));
-    }
+    let counted = KmerSummary {
+        sequences: merged.told("sequences"),
+        bases: merged.told("bases"),
+        kmers: borders.kmers().saturating_add(merged.told("kmers")),
+        runs: merged.told("runs"),
+        bytes_spilled: merged.told("bytes_spilled"),
+        ..KmerSummary::default()
+    };
     Ok((writer.finish(counted)?, merged.finish()))
 }
 
 /// What a file is, by its first letter; an error where nodes cannot count it.
-fn look_at(nodes: &Nodes, job: &Job, whole: &Whole, run: &RunOptions) -> Result<FileOfSequences, Error> {
-    let name = whole.title.clone();
+fn look_at(asker: &Asker<'_>, whole: &Whole) -> Result<FileOfSequences, Error> {
+    let (name, partial) = (whole.title.clone(), asker.options.partial);
     if whole.is_grouped {
         return Err(nodes::Error::RowGroups { name }.into());
     }
@@ -306,28 +286,23 @@ fn look_at(nodes: &Nodes, job: &Job, whole: &Whole, run: &RunOptions) -> Result<
         return Err(nodes::Error::NoLines { name, record_bytes }.into());
     }
     let is = |is_fastq: bool, begin: u64| Ok(FileOfSequences { name: name.clone(), is_fastq, begin });
-    let refuse =
-        |what: &str| Err(tables::Error::Unsupported { file: name.clone(), what: what.to_string() }.into());
     let ends_with_records = whole.record_lines == Some(FASTQ_LINES);
     let (mut at, mut step, mut lines) = (0, HEAD_BYTES, 0);
     while at < whole.bytes() {
         let end = whole.bytes().min(at + step);
-        let all = RunOptions { partial: false, ..run.clone() };
-        let head = match read_from_nodes(nodes, job, whole, at..end, &all) {
+        let head = match asker.read(whole, at..end) {
             Ok(head) => head,
             // What is there says what it is.
-            Err(nodes::Error::Missing { .. }) if run.partial && ends_with_records => return is(true, 0),
-            Err(nodes::Error::Missing { what }) if run.partial => {
+            Err(nodes::Error::Missing { .. }) if partial && ends_with_records => return is(true, 0),
+            Err(nodes::Error::Missing { what }) if partial => {
                 let what =
                     format!("its beginning, which says whether it is FASTA or FASTQ, was not read: {what}");
                 return Err(nodes::Error::Incomplete { name, what }.into());
             }
             Err(error) => return Err(error.into()),
         };
-        if at == 0 && Format::of_head(&head).is_some() {
-            return refuse(
-                "it is compressed as a whole, so no node can read its piece: load it decompressed",
-            );
+        if at == 0 {
+            check_plain(&name, &head)?;
         }
         let blank = head.iter().take_while(|letter| b"\r\n".contains(letter)).count();
         lines += head[..blank].iter().filter(|&&letter| letter == b'\n').count() as u64;
@@ -337,9 +312,10 @@ fn look_at(nodes: &Nodes, job: &Job, whole: &Whole, run: &RunOptions) -> Result<
             [b'>', ..] => return is(false, begin),
             [b'@', ..] if ends_with_records || whole.pieces.len() == 1 => return is(true, begin),
             [b'@', ..] => {
-                return refuse(
+                return Err(Error::unfit(
+                    &name,
                     "its pieces end with lines, not with records of FASTQ: load it again with store put, under a name that ends with .fastq",
-                );
+                ));
             }
             found => {
                 let line = found.split(|&letter| letter == b'\n').next().unwrap_or_default();

@@ -34,7 +34,8 @@ use inshore_neardata::nodes::{Error as NodesError, Gathered, Nodes, RunOptions, 
 use inshore_sql::Known;
 use inshore_store::{Job, Reservation, format_bytes};
 use inshore_tables::{
-    Error as TableError, SortKey, SortOptions, SortSummary, TableWriter, check_output_space, row_groups,
+    Error as TableError, SortKey, SortOptions, SortSummary, TableWriter, check_output_space,
+    is_packed_by_name, row_groups,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -206,10 +207,7 @@ fn check_records(whole: &Whole, record_bytes: usize) -> Result<()> {
     if record == 0 {
         return Err(Error::unfit(name, "records have a byte at least"));
     }
-    let is_packed = |name: &str| {
-        let ending = Path::new(name).extension().unwrap_or_default();
-        ["gz", "zst", "zstd"].iter().any(|packed| ending.eq_ignore_ascii_case(packed))
-    };
+    let is_packed = |name: &str| is_packed_by_name(Path::new(name));
     if is_packed(&whole.dataset) || whole.file.as_deref().is_some_and(is_packed) {
         let what = "its name says that it is compressed, so no node can read its piece: load it decompressed";
         return Err(Error::unfit(name, what));

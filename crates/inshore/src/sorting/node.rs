@@ -79,8 +79,8 @@ fn number_of(source: &TaskSource) -> Result<u32, Failure> {
 fn inputs(job: &Job, sources: &[TaskSource]) -> Result<Vec<Input>, Failure> {
     let input = |source: &TaskSource| {
         let part = FilePart { at: 0, ..piece_of(&source.source)? };
-        let bytes = source.source.part().map_or(0, |(_, range)| range.end - range.start);
-        let input = Input::of_parts(job, source.source.name(), "", bytes, vec![part]);
+        let (name, bytes) = (source.source.name(), source.source.part_bytes());
+        let input = Input::of_parts(job, name, "", bytes, vec![part]);
         Ok(input.numbered(number_of(source)?))
     };
     sources.iter().map(input).collect()

@@ -67,7 +67,7 @@ impl Format {
     }
 
     /// The format of what begins with these bytes, by the first four of them.
-    pub fn of_head(head: &[u8]) -> Option<Format> {
+    pub(crate) fn of_head(head: &[u8]) -> Option<Format> {
         let word = head.first_chunk().map(|word| u32::from_le_bytes(*word));
         match (head, word) {
             ([0x1f, 0x8b, ..], _) => Some(Format::Gzip),

@@ -92,15 +92,14 @@ pub fn count_words_on_nodes(
     if tally.len() > 0 {
         each(tally.batch())?;
     }
-    let mut summary = WordSummary::default();
-    for told in merged.summaries() {
-        let number = |name: &str| told[name].as_u64().unwrap_or(0);
-        summary.bytes = summary.bytes.saturating_add(number("bytes"));
-        summary.words = summary.words.saturating_add(number("words"));
-        summary.spills = summary.spills.saturating_add(number("spills"));
-        summary.runs = summary.runs.saturating_add(number("runs"));
-        summary.bytes_spilled = summary.bytes_spilled.saturating_add(number("bytes_spilled"));
-    }
+    let mut summary = WordSummary {
+        bytes: merged.told("bytes"),
+        words: merged.told("words"),
+        spills: merged.told("spills"),
+        runs: merged.told("runs"),
+        bytes_spilled: merged.told("bytes_spilled"),
+        ..WordSummary::default()
+    };
     tally.tell(&mut summary);
     Ok((summary, merged.finish()))
 }

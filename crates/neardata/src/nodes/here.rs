@@ -15,8 +15,9 @@
 //!
 //! Papers: host and devices working together, 2019 thesis 4.2.
 
+mod passing;
+
 use std::{
-    io::{self, Read},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -25,23 +26,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::array::RecordBatch;
 use inshore_store::{Budget, Cancel, Job};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 
+pub(super) use self::passing::Held;
+use self::passing::{PieceReader, Waiting};
 use super::{
     Error, Gathered, Nodes, Piece, Result, RunOptions, Whole,
     agent::{READ_BESIDE_BYTES, READS_BESIDE},
-    gather::{Gather, Taken, Told},
+    gather::Told,
     protocol::{TakeBack, TakenBack},
     wire::json as written,
 };
-use crate::{
-    Base, Contents, Failure, Opened, Portable, Reply, Source, TaskSource, Unbegun, answer_parts,
-    task::failure_told,
-};
+use crate::{Base, Opened, Portable, Source, TaskSource, Unbegun, answer_parts};
 
 /// Less than this share of what nodes do is not worth the bytes that have to come here.
 const WORTH: f64 = 0.2;
@@ -57,10 +56,6 @@ const LANE_BYTES_MAX: u64 = 64 << 20;
 const LANE_BYTES_MIN: u64 = 12 << 20;
 /// What a thread wants beside its kernel: a block, answers, and what it reads on its way.
 const READING_BYTES: u64 = 6 << 20;
-/// Batches of the piece whose turn it is that may wait where the memory for others is used up.
-const BATCHES: usize = 4;
-/// It is looked again so often whether there is memory.
-const NAP: Duration = Duration::from_millis(5);
 /// Nothing is looked at more often, whatever the options say.
 const FROM_MIN: Duration = Duration::from_millis(10);
 
@@ -155,26 +150,6 @@ pub(super) struct TakenOver {
     pub from: usize,
     pub answers: mpsc::Receiver<Result<Option<Held>>>,
     pub told: Arc<Mutex<Told>>,
-}
-
-/// A batch of answers that waits for its turn, and counts as memory until it is taken.
-#[derive(Debug)]
-pub(super) struct Held {
-    batch: RecordBatch,
-    bytes: u64,
-    waiting: Arc<AtomicU64>,
-}
-
-impl Held {
-    pub fn into_batch(self) -> RecordBatch {
-        self.batch.clone()
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
 }
 
 /// What a thread here does next.
@@ -560,122 +535,5 @@ pub(super) struct Stops<'a>(pub &'a Here);
 impl Drop for Stops<'_> {
     fn drop(&mut self) {
         self.0.stop();
-    }
-}
-
-/// Where the answers of a piece wait for their turn.
-struct Waiting<'a> {
-    here: &'a Here,
-    piece: usize,
-    out: mpsc::Sender<Result<Option<Held>>>,
-    waited: Duration,
-    /// Why the piece could not be read.
-    failed: Option<String>,
-}
-
-impl Reply for Waiting<'_> {
-    fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
-        self.failed = self.failed.take().or_else(|| failure_told(&batch));
-        let Here { waiting, room, wanted, stop, .. } = self.here;
-        let bytes = batch.get_array_memory_size() as u64;
-        let began = Instant::now();
-        loop {
-            let has_room = waiting.load(Ordering::Relaxed) + bytes <= room.load(Ordering::Relaxed);
-            // Whose turn it is must get on, whatever else waits.
-            let is_wanted = wanted.load(Ordering::Relaxed) == self.piece
-                && self.out.max_capacity() - self.out.capacity() < BATCHES;
-            if self.out.is_closed() || stop.is_cancelled() {
-                return Err(inshore_store::Error::Cancelled.into());
-            }
-            if has_room || is_wanted {
-                break;
-            }
-            thread::sleep(NAP);
-        }
-        waiting.fetch_add(bytes, Ordering::Relaxed);
-        let held = Held { batch, bytes, waiting: waiting.clone() };
-        let sent = self.out.blocking_send(Ok(Some(held)));
-        self.waited += began.elapsed();
-        sent.map_err(|_| inshore_store::Error::Cancelled.into())
-    }
-}
-
-/// The bytes of a piece, as they come.
-struct PieceReader {
-    here: Arc<Here>,
-    /// None once it has told what it cost.
-    gather: Option<Gather>,
-    told: Arc<Mutex<Told>>,
-    bytes: Vec<u8>,
-    place: usize,
-    left: u64,
-}
-
-impl PieceReader {
-    fn begin(
-        here: Arc<Here>,
-        job: &Job,
-        whole: &Whole,
-        beside: (usize, TakeBack),
-        told: Arc<Mutex<Told>>,
-    ) -> Result<PieceReader> {
-        let wholes = std::slice::from_ref(whole);
-        let mut gather = Gather::new(&here.nodes, job, wholes, Contents::KIND, json!({}), &here.options)?;
-        gather.beside = Some(beside);
-        gather.begin_all()?;
-        let left = whole.pieces.iter().map(|piece| piece.bytes - piece.from).sum();
-        Ok(PieceReader { here, gather: Some(gather), told, bytes: Vec::new(), place: 0, left })
-    }
-
-    /// The next bytes; none at the end.
-    fn next(&mut self) -> Result<Vec<u8>> {
-        let gather = self.gather.as_mut().expect("it has not ended");
-        match gather.next_row(0)? {
-            Some(Taken::Part(reach, bytes)) => {
-                gather.accept(0, reach);
-                Ok(bytes)
-            }
-            Some(Taken::Failed(error)) => Err(error),
-            None => Ok(Vec::new()),
-        }
-    }
-}
-
-impl Drop for PieceReader {
-    /// Tells what reading cost.
-    fn drop(&mut self) {
-        let Some(mut gather) = self.gather.take() else { return };
-        if self.left == 0 {
-            // The end of the task, which says so.
-            let _ = gather.next_row(0).and_then(|_| gather.wait_for_ends());
-        }
-        self.here.state().read.add(gather.finish());
-    }
-}
-
-impl Read for PieceReader {
-    /// Fills `out` as far as there are bytes: what is worked on are whole blocks.
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let mut filled = 0;
-        while filled < out.len() {
-            if self.place == self.bytes.len() {
-                if self.left == 0 {
-                    break;
-                }
-                (self.bytes, self.place) = (self.next().map_err(io::Error::other)?, 0);
-                if self.bytes.is_empty() || self.bytes.len() as u64 > self.left {
-                    let what = format!("{} bytes came where {} were left", self.bytes.len(), self.left);
-                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
-                }
-                self.left -= self.bytes.len() as u64;
-                self.here.read.fetch_add(self.bytes.len() as u64, Ordering::Relaxed);
-                let progress = Some((self.left, Instant::now()));
-                self.told.lock().expect("no panic under this lock").alive = progress;
-            }
-            let len = (out.len() - filled).min(self.bytes.len() - self.place);
-            out[filled..filled + len].copy_from_slice(&self.bytes[self.place..self.place + len]);
-            (filled, self.place) = (filled + len, self.place + len);
-        }
-        Ok(filled)
     }
 }

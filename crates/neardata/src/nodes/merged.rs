@@ -259,6 +259,11 @@ impl<R: InOrder> Merged<R> {
         (0..self.heads.len()).filter_map(|stream| self.streams.summary(stream))
     }
 
+    /// The sum of what they said under a name: 0 where that is no number.
+    pub fn told(&self, name: &str) -> u64 {
+        self.summaries().filter_map(|told| told[name].as_u64()).fold(0, u64::saturating_add)
+    }
+
     /// What it all cost.
     pub fn finish(self) -> Gathered {
         self.streams.finish()

@@ -99,12 +99,13 @@ pub fn sort_records(
     options: SortOptions,
 ) -> Result<SortSummary> {
     let row_bytes = shape.row_bytes_hint() as u64;
-    for input in inputs.iter().filter(|input| !is_packed_by_name(input)) {
+    let is_packed = |input: &Input| input.path().is_some_and(is_packed_by_name);
+    for input in inputs.iter().filter(|input| !is_packed(input)) {
         input.compressed_bytes().map_or(Ok(()), |bytes| check_records(input, bytes, row_bytes))?;
     }
     sort(job, inputs, Target::file(output)?, options, shape, RECORD, |input, sink| {
         let before = sink.bytes();
-        pieces(job, input, is_packed_by_name(input), sink, |piece, sink| sink.write(piece))?;
+        pieces(job, input, is_packed(input), sink, |piece, sink| sink.write(piece))?;
         check_records(input, sink.bytes() - before, row_bytes)
     })
 }
@@ -181,8 +182,9 @@ fn pieces(
     for_each_piece_from(job, input, may_unpack, start, begin, |piece| take(piece, *sink.borrow_mut()))
 }
 
-fn is_packed_by_name(input: &Input) -> bool {
-    let ending = input.path().and_then(Path::extension).unwrap_or_default();
+/// Whether a file of records is unpacked, by the ending of its name: any bytes may begin a record.
+pub fn is_packed_by_name(path: &Path) -> bool {
+    let ending = path.extension().unwrap_or_default();
     ["gz", "zst", "zstd"].iter().any(|packed| ending.eq_ignore_ascii_case(packed))
 }
 

@@ -14,7 +14,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use bytes::{SortOptions, SortSummary, sort_lines, sort_records, sorted_lines, sorted_records};
+pub use bytes::{
+    SortOptions, SortSummary, is_packed_by_name, sort_lines, sort_records, sorted_lines, sorted_records,
+};
 pub(crate) use numbers::with_nulls;
 pub use numbers::{NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortedNumbers};
 pub(crate) use space::sort_memory;
