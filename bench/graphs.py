@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Graph jobs under memory limits: Inshore and its peers in turn, one run, one table.
 
-    bench/graphs.py --scale 24 --repeat 3 [--gridgraph BIN GRID] [--grafsoft BIN PREFIX]
+    bench/graphs.py --scale 24 --repeat 3 [--gridgraph BIN GRID] [--grafsoft BIN PREFIX] [--blaze BIN PREFIX] [--gapbs BIN FILE]
 
 Every command runs in a memory cgroup of its own (version 1, where one can be made) with the page cache dropped before. For
 Inshore the limit is the budget plus 96 MiB, as it promises; a peer gets the same limit. `killed` means that the limit killed it.
+GAPBS works in memory and has no limit.
 
 BIN is the folder of a peer's programs, built from its public source. GRID is GridGraph's folder of the same graph
 (`preprocess -i k.bin -o GRID -v VERTICES -p 16 -t 0`, where k.bin is what `inshore graph export kron -o k.bin` writes). PREFIX.ridx
-and PREFIX.mat are GraFSoft's files of it: 8-byte offsets in bytes of each row, and 4-byte destinations.
+and PREFIX.mat are GraFSoft's files of it: 8-byte offsets in bytes of each row, and 4-byte destinations. Its buffers are set by
+GRAF_BUF_KIB and GRAF_BUF_COUNT, which it must be given first. For Blaze they are PREFIX.index and PREFIX.adj.1.0, for GAPBS FILE is a
+serialized graph (.sg).
 
 Prints Markdown. Time is the median of the repeats, with the least and the most; bytes are those of block I/O.
 """
@@ -139,6 +142,10 @@ def inshore_rows(options: argparse.Namespace, out: Path) -> list[Row]:
         "BFS": ["bfs", "kron", "--source", str(options.source), "-o", str(out / "tree.parquet")],
         "components": ["components", "kron", "-o", str(out / "components.parquet")],
     }
+    if options.grafsoft:
+        # Each samples or is given one; of those that reach the largest component, all have the same edges to follow.
+        jobs["betweenness, 1 source"] = ["betweenness", "kron", "--sources", "1", "--seed", str(options.seed)]
+        jobs["betweenness, 1 source"] += ["-o", str(out / "betweenness.parquet")]
     rows = []
     for job, words in jobs.items():
         for budget in options.budgets:
@@ -165,17 +172,51 @@ def gridgraph_rows(options: argparse.Namespace) -> list[Row]:
 
 
 def grafsoft_rows(options: argparse.Namespace, scratch: Path) -> list[Row]:
-    """GraFSoft has PageRank (one iteration as shipped) and BFS."""
+    """GraFSoft has PageRank (one iteration as shipped), BFS and betweenness."""
     binaries, prefix = options.grafsoft
     rows = []
     for budget in options.budgets:
         limit = parse_budget(budget) + SLACK_BYTES
-        small = parse_budget(budget) < 512 * MIB
         environment = {"GRAF_EPS": "0", "GRAF_ITERS": "1", "GRAF_ROOT": str(options.source)}
-        environment |= {"GRAF_BUF_KIB": "256"} if small else {}
-        for job, program in {"PageRank, 1 iteration": "pr", "BFS": "bfs"}.items():
+        if parse_budget(budget) < 512 * MIB:
+            environment |= {"GRAF_BUF_KIB": "256", "GRAF_BUF_COUNT": "64"}
+        elif parse_budget(budget) < 2048 * MIB:
+            environment |= {"GRAF_BUF_KIB": "8192", "GRAF_BUF_COUNT": "64"}
+        # Its betweenness follows one shortest path to each vertex, where Brandes' counts them all.
+        for job, program in {"PageRank, 1 iteration": "pr", "BFS": "bfs", "betweenness, 1 source": "bc"}.items():
             command = [f"{binaries}/{program}", str(scratch), f"{prefix}.ridx", f"{prefix}.mat"]
             rows.append(Row(job, "GraFSoft", budget, command, limit, environment, scratch))
+    return rows
+
+
+def blaze_rows(options: argparse.Namespace) -> list[Row]:
+    """Blaze has no budget, but buffers."""
+    binaries, prefix = options.blaze
+    files = [f"{prefix}.index", f"{prefix}.adj.1.0"]
+    settings = ["-computeWorkers=2", "-binSpace=64", "-ioBufferSize=64"]
+    rows = []
+    for budget in options.budgets:
+        limit = parse_budget(budget) + SLACK_BYTES
+        for job, words in {
+            "PageRank, 10 iterations": ["pagerank", "-maxIterations=10", "-epsilon=0"],
+            "BFS": ["bfs", f"-startNode={options.source}"],
+        }.items():
+            command = [f"{binaries}/{words[0]}", *settings, *words[1:], *files]
+            rows.append(Row(job, "Blaze", budget, command, limit, {"BLAZE_MAX_THREADS": "4"}))
+    return rows
+
+
+def gapbs_rows(options: argparse.Namespace) -> list[Row]:
+    """GAPBS reads the graph into memory first."""
+    binaries, file = options.gapbs
+    rows = []
+    for job, words in {
+        "PageRank, 10 iterations": ["pr_spmv", "-i", "10", "-t", "0"],
+        "BFS": ["bfs", "-r", str(options.source)],
+        "components": ["cc"],
+    }.items():
+        command = [f"{binaries}/{words[0]}", "-f", file, *words[1:], "-n", "1"]
+        rows.append(Row(job, "GAPBS", "none", command, None, {"OMP_NUM_THREADS": "2"}))
     return rows
 
 
@@ -185,10 +226,13 @@ def main() -> None:
     parser.add_argument("--inshore", default="target/release/inshore")
     parser.add_argument("--scale", type=int, default=24)
     parser.add_argument("--source", type=int, help="where BFS starts; by default the vertex of the highest rank")
+    parser.add_argument("--seed", type=int, default=1, help="of the vertex that betweenness starts at")
     parser.add_argument("--budgets", nargs="+", default=["64MiB", "256MiB", "4GiB"])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--gridgraph", nargs=2, metavar=("BIN", "GRID"))
     parser.add_argument("--grafsoft", nargs=2, metavar=("BIN", "PREFIX"))
+    parser.add_argument("--blaze", nargs=2, metavar=("BIN", "PREFIX"))
+    parser.add_argument("--gapbs", nargs=2, metavar=("BIN", "FILE"))
     parser.add_argument("--only", help="run only the rows whose job contains this")
     options = parser.parse_args()
     os.environ.setdefault("INSHORE_STORE", "target/bench-store")
@@ -208,6 +252,10 @@ def main() -> None:
             rows += gridgraph_rows(options)
         if options.grafsoft:
             rows += grafsoft_rows(options, Path(folder) / "graf")
+        if options.blaze:
+            rows += blaze_rows(options)
+        if options.gapbs:
+            rows += gapbs_rows(options)
         if options.only:
             rows = [row for row in rows if options.only in row.job]
         for turn in range(options.repeat):
@@ -217,7 +265,8 @@ def main() -> None:
     print("| job | system | budget | time | read | written | peak resident |")
     print("|---|---|---|---|---|---|---|")
     order = {job: place for place, job in enumerate(dict.fromkeys(row.job for row in rows))}
-    for row in sorted(rows, key=lambda row: (order[row.job], options.budgets.index(row.budget))):
+    budgets = [*options.budgets, "none"]
+    for row in sorted(rows, key=lambda row: (order[row.job], budgets.index(row.budget))):
         print(row.markdown())
 
 

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Each node works through its pieces in their order and answers in it, so the answers are merged by taking from each stream
-//! when it is its turn; a node that is ahead is stopped by its connection's window, and nothing is kept here.
+//! when it is its turn. What a node that is ahead has answered waits in a quarter of the memory; behind that its connection's window
+//! stops it.
 //!
 //! Where a node is lost, its unfinished pieces go to others that have copies, the one that was being read from the place
 //! on up to which it was consumed. So do those of a node that is there but gets on no further ([`RunOptions::stall`]).
@@ -15,6 +16,10 @@
 //! should give, and the node counts as lost.
 //!
 //! The cores of this machine may do some pieces that nodes have not begun (`here.rs`): those are attempts like any others.
+
+mod streams;
+
+pub use self::streams::{Streams, stream_from_each, stream_from_nodes};
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -26,12 +31,6 @@ use std::{
 };
 
 use arrow::array::RecordBatch;
-use arrow_flight::{
-    Ticket,
-    decode::{DecodedPayload, FlightDataDecoder},
-    error::FlightError,
-};
-use futures::{StreamExt, TryStreamExt};
 use inshore_store::{Job, Reservation};
 use serde::Serialize;
 use serde_json::Value;
@@ -39,10 +38,10 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
     Error, Nodes, Result, Whole,
-    client::{Node, STREAM_BYTES},
+    client::STREAM_BYTES,
     here::{Held, Here, HereCost, Stops, TakenOver},
-    protocol::{PieceRequest, TakeBack, TaskAlive, TaskDone, TaskRequest, TaskStands, VERSION},
-    wire::{json, message_bytes},
+    protocol::{PieceRequest, TakeBack, TaskDone, TaskRequest, VERSION},
+    pump::{Outlet, Told, pump, queue},
 };
 use crate::{Answer, Border, Contents, Event, Next, PartRow, Portable, Reach, part_rows};
 
@@ -130,7 +129,8 @@ pub struct Missing {
 /// faster.
 ///
 /// Memory here: 3 MiB for each node, for answers on their way, which flow control holds; a quarter of what is free then, of at most
-/// 64 MiB a thread, for what is done here.
+/// 64 MiB a thread, for what is done here; and a quarter of what is left, of at most 64 MiB a node, for answers that wait for their
+/// turn.
 ///
 /// # Errors
 /// What `consume` gives; [`Error::Missing`] as [`crate::Error::Stream`] where a part is on no node that answers, unless
@@ -152,14 +152,15 @@ where
     let arguments = kernel.arguments();
     let help_from = options.help_from.filter(|_| K::CAN_HELP && !wholes.is_empty());
     let mut gather = Gather::new(nodes, job, wholes, K::KIND, arguments.clone(), options).map_err(failed)?;
-    gather.may_begin_anew = true;
     let Some(help_from) = help_from else {
+        gather.take_in_order().map_err(failed)?;
         gather.begin_all().map_err(failed)?;
         return consume_all(gather, wholes, consume);
     };
     let here = Arc::new(Here::new(nodes, wholes, options, help_from));
     gather.here = Some(here.clone());
     let lanes = here.lanes(job);
+    gather.take_in_order().map_err(failed)?;
     thread::scope(|scope| {
         let _stops = Stops(&here);
         gather.begin_all().map_err(failed)?;
@@ -277,53 +278,6 @@ fn failed<E: From<crate::Error>>(error: Error) -> E {
     }
 }
 
-/// Asks the nodes that have the files for one answer each, and gives the batches of each as they come. With `by_line`, files whose
-/// pieces do not end with a line are refused.
-///
-/// A kind of work whose answer is in order of a key can go on elsewhere behind the last key: see [`Streams::replace`].
-///
-/// # Errors
-/// As [`run_on_nodes`].
-pub fn stream_from_nodes(
-    nodes: &Nodes,
-    job: &Job,
-    (kind, by_line): (&'static str, bool),
-    arguments: Value,
-    wholes: &[Whole],
-    options: &RunOptions,
-) -> Result<Streams> {
-    if by_line {
-        check_lines(wholes)?;
-    }
-    let mut gather = Gather::new(nodes, job, wholes, kind, arguments, options)?;
-    gather.begin_all()?;
-    Ok(Streams { gather, waiting: BTreeMap::new() })
-}
-
-/// Asks every node for one answer that is about no file.
-///
-/// # Errors
-/// None yet; as [`stream_from_nodes`] when answers are taken.
-pub fn stream_from_each(
-    nodes: &Nodes,
-    job: &Job,
-    kind: &'static str,
-    arguments: Value,
-    options: &RunOptions,
-) -> Result<Streams> {
-    let mut gather = Gather::new(nodes, job, &[], kind, arguments, options)?;
-    (0..nodes.0.nodes.len()).for_each(|node| gather.begin(node, Vec::new()));
-    Ok(Streams { gather, waiting: BTreeMap::new() })
-}
-
-/// The answers of several nodes, side by side.
-#[derive(Debug)]
-pub struct Streams {
-    gather: Gather,
-    /// Since when a stream was waited for.
-    waiting: BTreeMap<usize, Instant>,
-}
-
 impl Nodes {
     /// Memory here that the answers of a job on these nodes may take while they are on their way.
     pub fn answer_bytes(&self) -> u64 {
@@ -349,85 +303,6 @@ impl Gathered {
         }
         self.missing.extend(other.missing);
         self.here = self.here.take().or(other.here);
-    }
-}
-
-impl Streams {
-    /// How many streams there are; more after [`Self::replace`].
-    pub fn len(&self) -> usize {
-        self.gather.attempts.len()
-    }
-
-    /// Whether there is none: nothing was asked for.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The next batch of a stream; `None` at its end.
-    ///
-    /// # Errors
-    /// Why the node is lost: it can be [replaced](Self::replace). [`Error::Deadline`] and [`Error::Store`] (stopped) cannot.
-    pub fn next(&mut self, stream: usize) -> Result<Option<RecordBatch>> {
-        loop {
-            if let Some(next) = self.next_within(stream, Duration::from_millis(50))? {
-                return Ok(next);
-            }
-        }
-    }
-
-    /// The next batch of a stream, if it comes within `wait`: `None` where nothing came, `Some(None)` at its end.
-    ///
-    /// # Errors
-    /// As [`Self::next`].
-    pub fn next_within(&mut self, stream: usize, wait: Duration) -> Result<Option<Option<RecordBatch>>> {
-        match self.gather.receive_within(stream, wait)? {
-            None => {
-                let since = *self.waiting.entry(stream).or_insert_with(Instant::now);
-                if !self.gather.is_stalled(stream, since) {
-                    return Ok(None);
-                }
-                let seconds = self.gather.options.stall.as_secs_f64();
-                Err(self.gather.lost(stream, format!("it got on no further for {seconds} s")))
-            }
-            Some(Message::Batch(batch)) => {
-                self.waiting.remove(&stream);
-                Ok(Some(Some(batch)))
-            }
-            Some(Message::Done) => Ok(Some(None)),
-            Some(Message::Failed(error)) => Err(error),
-        }
-    }
-
-    /// The address of the node that answers.
-    pub fn node(&self, stream: usize) -> &str {
-        self.gather.address(self.gather.attempts[stream].node)
-    }
-
-    /// What the work of a stream said at its end.
-    pub fn summary(&self, stream: usize) -> Option<&Value> {
-        self.gather.attempts[stream].done.as_ref().map(|done| &done.summary)
-    }
-
-    /// Asks other nodes for all that a lost one was asked for, and gives the numbers of the new streams, whose answers begin
-    /// anew.
-    ///
-    /// # Errors
-    /// [`Error::Missing`] where no other node has it.
-    pub fn replace(&mut self, stream: usize, why: &Error) -> Result<std::ops::Range<usize>> {
-        let first = self.gather.attempts.len();
-        let is_gone = !matches!(why, Error::SetAside { .. });
-        self.gather.lose_attempt(stream, why.to_string(), is_gone, true)?;
-        Ok(first..self.gather.attempts.len())
-    }
-
-    /// How many parts of files no node that answers has.
-    pub fn missing(&self) -> usize {
-        self.gather.missing.len()
-    }
-
-    /// What it all cost.
-    pub fn finish(self) -> Gathered {
-        self.gather.finish()
     }
 }
 
@@ -473,8 +348,11 @@ pub(super) struct Gather {
     pub(super) beside: Option<(usize, TakeBack)>,
     /// Bytes that came from each node before.
     bytes_before: Vec<u64>,
-    /// For answers on their way.
+    /// For answers on their way, and for those of each node that wait for their turn.
     memory: Reservation,
+    ahead_bytes: u64,
+    /// How many nodes have such room.
+    ahead_nodes: usize,
 }
 
 /// Bytes of what comes of a block, at most: a block where everything matches, with a line for each byte, is 32 times its size.
@@ -483,6 +361,9 @@ const PART_BYTES_MAX: usize = 256 << 20;
 const LATE: Duration = Duration::from_secs(1);
 /// Memory here for the answers of a node: the window of its stream, two batches that wait and one that is taken apart.
 const ANSWER_BYTES: u64 = STREAM_BYTES as u64 + (1 << 20);
+
+/// Answers of a node that wait for their turn, at most: what comes of a few pieces.
+const AHEAD_BYTES_MAX: u64 = 64 << 20;
 
 /// A piece that is to be read.
 #[derive(Debug)]
@@ -532,14 +413,14 @@ struct Attempt {
 /// Where the answers of an attempt come from.
 #[derive(Debug)]
 enum Answers {
-    Node(mpsc::Receiver<Result<Option<RecordBatch>>>),
+    Node(Outlet),
     Here(mpsc::Receiver<Result<Option<Held>>>),
 }
 
 impl Answers {
     async fn next(&mut self) -> Option<Result<Option<RecordBatch>>> {
         match self {
-            Answers::Node(answers) => answers.recv().await,
+            Answers::Node(answers) => answers.next().await,
             Answers::Here(answers) => {
                 answers.recv().await.map(|answer| answer.map(|held| held.map(Held::into_batch)))
             }
@@ -547,35 +428,20 @@ impl Answers {
     }
 }
 
-/// What came of an attempt beside its answers.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    pub done: Option<TaskDone>,
-    /// How far it got, and when that was new. Nothing, where the node tells no such thing.
-    pub alive: Option<(u64, Instant)>,
-    /// The same number, and how the task stood when the node told it.
-    pub stands: Option<(u64, TaskStands)>,
-    /// It says no more.
-    pub is_over: bool,
-}
-
-/// Tells that an attempt says no more, when its pump ends or is ended.
-struct Ends(Arc<std::sync::Mutex<Told>>);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_over = true;
-    }
-}
-
 impl Attempt {
-    /// Takes no more answers.
+    /// Stops it.
+    fn end(&mut self) {
+        self.is_over = true;
+        self.pump.abort();
+        self.close();
+    }
+
+    /// Takes no more answers, and lets those go that wait: they are memory.
     fn close(&mut self) {
         match &mut self.answers {
             Answers::Node(answers) => answers.close(),
             Answers::Here(answers) => {
                 answers.close();
-                // What waits there is memory of those who go on.
                 while answers.try_recv().is_ok() {}
             }
         }
@@ -619,6 +485,8 @@ impl Gather {
         });
         Ok(Gather {
             memory,
+            ahead_bytes: 0,
+            ahead_nodes: used as usize,
             bytes_before: nodes.0.nodes.iter().map(|node| node.bytes_in.load(Ordering::Relaxed)).collect(),
             nodes: nodes.clone(),
             job: job.clone(),
@@ -639,6 +507,15 @@ impl Gather {
             unwanted: BTreeSet::new(),
             beginning: Vec::new(),
         })
+    }
+
+    /// Answers are taken in the order of pieces: nodes that are ahead need room here, or they stand still; and a task can be asked for
+    /// anew from where it was consumed.
+    fn take_in_order(&mut self) -> Result<()> {
+        self.may_begin_anew = true;
+        let free = self.job.budget().free_bytes();
+        self.ahead_bytes = (free / 4 / self.ahead_nodes as u64).min(AHEAD_BYTES_MAX);
+        Ok(self.memory.resize(self.memory.bytes() + self.ahead_nodes as u64 * self.ahead_bytes)?)
     }
 
     pub(super) fn begin_all(&mut self) -> Result<()> {
@@ -672,8 +549,7 @@ impl Gather {
             for attempt in 0..self.attempts.len() {
                 let other = &mut self.attempts[attempt];
                 if other.node == Some(node) && !other.is_over && self.may_begin_anew {
-                    other.is_over = true;
-                    other.pump.abort();
+                    other.end();
                     self.rows.remove(&attempt);
                     self.beginning.clear();
                     let undone = |piece: &&usize| {
@@ -685,15 +561,19 @@ impl Gather {
             }
             pieces.sort_unstable();
             // A node that takes another's work over may answer twice at once.
-            let answering =
-                1 + self.attempts.iter().filter(|other| !other.is_over && other.node.is_some()).count();
-            let bytes = answering as u64 * ANSWER_BYTES;
+            let answering = 1 + self.answering();
+            let bytes = answering as u64 * ANSWER_BYTES + self.ahead_nodes as u64 * self.ahead_bytes;
             if bytes > self.memory.bytes() {
                 self.memory.resize(bytes)?;
             }
             self.begin(node, pieces);
         }
         Ok(())
+    }
+
+    /// How many attempts on nodes are not over.
+    fn answering(&self) -> usize {
+        self.attempts.iter().filter(|attempt| !attempt.is_over && attempt.node.is_some()).count()
     }
 
     /// Asks a node for pieces that it has.
@@ -736,7 +616,8 @@ impl Gather {
         let cost = self.costs.entry(node).or_default();
         cost.node = self.nodes.0.nodes[node].address.clone();
         cost.tasks += 1;
-        let (out, answers) = mpsc::channel(2);
+        let has_room = self.answering() < self.ahead_nodes;
+        let (out, answers) = queue(if has_room { self.ahead_bytes } else { 0 });
         let told: Arc<std::sync::Mutex<Told>> = Arc::default();
         if let Some(here) = &self.here {
             here.watch(number, node, told.clone());
@@ -800,9 +681,8 @@ impl Gather {
             here.give_up(why);
         }
         let own = &mut self.attempts[attempt];
-        own.is_over = true;
+        own.end();
         let pieces = own.pieces.clone();
-        own.close();
         self.rows.remove(&attempt);
         self.beginning.clear();
         self.assign(pieces.into_iter().filter(|&piece| !self.pieces[piece].is_done).collect())
@@ -946,9 +826,7 @@ impl Gather {
         self.rows.remove(&attempt);
         self.beginning.clear();
         if own.is_empty() {
-            let left = &mut self.attempts[attempt];
-            left.is_over = true;
-            left.pump.abort();
+            self.attempts[attempt].end();
         }
         for &piece in &others {
             let wanted = &mut self.pieces[piece];
@@ -1054,9 +932,7 @@ impl Gather {
 
     /// Asks the same node again for what an attempt that was set aside has not done.
     fn ask_again(&mut self, attempt: usize) {
-        let old = &mut self.attempts[attempt];
-        old.pump.abort();
-        old.is_over = true;
+        self.attempts[attempt].end();
         self.rows.remove(&attempt);
         self.beginning.clear();
         let Attempt { node, pieces, .. } = &self.attempts[attempt];
@@ -1115,9 +991,7 @@ impl Gather {
         from_the_start: bool,
     ) -> Result<()> {
         let Some(node) = self.attempts[attempt].node else { return self.give_back(attempt, why) };
-        let lost = &mut self.attempts[attempt];
-        lost.pump.abort();
-        lost.is_over = true;
+        self.attempts[attempt].end();
         self.rows.remove(&attempt);
         self.beginning.clear();
         if is_gone {
@@ -1200,67 +1074,4 @@ fn told(missing: &[Missing]) -> String {
         parts => format!(" and {} other parts, {} together", parts - 1, inshore_store::format_bytes(bytes)),
     };
     format!("{title}: bytes {offset} to {}{others} were not read: {why}", offset + first_bytes)
-}
-
-/// Asks a node, and hands on what it answers.
-pub(super) async fn pump(
-    node: Arc<Node>,
-    request: TaskRequest,
-    out: mpsc::Sender<Result<Option<RecordBatch>>>,
-    told: Arc<std::sync::Mutex<Told>>,
-) {
-    let _ends = Ends(told.clone());
-    let ticket = Ticket { ticket: json(&request) };
-    drop(request);
-    node.bytes_out.fetch_add(ticket.ticket.len() as u64, Ordering::Relaxed);
-    let asked = node.client().do_get(node.request(ticket)).await;
-    let stream = match asked {
-        Ok(stream) => stream.into_inner(),
-        Err(refusal) => {
-            let _ = out.send(Err(node.error(&refusal))).await;
-            return;
-        }
-    };
-    let (counts, heard) = (node.clone(), told.clone());
-    let counted = stream.try_filter(move |message| {
-        counts.bytes_in.fetch_add(message_bytes(message), Ordering::Relaxed);
-        let is_answer = !message.data_header.is_empty();
-        let alive = serde_json::from_slice::<TaskAlive>(&message.app_metadata).ok();
-        if let Some(TaskAlive { progress, stands }) = alive.filter(|_| !is_answer) {
-            let mut told = heard.lock().expect("no panic under this lock");
-            if told.alive.is_none_or(|(before, _)| before != progress) {
-                told.alive = Some((progress, Instant::now()));
-            }
-            told.stands = stands.map(|stands| (progress, stands)).or(told.stands);
-        }
-        std::future::ready(is_answer)
-    });
-    let mut decoded =
-        FlightDataDecoder::new(counted.map_err(|refusal| FlightError::Tonic(Box::new(refusal))).boxed());
-    while let Some(message) = decoded.next().await {
-        let answer = match message {
-            Ok(message) => {
-                let metadata = message.app_metadata();
-                match message.payload {
-                    _ if !metadata.is_empty() => match node.read::<TaskDone>(&metadata) {
-                        Ok(done) => {
-                            told.lock().expect("no panic under this lock").done = Some(done);
-                            let _ = out.send(Ok(None)).await;
-                            return;
-                        }
-                        Err(error) => Err(error),
-                    },
-                    DecodedPayload::RecordBatch(batch) => Ok(Some(batch)),
-                    DecodedPayload::Schema(_) | DecodedPayload::None => continue,
-                }
-            }
-            Err(FlightError::Tonic(refusal)) => Err(node.error(&refusal)),
-            Err(error) => Err(node.bad_answer(&format!("a message that is none: {error}"))),
-        };
-        let is_end = answer.is_err();
-        if out.send(answer).await.is_err() || is_end {
-            return;
-        }
-    }
-    let _ = out.send(Err(node.lost("its answer ended early".to_string()))).await;
 }

@@ -36,8 +36,8 @@ use self::passing::{PieceReader, Waiting};
 use super::{
     Error, Gathered, Nodes, Piece, Result, RunOptions, Whole,
     agent::{READ_BESIDE_BYTES, READS_BESIDE},
-    gather::Told,
     protocol::{TakeBack, TakenBack},
+    pump::Told,
     wire::json as written,
 };
 use crate::{Base, Opened, Portable, Source, TaskSource, Unbegun, answer_parts};

@@ -43,6 +43,7 @@ mod load;
 mod merged;
 mod page;
 pub mod protocol;
+mod pump;
 mod queue;
 mod traverse;
 mod wire;

@@ -32,12 +32,12 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
     Error, Nodes, Result, Whole,
-    gather::{Told, pump},
     hop::{
         Arguments, CHAINS_MAX, FromLink, Hop, LAST_PAGE, Link, PAGE_BYTES_MAX, Pointers, STEPS_MAX, Said,
         Session, Telling, Visited, Walked, What, send,
     },
     protocol::{PieceRequest, TRAVERSE, TaskRequest, VERSION},
+    pump::{Told, pump, queue},
 };
 
 /// Who follows the pointers.
@@ -354,12 +354,12 @@ impl<'a> Traversal<'a> {
         for &node in &nodes {
             let request = self.request(node, &holders, random);
             let told: Arc<Mutex<Told>> = Arc::default();
-            let (out, mut answers) = mpsc::channel(2);
+            let (out, mut answers) = queue(0);
             let asked = pump(self.nodes.0.nodes[node].clone(), request, out, told.clone());
             let events_in = events_in.clone();
             let task = self.nodes.0.runtime.spawn(async move {
                 let hand_on = async {
-                    while let Some(answer) = answers.recv().await {
+                    while let Some(answer) = answers.next().await {
                         if events_in.send(Heard::Told(node, answer)).await.is_err() {
                             return;
                         }

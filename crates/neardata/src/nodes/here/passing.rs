@@ -18,8 +18,9 @@ use tokio::sync::mpsc;
 use super::{
     super::{
         Result, Whole,
-        gather::{Gather, Taken, Told},
+        gather::{Gather, Taken},
         protocol::TakeBack,
+        pump::Told,
     },
     Here,
 };
