@@ -1,7 +1,7 @@
 //! A bar on the terminal that shows what a job is doing: phase, how far, how fast, how long still.
 //!
 //! The job only counts; a thread looks at its counters ten times a second and draws. Nothing is drawn where
-//! standard error is no terminal.
+//! standard error is no terminal. With `--explain` it also prints how the job is about to go about its work, as the job decides it.
 
 use std::{
     io::IsTerminal,
@@ -13,6 +13,8 @@ use std::{
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use inshore::store::{Job, ProgressState, format_bytes};
 
+use crate::outcome::say;
+
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// A bar that is drawn until it is dropped, and then wiped off.
@@ -23,19 +25,30 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// Draws `job`, or nothing where nobody would see it.
-    pub fn draw(job: &Job) -> Option<Bar> {
-        if !std::io::stderr().is_terminal() {
+    /// Draws `job` if `is_drawn`, and says how it goes about its work if `explains`; nothing where nobody would see it.
+    pub fn draw(job: &Job, is_drawn: bool, explains: bool) -> Option<Bar> {
+        let is_drawn = is_drawn && std::io::stderr().is_terminal();
+        if !is_drawn && !explains {
             return None;
+        }
+        if explains {
+            job.progress().listen();
         }
         let job = job.clone();
         let (stop, stopped) = mpsc::channel();
         let draw = move || {
             let mut phase = Phase::default();
             let mut bar = ProgressBar::hidden();
-            while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+            loop {
+                let is_over = stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout);
+                for plan in job.progress().take_told() {
+                    bar.suspend(|| say(&marked(&plan)));
+                }
+                if is_over {
+                    break;
+                }
                 let state = job.progress().state();
-                if state.phase.is_empty() {
+                if state.phase.is_empty() || !is_drawn {
                     continue;
                 }
                 if phase.name != state.phase {
@@ -62,6 +75,11 @@ impl Drop for Bar {
             let _ = thread.join();
         }
     }
+}
+
+/// A plan may have several lines.
+fn marked(plan: &str) -> String {
+    format!("plan: {}", plan.replace('\n', "\n      "))
 }
 
 fn new_bar(state: &ProgressState) -> ProgressBar {
@@ -135,6 +153,11 @@ mod tests {
         for known in [true, false] {
             style(known);
         }
+    }
+
+    #[test]
+    fn a_plan_of_several_lines_is_set_in() {
+        assert_eq!(marked("merge\n  merge 1 s"), "plan: merge\n        merge 1 s");
     }
 
     #[test]

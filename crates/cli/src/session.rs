@@ -68,8 +68,7 @@ impl Session {
     /// Starts a job in the budget that was named, and draws its progress where someone can see it.
     pub fn start(&self) -> Result<Run> {
         let job = self.store.job(budget(&self.options), self.cancel.clone())?;
-        let drawn = !self.options.quiet && !self.options.json;
-        Ok(Run { bar: drawn.then(|| Bar::draw(&job)).flatten(), job })
+        Ok(run(job, &self.options))
     }
 }
 
@@ -91,8 +90,13 @@ pub fn budget(options: &Everywhere) -> Budget {
 /// Starts a job that needs no store, begins to listen for signals, and draws its progress where someone can see it.
 pub fn plain_run(options: &Everywhere) -> Result<Run> {
     let job = plain_job(options)?;
-    let drawn = !options.quiet && !options.json;
-    Ok(Run { bar: drawn.then(|| Bar::draw(&job)).flatten(), job })
+    Ok(run(job, options))
+}
+
+/// A job whose progress is drawn, and whose plans are told, as far as that is wanted.
+fn run(job: Job, options: &Everywhere) -> Run {
+    let bar = Bar::draw(&job, !options.quiet && !options.json, options.explain);
+    Run { bar, job }
 }
 
 /// Starts a job that needs no store, and begins to listen for signals.

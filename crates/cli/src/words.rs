@@ -62,7 +62,8 @@ pub struct Everywhere {
     /// Print no progress, no costs and no notices on standard error
     #[arg(long, global = true)]
     pub quiet: bool,
-    /// Tell on standard error, after the run, how it was done and where the time went
+    /// Tell on standard error how it is going to be done (graph jobs, reduce), and after the run how it was done and where the
+    /// time went
     #[arg(long, global = true)]
     pub explain: bool,
     /// Do it on these nodes, where the data lies (search, count, sql, reduce, sort, language identify, compress, kernel,

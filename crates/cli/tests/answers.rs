@@ -155,6 +155,11 @@ fn explain_tells_how_it_was_done() {
     {
         assert!(said.stderr.lines().any(|line| line.starts_with(name)), "{name}: {said:?}");
     }
+    // Before the run it tells what it is going to do, once.
+    let plans: Vec<_> = said.stderr.lines().take_while(|line| line.starts_with("plan: ")).collect();
+    assert_eq!(plans.len(), 2, "{said:?}");
+    assert!(plans[0].starts_with("plan: vertex state in memory, updates through sort-reduce in"), "{said:?}");
+    assert_eq!(plans[1], "plan: from superstep 1 on updates are sorted and merged", "{said:?}");
     assert!(folder.run("graph pagerank g --explain --json").ok().json().is_object());
 }
 

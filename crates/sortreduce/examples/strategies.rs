@@ -6,32 +6,32 @@
 //! Zipf's law, or over 65,536 of them. Records are (u32, u32) and (u64, u64). Each figure is the better of two runs, from
 //! the first push to the last record read in two parts: by the clock, and of CPU time, which a busy machine changes less. "!" marks a choice that is more than 25 % slower than the best.
 //!
-//! 64 million records on two cores and a virtual drive, seconds by the clock; a choice runs again what was forced, so the two
-//! figures of one strategy tell how much runs differ:
+//! 64 million records on two cores with AVX-512 and a virtual drive, a build of the profile `dev`, seconds by the clock; a choice runs
+//! again what was forced, so the two figures of one strategy tell how much runs differ:
 //!
 //! | | dense | partition | merge | hash-first | chosen |
 //! |---|---|---|---|---|---|
-//! | uniform, 8 bytes, 64 MiB | - | 1.61 | 1.54 | 1.44 | merge, 1.37 |
-//! | uniform, 16 bytes, 64 MiB | - | 2.01 | 1.41 | 1.33 | merge, 1.31 |
-//! | uniform, 8 bytes, 256 MiB | - | 1.24 | 1.34 | 1.29 | merge, 1.38 |
-//! | uniform, 16 bytes, 256 MiB | - | 2.21 | 1.52 | 1.69 | merge, 1.81 |
-//! | uniform, 8 bytes, 1024 MiB | 1.18 | 0.71 | 1.08 | 1.11 | partition, 0.73 |
-//! | uniform, 16 bytes, 1024 MiB | 1.15 | 1.86 | 1.62 | 1.38 | dense, 1.28 |
-//! | zipf, 8 bytes, 64 MiB | - | 1.25 | 1.12 | 1.10 | merge, 1.38 |
-//! | zipf, 16 bytes, 64 MiB | - | 1.91 | 1.37 | 1.30 | merge, 1.52 |
-//! | zipf, 8 bytes, 256 MiB | - | 1.21 | 1.19 | 1.19 | merge, 1.05 |
-//! | zipf, 16 bytes, 256 MiB | - | 1.60 | 1.50 | 1.35 | merge, 1.58 |
-//! | zipf, 8 bytes, 1024 MiB | 0.81 | 0.63 | 0.90 | 1.02 | partition, 0.72 |
-//! | zipf, 16 bytes, 1024 MiB | 1.15 | 0.93 | 1.55 | 1.38 | merge, 1.40 |
-//! | 64 K distinct, 8 bytes, 64 MiB | - | 1.34 | 0.91 | 0.96 | merge, 0.93 |
-//! | 64 K distinct, 16 bytes, 64 MiB | - | 2.00 | 0.90 | 1.17 | merge, 0.87 |
-//! | 64 K distinct, 8 bytes, 256 MiB | - | 1.18 | 0.78 | 0.83 | merge, 0.73 |
-//! | 64 K distinct, 16 bytes, 256 MiB | - | 1.63 | 0.99 | 1.02 | merge, 1.02 |
-//! | 64 K distinct, 8 bytes, 1024 MiB | 0.55 | 0.70 | 0.74 | 0.76 | dense, 0.69 |
-//! | 64 K distinct, 16 bytes, 1024 MiB | 0.83 | 1.63 | 1.20 | 0.97 | dense, 0.77 |
+//! | uniform, 8 bytes, 64 MiB | - | 0.96 | 1.12 | 1.13 | merge, 1.12 |
+//! | uniform, 16 bytes, 64 MiB | - | 1.27 | 1.14 | 1.19 | merge, 1.13 |
+//! | uniform, 8 bytes, 256 MiB | - | 0.87 | 1.01 | 1.02 | merge, 1.02 |
+//! | uniform, 16 bytes, 256 MiB | - | 1.38 | 1.31 | 1.23 | merge, 1.23 |
+//! | uniform, 8 bytes, 1024 MiB | 0.86 | 0.53 | 0.78 | 0.92 | partition, 0.52 |
+//! | uniform, 16 bytes, 1024 MiB | 0.95 | 1.34 | 1.21 | 1.12 | dense, 0.91 |
+//! | zipf, 8 bytes, 64 MiB | - | 0.98 | 1.01 | 1.21 | merge, 0.91 |
+//! | zipf, 16 bytes, 64 MiB | - | 1.18 | 1.03 | 1.27 | merge, 1.03 |
+//! | zipf, 8 bytes, 256 MiB | - | 0.85 | 0.76 | 1.17 | merge, 0.77 |
+//! | zipf, 16 bytes, 256 MiB | - | 1.13 | 1.06 | 1.27 | merge, 1.01 |
+//! | zipf, 8 bytes, 1024 MiB | 0.70 | 0.53 | 0.61 | 1.11 | partition, 0.51 |
+//! | zipf, 16 bytes, 1024 MiB | 0.78 | 0.63 | 0.88 | 1.26 | merge, 0.94 |
+//! | 64 K distinct, 8 bytes, 64 MiB | - | 0.87 | 0.52 | 0.92 | merge, 0.52 |
+//! | 64 K distinct, 16 bytes, 64 MiB | - | 1.43 | 0.52 | 1.01 | merge, 0.51 |
+//! | 64 K distinct, 8 bytes, 256 MiB | - | 0.91 | 0.39 | 0.89 | merge, 0.41 |
+//! | 64 K distinct, 16 bytes, 256 MiB | - | 1.06 | 0.60 | 1.05 | merge, 0.61 |
+//! | 64 K distinct, 8 bytes, 1024 MiB | 0.37 | 0.39 | 0.45 | 0.87 | dense, 0.38 |
+//! | 64 K distinct, 16 bytes, 1024 MiB | 0.47 | 1.15 | 0.58 | 1.02 | dense, 0.52 |
 //!
-//! Where the choice is more than a quarter slower than the best: Zipf's law with 16 bytes in 1 GiB, since estimates know how
-//! many keys there are and not how popular, and bins then write less than they say; and one run that differed.
+//! One choice is more than a quarter slower than the best, here and on another machine: Zipf's law with 16 bytes in 1 GiB, since
+//! estimates know how many keys there are and not how popular, and bins then write less than they say.
 
 use std::{marker::PhantomData, path::Path, time::Instant};
 

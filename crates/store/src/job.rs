@@ -119,7 +119,19 @@ pub struct Progress {
     state: Mutex<(String, &'static str, Option<Instant>)>,
     done: AtomicU64,
     total: AtomicU64,
+    /// None while nobody listens.
+    told: Mutex<Option<Told>>,
 }
+
+/// What a job told of how it goes about its work, as far as it was not taken.
+#[derive(Debug, Default)]
+struct Told {
+    waiting: Vec<String>,
+    last: String,
+}
+
+/// What was told and is not taken, at most; later things are left out.
+const TOLD_MAX: usize = 100;
 
 /// A moment of a job's [`Progress`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +150,28 @@ impl Progress {
     /// Adds to the units done in the current phase.
     pub fn add(&self, units: u64) {
         self.done.fetch_add(units, Ordering::Relaxed);
+    }
+
+    /// Tells how the job goes about what comes now, for somebody who [listens](Self::listen).
+    pub fn tell(&self, plan: impl FnOnce() -> String) {
+        let mut told = self.told.lock().expect("no panic under this lock");
+        let Some(told) = told.as_mut().filter(|told| told.waiting.len() < TOLD_MAX) else { return };
+        let plan = plan();
+        if plan != told.last {
+            told.waiting.push(plan.clone());
+            told.last = plan;
+        }
+    }
+
+    /// From now on what is told waits to be [taken](Self::take_told).
+    pub fn listen(&self) {
+        self.told.lock().expect("no panic under this lock").get_or_insert_default();
+    }
+
+    /// What was told since it was taken last, each thing once where it was told several times in a row.
+    pub fn take_told(&self) -> Vec<String> {
+        let mut told = self.told.lock().expect("no panic under this lock");
+        told.as_mut().map(|told| std::mem::take(&mut told.waiting)).unwrap_or_default()
     }
 
     /// Where the job is now.
@@ -433,6 +467,23 @@ pub(crate) fn test_job(memory_bytes: u64, faults: &[crate::Fault]) -> (tempfile:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_told_waits_for_who_listens_and_says_nothing_twice() {
+        let (_folder, job) = test_job(1 << 20, &[]);
+        let progress = job.progress();
+        progress.tell(|| unreachable!("nobody listens"));
+        progress.listen();
+        for plan in ["a", "a", "b", "a"] {
+            progress.tell(|| plan.to_string());
+        }
+        assert_eq!(progress.take_told(), ["a", "b", "a"]);
+        progress.tell(|| "a".to_string());
+        assert!(progress.take_told().is_empty());
+        // Nobody takes them: there is an end.
+        (0..2 * TOLD_MAX).for_each(|number| progress.tell(|| number.to_string()));
+        assert_eq!(progress.take_told().len(), TOLD_MAX);
+    }
 
     #[test]
     fn phases_of_one_name_are_added_up_in_order() {

@@ -19,7 +19,7 @@ use arrow::{
     datatypes::{DataType, Field, Schema},
 };
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
-use inshore_store::{Buffer, FileWriter, Job, largest_buffer, taken_bytes};
+use inshore_store::{Buffer, FileWriter, Job, format_bytes, largest_buffer, taken_bytes};
 
 use crate::{
     Answer, Error, Graph, Result, Summary, Tuning,
@@ -353,6 +353,10 @@ impl Triangles<'_> {
             workers.push((sorter.sink()?, row));
         }
         let mut held = Held::new(self.job, block_bytes)?;
+        self.job.progress().tell(|| {
+            let bytes = format_bytes(block_bytes.min(4 * self.turned.entries));
+            format!("edges are held in memory, {bytes} at a time, and the others read past them")
+        });
         let mut passes = 0;
         while held.load_next(self.job, self.turned)? {
             passes += 1;

@@ -167,6 +167,7 @@ fn propagate(
 fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32>)> {
     let out = graph.out().unweighted();
     job.start_phase("joining trees", "edges", out.entries);
+    job.progress().tell(|| "a forest of all vertices in memory, edges are read once from flash".to_string());
     let mut labels = VertexArray::new(job, graph.vertices(), true, |vertex| vertex)?;
     let parents = labels.in_memory().expect("made in memory");
     let forest = Forest(

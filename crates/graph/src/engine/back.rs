@@ -180,6 +180,7 @@ impl<S: State> Engine<S> {
         };
         let (direct, touched) = cells.open(program);
         let back = Back { program, active: bits, to: direct };
+        self.goes("looked for along in-edges, in an array in memory");
         let (touched, _) = self.send(&back, &[incoming], &Frontier::All, touched)?;
         self.settle(program, cells, touched, true, None)
     }

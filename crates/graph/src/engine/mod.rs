@@ -30,7 +30,7 @@ mod state;
 use std::{ops::Range, sync::Mutex};
 
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
-use inshore_store::Job;
+use inshore_store::{Job, format_bytes};
 
 pub(crate) use back::{Direction, LooksBack};
 pub(crate) use chunks::Sender;
@@ -271,6 +271,16 @@ impl Layout {
             if state_in_memory { free.saturating_sub(fixed + needs.state_bytes) } else { with_flash };
         Ok(layout(state_in_memory, false, sort_bytes))
     }
+
+    /// For `--explain`, before anything is done.
+    fn plan(&self) -> String {
+        let states = if self.state_in_memory { "in memory" } else { "on flash" };
+        let updates = match self.is_direct {
+            true => "in an array in memory".to_string(),
+            false => format!("through sort-reduce in {}", format_bytes(self.sort_bytes)),
+        };
+        format!("vertex state {states}, updates {updates}, edges on flash")
+    }
 }
 
 fn sort_config<O: Operation>(vertices: u64, sinks: usize, memory_bytes: u64, tuning: &Tuning) -> Config {
@@ -303,6 +313,8 @@ pub(crate) struct Engine<S: State> {
     strategies: Vec<Strategy>,
     /// Whether a superstep went by columns.
     has_columns: bool,
+    /// How the last superstep went, as it was told.
+    way: &'static str,
     /// Whether rows lie in memory; `None` before that was decided.
     holding: Option<bool>,
 }
@@ -322,6 +334,7 @@ impl<S: State> Engine<S> {
             ..Needs::of::<S>(vertices, P::WEIGHTED)
         };
         let layout = Layout::new(job, vertices, tuning, kept_bytes, &needs)?;
+        job.progress().tell(|| layout.plan());
         let cells = match layout.is_direct {
             true => Some(Cells::new::<P::Message>(job.budget(), vertices, layout.workers)?),
             false => None,
@@ -338,6 +351,7 @@ impl<S: State> Engine<S> {
         initial: impl Fn(u32) -> S,
     ) -> Result<Engine<S>> {
         let layout = Layout::new(job, vertices, tuning, kept_bytes, &Needs::of::<S>(vertices, false))?;
+        job.progress().tell(|| layout.plan());
         Self::laid_out(job, vertices, tuning, layout, None, initial)
     }
 
@@ -363,6 +377,7 @@ impl<S: State> Engine<S> {
             edges_traversed: 0,
             strategies: Vec::new(),
             has_columns: false,
+            way: "",
             holding: None,
         })
     }
@@ -398,6 +413,7 @@ impl<S: State> Engine<S> {
                 Ok(held) => {
                     rows.clone_from_slice(&held);
                     self.holding = Some(true);
+                    self.job.progress().tell(|| format!("edges in memory, {}", format_bytes(bytes)));
                     self.pools.forget_rows();
                     return Ok(());
                 }
@@ -434,6 +450,7 @@ impl<S: State> Engine<S> {
             return self.apply(program, updates, collect, log);
         };
         let (direct, touched) = cells.open(program);
+        self.goes("combined in an array in memory");
         let (touched, gathered) = self.send(&direct, rows, active, touched)?;
         program.gathered(gathered);
         self.settle(program, cells, touched, collect, log)
@@ -544,6 +561,15 @@ impl<S: State> Engine<S> {
         self.job.start_phase(phase, "edges", edges);
     }
 
+    /// Tells how the next superstep is going to go, where that is not how the one before went.
+    fn goes(&mut self, way: &'static str) {
+        if self.way != way {
+            self.way = way;
+            let number = self.supersteps + 1;
+            self.job.progress().tell(|| format!("from superstep {number} on updates are {way}"));
+        }
+    }
+
     fn used(&mut self, strategy: Strategy) {
         if !self.strategies.contains(&strategy) {
             self.strategies.push(strategy);
@@ -594,6 +620,11 @@ impl<S: State> Engine<S> {
         }
         let sorter = SortReduce::new(&self.job, operation, &config)?;
         self.used(sorter.strategy());
+        self.goes(match sorter.strategy() {
+            Strategy::Dense => "combined in an array in memory",
+            Strategy::Partition => "combined by ranges of vertices",
+            Strategy::Merge | Strategy::HashFirst => "sorted and merged",
+        });
         let mut sinks = Vec::with_capacity(layout.workers);
         for _ in 0..layout.workers {
             sinks.push(sorter.sink()?);

@@ -152,6 +152,7 @@ where
     let key_range = config.key_range.filter(|_| choose(&config, 8 * N) == Strategy::Dense);
     let reduce = SortReduce::new(job, operation, &Config { key_range, ..config })?;
     let choice = reduce.choice().clone();
+    job.progress().tell(|| choice.to_string().trim_end().to_string());
     let rows_kept = reduce.records_kept();
     let (saw_null, out_of_range) = (AtomicBool::new(false), AtomicBool::new(false));
     let work = |number: usize| -> Result<()> {

@@ -30,7 +30,7 @@ use std::{
 };
 
 use inshore_sortreduce::{BadFrame, FRAME_RECORDS, prefetch};
-use inshore_store::{Buffer, Job, taken_bytes};
+use inshore_store::{Buffer, Job, format_bytes, taken_bytes};
 
 use self::{
     cut::Cut,
@@ -175,6 +175,19 @@ impl Plan {
         let width = vertices.div_ceil(columns).next_multiple_of(WIDTH_UNIT).min(WIDTH_MAX);
         let plan = fits(Plan { width, ..plan }, flash_bytes)?;
         plan.pays(entries, asked, message_bytes).then_some(plan)
+    }
+
+    /// For `--explain`, before anything is done.
+    fn told(&self, vertices: u64) -> String {
+        let place = |is_in_memory| if is_in_memory { "in memory" } else { "on flash" };
+        format!(
+            "vertex state {}, messages {}, edges in {} columns of {} vertices, {} of them in memory",
+            place(self.state_in_memory),
+            place(self.messages_in_memory),
+            vertices.div_ceil(self.width),
+            self.width,
+            format_bytes(self.held_bytes),
+        )
     }
 
     /// Memory of places and checksums of chunks, the last one of each worker and column among them.
@@ -334,6 +347,7 @@ impl<S: State> Engine<S> {
             frontier_keys,
             sort_bytes: free.saturating_sub(fixed),
         };
+        job.progress().tell(|| plan.told(vertices));
         Self::laid_out(job, vertices, tuning, layout, None, initial)
     }
 
@@ -347,6 +361,7 @@ impl<S: State> Engine<S> {
         let plan = columns.plan;
         let entries = columns.entries();
         self.has_columns = true;
+        self.goes("combined column by column");
         self.begin_superstep(entries);
         self.edges_traversed += entries;
         let (messages, gathered) = self.write_messages(program, columns)?;
