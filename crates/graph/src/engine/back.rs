@@ -175,7 +175,9 @@ impl<S: State> Engine<S> {
         let program = &*program;
         let Some(mut cells) = self.cells.take() else {
             let back = Back { program, active: bits, to: Sorting(program) };
-            let (updates, _) = self.exchange(&back, Reduce(program.clone()), &[incoming], &Frontier::All)?;
+            let way = Some("looked for along in-edges, through sort-reduce");
+            let operation = Reduce(program.clone());
+            let (updates, _) = self.exchange_as(&back, operation, &[incoming], &Frontier::All, way)?;
             return self.apply(program, updates, true, None);
         };
         let (direct, touched) = cells.open(program);

@@ -607,6 +607,18 @@ impl<S: State> Engine<S> {
         rows: &[&Csr],
         active: &Frontier,
     ) -> Result<(Sorted<O>, u64)> {
+        self.exchange_as(sender, operation, rows, active, None)
+    }
+
+    /// As [`Engine::exchange`]; `way` is how this is told, where there is more to tell than how updates are combined.
+    fn exchange_as<O: Operation, P: Sender<State = S, Sink = Sink<O>>>(
+        &mut self,
+        sender: &P,
+        operation: O,
+        rows: &[&Csr],
+        active: &Frontier,
+        way: Option<&'static str>,
+    ) -> Result<(Sorted<O>, u64)> {
         let layout = self.layout;
         let mut config = sort_config::<O>(self.vertices, layout.workers, layout.sort_bytes, &self.tuning);
         // Other strategies have a smallest size of their own.
@@ -620,11 +632,11 @@ impl<S: State> Engine<S> {
         }
         let sorter = SortReduce::new(&self.job, operation, &config)?;
         self.used(sorter.strategy());
-        self.goes(match sorter.strategy() {
+        self.goes(way.unwrap_or(match sorter.strategy() {
             Strategy::Dense => "combined in an array in memory",
             Strategy::Partition => "combined by ranges of vertices",
             Strategy::Merge | Strategy::HashFirst => "sorted and merged",
-        });
+        }));
         let mut sinks = Vec::with_capacity(layout.workers);
         for _ in 0..layout.workers {
             sinks.push(sorter.sink()?);
@@ -696,8 +708,11 @@ impl<S: State> Engine<S> {
     /// Changes the state of every vertex, in order.
     pub fn for_each(&mut self, mut change: impl FnMut(u32, &mut S) -> Result<()>) -> Result<()> {
         let mut state = self.state.cursor();
-        for vertex in 0..self.vertices {
-            change(vertex as u32, state.get_mut(vertex as u32)?)?;
+        for vertex in 0..self.vertices as u32 {
+            let old = *state.get(vertex)?;
+            let mut new = old;
+            change(vertex, &mut new)?;
+            state.replace(vertex, &old, new)?;
         }
         Ok(())
     }
@@ -772,10 +787,9 @@ impl<'a, 'l, P: VertexProgram> Finalizing<'a, 'l, P> {
     /// Gives the new state.
     #[inline]
     fn vertex(&mut self, vertex: u32, message: P::Message) -> Result<P::State> {
-        let place = self.state.get_mut(vertex)?;
-        let old = *place;
+        let old = *self.state.get(vertex)?;
         let new = self.program.finalize(vertex, message, &old);
-        *place = new;
+        self.state.replace(vertex, &old, new)?;
         self.change += self.program.change(&new, &old);
         if self.collect && self.program.is_active(&new, &old) {
             self.active.push(vertex)?;

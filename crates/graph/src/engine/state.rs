@@ -129,6 +129,15 @@ impl<S: State> StateCursor<'_, S> {
         }
     }
 
+    /// Puts `new` where `old` is. Many messages change nothing, and a block in which nothing changed need not be written.
+    #[inline]
+    pub fn replace(&mut self, vertex: u32, old: &S, new: S) -> Result<()> {
+        if new.as_bytes() != old.as_bytes() {
+            *self.get_mut(vertex)? = new;
+        }
+        Ok(())
+    }
+
     /// The state of `vertex`, to be changed.
     #[inline]
     pub fn get_mut(&mut self, vertex: u32) -> Result<&mut S> {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Each node works through its pieces in their order and answers in it, so the answers are merged by taking from each stream
-//! when it is its turn. What a node that is ahead has answered waits in a quarter of the memory; behind that its connection's window
-//! stops it.
+//! when it is its turn. What a node that is ahead has answered waits here, as far as there is memory to spare; behind that its
+//! connection's window stops it.
 //!
 //! Where a node is lost, its unfinished pieces go to others that have copies, the one that was being read from the place
 //! on up to which it was consumed. So do those of a node that is there but gets on no further ([`RunOptions::stall`]).
@@ -129,7 +129,7 @@ pub struct Missing {
 /// faster.
 ///
 /// Memory here: 3 MiB for each node, for answers on their way, which flow control holds; a quarter of what is free then, of at most
-/// 64 MiB a thread, for what is done here; and a quarter of what is left, of at most 64 MiB a node, for answers that wait for their
+/// 64 MiB a thread, for what is done here; and an eighth of what is left, of at most 64 MiB a node, for answers that wait for their
 /// turn.
 ///
 /// # Errors
@@ -153,14 +153,14 @@ where
     let help_from = options.help_from.filter(|_| K::CAN_HELP && !wholes.is_empty());
     let mut gather = Gather::new(nodes, job, wholes, K::KIND, arguments.clone(), options).map_err(failed)?;
     let Some(help_from) = help_from else {
-        gather.take_in_order().map_err(failed)?;
+        gather.take_in_order();
         gather.begin_all().map_err(failed)?;
         return consume_all(gather, wholes, consume);
     };
     let here = Arc::new(Here::new(nodes, wholes, options, help_from));
     gather.here = Some(here.clone());
     let lanes = here.lanes(job);
-    gather.take_in_order().map_err(failed)?;
+    gather.take_in_order();
     thread::scope(|scope| {
         let _stops = Stops(&here);
         gather.begin_all().map_err(failed)?;
@@ -348,10 +348,11 @@ pub(super) struct Gather {
     pub(super) beside: Option<(usize, TakeBack)>,
     /// Bytes that came from each node before.
     bytes_before: Vec<u64>,
-    /// For answers on their way, and for those of each node that wait for their turn.
+    /// For answers on their way.
     memory: Reservation,
+    /// For those that wait for their turn: of each of so many nodes so many bytes.
+    ahead: Option<Reservation>,
     ahead_bytes: u64,
-    /// How many nodes have such room.
     ahead_nodes: usize,
 }
 
@@ -485,6 +486,7 @@ impl Gather {
         });
         Ok(Gather {
             memory,
+            ahead: None,
             ahead_bytes: 0,
             ahead_nodes: used as usize,
             bytes_before: nodes.0.nodes.iter().map(|node| node.bytes_in.load(Ordering::Relaxed)).collect(),
@@ -511,11 +513,14 @@ impl Gather {
 
     /// Answers are taken in the order of pieces: nodes that are ahead need room here, or they stand still; and a task can be asked for
     /// anew from where it was consumed.
-    fn take_in_order(&mut self) -> Result<()> {
+    fn take_in_order(&mut self) {
         self.may_begin_anew = true;
-        let free = self.job.budget().free_bytes();
-        self.ahead_bytes = (free / 4 / self.ahead_nodes as u64).min(AHEAD_BYTES_MAX);
-        Ok(self.memory.resize(self.memory.bytes() + self.ahead_nodes as u64 * self.ahead_bytes)?)
+        let (nodes, budget) = (self.ahead_nodes as u64, self.job.budget());
+        let each = (budget.free_bytes() / 8 / nodes).min(AHEAD_BYTES_MAX);
+        // It goes without, too.
+        if let Ok(memory) = budget.reserve(nodes * each, "answers that wait for their turn") {
+            (self.ahead_bytes, self.ahead) = (each, Some(memory));
+        }
     }
 
     pub(super) fn begin_all(&mut self) -> Result<()> {
@@ -562,7 +567,7 @@ impl Gather {
             pieces.sort_unstable();
             // A node that takes another's work over may answer twice at once.
             let answering = 1 + self.answering();
-            let bytes = answering as u64 * ANSWER_BYTES + self.ahead_nodes as u64 * self.ahead_bytes;
+            let bytes = answering as u64 * ANSWER_BYTES;
             if bytes > self.memory.bytes() {
                 self.memory.resize(bytes)?;
             }

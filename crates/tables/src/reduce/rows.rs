@@ -173,6 +173,10 @@ pub(super) fn reduce(asked: &Asked<'_>) -> Result<ReduceSummary> {
     let keep = asked.keep("rows")?;
     let config =
         RowConfig { memory_bytes, threads, keep: keep.clone(), name: "reduce", ..RowConfig::default() };
+    let plan = || {
+        format!("rows are sorted and merged by their keys in {}", inshore_store::format_bytes(memory_bytes))
+    };
+    job.progress().tell(plan);
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
     let mut sort = RowSort::new(job, SHAPE, operation, &config)?;
     let (mut sink, mut block) = (sort.sink(), Vec::new());

@@ -277,12 +277,14 @@ impl Columns {
     pub fn new<P: VertexProgram>(job: &Job, tuning: &Tuning, asked: &Asked) -> Result<Option<Columns>> {
         let Some(plan) = Plan::new::<P>(job, tuning, asked) else { return Ok(None) };
         tracing::debug!(?plan, "columns");
+        job.progress().tell(|| plan.told(asked.rows[0].vertices));
         let rows: Vec<Csr> = asked.rows.iter().map(|rows| rows.unweighted()).collect();
         let senders = Senders::new(job, &rows, plan.workers)?;
         match cut::cut(job, plan, rows, senders) {
             Ok(columns) => Ok(Some(columns)),
             Err(Error::Store(error)) if error.is_no_space() && tuning.column_vertices.is_none() => {
                 tracing::debug!("no room for columns");
+                job.progress().tell(|| "no room on the drive for columns".to_string());
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -347,7 +349,6 @@ impl<S: State> Engine<S> {
             frontier_keys,
             sort_bytes: free.saturating_sub(fixed),
         };
-        job.progress().tell(|| plan.told(vertices));
         Self::laid_out(job, vertices, tuning, layout, None, initial)
     }
 

@@ -20,7 +20,7 @@ use super::{
 /// A kind of work whose answer is in order of a key can go on elsewhere behind the last key: see [`Streams::replace`].
 ///
 /// # Errors
-/// As [`run_on_nodes`].
+/// As [`run_on_nodes`](super::run_on_nodes).
 pub fn stream_from_nodes(
     nodes: &Nodes,
     job: &Job,
