@@ -166,8 +166,8 @@ fn a_browser_shows_nodes_drives_and_tasks_and_runs_no_names() {
     folder.write("web.log", text().repeat(12));
     folder.run(&format!("store put web.log --name a<b>&c {all} --piece 1MiB --quiet")).ends();
     folder.run(&format!("store put web.log {all} --piece 1MiB --quiet")).ok();
-    // Nobody takes what it prints: it runs until the test ends.
-    let mut running = folder.run(&format!("search -n well store:web.log {all}")).spawn();
+    // Nobody takes what it prints, and little of it can wait there: it runs until the test ends.
+    let mut running = folder.run(&format!("search -n well store:web.log {all} --memory 32MiB")).spawn();
     let page = node.page.clone().unwrap();
     until("nothing runs", || {
         let nodes = status(&page)["nodes"].as_array().unwrap().clone();
