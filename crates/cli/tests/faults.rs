@@ -325,9 +325,9 @@ fn a_node_that_stands_still_is_lost() {
     assert_eq!(ask("").ok().stdout, right);
 }
 
-/// A command that prints more than anybody takes.
+/// A command that prints more than anybody takes, with little memory for what waits to be printed.
 fn stuck(folder: &Folder, words: &str) -> Child {
-    folder.run(words).spawn()
+    folder.run(&format!("{words} --memory 32MiB")).spawn()
 }
 
 fn tasks(folder: &Folder, named: &str, name: &str) -> u64 {
