@@ -78,7 +78,7 @@ pub use keep::{Keep, Kept, KeptPiece};
 pub use log::DeviceEntry;
 pub use measure::{MeasurePlan, measure};
 pub use memory::Memory;
-pub use plain_sink::FileSink;
+pub use plain_sink::{FileEdges, FileSink};
 pub use profile::{DeviceProfile, DriveProfile, Pattern, Point};
 pub use reader::FileReader;
 pub use recording::{Fate, History, Operation, Recording, after_crash};

@@ -23,16 +23,27 @@ use crate::{
 const BUFFER_BYTES: usize = 1 << 20;
 const BUFFERS: usize = 4;
 
-/// Writes a file from start to end.
+/// Writes a file from start to end, or a part of one.
 #[derive(Debug)]
 pub struct FileSink {
     job: Job,
     device: Arc<Target>,
     filling: Buffer,
+    /// The first byte of `filling` that is this part's.
+    skipped: usize,
     filled: usize,
     spare: Vec<Buffer>,
     flying: VecDeque<(Pending, u64, usize)>,
     offset: u64,
+    /// Of a part: what is left for later.
+    edges: Option<FileEdges>,
+}
+
+/// The ends of a part of a file, which share a page with the part beside it and are written last.
+#[derive(Debug, Default)]
+pub struct FileEdges {
+    /// With where in the file they stand.
+    bytes: Vec<(u64, Vec<u8>)>,
 }
 
 impl FileSink {
@@ -42,20 +53,29 @@ impl FileSink {
     /// # Errors
     /// [`Error::OverBudget`]; [`Error::Io`] where the hint says that the file does not fit.
     pub fn new(job: &Job, file: File, name: &str, bytes_hint: Option<u64>) -> Result<FileSink> {
-        let fail = |error: io::Error| Error::io("write", name, error);
-        let kind = file.metadata().map_err(fail)?.file_type();
-        // File systems without O_DIRECT take the same writes through the cache.
-        let direct = kind.is_file()
-            && fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT)).is_ok();
-        if let Some(bytes) = bytes_hint.filter(|&bytes| bytes > 0 && kind.is_file()) {
-            // Only a hint: a file system that cannot do it is none the worse.
-            if let Err(error @ rustix::io::Errno::NOSPC) =
-                fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes)
-            {
-                return Err(fail(error.into()));
-            }
-        }
-        Self::with(job, Target { name: name.to_string(), file: Arc::new(file), direct, is_stream: false })
+        let target = Target::new(file, name, bytes_hint)?;
+        Self::with(job, Arc::new(target), BUFFER_BYTES)
+    }
+
+    /// Begins to write `file` in parts, which may be written at the same time: from each of `starts`, which ascend from 0, to the
+    /// next one, the last to `bytes`. All of them share four buffers of 1 MiB. What [`FileSink::finish_part`] gives for each goes
+    /// to [`FileEdges::write`].
+    ///
+    /// # Errors
+    /// As [`FileSink::new`].
+    pub fn in_parts(job: &Job, file: File, name: &str, bytes: u64, starts: &[u64]) -> Result<Vec<FileSink>> {
+        assert!(starts.first() == Some(&0) && starts.is_sorted(), "{starts:?}");
+        let target = Arc::new(Target::new(file, name, Some(bytes))?);
+        let buffer_bytes = (BUFFER_BYTES / starts.len().next_power_of_two()).max(PAGE_BYTES);
+        let part = |&start: &u64| {
+            let mut sink = Self::with(job, target.clone(), buffer_bytes)?;
+            // Buffers lie as they would from the start of the file.
+            sink.skipped = (start % buffer_bytes as u64) as usize;
+            (sink.filled, sink.offset) = (sink.skipped, start - sink.skipped as u64);
+            sink.edges = Some(FileEdges::default());
+            Ok(sink)
+        };
+        starts.iter().map(part).collect()
     }
 
     /// Begins to write to a pipe, a terminal, or standard output, whatever that is: from where it stands, one write after
@@ -64,24 +84,23 @@ impl FileSink {
     /// # Errors
     /// [`Error::OverBudget`].
     pub fn stream(job: &Job, file: File, name: &str) -> Result<FileSink> {
-        Self::with(
-            job,
-            Target { name: name.to_string(), file: Arc::new(file), direct: false, is_stream: true },
-        )
+        let target = Target { name: name.to_string(), file: Arc::new(file), direct: false, is_stream: true };
+        Self::with(job, Arc::new(target), BUFFER_BYTES)
     }
 
-    fn with(job: &Job, target: Target) -> Result<FileSink> {
-        let buffers = Buffer::zeroed(job.budget(), BUFFERS * BUFFER_BYTES, "buffers to write a file")?;
-        let mut spare = buffers.split(BUFFER_BYTES);
-        let device = Arc::new(target);
+    fn with(job: &Job, device: Arc<Target>, buffer_bytes: usize) -> Result<FileSink> {
+        let buffers = Buffer::zeroed(job.budget(), BUFFERS * buffer_bytes, "buffers to write a file")?;
+        let mut spare = buffers.split(buffer_bytes);
         Ok(FileSink {
             job: job.clone(),
             device,
             filling: spare.pop().expect("four of them"),
+            skipped: 0,
             filled: 0,
             spare,
             flying: VecDeque::new(),
             offset: 0,
+            edges: None,
         })
     }
 
@@ -126,32 +145,40 @@ impl FileSink {
 
     fn flush(&mut self) -> Result<()> {
         self.job.check_cancelled()?;
-        let len = self.filled;
-        self.filled = 0;
+        let (first, len) = (std::mem::take(&mut self.skipped), std::mem::take(&mut self.filled));
         if self.device.is_stream {
             let written = (&*self.device.file).write_all(&self.filling[..len]);
             written.map_err(|error| Error::io("write", &self.device.name, error))?;
             self.offset += len as u64;
             return Ok(());
         }
-        let whole = if self.device.direct { len.next_multiple_of(PAGE_BYTES) } else { len };
-        self.filling[len..whole].fill(0);
-        let next = match self.spare.pop() {
-            Some(buffer) => buffer,
-            None => self.land()?,
+        let range = match &mut self.edges {
+            None => {
+                let whole = if self.device.direct { len.next_multiple_of(PAGE_BYTES) } else { len };
+                self.filling[len..whole].fill(0);
+                0..whole
+            }
+            Some(edges) => edges.cut(self.offset, &self.filling, first..len),
         };
-        let buffer = std::mem::replace(&mut self.filling, next);
-        let (extent, offset) = (self.offset / EXTENT_BYTES as u64, self.offset % EXTENT_BYTES as u64);
-        let part = Part {
-            device: self.device.clone(),
-            extent: extent as u32,
-            offset: offset as usize,
-            range: 0..whole,
-        };
-        let pending = self.job.submit_elsewhere(Direction::Write, vec![part], buffer);
-        self.flying.push_back((pending, self.offset, len));
+        if !range.is_empty() {
+            let next = match self.spare.pop() {
+                Some(buffer) => buffer,
+                None => self.land()?,
+            };
+            let buffer = std::mem::replace(&mut self.filling, next);
+            self.submit(buffer, range, len);
+        }
         self.offset += len as u64;
         Ok(())
+    }
+
+    fn submit(&mut self, buffer: Buffer, range: Range<usize>, len: usize) {
+        let start = self.offset + range.start as u64;
+        let (extent, offset) = (start / EXTENT_BYTES as u64, start % EXTENT_BYTES as u64);
+        let (device, extent, offset) = (self.device.clone(), extent as u32, offset as usize);
+        let part = Part { device, extent, offset, range };
+        let pending = self.job.submit_elsewhere(Direction::Write, vec![part], buffer);
+        self.flying.push_back((pending, self.offset, len));
     }
 
     fn land(&mut self) -> Result<Buffer> {
@@ -169,17 +196,62 @@ impl FileSink {
     /// # Errors
     /// As [`FileSink::advance`].
     pub fn finish(mut self) -> Result<u64> {
-        if self.filled > 0 {
-            self.flush()?;
-        }
-        while !self.flying.is_empty() {
-            self.land()?;
-        }
+        self.flush_and_land()?;
         if !self.device.is_stream {
             let fail = |error| Error::io("end", &self.device.name, error);
             self.device.file.set_len(self.offset).map_err(fail)?;
         }
         Ok(self.offset)
+    }
+
+    /// Writes what is left of a part but for its edges.
+    ///
+    /// # Errors
+    /// As [`FileSink::advance`].
+    pub fn finish_part(mut self) -> Result<FileEdges> {
+        self.flush_and_land()?;
+        Ok(self.edges.expect("a part"))
+    }
+
+    fn flush_and_land(&mut self) -> Result<()> {
+        if self.filled > self.skipped {
+            self.flush()?;
+        }
+        while !self.flying.is_empty() {
+            self.land()?;
+        }
+        Ok(())
+    }
+}
+
+impl FileEdges {
+    /// The whole pages of a range of `buffer`, which stands at `offset`; what is before and behind them is kept.
+    fn cut(&mut self, offset: u64, buffer: &[u8], range: Range<usize>) -> Range<usize> {
+        let pages = range.start.next_multiple_of(PAGE_BYTES)..range.end / PAGE_BYTES * PAGE_BYTES;
+        let (before, behind) = match pages.start > pages.end {
+            true => (range, 0..0),
+            false => (range.start..pages.start, pages.end..range.end),
+        };
+        for edge in [before, behind].into_iter().filter(|edge| !edge.is_empty()) {
+            self.bytes.push((offset + edge.start as u64, buffer[edge].to_vec()));
+        }
+        pages
+    }
+
+    /// Ends a file of which all parts are written: their edges, and its length.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write(parts: Vec<FileEdges>, file: &File, name: &str, bytes: u64) -> Result<()> {
+        let write = || -> io::Result<()> {
+            // No page has both direct writes and these.
+            fcntl_setfl(file, fcntl_getfl(file)? - OFlags::DIRECT)?;
+            for (offset, edge) in parts.iter().flat_map(|part| &part.bytes) {
+                file.write_all_at(edge, *offset)?;
+            }
+            file.set_len(bytes)
+        };
+        write().map_err(|error| Error::io("end", name, error))
     }
 }
 
@@ -190,6 +262,25 @@ struct Target {
     file: Arc<File>,
     direct: bool,
     is_stream: bool,
+}
+
+impl Target {
+    fn new(file: File, name: &str, bytes_hint: Option<u64>) -> Result<Target> {
+        let fail = |error: io::Error| Error::io("write", name, error);
+        let kind = file.metadata().map_err(fail)?.file_type();
+        // File systems without O_DIRECT take the same writes through the cache.
+        let direct = kind.is_file()
+            && fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT)).is_ok();
+        if let Some(bytes) = bytes_hint.filter(|&bytes| bytes > 0 && kind.is_file()) {
+            // Only a hint: a file system that cannot do it is none the worse.
+            if let Err(error @ rustix::io::Errno::NOSPC) =
+                fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes)
+            {
+                return Err(fail(error.into()));
+            }
+        }
+        Ok(Target { name: name.to_string(), file: Arc::new(file), direct, is_stream: false })
+    }
 }
 
 impl Device for Target {
@@ -248,6 +339,37 @@ mod tests {
                 assert_eq!(sink.finish().unwrap(), len as u64);
                 assert!(fs::read(&path).unwrap() == bytes, "{len}");
             }
+        }
+        assert_eq!(job.budget().reserved_bytes(), 0);
+    }
+
+    #[test]
+    fn a_file_is_written_in_parts_that_begin_anywhere() {
+        let (folder, job) = crate::job::test_job(16 << 20, &[]);
+        let path = folder.path().join("file");
+        let bytes: Vec<u8> = (0..(5usize << 20) + 77).map(|i| (i * 31 + i / 4096) as u8).collect();
+        let len = bytes.len() as u64;
+        for starts in [
+            vec![0],
+            vec![0, 1],
+            vec![0, 4096, 4097, 4099, 8192],
+            vec![0, 0, 1 << 20, (1 << 20) + 5000, len - 1, len],
+            vec![0, 3_000_001, 3_000_002, 3_500_000],
+        ] {
+            let file = File::create(&path).unwrap();
+            let sinks = FileSink::in_parts(&job, file.try_clone().unwrap(), "file", len, &starts).unwrap();
+            let mut ends = starts[1..].to_vec();
+            ends.push(len);
+            let parts =
+                std::iter::zip(&starts, &ends).map(|(&start, &end)| &bytes[start as usize..end as usize]);
+            let mut edges = Vec::new();
+            // The last first: none waits for another.
+            for (mut sink, part) in sinks.into_iter().zip(parts).collect::<Vec<_>>().into_iter().rev() {
+                part.chunks(70_001).for_each(|piece| sink.write(piece).unwrap());
+                edges.push(sink.finish_part().unwrap());
+            }
+            FileEdges::write(edges, &file, "file", len).unwrap();
+            assert!(fs::read(&path).unwrap() == bytes, "{starts:?}");
         }
         assert_eq!(job.budget().reserved_bytes(), 0);
     }

@@ -1,11 +1,10 @@
 //! Sorted rows one after the other: of a run on flash, or of an arena.
 
+use std::{ops::Range, sync::Arc};
+
 use inshore_store::{CheckedFile, FileReader, Job};
 
-use super::{
-    arena::{Arena, Part},
-    shape::RowShape,
-};
+use super::{arena::Arena, shape::RowShape};
 use crate::Result;
 
 /// A sorted sequence of rows on flash.
@@ -62,17 +61,18 @@ impl<S: RowShape> Cursor<S> {
     }
 }
 
-/// The rows of an arena that never left memory.
+/// Rows of an arena that never left memory.
 pub(crate) struct ArenaCursor {
-    arena: Arena,
+    arena: Arc<Arena>,
+    /// The place behind the last one.
     rows: usize,
     place: usize,
 }
 
 impl ArenaCursor {
-    /// Of at least one row.
-    pub fn new(arena: Arena, part: Part) -> Self {
-        ArenaCursor { arena, rows: part.rows, place: 0 }
+    /// Of the rows at some places of the order, at least one.
+    pub fn new(arena: Arc<Arena>, places: Range<usize>) -> Self {
+        ArenaCursor { arena, rows: places.end, place: places.start }
     }
 }
 
@@ -88,17 +88,23 @@ pub(crate) struct RunCursor<S> {
 }
 
 impl<S: RowShape> RunCursor<S> {
-    /// Stands on the first row of a run, which has one.
-    pub fn new(job: &Job, run: &Run, shape: S, (bytes, count): (usize, usize)) -> Result<Self> {
-        let reader = FileReader::deep(job, &run.file, 0..run.file.len(), bytes, count)?;
+    /// Stands on the first row of a range of a run, which begins and ends with whole rows and has one at least.
+    pub fn new(
+        job: &Job,
+        run: &Run,
+        range: Range<u64>,
+        shape: S,
+        (bytes, count): (usize, usize),
+    ) -> Result<Self> {
+        let reader = FileReader::deep(job, &run.file, range, bytes, count)?;
         let mut cursor = RunCursor { shape, reader, position: 0, row_len: 0, carry: Vec::new() };
         let some = cursor.advance()?;
-        assert!(some, "a run has rows");
+        assert!(some, "there are rows in the range");
         Ok(cursor)
     }
 
     #[inline]
-    fn row(&self) -> &[u8] {
+    pub fn row(&self) -> &[u8] {
         if self.carry.is_empty() {
             &self.reader.piece()[self.position..][..self.row_len]
         } else {
@@ -107,7 +113,7 @@ impl<S: RowShape> RunCursor<S> {
     }
 
     #[inline]
-    fn advance(&mut self) -> Result<bool> {
+    pub fn advance(&mut self) -> Result<bool> {
         if self.carry.is_empty() {
             self.position += self.row_len;
         }

@@ -30,6 +30,14 @@ pub struct SortedRows<S: RowShape, O: RowOperation> {
     ended: bool,
 }
 
+/// A part of the result: see [`super::RowSort::finish_in_parts`].
+pub struct SortedPart<S: RowShape, O: RowOperation> {
+    /// Bytes of the result before it.
+    pub start: u64,
+    /// Its rows.
+    pub rows: SortedRows<S, O>,
+}
+
 impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
     pub(crate) fn new(
         tree: Tree<S>,

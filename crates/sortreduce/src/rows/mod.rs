@@ -13,6 +13,8 @@
 //!   (reads the next)                 gather, combine                 (or the arena itself, if all fits)
 //! ```
 //!
+//! Where no rows are combined, the last merge can be had in parts, for as many threads (`parts.rs`).
+//!
 //! An arena is the unit of work: its bytes arrive straight from the input, and one of the workers sorts it while the
 //! next one fills. What is sorted are words of 64 bits: the next few bytes of the key above the number of the row
 //! (`order.rs`), so that a comparison touches no row; ties go to the bytes after. Runs hold rows as they were, and a run
@@ -32,13 +34,14 @@ mod cursor;
 mod keep;
 mod merge;
 mod order;
+mod parts;
 mod plan;
 mod shape;
 mod sort;
 #[cfg(test)]
 mod tests;
 
-pub use merge::SortedRows;
+pub use merge::{SortedPart, SortedRows};
 pub use plan::{RowConfig, smallest_row_memory_bytes};
 pub use shape::{FixedRows, FramedRows, KeepAll, KeepFirst, Lines, RowOperation, RowShape, frame};
 pub use sort::{RowSink, RowSort, RowStats};

@@ -10,6 +10,7 @@
 //! equal keys keep it.
 
 use super::shape::RowShape;
+use crate::words;
 
 /// Groups of so many rows are sorted by comparing rows.
 const GROUP_ROWS_SMALL: usize = 12;
@@ -146,7 +147,7 @@ impl<S: RowShape> Order<'_, '_, S> {
                 }
                 continue;
             }
-            group.sort_unstable();
+            words::sort(group);
             self.push_groups(group, start, next_depth, &mut left);
         }
     }

@@ -50,6 +50,8 @@ const INDEX_BYTES: usize = 12;
 /// Requests beyond this gain nothing.
 const IO_BYTES_MAX: usize = 1 << 20;
 const BLOCK_BYTES_MAX: usize = 64 << 10;
+/// Smaller requests, of several merges at a time, would cost more than a second thread gains.
+const READ_BYTES_GOOD: usize = 128 << 10;
 
 /// One is filled, one is waiting, and each thread sorts one.
 fn arenas(threads: usize) -> usize {
@@ -131,6 +133,11 @@ impl RowPlan {
     /// the row that lies across two of them.
     pub fn fan_in(&self, row_bytes: usize) -> usize {
         (self.read_bytes() / (2 * self.block_bytes + row_bytes)).max(2)
+    }
+
+    /// How many could be merged at once through buffers that a drive reads well.
+    pub fn fan_in_large(&self, row_bytes: usize) -> usize {
+        self.read_bytes() / (2 * self.block_bytes.max(READ_BYTES_GOOD) + row_bytes)
     }
 
     /// Size and number of the buffers of each of `runs` runs.

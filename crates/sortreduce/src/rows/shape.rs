@@ -19,6 +19,10 @@ pub trait RowShape: Clone + Send + Sync + 'static {
     /// prefix of.
     fn key<'a>(&self, row: &'a [u8]) -> &'a [u8];
 
+    /// Where in `bytes`, which stand at `offset` of a sequence of rows and not at its start, the first row begins of which
+    /// that can be told; `None` where that is nowhere in them.
+    fn row_start(&self, offset: u64, bytes: &[u8]) -> Option<usize>;
+
     /// Bytes of a row, for the division of memory; a guess where rows differ.
     fn row_bytes_hint(&self) -> usize;
 }
@@ -39,6 +43,11 @@ impl RowShape for Lines {
 
     fn missing_len(&self, _: &[u8], more: &[u8]) -> Option<usize> {
         self.row_len(more)
+    }
+
+    /// Behind a line's end: the first byte may belong to the line before.
+    fn row_start(&self, _: u64, bytes: &[u8]) -> Option<usize> {
+        self.row_len(bytes).filter(|&start| start < bytes.len())
     }
 
     #[inline]
@@ -82,6 +91,11 @@ impl RowShape for FixedRows {
 
     fn missing_len(&self, start: &[u8], more: &[u8]) -> Option<usize> {
         Some(self.row_bytes - start.len()).filter(|&len| len <= more.len())
+    }
+
+    fn row_start(&self, offset: u64, bytes: &[u8]) -> Option<usize> {
+        let start = (offset.next_multiple_of(self.row_bytes as u64) - offset) as usize;
+        Some(start).filter(|&start| start < bytes.len())
     }
 
     #[inline]
@@ -162,6 +176,11 @@ impl RowShape for FramedRows {
         len[..there].copy_from_slice(&start[..there]);
         len[there..].copy_from_slice(more.get(..4 - there)?);
         Some(number(&len) - start.len()).filter(|&len| len <= more.len())
+    }
+
+    /// Any bytes look like a length.
+    fn row_start(&self, _: u64, _: &[u8]) -> Option<usize> {
+        None
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! From bytes to sorted rows: sinks fill arenas, workers sort them, runs are merged.
 
 use std::{
+    ops::Range,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -16,8 +17,9 @@ use super::{
     arena::{Arena, Part},
     cursor::{ArenaCursor, Cursor, Run, RunCursor, RunFacts},
     keep::{self, Span},
-    merge::{SortedRows, Tree, common_of_runs},
+    merge::{SortedPart, SortedRows, Tree, common_of_runs},
     order::common_len,
+    parts::{KeyOrder, cut_arenas, cut_runs},
     plan::{RowConfig, RowPlan},
     shape::{RowOperation, RowShape},
 };
@@ -403,7 +405,18 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
     ///
     /// # Errors
     /// Those of writing and reading runs; [`inshore_store::Error::Cancelled`].
-    pub fn finish(mut self) -> Result<SortedRows<S, O>> {
+    pub fn finish(self) -> Result<SortedRows<S, O>> {
+        let mut parts = self.finish_in_parts(1)?;
+        Ok(parts.pop().expect("one part").rows)
+    }
+
+    /// The same in up to `parts` parts, which may be read at the same time and are in order. Where rows are combined, where they
+    /// cannot be found in the middle of a run ([`super::FramedRows`]), or where memory is short, there is one.
+    ///
+    /// # Errors
+    /// As [`RowSort::finish`].
+    pub fn finish_in_parts(mut self, parts: usize) -> Result<Vec<SortedPart<S, O>>> {
+        let parts = if O::COMBINES { 1 } else { parts.max(1) };
         let cut = self.flush()?;
         debug_assert!(cut.is_empty(), "a last row that does not end is taken from the sink");
         if self.shared.state().is_spilling {
@@ -421,7 +434,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         let rows_in = shared.rows_in.load(Ordering::Relaxed);
         let mut stats = RowStats { rows_in, rows_kept: shared.rows_kept, ..RowStats::default() };
         if !is_spilling {
-            return Ok(shared.finish_in_memory(held, stats));
+            return Ok(shared.finish_in_memory(held, stats, parts));
         }
         for (place, arena, part) in held {
             shared.write(place..place + part.end as u64, &arena, part)?;
@@ -430,26 +443,47 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         let mut runs = std::mem::take(&mut shared.state().runs);
         runs.sort_by_key(|(place, _)| *place);
         stats.runs = runs.len() as u64;
-        shared.finish_on_flash(runs.into_iter().map(|(_, run)| run).collect(), stats)
+        shared.finish_on_flash(runs.into_iter().map(|(_, run)| run).collect(), stats, parts)
     }
 }
 
 impl<S: RowShape, O: RowOperation> Shared<S, O> {
-    fn finish_in_memory(&self, mut held: Vec<(u64, Arena, Part)>, stats: RowStats) -> SortedRows<S, O> {
+    fn finish_in_memory(
+        &self,
+        mut held: Vec<(u64, Arena, Part)>,
+        stats: RowStats,
+        parts: usize,
+    ) -> Vec<SortedPart<S, O>> {
         held.sort_by_key(|(place, ..)| *place);
         held.retain(|(_, _, part)| part.rows > 0);
-        let key = |(_, arena, _): &(u64, Arena, Part), place| self.shape.key(arena.row(place)).to_vec();
+        let held: Vec<_> = held.into_iter().map(|(_, arena, part)| (Arc::new(arena), part)).collect();
+        let key = |(arena, _): &(Arc<Arena>, Part), place| self.shape.key(arena.row(place)).to_vec();
         let first = held.first().map(|held| key(held, 0)).unwrap_or_default();
-        let ends = held.iter().flat_map(|held| [key(held, 0), key(held, held.2.rows - 1)]);
+        let ends = held.iter().flat_map(|held| [key(held, 0), key(held, held.1.rows - 1)]);
         let common = ends.map(|end| common_len(&first, &end)).min().unwrap_or(0);
-        let cursors = held.into_iter();
-        let cursors = cursors.map(|(_, arena, part)| Cursor::Arena(ArenaCursor::new(arena, part))).collect();
-        let tree = Tree::new(cursors, self.shape.clone(), self.config.descending, common);
-        let (shape, operation) = (self.shape.clone(), self.operation.clone());
-        SortedRows::new(tree, &self.job, shape, operation, stats, Some((0, stats.rows_in)))
+        let cut = match parts {
+            1 => held.iter().map(|(_, part)| vec![(0..part.rows, 0)]).collect(),
+            _ => cut_arenas(&held, &self.key_order(), parts),
+        };
+        let level = Some((0, stats.rows_in));
+        let merges = by_part(&cut).into_iter().map(|ranges| {
+            let some = held.iter().zip(&ranges).filter(|(_, (places, _))| !places.is_empty());
+            let cursor = |((arena, _), (places, _)): (&(Arc<Arena>, _), &(Range<usize>, u64))| {
+                Cursor::Arena(ArenaCursor::new(arena.clone(), places.clone()))
+            };
+            let tree =
+                Tree::new(some.map(cursor).collect(), self.shape.clone(), self.config.descending, common);
+            (tree, ranges.iter().map(|(_, bytes)| bytes).sum())
+        });
+        self.in_order(merges, stats, level)
     }
 
-    fn finish_on_flash(&self, mut runs: Vec<Run>, mut stats: RowStats) -> Result<SortedRows<S, O>> {
+    fn finish_on_flash(
+        &self,
+        mut runs: Vec<Run>,
+        mut stats: RowStats,
+        parts: usize,
+    ) -> Result<Vec<SortedPart<S, O>>> {
         let in_runs = runs.iter().map(|run| run.facts.rows).sum();
         self.job.counters().add_level(0, stats.rows_in, in_runs);
         stats.bytes_spilled = runs.iter().map(|run| run.file.len()).sum();
@@ -462,9 +496,44 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         let level = level_above(&runs);
         stats.merge_passes = level;
         let rows_in = runs.iter().map(|run| run.facts.rows).sum();
-        let tree = self.tree(&runs, row_bytes)?;
-        let (shape, operation) = (self.shape.clone(), self.operation.clone());
-        Ok(SortedRows::new(tree, &self.job, shape, operation, stats, Some((level, rows_in))))
+        let parts = parts.min(self.plan.fan_in_large(row_bytes) / runs.len().max(1));
+        let cut = match parts {
+            0 | 1 => runs.iter().map(|run| vec![0..run.file.len()]).collect(),
+            _ => cut_runs(&self.job, &runs, &self.key_order(), parts)?,
+        };
+        let parts = by_part(&cut);
+        let buffers = self.plan.read_buffers(runs.len() * parts.len(), row_bytes);
+        let merge = |ranges: Vec<Range<u64>>| {
+            let bytes = ranges.iter().map(|range| range.end - range.start).sum();
+            Ok((self.tree(&runs, &ranges, buffers)?, bytes))
+        };
+        let merges = parts.into_iter().map(merge).collect::<Result<Vec<_>>>()?;
+        Ok(self.in_order(merges.into_iter(), stats, Some((level, rows_in))))
+    }
+
+    fn key_order(&self) -> KeyOrder<S> {
+        KeyOrder { shape: self.shape.clone(), descending: self.config.descending }
+    }
+
+    /// Merges, with the bytes of each, as parts of the result. What is known of all is told by the first.
+    fn in_order(
+        &self,
+        merges: impl Iterator<Item = (Tree<S>, u64)>,
+        stats: RowStats,
+        level: Option<(u32, u64)>,
+    ) -> Vec<SortedPart<S, O>> {
+        let mut start = 0;
+        let part = |(number, (tree, bytes)): (usize, (Tree<S>, u64))| {
+            let (shape, operation) = (self.shape.clone(), self.operation.clone());
+            let (stats, level) = match number {
+                0 => (stats, level),
+                _ => (RowStats::default(), level.map(|(level, _)| (level, 0))),
+            };
+            let rows = SortedRows::new(tree, &self.job, shape, operation, stats, level);
+            start += bytes;
+            SortedPart { start: start - bytes, rows }
+        };
+        merges.enumerate().map(part).collect()
     }
 
     /// Merges neighbours into longer runs, no more than needed so that one merge is left.
@@ -495,7 +564,8 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         let first_key = |run: &Run| run.facts.first_key.clone();
         let first = runs.iter().map(first_key);
         let first_key = if self.config.descending { first.max() } else { first.min() };
-        let tree = self.tree(&runs, row_bytes)?;
+        let whole: Vec<_> = runs.iter().map(|run| 0..run.file.len()).collect();
+        let tree = self.tree(&runs, &whole, self.plan.read_buffers(runs.len(), row_bytes))?;
         drop(runs);
         let (shape, operation) = (self.shape.clone(), self.operation.clone());
         let mut sorted = SortedRows::new(tree, &self.job, shape, operation, RowStats::default(), None);
@@ -516,12 +586,21 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         Ok(Run { file: writer.finish()?, facts })
     }
 
-    fn tree(&self, runs: &[Run], row_bytes: usize) -> Result<Tree<S>> {
-        let buffers = self.plan.read_buffers(runs.len(), row_bytes);
-        let cursor = |run| RunCursor::new(&self.job, run, self.shape.clone(), buffers).map(Cursor::Run);
-        let cursors = runs.iter().map(cursor).collect::<Result<_>>()?;
+    /// A merge of a range of each run.
+    fn tree(&self, runs: &[Run], ranges: &[Range<u64>], buffers: (usize, usize)) -> Result<Tree<S>> {
+        let some = runs.iter().zip(ranges).filter(|(_, range)| !range.is_empty());
+        let cursor = |(run, range): (&Run, &Range<u64>)| {
+            RunCursor::new(&self.job, run, range.clone(), self.shape.clone(), buffers).map(Cursor::Run)
+        };
+        let cursors = some.map(cursor).collect::<Result<_>>()?;
         Ok(Tree::new(cursors, self.shape.clone(), self.config.descending, common_of_runs(runs)))
     }
+}
+
+/// From what is cut by sources (runs or arenas) to what each part has of all sources.
+fn by_part<T: Clone>(cut: &[Vec<T>]) -> Vec<Vec<T>> {
+    let parts = cut.first().map_or(1, Vec::len);
+    (0..parts).map(|part| cut.iter().map(|of_source| of_source[part].clone()).collect()).collect()
 }
 
 fn level_above(runs: &[Run]) -> u32 {

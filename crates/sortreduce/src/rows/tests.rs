@@ -27,6 +27,19 @@ fn sorted<S: RowShape, O: RowOperation>(
     operation: O,
     config: &RowConfig,
 ) -> Result<(Vec<u8>, RowStats)> {
+    let (out, stats, _) = sorted_in_parts(input, piece_bytes, shape, operation, config, 1)?;
+    Ok((out, stats))
+}
+
+/// The same, the result taken in up to `parts_max` parts, the last one first; with how many there were.
+fn sorted_in_parts<S: RowShape, O: RowOperation>(
+    input: &[u8],
+    piece_bytes: usize,
+    shape: S,
+    operation: O,
+    config: &RowConfig,
+    parts_max: usize,
+) -> Result<(Vec<u8>, RowStats, usize)> {
     let test = job(config.memory_bytes);
     let mut sort = RowSort::new(&test.job, shape, operation, config)?;
     let mut sink = sort.sink();
@@ -34,22 +47,38 @@ fn sorted<S: RowShape, O: RowOperation>(
         sink.write(piece)?;
     }
     assert!(sink.finish()?.is_empty());
-    let mut sorted = sort.finish()?;
-    let mut out = Vec::new();
-    let mut block = vec![0; 1000];
+    let mut parts = sort.finish_in_parts(parts_max)?;
+    let (count, mut stats) = (parts.len(), parts[0].rows.stats());
+    let mut out = vec![0; parts[count - 1].start as usize];
+    let mut end = None;
+    for part in parts.iter_mut().rev() {
+        let bytes = read(&mut part.rows)?;
+        let start = part.start as usize;
+        assert_eq!(start + bytes.len(), end.unwrap_or(start + bytes.len()), "parts join");
+        match end {
+            None => out.extend_from_slice(&bytes),
+            Some(end) => out[start..end].copy_from_slice(&bytes),
+        }
+        end = Some(start);
+    }
+    assert_eq!(end, Some(0));
+    stats.rows_out = parts.iter().map(|part| part.rows.stats().rows_out).sum();
+    drop(parts);
+    let budget = test.job.budget();
+    assert_eq!(budget.reserved_bytes(), 0);
+    assert!(budget.reserved_bytes_max() <= config.memory_bytes, "{}", budget.reserved_bytes_max());
+    Ok((out, stats, count))
+}
+
+fn read<S: RowShape, O: RowOperation>(sorted: &mut SortedRows<S, O>) -> Result<Vec<u8>> {
+    let (mut out, mut block) = (Vec::new(), vec![0; 1000]);
     loop {
         let filled = sorted.fill(&mut block)?;
         out.extend_from_slice(&block[..filled]);
         if filled < block.len() {
-            break;
+            return Ok(out);
         }
     }
-    let stats = sorted.stats();
-    drop(sorted);
-    let budget = test.job.budget();
-    assert_eq!(budget.reserved_bytes(), 0);
-    assert!(budget.reserved_bytes_max() <= config.memory_bytes, "{}", budget.reserved_bytes_max());
-    Ok((out, stats))
 }
 
 fn configs() -> Vec<RowConfig> {
@@ -128,6 +157,61 @@ fn records_are_sorted_by_some_of_their_bytes_and_keep_their_order_otherwise() {
             check(&input, &FixedRows::new(row_bytes, key.clone()), 30_011);
         }
     }
+}
+
+/// The same bytes in any number of parts, from memory and from runs.
+fn check_parts<S: RowShape>(input: &[u8], shape: &S, parts_min: usize) {
+    for (arena_bytes, descending) in [(None, false), (Some(512 << 10), false), (Some(512 << 10), true)] {
+        let config =
+            RowConfig { memory_bytes: 16 * MIB, descending, arena_bytes, name: "test", ..Default::default() };
+        let expected = model(input, shape, descending).concat();
+        for parts in [2, 4] {
+            let (got, stats, count) =
+                sorted_in_parts(input, 30_011, shape.clone(), KeepAll, &config, parts).unwrap();
+            assert_eq!(stats.runs > 6, arena_bytes.is_some(), "{stats:?}");
+            assert!(got == expected, "{parts} parts, {config:?}");
+            assert!((parts_min.min(parts)..=parts).contains(&count), "{count} of {parts} parts, {config:?}");
+            assert_eq!(stats.rows_in, stats.rows_out);
+        }
+    }
+}
+
+#[test]
+fn a_merge_is_cut_into_parts_between_any_keys() {
+    let mut random = Random(8);
+    // Distinct keys, few keys, one key, ascending keys.
+    let records = |mut word: Box<dyn FnMut(u64) -> u64>| -> Vec<u8> {
+        (0..250_000u64).flat_map(|i| [word(i).to_be_bytes(), i.to_be_bytes()].concat()).collect()
+    };
+    let shape = FixedRows::new(16, 0..8);
+    check_parts(&records(Box::new(move |_| random.next())), &shape, 4);
+    check_parts(&records(Box::new(|i| i)), &shape, 4);
+    check_parts(&records(Box::new(|i| i * 7 % 3)), &shape, 2);
+    check_parts(&records(Box::new(|_| 5)), &shape, 1);
+    let mut random = Random(9);
+    let mut lines = Vec::new();
+    while lines.len() < 4_000_000 {
+        // Some are longer than a block.
+        let long = if random.next().is_multiple_of(10_000) { 90_000 } else { 0 };
+        lines.extend_from_slice(
+            format!("{:x}{:y<50}{}\n", random.next() >> 44, "", "y".repeat(long)).as_bytes(),
+        );
+    }
+    check_parts(&lines, &Lines, 2);
+}
+
+#[test]
+fn rows_that_are_combined_or_framed_come_in_one_part() {
+    let mut rows = Vec::new();
+    (0..150_000u64).for_each(|i| frame(&(i * 7919 % 10_007).to_be_bytes(), &i.to_be_bytes(), &mut rows));
+    let shape = FramedRows { row_bytes_hint: 24 };
+    let arena_bytes = Some(512 << 10);
+    let config = RowConfig { memory_bytes: 16 * MIB, arena_bytes, name: "test", ..Default::default() };
+    let (got, stats, count) = sorted_in_parts(&rows, 5000, shape, KeepAll, &config, 4).unwrap();
+    assert!(got == model(&rows, &shape, false).concat() && stats.runs > 6);
+    assert_eq!(count, 1);
+    let (_, _, count) = sorted_in_parts(&rows, 5000, shape, KeepFirst, &config, 4).unwrap();
+    assert_eq!(count, 1);
 }
 
 #[test]

@@ -1,12 +1,17 @@
 //! Sorting lines and records: rows that are copied as they are.
 
-use std::{fmt::Debug, path::Path};
+use std::{
+    fmt::Debug,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread::{self, ScopedJoinHandle},
+};
 
 use inshore_sortreduce::rows::{
     FixedRows, KeepAll, KeepFirst, Lines, RowConfig, RowOperation, RowShape, RowSink, RowSort, RowStats,
-    SortedRows, smallest_row_memory_bytes,
+    SortedPart, SortedRows, smallest_row_memory_bytes,
 };
-use inshore_store::{FileSink, Job};
+use inshore_store::{FileEdges, FileSink, Job};
 use serde::Serialize;
 
 use super::{check_space, sort_memory};
@@ -232,6 +237,11 @@ impl<'a> Target<'a> {
             Target::Blocks(..) => None,
         }
     }
+
+    /// In how many parts rows can be taken at the same time.
+    fn parts_max(&self, threads: usize) -> usize {
+        if self.path().is_some() { threads } else { 1 }
+    }
 }
 
 fn is_stdout(path: &Path) -> bool {
@@ -296,17 +306,26 @@ impl Sorting<'_, '_> {
         let left = sink.finish()?;
         debug_assert!(left.is_empty(), "every input ends with a whole row");
         let first = self.inputs.first().map_or("", Input::name);
-        let mut sorted = sort.finish().map_err(|error| self.name_row(error.into(), first))?;
+        let parts = self.target.parts_max(budget.threads());
+        let mut parts = sort.finish_in_parts(parts).map_err(|error| self.name_row(error.into(), first))?;
         self.job.start_phase("merging", "bytes", bytes_in);
         let (bytes, new) = match self.target {
             Target::File(path, new) => {
-                let hint = (!O::COMBINES).then_some(bytes_in);
-                (write(self.job, path, &new, &mut sorted, hint)?, Some(new))
+                let bytes = match &mut parts[..] {
+                    [SortedPart { rows, .. }] => {
+                        write(self.job, path, &new, rows, (!O::COMBINES).then_some(bytes_in))?
+                    }
+                    parts => write_parts(self.job, path, &new, parts, bytes_in)?,
+                };
+                (bytes, Some(new))
             }
-            Target::Blocks(block_bytes, each) => (give(self.job, block_bytes, &mut sorted, each)?, None),
+            Target::Blocks(block_bytes, each) => {
+                (give(self.job, block_bytes, &mut parts[0].rows, each)?, None)
+            }
         };
-        let stats = RowStats { bytes_in, ..sorted.stats() };
-        drop(sorted);
+        let rows_out = parts.iter().map(|part| part.rows.stats().rows_out).sum();
+        let stats = RowStats { bytes_in, rows_out, ..parts[0].rows.stats() };
+        drop(parts);
         new.map_or(Ok(()), NewFile::publish)?;
         resume::finish(keep)?;
         Ok(SortSummary { rows: stats.rows_out, bytes, scratch_bytes_expected: scratch, stats })
@@ -338,15 +357,55 @@ fn write<S: RowShape, O: RowOperation>(
         true => FileSink::stream(job, file, "standard output")?,
         false => FileSink::new(job, file, &path.display().to_string(), hint)?,
     };
-    loop {
-        let space = out.space();
-        let (room, filled) = (space.len(), sorted.fill(space)?);
-        out.advance(filled)?;
-        job.progress().add(filled as u64);
-        if filled < room {
-            return Ok(out.finish()?);
-        }
-    }
+    while fill(job, sorted, &mut out)? {}
+    Ok(out.finish()?)
+}
+
+/// Writes parts at the same time, each by a thread, to a file that is not published yet and will have `bytes` bytes, as the input
+/// had.
+fn write_parts<S: RowShape, O: RowOperation>(
+    job: &Job,
+    path: &Path,
+    new: &NewFile,
+    parts: &mut [SortedPart<S, O>],
+    bytes: u64,
+) -> Result<u64> {
+    let (file, name) = (new.file()?, path.display().to_string());
+    let starts: Vec<u64> = parts.iter().map(|part| part.start).collect();
+    let sinks = FileSink::in_parts(job, new.file()?, &name, bytes, &starts)?;
+    let has_failed = AtomicBool::new(false);
+    let write_part = |part: &mut SortedPart<S, O>, mut out: FileSink| -> Result<FileEdges> {
+        while !has_failed.load(Ordering::Relaxed) && fill(job, &mut part.rows, &mut out)? {}
+        Ok(out.finish_part()?)
+    };
+    let edges = thread::scope(|scope| {
+        let start = |(part, sink)| {
+            let (write_part, has_failed) = (&write_part, &has_failed);
+            scope.spawn(move || {
+                let written = write_part(part, sink);
+                has_failed.fetch_or(written.is_err(), Ordering::Relaxed);
+                written
+            })
+        };
+        let writing: Vec<_> = parts.iter_mut().zip(sinks).map(start).collect();
+        let join = |thread: ScopedJoinHandle<'_, Result<FileEdges>>| thread.join().expect("no panic");
+        writing.into_iter().map(join).collect::<Result<Vec<_>>>()
+    })?;
+    FileEdges::write(edges, &file, &name, bytes)?;
+    Ok(bytes)
+}
+
+/// Writes as much as there is room for; whether there may be more.
+fn fill<S: RowShape, O: RowOperation>(
+    job: &Job,
+    sorted: &mut SortedRows<S, O>,
+    out: &mut FileSink,
+) -> Result<bool> {
+    let space = out.space();
+    let (room, filled) = (space.len(), sorted.fill(space)?);
+    out.advance(filled)?;
+    job.progress().add(filled as u64);
+    Ok(filled == room)
 }
 
 /// Gives rows in blocks; says how many bytes they were.
