@@ -272,9 +272,9 @@ impl Target {
         let direct = kind.is_file()
             && fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT)).is_ok();
         if let Some(bytes) = bytes_hint.filter(|&bytes| bytes > 0 && kind.is_file()) {
-            // Only a hint: a file system that cannot do it is none the worse.
-            if let Err(error @ rustix::io::Errno::NOSPC) =
-                fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes)
+            // Only a hint: a file system that cannot do it is none the worse. With its length from the start, the file can be written
+            // in several places at a time (1.7 GB/s for 1.15 where each write makes it longer, ext4).
+            if let Err(error @ rustix::io::Errno::NOSPC) = fallocate(&file, FallocateFlags::empty(), 0, bytes)
             {
                 return Err(fail(error.into()));
             }

@@ -7,6 +7,7 @@
 use std::{
     collections::VecDeque,
     fs::File,
+    hash::{BuildHasher, Hasher, RandomState},
     io,
     ops::Range,
     os::unix::fs::FileExt,
@@ -102,11 +103,15 @@ impl FileSource {
     }
 }
 
-/// Whether most of a file is in the page cache: pages here and there can be had without waiting.
+/// Whether most of a file is in the page cache: pages here and there can be had without waiting. Each time other ones are
+/// looked at, since the system begins to read what it was asked for and did not have: the next look at the same places, by this
+/// process or another, would find them.
 fn is_cached(file: &File, len: u64) -> bool {
+    // Another number each time.
+    let place = RandomState::new().build_hasher().finish() % (len / SAMPLES).max(1);
     let mut byte = [0];
     let there = (0..SAMPLES).filter(|sample| {
-        let offset = len / SAMPLES * sample;
+        let offset = len / SAMPLES * sample + place;
         preadv2(file, &mut [IoSliceMut::new(&mut byte)], offset, ReadWriteFlags::NOWAIT).is_ok()
     });
     there.count() as u64 * 2 > SAMPLES
@@ -330,5 +335,23 @@ mod tests {
         let results: Vec<Result<usize>> = rest.take(10).collect();
         assert!(results.iter().any(|result| result.is_err()), "{results:?}");
         assert!(FileSource::open(&job, folder.path()).is_err());
+    }
+
+    #[test]
+    fn a_file_that_was_only_looked_at_is_still_read_past_the_page_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![7; 64 << 20]).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        if PlainFile::open(&path).unwrap().is_cached() {
+            return println!("skipped: the page cache keeps every file here");
+        }
+        for look in 1..6 {
+            // What was asked for has come meanwhile.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!PlainFile::open(&path).unwrap().is_cached(), "look {look}");
+        }
     }
 }

@@ -18,7 +18,7 @@ use std::{
 
 use arrow::datatypes::SchemaRef;
 use flate2::bufread::MultiGzDecoder;
-use inshore_store::{Budget, Cancel, Job, NamedFile};
+use inshore_store::{Budget, Cancel, Job, NamedFile, PlainFile};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Advice, fadvise},
@@ -261,7 +261,10 @@ impl Input {
         match (&self.stored, &self.parts) {
             (Some(stored), _) => Ok(Pieces::Stored(StoredPieces::new(stored.clone()))),
             (None, Some(parts)) => Ok(Pieces::Parts(parts.pieces())),
-            (None, None) => self.open_file().map(Pieces::File),
+            (None, None) => {
+                let path = self.path.clone();
+                self.open_file().map(|file| Pieces::File(file, path))
+            }
         }
     }
 
@@ -287,7 +290,8 @@ fn ending_of(path: &Path) -> String {
 
 /// A file of which any part is read.
 pub(crate) enum Pieces {
-    File(File),
+    /// With where it was opened, if it has a name.
+    File(File, Option<PathBuf>),
     Stored(StoredPieces),
     Parts(PartPieces),
 }
@@ -296,7 +300,7 @@ impl Pieces {
     /// Fills `out` with what stands from byte `start` on, which lies in the file.
     pub fn read_exact_at(&self, name: &str, out: &mut [u8], start: u64) -> Result<()> {
         match self {
-            Pieces::File(file) => {
+            Pieces::File(file, _) => {
                 file.read_exact_at(out, start).map_err(|source| Error::io(name, "read it", source))
             }
             Pieces::Stored(pieces) => pieces.read_exact_at(out, start),
@@ -304,17 +308,23 @@ impl Pieces {
         }
     }
 
+    /// The same as a file that is read past the page cache where it is not there, if it is a file with a name.
+    pub fn plain(&self) -> Option<PlainFile> {
+        let Pieces::File(file, Some(path)) = self else { return None };
+        PlainFile::of(file.try_clone().ok()?, path).ok()
+    }
+
     /// How many bytes there are from byte `start` on, without one that is missing.
     pub fn bytes_from(&self, start: u64) -> u64 {
         match self {
-            Pieces::File(_) | Pieces::Stored(_) => u64::MAX,
+            Pieces::File(..) | Pieces::Stored(_) => u64::MAX,
             Pieces::Parts(pieces) => pieces.bytes_from(start),
         }
     }
 
     /// Lets the drive read some bytes while others are looked at: only a hint.
     pub fn will_read(&self, start: u64, bytes: NonZeroU64) {
-        if let Pieces::File(file) = self {
+        if let Pieces::File(file, _) = self {
             _ = fadvise(file, start, Some(bytes), Advice::WillNeed);
         }
     }

@@ -12,6 +12,7 @@ mod ipc;
 mod json;
 mod parquet;
 mod parquet_pages;
+mod parquet_windows;
 mod slices;
 #[cfg(test)]
 mod tests;

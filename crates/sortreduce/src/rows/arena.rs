@@ -30,6 +30,7 @@ pub(crate) struct Part {
 
 /// Rows that are asked for before they are needed.
 const AHEAD: usize = 12;
+const CACHE_LINE_BYTES: usize = 64;
 
 impl Arena {
     pub fn new(plan: &RowPlan, budget: &Budget) -> Result<Arena> {
@@ -80,7 +81,10 @@ impl Arena {
     #[inline]
     pub fn prefetch(&self, place: usize) {
         if let Some(&number) = self.words.get(place) {
-            crate::prefetch(&self.bytes[self.starts[number as usize] as usize]);
+            let start = self.starts[number as usize] as usize;
+            crate::prefetch(&self.bytes[start]);
+            // A row of up to two lines begins in the middle of one.
+            crate::prefetch(&self.bytes[(start + CACHE_LINE_BYTES).min(self.bytes.len() - 1)]);
         }
     }
 

@@ -86,15 +86,17 @@ pub(crate) fn sort_rows<S: RowShape>(rows: &RowsInMemory<'_, S>, words: &mut [u6
         return;
     }
     let first = rows.key(0);
-    let common = (1..count).fold(first.len(), |common, number| {
+    let mut common = first.len();
+    for number in 1..count {
+        if common == 0 {
+            break;
+        }
         let key = rows.key(number);
         // Mostly nothing is in common, or all of what was.
-        if key.len() >= common && key[..common] == first[..common] {
-            common
-        } else {
-            common_len(key, &first[..common])
+        if key.len() < common || key[..common] != first[..common] {
+            common = common_len(key, &first[..common]);
         }
-    });
+    }
     for (number, word) in words.iter_mut().enumerate() {
         *word = number as u64;
     }

@@ -38,6 +38,7 @@ use crate::{
 
 pub(super) struct ParquetSource {
     file: Arc<ParquetFile>,
+    budget: Budget,
     metadata: Arc<ParquetMetaData>,
     schema: Schema,
     reader: Option<ParquetRecordBatchReader>,
@@ -85,6 +86,7 @@ impl ParquetSource {
         }
         Ok(ParquetSource {
             file: Arc::new(file),
+            budget: budget.clone(),
             metadata: found.metadata().clone(),
             schema: found.schema().as_ref().clone(),
             reader: None,
@@ -288,6 +290,8 @@ impl ParquetSource {
                 && mask.leaf_included(leaf)
         };
         let leaves = descriptor.num_columns();
+        let is_read = |leaf: &usize| mask.leaf_included(*leaf);
+        self.file.set_windows((0..leaves).filter(is_read).count(), &self.budget);
         self.file.set_columns((0..leaves).map(is_text));
         let text_leaves: Vec<usize> = (0..leaves).filter(|&leaf| is_text(leaf)).collect();
         let batch_rows = (*batch_rows).min(self.text_rows(&text_leaves));

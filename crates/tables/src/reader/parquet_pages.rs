@@ -9,12 +9,13 @@ use std::{
     io::{Cursor, Read},
     num::NonZeroU64,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use bytes::Bytes;
+use inshore_store::Budget;
 use parquet::{
     basic::{Compression, Encoding, Type},
     column::page::{Page, PageMetadata, PageReader},
@@ -27,7 +28,10 @@ use parquet::{
     schema::types::ColumnDescriptor,
 };
 
-use super::thrift::{PageHeader, page_header};
+use super::{
+    parquet_windows::{Window, Windows},
+    thrift::{PageHeader, page_header},
+};
 use crate::{Error, allowance::Allowance, input::Pieces};
 
 /// A page header is some 30 bytes and the statistics of the page; strings make them long.
@@ -46,6 +50,8 @@ pub(super) struct ParquetFile {
     pub bytes: u64,
     pub piece_limit: u64,
     pieces: Pieces,
+    /// Known when columns are chosen: see [`ParquetFile::set_windows`].
+    windows: OnceLock<Option<Windows>>,
     position: AtomicU64,
     /// Our own error, kept because the library turns errors into text on the way back.
     refusal: Mutex<Option<Error>>,
@@ -73,6 +79,7 @@ impl ParquetFile {
             bytes,
             piece_limit,
             pieces,
+            windows: OnceLock::new(),
             position: AtomicU64::new(0),
             refusal: Mutex::new(None),
             held: Mutex::new(Held { allowance, metadata_bytes: 0, columns: Vec::new() }),
@@ -119,22 +126,41 @@ impl ParquetFile {
         self.refuse(Error::damaged(&self.name, what))
     }
 
+    /// Decides, once, whether columns are read past the page cache, so many side by side.
+    pub fn set_windows(&self, columns: usize, budget: &Budget) {
+        self.windows.get_or_init(|| Windows::new(self.pieces.plain()?, columns, budget));
+    }
+
+    fn windows(&self) -> Option<&Windows> {
+        self.windows.get()?.as_ref()
+    }
+
     fn read_at(&self, start: u64, length: usize) -> Result<Bytes> {
+        self.check_range(start, length)?;
+        let mut buffer = vec![0; length];
+        let read = self.pieces.read_exact_at(&self.name, &mut buffer, start);
+        read.map_err(|error| self.refuse(error))?;
+        Ok(buffer.into())
+    }
+
+    /// Bytes that are about to be read.
+    fn check_range(&self, start: u64, length: usize) -> Result<()> {
         let end = start.checked_add(length as u64).filter(|&end| end <= self.bytes).ok_or_else(|| {
             let bytes = self.bytes;
             self.damaged(format!(
                 "truncated: expected {length} bytes at offset {start}, the file has {bytes} bytes"
             ))
         })?;
-        let mut buffer = vec![0; length];
-        let read = self.pieces.read_exact_at(&self.name, &mut buffer, start);
-        read.map_err(|error| self.refuse(error))?;
         self.position.fetch_max(end, Ordering::Relaxed);
-        Ok(buffer.into())
+        Ok(())
     }
 
     /// Lets the drive read the first bytes of a column chunk, at most `limit`, while others are decoded: only a hint.
     pub fn will_read(&self, chunk: &ColumnChunkMetaData, limit: u64) {
+        if let (Some(windows), Ok(start)) = (self.windows(), u64::try_from(start_of(chunk))) {
+            let length = u64::try_from(chunk.compressed_size()).unwrap_or(0);
+            return windows.will_read(start, start.saturating_add(length));
+        }
         let length = u64::try_from(chunk.compressed_size()).unwrap_or(0).min(READ_AHEAD_BYTES_MAX).min(limit);
         let Ok(start) = u64::try_from(start_of(chunk)) else { return };
         let end = start.saturating_add(length);
@@ -225,11 +251,25 @@ pub(super) struct ColumnChunk {
     is_gzip: bool,
     /// The header that was read last; the library asks for a page's body right after its header.
     header: Mutex<PageHeader>,
+    /// The byte behind the chunk, by what its file says.
+    end: u64,
+    window: Mutex<Window>,
 }
 
 impl ColumnChunk {
     fn place(&self, offset: u64) -> String {
         format!("{}: column '{}', offset {offset}", self.file.name, self.column_name)
+    }
+
+    fn read_at(&self, start: u64, length: usize) -> Result<Bytes> {
+        if let Some(windows) = self.file.windows() {
+            self.file.check_range(start, length)?;
+            let read = windows.read(&mut lock(&self.window), start, length, self.end);
+            if let Some(bytes) = read.map_err(|error| self.file.refuse(error))? {
+                return Ok(bytes);
+            }
+        }
+        self.file.read_at(start, length)
     }
 
     /// The bytes of the page header at `start`, and what they say.
@@ -239,7 +279,7 @@ impl ColumnChunk {
         let available = here.min(HEADER_BYTES_MAX as u64) as usize;
         let mut length = HEADER_BYTES_FIRST.min(available);
         loop {
-            let bytes = self.file.read_at(start, length)?;
+            let bytes = self.read_at(start, length)?;
             if let Some(header) = page_header(&bytes) {
                 return Ok((bytes.slice(..header.header_bytes), header));
             }
@@ -312,7 +352,7 @@ impl ChunkReader for ColumnChunk {
         if length as u64 > self.file.piece_limit {
             return Err(self.file.too_large(self.place(start), "a Parquet page", length as u64));
         }
-        let bytes = self.file.read_at(start, length)?;
+        let bytes = self.read_at(start, length)?;
         if self.is_gzip { self.gunzip(bytes) } else { Ok(bytes) }
     }
 }
@@ -366,6 +406,8 @@ impl Pages {
             column_name: column_name.clone(),
             is_gzip,
             header: Mutex::default(),
+            end: (start as u64).saturating_add(chunk.compressed_size() as u64),
+            window: Mutex::default(),
         };
         let inner = SerializedPageReader::new(Arc::new(reader), &chunk, rows, None)?;
         Ok(Pages { file: file.clone(), column_name, value_bytes_min, inner })
