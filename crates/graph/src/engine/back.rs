@@ -27,14 +27,21 @@ pub(crate) trait LooksBack: VertexProgram {
 pub(super) trait Deliver: Sender {
     type Message;
 
-    fn deliver(&self, sink: &mut Self::Sink, vertex: u32, message: Self::Message) -> Result<()>;
+    /// `is_only`: nobody else delivers to this vertex.
+    fn deliver(
+        &self,
+        sink: &mut Self::Sink,
+        vertex: u32,
+        message: Self::Message,
+        is_only: bool,
+    ) -> Result<()>;
 }
 
 impl<P: VertexProgram> Deliver for Sorting<'_, P> {
     type Message = P::Message;
 
     #[inline]
-    fn deliver(&self, sink: &mut Self::Sink, vertex: u32, message: P::Message) -> Result<()> {
+    fn deliver(&self, sink: &mut Self::Sink, vertex: u32, message: P::Message, _: bool) -> Result<()> {
         Ok(sink.push(vertex, message)?)
     }
 }
@@ -43,8 +50,17 @@ impl<P: VertexProgram> Deliver for Direct<'_, P> {
     type Message = P::Message;
 
     #[inline]
-    fn deliver(&self, touched: &mut Self::Sink, vertex: u32, message: P::Message) -> Result<()> {
-        self.combine(vertex, message, touched);
+    fn deliver(
+        &self,
+        touched: &mut Self::Sink,
+        vertex: u32,
+        message: P::Message,
+        is_only: bool,
+    ) -> Result<()> {
+        match is_only {
+            true => self.put(vertex, message, touched),
+            false => self.combine(vertex, message, touched),
+        }
         Ok(())
     }
 }
@@ -62,11 +78,12 @@ where
     T: Deliver<State = P::State, Message = P::Message>,
 {
     type State = P::State;
-    type Sent = u32;
+    /// The vertex and its degree.
+    type Sent = (u32, u32);
     type Sink = T::Sink;
 
-    fn send(&self, vertex: u32, state: &P::State, _degree: u32) -> Option<u32> {
-        self.program.waits(state).then_some(vertex)
+    fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<(u32, u32)> {
+        self.program.waits(state).then_some((vertex, degree))
     }
 
     #[inline]
@@ -76,11 +93,12 @@ where
         window: &[u32],
         row: Range<usize>,
         _: &[f64],
-        vertex: u32,
+        (vertex, degree): (u32, u32),
     ) -> Result<()> {
+        let is_whole = row.len() == degree as usize;
         // Rows are in ascending order; the parts of a long one come one by one.
         match window[row].iter().find(|&&source| self.active.has(source)) {
-            Some(&source) => self.to.deliver(sink, vertex, self.program.said_by(source)),
+            Some(&source) => self.to.deliver(sink, vertex, self.program.said_by(source), is_whole),
             None => Ok(()),
         }
     }
@@ -129,14 +147,22 @@ impl Marked<'_> {
     }
 }
 
-/// The edges of these vertices.
+/// About how many edges these vertices have. Where vertices are many, those in a part of all ranges are asked: enough to choose
+/// by, and reading the whole index takes longer than all else that is done to choose.
 pub(crate) fn edges_of(job: &Job, rows: &Csr, vertices: &Frontier) -> Result<u64> {
+    let are_many = vertices.count().is_none_or(|count| count > rows.vertices / MANY_SHARE);
+    let share = if are_many { SAMPLED_SHARE } else { 1 };
     let mut index = IndexCursor::new(job, rows)?;
-    let (mut edges, mut reader) = (0, vertices.reader(job, rows.vertices)?);
+    let (mut count, mut asked, mut edges) = (0u64, 0u64, 0u64);
+    let mut reader = vertices.reader(job, rows.vertices)?;
     while let Some(vertex) = reader.next()? {
-        edges += u64::from(index.find(vertex)?.1);
+        count += 1;
+        if (vertex / SAMPLED_VERTICES).is_multiple_of(share) {
+            asked += 1;
+            edges += u64::from(index.find(vertex)?.1);
+        }
     }
-    Ok(edges)
+    Ok((u128::from(edges) * u128::from(count) / u128::from(asked.max(1))) as u64)
 }
 
 /// Chooses between both ways, and knows who is active for the way back.
@@ -150,6 +176,12 @@ pub(crate) struct Direction {
 
 /// Whether it pays is not asked where fewer vertices are active than this part of all.
 const ASKED_SHARE: u64 = 4096;
+/// More than this part of all vertices are many.
+const MANY_SHARE: u64 = 64;
+/// Of many vertices, those in one of so many ranges are asked for their edges.
+const SAMPLED_SHARE: u32 = 8;
+/// A range: what a cursor reads of the index at once has about as many.
+const SAMPLED_VERTICES: u32 = 64 << 10;
 
 /// Whether so few vertices are active that sending is right whatever their edges are.
 pub(crate) fn are_few(active: &Frontier, vertices: u64) -> bool {
