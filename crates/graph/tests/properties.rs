@@ -229,3 +229,27 @@ fn a_search_looks_back_where_most_edges_lead_to_what_was_reached() {
         }
     }
 }
+
+#[test]
+fn sums_are_gathered_where_that_is_less_than_sending_along_all_edges() {
+    let world = World::new();
+    let text: String = (0..40_000u64).map(|n| format!("{} {}\n", n * n % 1999, n * 7919 % 2003)).collect();
+    let path = world.file("edges.txt", text);
+    let options = ImportOptions { reverse: true, ..Default::default() };
+    world.import("g", std::slice::from_ref(&path), &options).unwrap();
+    let graph = world.graph("g");
+    for sources in [1, 3] {
+        let run = |strategy| {
+            let tuning = Tuning { strategy, ..Tuning::default() };
+            let options = BetweennessOptions { sources, tuning, ..Default::default() };
+            betweenness::betweenness(&graph, &world.job(64 * MIB, 2), &options).unwrap()
+        };
+        let (sent, gathered) = (run(Some(Strategy::Merge)), run(None));
+        let edges = [&sent, &gathered].map(|answer| answer.summary.edges_traversed);
+        assert!(edges[1] < edges[0], "{edges:?} edges");
+        for ((_, sent), (_, gathered)) in rows(sent).iter().zip(&rows(gathered)) {
+            let (sent, gathered) = (sent[0].unwrap(), gathered[0].unwrap());
+            assert!((sent - gathered).abs() <= 1e-9 * sent.max(1.0), "{sent} and {gathered}");
+        }
+    }
+}

@@ -6,7 +6,10 @@
 //! of its dependencies over the sources, not scaled: in an undirected graph with all vertices as sources, each
 //! pair counts from both ends.
 //!
-//! The lists of vertices of all levels, which the way back needs, are kept on flash (4 bytes a reached vertex).
+//! The lists of vertices of all levels, which the way back needs, are kept on flash (4 bytes a reached vertex). Supersteps see 16
+//! bytes a vertex; sums over several sources are apart from that, since they change once for each. Where messages fit in memory,
+//! both ways may be walked from the other side: a vertex gathers what its predecessors, or on the way back its successors, have to
+//! say, where that is fewer edges ([`SENT_COST`]). In Kronecker graphs that halves them.
 //!
 //! Path counts are 64-bit floats, exact to 2^53; dependencies depend on the order of sums in their last
 //! bits, so centralities are the same over budgets and threads to about 10^-9 and not bit for bit. (The thesis,
@@ -27,11 +30,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::NONE;
 use crate::{
-    Answer, Error, Graph, Result, Tuning,
+    Answer, Error, Graph, Regime, Result, Tuning,
     answer::VertexRows,
     check::Plain,
     checkpoint::Checkpoints,
-    engine::{Engine, Frontier, KeyLog, VertexProgram},
+    csr::Csr,
+    engine::{
+        Engine, Frontier, Gathers, KeyLog, Marks, StateStream, VertexArray, VertexProgram, are_few, edges_of,
+        memory_bytes,
+    },
     generate::random_u64,
     graph::check_budget,
 };
@@ -56,28 +63,46 @@ impl Default for BetweennessOptions {
     }
 }
 
+/// What the search from one source knows of a vertex.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Centrality {
-    centrality: f64,
+struct Searched {
+    /// None where it was not reached.
     paths: f64,
+    /// Before the way back has come to it: its level, as [`waiting`] has it.
     dependency: f64,
-    level: u32,
-    _padding: u32,
+}
+
+impl Searched {
+    /// The dependency; 0 where nothing lies behind.
+    fn found(&self, vertex: u32) -> Result<f64> {
+        if !(self.paths.is_finite() && self.dependency.is_finite()) {
+            let what = format!("more shortest paths lead to vertex number {vertex} than 64 bits can count");
+            return Err(Error::Overflow { what });
+        }
+        Ok(self.dependency.max(0.0))
+    }
+}
+
+/// The level of a vertex whose dependency is not known: below zero, where no dependency lies.
+fn waiting(level: u32) -> f64 {
+    -1.0 - f64::from(level)
 }
 
 /// From the source outwards: counts paths.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Outwards {
     level: u32,
+    /// Edges out of the vertices that sent.
+    edges: u64,
 }
 
 impl VertexProgram for Outwards {
-    type State = Centrality;
+    type State = Searched;
     type Message = f64;
     const NOTHING: f64 = 0.0;
 
-    fn edge_program(&self, _vertex: u32, state: &Centrality, _degree: u32) -> Option<f64> {
+    fn edge_program(&self, _vertex: u32, state: &Searched, _degree: u32) -> Option<f64> {
         Some(state.paths)
     }
 
@@ -85,12 +110,26 @@ impl VertexProgram for Outwards {
         a + b
     }
 
-    fn finalize(&self, _vertex: u32, paths: f64, state: &Centrality) -> Centrality {
-        if state.level == NONE { Centrality { paths, level: self.level, ..*state } } else { *state }
+    fn finalize(&self, _vertex: u32, paths: f64, state: &Searched) -> Searched {
+        if state.paths == 0.0 { Searched { paths, dependency: waiting(self.level) } } else { *state }
     }
 
-    fn is_active(&self, new: &Centrality, old: &Centrality) -> bool {
-        new.level != old.level
+    fn is_active(&self, new: &Searched, old: &Searched) -> bool {
+        new.paths != old.paths
+    }
+
+    fn gather(&self, _state: &Searched, degree: u32) -> u64 {
+        degree.into()
+    }
+
+    fn gathered(&mut self, edges: u64) {
+        self.edges = edges;
+    }
+}
+
+impl Gathers for Outwards {
+    fn waits(&self, state: &Searched) -> bool {
+        state.paths == 0.0
     }
 }
 
@@ -101,34 +140,44 @@ struct Back {
 }
 
 impl VertexProgram for Back {
-    type State = Centrality;
+    type State = Searched;
     type Message = f64;
     const NOTHING: f64 = 0.0;
 
-    fn edge_program(&self, _vertex: u32, state: &Centrality, _degree: u32) -> Option<f64> {
-        Some((1.0 + state.dependency) / state.paths)
+    fn edge_program(&self, _vertex: u32, state: &Searched, _degree: u32) -> Option<f64> {
+        // One that waits still has nobody behind it.
+        Some((1.0 + state.dependency.max(0.0)) / state.paths)
     }
 
     fn reduce(&self, a: f64, b: f64) -> f64 {
         a + b
     }
 
-    fn finalize(&self, _vertex: u32, sum: f64, state: &Centrality) -> Centrality {
-        match state.level != NONE && state.level + 1 == self.level {
-            true => Centrality { dependency: state.paths * sum, ..*state },
+    fn finalize(&self, _vertex: u32, sum: f64, state: &Searched) -> Searched {
+        match self.waits(state) {
+            true => Searched { dependency: state.paths * sum, ..*state },
             false => *state,
         }
     }
 
-    fn is_active(&self, _new: &Centrality, _old: &Centrality) -> bool {
+    fn is_active(&self, _new: &Searched, _old: &Searched) -> bool {
         false
     }
 }
 
+impl Gathers for Back {
+    fn waits(&self, state: &Searched) -> bool {
+        state.dependency == waiting(self.level - 1)
+    }
+}
+
+/// An edge along which a message is sent costs as much as so many that are looked at (8 and 3 ns in a Kronecker graph of scale 25).
+const SENT_COST: u64 = 2;
+
 /// Centrality of all vertices: columns `vertex`, `centrality`.
 ///
-/// Cost for each source: the edges of the reached vertices twice, once in each direction, and two passes over vertex
-/// state (32 bytes a vertex). A directed graph that was imported without in-edges is turned around first; the
+/// Cost for each source: at most the edges of the reached vertices twice, once in each direction, and two passes over vertex
+/// state (16 bytes a vertex, and 8 for its sum where there are several sources). A directed graph that was imported without in-edges is turned around first; the
 /// summary's notice says so.
 ///
 /// # Errors
@@ -141,47 +190,51 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
     }
     let vertices = graph.vertices();
     let in_edges = graph.in_edges(job)?;
-    let fresh = Centrality { level: NONE, ..Centrality::default() };
     let question = (options.sources, options.seed);
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph betweenness", question)?;
-    let kept_bytes = checkpoints.bytes::<Centrality>(vertices);
-    let mut engine = Engine::new::<Outwards>(job, vertices, &options.tuning, kept_bytes, |_| fresh)?;
-    let done = engine.take_up(&checkpoints)?.map_or(0, |(_, numbers)| numbers[0]);
+    let marks_bytes = Marks::bytes(job.budget(), vertices);
+    let kept_bytes = checkpoints.bytes::<f64>(vertices) + marks_bytes.unwrap_or(0);
+    let in_memory = match options.tuning.regime {
+        // Read and written once for each source, in order.
+        None => memory_bytes::<f64>(vertices) <= job.budget().free_bytes() / 16,
+        Some(regime) => regime != Regime::External,
+    };
+    // One source's dependencies are the sums.
+    let mut sums = match options.sources.min(vertices) {
+        1 => None,
+        _ => Some(VertexArray::new(job, vertices, in_memory, |_| 0f64)?),
+    };
+    let fresh = |_| Searched::default();
+    let mut engine = Engine::new::<Outwards>(job, vertices, &options.tuning, kept_bytes, fresh)?;
+    let mut marks = match marks_bytes.filter(|_| engine.can_gather()) {
+        Some(_) => Some(Marks::new(job, vertices)?),
+        None => None,
+    };
+    let done = match &mut sums {
+        Some(sums) => engine.take_up_of(&checkpoints, sums)?.map_or(0, |(_, numbers)| numbers[0]),
+        None => 0,
+    };
     let mut rows = vec![graph.out().unweighted()];
     if graph.info().directed {
         rows.push(in_edges.unweighted());
     }
     let sources = (1..).zip(draw(vertices, options.sources, options.seed));
     for (number, source) in sources.skip(done as usize) {
-        let mut log = KeyLog::new(job)?;
-        engine.set(source, |state| *state = Centrality { paths: 1.0, level: 0, ..*state })?;
-        let mut active = Frontier::one(source);
-        let mut level = 0;
-        while !active.is_empty() {
-            level += 1;
-            engine.hold_if_walked(&mut rows, kept_bytes)?;
-            active =
-                engine.superstep(&mut Outwards { level }, &[&rows[0]], &active, true, Some(&mut log))?.active;
-            log.end_level();
-        }
-        // The last list is empty, and nobody lies before the source.
-        for reached in log.into_levels()?.skip(1) {
-            level -= 1;
-            let in_edges = rows.last().expect("out-edges at least");
-            engine.superstep(&mut Back { level }, &[in_edges], &reached, false, None)?;
-        }
+        search(&mut engine, job, &mut rows, marks.as_mut(), kept_bytes, source)?;
+        engine.set(source, |state| state.dependency = 0.0)?;
+        let Some(sums) = &mut sums else { break };
+        let mut cursor = sums.cursor();
         engine.for_each(|vertex, state| {
-            if !(state.paths.is_finite() && state.dependency.is_finite()) {
-                let what =
-                    format!("more shortest paths lead to vertex number {vertex} than 64 bits can count");
-                return Err(Error::Overflow { what });
+            let dependency = state.found(vertex)?;
+            if dependency > 0.0 {
+                let sum = *cursor.get(vertex)?;
+                cursor.replace(vertex, &sum, sum + dependency)?;
             }
-            let dependency = if vertex == source { 0.0 } else { state.dependency };
-            *state = Centrality { centrality: state.centrality + dependency, ..fresh };
+            *state = Searched::default();
             Ok(())
         })?;
         // What lies between two sources is little against what one takes.
-        engine.save(&mut checkpoints, &Frontier::All, [number, 0])?;
+        engine.save_of(&mut checkpoints, sums, &Frontier::All, [number, 0])?;
     }
     let mut summary = engine.summary();
     summary.notice = graph.reverse_notice();
@@ -194,12 +247,76 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
         Field::new("vertex", DataType::UInt64, false),
         Field::new("centrality", DataType::Float64, false),
     ]));
-    let column = |_: u32, states: &[Centrality]| {
-        let values = states.iter().map(|state| state.centrality);
-        Ok(vec![Arc::new(Float64Array::from_iter_values(values)) as _])
+    let rows = match sums {
+        Some(sums) => {
+            drop(engine);
+            let column = |_: u32, sums: &[f64]| Ok(vec![Arc::new(Float64Array::from(sums.to_vec())) as _]);
+            VertexRows::stream(graph, job, schema, StateStream::new(vertices, sums)?, column)?
+        }
+        None => {
+            let column = |first: u32, states: &[Searched]| {
+                let found = (first..).zip(states).map(|(vertex, state)| state.found(vertex));
+                let found = found.collect::<Result<Vec<f64>>>()?;
+                Ok(vec![Arc::new(Float64Array::from(found)) as _])
+            };
+            VertexRows::stream(graph, job, schema, engine.into_stream()?, column)?
+        }
     };
-    let rows = VertexRows::stream(graph, job, schema, engine.into_stream()?, column)?;
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
+}
+
+/// Searches from `source`: paths and dependencies of all vertices. `rows` are out-edges and, where these are others, in-edges.
+fn search(
+    engine: &mut Engine<Searched>,
+    job: &Job,
+    rows: &mut [Csr],
+    mut marks: Option<&mut Marks>,
+    kept_bytes: u64,
+    source: u32,
+) -> Result<()> {
+    let mut log = KeyLog::new(job)?;
+    engine.set(source, |state| *state = Searched { paths: 1.0, dependency: waiting(0) })?;
+    let mut active = Frontier::one(source);
+    let mut level = 0;
+    // Edges out of the vertices of each level.
+    let mut edges = Vec::new();
+    while !active.is_empty() {
+        level += 1;
+        engine.hold_if_walked(rows, kept_bytes)?;
+        let (out, incoming) = (&rows[0], rows.last().expect("out-edges at least"));
+        let program = &mut Outwards { level, edges: 0 };
+        let marks = marks.as_deref_mut().filter(|_| !are_few(&active, out.vertices));
+        let ahead = marks.as_ref().map(|_| edges_of(job, out, &active)).transpose()?;
+        // About as many edges lead to vertices that were not reached as lead away from them.
+        let to_come = |ahead| out.entries.saturating_sub(edges.iter().sum::<u64>() + ahead);
+        let step = match marks.zip(ahead) {
+            Some((marks, ahead)) if to_come(ahead) < ahead * SENT_COST => {
+                let sides = [&active, &Frontier::All];
+                program.edges = ahead;
+                engine.gather_step(program, marks, incoming, sides, true, Some(&mut log))?
+            }
+            _ => engine.superstep(program, &[out], &active, true, Some(&mut log))?,
+        };
+        edges.push(program.edges);
+        active = step.active;
+        log.end_level();
+    }
+    let mut levels = log.into_levels()?.peekable();
+    // The last list is empty, and nobody lies before the source.
+    levels.next();
+    while let Some(reached) = levels.next() {
+        level -= 1;
+        let (out, incoming) = (&rows[0], rows.last().expect("out-edges at least"));
+        let program = &mut Back { level };
+        let [before, here] = [level - 1, level].map(|level| edges[level as usize]);
+        match (marks.as_deref_mut(), levels.peek()) {
+            (Some(marks), Some(waiting)) if before < here * SENT_COST => {
+                engine.gather_step(program, marks, out, [&reached, waiting], false, None)?
+            }
+            _ => engine.superstep(program, &[incoming], &reached, false, None)?,
+        };
+    }
+    Ok(())
 }
 
 /// `count` vertices without repetition, in ascending order (Floyd's method); all where `count` is no less.

@@ -6,7 +6,8 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use arrow::{
-    array::{UInt32Array, UInt64Builder},
+    array::{UInt32Array, UInt64Array},
+    buffer::{BooleanBuffer, NullBuffer},
     datatypes::{DataType, Field, Schema},
 };
 use inshore_store::Job;
@@ -149,15 +150,17 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
         Field::new("level", DataType::UInt32, true),
     ]));
     let columns = move |first: u32, visits: &[Visit]| {
-        let mut parents = UInt64Builder::with_capacity(visits.len());
+        let reached = BooleanBuffer::collect_bool(visits.len(), |at| visits[at] != UNREACHED);
+        let reached = Some(NullBuffer::from(reached)).filter(|reached| reached.null_count() > 0);
+        let (mut parents, mut levels) = (Vec::with_capacity(visits.len()), Vec::with_capacity(visits.len()));
         for (vertex, visit) in (first..).zip(visits) {
-            match *visit == UNREACHED {
-                true => parents.append_null(),
-                false => parents.append_value(translation.id(vertex, visit.parent)?),
-            }
+            // 0 beneath what is null.
+            let is_reached = *visit != UNREACHED;
+            parents.push(if is_reached { translation.id(vertex, visit.parent)? } else { 0 });
+            levels.push(if is_reached { visit.level } else { 0 });
         }
-        let levels = visits.iter().map(|visit| (*visit != UNREACHED).then_some(visit.level));
-        Ok(vec![Arc::new(parents.finish()) as _, Arc::new(UInt32Array::from_iter(levels)) as _])
+        let parents = UInt64Array::new(parents.into(), reached.clone());
+        Ok(vec![Arc::new(parents) as _, Arc::new(UInt32Array::new(levels.into(), reached)) as _])
     };
     let rows = VertexRows::stream(graph, job, schema, states, columns)?;
     Ok(Answer { summary, rows: rows.kept(checkpoints) })

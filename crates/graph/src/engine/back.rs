@@ -27,14 +27,21 @@ pub(crate) trait LooksBack: VertexProgram {
 pub(super) trait Deliver: Sender {
     type Message;
 
-    fn deliver(&self, sink: &mut Self::Sink, vertex: u32, message: Self::Message) -> Result<()>;
+    /// `is_only`: nobody else delivers to this vertex.
+    fn deliver(
+        &self,
+        sink: &mut Self::Sink,
+        vertex: u32,
+        message: Self::Message,
+        is_only: bool,
+    ) -> Result<()>;
 }
 
 impl<P: VertexProgram> Deliver for Sorting<'_, P> {
     type Message = P::Message;
 
     #[inline]
-    fn deliver(&self, sink: &mut Self::Sink, vertex: u32, message: P::Message) -> Result<()> {
+    fn deliver(&self, sink: &mut Self::Sink, vertex: u32, message: P::Message, _: bool) -> Result<()> {
         Ok(sink.push(vertex, message)?)
     }
 }
@@ -43,8 +50,17 @@ impl<P: VertexProgram> Deliver for Direct<'_, P> {
     type Message = P::Message;
 
     #[inline]
-    fn deliver(&self, touched: &mut Self::Sink, vertex: u32, message: P::Message) -> Result<()> {
-        self.combine(vertex, message, touched);
+    fn deliver(
+        &self,
+        touched: &mut Self::Sink,
+        vertex: u32,
+        message: P::Message,
+        is_only: bool,
+    ) -> Result<()> {
+        match is_only {
+            true => self.put(vertex, message, touched),
+            false => self.combine(vertex, message, touched),
+        }
         Ok(())
     }
 }
@@ -52,7 +68,7 @@ impl<P: VertexProgram> Deliver for Direct<'_, P> {
 /// Sends what the first active vertex of a row says to the vertex whose row it is.
 struct Back<'a, P, T> {
     program: &'a P,
-    active: &'a [u64],
+    active: Marked<'a>,
     to: T,
 }
 
@@ -62,11 +78,12 @@ where
     T: Deliver<State = P::State, Message = P::Message>,
 {
     type State = P::State;
-    type Sent = u32;
+    /// The vertex and its degree.
+    type Sent = (u32, u32);
     type Sink = T::Sink;
 
-    fn send(&self, vertex: u32, state: &P::State, _degree: u32) -> Option<u32> {
-        self.program.waits(state).then_some(vertex)
+    fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<(u32, u32)> {
+        self.program.waits(state).then_some((vertex, degree))
     }
 
     #[inline]
@@ -76,28 +93,100 @@ where
         window: &[u32],
         row: Range<usize>,
         _: &[f64],
-        vertex: u32,
+        (vertex, degree): (u32, u32),
     ) -> Result<()> {
-        let is_active = |source: &&u32| self.active[**source as usize / 64] >> (**source % 64) & 1 == 1;
+        let is_whole = row.len() == degree as usize;
         // Rows are in ascending order; the parts of a long one come one by one.
-        match window[row].iter().find(is_active) {
-            Some(&source) => self.to.deliver(sink, vertex, self.program.said_by(source)),
+        match window[row].iter().find(|&&source| self.active.has(source)) {
+            Some(&source) => self.to.deliver(sink, vertex, self.program.said_by(source), is_whole),
             None => Ok(()),
         }
     }
+}
+
+/// Who is active: a bit for each vertex.
+pub(crate) struct Marks(Buffer);
+
+impl Marks {
+    /// Memory that they and [`edges_of`] take; `None` where that is too much of the budget.
+    pub fn bytes(budget: &Budget, vertices: u64) -> Option<u64> {
+        let bytes = taken_bytes(vertices.div_ceil(64) as usize * 8) as u64;
+        (bytes <= budget.memory_bytes() / BUDGET_SHARE).then_some(bytes + csr::CURSOR_BYTES)
+    }
+
+    pub fn new(job: &Job, vertices: u64) -> Result<Marks> {
+        let bytes = vertices.div_ceil(64) as usize * 8;
+        Ok(Marks(Buffer::zeroed(job.budget(), bytes, "active vertices")?))
+    }
+
+    pub fn set(&mut self, vertex: u32) {
+        self.0.typed_mut::<u64>()[vertex as usize / 64] |= 1 << (vertex % 64);
+    }
+
+    pub fn clear_all(&mut self) {
+        self.0.typed_mut::<u64>().fill(0);
+    }
+
+    pub fn clear(&mut self, vertex: u32) {
+        self.0.typed_mut::<u64>()[vertex as usize / 64] &= !(1 << (vertex % 64));
+    }
+
+    pub(super) fn get(&self) -> Marked<'_> {
+        Marked(self.0.typed::<u64>())
+    }
+}
+
+/// [`Marks`] to be read.
+#[derive(Clone, Copy)]
+pub(super) struct Marked<'a>(&'a [u64]);
+
+impl Marked<'_> {
+    #[inline(always)]
+    pub fn has(&self, vertex: u32) -> bool {
+        self.0[vertex as usize / 64] >> (vertex % 64) & 1 == 1
+    }
+}
+
+/// About how many edges these vertices have. Where vertices are many, those in a part of all ranges are asked: enough to choose
+/// by, and reading the whole index takes longer than all else that is done to choose.
+pub(crate) fn edges_of(job: &Job, rows: &Csr, vertices: &Frontier) -> Result<u64> {
+    let are_many = vertices.count().is_none_or(|count| count > rows.vertices / MANY_SHARE);
+    let share = if are_many { SAMPLED_SHARE } else { 1 };
+    let mut index = IndexCursor::new(job, rows)?;
+    let (mut count, mut asked, mut edges) = (0u64, 0u64, 0u64);
+    let mut reader = vertices.reader(job, rows.vertices)?;
+    while let Some(vertex) = reader.next()? {
+        count += 1;
+        if (vertex / SAMPLED_VERTICES).is_multiple_of(share) {
+            asked += 1;
+            edges += u64::from(index.find(vertex)?.1);
+        }
+    }
+    Ok((u128::from(edges) * u128::from(count) / u128::from(asked.max(1))) as u64)
 }
 
 /// Chooses between both ways, and knows who is active for the way back.
 pub(crate) struct Direction {
     out: Csr,
     incoming: Csr,
-    active: Buffer,
+    active: Marks,
     /// Edges out of vertices that were active.
     walked: u64,
 }
 
 /// Whether it pays is not asked where fewer vertices are active than this part of all.
 const ASKED_SHARE: u64 = 4096;
+/// More than this part of all vertices are many.
+const MANY_SHARE: u64 = 64;
+/// Of many vertices, those in one of so many ranges are asked for their edges.
+const SAMPLED_SHARE: u32 = 8;
+/// A range: what a cursor reads of the index at once has about as many.
+const SAMPLED_VERTICES: u32 = 64 << 10;
+
+/// Whether so few vertices are active that sending is right whatever their edges are.
+pub(crate) fn are_few(active: &Frontier, vertices: u64) -> bool {
+    active.count().is_some_and(|count| count < vertices / ASKED_SHARE)
+}
 /// An edge along which a message is sent costs as much as so many that are looked at: its cell is far away.
 const SENT_COST: u64 = 2;
 /// In-edges come into memory, if they fit, where more than this part of them is looked at.
@@ -108,14 +197,12 @@ const BUDGET_SHARE: u64 = 16;
 impl Direction {
     /// Memory that it takes; `None` where that is too much of the budget.
     pub fn bytes(budget: &Budget, vertices: u64) -> Option<u64> {
-        let bits = taken_bytes(vertices.div_ceil(64) as usize * 8) as u64;
-        (bits <= budget.memory_bytes() / BUDGET_SHARE).then_some(bits + csr::CURSOR_BYTES)
+        Marks::bytes(budget, vertices)
     }
 
     /// `walked`: edges out of vertices that were active in a search that is gone on with.
     pub fn new(job: &Job, out: &Csr, incoming: &Csr, walked: u64) -> Result<Direction> {
-        let bytes = out.vertices.div_ceil(64) as usize * 8;
-        let active = Buffer::zeroed(job.budget(), bytes, "active vertices")?;
+        let active = Marks::new(job, out.vertices)?;
         Ok(Direction { out: out.unweighted(), incoming: incoming.unweighted(), active, walked })
     }
 
@@ -127,14 +214,10 @@ impl Direction {
     /// How many edges will be looked back along, at most, in the superstep in which these vertices are active; `None` where
     /// that does not pay.
     fn pays(&mut self, job: &Job, active: &Frontier) -> Result<Option<u64>> {
-        if active.count().is_none_or(|count| count < self.out.vertices / ASKED_SHARE) {
+        if active.is_all() || are_few(active, self.out.vertices) {
             return Ok(None);
         }
-        let mut index = IndexCursor::new(job, &self.out)?;
-        let (mut ahead, mut reader) = (0, active.reader(job, self.out.vertices)?);
-        while let Some(vertex) = reader.next()? {
-            ahead += u64::from(index.find(vertex)?.1);
-        }
+        let ahead = edges_of(job, &self.out, active)?;
         // About as many edges lead to vertices that wait as lead away from them.
         let waiting = self.out.entries.saturating_sub(self.walked + ahead);
         self.walked += ahead;
@@ -143,11 +226,10 @@ impl Direction {
     }
 
     fn set_active(&mut self, job: &Job, active: &Frontier) -> Result<()> {
-        let bits = self.active.typed_mut::<u64>();
-        bits.fill(0);
+        self.active.clear_all();
         let mut reader = active.reader(job, self.out.vertices)?;
         while let Some(vertex) = reader.next()? {
-            bits[vertex as usize / 64] |= 1 << (vertex % 64);
+            self.active.set(vertex);
         }
         Ok(())
     }
@@ -171,17 +253,17 @@ impl<S: State> Engine<S> {
             self.hold(std::slice::from_mut(&mut direction.incoming), kept_bytes, false)?;
         }
         direction.set_active(&self.job, active)?;
-        let (bits, incoming) = (direction.active.typed::<u64>(), &direction.incoming);
+        let (active, incoming) = (direction.active.get(), &direction.incoming);
         let program = &*program;
         let Some(mut cells) = self.cells.take() else {
-            let back = Back { program, active: bits, to: Sorting(program) };
+            let back = Back { program, active, to: Sorting(program) };
             let way = Some("looked for along in-edges, through sort-reduce");
             let operation = Reduce(program.clone());
             let (updates, _) = self.exchange_as(&back, operation, &[incoming], &Frontier::All, way)?;
             return self.apply(program, updates, true, None);
         };
         let (direct, touched) = cells.open(program);
-        let back = Back { program, active: bits, to: direct };
+        let back = Back { program, active, to: direct };
         self.goes("looked for along in-edges, in an array in memory");
         let (touched, _) = self.send(&back, &[incoming], &Frontier::All, touched)?;
         self.settle(program, cells, touched, true, None)

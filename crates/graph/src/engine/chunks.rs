@@ -60,6 +60,12 @@ pub(crate) trait Sender: Sync {
         0
     }
 
+    /// Whether [`Sender::look`] is called.
+    const LOOKS: bool = false;
+
+    /// Looks at rows that follow each other without a gap, before these are pushed one by one.
+    fn look(&self, _sink: &mut Self::Sink, _window: &[u32], _rows: Range<usize>) {}
+
     /// Puts what the edges `row` of a window carry, all of one vertex; `weights` is as long as the window, or empty where
     /// they are not read.
     fn push(
@@ -543,11 +549,12 @@ impl<S: Sender> Worker<'_, '_, S> {
 
     /// Sends along the rows of a window; how many edges they have.
     fn send(&mut self, span: &Span, rows: &[Row<S::Sent>], blocks: &[u8], weights: &[f64]) -> Result<u64> {
-        let mut sent = 0;
+        let (mut sent, mut looked_at) = (0, 0);
         for (at, row) in rows.iter().enumerate() {
             let mut left = row.edges();
             while !left.is_empty() {
                 if !self.unpacker.entries().contains(&left.start) {
+                    looked_at = left.start;
                     let wanted = left.start..run_end(&rows[at..]);
                     if !self.unpacker.unpack(self.csr, blocks, wanted)? {
                         return Err(self.csr.misplaced(left.start));
@@ -564,7 +571,12 @@ impl<S: Sender> Worker<'_, '_, S> {
                     [] => &[],
                     all => &all[(unpacked.start - span.entries.start) as usize..],
                 };
-                let window = self.unpacker.get(unpacked);
+                let window = self.unpacker.get(unpacked.clone());
+                if S::LOOKS && left.start >= looked_at {
+                    looked_at = unbroken_end(&rows[at..]).min(unpacked.end);
+                    let seen = part.start..(looked_at - unpacked.start) as usize;
+                    self.sender.look(&mut self.sink, window, seen);
+                }
                 self.sender.push(&mut self.sink, window, part, weights, row.sent)?;
                 left.start = end;
             }
@@ -572,6 +584,18 @@ impl<S: Sender> Worker<'_, '_, S> {
         }
         Ok(sent)
     }
+}
+
+/// Where the edges end that follow the first row without a gap.
+fn unbroken_end<M>(rows: &[Row<M>]) -> u64 {
+    let mut end = rows[0].edges().end;
+    for row in &rows[1..] {
+        if row.first != end || end > rows[0].first + UNPACKED_MAX {
+            break;
+        }
+        end = row.edges().end;
+    }
+    end
 }
 
 /// Where the edges end that can be unpacked with those of the first row: rows between are few.

@@ -13,7 +13,7 @@ use inshore_sortreduce::{Value, prefetch};
 use inshore_store::{Budget, Buffer, Reservation, taken_bytes};
 use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
-use super::{VertexProgram, chunks::Sender};
+use super::{VertexProgram, chunks::Sender, state::fill};
 use crate::Result;
 
 /// A message as a cell holds it: 4 or 8 bytes.
@@ -86,6 +86,8 @@ pub(super) struct Cells {
     /// The bytes of the message that stands in cells without one.
     nothing: Vec<u8>,
     touched: Vec<Touched>,
+    is_alone: bool,
+    threads: usize,
     _lists: Reservation,
 }
 
@@ -127,20 +129,33 @@ impl Cells {
         let max = touched_max(vertices);
         let lists = budget.reserve(list_bytes(vertices, workers), "lists of updated vertices")?;
         let touched = (0..workers).map(|_| Touched { list: Vec::new(), max, is_full: false }).collect();
-        Ok(Cells { buffer, vertices, nothing: Vec::new(), touched, _lists: lists })
+        Ok(Cells {
+            buffer,
+            vertices,
+            nothing: vec![0; size_of::<M>()],
+            touched,
+            is_alone: workers == 1,
+            threads: budget.threads(),
+            _lists: lists,
+        })
     }
 
     /// What workers send into, and a list for each of them.
     pub fn open<'a, P: VertexProgram>(&'a mut self, program: &'a P) -> (Direct<'a, P>, Vec<Touched>) {
         if self.nothing != P::NOTHING.as_bytes() {
-            let vertices = self.vertices as usize;
-            self.buffer.typed_mut::<P::Message>()[..vertices].fill(P::NOTHING);
+            let threads = self.threads;
+            fill(self.all::<P::Message>(), threads, |_| P::NOTHING);
             self.nothing = P::NOTHING.as_bytes().to_vec();
         }
         let touched = std::mem::take(&mut self.touched);
-        let is_alone = touched.len() == 1;
+        (self.direct(program), touched)
+    }
+
+    /// What workers send into, once more.
+    pub fn direct<'a, P: VertexProgram>(&'a mut self, program: &'a P) -> Direct<'a, P> {
+        let is_alone = self.is_alone;
         let cells = &self.buffer.typed_mut::<<P::Message as Message>::Cell>()[..self.vertices as usize];
-        (Direct { program, cells, is_alone }, touched)
+        Direct { program, cells, is_alone }
     }
 
     /// Whether so many vertices got a message that their lists do not hold them.
@@ -185,6 +200,41 @@ pub(super) struct Direct<'a, P: VertexProgram> {
 }
 
 impl<P: VertexProgram> Direct<'_, P> {
+    pub fn program(&self) -> &P {
+        self.program
+    }
+
+    /// Has the cell of a vertex brought near.
+    #[inline(always)]
+    pub fn ask_for(&self, vertex: u32) {
+        prefetch(&self.cells[vertex as usize]);
+    }
+
+    /// What lies in the cell of a vertex.
+    #[inline(always)]
+    pub fn said_by(&self, vertex: u32) -> P::Message {
+        P::Message::load(&self.cells[vertex as usize])
+    }
+
+    /// As [`Direct::combine`], for a vertex to which nobody else sends: the compare-and-swap would wait for every load before it.
+    #[inline(always)]
+    pub fn put(&self, vertex: u32, message: P::Message, touched: &mut Touched) {
+        let cell = &self.cells[vertex as usize];
+        let old = P::Message::load(cell);
+        let new = self.program.reduce(old, message);
+        if new != old {
+            new.store(cell);
+            self.touch(vertex, old, touched);
+        }
+    }
+
+    #[inline(always)]
+    fn touch(&self, vertex: u32, old: P::Message, touched: &mut Touched) {
+        if !P::EVERY_VERTEX && (P::CELLS_KEEP_STATE || old == P::NOTHING) {
+            touched.add(vertex);
+        }
+    }
+
     #[inline(always)]
     pub fn combine(&self, vertex: u32, message: P::Message, touched: &mut Touched) {
         let cell = &self.cells[vertex as usize];
@@ -203,9 +253,7 @@ impl<P: VertexProgram> Direct<'_, P> {
                 Err(now) => old = now,
             }
         }
-        if !P::EVERY_VERTEX && (P::CELLS_KEEP_STATE || old == P::NOTHING) {
-            touched.add(vertex);
-        }
+        self.touch(vertex, old, touched);
     }
 }
 

@@ -14,7 +14,8 @@
 //! The budget decides what lies where ([`Layout`]): updates in cells, one for each vertex, where these fit
 //! (semi-external, [`direct`]), and through sort-reduce otherwise (external); vertex state in memory where it fits
 //! beside them, on flash otherwise. Where all vertices are active in several supersteps, edges are cut into columns first,
-//! and their updates combined a column at a time ([`columns`]).
+//! and their updates combined a column at a time ([`columns`]). Some supersteps go the other way: vertices look along their edges for
+//! who is active ([`back`], [`gather`]).
 //!
 //! Cost of one superstep with all vertices active, V vertices and E edges: up to 4 E bytes of edges (2.4 E in Kronecker graphs) and
 //! 4 V of index read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and read
@@ -25,6 +26,7 @@ mod chunks;
 mod columns;
 mod direct;
 mod frontier;
+mod gather;
 mod state;
 
 use std::{ops::Range, sync::Mutex};
@@ -32,12 +34,13 @@ use std::{ops::Range, sync::Mutex};
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
 use inshore_store::{Job, format_bytes};
 
-pub(crate) use back::{Direction, LooksBack};
+pub(crate) use back::{Direction, LooksBack, Marks, are_few, edges_of};
 pub(crate) use chunks::Sender;
 pub(crate) use columns::{Asked, Columns};
 pub(crate) use direct::Message;
 use direct::{Cells, Touched};
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
+pub(crate) use gather::Gathers;
 pub(crate) use state::{State, StateCursor, VertexArray, flash_memory_bytes, memory_bytes};
 
 use crate::{
@@ -327,7 +330,7 @@ impl<S: State> Engine<S> {
         vertices: u64,
         tuning: &Tuning,
         kept_bytes: u64,
-        initial: impl Fn(u32) -> S,
+        initial: impl Fn(u32) -> S + Sync,
     ) -> Result<Engine<S>> {
         let needs = Needs {
             cell_bytes: Some(direct::memory_bytes::<P::Message>),
@@ -348,7 +351,7 @@ impl<S: State> Engine<S> {
         vertices: u64,
         tuning: &Tuning,
         kept_bytes: u64,
-        initial: impl Fn(u32) -> S,
+        initial: impl Fn(u32) -> S + Sync,
     ) -> Result<Engine<S>> {
         let layout = Layout::new(job, vertices, tuning, kept_bytes, &Needs::of::<S>(vertices, false))?;
         job.progress().tell(|| layout.plan());
@@ -361,7 +364,7 @@ impl<S: State> Engine<S> {
         tuning: &Tuning,
         layout: Layout,
         cells: Option<Cells>,
-        initial: impl Fn(u32) -> S,
+        initial: impl Fn(u32) -> S + Sync,
     ) -> Result<Engine<S>> {
         tracing::debug!(?layout, "engine");
         Ok(Engine {
@@ -682,11 +685,23 @@ impl<S: State> Engine<S> {
     pub fn take_up(&mut self, checkpoints: &Checkpoints) -> Result<Option<(Frontier, [u64; 2])>> {
         let keys = self.layout.frontier_keys;
         let point = checkpoints.take_up(&self.job, self.vertices, &mut self.state, keys)?;
-        Ok(point.map(|point| {
-            (self.supersteps, self.edges_traversed) = (point.supersteps as u32, point.edges_traversed);
-            self.supersteps_kept = Some(self.supersteps);
-            (point.active, point.numbers)
-        }))
+        Ok(point.map(|point| self.taken_up(point)))
+    }
+
+    /// As [`Engine::take_up`], for an algorithm that keeps other states from checkpoint to checkpoint.
+    pub fn take_up_of<T: State>(
+        &mut self,
+        checkpoints: &Checkpoints,
+        states: &mut VertexArray<T>,
+    ) -> Result<Option<(Frontier, [u64; 2])>> {
+        let point = checkpoints.take_up(&self.job, self.vertices, states, self.layout.frontier_keys)?;
+        Ok(point.map(|point| self.taken_up(point)))
+    }
+
+    fn taken_up(&mut self, point: Point) -> (Frontier, [u64; 2]) {
+        (self.supersteps, self.edges_traversed) = (point.supersteps as u32, point.edges_traversed);
+        self.supersteps_kept = Some(self.supersteps);
+        (point.active, point.numbers)
     }
 
     /// Makes a checkpoint, if it is time to.
@@ -696,13 +711,25 @@ impl<S: State> Engine<S> {
         active: &Frontier,
         numbers: [u64; 2],
     ) -> Result<()> {
-        let point = || Point {
-            active: active.clone(),
-            supersteps: self.supersteps.into(),
-            edges_traversed: self.edges_traversed,
-            numbers,
-        };
+        let point = self.point(active, numbers);
         checkpoints.save(&self.job, self.vertices, &mut self.state, point)
+    }
+
+    fn point<'a>(&self, active: &'a Frontier, numbers: [u64; 2]) -> impl FnOnce() -> Point + use<'a, S> {
+        let (supersteps, edges_traversed) = (self.supersteps.into(), self.edges_traversed);
+        move || Point { active: active.clone(), supersteps, edges_traversed, numbers }
+    }
+
+    /// As [`Engine::save`], of other states.
+    pub fn save_of<T: State>(
+        &self,
+        checkpoints: &mut Checkpoints,
+        states: &mut VertexArray<T>,
+        active: &Frontier,
+        numbers: [u64; 2],
+    ) -> Result<()> {
+        let point = self.point(active, numbers);
+        checkpoints.save(&self.job, self.vertices, states, point)
     }
 
     /// Changes the state of every vertex, in order.

@@ -22,6 +22,8 @@ impl<T> State for T where
 const BLOCK_BYTES: usize = 64 << 10;
 const BUFFERS: usize = 8;
 const AHEAD: usize = 4;
+/// A thread costs more than filling so many.
+const FILLED_ALONE: usize = 1 << 18;
 
 fn per_block<S>() -> u32 {
     assert!(size_of::<S>().is_power_of_two(), "states are powers of two");
@@ -38,6 +40,22 @@ pub(crate) fn flash_memory_bytes<S>(vertices: u64) -> u64 {
     (BUFFERS * BLOCK_BYTES) as u64 + vertices.div_ceil(per_block::<S>() as u64) * 4
 }
 
+/// Gives every vertex a value, by so many threads: memory that is touched for the first time is slow.
+pub(super) fn fill<T: Send>(all: &mut [T], threads: usize, value: impl Fn(u32) -> T + Sync) {
+    let part_len = all.len().div_ceil(threads).max(FILLED_ALONE);
+    let fill = |first: usize, part: &mut [T]| {
+        part.iter_mut().enumerate().for_each(|(place, each)| *each = value((first + place) as u32));
+    };
+    std::thread::scope(|scope| {
+        let mut parts = all.chunks_mut(part_len).enumerate();
+        let first = parts.next();
+        for (number, part) in parts {
+            scope.spawn(move || fill(number * part_len, part));
+        }
+        first.into_iter().for_each(|(_, part)| fill(0, part));
+    });
+}
+
 /// One state for each vertex.
 pub(crate) enum VertexArray<S: State> {
     Memory(Buffer, PhantomData<S>),
@@ -45,13 +63,11 @@ pub(crate) enum VertexArray<S: State> {
 }
 
 impl<S: State> VertexArray<S> {
-    pub fn new(job: &Job, vertices: u64, in_memory: bool, initial: impl Fn(u32) -> S) -> Result<Self> {
+    pub fn new(job: &Job, vertices: u64, in_memory: bool, initial: impl Fn(u32) -> S + Sync) -> Result<Self> {
         if in_memory {
             let bytes = vertices as usize * size_of::<S>();
             let mut buffer = Buffer::zeroed(job.budget(), bytes, "vertex state")?;
-            for (vertex, state) in buffer.typed_mut::<S>().iter_mut().enumerate() {
-                *state = initial(vertex as u32);
-            }
+            fill(&mut buffer.typed_mut::<S>()[..vertices as usize], job.budget().threads(), initial);
             return Ok(VertexArray::Memory(buffer, PhantomData));
         }
         let blocks = vertices.div_ceil(per_block::<S>() as u64) as usize;

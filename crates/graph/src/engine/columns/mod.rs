@@ -325,7 +325,7 @@ impl<S: State> Engine<S> {
         vertices: u64,
         tuning: &Tuning,
         kept_bytes: u64,
-        initial: impl Fn(u32) -> S,
+        initial: impl Fn(u32) -> S + Sync,
     ) -> Result<Engine<S>> {
         let Some(Columns { plan, .. }) = columns else {
             return Self::new::<P>(job, vertices, tuning, kept_bytes, initial);
