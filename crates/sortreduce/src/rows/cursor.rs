@@ -14,6 +14,13 @@ pub(crate) struct Run {
     pub facts: RunFacts,
 }
 
+impl Run {
+    /// All of it.
+    pub fn bytes(&self) -> Range<u64> {
+        0..self.file.len()
+    }
+}
+
 /// What is known of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunFacts {

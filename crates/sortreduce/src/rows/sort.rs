@@ -498,7 +498,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         let rows_in = runs.iter().map(|run| run.facts.rows).sum();
         let parts = parts.min(self.plan.fan_in_large(row_bytes) / runs.len().max(1));
         let cut = match parts {
-            0 | 1 => runs.iter().map(|run| vec![0..run.file.len()]).collect(),
+            0 | 1 => runs.iter().map(|run| vec![run.bytes()]).collect(),
             _ => cut_runs(&self.job, &runs, &self.key_order(), parts)?,
         };
         let parts = by_part(&cut);
@@ -564,7 +564,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         let first_key = |run: &Run| run.facts.first_key.clone();
         let first = runs.iter().map(first_key);
         let first_key = if self.config.descending { first.max() } else { first.min() };
-        let whole: Vec<_> = runs.iter().map(|run| 0..run.file.len()).collect();
+        let whole: Vec<_> = runs.iter().map(Run::bytes).collect();
         let tree = self.tree(&runs, &whole, self.plan.read_buffers(runs.len(), row_bytes))?;
         drop(runs);
         let (shape, operation) = (self.shape.clone(), self.operation.clone());

@@ -175,9 +175,8 @@ impl Windows {
         if let Some(bytes) = window.slice(start, len) {
             return Ok(Some(bytes));
         }
-        if !(self.go_on(window, start)? && window.slice(start, len).is_some())
-            && !self.fill(window, start, len, chunk_end)?
-        {
+        let is_there = self.go_on(window, start)? && window.slice(start, len).is_some();
+        if !is_there && !self.fill(window, start, len, chunk_end)? {
             return Ok(None);
         }
         self.will_read(window.end(), chunk_end);

@@ -375,8 +375,12 @@ fn write_parts<S: RowShape, O: RowOperation>(
     let sinks = FileSink::in_parts(job, new.file()?, &name, bytes, &starts)?;
     let has_failed = AtomicBool::new(false);
     let write_part = |part: &mut SortedPart<S, O>, mut out: FileSink| -> Result<FileEdges> {
-        while !has_failed.load(Ordering::Relaxed) && fill(job, &mut part.rows, &mut out)? {}
-        Ok(out.finish_part()?)
+        // Where one fails, the others need not go on.
+        loop {
+            if has_failed.load(Ordering::Relaxed) || !fill(job, &mut part.rows, &mut out)? {
+                return Ok(out.finish_part()?);
+            }
+        }
     };
     let edges = thread::scope(|scope| {
         let start = |(part, sink)| {
