@@ -8,12 +8,14 @@
 //!
 //! # Cost
 //!
-//! A block is looked at once for a NUL (a vector compare for each 64 bytes, in the core's cache) and once for the pattern.
+//! A block is looked at once for a NUL (a vector compare for each 64 bytes, in the core's cache) and once for the pattern; for
+//! both at once where all that matches has a text in it that is rare.
 //! A part holds the text of the lines that match: as large as the block where all do, and 32 bytes for each. With a
 //! replacement it may be larger than the block, up to a quarter of a worker's share of the budget.
 //!
 //! Paper: string search in the storage device, 2016 article 7.3.
 
+mod needle;
 mod table;
 
 use grep_matcher::{Captures, LineMatchKind, Match, Matcher};
@@ -24,6 +26,7 @@ use memchr::{memchr, memchr_iter, memrchr};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use self::needle::Needle;
 pub use self::table::{SearchColumns, SearchItem, SearchSummary, SearchTable, SearchTableOptions};
 use crate::{Error, Result};
 
@@ -83,6 +86,8 @@ pub struct Search {
     matcher: RegexMatcher,
     /// Patterns such as \\A have to see each line by itself.
     line_by_line: bool,
+    /// What every line that is meant has in it, where that is known.
+    needle: Option<Needle>,
     told: Told,
 }
 
@@ -97,6 +102,19 @@ struct Told {
     /// What stands instead of matches in lines that are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replacement: Option<String>,
+}
+
+impl Told {
+    /// What every line that is meant has in it. Only where NUL bytes are looked for: without them, the engine by itself looks
+    /// at each byte once.
+    fn needle(&self) -> Option<Needle> {
+        let [pattern] = &self.patterns[..] else { return None };
+        let PatternOptions { fixed, ignore_case, smart_case, invert, .. } = self.options;
+        let is_exact = !ignore_case && (!smart_case || pattern.chars().any(char::is_uppercase));
+        let is_text = fixed || !pattern.contains(|letter| r"\.+*?()|[]{}^$".contains(letter));
+        let is_needle = self.detect_binary && is_exact && is_text && !invert;
+        is_needle.then(|| Needle::new(pattern.as_bytes())).flatten()
+    }
 }
 
 /// What was found in a block.
@@ -202,7 +220,8 @@ impl Search {
         let line_by_line = matcher.line_terminator().is_none();
         let patterns = patterns.iter().map(|pattern| pattern.as_ref().to_string()).collect();
         let told = Told { patterns, options: *options, wanted, detect_binary, replacement: None };
-        Ok(Search { matcher, line_by_line, told })
+        let needle = told.needle();
+        Ok(Search { matcher, line_by_line, needle, told })
     }
 
     /// Places of matches in a line (without its end), in order.
@@ -360,7 +379,18 @@ impl Kernel for Search {
             copy: Vec::new(),
         };
         let (text, mut start) = (block.bytes, 0);
+        // Lines near the borders of a block are given, match or not, where those around matches are wanted.
+        let mut needle = self.needle.as_ref().filter(|_| before == 0 && after == 0);
         while start < text.len() {
+            if let Some(looked_for) = needle {
+                let end = start + looked_for.free_bytes(&text[start..]);
+                if end == text.len() {
+                    break;
+                }
+                // Where it is frequent, the engine by itself sees fewer bytes twice.
+                needle = needle.filter(|_| end - start >= PIECE_BYTES);
+                start = memrchr(b'\n', &text[start..end]).map_or(start, |line| start + line + 1);
+            }
             // A piece is searched, and lies in the core's cache when it is looked at for a NUL byte.
             let bytes = if block.is_first() && start == 0 { EARLY_BYTES } else { PIECE_BYTES };
             let is_one = before > 0 || after > 0 || text.len() - start <= bytes;

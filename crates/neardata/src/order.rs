@@ -26,10 +26,17 @@ pub enum Next {
 pub(crate) struct Order<P> {
     state: Mutex<State<P>>,
     changed: Condvar,
-    /// Parts that may wait for their turn, and bytes of them.
+    /// Parts that may wait for their turn, bytes of them, and sources that may be open.
     window: u64,
     window_bytes: u64,
+    sources_max: usize,
 }
+
+/// Parts for each worker that may wait: a worker whose core is taken away for some milliseconds has the block whose turn it is,
+/// and the others search so much meanwhile.
+const PARTS_PER_WORKER: u64 = 64;
+/// Sources for each worker that may be open.
+const SOURCES_PER_WORKER: usize = 4;
 
 struct State<P> {
     /// Source and block whose part is handed over next.
@@ -42,6 +49,8 @@ struct State<P> {
     all_claimed: bool,
     delivering: bool,
     stopped: bool,
+    /// Workers that wait for a change. To wake nobody is a call of the system too.
+    waiting: usize,
 }
 
 struct Claimed {
@@ -98,12 +107,31 @@ impl<P> Order<P> {
             all_claimed: false,
             delivering: false,
             stopped: false,
+            waiting: 0,
         };
-        Order { state: Mutex::new(state), changed: Condvar::new(), window: 4 * workers as u64, window_bytes }
+        let window = PARTS_PER_WORKER * workers as u64;
+        let sources_max = SOURCES_PER_WORKER * workers;
+        Order { state: Mutex::new(state), changed: Condvar::new(), window, window_bytes, sources_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<P>> {
         self.state.lock().expect("no panic under this lock")
+    }
+
+    fn wait<'a>(&self, mut state: MutexGuard<'a, State<P>>) -> MutexGuard<'a, State<P>> {
+        state.waiting += 1;
+        state = self.changed.wait(state).expect("no panic under this lock");
+        state.waiting -= 1;
+        state
+    }
+
+    /// Wakes those who wait for what was changed.
+    fn tell(&self, state: MutexGuard<'_, State<P>>) {
+        let is_awaited = state.waiting > 0;
+        drop(state);
+        if is_awaited {
+            self.changed.notify_all();
+        }
     }
 
     /// What to do next. With `wait`, never [`Claim::Nothing`]; without, never a new source.
@@ -119,7 +147,7 @@ impl<P> Order<P> {
             if !wait {
                 return Claim::Nothing;
             }
-            let has_room = self.has_room(&state) && (state.sources.len() as u64) < self.window;
+            let has_room = self.has_room(&state) && state.sources.len() < self.sources_max;
             if !state.all_claimed && has_room {
                 return Claim::Source;
             }
@@ -131,7 +159,7 @@ impl<P> Order<P> {
             if state.all_claimed && !state.sources.values().any(may_come) {
                 return Claim::End;
             }
-            state = self.changed.wait(state).expect("no panic under this lock");
+            state = self.wait(state);
         }
     }
 
@@ -166,8 +194,9 @@ impl<P> Order<P> {
 
     /// There are no more sources.
     pub fn no_more_sources(&self) {
-        self.lock().all_claimed = true;
-        self.changed.notify_all();
+        let mut state = self.lock();
+        state.all_claimed = true;
+        self.tell(state);
     }
 
     /// A source has so many blocks, at least one, of which the caller takes the first.
@@ -177,14 +206,14 @@ impl<P> Order<P> {
         claimed.total = Some(blocks);
         claimed.taken = 1;
         claimed.shape = Shape::Divided(shared);
-        drop(state);
-        self.changed.notify_all();
+        self.tell(state);
     }
 
     /// A source is a stream.
     pub fn stream(&self, source: usize) {
-        self.lock().sources.get_mut(&source).expect("it has not ended").shape = Shape::Stream;
-        self.changed.notify_all();
+        let mut state = self.lock();
+        state.sources.get_mut(&source).expect("it has not ended").shape = Shape::Stream;
+        self.tell(state);
     }
 
     /// Whether another block of a stream is wanted. Waits until there is room for what comes of it.
@@ -203,7 +232,7 @@ impl<P> Order<P> {
                 claimed.taken += 1;
                 return true;
             }
-            state = self.changed.wait(state).expect("no panic under this lock");
+            state = self.wait(state);
         }
     }
 
@@ -222,18 +251,21 @@ impl<P> Order<P> {
     pub fn stop(&self) {
         if let Ok(mut state) = self.state.lock() {
             state.stop();
+            self.tell(state);
         }
-        self.changed.notify_all();
     }
 
     /// Lays down what came of a block, unless nobody wants it any more. Where there is no room for so many bytes it waits
     /// for its turn: whoever has the first block that is missing does not wait, so this ends.
     pub fn push(&self, source: usize, block: u64, part: P, bytes: u64) {
-        let waits = |state: &mut State<P>| {
+        let waits = |state: &State<P>| {
             let is_early = state.turn != (source, block) && state.sources.contains_key(&source);
             bytes > 0 && state.bytes + bytes > self.window_bytes && is_early && !state.stopped
         };
-        let mut state = self.changed.wait_while(self.lock(), waits).expect("no panic under this lock");
+        let mut state = self.lock();
+        while waits(&state) {
+            state = self.wait(state);
+        }
         let claimed = state.sources.get(&source);
         if claimed.is_some_and(|claimed| claimed.total.is_none_or(|total| block < total)) {
             state.parts.insert((source, block), (part, bytes));
@@ -253,8 +285,7 @@ impl<P> Order<P> {
         state.delivering = true;
         while let Some(turn) = state.take_turn() {
             let ended = matches!(turn, Turn::End { .. });
-            drop(state);
-            self.changed.notify_all();
+            self.tell(state);
             let next = consume(turn);
             state = self.lock();
             let source = state.turn.0;
@@ -269,15 +300,13 @@ impl<P> Order<P> {
                 Ok(Next::Stop) => state.stop(),
                 Err(error) => {
                     state.stop();
-                    drop(state);
-                    self.changed.notify_all();
+                    self.tell(state);
                     return Err(error);
                 }
             }
         }
         state.delivering = false;
-        drop(state);
-        self.changed.notify_all();
+        self.tell(state);
         Ok(())
     }
 }
