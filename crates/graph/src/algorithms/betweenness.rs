@@ -177,8 +177,8 @@ const SENT_COST: u64 = 2;
 /// Centrality of all vertices: columns `vertex`, `centrality`.
 ///
 /// Cost for each source: at most the edges of the reached vertices twice, once in each direction, and two passes over vertex
-/// state (16 bytes a vertex, and 8 for its sum where there are several sources). A directed graph that was imported without in-edges is turned around first; the
-/// summary's notice says so.
+/// state (16 bytes a vertex, and 8 for its sum where there are several sources). A directed graph that was imported
+/// without in-edges is turned around first; the summary's notice says so.
 ///
 /// # Errors
 /// [`Error::BadOption`] for no sources; [`Error::Overflow`] where shortest paths are more than 10^308;
