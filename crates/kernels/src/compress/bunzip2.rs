@@ -8,11 +8,15 @@
 //! walked in the order of the text, that is, all over 3.6 MB, and each is known when the one before has come from the memory
 //! behind the second cache. That wait is most of the time of a decoder that does a block at a time, as the library does (in
 //! Rust and in C alike). Here all blocks that a [`Room`] holds are laid out first and then walked in step, so that their waits
-//! overlap.
+//! overlap; and where a block has few different pairs of letters, as texts have, each word is for two letters, so that there
+//! are half as many waits. Such a word has 20 bits for the row and 12 for the number of the pair: 4,095 pairs have one, and
+//! the few letters in others are looked up.
 //!
-//! Measured on a core that was shared with other work, the best of twelve, 300 MB of English text: 33 MB/s for the library, 43
-//! with one block at a time, 42 to 43 with two, 51 with three, 46 to 50 with four, 45 to 47 with eight. Over all of these the
-//! walk took three quarters of the time, Huffman and move to front an eighth.
+//! Measured on a core that was shared with other work, the best of twelve, 300 MB of English text, a letter a word: 33 MB/s for
+//! the library, 43 with one block at a time, 42 to 43 with two, 51 with three, 46 to 50 with four, 45 to 47 with eight. Over all
+//! of these the walk took three quarters of the time, Huffman and move to front an eighth. By pairs, 96 MB of sources, in turn,
+//! four blocks, seconds of one core: 1.4 to 1.6 where a letter a word took 1.8 to 2.3, when others wanted the cache too; to lay
+//! out a block takes 0.48 of these instead of 0.36.
 //!
 //! Method: Burrows and Wheeler, A block-sorting lossless data compression algorithm, 1994. There is no standard of the format;
 //! the library's source is followed, and where it takes what no program writes (a code that is ambiguous), this does not.
@@ -33,6 +37,19 @@ const SYMBOLS_MAX: usize = 258;
 const CODE_BITS_MAX: u32 = 20;
 /// Codes of up to so many bits are found with one look.
 const WIDE_BITS: u32 = 10;
+/// A word of a table by pairs: a row below, the number of its pair above; in words on their way, the other way round.
+const ROW_BITS: u32 = 20;
+const ROW_MASK: u32 = (1 << ROW_BITS) - 1;
+const NAME_BITS: u32 = 32 - ROW_BITS;
+const PAIRS: usize = 1 << 16;
+/// Pairs that have a number; one number more is for all others.
+const PAIRS_NAMED: usize = (1 << NAME_BITS) - 1;
+/// The most of the others, and the most letters of a block in them (one of so many), for which pairs pay: a text has none or
+/// few, a program has a tenth of its letters there.
+const PAIRS_RARE: usize = 8 << 10;
+const RARE_SHARE: usize = 32;
+/// What a block's pairs take.
+const PAIRS_BYTES: usize = (PAIRS_NAMED + 1) * 2 + 2 * PAIRS_RARE * size_of::<(u32, u16)>();
 /// Bytes that are checked and handed on at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -259,6 +276,32 @@ struct Laid {
     checksum: u32,
     /// Where its first bit is.
     at: usize,
+    kind: Kind,
+}
+
+/// What the words of a block's table say.
+enum Kind {
+    /// One letter, and the row of the next.
+    Letters,
+    /// Two letters, and the row of those behind them.
+    Pairs(Pairs),
+}
+
+/// Which pairs of letters the words of a table name.
+struct Pairs {
+    /// By the number in a word: both letters, the first one in the lower byte.
+    named: Box<[u16; PAIRS_NAMED + 1]>,
+    /// Those without a number: the first row that begins with them, in order.
+    rare: Vec<(u32, u16)>,
+}
+
+impl Pairs {
+    /// The letters that `row` begins with, where its word does not name them.
+    #[cold]
+    fn of_row(&self, row: u32) -> u16 {
+        let behind = self.rare.partition_point(|&(first, _)| first <= row);
+        self.rare[behind - 1].1
+    }
 }
 
 /// What a block was, before and after.
@@ -277,12 +320,15 @@ pub struct Room {
     codes: [Code; 6],
     groups: Vec<u8>,
     chunk: Vec<u8>,
+    /// By pair, the first letter above the second: how often it occurs, then its next row and number.
+    slots: Vec<u32>,
 }
 
 impl Room {
     /// Bytes of a room for `blocks` blocks of the largest size.
     pub fn bytes(blocks: usize) -> u64 {
-        (blocks * BLOCK_LETTERS_MAX * BYTES_A_LETTER + 2 * CHUNK_BYTES + (64 << 10)) as u64
+        let block = BLOCK_LETTERS_MAX * BYTES_A_LETTER + PAIRS_BYTES;
+        (blocks * block + 2 * CHUNK_BYTES + PAIRS * size_of::<u32>() + (64 << 10)) as u64
     }
 
     pub fn new(blocks: usize) -> Room {
@@ -294,6 +340,7 @@ impl Room {
             codes: Default::default(),
             groups: Vec::with_capacity(GROUPS_MAX),
             chunk: Vec::with_capacity(2 * CHUNK_BYTES),
+            slots: vec![0; PAIRS],
         }
     }
 
@@ -330,8 +377,9 @@ impl Room {
         self.read_codes(bits, used + 2)?;
         grow(&mut self.letters, from + BLOCK_LETTERS_MAX);
         let letters = &mut self.letters[from..from + BLOCK_LETTERS_MAX];
-        let count =
-            read_letters(bits, &self.codes, &self.groups, Recent::new(&names[..used]), used, letters)?;
+        let names = &names[..used];
+        let (count, counts) =
+            read_letters(bits, &self.codes, &self.groups, Recent::new(names), used, letters)?;
         if start as usize >= count {
             return Err(Wrong::Damaged("a block that begins outside of itself"));
         }
@@ -343,8 +391,16 @@ impl Room {
         }
         // A small file needs no large table.
         grow(&mut self.table, from + count.next_power_of_two().min(BLOCK_LETTERS_MAX));
-        place(&letters[..count], &mut self.table[from..from + count]);
-        self.laid.push(Laid { range: from..from + count, start, checksum, at });
+        let (letters, table) = (&letters[..count], &mut self.table[from..from + count]);
+        let rows = first_rows(&counts);
+        let kind = match place_pairs(letters, names, rows, table, &mut self.slots) {
+            Some(pairs) => Kind::Pairs(pairs),
+            None => {
+                place(letters, rows, table);
+                Kind::Letters
+            }
+        };
+        self.laid.push(Laid { range: from..from + count, start, checksum, at, kind });
         Ok(Block { letters: count, checksum })
     }
 
@@ -444,7 +500,7 @@ fn read_names(bits: &mut Bits<'_>, names: &mut [u8; 256]) -> Result<usize> {
     if used == 0 { Err(Wrong::Damaged("a block without letters")) } else { Ok(used) }
 }
 
-/// Symbols into letters, up to the end of the block; how many.
+/// Symbols into letters, up to the end of the block; how many, and how many of each.
 fn read_letters(
     bits: &mut Bits<'_>,
     codes: &[Code; 6],
@@ -452,9 +508,9 @@ fn read_letters(
     mut recent: Recent,
     used: usize,
     letters: &mut [u8],
-) -> Result<usize> {
-    const TOO_MANY: Result<usize> = Err(Wrong::Damaged("a block of too many letters"));
-    let (end, mut count) = (used as u16 + 1, 0);
+) -> Result<(usize, [u32; 256])> {
+    const TOO_MANY: Result<(usize, [u32; 256])> = Err(Wrong::Damaged("a block of too many letters"));
+    let (end, mut count, mut counts) = (used as u16 + 1, 0, [0; 256]);
     // A run of the letter at the front, as digits 1 and 2 of rising weight.
     let (mut run, mut weight) = (0usize, 1usize);
     for &group in groups {
@@ -475,14 +531,16 @@ fn read_letters(
             if run > 0 {
                 let Some(slots) = letters.get_mut(count..count + run) else { return TOO_MANY };
                 slots.fill(recent.front());
+                counts[usize::from(recent.front())] += run as u32;
                 count += run;
                 (run, weight) = (0, 1);
             }
             if symbol == end {
-                return Ok(count);
+                return Ok((count, counts));
             }
             let Some(slot) = letters.get_mut(count) else { return TOO_MANY };
             *slot = recent.take(usize::from(symbol) - 1);
+            counts[usize::from(*slot)] += 1;
             count += 1;
         }
         bits.checked(())?;
@@ -490,23 +548,18 @@ fn read_letters(
     Err(Wrong::Damaged("a block that does not end"))
 }
 
+/// For each letter, the first row that begins with it.
+fn first_rows(counts: &[u32; 256]) -> [u32; 256] {
+    let mut sum = 0;
+    counts.map(|count| {
+        sum += count;
+        sum - count
+    })
+}
+
 /// The table of a block. Its letters are the last of the rows of the sorted matrix; word `r` is the first letter of row `r`, and
 /// above it the row that begins with the letter behind that.
-fn place(letters: &[u8], table: &mut [u32]) {
-    let mut counts = [[0u32; 256]; 4];
-    let fours = letters.chunks_exact(4);
-    // Four counts, so that equal letters side by side do not wait for each other.
-    fours.remainder().iter().for_each(|&letter| counts[0][usize::from(letter)] += 1);
-    for four in fours {
-        for (counts, &letter) in counts.iter_mut().zip(four) {
-            counts[usize::from(letter)] += 1;
-        }
-    }
-    let (mut next, mut sum) = ([0u32; 256], 0);
-    for (letter, next) in next.iter_mut().enumerate() {
-        *next = sum;
-        sum += counts.iter().map(|counts| counts[letter]).sum::<u32>();
-    }
+fn place(letters: &[u8], mut next: [u32; 256], table: &mut [u32]) {
     for (row, &letter) in letters.iter().enumerate() {
         let next = &mut next[usize::from(letter)];
         table[*next as usize] = (row as u32) << 8 | u32::from(letter);
@@ -514,9 +567,97 @@ fn place(letters: &[u8], table: &mut [u32]) {
     }
 }
 
+/// The table of a block by pairs: word `r` is the number of the two letters that row `r` begins with, and above it the row that
+/// begins with the letter behind these. None where so many letters are in pairs without a number that it does not pay.
+///
+/// A row `k` is preceded by its last letter; the row that begins there by that one's last letter. Rows that begin with the same
+/// two letters are in the order of what follows these, so whoever takes each `k` in order meets them in order.
+fn place_pairs(
+    letters: &[u8],
+    names: &[u8],
+    mut next: [u32; 256],
+    table: &mut [u32],
+    slots: &mut [u32],
+) -> Option<Pairs> {
+    let slots: &mut [u32; PAIRS] = slots.try_into().expect("a slot for each pair");
+    count_pairs(letters, names, &next, slots);
+    let pairs = name_pairs(letters.len(), names, slots)?;
+    for (row, &second) in letters.iter().enumerate() {
+        let between = &mut next[usize::from(second)];
+        let first = letters[*between as usize];
+        *between += 1;
+        let slot = &mut slots[usize::from(first) << 8 | usize::from(second)];
+        table[(*slot & ROW_MASK) as usize] = (row as u32) << NAME_BITS | *slot >> ROW_BITS;
+        *slot += 1;
+    }
+    Some(pairs)
+}
+
+/// How often each pair of these letters occurs: the last letter of each row, and its first.
+fn count_pairs(letters: &[u8], names: &[u8], first_rows: &[u32; 256], slots: &mut [u32; PAIRS]) {
+    for (place, &second) in names.iter().enumerate() {
+        let start = first_rows[usize::from(second)] as usize;
+        let end = names.get(place + 1).map_or(letters.len(), |&next| first_rows[usize::from(next)] as usize);
+        // Two counts, so that equal letters side by side do not wait for each other.
+        let mut counts = [[0u32; 256]; 2];
+        let twos = letters[start..end].chunks_exact(2);
+        twos.remainder().iter().for_each(|&first| counts[0][usize::from(first)] += 1);
+        for two in twos {
+            counts[0][usize::from(two[0])] += 1;
+            counts[1][usize::from(two[1])] += 1;
+        }
+        for first in names.iter().copied().map(usize::from) {
+            slots[first << 8 | usize::from(second)] = counts[0][first] + counts[1][first];
+        }
+    }
+}
+
+/// Makes of counts the first rows, and above them the numbers of the most frequent pairs.
+fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<Pairs> {
+    let all = || {
+        let pairs =
+            |first: u8| names.iter().map(move |&second| usize::from(first) << 8 | usize::from(second));
+        names.iter().copied().flat_map(pairs)
+    };
+    let mut counts: Vec<u32> = all().map(|pair| slots[pair]).filter(|&count| count > 0).collect();
+    // Those that are more frequent have numbers, and so many of those that are as frequent.
+    let (mut frequent, mut equal) = (0, 0);
+    if counts.len() > PAIRS_NAMED {
+        let (named, &mut last, rare) =
+            counts.select_nth_unstable_by_key(PAIRS_NAMED - 1, |&count| std::cmp::Reverse(count));
+        if rare.len() > PAIRS_RARE || rare.iter().sum::<u32>() as usize > letters / RARE_SHARE {
+            return None;
+        }
+        (frequent, equal) = (last, 1 + named.iter().filter(|&&count| count == last).count());
+    }
+    let mut pairs = Pairs { named: Box::new([0; PAIRS_NAMED + 1]), rare: Vec::new() };
+    let (mut row, mut number) = (0, 0);
+    for pair in all() {
+        let count = std::mem::replace(&mut slots[pair], row);
+        if count == 0 {
+            continue;
+        }
+        let both = (pair as u16).swap_bytes();
+        let is_equal = count == frequent && equal > 0;
+        equal -= usize::from(is_equal);
+        let name = if count > frequent || is_equal {
+            pairs.named[number] = both;
+            number += 1;
+            number - 1
+        } else {
+            pairs.rare.push((row, both));
+            PAIRS_NAMED
+        };
+        slots[pair] |= (name as u32) << ROW_BITS;
+        row += count;
+    }
+    Some(pairs)
+}
+
 /// A block on its way through its table.
 struct Walk<'a> {
     table: &'a [u32],
+    pairs: Option<&'a Pairs>,
     row: u32,
     out: &'a mut [u8],
 }
@@ -530,27 +671,79 @@ fn walk_all(laid: &[Laid], table: &[u32], letters: &mut [u8]) {
     for block in laid {
         let (out, behind) = std::mem::take(&mut rest).split_at_mut(block.range.len());
         rest = behind;
-        walks.push(Walk { table: &table[block.range.clone()], row: block.start, out });
+        let pairs = match &block.kind {
+            Kind::Pairs(pairs) => Some(pairs),
+            Kind::Letters => None,
+        };
+        walks.push(Walk { table: &table[block.range.clone()], pairs, row: block.start, out });
     }
-    // Those of about a length together; the shortest of a few ends, and the others go on.
-    walks.sort_by_key(|walk| std::cmp::Reverse(walk.out.len()));
-    let mut walks = &mut walks[..];
-    while !walks.is_empty() {
-        let (some, others) = walks.split_at_mut(walks.len().min(ABREAST));
-        walks = others;
-        for count in (1..=some.len()).rev() {
-            let steps = some[count - 1].out.len();
+    // Those of one kind and about a length together; the shortest of a few ends, and the others go on.
+    walks.sort_by_key(|walk| (walk.pairs.is_none(), std::cmp::Reverse(walk.out.len())));
+    let by_pairs = walks.partition_point(|walk| walk.pairs.is_some());
+    let (pairs, single) = walks.split_at_mut(by_pairs);
+    for walks in pairs.chunks_mut(ABREAST) {
+        for count in (1..=walks.len()).rev() {
+            let steps = walks[count - 1].out.len() / 2;
             match count {
-                4 => walk::<4>(some[..4].as_mut_array().expect("four"), steps),
-                3 => walk::<3>(some[..3].as_mut_array().expect("three"), steps),
-                2 => walk::<2>(some[..2].as_mut_array().expect("two"), steps),
-                _ => walk::<1>(some[..1].as_mut_array().expect("one"), steps),
+                4 => walk_pairs::<4>(walks[..4].as_mut_array().expect("four"), steps),
+                3 => walk_pairs::<3>(walks[..3].as_mut_array().expect("three"), steps),
+                2 => walk_pairs::<2>(walks[..2].as_mut_array().expect("two"), steps),
+                _ => walk_pairs::<1>(walks[..1].as_mut_array().expect("one"), steps),
+            }
+        }
+        walks.iter_mut().for_each(Walk::last_letter);
+    }
+    for walks in single.chunks_mut(ABREAST) {
+        for count in (1..=walks.len()).rev() {
+            let steps = walks[count - 1].out.len();
+            match count {
+                4 => walk::<4>(walks[..4].as_mut_array().expect("four"), steps),
+                3 => walk::<3>(walks[..3].as_mut_array().expect("three"), steps),
+                2 => walk::<2>(walks[..2].as_mut_array().expect("two"), steps),
+                _ => walk::<1>(walks[..1].as_mut_array().expect("one"), steps),
             }
         }
     }
 }
 
-/// Takes `steps` steps in each of the tables, in turn.
+impl Walk<'_> {
+    /// That of an odd number, by pairs.
+    fn last_letter(&mut self) {
+        if let ([last], Some(pairs)) = (&mut *self.out, self.pairs) {
+            *last = pair_of(pairs, self.table[self.row as usize], self.row) as u8;
+        }
+    }
+}
+
+#[inline(always)]
+fn pair_of(pairs: &Pairs, word: u32, row: u32) -> u16 {
+    let name = word as usize & PAIRS_NAMED;
+    if name == PAIRS_NAMED { pairs.of_row(row) } else { pairs.named[name] }
+}
+
+/// Takes `steps` steps of two letters in each of the tables, in turn.
+fn walk_pairs<const WALKS: usize>(walks: &mut [Walk<'_>; WALKS], steps: usize) {
+    let tables = walks.each_ref().map(|walk| walk.table);
+    let pairs = walks.each_ref().map(|walk| walk.pairs.expect("a walk by pairs"));
+    let mut rows = walks.each_ref().map(|walk| walk.row);
+    let mut outs = walks.each_mut().map(|walk| {
+        let (now, later) = std::mem::take(&mut walk.out).split_at_mut(2 * steps);
+        walk.out = later;
+        now.as_chunks_mut::<2>().0
+    });
+    for step in 0..steps {
+        for (((row, table), pairs), out) in rows.iter_mut().zip(&tables).zip(&pairs).zip(&mut outs) {
+            let word = table[*row as usize];
+            out[step] = pair_of(pairs, word, *row).to_le_bytes();
+            *row = word >> NAME_BITS;
+        }
+    }
+    for (walk, row) in walks.iter_mut().zip(rows) {
+        walk.row = row;
+    }
+}
+
+/// Takes `steps` steps of a letter in each of the tables, in turn.
 fn walk<const WALKS: usize>(walks: &mut [Walk<'_>; WALKS], steps: usize) {
     let tables = walks.each_ref().map(|walk| walk.table);
     let mut rows = walks.each_ref().map(|walk| walk.row);
@@ -607,21 +800,20 @@ fn expand(letters: &[u8], chunk: &mut Vec<u8>, sink: &mut impl FnMut(&[u8]) -> b
 
 /// How many letters there are before the first four equal ones side by side.
 fn plain_letters(letters: &[u8]) -> usize {
-    const AT_ONCE: usize = 32;
+    const LOWEST: u64 = u64::from_le_bytes([1; 8]);
+    const HIGHEST: u64 = LOWEST << 7;
     let is_run = |four: &[u8]| four[0] == four[1] && four[1] == four[2] && four[2] == four[3];
     let mut at = 0;
-    // Without a branch for each letter.
-    while let Some(window) = letters[at..].first_chunk::<{ AT_ONCE + 3 }>() {
-        let mut runs = false;
-        for place in 0..AT_ONCE {
-            runs |= window[place] == window[place + 1]
-                && window[place] == window[place + 2]
-                && window[place] == window[place + 3];
+    // Eight places at once: a byte becomes zero where it and the three behind it are equal.
+    while let Some(window) = letters[at..].first_chunk::<11>() {
+        let word = |from: usize| u64::from_le_bytes(*window[from..].first_chunk().expect("eight bytes"));
+        let (here, next) = (word(0), word(1));
+        let differ = (here ^ next) | (next ^ word(2)) | (word(2) ^ word(3));
+        let zero = differ.wrapping_sub(LOWEST) & !differ & HIGHEST;
+        if zero != 0 {
+            return at + zero.trailing_zeros() as usize / 8;
         }
-        if runs {
-            break;
-        }
-        at += AT_ONCE;
+        at += 8;
     }
     letters[at..].windows(4).position(is_run).map_or(letters.len(), |place| at + place)
 }
@@ -641,5 +833,60 @@ impl Checksum {
 
     fn value(self) -> u32 {
         self.0.finalize().reverse_bits()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last letters of all rotations in order, and the row of the text itself.
+    fn sorted(text: &[u8]) -> (Vec<u8>, u32) {
+        let twice = text.repeat(2);
+        let mut starts: Vec<usize> = (0..text.len()).collect();
+        starts.sort_by_key(|&start| &twice[start..start + text.len()]);
+        let last = |&start: &usize| twice[start + text.len() - 1];
+        let row = starts.iter().position(|&start| start == 0).unwrap();
+        (starts.iter().map(last).collect(), row as u32)
+    }
+
+    #[test]
+    fn texts_come_back_by_pairs_with_and_without_numbers_and_by_letters() {
+        let mut dice = 11u64;
+        let mut below = |limit: usize| {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (dice >> 33) as usize % limit
+        };
+        let mut text = |len: usize, few: usize, many: usize| -> Vec<u8> {
+            (0..len).map(|_| if below(100) < 99 { below(few) as u8 } else { below(many) as u8 }).collect()
+        };
+        let texts = [text(30_001, 40, 40), text(120_000, 60, 90), text(30_000, 250, 256)];
+        let (mut letters, mut table, mut laid, mut rare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for text in &texts {
+            let (last, start) = sorted(text);
+            let mut counts = [0; 256];
+            last.iter().for_each(|&letter| counts[usize::from(letter)] += 1);
+            let names: Vec<u8> = (0..=255).filter(|&letter| counts[usize::from(letter)] > 0).collect();
+            let (mut words, mut slots) = (vec![0; last.len()], vec![7; PAIRS]);
+            let rows = first_rows(&counts);
+            let kind = match place_pairs(&last, &names, rows, &mut words, &mut slots) {
+                Some(pairs) => {
+                    rare.push(Some(pairs.rare.len()));
+                    Kind::Pairs(pairs)
+                }
+                None => {
+                    rare.push(None);
+                    place(&last, rows, &mut words);
+                    Kind::Letters
+                }
+            };
+            let from = letters.len();
+            laid.push(Laid { range: from..from + last.len(), start, checksum: 0, at: 0, kind });
+            letters.extend(last);
+            table.extend(words);
+        }
+        assert!(matches!(rare[..], [Some(0), Some(1..), None]), "{rare:?}");
+        walk_all(&laid, &table, &mut letters);
+        assert!(letters == texts.concat());
     }
 }

@@ -199,38 +199,36 @@ impl Format {
         }
     }
 
-    /// Makes `out` what a piece was, of at most `limit` bytes; an error says what is wrong with it. What `out` was before does not
-    /// matter: new memory for each piece would cost as much as some formats take to decompress it.
-    pub(super) fn unpack(
-        self,
-        piece: &[u8],
-        limit: usize,
-        out: &mut Vec<u8>,
-    ) -> std::result::Result<(), String> {
+    /// Makes the first bytes of `out` what a piece was, and says how many; an error says what is wrong with it. What `out` was
+    /// before does not matter: new memory for each piece would cost as much as some formats take to decompress it.
+    pub(super) fn unpack(self, piece: &[u8], out: &mut [u8]) -> std::result::Result<usize, String> {
         match self {
             Format::Gzip => {
                 let size = piece.len().checked_sub(4).ok_or("a member that is too short")?;
                 let bytes = u32::from_le_bytes(piece[size..].try_into().expect("four bytes")) as usize;
-                if bytes > limit {
+                let Some(out) = out.get_mut(..bytes) else {
                     return Err(format!("a member that says it has {bytes} bytes, more than may be held"));
-                }
-                out.resize(bytes, 0);
+                };
                 let found =
                     Decompressor::new().gzip_decompress(piece, out).map_err(|error| error.to_string())?;
-                if found == bytes { Ok(()) } else { Err("a member that is shorter than it says".to_string()) }
+                if found == bytes {
+                    Ok(bytes)
+                } else {
+                    Err("a member that is shorter than it says".to_string())
+                }
             }
             Format::Bzip2 => unreachable!("bzip2 is cut at its blocks"),
             Format::Zstd => {
                 let size = zstd::zstd_safe::get_frame_content_size(piece).ok().flatten();
-                let size =
-                    size.filter(|&size| size <= limit as u64).ok_or("a frame that does not say its size")?;
-                out.clear();
-                out.reserve(size as usize);
+                let size = size
+                    .filter(|&size| size <= out.len() as u64)
+                    .ok_or("a frame that does not say its size")?;
+                let out = &mut out[..size as usize];
                 let unpacked = zstd::bulk::Decompressor::new()
                     .and_then(|mut decompressor| decompressor.decompress_to_buffer(piece, out));
-                unpacked.map_err(|error| error.to_string())?;
-                if out.len() as u64 == size {
-                    Ok(())
+                let found = unpacked.map_err(|error| error.to_string())?;
+                if found as u64 == size {
+                    Ok(found)
                 } else {
                     Err("a frame that is shorter than it says".to_string())
                 }
@@ -239,15 +237,11 @@ impl Format {
                 let (length, bytes) = piece.split_at_checked(4).ok_or("a block that is too short")?;
                 let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
                 if length & LZ4_PLAIN != 0 {
-                    out.clear();
-                    out.extend_from_slice(bytes);
-                    return Ok(());
+                    let out = out.get_mut(..bytes.len()).ok_or("a block that is larger than may be held")?;
+                    out.copy_from_slice(bytes);
+                    return Ok(bytes.len());
                 }
-                out.resize(limit, 0);
-                let found =
-                    lz4_flex::block::decompress_into(bytes, out).map_err(|error| error.to_string())?;
-                out.truncate(found);
-                Ok(())
+                lz4_flex::block::decompress_into(bytes, out).map_err(|error| error.to_string())
             }
         }
     }

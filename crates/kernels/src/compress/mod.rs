@@ -28,7 +28,7 @@ use std::{
     sync::Mutex,
 };
 
-use inshore_store::{Budget, Job};
+use inshore_store::{Budget, Buffer, Job};
 use serde::Serialize;
 
 #[cfg(feature = "nodes")]
@@ -151,12 +151,11 @@ pub fn decompress(job: &Job, name: &str, input: impl Read + Send, output: impl W
     let limit = usize::try_from(quarter / (threads as u64 + 1)).unwrap_or(usize::MAX);
     let limit = limit.clamp(64 << 10, PIECE_BYTES_MAX);
     units.limit(limit);
-    let memory = budget.reserve((2 * limit * (threads + 1)) as u64, "pieces that are decompressed")?;
+    let memory = budget.reserve((limit * (threads + 1)) as u64, "pieces that are decompressed")?;
+    let used = buffers(budget, threads, limit)?;
     let mut summary = PackSummary::default();
     let mut check = units::Check::default();
-    // What was written is memory for what comes.
-    let used: Mutex<Vec<Vec<u8>>> = Mutex::default();
-    let used = || used.lock().expect("no panic under this lock");
+    let buffers = || used.lock().expect("no panic under this lock");
     // Small pieces side by side, until one comes that is not.
     in_order(
         threads,
@@ -165,19 +164,19 @@ pub fn decompress(job: &Job, name: &str, input: impl Read + Send, output: impl W
             units.next_unit()
         },
         |unit| {
-            let memory = used().pop().unwrap_or_default();
-            unit.unpack(format, name, limit, memory)
+            let memory = buffers().pop().expect(BUFFERS_SUFFICE);
+            unit.unpack(format, name, memory)
         },
         |unpacked| {
             summary.pieces += 1;
             check.saw(&unpacked, name)?;
             job.progress().add(unpacked.packed_bytes);
-            out.all(&unpacked.bytes)?;
-            used().push(unpacked.bytes);
+            out.all(unpacked.bytes())?;
+            buffers().push(unpacked.into_memory());
             Ok(())
         },
     )?;
-    drop(memory);
+    drop((memory, used));
     if let Some(mut rest) = units.rest(job)? {
         copy(job, name, &mut rest, &mut out)?;
         summary.pieces += 1;
@@ -186,6 +185,15 @@ pub fn decompress(job: &Job, name: &str, input: impl Read + Send, output: impl W
     summary.bytes_out = out.bytes;
     Ok(summary)
 }
+
+/// Memory for what pieces become, as many as are on their way: what was written is memory for what comes. On huge pages, since
+/// the first touch of a small one costs a tenth as much as to decompress into it.
+fn buffers(budget: &Budget, threads: usize, bytes: usize) -> Result<Mutex<Vec<Buffer>>> {
+    let buffers = (0..=threads).map(|_| Buffer::zeroed(budget, bytes, "what pieces are decompressed to"));
+    Ok(Mutex::new(buffers.collect::<std::result::Result<_, _>>().map_err(Error::Store)?))
+}
+
+const BUFFERS_SUFFICE: &str = "one for each piece on its way";
 
 /// All that `input` gives, a little at a time.
 fn copy(job: &Job, name: &str, input: &mut impl Read, out: &mut Counted<impl Write>) -> Result<()> {

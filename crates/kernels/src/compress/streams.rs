@@ -13,13 +13,14 @@
 
 use std::{
     io::{Read, Write},
+    ops::DerefMut,
     sync::{Mutex, PoisonError},
 };
 
-use inshore_store::{Budget, Job, Reservation};
+use inshore_store::{Budget, Job, Reservation, taken_bytes};
 
 use super::{
-    Counted, PackSummary,
+    BUFFERS_SUFFICE, Counted, PackSummary, buffers,
     bunzip2::{BLOCK_MAGIC, Bits, Mark, Out, Room, Wrong, next_mark},
     formats::Format,
     units::{READ_BYTES, Units, damaged, truncated},
@@ -67,11 +68,16 @@ impl Plan {
         if self.threads == 0 { 2 } else { self.threads + 3 }
     }
 
-    /// Rooms of the threads and of the caller, parts, and what becomes of them.
-    fn bytes(self) -> u64 {
+    /// Rooms of the threads and of the caller, and parts.
+    fn in_bytes(self) -> u64 {
         let rooms = self.threads as u64 * Room::bytes(self.blocks) + Room::bytes(1);
-        let out = if self.threads == 0 { 0 } else { (self.threads + 1) * self.out_bytes() };
-        rooms + (self.parts() * self.blocks * BLOCK_BYTES + out) as u64
+        rooms + (self.parts() * self.blocks * BLOCK_BYTES) as u64
+    }
+
+    /// With what becomes of parts.
+    fn bytes(self) -> u64 {
+        let out = if self.threads == 0 { 0 } else { (self.threads + 1) * taken_bytes(self.out_bytes()) };
+        self.in_bytes() + out as u64
     }
 }
 
@@ -88,7 +94,7 @@ pub(super) fn decompress<R: Read + Send>(
         let (what, given) = ("decompressing bzip2".to_string(), budget.memory_bytes());
         return Err(Error::Store(inshore_store::Error::BudgetTooSmall { what, given, smallest }));
     }
-    let _memory = budget.reserve(plan.bytes(), "blocks of bzip2")?;
+    let _memory = budget.reserve(plan.in_bytes(), "blocks of bzip2")?;
     let mut cutter = Cutter { units, plan, at: 0, is_first: true, more: None };
     let mut follow = Follow::new(name);
     let mut pieces = 0;
@@ -105,6 +111,8 @@ pub(super) fn decompress<R: Read + Send>(
         }
     } else {
         let rooms = Mutex::new(Vec::new());
+        let outs = buffers(budget, plan.threads, plan.out_bytes())?;
+        let outs = || outs.lock().unwrap_or_else(PoisonError::into_inner);
         in_order(
             plan.threads,
             next,
@@ -112,14 +120,17 @@ pub(super) fn decompress<R: Read + Send>(
                 let rooms = || rooms.lock().unwrap_or_else(PoisonError::into_inner);
                 let room = rooms().pop();
                 let mut room = room.unwrap_or_else(|| Room::new(plan.blocks));
-                let unpacked = unpack(part, &mut room, plan.out_bytes());
+                let to = outs().pop().expect(BUFFERS_SUFFICE);
+                let unpacked = unpack(part, &mut room, to);
                 rooms().push(room);
                 Ok(unpacked)
             },
-            |unpacked| {
+            |Unpacked { part, bytes, len, run }| {
                 pieces += 1;
-                job.progress().add(unpacked.part.whole_bytes() as u64);
-                follow.saw(unpacked, out)
+                job.progress().add(part.whole_bytes() as u64);
+                follow.saw(part, &bytes[..len], run, out)?;
+                outs().push(bytes);
+                Ok(())
             },
         )?;
     }
@@ -271,10 +282,11 @@ enum Met {
     End(u32),
 }
 
-/// A part, and what of it was read.
-struct Unpacked {
+/// A part, and what of it was read: the first bytes of some memory.
+struct Unpacked<B> {
     part: Part,
-    bytes: Vec<u8>,
+    bytes: B,
+    len: usize,
     run: std::result::Result<Run, Wrong>,
 }
 
@@ -297,20 +309,22 @@ enum Why {
     Full,
 }
 
-/// As much of a part as becomes `limit` bytes.
-fn unpack(part: Part, room: &mut Room, limit: usize) -> Unpacked {
+/// As much of a part as `bytes` have room for.
+fn unpack<B: DerefMut<Target = [u8]>>(part: Part, room: &mut Room, mut bytes: B) -> Unpacked<B> {
     // What was whole, so that nothing of a block stays that did not fit.
-    let (mut bytes, mut whole) = (Vec::new(), 0);
+    let (mut filled, mut len) = (0, 0);
     let run = run(&part, !part.is_first, room, |out| {
         match out {
-            Out::Bytes(more) if bytes.len() + more.len() > limit => return false,
-            Out::Bytes(more) => bytes.extend_from_slice(more),
-            Out::Whole => whole = bytes.len(),
+            Out::Bytes(more) => {
+                let Some(place) = bytes.get_mut(filled..filled + more.len()) else { return false };
+                place.copy_from_slice(more);
+                filled += more.len();
+            }
+            Out::Whole => len = filled,
         }
         true
     });
-    bytes.truncate(whole);
-    Unpacked { part, bytes, run }
+    Unpacked { part, bytes, len, run }
 }
 
 /// Reads a part, which begins with a header or, in a stream, a block.
@@ -376,15 +390,20 @@ impl Follow {
     }
 
     /// The next part, read by a worker.
-    fn saw(&mut self, unpacked: Unpacked, out: &mut Counted<impl Write>) -> Result<()> {
-        let Unpacked { part, bytes, run } = unpacked;
+    fn saw(
+        &mut self,
+        part: Part,
+        bytes: &[u8],
+        run: std::result::Result<Run, Wrong>,
+        out: &mut Counted<impl Write>,
+    ) -> Result<()> {
         if self.open.is_some() || (self.stream.is_none() && !part.is_first) {
             // It was cut elsewhere than before a block, and what was read is nonsense.
             return self.read(part, out);
         }
         let run = run.map_err(|wrong| self.wrong(wrong))?;
         self.follow(run.met)?;
-        out.all(&bytes)?;
+        out.all(bytes)?;
         match run.why {
             Why::All => Ok(()),
             Why::Short => {
@@ -485,7 +504,8 @@ mod tests {
         for &to in cuts.iter().chain([&(8 * packed.len())]) {
             let bytes = packed[from / 8..to.div_ceil(8)].to_vec();
             let part = Part { bytes, at: from % 8, end: to - from / 8 * 8, is_first: from == 0 };
-            follow.saw(unpack(part, &mut room, limit), &mut out)?;
+            let Unpacked { part, bytes, len, run } = unpack(part, &mut room, vec![0; limit.min(32 << 20)]);
+            follow.saw(part, &bytes[..len], run, &mut out)?;
             from = to;
         }
         follow.end()?;
@@ -575,7 +595,7 @@ mod tests {
         let packed = [stream(b"one", 1), stream(b"", 9), stream(b"and another", 5)].concat();
         for first in 1..8 * packed.len() {
             for second in first + 1..8 * packed.len() {
-                let read = cut_and_read(&packed, &[first, second], 1, usize::MAX).unwrap();
+                let read = cut_and_read(&packed, &[first, second], 1, 1 << 10).unwrap();
                 assert_eq!(read, b"oneand another", "cut at bits {first} and {second}");
             }
         }

@@ -14,7 +14,7 @@ use std::{
     io::{self, BufReader, Cursor, Read},
 };
 
-use inshore_store::{Budget, Job, Reservation};
+use inshore_store::{Budget, Buffer, Job, Reservation};
 use twox_hash::XxHash32;
 
 use super::{
@@ -63,7 +63,8 @@ enum Kind {
 
 /// What a piece was.
 pub(super) struct Unpacked {
-    pub bytes: Vec<u8>,
+    memory: Buffer,
+    len: usize,
     pub packed_bytes: u64,
     /// Whether the bytes belong to a frame whose checksum comes at its end.
     is_block: bool,
@@ -82,7 +83,7 @@ impl Default for Check {
 impl Check {
     pub fn saw(&mut self, unpacked: &Unpacked, name: &str) -> Result<()> {
         if unpacked.is_block {
-            self.0.write(&unpacked.bytes);
+            self.0.write(unpacked.bytes());
         }
         if let Some(expected) = unpacked.end {
             let found = self.0.finish() as u32;
@@ -95,6 +96,17 @@ impl Check {
     }
 }
 
+impl Unpacked {
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory[..self.len]
+    }
+
+    /// For another piece.
+    pub fn into_memory(self) -> Buffer {
+        self.memory
+    }
+}
+
 pub(super) fn damaged(name: &str, what: impl Into<String>) -> Error {
     Error::Damaged { name: name.to_string(), what: what.into() }
 }
@@ -104,25 +116,18 @@ pub(super) fn truncated(name: &str, format: Format) -> Error {
 }
 
 impl Unit {
-    /// Decompresses it, to at most `limit` bytes, into memory that may have held others.
-    pub fn unpack(self, format: Format, name: &str, limit: usize, mut bytes: Vec<u8>) -> Result<Unpacked> {
+    /// Decompresses it into memory that may have held others, and has room for the largest piece.
+    pub fn unpack(self, format: Format, name: &str, mut memory: Buffer) -> Result<Unpacked> {
         let packed_bytes = self.packed_bytes;
         let fail = |what: String| damaged(name, format!("damaged {format} data: {what}"));
-        let (is_block, end) = match self.kind {
-            Kind::Piece(piece) => {
-                format.unpack(&piece, limit, &mut bytes).map_err(fail)?;
-                (false, None)
-            }
+        let (len, is_block, end) = match self.kind {
+            Kind::Piece(piece) => (format.unpack(&piece, &mut memory).map_err(fail)?, false, None),
             Kind::Block(block, most) => {
-                format.unpack(&block, most, &mut bytes).map_err(fail)?;
-                (true, None)
+                (format.unpack(&block, &mut memory[..most]).map_err(fail)?, true, None)
             }
-            Kind::End(checksum) => {
-                bytes.clear();
-                (false, Some(checksum))
-            }
+            Kind::End(checksum) => (0, false, Some(checksum)),
         };
-        Ok(Unpacked { bytes, packed_bytes, is_block, end })
+        Ok(Unpacked { memory, len, packed_bytes, is_block, end })
     }
 }
 
