@@ -14,3 +14,17 @@ pub fn prefetch<T>(place: &T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;
 }
+
+/// Asks for the line of the element at `place`, which need not be there.
+#[inline(always)]
+pub(crate) fn prefetch_place<T>(items: &[T], place: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching any address has no effect but on the cache.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+            items.as_ptr().wrapping_add(place).cast(),
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (items, place);
+}

@@ -126,6 +126,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
     /// be sorted before the next push, even if it took all.
     #[inline]
     pub fn push(&mut self, keys: &[K], value_at: impl Fn(usize) -> V) -> (usize, bool) {
+        let map = self.map;
         let mut taken = 0;
         while taken < keys.len() {
             let into = Blocks {
@@ -134,7 +135,13 @@ impl<K: Key, V: Value> Chunk<K, V> {
                 block_records: self.sizes.block_records,
             };
             let done = taken;
-            taken += scatter(self.map, &keys[done..], |i| value_at(done + i), into, &mut self.cursors);
+            taken += scatter(
+                |key| map.bucket(key),
+                &keys[done..],
+                |i| value_at(done + i),
+                into,
+                &mut self.cursors,
+            );
             let bucket = self.map.bucket(keys[taken - 1].to_word());
             if self.is_block_full(self.cursors[bucket], self.buckets[bucket].open) && !self.open_next(bucket)
             {

@@ -25,7 +25,7 @@ use crate::{
     Block, Error, Key, Operation, Result, Value,
     array::{Array, taken_bytes, typed, typed_mut},
     plan::{DensePlan, shard_bytes},
-    scatter::{Blocks, BucketMap, scatter},
+    scatter::{Blocks, ShiftMap, scatter},
     sort::min_max,
     table::{accumulate, scan},
 };
@@ -92,7 +92,7 @@ pub(crate) struct Bins<K: Key, V> {
     keys: Array<K>,
     values: Array<V>,
     cursors: Vec<u32>,
-    map: BucketMap<K::Word>,
+    map: ShiftMap<K::Word>,
     bin_records: usize,
 }
 
@@ -102,7 +102,7 @@ impl<K: Key, V: Value> Bins<K, V> {
         let what = "the bins of the dense strategy";
         // One bucket for each shard, since shards are powers of two; what is out of range goes to the last.
         let max = ((plan.shards * plan.shard_keys) as u64 - 1).into();
-        let map = BucketMap::by_shift(plan.shard_keys.ilog2(), max);
+        let map = ShiftMap::new(plan.shard_keys.ilog2(), max);
         debug_assert_eq!(map.buckets(), plan.shards);
         Ok(Bins {
             keys: Array::zeroed(budget, records, what)?,
@@ -122,12 +122,19 @@ impl<K: Key, V: Value> Bins<K, V> {
     where
         O: Operation<Key = K, Value = V>,
     {
+        let map = self.map;
         let mut taken = 0;
         while taken < keys.len() {
             let into =
                 Blocks { keys: &mut self.keys, values: &mut self.values, block_records: self.bin_records };
             let done = taken;
-            taken += scatter(self.map, &keys[done..], |i| value_at(done + i), into, &mut self.cursors);
+            taken += scatter(
+                |key| map.bucket(key),
+                &keys[done..],
+                |i| value_at(done + i),
+                into,
+                &mut self.cursors,
+            );
             let bin = self.map.bucket(keys[taken - 1].to_word());
             if self.cursors[bin] as usize == (bin + 1) * self.bin_records {
                 self.apply(bin, dense)?;

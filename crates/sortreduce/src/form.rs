@@ -10,7 +10,7 @@ use crate::{
     record::key_max,
     run::{Run, RunWriter},
     scatter::BucketMap,
-    sort::Sorter,
+    sort::{Sorter, WordOf},
     word::Word,
 };
 
@@ -229,24 +229,25 @@ impl<O: Operation> Formation<O> {
     }
 
     /// Buckets for keys like these first ones. A bad guess costs speed only.
-    fn sampled_map(&self, keys: &[O::Key]) -> BucketMap<<O::Key as Key>::Word> {
+    fn sampled_map(&self, keys: &[O::Key]) -> BucketMap<WordOf<O>> {
         let mut sample: Vec<_> = keys.iter().take(SAMPLE_KEYS).map(|key| key.to_word()).collect();
         sample.sort_unstable();
         let eighth = sample.len() / 8;
-        spread::<O::Key>(sample[eighth], sample[sample.len() - 1 - eighth], self.chunk.bucket_bits())
+        self.spread(sample[eighth], sample[sample.len() - 1 - eighth], 2)
     }
 
     /// Buckets for keys like those in the sorted chunk, without the outer 64ths.
-    fn learned_map(&self) -> BucketMap<<O::Key as Key>::Word> {
+    fn learned_map(&self) -> BucketMap<WordOf<O>> {
         let blocks = self.chunk.sorted_block_numbers();
         let first_key = |number: usize| self.chunk.numbered_block(blocks[number]).0[0].to_word();
         let outer = blocks.len() / 64;
-        spread::<O::Key>(first_key(outer), first_key(blocks.len() - 1 - outer), self.chunk.bucket_bits())
+        self.spread(first_key(outer), first_key(blocks.len() - 1 - outer), 4)
     }
-}
 
-/// Buckets for keys that mostly lie in `low..=high`, with a margin.
-fn spread<K: Key>(low: K::Word, high: K::Word, bits: u32) -> BucketMap<K::Word> {
-    let margin = (high - low) >> 2;
-    BucketMap::over(low.saturating_sub(margin), high.saturating_add(margin).min(key_max::<K>()), bits)
+    /// Buckets for keys that mostly lie in `low..=high`, with a margin of a `2^margin_bits`th on both sides.
+    fn spread(&self, low: WordOf<O>, high: WordOf<O>, margin_bits: u32) -> BucketMap<WordOf<O>> {
+        let margin = (high - low) >> margin_bits;
+        let high = high.saturating_add(margin).min(key_max::<O::Key>());
+        BucketMap::over(low.saturating_sub(margin), high, self.chunk.bucket_bits())
+    }
 }

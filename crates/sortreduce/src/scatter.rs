@@ -5,40 +5,71 @@
 //! each record, which fails once in a block. Writes go to as many places as there are buckets; up to about a
 //! thousand of them stay in the second-level cache, so that memory sees whole lines.
 
-use crate::{Key, Value, word::Word};
+use crate::{Key, Value, cache::prefetch_place, word::Word};
 
-/// Which bucket a key belongs to: `(key - base) >> shift`, with everything outside in the outer buckets.
-/// A greater key never has a smaller bucket.
+/// A line of the cache. Where keys go alone, the next line of a bucket is asked for while this one fills, since a store that
+/// misses holds up those behind it: 1.9 ns a key, and 2.9 without, in a chunk of 250 MB.
+const LINE_BYTES: usize = 64;
+
+/// Buckets of `2^shift` keys each: which one a key belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BucketMap<W> {
-    base: W,
+pub(crate) struct ShiftMap<W> {
     shift: u32,
     last: W,
 }
 
-impl<W: Word> BucketMap<W> {
-    /// At most `2^bits` buckets for the keys `min..=max`.
-    pub fn over(min: W, max: W, bits: u32) -> Self {
-        debug_assert!(min <= max && (1..32).contains(&bits));
-        let width = max - min;
-        let shift = width.bits().saturating_sub(bits);
-        BucketMap { base: min, shift, last: width >> shift }
+impl<W: Word> ShiftMap<W> {
+    /// Buckets for the keys `0..=max`.
+    pub fn new(shift: u32, max: W) -> Self {
+        ShiftMap { shift, last: max >> shift }
     }
 
-    /// Buckets of `2^shift` keys each for the keys `0..=max`.
-    pub fn by_shift(shift: u32, max: W) -> Self {
-        BucketMap { base: W::from(0), shift, last: max >> shift }
-    }
-
-    /// The bucket of a key.
+    /// The bucket of a key; the last one for greater keys.
     #[inline(always)]
     pub fn bucket(self, key: W) -> usize {
-        (key.saturating_sub(self.base) >> self.shift).min(self.last).low() as usize
+        (key >> self.shift).min(self.last).low() as usize
     }
 
     /// How many buckets there are.
     pub fn buckets(self) -> usize {
         self.last.low() as usize + 1
+    }
+}
+
+/// Buckets of about equally many of the keys in a range, with everything outside in the outer ones. A greater key never has a
+/// smaller bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BucketMap<W> {
+    base: W,
+    shift: u32,
+    /// Steps of `1 << shift` keys in the range but one, below 2^31.
+    last: W,
+    /// Buckets for each step, as a fixed-point number with 32 binary places.
+    scale: u64,
+}
+
+impl<W: Word> BucketMap<W> {
+    /// At most `2^bits` buckets for the keys `min..=max`, and so many where there are as many keys. (Buckets whose size is a
+    /// power of two, which need no multiplication, are up to twice as large.)
+    pub fn over(min: W, max: W, bits: u32) -> Self {
+        debug_assert!(min <= max && (1..32).contains(&bits));
+        // So few steps that the scale is exact enough.
+        let shift = (max - min).bits().saturating_sub(31);
+        let last = (max - min) >> shift;
+        let steps = last.low() + 1;
+        BucketMap { base: min, shift, last, scale: (steps.min(1 << bits) << 32) / steps }
+    }
+
+    /// The bucket of a key.
+    #[inline(always)]
+    pub fn bucket(self, key: W) -> usize {
+        let step = (key.saturating_sub(self.base) >> self.shift).min(self.last).low();
+        ((step * self.scale) >> 32) as usize
+    }
+
+    /// How many buckets there are.
+    pub fn buckets(self) -> usize {
+        ((self.last.low() * self.scale) >> 32) as usize + 1
     }
 }
 
@@ -54,7 +85,7 @@ pub(crate) struct Blocks<'a, K, V> {
 /// number of records that were put: if a block is full, it is the one of the last of these.
 #[inline(always)]
 pub(crate) fn scatter<K: Key, V: Value>(
-    map: BucketMap<K::Word>,
+    bucket: impl Fn(K::Word) -> usize,
     keys: &[K],
     value_at: impl Fn(usize) -> V,
     into: Blocks<'_, K, V>,
@@ -62,9 +93,12 @@ pub(crate) fn scatter<K: Key, V: Value>(
 ) -> usize {
     let mask = into.block_records as u32 - 1;
     for (i, &key) in keys.iter().enumerate() {
-        let cursor = &mut cursors[map.bucket(key.to_word())];
+        let cursor = &mut cursors[bucket(key.to_word())];
         into.keys[*cursor as usize] = key;
         into.values[*cursor as usize] = value_at(i);
+        if size_of::<V>() == 0 {
+            prefetch_place(into.keys, *cursor as usize + LINE_BYTES / size_of::<K>());
+        }
         *cursor += 1;
         if *cursor & mask == 0 {
             return i + 1;
@@ -90,6 +124,10 @@ mod tests {
                     assert!(keys.windows(2).all(|pair| map.bucket(pair[0]) <= map.bucket(pair[1])));
                     // A range of two keys and more is always cut.
                     assert!(min == max || map.buckets() >= 2, "{map:?}");
+                    assert!(
+                        map.buckets() == (max - min).saturating_add(1).min(1 << bits) as usize,
+                        "{map:?}"
+                    );
                     // Wider words are cut as those are, where those are cut as finely as was asked for.
                     let wide = |key: u64| u128::from(key) << 64;
                     let wide_map = BucketMap::over(wide(min), wide(max), bits);
@@ -107,7 +145,7 @@ mod tests {
         let mut cursors = [0, 4];
         let input = [3u32, 0, 2, 1, 3, 3, 0];
         let into = Blocks { keys: &mut keys, values: &mut values, block_records: 4 };
-        assert_eq!(scatter(map, &input, |i| i as u8, into, &mut cursors), 6);
+        assert_eq!(scatter(|key| map.bucket(key), &input, |i| i as u8, into, &mut cursors), 6);
         assert_eq!(cursors, [2, 8]);
         assert_eq!((keys, values), ([0, 1, 0, 0, 3, 2, 3, 3], [1, 3, 0, 0, 0, 2, 4, 5]));
     }

@@ -4,7 +4,7 @@
 //!
 //! - **accumulate**: where the slab's keys span few numbers, each value is combined into a table that is indexed
 //!   by key, and a bitmap says which keys were there. No sorting at all: about 2 ns a record.
-//! - **keys alone**, where values have no bytes: the keys are sorted as they are.
+//! - **keys alone**, where values have no bytes: the keys are sorted as they are; those of 64 bits are words already.
 //! - **packed**: the key's distance from the smallest and the record's number go into one 64-bit word, the words
 //!   are sorted, and the records are gathered and combined in that order. Keys that need more bits than there are
 //!   lose their lowest ones, and what is equal then is sorted again by the whole key.
@@ -12,21 +12,22 @@
 //! How words are sorted: [`crate::words`].
 
 use inshore_store::{Budget, Result};
+use zerocopy::IntoBytes;
 
 use crate::{
     Key, Operation, Value,
-    array::Array,
+    array::{Array, typed, typed_mut},
     record::record_bytes,
     table::{accumulate, scan},
     word::Word,
-    words::{ranges, sort_spread},
+    words::{self, Instructions, ranges, sort_spread, unique},
 };
 
 /// A table may have so many keys for each record: reading its bitmap costs about one record for 64 keys.
 const TABLE_KEYS_PER_RECORD: u64 = 16;
 
 /// The words of an operation's keys.
-type WordOf<O> = <<O as Operation>::Key as Key>::Word;
+pub(crate) type WordOf<O> = <<O as Operation>::Key as Key>::Word;
 
 /// The memory for slabs of one thread.
 pub(crate) struct Sorter<O: Operation> {
@@ -47,13 +48,24 @@ fn table_keys(slab_records: usize) -> usize {
     (4 * slab_records).next_multiple_of(64)
 }
 
+/// Words that a sorter for slabs of `slab_records` makes of keys: none where keys are words and nothing goes with them.
+fn words_of(slab_records: usize, key_bytes: usize, value_bytes: usize) -> usize {
+    if are_words(key_bytes) && value_bytes == 0 { 0 } else { slab_records }
+}
+
+/// Whether keys of so many bytes are words as they are.
+fn are_words(key_bytes: usize) -> bool {
+    key_bytes == size_of::<u64>()
+}
+
 /// Bytes that a [`Sorter`] for slabs of `slab_records` takes from the budget, at most.
 pub(crate) fn sorter_bytes(slab_records: usize, key_bytes: usize, value_bytes: usize) -> usize {
     use crate::array::taken_bytes;
     let table = table_keys(slab_records);
     taken_bytes(slab_records * key_bytes)
         + taken_bytes(slab_records * value_bytes)
-        + 2 * taken_bytes(slab_records * 8)
+        + taken_bytes(words_of(slab_records, key_bytes, value_bytes) * 8)
+        + taken_bytes(slab_records * 8)
         + taken_bytes(ranges(slab_records) * 4)
         + 2 * taken_bytes(table * value_bytes)
         + taken_bytes(table / 8)
@@ -69,11 +81,12 @@ impl<O: Operation> Sorter<O> {
     pub fn new(operation: O, slab_records: usize, budget: &Budget) -> Result<Self> {
         let what = "the memory that records are sorted in";
         let table = table_keys(slab_records);
+        let words = words_of(slab_records, size_of::<O::Key>(), size_of::<O::Value>());
         Ok(Sorter {
             operation,
             keys: Array::zeroed(budget, slab_records, what)?,
             values: Array::zeroed(budget, slab_records, what)?,
-            words: Array::zeroed(budget, slab_records, what)?,
+            words: Array::zeroed(budget, words, what)?,
             sorted: Array::zeroed(budget, slab_records, what)?,
             ranges: Array::zeroed(budget, ranges(slab_records), what)?,
             table: Array::zeroed(budget, table, what)?,
@@ -145,11 +158,18 @@ impl<O: Operation> Sorter<O> {
     }
 
     fn sort_keys(&mut self, count: usize, min: WordOf<O>, max: WordOf<O>) -> usize {
-        let (words, sorted) = (&mut self.words[..count], &mut self.sorted[..count]);
+        let sorted = &mut self.sorted[..count];
+        if are_words(size_of::<O::Key>()) {
+            let keys = typed::<u64>(self.keys.as_bytes(), count);
+            sort_spread(keys, sorted, &mut self.ranges, min.low(), max.low());
+            let out = typed_mut::<u64>(self.out_keys.as_mut_bytes(), count);
+            return unique(Instructions::best(), sorted, out);
+        }
+        let words = &mut self.words[..count];
         for (word, key) in words.iter_mut().zip(&self.keys[..count]) {
             *word = (key.to_word() - min).low();
         }
-        sort_spread(words, sorted, &mut self.ranges, (max - min).low());
+        sort_spread(words, sorted, &mut self.ranges, 0, (max - min).low());
         gather_keys(min, sorted, &mut self.out_keys)
     }
 
@@ -163,7 +183,7 @@ impl<O: Operation> Sorter<O> {
         }
         let mask = (1 << index_bits) - 1;
         let greatest = ((max - min) >> lost_bits).low() << index_bits | mask;
-        sort_spread(words, sorted, &mut self.ranges, greatest);
+        sort_spread(words, sorted, &mut self.ranges, 0, greatest);
         if lost_bits > 0 {
             sort_groups(sorted, index_bits, keys);
         }
@@ -185,6 +205,10 @@ pub(crate) fn slab_records_in<K, V>(bytes: usize) -> usize {
 
 /// The smallest and largest of at least one key.
 pub(crate) fn min_max<K: Key>(keys: &[K]) -> (K::Word, K::Word) {
+    if are_words(size_of::<K>()) {
+        let (min, max) = words::min_max(typed(keys.as_bytes(), keys.len()));
+        return (min.into(), max.into());
+    }
     let first = keys[0];
     let (min, max) = keys.iter().fold((first, first), |(min, max), &key| (min.min(key), max.max(key)));
     (min.to_word(), max.to_word())

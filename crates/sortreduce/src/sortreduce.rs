@@ -341,8 +341,14 @@ fn finish_on_flash<O: Operation>(
     mut stats: Stats,
 ) -> Result<Sorted<O>> {
     let mut formed = state.formed;
-    for formation in state.idle {
-        formed.add(formation.finish()?);
+    // What is left of each sink is written side by side.
+    let last: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            state.idle.into_iter().map(|formation| scope.spawn(|| formation.finish())).collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    for last in last {
+        formed.add(last.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
     }
     job.counters().add_level(0, formed.records_pushed, formed.records_in_runs);
     stats.runs = formed.runs_count;

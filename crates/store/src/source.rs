@@ -27,6 +27,8 @@ use crate::{
 
 const BUFFER_BYTES: usize = 1 << 20;
 const BUFFERS: usize = 4;
+/// Memory that a [`FileSource`] takes.
+pub const FILE_SOURCE_BYTES: u64 = (BUFFERS * BUFFER_BYTES) as u64;
 /// Places of a file that are looked at to know whether it is in the page cache.
 const SAMPLES: u64 = 16;
 
@@ -38,7 +40,7 @@ pub struct FileSource {
     next: u64,
     spare: Vec<Buffer>,
     ahead: VecDeque<PendingPiece>,
-    current: Option<Buffer>,
+    current: Option<(Buffer, usize)>,
 }
 
 impl FileSource {
@@ -55,7 +57,14 @@ impl FileSource {
     /// # Errors
     /// As [`FileSource::open`].
     pub fn open_at(job: &Job, path: &Path, start: u64) -> Result<FileSource> {
-        let file = PlainFile::open(path)?;
+        Self::of(job, PlainFile::open(path)?, start)
+    }
+
+    /// The same for a file that was opened.
+    ///
+    /// # Errors
+    /// No memory for the buffers.
+    pub fn of(job: &Job, file: PlainFile, start: u64) -> Result<FileSource> {
         let buffers = Buffer::zeroed(job.budget(), BUFFERS * BUFFER_BYTES, "buffers to read a file")?;
         let (spare, ahead) = (buffers.split(BUFFER_BYTES), VecDeque::new());
         let next = start.min(file.len()) / BUFFER_BYTES as u64 * BUFFER_BYTES as u64;
@@ -94,11 +103,16 @@ impl FileSource {
     /// [`Error::Io`], also where the file became shorter; [`Error::Cancelled`].
     pub fn next_piece(&mut self) -> Result<Option<&[u8]>> {
         self.job.check_cancelled()?;
-        self.spare.extend(self.current.take());
+        self.spare.extend(self.current.take().map(|(buffer, _)| buffer));
         self.read_ahead();
         let Some(read) = self.ahead.pop_front() else { return Ok(None) };
-        let (buffer, len) = read.wait()?;
-        Ok(Some(&self.current.insert(buffer)[..len]))
+        self.current = Some(read.wait()?);
+        Ok(Some(self.piece()))
+    }
+
+    /// The last piece again; nothing before the first and at the end.
+    pub fn piece(&self) -> &[u8] {
+        self.current.as_ref().map_or(&[], |(buffer, len)| &buffer[..*len])
     }
 }
 

@@ -18,7 +18,7 @@ use std::{
 
 use arrow::datatypes::SchemaRef;
 use flate2::bufread::MultiGzDecoder;
-use inshore_store::{Budget, Cancel, Job, NamedFile};
+use inshore_store::{Budget, Cancel, FILE_SOURCE_BYTES, FileSource, Job, NamedFile, PlainFile};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Advice, fadvise},
@@ -31,6 +31,8 @@ use crate::{
 };
 
 const BUFFER_BYTES: usize = 128 << 10;
+/// With a smaller budget a file is read through the page cache.
+const AHEAD_BUDGET_BYTES: u64 = 16 * FILE_SOURCE_BYTES;
 /// Bytes that suffice to know gzip from zstd.
 const MAGIC_BYTES: usize = 4;
 
@@ -218,7 +220,31 @@ impl Input {
     /// quarter of the budget; [`Error::Store`] if such a window (what exceeds 8 MiB of it) is no longer free in
     /// the budget. Damage further inside comes out of [`Bytes::read`].
     pub fn open(&self, budget: &Budget) -> Result<Bytes> {
+        self.unpack(self.counted()?, budget)
+    }
+
+    /// The same for a job that reads all of it: a file of 1 MiB or more that is not in the page cache is read past it, with
+    /// several requests on their way, which takes [`ahead_bytes`] more of the job's budget.
+    ///
+    /// # Errors
+    /// As [`Input::open`].
+    pub fn open_ahead(&self, job: &Job) -> Result<Bytes> {
         let (mut counted, position) = self.counted()?;
+        if let (Raw::File(file), Some(path)) = (&counted.inner, self.path())
+            && ahead_bytes(job.budget()) > 0
+            && file.metadata().is_ok_and(|data| data.is_file())
+        {
+            let file = file.try_clone().map_err(|source| Error::io(&self.name, "open it", source))?;
+            let file = PlainFile::of(file, path)?;
+            if !file.is_cached() {
+                let source = FileSource::of(job, file, 0)?;
+                counted.inner = Raw::Ahead(Box::new(FileAhead { source, taken: 0 }));
+            }
+        }
+        self.unpack((counted, position), job.budget())
+    }
+
+    fn unpack(&self, (mut counted, position): (Counted, Arc<AtomicU64>), budget: &Budget) -> Result<Bytes> {
         let head = read_head(&mut counted).map_err(|source| Error::from_read(&self.name, source))?;
         let (is_gzip, is_zstd) = (head.starts_with(&[0x1f, 0x8b]), is_zstd(&head));
         let whole = Cursor::new(head).chain(counted);
@@ -273,6 +299,12 @@ impl Input {
         }
         .map_err(|source| Error::io(&self.name, "open it", source))
     }
+}
+
+/// Memory that [`Input::open_ahead`] takes beside what [`Input::open`] does: nothing where the budget is small, and then
+/// nothing is read ahead.
+pub fn ahead_bytes(budget: &Budget) -> u64 {
+    if budget.memory_bytes() < AHEAD_BUDGET_BYTES { 0 } else { FILE_SOURCE_BYTES }
 }
 
 /// The ending of a name in lower case, below a compression ending.
@@ -410,8 +442,28 @@ fn gzip_error(name: &str, error: io::Error) -> io::Error {
 /// The bytes as they lie.
 enum Raw {
     File(File),
+    Ahead(Box<FileAhead>),
     Stored(Box<StoredStream>),
     Parts(PartsStream),
+}
+
+/// A file that is read ahead, and how much of the present piece was taken.
+struct FileAhead {
+    source: FileSource,
+    taken: usize,
+}
+
+impl Read for FileAhead {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.source.piece().len() {
+            self.taken = 0;
+            self.source.next_piece().map_err(|error| io::Error::other(Error::Store(error)))?;
+        }
+        let mut rest = &self.source.piece()[self.taken..];
+        let read = rest.read(out)?;
+        self.taken += read;
+        Ok(read)
+    }
 }
 
 struct Counted {
@@ -446,6 +498,7 @@ impl Read for Counted {
         self.wait()?;
         let read = match &mut self.inner {
             Raw::File(file) => file.read(out)?,
+            Raw::Ahead(ahead) => ahead.read(out)?,
             Raw::Stored(stream) => stream.read(out)?,
             Raw::Parts(stream) => stream.read(out)?,
         };
@@ -496,6 +549,30 @@ mod tests {
     fn plain_and_short_files_come_back_as_they_are() {
         for text in [&b""[..], b"a", b"abc", b"abcd", b"\x1f", b"\x28\xb5\x2f", &[7; 300_000]] {
             assert_eq!(read(text, 64 << 20).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_read_ahead_past_the_page_cache_is_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = inshore_store::Store::open(folder.path()).unwrap();
+        let text: Vec<u8> = (0..900_000u32).flat_map(|n| (n ^ n << 7).to_le_bytes()).collect();
+        for (bytes, memory_bytes) in
+            [(text.clone(), 64 << 20), (gzip(&text), 64 << 20), (text.clone(), 63 << 20)]
+        {
+            let (_folder, input) = file(&bytes);
+            let written = File::open(input.path().unwrap()).unwrap();
+            written.sync_all().unwrap();
+            fadvise(&written, 0, None, Advice::DontNeed).unwrap();
+            let job = store.job(Budget::new(memory_bytes, 1), Cancel::default()).unwrap();
+            let mut opened = input.open_ahead(&job).unwrap();
+            assert!(job.budget().reserved_bytes() <= ahead_bytes(job.budget()), "{memory_bytes}");
+            let mut out = vec![0; text.len() + 1];
+            assert_eq!(opened.fill(&mut out).unwrap(), text.len());
+            assert!(out[..text.len()] == text);
+            assert_eq!(opened.position(), bytes.len() as u64);
+            drop(opened);
+            assert_eq!(job.budget().reserved_bytes(), 0);
         }
     }
 

@@ -61,7 +61,7 @@ mod writer;
 mod zstd_frames;
 
 pub use error::{Error, LINE_BYTES_MAX, Result};
-pub use input::{Bytes, Input};
+pub use input::{Bytes, Input, ahead_bytes};
 pub use kmers::{
     KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KMER_MAX, KmerAnswer, KmerBorders, KmerOptions, KmerPacker, KmerPiece,
     KmerSummary, KmerWriter, count_kmer_pieces, count_kmers, unpack_kmers,

@@ -280,31 +280,56 @@ impl Staged {
 
     /// Adds edges, sorted by key: two ids.
     pub fn push<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value], numbers: &impl Numbering) {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
+            // SAFETY: the processor has these instructions.
+            return unsafe { self.push_avx2::<E>(keys, values, numbers) };
+        }
+        self.push_with::<E>(keys, values, numbers)
+    }
+
+    /// Numbering counts bits, and rows are looked through: both take a third of the instructions with these.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,popcnt")]
+    fn push_avx2<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value], numbers: &impl Numbering) {
+        self.push_with::<E>(keys, values, numbers)
+    }
+
+    #[inline(always)]
+    fn push_with<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value], numbers: &impl Numbering) {
+        let (mut loops, mut upward) = (0, 0);
+        // Vertices are in the order of ids.
+        for key in keys {
+            let (source, destination) = ((key >> 32) as u32, *key as u32);
+            loops += u32::from(source == destination);
+            upward += u32::from(source <= destination);
+        }
+        self.self_loops += u64::from(loops);
+        self.upward += u64::from(upward);
         let mut start = 0;
         while start < keys.len() {
             let id = keys[start] >> 32;
             let len = keys[start..].iter().take_while(|&key| key >> 32 == id).count();
             let source = numbers.number(id as u32);
             let first = self.destinations.len();
-            self.destinations.extend((start..start + len).map(|at| {
+            self.destinations.resize(first + len, 0);
+            for (at, destination) in (start..).zip(&mut self.destinations[first..]) {
                 if let Some(&ahead) = keys.get(at + AHEAD) {
                     numbers.prefetch(ahead as u32);
                 }
-                numbers.number(keys[at] as u32)
-            }));
+                *destination = numbers.number(keys[at] as u32);
+            }
             if E::WEIGHTED {
                 self.weights.extend(values[start..start + len].iter().map(|&value| E::weight(value)));
             }
-            let row = &self.destinations[first..];
-            self.upward += row.iter().map(|&to| u64::from(source <= to)).sum::<u64>();
-            let loops = row.iter().map(|&to| usize::from(source == to)).sum::<usize>();
-            self.self_loops += loops as u64;
             let mut entries = len as u32;
-            if loops > 0 && self.double_loops {
-                let place = first + row.partition_point(|&to| to < source);
-                self.destinations.insert(place, source);
+            if self.double_loops
+                && loops > 0
+                && let Ok(place) = self.destinations[first..].binary_search(&source)
+            {
+                self.destinations.insert(first + place, source);
                 if E::WEIGHTED {
-                    self.weights.insert(place, self.weights[place]);
+                    self.weights.insert(first + place, self.weights[first + place]);
                 }
                 entries += 1;
             }

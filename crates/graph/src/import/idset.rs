@@ -221,7 +221,7 @@ impl Numbers {
     pub fn number(&self, id: u64) -> u32 {
         match self {
             Numbers::Dense | Numbers::OnFlash(_) => id as u32,
-            Numbers::Bits(ranks) => ranks.number(id as u32),
+            Numbers::Bits(ranks) => ranks.view().number(id as u32),
             Numbers::Array(ids) => place(ids.typed::<u64>(), id),
         }
     }
@@ -247,37 +247,80 @@ pub(super) fn load(job: &Job, file: &CheckedFile, range: std::ops::Range<u64>) -
 }
 
 /// A bitmap with the number of bits before every word, up to the last one that has any.
+///
+/// A look-up misses the nearest caches, so a word and its number lie side by side where there is room for that.
 pub(super) struct Ranks {
-    bitmap: Buffer,
-    counts: Buffer,
+    bits: Buffer,
+    /// The numbers, where they don't lie beside the words.
+    counts: Option<Buffer>,
 }
 
 impl Ranks {
+    /// Takes half as much memory as the bitmap at most.
     fn new(job: &Job, bitmap: Buffer) -> Result<Ranks> {
         let words = bitmap.typed::<u64>();
         let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
-        let mut counts = Buffer::zeroed(job.budget(), used * 4, "counts of ids")?;
+        let is_beside = used * size_of::<[u64; 2]>() <= bitmap.len() / 2;
         let mut total = 0;
-        for (count, word) in counts.typed_mut::<u32>().iter_mut().zip(words) {
-            *count = total;
+        let mut before = |word: &u64| {
+            let before = total;
             total += word.count_ones();
+            before
+        };
+        if is_beside {
+            let mut pairs = Buffer::zeroed(job.budget(), used * size_of::<[u64; 2]>(), "counts of ids")?;
+            for (pair, word) in pairs.typed_mut::<[u64; 2]>().iter_mut().zip(words) {
+                *pair = [*word, before(word).into()];
+            }
+            return Ok(Ranks { bits: pairs, counts: None });
         }
-        Ok(Ranks { bitmap, counts })
+        let mut counts = Buffer::zeroed(job.budget(), used * 4, "counts of ids")?;
+        for (count, word) in counts.typed_mut::<u32>().iter_mut().zip(words) {
+            *count = before(word);
+        }
+        Ok(Ranks { bits: bitmap, counts: Some(counts) })
+    }
+
+    /// What numbers are looked up in.
+    pub fn view(&self) -> RankView<'_> {
+        let words = self.bits.typed::<u64>();
+        match &self.counts {
+            None => RankView {
+                words,
+                counts: self.bits.typed::<u32>(),
+                word_step: 2,
+                count_step: 4,
+                first_count: 2,
+            },
+            Some(counts) => {
+                RankView { words, counts: counts.typed::<u32>(), word_step: 1, count_step: 1, first_count: 0 }
+            }
+        }
     }
 }
 
-impl Numbering for Ranks {
+/// The words of [`Ranks`] and the numbers of bits before them, each at every so many places.
+#[derive(Clone, Copy)]
+pub(super) struct RankView<'a> {
+    words: &'a [u64],
+    counts: &'a [u32],
+    word_step: usize,
+    count_step: usize,
+    first_count: usize,
+}
+
+impl Numbering for RankView<'_> {
     #[inline(always)]
     fn number(&self, id: u32) -> u32 {
         let at = id as usize / 64;
-        let below = self.bitmap.typed::<u64>()[at] & ((1 << (id % 64)) - 1);
-        self.counts.typed::<u32>()[at] + below.count_ones()
+        let below = self.words[at * self.word_step] & ((1 << (id % 64)) - 1);
+        self.counts[at * self.count_step + self.first_count] + below.count_ones()
     }
 
     #[inline(always)]
     fn prefetch(&self, id: u32) {
         let at = id as usize / 64;
-        prefetch(&self.bitmap.typed::<u64>()[at]);
-        prefetch(&self.counts.typed::<u32>()[at]);
+        prefetch(&self.words[at * self.word_step]);
+        prefetch(&self.counts[at * self.count_step + self.first_count]);
     }
 }

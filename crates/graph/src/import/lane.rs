@@ -6,7 +6,7 @@ use crossbeam_channel::{bounded, unbounded};
 
 use inshore_sortreduce::{Config, Sink, SortReduce};
 use inshore_store::{Job, Reservation};
-use inshore_tables::LINE_BYTES_MAX;
+use inshore_tables::{LINE_BYTES_MAX, ahead_bytes};
 
 use super::{
     ImportOptions,
@@ -128,6 +128,13 @@ impl<E: EdgeOperation> Lane<'_, E> {
         self.values.truncate(kept);
         Ok(())
     }
+
+    /// Ends the input of this lane; gives its log, and whether all ids were low.
+    fn finish(mut self) -> Result<(EdgeLogWriter, bool)> {
+        self.flush()?;
+        self.sink.map_or(Ok(()), Sink::finish)?;
+        Ok((self.log, self.ids.finish()?))
+    }
 }
 
 /// All lanes.
@@ -164,7 +171,8 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
         let block_bytes = (free as usize / 8 / (2 * count + 1)).clamp(64 << 10, LINE_BYTES_MAX as usize);
         let logs = count as u64 * WRITE_BYTES;
         let numbering = set.sealing_bytes() + writer_bytes(job);
-        let taken = blocks_bytes(block_bytes, count) + logs + numbering + SLACK_BYTES;
+        let blocks = blocks_bytes(block_bytes, count) + ahead_bytes(job.budget());
+        let taken = blocks + logs + numbering + SLACK_BYTES;
         let config = Config {
             memory_bytes: free.saturating_sub(taken),
             sinks: count,
@@ -247,14 +255,18 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
 
     /// Ends the input.
     pub fn finish(self, job: &Job) -> Result<Edges<E>> {
-        let mut logs = Vec::with_capacity(self.lanes.len());
-        let mut all_low = true;
         let undirected = self.lanes[0].undirected;
-        for mut lane in self.lanes {
-            lane.flush()?;
-            lane.sink.map_or(Ok(()), Sink::finish)?;
-            all_low &= lane.ids.finish()?;
-            logs.push(lane.log);
+        // What is left is sorted, of all lanes side by side.
+        let finished: Vec<_> = std::thread::scope(|scope| {
+            let lanes: Vec<_> = self.lanes.into_iter().map(|lane| scope.spawn(|| lane.finish())).collect();
+            lanes.into_iter().map(|lane| lane.join().expect("a lane does not panic")).collect()
+        });
+        let mut logs = Vec::with_capacity(finished.len());
+        let mut all_low = true;
+        for lane in finished {
+            let (log, is_low) = lane?;
+            all_low &= is_low;
+            logs.push(log);
         }
         let sorter = match self.sorter {
             Some(sorter) if all_low => return Ok(Edges::Sorted(sorter)),

@@ -303,7 +303,7 @@ fn finish<E: EdgeOperation>(
     let logs = match (edges, &sealed.numbers) {
         (Edges::Sorted(sorter), Numbers::Bits(ranks)) => {
             let sorted = sorter.finish()?;
-            return write_graph::<E>(job, builder, name, sorted, draft, ranks);
+            return write_graph::<E>(job, builder, name, sorted, draft, &ranks.view());
         }
         (Edges::Sorted(sorter), _) => {
             let sorted = sorter.finish()?;

@@ -14,7 +14,7 @@ const BATCH_ROWS: usize = 8 << 10;
 
 /// Pairs of little-endian 32-bit numbers.
 pub(super) fn binary<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
-    let mut bytes = input.open(job.budget())?;
+    let mut bytes = input.open_ahead(job)?;
     let block_bytes = lanes.block_bytes / 8 * 8;
     let (mut offset, mut position) = (0, 0);
     let read = |recycled: Option<Vec<u8>>| {

@@ -30,6 +30,7 @@
 mod network;
 mod quick;
 mod spread;
+mod unique;
 mod vector;
 
 #[cfg(target_arch = "x86_64")]
@@ -44,6 +45,7 @@ mod neon;
 mod tests;
 
 pub(crate) use spread::{ranges, sort_spread};
+pub(crate) use unique::unique;
 
 /// What words are sorted with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +97,36 @@ impl Instructions {
         let mut from_best = Self::ALL.iter().rev().copied();
         from_best.find(|instructions| instructions.are_here()).unwrap_or(Instructions::Portable)
     }
+}
+
+/// The smallest and the largest of at least one word.
+pub(crate) fn min_max(words: &[u64]) -> (u64, u64) {
+    match Instructions::best() {
+        // SAFETY: the instructions are here.
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Avx512 => unsafe { min_max_avx512(words) },
+        // SAFETY: the instructions are here.
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Avx2 => unsafe { min_max_avx2(words) },
+        _ => min_max_with(words),
+    }
+}
+
+#[inline(always)]
+fn min_max_with(words: &[u64]) -> (u64, u64) {
+    words.iter().fold((u64::MAX, 0), |(min, max), &word| (min.min(word), max.max(word)))
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn min_max_avx2(words: &[u64]) -> (u64, u64) {
+    min_max_with(words)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn min_max_avx512(words: &[u64]) -> (u64, u64) {
+    min_max_with(words)
 }
 
 /// Sorts in ascending order, in O(n log n).

@@ -27,10 +27,10 @@ pub(crate) const fn ranges(words: usize) -> usize {
     words.div_ceil(RANGE_WORDS)
 }
 
-/// Sorts `words`, none above `max`, into `sorted`, of the same length. `ends` are [`ranges`] counters.
-pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], max: u64) {
+/// Sorts `words`, none below `min` or above `max`, into `sorted`, of the same length. `ends` are [`ranges`] counters.
+pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], min: u64, max: u64) {
     let ends = &mut ends[..ranges(words.len())];
-    let map = Ranges::over(max, ends.len());
+    let map = Ranges::over(min, max, ends.len());
     count(words, map, ends);
     let fullest = ends.iter().copied().max().unwrap_or(0) as usize;
     if fullest > RANGE_WORDS * 4 && fullest > words.len() / CROWDED_PART {
@@ -49,20 +49,22 @@ pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], m
 /// Equal ranges of words in ascending order.
 #[derive(Clone, Copy)]
 struct Ranges {
+    min: u64,
     shift: u32,
     /// Ranges for each step of `1 << shift`, as a fixed-point number with 32 binary places.
     scale: u64,
 }
 
 impl Ranges {
-    fn over(max: u64, ranges: usize) -> Self {
-        let shift = u64::from(u32::MAX).leading_zeros().saturating_sub(max.leading_zeros());
-        Ranges { shift, scale: ((ranges as u64) << 32) / ((max >> shift) + 1) }
+    fn over(min: u64, max: u64, ranges: usize) -> Self {
+        let width = max - min;
+        let shift = u64::from(u32::MAX).leading_zeros().saturating_sub(width.leading_zeros());
+        Ranges { min, shift, scale: ((ranges as u64) << 32) / ((width >> shift) + 1) }
     }
 
     #[inline(always)]
     fn range(self, word: u64) -> usize {
-        (((word >> self.shift) * self.scale) >> 32) as usize
+        ((((word - self.min) >> self.shift) * self.scale) >> 32) as usize
     }
 }
 

@@ -4,7 +4,11 @@
 use proptest::prelude::*;
 
 use super::{
-    Instructions, emulated::Emulated, network, quick, ranges, sort, sort_parts, sort_spread, vector::Vector,
+    Instructions,
+    emulated::Emulated,
+    min_max, network, quick, ranges, sort, sort_parts, sort_spread,
+    unique::{unique, unique_with},
+    vector::Vector,
 };
 
 /// A way to sort.
@@ -25,8 +29,8 @@ fn sorts() -> Vec<Sort> {
     sorts.push((
         "spread".into(),
         Box::new(|words| {
-            let (unsorted, max) = (words.to_vec(), words.iter().copied().max().unwrap_or(0));
-            sort_spread(&unsorted, words, &mut vec![7; ranges(words.len())], max);
+            let (unsorted, (min, max)) = (words.to_vec(), min_max(words));
+            sort_spread(&unsorted, words, &mut vec![7; ranges(words.len())], min.min(max), max);
         }),
     ));
     // SAFETY: these need no instructions.
@@ -48,6 +52,25 @@ fn check(words: &[u64], what: &str) {
         sort(&mut got[1..end]);
         assert_eq!(&got[1..end], expected, "{what}, {} words, by {name}", words.len());
         assert_eq!((got[0], &got[end..]), (3, &[2, 1][..]), "{what}, {} words, by {name}", words.len());
+    }
+    check_unique(&expected, what);
+}
+
+fn check_unique(sorted: &[u64], what: &str) {
+    let mut expected = sorted.to_vec();
+    expected.dedup();
+    let (min, max) = (sorted.first().copied(), sorted.last().copied());
+    assert!(sorted.is_empty() || (min, max) == (Some(min_max(sorted).0), Some(min_max(sorted).1)), "{what}");
+    let ways = here().map(|instructions| (format!("{instructions:?}"), Some(instructions)));
+    for (name, instructions) in ways.chain([("emulated".to_string(), None)]) {
+        let mut out = vec![7; sorted.len()];
+        let count = match instructions {
+            _ if sorted.is_empty() => 0,
+            Some(instructions) => unique(instructions, sorted, &mut out),
+            // SAFETY: emulated vectors need no instructions.
+            None => unsafe { unique_with::<Emulated<u64, 4>>(sorted, &mut out) },
+        };
+        assert_eq!(&out[..count], expected, "{what}, {} words, by {name}", sorted.len());
     }
 }
 
