@@ -9,7 +9,7 @@
 //! The lists of vertices of all levels, which the way back needs, are kept on flash (4 bytes a reached vertex). Supersteps see 16
 //! bytes a vertex; sums over several sources are apart from that, since they change once for each. Where messages fit in memory,
 //! both ways may be walked from the other side: a vertex gathers what its predecessors, or on the way back its successors, have to
-//! say, where that is fewer edges ([`SENT_COST`]). In Kronecker graphs that halves them.
+//! say, where that is fewer edges (`SENT_COST`). In Kronecker graphs that halves them.
 //!
 //! Path counts are 64-bit floats, exact to 2^53; dependencies depend on the order of sums in their last
 //! bits, so centralities are the same over budgets and threads to about 10^-9 and not bit for bit. (The thesis,
