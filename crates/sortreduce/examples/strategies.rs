@@ -6,32 +6,9 @@
 //! Zipf's law, or over 65,536 of them. Records are (u32, u32) and (u64, u64). Each figure is the better of two runs, from
 //! the first push to the last record read in two parts: by the clock, and of CPU time, which a busy machine changes less. "!" marks a choice that is more than 25 % slower than the best.
 //!
-//! 64 million records on two cores with AVX-512 and a virtual drive, a build of the profile `dev`, seconds by the clock; a choice runs
-//! again what was forced, so the two figures of one strategy tell how much runs differ:
-//!
-//! | | dense | partition | merge | hash-first | chosen |
-//! |---|---|---|---|---|---|
-//! | uniform, 8 bytes, 64 MiB | - | 0.96 | 1.12 | 1.13 | merge, 1.12 |
-//! | uniform, 16 bytes, 64 MiB | - | 1.27 | 1.14 | 1.19 | merge, 1.13 |
-//! | uniform, 8 bytes, 256 MiB | - | 0.87 | 1.01 | 1.02 | merge, 1.02 |
-//! | uniform, 16 bytes, 256 MiB | - | 1.38 | 1.31 | 1.23 | merge, 1.23 |
-//! | uniform, 8 bytes, 1024 MiB | 0.86 | 0.53 | 0.78 | 0.92 | partition, 0.52 |
-//! | uniform, 16 bytes, 1024 MiB | 0.95 | 1.34 | 1.21 | 1.12 | dense, 0.91 |
-//! | zipf, 8 bytes, 64 MiB | - | 0.98 | 1.01 | 1.21 | merge, 0.91 |
-//! | zipf, 16 bytes, 64 MiB | - | 1.18 | 1.03 | 1.27 | merge, 1.03 |
-//! | zipf, 8 bytes, 256 MiB | - | 0.85 | 0.76 | 1.17 | merge, 0.77 |
-//! | zipf, 16 bytes, 256 MiB | - | 1.13 | 1.06 | 1.27 | merge, 1.01 |
-//! | zipf, 8 bytes, 1024 MiB | 0.70 | 0.53 | 0.61 | 1.11 | partition, 0.51 |
-//! | zipf, 16 bytes, 1024 MiB | 0.78 | 0.63 | 0.88 | 1.26 | merge, 0.94 |
-//! | 64 K distinct, 8 bytes, 64 MiB | - | 0.87 | 0.52 | 0.92 | merge, 0.52 |
-//! | 64 K distinct, 16 bytes, 64 MiB | - | 1.43 | 0.52 | 1.01 | merge, 0.51 |
-//! | 64 K distinct, 8 bytes, 256 MiB | - | 0.91 | 0.39 | 0.89 | merge, 0.41 |
-//! | 64 K distinct, 16 bytes, 256 MiB | - | 1.06 | 0.60 | 1.05 | merge, 0.61 |
-//! | 64 K distinct, 8 bytes, 1024 MiB | 0.37 | 0.39 | 0.45 | 0.87 | dense, 0.38 |
-//! | 64 K distinct, 16 bytes, 1024 MiB | 0.47 | 1.15 | 0.58 | 1.02 | dense, 0.52 |
-//!
-//! One choice is more than a quarter slower than the best, here and on another machine: Zipf's law with 16 bytes in 1 GiB, since
-//! estimates know how many keys there are and not how popular, and bins then write less than they say.
+//! docs/benchmarks.md ("Strategies, forced and chosen") has a run of it, in which every choice is within 25 % of the best. What it can
+//! miss: estimates know how many keys there are and not how popular, so that on a slow drive merging was chosen for Zipf's law
+//! with 16 bytes in 1 GiB, where partitioning writes less than estimated.
 
 use std::{marker::PhantomData, path::Path, time::Instant};
 
