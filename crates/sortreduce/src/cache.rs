@@ -1,5 +1,8 @@
 //! What the processor is told of its cache.
 
+/// A line of the cache.
+pub(crate) const LINE_BYTES: usize = 64;
+
 /// Asks for the line of memory where `place` begins to be in the cache soon; does nothing where there is no such
 /// instruction on stable Rust.
 #[inline(always)]

@@ -5,11 +5,11 @@
 //! each record, which fails once in a block. Writes go to as many places as there are buckets; up to about a
 //! thousand of them stay in the second-level cache, so that memory sees whole lines.
 
-use crate::{Key, Value, cache::prefetch_place, word::Word};
-
-/// A line of the cache. Where keys go alone, the next line of a bucket is asked for while this one fills, since a store that
-/// misses holds up those behind it: 1.9 ns a key, and 2.9 without, in a chunk of 250 MB.
-const LINE_BYTES: usize = 64;
+use crate::{
+    Key, Value,
+    cache::{LINE_BYTES, prefetch_place},
+    word::Word,
+};
 
 /// Buckets of `2^shift` keys each: which one a key belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +96,8 @@ pub(crate) fn scatter<K: Key, V: Value>(
         let cursor = &mut cursors[bucket(key.to_word())];
         into.keys[*cursor as usize] = key;
         into.values[*cursor as usize] = value_at(i);
+        // Where keys go alone, the next line of a bucket is asked for while this one fills, since a store that misses holds up
+        // those behind it: 1.9 ns a key, and 2.9 without, in a chunk of 250 MB.
         if size_of::<V>() == 0 {
             prefetch_place(into.keys, *cursor as usize + LINE_BYTES / size_of::<K>());
         }

@@ -8,7 +8,11 @@ use super::{
     plan::RowPlan,
     shape::{RowOperation, RowShape},
 };
-use crate::{Result, array::Array};
+use crate::{
+    Result,
+    array::Array,
+    cache::{LINE_BYTES, prefetch_place},
+};
 
 /// Bytes of whole rows, and room to sort them.
 pub(crate) struct Arena {
@@ -30,7 +34,6 @@ pub(crate) struct Part {
 
 /// Rows that are asked for before they are needed.
 const AHEAD: usize = 12;
-const CACHE_LINE_BYTES: usize = 64;
 
 impl Arena {
     pub fn new(plan: &RowPlan, budget: &Budget) -> Result<Arena> {
@@ -82,9 +85,9 @@ impl Arena {
     pub fn prefetch(&self, place: usize) {
         if let Some(&number) = self.words.get(place) {
             let start = self.starts[number as usize] as usize;
-            crate::prefetch(&self.bytes[start]);
+            prefetch_place(&self.bytes, start);
             // A row of up to two lines begins in the middle of one.
-            crate::prefetch(&self.bytes[(start + CACHE_LINE_BYTES).min(self.bytes.len() - 1)]);
+            prefetch_place(&self.bytes, start + LINE_BYTES);
         }
     }
 
