@@ -9,7 +9,7 @@ use crate::{
     array::Array,
     partition::{Binned, block_values, unpack},
     partplan::{PartitionPlan, UNPACKED_RECORDS},
-    table::{accumulate, scan},
+    table::{accumulate_places, accumulate_words, scan},
 };
 
 /// Some bins that are to be streamed in order.
@@ -77,6 +77,7 @@ impl<O: Operation> BinsPart<O> {
             lows: Array::zeroed(job.budget(), UNPACKED_RECORDS, what)?,
             keys: Array::zeroed(job.budget(), plan.scan_records, what)?,
             values: Array::zeroed(job.budget(), plan.scan_records, what)?,
+            neutral: self.operation.neutral(),
             ahead: VecDeque::new(),
             wanted: Wanted { bin: self.bins.start, sink: 0, block: 0 },
             bin: self.bins.start,
@@ -84,6 +85,7 @@ impl<O: Operation> BinsPart<O> {
             records_in: 0,
             part: self,
         };
+        reader.make_neutral();
         buffers.split(plan.block_bytes).into_iter().try_for_each(|buffer| reader.read_ahead(buffer))?;
         Ok(reader)
     }
@@ -103,6 +105,8 @@ pub(crate) struct BinReader<O: Operation> {
     part: BinsPart<O>,
     table: Array<O::Value>,
     present: Array<u64>,
+    /// What places of the table hold that hold no value, if anything in particular.
+    neutral: Option<O::Value>,
     lows: Array<u32>,
     keys: Array<O::Key>,
     values: Array<O::Value>,
@@ -141,6 +145,7 @@ impl<O: Operation> BinReader<O> {
             self.word = Some(word + words);
             if word + words == self.present.len() {
                 self.present.fill(0);
+                self.make_neutral();
                 self.word = None;
                 self.bin += 1;
             }
@@ -149,6 +154,12 @@ impl<O: Operation> BinReader<O> {
             }
         }
         Ok(None)
+    }
+
+    fn make_neutral(&mut self) {
+        if let Some(neutral) = self.neutral {
+            self.table.fill(neutral);
+        }
     }
 
     fn accumulate_bin(&mut self) -> Result<()> {
@@ -160,8 +171,22 @@ impl<O: Operation> BinReader<O> {
             }
             let (lows, values) = sink.in_memory(self.bin);
             let operation = &self.part.operation;
-            let combine = |a, b| operation.combine(a, b);
-            accumulate(0, lows, values, &mut self.table, &mut self.present, combine);
+            let (is_neutral, combine) = (self.neutral.is_some(), |a, b| operation.combine(a, b));
+            let (table, present) = (&mut self.table[..], &mut self.present[..]);
+            if self.part.plan.is_short {
+                let lengthen = |short| operation.lengthen(short);
+                accumulate_words(
+                    self.part.plan.bin_bits,
+                    lows,
+                    lengthen,
+                    is_neutral,
+                    table,
+                    present,
+                    combine,
+                );
+            } else {
+                accumulate_places(lows, values, is_neutral, table, present, combine);
+            }
             self.records_in += lows.len() as u64;
         }
         Ok(())
@@ -173,12 +198,19 @@ impl<O: Operation> BinReader<O> {
         let plan = self.part.plan;
         let block = &buffer[wanted];
         let operation = &self.part.operation;
-        let values = block_values::<O::Value>(&plan, block);
-        for (number, values) in values.chunks(UNPACKED_RECORDS).enumerate() {
-            let lows = &mut self.lows[..values.len()];
-            unpack(&block[number * UNPACKED_RECORDS * plan.low_bytes..], plan.low_bytes, lows);
-            let combine = |a, b| operation.combine(a, b);
-            accumulate(0, lows, values, &mut self.table, &mut self.present, combine);
+        let (is_neutral, combine) = (self.neutral.is_some(), |a, b| operation.combine(a, b));
+        let (table, present) = (&mut self.table[..], &mut self.present[..]);
+        for start in (0..plan.block_records).step_by(UNPACKED_RECORDS) {
+            let range = start..plan.block_records.min(start + UNPACKED_RECORDS);
+            let lows = &mut self.lows[..range.len()];
+            unpack(&block[start * plan.low_bytes..], plan.low_bytes, lows);
+            if plan.is_short {
+                let lengthen = |short| operation.lengthen(short);
+                accumulate_words(plan.bin_bits, lows, lengthen, is_neutral, table, present, combine);
+            } else {
+                let values = &block_values::<O::Value>(&plan, block)[range];
+                accumulate_places(lows, values, is_neutral, table, present, combine);
+            }
         }
         self.records_in += plan.block_records as u64;
         self.read_ahead(buffer)

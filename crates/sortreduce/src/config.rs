@@ -88,7 +88,12 @@ impl Default for Config {
 /// [`Choice`] estimates as the quickest, or the one that is forced.
 pub fn choose(config: &Config, value_bytes: usize) -> Strategy {
     // Keys of 8 bytes are the larger case of the usual two.
-    let layout = Layout { key_bytes: 8, value_bytes, value_align: 1 << value_bytes.trailing_zeros().min(3) };
+    let layout = Layout {
+        key_bytes: 8,
+        value_bytes,
+        value_align: 1 << value_bytes.trailing_zeros().min(3),
+        short_bits: None,
+    };
     Choice::new(config, layout, None).strategy
 }
 

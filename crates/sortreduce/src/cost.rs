@@ -150,6 +150,8 @@ pub(crate) struct Layout {
     pub key_bytes: usize,
     pub value_bytes: usize,
     pub value_align: usize,
+    /// [`crate::Operation::short_bits`].
+    pub short_bits: Option<u32>,
 }
 
 /// What the estimates are made of.

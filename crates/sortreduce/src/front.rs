@@ -213,7 +213,10 @@ mod tests {
         let mut front = Front::new(Sum, slots, &budget).unwrap();
         assert!(
             budget.reserved_bytes()
-                <= front_bytes(slots, Layout { key_bytes: 8, value_bytes: 8, value_align: 8 }) as u64
+                <= front_bytes(
+                    slots,
+                    Layout { key_bytes: 8, value_bytes: 8, value_align: 8, short_bits: None }
+                ) as u64
         );
         let (mut went_on, mut sums) = (0, BTreeMap::<u64, u64>::new());
         let mut pass = |keys: &[u64], values: &[u64]| {

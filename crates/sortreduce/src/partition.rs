@@ -22,7 +22,7 @@ use std::ops::Range;
 use inshore_store::{Buffer, CheckedFile, FileWriter, Job, Reservation};
 
 use crate::{
-    Error, Key, Result, Value,
+    Error, Key, Operation, Result, Value,
     array::{Array, typed, typed_mut},
     partplan::PartitionPlan,
     sort::min_max,
@@ -35,12 +35,15 @@ const STEP_BLOCKS: usize = 512;
 pub(crate) const BLOCK_NUMBER_BYTES: usize = 8;
 
 /// The bins of one sink. It outlives the sink that uses it, so that many sinks after another share one.
-pub(crate) struct Partitioner<K: Key, V> {
+pub(crate) struct Partitioner<O: Operation> {
     job: Job,
+    operation: O,
     name: &'static str,
     plan: PartitionPlan,
+    /// Low bits of keys, and short values above them if there are some.
     lows: Array<u32>,
-    values: Array<V>,
+    /// Empty where values are short.
+    values: Array<O::Value>,
     /// Where the next record of each bin goes, and where its block ends.
     cursors: Vec<[u32; 2]>,
     packed: Buffer,
@@ -49,27 +52,26 @@ pub(crate) struct Partitioner<K: Key, V> {
     bins: Vec<u16>,
     reservation: Reservation,
     pub records: u64,
-    of: std::marker::PhantomData<K>,
 }
 
-impl<K: Key, V: Value> Partitioner<K, V> {
-    pub fn new(job: &Job, name: &'static str, plan: &PartitionPlan) -> Result<Self> {
+impl<O: Operation> Partitioner<O> {
+    pub fn new(job: &Job, name: &'static str, operation: O, plan: &PartitionPlan) -> Result<Self> {
         let what = "the bins that records are partitioned into";
         let records = plan.bins * plan.block_records;
         let start = |bin: usize| (bin * plan.block_records) as u32;
         Ok(Partitioner {
             job: job.clone(),
+            operation,
             name,
             plan: *plan,
             lows: Array::zeroed(job.budget(), records, what)?,
-            values: Array::zeroed(job.budget(), records, what)?,
+            values: Array::zeroed(job.budget(), if plan.is_short { 0 } else { records }, what)?,
             cursors: (0..plan.bins).map(|bin| [start(bin), start(bin + 1)]).collect(),
             packed: Buffer::zeroed(job.budget(), plan.block_bytes, what)?,
             file: None,
             bins: Vec::new(),
             reservation: job.budget().reserve(0, "the numbers of blocks of bins")?,
             records: 0,
-            of: std::marker::PhantomData,
         })
     }
 
@@ -78,7 +80,7 @@ impl<K: Key, V: Value> Partitioner<K, V> {
     /// # Errors
     /// [`Error::KeyOutOfRange`]; those of writing.
     #[inline]
-    pub fn push(&mut self, keys: &[K], value_at: impl Fn(usize) -> V) -> Result<()> {
+    pub fn push(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
         if keys.is_empty() {
             return Ok(());
         }
@@ -87,8 +89,19 @@ impl<K: Key, V: Value> Partitioner<K, V> {
         while done < keys.len() {
             let bits = self.plan.bin_bits;
             let (lows, values) = (&mut *self.lows, &mut *self.values);
-            let value_at = |i| value_at(done + i);
-            done += scatter(bits, &keys[done..], value_at, lows, values, &mut self.cursors);
+            let (rest, cursors) = (&keys[done..], &mut self.cursors[..]);
+            done += if self.plan.is_short {
+                let put = |place: usize, low: u32, i| {
+                    lows[place] = low | self.operation.shorten(value_at(done + i)).unbounded_shl(bits);
+                };
+                scatter(bits, rest, put, cursors)
+            } else {
+                let put = |place: usize, low, i| {
+                    lows[place] = low;
+                    values[place] = value_at(done + i);
+                };
+                scatter(bits, rest, put, cursors)
+            };
             let bin = (keys[done - 1].to_word().low() >> bits) as usize;
             if self.cursors[bin][0] == self.cursors[bin][1] {
                 self.write(bin)?;
@@ -98,10 +111,10 @@ impl<K: Key, V: Value> Partitioner<K, V> {
         Ok(())
     }
 
-    fn check_range(&self, keys: &[K]) -> Result<()> {
+    fn check_range(&self, keys: &[O::Key]) -> Result<()> {
         let (_, max) = min_max(keys);
         if max >= self.plan.key_range.into() {
-            let key = K::from_word(max).to_u64();
+            let key = O::Key::from_word(max).to_u64();
             return Err(Error::KeyOutOfRange { name: self.name, key, range: self.plan.key_range });
         }
         Ok(())
@@ -114,8 +127,10 @@ impl<K: Key, V: Value> Partitioner<K, V> {
         let start = bin * self.plan.block_records;
         let range = start..start + self.plan.block_records;
         pack(&self.lows[range.clone()], self.plan.low_bytes, &mut self.packed);
-        let packed = &mut self.packed[self.plan.values_offset..];
-        typed_mut::<V>(packed, self.plan.block_records).copy_from_slice(&self.values[range]);
+        if !self.plan.is_short {
+            let packed = &mut self.packed[self.plan.values_offset..];
+            typed_mut::<O::Value>(packed, self.plan.block_records).copy_from_slice(&self.values[range]);
+        }
         let file = match &mut self.file {
             Some(file) => file,
             None => {
@@ -146,7 +161,7 @@ impl<K: Key, V: Value> Partitioner<K, V> {
     ///
     /// # Errors
     /// Those of writes that were still on their way.
-    pub fn finish(mut self) -> Result<Binned<V>> {
+    pub fn finish(mut self) -> Result<Binned<O::Value>> {
         let file = self.file.take().map(FileWriter::finish).transpose()?;
         let (starts, order) = order_by_bin(self.plan.bins, &self.bins);
         Ok(Binned {
@@ -177,10 +192,11 @@ pub(crate) struct Binned<V> {
 }
 
 impl<V: Value> Binned<V> {
-    /// What of a bin is in memory: low bits and values.
+    /// What of a bin is in memory: low bits and values, or words of both and no values.
     pub fn in_memory(&self, bin: usize) -> (&[u32], &[V]) {
         let range = bin * self.plan.block_records..self.cursors[bin][0] as usize;
-        (&self.lows[range.clone()], &self.values[range])
+        let values = if self.plan.is_short { &[] } else { &self.values[range.clone()] };
+        (&self.lows[range], values)
     }
 
     /// The numbers of a bin's blocks on flash.
@@ -226,22 +242,20 @@ fn order_by_bin(bins: usize, bin_of: &[u16]) -> (Vec<u32>, Vec<u32>) {
     (starts, order)
 }
 
-/// Puts records into the blocks of their bins until one is full; gives how many it put.
+/// Puts records into the blocks of their bins until one is full, each with its place, the low bits of its key and its number;
+/// gives how many it put.
 #[inline(always)]
-fn scatter<K: Key, V: Value>(
+fn scatter<K: Key>(
     bits: u32,
     keys: &[K],
-    value_at: impl Fn(usize) -> V,
-    lows: &mut [u32],
-    values: &mut [V],
+    mut put: impl FnMut(usize, u32, usize),
     cursors: &mut [[u32; 2]],
 ) -> usize {
     let mask = (1u64 << bits) - 1;
     for (i, key) in keys.iter().enumerate() {
         let number = key.to_word().low();
         let [cursor, end] = &mut cursors[(number >> bits) as usize];
-        lows[*cursor as usize] = (number & mask) as u32;
-        values[*cursor as usize] = value_at(i);
+        put(*cursor as usize, (number & mask) as u32, i);
         *cursor += 1;
         if cursor == end {
             return i + 1;

@@ -28,8 +28,10 @@ pub(crate) struct PartitionPlan {
     /// Low bits of a key: a bin has `2^bin_bits` keys.
     pub bin_bits: u32,
     pub bins: usize,
-    /// Bytes of a key on flash.
+    /// Bytes of a key on flash, with the short value beside it if there is one.
     pub low_bytes: usize,
+    /// Whether low bits and a short value are one word, and there are no values.
+    pub is_short: bool,
     pub block_bytes: usize,
     pub block_records: usize,
     /// Where values start in a block.
@@ -87,13 +89,15 @@ struct Shape<'a> {
 impl Shape<'_> {
     /// The plan with blocks of a size, if the memory suffices for it.
     fn plan(self, block_bytes: usize) -> Option<PartitionPlan> {
-        let Shape { config, range, bits, layout: Layout { value_bytes, value_align, .. } } = self;
+        let Shape { config, range, bits, layout: Layout { value_bytes, value_align, short_bits, .. } } = self;
+        let short_bits = short_bits.filter(|short| short + bits <= u32::BITS);
+        let value_bytes = if short_bits.is_some() { 0 } else { value_bytes };
         let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX / 2);
         let sinks = config.sinks.max(1);
         let index_bytes = memory / 8;
         let left = memory - index_bytes;
         let bins = range.div_ceil(1 << bits) as usize;
-        let low_bytes = (bits as usize).div_ceil(8).max(2);
+        let low_bytes = ((bits + short_bits.unwrap_or(0)) as usize).div_ceil(8).max(2);
         let check_bytes = (1 << block_bytes.trailing_zeros()).min(CHECK_BYTES_MAX);
         let mut block_records = block_bytes / (low_bytes + value_bytes);
         let offset = |records: usize| (records * low_bytes).next_multiple_of(value_align);
@@ -124,6 +128,7 @@ impl Shape<'_> {
             bin_bits: bits,
             bins,
             low_bytes,
+            is_short: short_bits.is_some(),
             block_bytes,
             block_records,
             values_offset: offset(block_records),

@@ -85,6 +85,25 @@ pub trait Operation: Clone + Send + Sync + 'static {
     fn is_sound(&self) -> bool {
         true
     }
+    /// A value that changes nothing: combined with it, on the left, any other stays what it is. Tables that begin with it need not
+    /// ask whether there is a value yet.
+    fn neutral(&self) -> Option<Self::Value> {
+        None
+    }
+    /// How many bits tell each value that is pushed, where few do: what is combined of them may need more. Where these and the
+    /// bits of a key within its bin are no more than 32, the partition strategy keeps both as one word until it combines, which
+    /// is a fraction of what it would write of wide values.
+    fn short_bits(&self) -> Option<u32> {
+        None
+    }
+    /// A value that is pushed, in so many bits; asked for where [`Operation::short_bits`] says how many.
+    fn shorten(&self, _value: Self::Value) -> u32 {
+        0
+    }
+    /// The value of which [`Operation::shorten`] made `short`.
+    fn lengthen(&self, _short: u32) -> Self::Value {
+        Self::Value::default()
+    }
 }
 
 /// Some records in order: `keys[i]` belongs to `values[i]`. Keys ascend strictly, also from block to block.

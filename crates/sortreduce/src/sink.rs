@@ -28,7 +28,7 @@ pub struct Sink<O: Operation> {
 pub(crate) enum Target<O: Operation> {
     Dense(Bins<O::Key, O::Value>),
     Merge(Box<Formation<O>>),
-    Partition(Box<Partitioner<O::Key, O::Value>>),
+    Partition(Box<Partitioner<O>>),
 }
 
 impl<O: Operation> Target<O> {

@@ -51,7 +51,7 @@ enum Method<O: Operation> {
     },
     Partition {
         plan: PartitionPlan,
-        idle: Mutex<Vec<Partitioner<O::Key, O::Value>>>,
+        idle: Mutex<Vec<Partitioner<O>>>,
     },
     /// With so many slots in the front of each sink, if any.
     Merge {
@@ -77,15 +77,15 @@ impl<O: Operation> SortReduce<O> {
     /// [`inshore_store::Error::OverBudget`] where the job's budget has less; [`Error::NoKeyRange`].
     pub fn new(job: &Job, operation: O, config: &Config) -> Result<Self> {
         let profile = job.store().drive_profile();
-        let mut choice = Choice::new(config, layout::<O>(), profile.as_ref());
+        let mut choice = Choice::new(config, layout(&operation), profile.as_ref());
         if config.keep.is_some() && choice.strategy != Strategy::Dense {
             choice.strategy = Strategy::Merge;
         }
         let mut method = match choice.strategy {
             Strategy::Dense => Method::dense(job, operation.clone(), config)?,
-            Strategy::Partition => Method::partition(config)?,
+            Strategy::Partition => Method::partition(&operation, config)?,
             Strategy::Merge => Method::merge(config, None)?,
-            Strategy::HashFirst => Method::hash_first(config)?,
+            Strategy::HashFirst => Method::hash_first(&operation, config)?,
         };
         let (records_kept, covered) = method.find_kept(job, config)?;
         Ok(SortReduce(Arc::new(Shared {
@@ -162,11 +162,12 @@ impl<O: Operation> SortReduce<O> {
     }
 }
 
-fn layout<O: Operation>() -> Layout {
+fn layout<O: Operation>(operation: &O) -> Layout {
     Layout {
         key_bytes: size_of::<O::Key>(),
         value_bytes: size_of::<O::Value>(),
         value_align: align_of::<O::Value>(),
+        short_bits: operation.short_bits(),
     }
 }
 
@@ -179,8 +180,8 @@ impl<O: Operation> Method<O> {
         Ok(Method::Dense { dense: Dense::new(config.name, operation, plan, job.budget())?, plan })
     }
 
-    fn partition(config: &Config) -> Result<Self> {
-        let plan = |config: &Config| PartitionPlan::new(config, layout::<O>());
+    fn partition(operation: &O, config: &Config) -> Result<Self> {
+        let plan = |config: &Config| PartitionPlan::new(config, layout(operation));
         let fits = |config: &Config| plan(config).is_some();
         let plan =
             plan(config).map_or_else(|| Err(does_not_fit(Strategy::Partition, "bins", config, fits)), Ok)?;
@@ -208,8 +209,8 @@ impl<O: Operation> Method<O> {
     }
 
     /// Fronts take their memory from what merging has.
-    fn hash_first(config: &Config) -> Result<Self> {
-        let fits = |bytes| front::plan(&Config { memory_bytes: bytes, ..config.clone() }, layout::<O>());
+    fn hash_first(operation: &O, config: &Config) -> Result<Self> {
+        let fits = |bytes| front::plan(&Config { memory_bytes: bytes, ..config.clone() }, layout(operation));
         let Some((slots, fronts)) = fits(config.memory_bytes) else {
             let what = format!("sorting {} with {} sinks behind tables", config.name, config.sinks);
             let doubled =
@@ -244,7 +245,7 @@ impl<O: Operation> Shared<O> {
                 let idle = idle.lock().expect("no panic under this lock").pop();
                 Ok(Target::Partition(Box::new(match idle {
                     Some(partitioner) => partitioner,
-                    None => Partitioner::new(&self.job, self.config.name, plan)?,
+                    None => Partitioner::new(&self.job, self.config.name, self.operation.clone(), plan)?,
                 })))
             }
             Method::Merge { plan, state, .. } => {
@@ -304,7 +305,7 @@ fn finish_bins<O: Operation>(
     job: Job,
     operation: O,
     plan: PartitionPlan,
-    idle: Vec<Partitioner<O::Key, O::Value>>,
+    idle: Vec<Partitioner<O>>,
 ) -> Result<Sorted<O>> {
     let mut stats = Stats::new(Strategy::Partition);
     stats.records_in = idle.iter().map(|partitioner| partitioner.records).sum();
@@ -379,7 +380,7 @@ impl<O: Operation> Shared<O> {
     }
 
     /// Keeps a sink's bins for the next sink or the end.
-    pub fn take_partitioner(&self, partitioner: Partitioner<O::Key, O::Value>) {
+    pub fn take_partitioner(&self, partitioner: Partitioner<O>) {
         let Method::Partition { idle, .. } = &self.method else {
             unreachable!("a sink with a partitioner belongs to a partitioning sort-reduce")
         };

@@ -23,29 +23,96 @@ pub(crate) fn accumulate<K: Key, V: Value>(
     present: &mut [u64],
     combine: impl Fn(V, V) -> V,
 ) {
-    let mut left = [(0u32, 0u32); GROUP_RECORDS];
     for (keys, values) in keys.chunks(GROUP_RECORDS).zip(values.chunks(GROUP_RECORDS)) {
-        let count = fill_empty(min, keys, values, table, present, &mut left);
-        for &(place, number) in &left[..count] {
-            let old = &mut table[place as usize];
-            *old = combine(*old, values[number as usize]);
-        }
+        let records =
+            keys.iter().zip(values).map(|(key, &value)| ((key.to_word() - min).low() as usize, value));
+        accumulate_group(records, |number| values[number], table, present, &combine);
+    }
+}
+
+/// The same where every place that holds no value holds a neutral one: one loop, and nothing to be asked.
+#[inline(always)]
+fn accumulate_onto<V: Value>(
+    records: impl Iterator<Item = (usize, V)>,
+    table: &mut [V],
+    present: &mut [u64],
+    combine: &impl Fn(V, V) -> V,
+) {
+    for (place, value) in records {
+        present[place / 64] |= 1 << (place % 64);
+        table[place] = combine(table[place], value);
+    }
+}
+
+/// As [`accumulate`], or onto neutral values.
+pub(crate) fn accumulate_places<V: Value>(
+    places: &[u32],
+    values: &[V],
+    onto_neutral: bool,
+    table: &mut [V],
+    present: &mut [u64],
+    combine: impl Fn(V, V) -> V,
+) {
+    if onto_neutral {
+        let records = places.iter().zip(values).map(|(&place, &value)| (place as usize, value));
+        accumulate_onto(records, table, present, &combine);
+    } else {
+        accumulate(0, places, values, table, present, combine);
+    }
+}
+
+/// The same with words whose `bits` lowest bits are a place, and whose other ones tell a value.
+pub(crate) fn accumulate_words<V: Value>(
+    bits: u32,
+    words: &[u32],
+    lengthen: impl Fn(u32) -> V,
+    onto_neutral: bool,
+    table: &mut [V],
+    present: &mut [u64],
+    combine: impl Fn(V, V) -> V,
+) {
+    let mask = ((1u64 << bits) - 1) as u32;
+    let value = |word: u32| lengthen((u64::from(word) >> bits) as u32);
+    if onto_neutral {
+        // So long that no place needs to be looked at.
+        let (table, present) = (&mut table[..=mask as usize], &mut present[..=mask as usize / 64]);
+        let records = words.iter().map(|&word| ((word & mask) as usize, value(word)));
+        return accumulate_onto(records, table, present, &combine);
+    }
+    for words in words.chunks(GROUP_RECORDS) {
+        let records = words.iter().map(|&word| ((word & mask) as usize, value(word)));
+        accumulate_group(records, |number| value(words[number]), table, present, &combine);
+    }
+}
+
+/// Combines a group of records: places and values.
+#[inline(always)]
+fn accumulate_group<V: Value>(
+    records: impl Iterator<Item = (usize, V)>,
+    value_of: impl Fn(usize) -> V,
+    table: &mut [V],
+    present: &mut [u64],
+    combine: &impl Fn(V, V) -> V,
+) {
+    let mut left = [(0u32, 0u32); GROUP_RECORDS];
+    let count = fill_empty(records, table, present, &mut left);
+    for &(place, number) in &left[..count] {
+        let old = &mut table[place as usize];
+        *old = combine(*old, value_of(number as usize));
     }
 }
 
 /// Puts values where there is none; lists place and number of the other records and gives how many they are.
-fn fill_empty<K: Key, V: Value>(
-    min: K::Word,
-    keys: &[K],
-    values: &[V],
+#[inline(always)]
+fn fill_empty<V: Value>(
+    records: impl Iterator<Item = (usize, V)>,
     table: &mut [V],
     present: &mut [u64],
     left: &mut [(u32, u32); GROUP_RECORDS],
 ) -> usize {
     let mut count = 0;
     let mut nowhere = V::default();
-    for (number, (key, &value)) in keys.iter().zip(values).enumerate() {
-        let place = (key.to_word() - min).low() as usize;
+    for (number, (place, value)) in records.enumerate() {
         let word = &mut present[place / 64];
         let taken = *word >> (place % 64) & 1;
         *word |= 1 << (place % 64);

@@ -394,6 +394,64 @@ fn partitioning_writes_and_reads_each_update_once() {
     assert_eq!((levels[1].records_in, levels[1].records_out), (600_000, got.len() as u64));
 }
 
+/// Sums of numbers that are below `2^bits` when they are pushed.
+#[derive(Clone)]
+struct ShortSums {
+    bits: u32,
+    has_neutral: bool,
+}
+
+impl Operation for ShortSums {
+    type Key = u32;
+    type Value = [u64; 2];
+
+    fn combine(&self, a: [u64; 2], b: [u64; 2]) -> [u64; 2] {
+        [a[0] + b[0], a[1].max(b[1])]
+    }
+
+    fn neutral(&self) -> Option<[u64; 2]> {
+        self.has_neutral.then_some([0; 2])
+    }
+
+    fn short_bits(&self) -> Option<u32> {
+        Some(self.bits)
+    }
+
+    fn shorten(&self, value: [u64; 2]) -> u32 {
+        (value[0] - 5) as u32
+    }
+
+    fn lengthen(&self, short: u32) -> [u64; 2] {
+        [u64::from(short) + 5, u64::from(short) % 100]
+    }
+}
+
+#[test]
+fn values_of_few_bits_agree_with_the_model_and_take_the_room_of_few() {
+    let mut random = Random(11);
+    for (bits, has_neutral) in [(0, true), (10, false), (16, true), (32, true)] {
+        let operation = ShortSums { bits, has_neutral };
+        for (range, count) in [(64, 10_000), (3_000_000, 100_000)] {
+            let value = |random: u64| operation.lengthen((random % (1 << bits)) as u32);
+            let record = |_| (random.below(range) as u32, value(random.next()));
+            let records: Vec<(u32, [u64; 2])> = (0..count).map(record).collect();
+            check(&operation, Some(range), &records);
+            let strategy = Some(Strategy::Partition);
+            let config = Config {
+                key_range: Some(range),
+                strategy,
+                chunk_bytes: Some(64 << 10),
+                ..config(8 * MIB, 1)
+            };
+            let job = job(config.memory_bytes, &[]);
+            let (_, stats) = sort_reduce(&job, &operation, &config, &records).unwrap();
+            // A bin has at most 2^16 keys here.
+            let most = if bits <= 16 { 4 } else { 20 } * count;
+            assert!(stats.bytes_spilled <= most, "{bits} {range} {stats:?}");
+        }
+    }
+}
+
 #[test]
 fn the_answer_does_not_depend_on_strategy_budget_threads_or_parts() {
     let mut random = Random(8);

@@ -76,7 +76,7 @@ where
 {
     fn boxed(job: &Job, combine: &[Combine], config: &Config) -> Result<Box<dyn Records>> {
         let overflow = Arc::new(AtomicBool::new(false));
-        let reduce = SortReduce::new(job, Words::<K, N>::new(combine, &overflow), config)?;
+        let reduce = SortReduce::new(job, Words::<K, N>::new(combine, None, &overflow), config)?;
         Ok(Box::new(OfWords { reduce, words: combine.len(), overflow }))
     }
 }

@@ -34,6 +34,18 @@ pub(crate) enum Combine {
     Or,
 }
 
+impl Combine {
+    /// What changes no other word on its right.
+    fn neutral(self) -> u64 {
+        match self {
+            Combine::Min => u64::MAX,
+            // Of fractions 0 would make -0 its like.
+            Combine::AddFloat => (-0.0f64).to_bits(),
+            Combine::Count | Combine::AddSigned | Combine::AddUnsigned | Combine::Max | Combine::Or => 0,
+        }
+    }
+}
+
 /// Which words of keys there are: `first` and as many as `last` after it. Records have what is above the first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
@@ -93,15 +105,16 @@ pub(crate) fn is_narrow(kind: &DataType) -> bool {
 #[derive(Clone)]
 pub(crate) struct Words<K, const N: usize> {
     combine: [Combine; N],
+    short: Option<Short<N>>,
     overflow: Arc<AtomicBool>,
     of: PhantomData<K>,
 }
 
 impl<K, const N: usize> Words<K, N> {
     /// Words beyond those that are combined count for nothing. A sum that 64 bits do not hold is noted in `overflow`.
-    pub fn new(combine: &[Combine], overflow: &Arc<AtomicBool>) -> Self {
+    pub fn new(combine: &[Combine], short: Option<Short<N>>, overflow: &Arc<AtomicBool>) -> Self {
         let combine = std::array::from_fn(|i| combine.get(i).copied().unwrap_or_default());
-        Words { combine, overflow: overflow.clone(), of: PhantomData }
+        Words { combine, short, overflow: overflow.clone(), of: PhantomData }
     }
 }
 
@@ -119,6 +132,113 @@ where
 
     fn is_sound(&self) -> bool {
         !self.overflow.load(Ordering::Relaxed)
+    }
+
+    fn neutral(&self) -> Option<[u64; N]> {
+        Some(self.combine.map(Combine::neutral))
+    }
+
+    fn short_bits(&self) -> Option<u32> {
+        self.short.map(|short| short.bits)
+    }
+
+    #[inline(always)]
+    fn shorten(&self, value: [u64; N]) -> u32 {
+        self.short.map_or(0, |short| short.shorten(value))
+    }
+
+    #[inline(always)]
+    fn lengthen(&self, short: u32) -> [u64; N] {
+        self.short.map_or([0; N], |all| all.lengthen(short))
+    }
+}
+
+/// Adds words, where it is known beforehand that 64 bits hold every sum.
+///
+/// Without a question of each word the compiler adds them side by side, and needs no branch on whether two keys are equal.
+#[derive(Clone)]
+pub(crate) struct Sums<K, const N: usize> {
+    short: Option<Short<N>>,
+    of: PhantomData<K>,
+}
+
+impl<K, const N: usize> Sums<K, N> {
+    pub fn new(short: Option<Short<N>>) -> Self {
+        Sums { short, of: PhantomData }
+    }
+}
+
+impl<K: Key, const N: usize> Operation for Sums<K, N>
+where
+    [u64; N]: Default,
+{
+    type Key = K;
+    type Value = [u64; N];
+
+    #[inline(always)]
+    fn combine(&self, a: [u64; N], b: [u64; N]) -> [u64; N] {
+        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+
+    fn neutral(&self) -> Option<[u64; N]> {
+        Some([0; N])
+    }
+
+    fn short_bits(&self) -> Option<u32> {
+        self.short.map(|short| short.bits)
+    }
+
+    #[inline(always)]
+    fn shorten(&self, value: [u64; N]) -> u32 {
+        self.short.map_or(0, |short| short.shorten(value))
+    }
+
+    #[inline(always)]
+    fn lengthen(&self, short: u32) -> [u64; N] {
+        self.short.map_or([0; N], |all| all.lengthen(short))
+    }
+}
+
+/// Words of one record in few bits, as they are before they are combined: each is what it has above the least, the bits of
+/// all side by side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Short<const N: usize> {
+    least: [u64; N],
+    /// How far up each one's bits stand, below 32, and which bits those are before they are there.
+    shift: [u32; N],
+    mask: [u32; N],
+    bits: u32,
+}
+
+/// More bits of a value do not fit beside those of a key.
+const SHORT_BITS_MAX: u32 = 24;
+
+impl<const N: usize> Short<N> {
+    /// For words that are `first` and up to `span` more; there are no others where there are fewer than N. None where
+    /// that are too many bits.
+    pub fn new(ranges: &[(u64, u64)]) -> Option<Short<N>> {
+        let mut short = Short { least: [0; N], shift: [0; N], mask: [0; N], bits: 0 };
+        for (i, &(first, span)) in ranges.iter().enumerate() {
+            let bits = u64::BITS - span.leading_zeros();
+            if short.bits + bits > SHORT_BITS_MAX {
+                return None;
+            }
+            (short.least[i], short.shift[i], short.mask[i]) = (first, short.bits, (1 << bits) - 1);
+            short.bits += bits;
+        }
+        Some(short)
+    }
+
+    #[inline(always)]
+    fn shorten(self, value: [u64; N]) -> u32 {
+        (0..N).fold(0, |short, i| {
+            short | (value[i].wrapping_sub(self.least[i]) as u32 & self.mask[i]) << self.shift[i]
+        })
+    }
+
+    #[inline(always)]
+    fn lengthen(self, short: u32) -> [u64; N] {
+        std::array::from_fn(|i| self.least[i].wrapping_add((short >> self.shift[i] & self.mask[i]).into()))
     }
 }
 

@@ -8,8 +8,9 @@
 //!
 //! Both give the same answer: the first is an order of magnitude faster. Where the first meets a null, it starts again
 //! as the second (input that can be read only once takes the second from the start). Where all inputs are Parquet with
-//! statistics, the range of the keys is known: records are narrower then, and a small range is an array in memory. If a
-//! key lies outside of it all the same, the first starts again without.
+//! statistics, the range of keys and values is known: records are narrower then, a small range is an array in memory, and a
+//! larger one goes to bins as words of 32 bits for each row, key and value together, where that many do (`Short`). If a key or
+//! a value lies outside of it all the same, the first starts again without.
 
 mod aggregate;
 mod groups;

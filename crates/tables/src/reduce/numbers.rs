@@ -14,12 +14,15 @@ use arrow::{
     datatypes::{DataType, Schema, SchemaRef},
     record_batch::RecordBatch,
 };
-use inshore_sortreduce::{Config, Key, SortReduce, Strategy, choose, smallest_memory_bytes};
+use inshore_sortreduce::{Config, Key, Operation, SortReduce, Strategy, choose, smallest_memory_bytes};
 
 use super::{Asked, ReduceSummary, aggregate::Function};
 use crate::{
     Error, Input, Result, TableReader, resume,
-    words::{Combine, Keys, WORDS_MAX, Words, column_of, is_key, key_column, key_words, words_of},
+    words::{
+        Combine, Keys, SIGN, Short, Sums, WORDS_MAX, Words, column_of, is_key, key_column, key_words,
+        words_of,
+    },
     writer::BackgroundWriter,
 };
 
@@ -27,7 +30,7 @@ pub(super) enum Outcome {
     Done(ReduceSummary),
     /// There is a null: nothing was written.
     SawNull,
-    /// A key lies outside of what the files say: nothing was written.
+    /// A key, a value or the number of rows lies outside of what the files say: nothing was written.
     OutOfRange,
 }
 
@@ -37,6 +40,33 @@ struct Word {
     combine: Combine,
     /// The column of the input; none for the number of rows.
     column: Option<usize>,
+    /// The least such word and how far above it the others go, as the files say.
+    range: Option<(u64, u64)>,
+    /// Whether 64 bits hold the sum of all of them.
+    is_bounded: bool,
+}
+
+impl Word {
+    fn new(combine: Combine, column: Option<usize>) -> Word {
+        let is_count = combine == Combine::Count;
+        Word { combine, column, range: is_count.then_some((1, 0)), is_bounded: is_count }
+    }
+
+    /// With what the files say of a column of whole numbers.
+    fn between(self, kind: &DataType, (min, max): (i128, i128), rows: u64) -> Word {
+        let is_ordered = matches!(self.combine, Combine::Min | Combine::Max);
+        let flip = if is_ordered && !kind.is_unsigned_integer() { SIGN } else { 0 };
+        let range = u64::try_from(max - min).ok().map(|span| (min as u64 ^ flip, span));
+        let largest = min.unsigned_abs().max(max.unsigned_abs());
+        let is_bounded = largest.checked_mul(rows.into()).is_some_and(|sum| sum < SIGN.into());
+        Word { range, is_bounded: is_bounded && !is_ordered, ..self }
+    }
+
+    /// Whether all of some words are what the files say.
+    fn has(self, words: &[u64]) -> bool {
+        let Some((first, span)) = self.range.filter(|_| self.column.is_some()) else { return true };
+        words.iter().map(|word| word.wrapping_sub(first)).fold(0, u64::max) <= span
+    }
 }
 
 /// How the rows of a table become records.
@@ -61,7 +91,7 @@ impl Plan {
             let column =
                 aggregate.column.as_ref().map(|column| schema.index_of(column).ok()).transpose_some()?;
             let kind = column.map(|column| schema.field(column).data_type());
-            let word = |combine| Word { combine, column };
+            let word = |combine| Word::new(combine, column);
             let add = || match kind {
                 Some(kind) if kind.is_unsigned_integer() => Some(Combine::AddUnsigned),
                 Some(kind) if kind.is_integer() => Some(Combine::AddSigned),
@@ -70,11 +100,11 @@ impl Plan {
             };
             let ordered = kind.is_some_and(|kind| kind.is_integer() || kind.is_floating());
             match aggregate.function {
-                Function::Count => words.push(Word { combine: Combine::Count, column: None }),
+                Function::Count => words.push(Word::new(Combine::Count, None)),
                 Function::Sum => words.push(word(add()?)),
                 // The sum of whole numbers may need more than 64 bits, which a mean can do without.
                 Function::Mean if add()? == Combine::AddFloat => {
-                    words.extend([word(Combine::AddFloat), Word { combine: Combine::Count, column: None }]);
+                    words.extend([word(Combine::AddFloat), Word::new(Combine::Count, None)]);
                 }
                 Function::Min if ordered => words.push(word(Combine::Min)),
                 Function::Max if ordered => words.push(word(Combine::Max)),
@@ -85,17 +115,34 @@ impl Plan {
         let result = asked.result_schema(schema);
         let readers: Vec<_> = asked.inputs.iter().map(|input| asked.open(input, (0, 1)).ok()).collect();
         let rows = readers.iter().map(|reader| reader.as_ref()?.rows()).sum();
-        let range = |reader: &Option<TableReader>| reader.as_ref()?.range_of(by).ok()?;
-        let ranges = readers.iter().map(range).collect::<Option<Vec<_>>>().unwrap_or_default();
-        let range = ranges.into_iter().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
-        let keys = range.and_then(|range| Keys::between(&key_type, range));
+        let range_of = |column: &str| {
+            let range = |reader: &Option<TableReader>| reader.as_ref()?.range_of(column).ok()?;
+            let ranges = readers.iter().map(range).collect::<Option<Vec<_>>>().unwrap_or_default();
+            ranges.into_iter().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+        };
+        let keys = range_of(by).and_then(|range| Keys::between(&key_type, range));
+        for word in &mut words {
+            let field = word.column.map(|column| schema.field(column));
+            let Some(field) = field.filter(|field| field.data_type().is_integer()) else { continue };
+            if let (Some(range), Some(rows)) = (range_of(field.name()), rows) {
+                *word = word.between(field.data_type(), range, rows);
+            }
+        }
         let keys = keys.unwrap_or(Keys::all(&key_type));
         fits.then(|| Plan { schema: schema.clone(), result, key_type, words, rows, keys })
     }
 
-    /// The same for any keys.
+    /// The same for any keys and words.
     pub fn without_range(self) -> Plan {
-        Plan { keys: Keys::all(&self.key_type), ..self }
+        let words = self.words.iter().map(|word| Word::new(word.combine, word.column)).collect();
+        Plan { keys: Keys::all(&self.key_type), words, rows: None, ..self }
+    }
+}
+
+impl Plan {
+    /// How the words of a record fit few bits; none where that is not known.
+    fn short<const N: usize>(&self) -> Option<Short<N>> {
+        Short::new(&self.words.iter().map(|word| word.range).collect::<Option<Vec<_>>>()?)
     }
 }
 
@@ -116,29 +163,39 @@ impl<T> TransposeSome<T> for Option<Option<T>> {
 
 pub(super) fn reduce(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome> {
     // Few shapes, since each is compiled with all of sort-reduce: what is not needed of a record counts for nothing.
+    let is_sum = plan.words.iter().all(|word| word.is_bounded);
     match (plan.keys.is_narrow(), plan.words.len()) {
-        (true, 0 | 1) => run::<u32, 1>(asked, plan),
-        (true, 2) => run::<u32, 2>(asked, plan),
-        (true, _) => run::<u32, 4>(asked, plan),
-        (false, 0 | 1) => run::<u64, 1>(asked, plan),
-        (false, 2) => run::<u64, 2>(asked, plan),
-        (false, _) => run::<u64, 4>(asked, plan),
+        (true, 1) if is_sum => run::<Sums<u32, 1>, 1>(asked, plan, Sums::new(plan.short())),
+        (true, 2) if is_sum => run::<Sums<u32, 2>, 2>(asked, plan, Sums::new(plan.short())),
+        (true, 0 | 1) => run_words::<u32, 1>(asked, plan),
+        (true, 2) => run_words::<u32, 2>(asked, plan),
+        (true, _) => run_words::<u32, 4>(asked, plan),
+        (false, 0 | 1) => run_words::<u64, 1>(asked, plan),
+        (false, 2) => run_words::<u64, 2>(asked, plan),
+        (false, _) => run_words::<u64, 4>(asked, plan),
     }
 }
 
-fn run<K: Key, const N: usize>(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome>
+fn run_words<K: Key, const N: usize>(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome>
 where
     [u64; N]: Default,
 {
     let overflow = Arc::new(AtomicBool::new(false));
     let combine: Vec<Combine> = plan.words.iter().map(|word| word.combine).collect();
-    let operation = Words::<K, N>::new(&combine, &overflow);
+    run::<Words<K, N>, N>(asked, plan, Words::new(&combine, plan.short(), &overflow))
+}
+
+fn run<O, const N: usize>(asked: &Asked<'_>, plan: &Plan, operation: O) -> Result<Outcome>
+where
+    O: Operation<Value = [u64; N]>,
+    [u64; N]: Default,
+{
     let job = asked.job;
     let threads = job.budget().threads();
     // Which rows a thread reads depends on how many there are.
     let keep = asked.keep(("numbers", threads, plan.keys))?;
     let config = Config {
-        memory_bytes: asked.memory_bytes(smallest_memory_bytes(threads, size_of::<K>() + 8 * N))?,
+        memory_bytes: asked.memory_bytes(smallest_memory_bytes(threads, size_of::<O::Key>() + 8 * N))?,
         sinks: threads,
         name: "reduce",
         expected_records: plan.rows,
@@ -147,10 +204,11 @@ where
         ..Config::default()
     };
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
-    // Measured: bins leave most of the work to the one thread that reads the result, beside the one that writes the file,
-    // and take up to twice as long as runs, which the reading threads have sorted. So the range is for the array only.
-    let key_range = config.key_range.filter(|_| choose(&config, 8 * N) == Strategy::Dense);
-    let reduce = SortReduce::new(job, operation, &Config { key_range, ..config })?;
+    // Bins of wide records take up to twice as long as runs, since most of the work is left to the one thread that reads the
+    // result, beside the one that writes the file: the range is for the array then, and for bins of short records.
+    let is_short = operation.short_bits().is_some();
+    let key_range = config.key_range.filter(|_| is_short || choose(&config, 8 * N) == Strategy::Dense);
+    let reduce = SortReduce::new(job, operation.clone(), &Config { key_range, ..config })?;
     let choice = reduce.choice().clone();
     job.progress().tell(|| choice.to_string().trim_end().to_string());
     let rows_kept = reduce.records_kept();
@@ -178,6 +236,11 @@ where
     }
     results.into_iter().collect::<Result<()>>()?;
     let mut sorted = reduce.finish()?;
+    // Whether sums fit was told by how many rows the files say they have.
+    if plan.rows.is_some_and(|rows| sorted.stats().records_in > rows) {
+        resume::finish(keep)?;
+        return Ok(Outcome::OutOfRange);
+    }
     job.start_phase("writing groups", "groups", 0);
     let file = asked.inputs[0].name();
     let mut writer = BackgroundWriter::create(asked.output, plan.result.clone(), job.budget());
@@ -187,7 +250,7 @@ where
     }
     let stats = sorted.stats();
     drop(sorted);
-    if overflow.load(Ordering::Relaxed) {
+    if !operation.is_sound() {
         return Err(asked.overflow());
     }
     let groups = writer.finish()?;
@@ -213,15 +276,16 @@ fn move_ref<'a, R>(work: &'a (impl Fn(usize) -> R + Sync), number: usize) -> imp
     move || work(number)
 }
 
-fn push<K: Key, const N: usize>(
+fn push<O, const N: usize>(
     asked: &Asked<'_>,
     plan: &Plan,
     input: &Input,
     part: (usize, usize),
-    sink: &mut inshore_sortreduce::Sink<Words<K, N>>,
+    sink: &mut inshore_sortreduce::Sink<O>,
     (saw_null, out_of_range): (&AtomicBool, &AtomicBool),
 ) -> Result<()>
 where
+    O: Operation<Value = [u64; N]>,
     [u64; N]: Default,
 {
     let mut reader = asked.open(input, part)?;
@@ -241,7 +305,8 @@ where
             None => Ok(vec![1; batch.num_rows()]),
         });
         let words = words.collect::<Result<Vec<_>>>()?;
-        let Some(keys) = plan.keys.of_records::<K>(&keys) else {
+        let are_inside = plan.words.iter().zip(&words).all(|(word, words)| word.has(words));
+        let Some(keys) = plan.keys.of_records::<O::Key>(&keys).filter(|_| are_inside) else {
             out_of_range.store(true, Ordering::Relaxed);
             return Ok(());
         };

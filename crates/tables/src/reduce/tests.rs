@@ -157,14 +157,8 @@ fn keys_of_any_range_come_back_as_they_were() {
     }
 }
 
-#[test]
-fn statistics_that_lie_cost_time_and_not_the_answer() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
-    let (largest, told) = (0x1234_5678_9abci64, 70_000i64);
-    let mut keys: Vec<i64> = (0..50_000).collect();
-    keys.push(largest);
-    let input = keyed(&place, Arc::new(Int64Array::from(keys)));
-    let path = input.path().unwrap();
+/// Changes a number of the statistics of a file.
+fn tell(path: &std::path::Path, largest: i64, told: i64) {
     let mut bytes = std::fs::read(path).unwrap();
     let end = bytes.len() - 8;
     let footer = end - u32::from_le_bytes(bytes[end..end + 4].try_into().unwrap()) as usize;
@@ -177,9 +171,83 @@ fn statistics_that_lie_cost_time_and_not_the_answer() {
     }
     assert!(changed > 0, "the footer has statistics");
     std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn statistics_that_lie_cost_time_and_not_the_answer() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let (largest, told) = (0x1234_5678_9abci64, 70_000i64);
+    let mut keys: Vec<i64> = (0..50_000).collect();
+    keys.push(largest);
+    let input = keyed(&place, Arc::new(Int64Array::from(keys)));
+    tell(input.path().unwrap(), largest, told);
     let reader = TableReader::open_stored(&input, None, &[], 8192, &Budget::new(8 << 20, 1), (0, 1)).unwrap();
     assert_eq!(reader.range_of("key").unwrap(), Some((0, told as i128)));
     check_both_ways(&place, input);
+    // The same of values.
+    let values: Vec<i64> = (0..50_000).map(|i| if i == 49_000 { largest } else { i % 1000 }).collect();
+    let input = valued(&place, Arc::new(Int64Array::from(values)));
+    tell(input.path().unwrap(), largest, 1000);
+    let (summary, _) =
+        place.reduce(std::slice::from_ref(&input), &options(&["key"], sums_of_v(), false), 32 << 20).unwrap();
+    assert_eq!((summary.way, &*summary.strategy), ("numbers", "merge"));
+    check_both_ways(&place, input);
+}
+
+fn sums_of_v() -> Vec<Aggregate> {
+    vec![Aggregate::sum("v"), Aggregate::count()]
+}
+
+/// A table with keys all over a range of millions and these values.
+fn valued(place: &Place, values: ArrayRef) -> Input {
+    let key = |i: u64| ((i * i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % 5_000_000;
+    let keys: ArrayRef = Arc::new(UInt64Array::from_iter_values((0..values.len() as u64).map(key)));
+    let batch = RecordBatch::try_from_iter([("key", keys), ("v", values)]).unwrap();
+    let path = place.path("valued.parquet");
+    let mut writer = TableWriter::create(&path, batch.schema(), &Budget::new(64 << 20, 1)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    Input::new(path)
+}
+
+#[test]
+fn values_of_few_bits_go_to_bins_beside_their_keys_and_come_back_as_they_were() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let mixed = |i: i64| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15u64 as i64);
+    let signed = |first: i64, range: i64| -> ArrayRef {
+        let value = move |i| first + mixed(i).rem_euclid(range);
+        Arc::new(Int64Array::from_iter_values((0..1_500_000).map(value)))
+    };
+    let unsigned = |first: u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values((0..1_500_000).map(|i| first + mixed(i) as u64 % 100)))
+    };
+    for (values, strategy) in [
+        (signed(-100, 200), "partition"),
+        (signed(42, 1), "partition"),
+        // All of 64 bits are needed for the sum of few of these.
+        (signed(i64::MAX - 999, 1000), "overflow"),
+        (signed(i64::MIN / 2_000_000, 16), "partition"),
+        (unsigned(7), "partition"),
+        // More bits than have room beside a key.
+        (signed(0, 1 << 40), "merge"),
+    ] {
+        let input = valued(&place, values);
+        let run = |aggregates: Vec<Aggregate>, general| {
+            place.reduce(std::slice::from_ref(&input), &options(&["key"], aggregates, general), 24 << 20)
+        };
+        if strategy == "overflow" {
+            assert!(run(sums_of_v(), false).unwrap_err().to_string().contains("64 bits"), "{strategy}");
+            continue;
+        }
+        let least = || vec![Aggregate::min("v"), Aggregate::max("v")];
+        for aggregates in [sums_of_v, least, || vec![Aggregate::sum("v")], || vec![]] {
+            let ((fast, found), (_, expected)) =
+                (run(aggregates(), false).unwrap(), run(aggregates(), true).unwrap());
+            assert_eq!(fast.way, "numbers");
+            assert!(fast.strategy == strategy || aggregates().is_empty(), "{fast:?}");
+            assert_eq!(found, expected, "{fast:?}");
+        }
+    }
 }
 
 #[test]
