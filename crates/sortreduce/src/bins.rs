@@ -56,6 +56,25 @@ impl<O: Operation> BinsPart<O> {
         (0..parts).map(part).collect()
     }
 
+    /// Combines records of a bin into its table: low bits and values, or words of both and no values.
+    #[inline]
+    fn accumulate(
+        &self,
+        lows: &[u32],
+        values: &[O::Value],
+        onto_neutral: bool,
+        table: &mut [O::Value],
+        present: &mut [u64],
+    ) {
+        let combine = |a, b| self.operation.combine(a, b);
+        if self.plan.is_short {
+            let lengthen = |short| self.operation.lengthen(short);
+            accumulate_words(self.plan.bin_bits, lows, lengthen, onto_neutral, table, present, combine);
+        } else {
+            accumulate_places(lows, values, onto_neutral, table, present, combine);
+        }
+    }
+
     /// Memory that reading takes.
     pub fn reading_bytes(&self) -> usize {
         self.plan.reader_bytes
@@ -170,23 +189,7 @@ impl<O: Operation> BinReader<O> {
                 self.accumulate_block()?;
             }
             let (lows, values) = sink.in_memory(self.bin);
-            let operation = &self.part.operation;
-            let (is_neutral, combine) = (self.neutral.is_some(), |a, b| operation.combine(a, b));
-            let (table, present) = (&mut self.table[..], &mut self.present[..]);
-            if self.part.plan.is_short {
-                let lengthen = |short| operation.lengthen(short);
-                accumulate_words(
-                    self.part.plan.bin_bits,
-                    lows,
-                    lengthen,
-                    is_neutral,
-                    table,
-                    present,
-                    combine,
-                );
-            } else {
-                accumulate_places(lows, values, is_neutral, table, present, combine);
-            }
+            self.part.accumulate(lows, values, self.neutral.is_some(), &mut self.table, &mut self.present);
             self.records_in += lows.len() as u64;
         }
         Ok(())
@@ -197,20 +200,13 @@ impl<O: Operation> BinReader<O> {
         let (buffer, wanted) = self.ahead.pop_front().expect("asked for in the order of use").wait()?;
         let plan = self.part.plan;
         let block = &buffer[wanted];
-        let operation = &self.part.operation;
-        let (is_neutral, combine) = (self.neutral.is_some(), |a, b| operation.combine(a, b));
-        let (table, present) = (&mut self.table[..], &mut self.present[..]);
+        let values = if plan.is_short { &[] } else { block_values::<O::Value>(&plan, block) };
         for start in (0..plan.block_records).step_by(UNPACKED_RECORDS) {
-            let range = start..plan.block_records.min(start + UNPACKED_RECORDS);
-            let lows = &mut self.lows[..range.len()];
+            let end = plan.block_records.min(start + UNPACKED_RECORDS);
+            let lows = &mut self.lows[..end - start];
             unpack(&block[start * plan.low_bytes..], plan.low_bytes, lows);
-            if plan.is_short {
-                let lengthen = |short| operation.lengthen(short);
-                accumulate_words(plan.bin_bits, lows, lengthen, is_neutral, table, present, combine);
-            } else {
-                let values = &block_values::<O::Value>(&plan, block)[range];
-                accumulate_places(lows, values, is_neutral, table, present, combine);
-            }
+            let values = values.get(start..end).unwrap_or_default();
+            self.part.accumulate(lows, values, self.neutral.is_some(), &mut self.table, &mut self.present);
         }
         self.records_in += plan.block_records as u64;
         self.read_ahead(buffer)

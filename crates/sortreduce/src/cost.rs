@@ -167,6 +167,8 @@ struct Model<'a> {
     threads: f64,
     records: f64,
     keys: f64,
+    /// How many keys there would be if all were equally likely.
+    even_keys: f64,
 }
 
 /// A phase: bytes written and read, and nanoseconds of one core.
@@ -189,13 +191,11 @@ impl<'a> Model<'a> {
         let guess = config.memory_bytes.saturating_mul(MEMORY_TIMES) / record;
         let records = config.expected_records.unwrap_or(guess).max(1) as f64;
         let range = config.key_range.map_or(f64::INFINITY, |range| range.max(1) as f64);
-        let keys = match config.expected_keys {
-            Some(keys) => (keys.max(1) as f64).min(range).min(records),
-            None if range.is_finite() => distinct(records, range).max(1.0),
-            None => records,
-        };
+        let even_keys = if range.is_finite() { distinct(records, range).max(1.0) } else { records };
+        let keys =
+            config.expected_keys.map_or(even_keys, |keys| (keys.max(1) as f64).min(range).min(records));
         let threads = config.sinks.max(1) as f64;
-        Model { config, layout, profile, threads, records, keys }
+        Model { config, layout, profile, threads, records, keys, even_keys }
     }
 
     fn estimate(&self, strategy: Strategy) -> Option<Estimate> {
@@ -335,9 +335,7 @@ impl<'a> Model<'a> {
         let slots = slots as f64;
         // A slot gives its key back where no other one came in between.
         let hits = (slots / self.keys * -(-self.keys / slots).exp_m1()).min(1.0);
-        let range = self.config.key_range.map_or(f64::INFINITY, |range| range.max(1) as f64);
-        let even = if range.is_finite() { distinct(self.records, range) } else { self.records };
-        let is_uneven = self.config.expected_keys.is_some() && self.keys < even / 2.0;
+        let is_uneven = self.keys < self.even_keys / 2.0;
         let hits = if is_uneven && hits < front::HITS_MIN { POPULAR_SHARE } else { hits };
         let hits = if hits < front::HITS_MIN {
             0.0

@@ -11,6 +11,9 @@
 //! once. A bin's table stays in the second-level cache, so that no update of it waits for memory. Bins are ascending:
 //! the result streams in order and is cut between bins.
 //!
+//! Where the operation says that few bits tell a value, these stand above the low bits in the same word of 32 bits, and there are no
+//! values ([`Operation::short_bits`]).
+//!
 //! Against merging (no sort, one pass, fewer bytes of key), this loses where many updates share few keys: sorting a chunk
 //! combines those before they are written, and here every one is.
 //!

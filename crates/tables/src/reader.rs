@@ -305,15 +305,17 @@ impl TableReader {
         }
     }
 
-    /// The smallest and the largest value of a column of whole numbers, dates or times, where the file says so
+    /// The smallest and the largest value of columns of whole numbers, dates or times, where the file says so
     /// (statistics of Parquet). Whoever wrote it may have got that wrong.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Damaged`].
-    pub fn range_of(&self, column: &str) -> Result<Option<(i128, i128)>> {
-        let Source::Parquet(source) = &self.source else { return Ok(None) };
-        let Some(place) = source.names().iter().position(|name| name == column) else { return Ok(None) };
-        without_panic(&self.name, || source.range_of(place))
+    pub fn ranges_of(&self, columns: &[&str]) -> Result<Vec<Option<(i128, i128)>>> {
+        let Source::Parquet(source) = &self.source else { return Ok(vec![None; columns.len()]) };
+        let names = source.names();
+        let places: Vec<_> =
+            columns.iter().map(|column| names.iter().position(|name| name == column)).collect();
+        without_panic(&self.name, || source.ranges_of(&places))
     }
 
     /// How many row groups there are, which can be read one by one in any order; `None` where a table has none (all but

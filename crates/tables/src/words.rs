@@ -101,16 +101,18 @@ pub(crate) fn is_narrow(kind: &DataType) -> bool {
     matches!(kind.primitive_width(), Some(1 | 2 | 4))
 }
 
-/// Combines words of records with the key `K`.
+/// Combines words of records with the key `K`. Where it is known beforehand that all are added and 64 bits hold every sum, there
+/// are only `SUMS`: without a question of each word the compiler adds them side by side, and needs no branch on whether two keys
+/// are equal.
 #[derive(Clone)]
-pub(crate) struct Words<K, const N: usize> {
+pub(crate) struct Words<K, const N: usize, const SUMS: bool = false> {
     combine: [Combine; N],
     short: Option<Short<N>>,
     overflow: Arc<AtomicBool>,
     of: PhantomData<K>,
 }
 
-impl<K, const N: usize> Words<K, N> {
+impl<K, const N: usize, const SUMS: bool> Words<K, N, SUMS> {
     /// Words beyond those that are combined count for nothing. A sum that 64 bits do not hold is noted in `overflow`.
     pub fn new(combine: &[Combine], short: Option<Short<N>>, overflow: &Arc<AtomicBool>) -> Self {
         let combine = std::array::from_fn(|i| combine.get(i).copied().unwrap_or_default());
@@ -118,7 +120,7 @@ impl<K, const N: usize> Words<K, N> {
     }
 }
 
-impl<K: Key, const N: usize> Operation for Words<K, N>
+impl<K: Key, const N: usize, const SUMS: bool> Operation for Words<K, N, SUMS>
 where
     [u64; N]: Default,
 {
@@ -127,6 +129,9 @@ where
 
     #[inline]
     fn combine(&self, a: [u64; N], b: [u64; N]) -> [u64; N] {
+        if SUMS {
+            return std::array::from_fn(|i| a[i].wrapping_add(b[i]));
+        }
         std::array::from_fn(|i| combine_words(self.combine[i], a[i], b[i], &self.overflow))
     }
 
@@ -136,52 +141,6 @@ where
 
     fn neutral(&self) -> Option<[u64; N]> {
         Some(self.combine.map(Combine::neutral))
-    }
-
-    fn short_bits(&self) -> Option<u32> {
-        self.short.map(|short| short.bits)
-    }
-
-    #[inline(always)]
-    fn shorten(&self, value: [u64; N]) -> u32 {
-        self.short.map_or(0, |short| short.shorten(value))
-    }
-
-    #[inline(always)]
-    fn lengthen(&self, short: u32) -> [u64; N] {
-        self.short.map_or([0; N], |all| all.lengthen(short))
-    }
-}
-
-/// Adds words, where it is known beforehand that 64 bits hold every sum.
-///
-/// Without a question of each word the compiler adds them side by side, and needs no branch on whether two keys are equal.
-#[derive(Clone)]
-pub(crate) struct Sums<K, const N: usize> {
-    short: Option<Short<N>>,
-    of: PhantomData<K>,
-}
-
-impl<K, const N: usize> Sums<K, N> {
-    pub fn new(short: Option<Short<N>>) -> Self {
-        Sums { short, of: PhantomData }
-    }
-}
-
-impl<K: Key, const N: usize> Operation for Sums<K, N>
-where
-    [u64; N]: Default,
-{
-    type Key = K;
-    type Value = [u64; N];
-
-    #[inline(always)]
-    fn combine(&self, a: [u64; N], b: [u64; N]) -> [u64; N] {
-        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
-    }
-
-    fn neutral(&self) -> Option<[u64; N]> {
-        Some([0; N])
     }
 
     fn short_bits(&self) -> Option<u32> {

@@ -101,37 +101,25 @@ impl ParquetSource {
         &self.schema
     }
 
-    /// The smallest and the largest value of a column of whole numbers, as the statistics of all row groups have them;
+    /// The smallest and the largest value of columns of whole numbers, as the statistics of all row groups have them;
     /// `None` where they do not. Whoever wrote the file may have got them wrong.
-    pub fn range_of(&self, column: usize) -> Result<Option<(i128, i128)>> {
+    pub fn ranges_of(&self, columns: &[Option<usize>]) -> Result<Vec<Option<(i128, i128)>>> {
         let descriptor = self.metadata.file_metadata().schema_descr();
-        let leaves = 0..descriptor.num_columns();
-        let leaves: Vec<usize> =
-            leaves.filter(|&leaf| descriptor.get_column_root_idx(leaf) == column).collect();
-        let &[leaf] = &leaves[..] else { return Ok(None) };
-        let options = options().with_column_stats_policy(ParquetStatisticsPolicy::skip_except(&[leaf]));
+        let leaf = |column: usize| {
+            let mut leaves =
+                (0..descriptor.num_columns()).filter(|&leaf| descriptor.get_column_root_idx(leaf) == column);
+            leaves.next().filter(|_| leaves.next().is_none())
+        };
+        let leaves: Vec<Option<usize>> = columns.iter().map(|column| leaf((*column)?)).collect();
+        let wanted: Vec<usize> = leaves.iter().copied().flatten().collect();
+        let options = options().with_column_stats_policy(ParquetStatisticsPolicy::skip_except(&wanted));
         let found = ArrowReaderMetadata::load(&Footer(&self.file), options);
         let found = found.map_err(|reported| self.file.error(reported))?;
-        let is_unsigned = self.schema.field(column).data_type().is_unsigned_integer();
-        let mut all: Option<(i128, i128)> = None;
-        for group in found.metadata().row_groups().iter().filter(|group| group.num_rows() > 0) {
-            let (min, max) = match group.column(leaf).statistics() {
-                // Written when nobody knew how unsigned numbers compare.
-                Some(old) if is_unsigned && old.is_min_max_deprecated() => return Ok(None),
-                Some(Statistics::Int32(found)) => {
-                    let wide = |&value: &i32| if is_unsigned { value as u32 as i128 } else { value as i128 };
-                    (found.min_opt().map(wide), found.max_opt().map(wide))
-                }
-                Some(Statistics::Int64(found)) => {
-                    let wide = |&value: &i64| if is_unsigned { value as u64 as i128 } else { value as i128 };
-                    (found.min_opt().map(wide), found.max_opt().map(wide))
-                }
-                _ => return Ok(None),
-            };
-            let (Some(min), Some(max)) = (min, max) else { return Ok(None) };
-            all = Some(all.map_or((min, max), |(least, most)| (least.min(min), most.max(max))));
-        }
-        Ok(all)
+        let range = |(column, leaf): (&Option<usize>, &Option<usize>)| {
+            let is_unsigned = self.schema.field((*column)?).data_type().is_unsigned_integer();
+            range_in(found.metadata(), (*leaf)?, is_unsigned)
+        };
+        Ok(columns.iter().zip(&leaves).map(range).collect())
     }
 
     pub fn names(&self) -> Vec<String> {
@@ -413,3 +401,25 @@ impl Iterator for Chunks {
 }
 
 impl PageIterator for Chunks {}
+
+/// The smallest and the largest value of a column of whole numbers, as the statistics of all row groups have them.
+fn range_in(metadata: &ParquetMetaData, leaf: usize, is_unsigned: bool) -> Option<(i128, i128)> {
+    let mut all: Option<(i128, i128)> = None;
+    for group in metadata.row_groups().iter().filter(|group| group.num_rows() > 0) {
+        let (min, max) = match group.column(leaf).statistics()? {
+            // Written when nobody knew how unsigned numbers compare.
+            old if is_unsigned && old.is_min_max_deprecated() => return None,
+            Statistics::Int32(found) => {
+                let wide = |&value: &i32| if is_unsigned { value as u32 as i128 } else { value as i128 };
+                (wide(found.min_opt()?), wide(found.max_opt()?))
+            }
+            Statistics::Int64(found) => {
+                let wide = |&value: &i64| if is_unsigned { value as u64 as i128 } else { value as i128 };
+                (wide(found.min_opt()?), wide(found.max_opt()?))
+            }
+            _ => return None,
+        };
+        all = Some(all.map_or((min, max), |(least, most)| (least.min(min), most.max(max))));
+    }
+    all
+}

@@ -20,8 +20,7 @@ use super::{Asked, ReduceSummary, aggregate::Function};
 use crate::{
     Error, Input, Result, TableReader, resume,
     words::{
-        Combine, Keys, SIGN, Short, Sums, WORDS_MAX, Words, column_of, is_key, key_column, key_words,
-        words_of,
+        Combine, Keys, SIGN, Short, WORDS_MAX, Words, column_of, is_key, key_column, key_words, words_of,
     },
     writer::BackgroundWriter,
 };
@@ -115,17 +114,21 @@ impl Plan {
         let result = asked.result_schema(schema);
         let readers: Vec<_> = asked.inputs.iter().map(|input| asked.open(input, (0, 1)).ok()).collect();
         let rows = readers.iter().map(|reader| reader.as_ref()?.rows()).sum();
-        let range_of = |column: &str| {
-            let range = |reader: &Option<TableReader>| reader.as_ref()?.range_of(column).ok()?;
-            let ranges = readers.iter().map(range).collect::<Option<Vec<_>>>().unwrap_or_default();
+        // Of the key, and of what each word is made of: the end of each file is read once.
+        let mut columns = vec![&**by];
+        columns.extend(words.iter().filter_map(|word| Some(&**schema.field(word.column?).name())));
+        let of_reader = |reader: &Option<TableReader>| reader.as_ref()?.ranges_of(&columns).ok();
+        let of_all: Vec<_> = readers.iter().map(of_reader).collect::<Option<_>>().unwrap_or_default();
+        let range_of = |place: usize| {
+            let ranges = of_all.iter().map(|ranges| ranges[place]).collect::<Option<Vec<_>>>()?;
             ranges.into_iter().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
         };
-        let keys = range_of(by).and_then(|range| Keys::between(&key_type, range));
-        for word in &mut words {
-            let field = word.column.map(|column| schema.field(column));
-            let Some(field) = field.filter(|field| field.data_type().is_integer()) else { continue };
-            if let (Some(range), Some(rows)) = (range_of(field.name()), rows) {
-                *word = word.between(field.data_type(), range, rows);
+        let keys = range_of(0).and_then(|range| Keys::between(&key_type, range));
+        for (place, word) in words.iter_mut().filter(|word| word.column.is_some()).enumerate() {
+            let kind = word.column.map(|column| schema.field(column).data_type());
+            let kind = kind.filter(|kind| kind.is_integer());
+            if let (Some(kind), Some(range), Some(rows)) = (kind, range_of(place + 1), rows) {
+                *word = word.between(kind, range, rows);
             }
         }
         let keys = keys.unwrap_or(Keys::all(&key_type));
@@ -165,37 +168,30 @@ pub(super) fn reduce(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome> {
     // Few shapes, since each is compiled with all of sort-reduce: what is not needed of a record counts for nothing.
     let is_sum = plan.words.iter().all(|word| word.is_bounded);
     match (plan.keys.is_narrow(), plan.words.len()) {
-        (true, 1) if is_sum => run::<Sums<u32, 1>, 1>(asked, plan, Sums::new(plan.short())),
-        (true, 2) if is_sum => run::<Sums<u32, 2>, 2>(asked, plan, Sums::new(plan.short())),
-        (true, 0 | 1) => run_words::<u32, 1>(asked, plan),
-        (true, 2) => run_words::<u32, 2>(asked, plan),
-        (true, _) => run_words::<u32, 4>(asked, plan),
-        (false, 0 | 1) => run_words::<u64, 1>(asked, plan),
-        (false, 2) => run_words::<u64, 2>(asked, plan),
-        (false, _) => run_words::<u64, 4>(asked, plan),
+        (true, 1) if is_sum => run::<u32, 1, true>(asked, plan),
+        (true, 2) if is_sum => run::<u32, 2, true>(asked, plan),
+        (true, 0 | 1) => run::<u32, 1, false>(asked, plan),
+        (true, 2) => run::<u32, 2, false>(asked, plan),
+        (true, _) => run::<u32, 4, false>(asked, plan),
+        (false, 0 | 1) => run::<u64, 1, false>(asked, plan),
+        (false, 2) => run::<u64, 2, false>(asked, plan),
+        (false, _) => run::<u64, 4, false>(asked, plan),
     }
 }
 
-fn run_words<K: Key, const N: usize>(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome>
+fn run<K: Key, const N: usize, const SUMS: bool>(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome>
 where
     [u64; N]: Default,
 {
     let overflow = Arc::new(AtomicBool::new(false));
     let combine: Vec<Combine> = plan.words.iter().map(|word| word.combine).collect();
-    run::<Words<K, N>, N>(asked, plan, Words::new(&combine, plan.short(), &overflow))
-}
-
-fn run<O, const N: usize>(asked: &Asked<'_>, plan: &Plan, operation: O) -> Result<Outcome>
-where
-    O: Operation<Value = [u64; N]>,
-    [u64; N]: Default,
-{
+    let operation = Words::<K, N, SUMS>::new(&combine, plan.short(), &overflow);
     let job = asked.job;
     let threads = job.budget().threads();
     // Which rows a thread reads depends on how many there are.
     let keep = asked.keep(("numbers", threads, plan.keys))?;
     let config = Config {
-        memory_bytes: asked.memory_bytes(smallest_memory_bytes(threads, size_of::<O::Key>() + 8 * N))?,
+        memory_bytes: asked.memory_bytes(smallest_memory_bytes(threads, size_of::<K>() + 8 * N))?,
         sinks: threads,
         name: "reduce",
         expected_records: plan.rows,
@@ -208,7 +204,7 @@ where
     // result, beside the one that writes the file: the range is for the array then, and for bins of short records.
     let is_short = operation.short_bits().is_some();
     let key_range = config.key_range.filter(|_| is_short || choose(&config, 8 * N) == Strategy::Dense);
-    let reduce = SortReduce::new(job, operation.clone(), &Config { key_range, ..config })?;
+    let reduce = SortReduce::new(job, operation, &Config { key_range, ..config })?;
     let choice = reduce.choice().clone();
     job.progress().tell(|| choice.to_string().trim_end().to_string());
     let rows_kept = reduce.records_kept();
@@ -250,7 +246,7 @@ where
     }
     let stats = sorted.stats();
     drop(sorted);
-    if !operation.is_sound() {
+    if overflow.load(Ordering::Relaxed) {
         return Err(asked.overflow());
     }
     let groups = writer.finish()?;
@@ -276,16 +272,15 @@ fn move_ref<'a, R>(work: &'a (impl Fn(usize) -> R + Sync), number: usize) -> imp
     move || work(number)
 }
 
-fn push<O, const N: usize>(
+fn push<K: Key, const N: usize, const SUMS: bool>(
     asked: &Asked<'_>,
     plan: &Plan,
     input: &Input,
     part: (usize, usize),
-    sink: &mut inshore_sortreduce::Sink<O>,
+    sink: &mut inshore_sortreduce::Sink<Words<K, N, SUMS>>,
     (saw_null, out_of_range): (&AtomicBool, &AtomicBool),
 ) -> Result<()>
 where
-    O: Operation<Value = [u64; N]>,
     [u64; N]: Default,
 {
     let mut reader = asked.open(input, part)?;
@@ -306,7 +301,7 @@ where
         });
         let words = words.collect::<Result<Vec<_>>>()?;
         let are_inside = plan.words.iter().zip(&words).all(|(word, words)| word.has(words));
-        let Some(keys) = plan.keys.of_records::<O::Key>(&keys).filter(|_| are_inside) else {
+        let Some(keys) = plan.keys.of_records::<K>(&keys).filter(|_| are_inside) else {
             out_of_range.store(true, Ordering::Relaxed);
             return Ok(());
         };

@@ -182,7 +182,7 @@ fn statistics_that_lie_cost_time_and_not_the_answer() {
     let input = keyed(&place, Arc::new(Int64Array::from(keys)));
     tell(input.path().unwrap(), largest, told);
     let reader = TableReader::open_stored(&input, None, &[], 8192, &Budget::new(8 << 20, 1), (0, 1)).unwrap();
-    assert_eq!(reader.range_of("key").unwrap(), Some((0, told as i128)));
+    assert_eq!(reader.ranges_of(&["key", "v"]).unwrap(), [Some((0, told as i128)), Some((0, 6))]);
     check_both_ways(&place, input);
     // The same of values.
     let values: Vec<i64> = (0..50_000).map(|i| if i == 49_000 { largest } else { i % 1000 }).collect();
