@@ -83,8 +83,8 @@ pub struct Tuning {
 /// What of a graph lies in memory while a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regime {
-    /// What is known of vertices, their updates, and for shortest paths and betweenness edges. Edges in columns, and in-edges for
-    /// BFS, as far as they fit.
+    /// What is known of vertices, their updates, and for shortest paths and betweenness edges. Edges in columns, and what BFS looks
+    /// at again, as far as they fit.
     Memory,
     /// What is known of vertices, and their updates.
     SemiExternal,

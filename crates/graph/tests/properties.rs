@@ -3,12 +3,14 @@
 mod support;
 
 use inshore_graph::{
-    BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions, Graph,
-    ImportOptions, PageRankOptions, Regime, SsspOptions, Tuning,
+    Answer, BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions, Graph,
+    ImportOptions, Kronecker, PageRankOptions, Regime, SsspOptions, Tuning,
     algorithms::{betweenness, bfs, clustering, communities, components, pagerank, sssp},
     check::Plain,
+    generate,
 };
 use inshore_sortreduce::Strategy;
+use inshore_store::Job;
 use proptest::prelude::*;
 use support::{MIB, World, rows, ways};
 
@@ -227,6 +229,45 @@ fn a_search_looks_back_where_most_edges_lead_to_what_was_reached() {
             );
             assert_eq!(rows(back), rows(out));
         }
+    }
+}
+
+#[test]
+fn what_was_looked_along_in_vain_is_looked_along_again_in_memory() {
+    let world = World::new();
+    let kronecker = Kronecker { scale: 15, edge_factor: 8, seed: 3 };
+    generate(&world.store, &world.job(64 * MIB, 2), "kron", &kronecker, true).unwrap();
+    let graph = world.graph("kron");
+    let told = |memory, run: &dyn Fn(&Job) -> Answer| {
+        let job = world.job(memory, 2);
+        job.progress().listen();
+        let answer = run(&job);
+        let told = job.progress().take_told().join("\n");
+        (rows(answer), told.contains("that are in memory"))
+    };
+    let merge = Tuning { strategy: Some(Strategy::Merge), ..Tuning::default() };
+    let search = |tuning| {
+        let options = BfsOptions { tuning, ..BfsOptions::new(1) };
+        move |graph: &Graph, job: &Job| bfs::bfs(graph, job, &options).unwrap()
+    };
+    let (sorted, is_kept) = told(64 * MIB, &|job| search(merge)(&graph, job));
+    assert!(!is_kept);
+    for memory in [12 * MIB, 64 * MIB] {
+        let (found, is_kept) = told(memory, &|job| search(Tuning::default())(&graph, job));
+        assert!(is_kept, "in {memory} bytes");
+        assert_eq!(found, sorted, "in {memory} bytes");
+    }
+
+    let sums = |tuning| {
+        let options = BetweennessOptions { sources: 2, tuning, ..Default::default() };
+        move |graph: &Graph, job: &Job| betweenness::betweenness(graph, job, &options).unwrap()
+    };
+    let (sorted, _) = told(64 * MIB, &|job| sums(merge)(&graph, job));
+    let (found, is_kept) = told(64 * MIB, &|job| sums(Tuning::default())(&graph, job));
+    assert!(is_kept);
+    for ((_, sorted), (_, found)) in sorted.iter().zip(&found) {
+        let (sorted, found) = (sorted[0].unwrap(), found[0].unwrap());
+        assert!((sorted - found).abs() <= 1e-9 * sorted.max(1.0), "{sorted} and {found}");
     }
 }
 

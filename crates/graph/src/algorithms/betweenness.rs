@@ -36,8 +36,8 @@ use crate::{
     checkpoint::Checkpoints,
     csr::Csr,
     engine::{
-        Engine, Frontier, Gathers, KeyLog, Marks, StateStream, VertexArray, VertexProgram, are_few, edges_of,
-        memory_bytes,
+        Engine, Frontier, Gathers, KeyLog, Left, Marks, StateStream, VertexArray, VertexProgram, are_few,
+        edges_of, memory_bytes,
     },
     generate::random_u64,
     graph::check_budget,
@@ -280,20 +280,27 @@ fn search(
     let mut level = 0;
     // Edges out of the vertices of each level.
     let mut edges = Vec::new();
+    // The rows of vertices of this level and those behind it, where they are in memory.
+    let (mut left, mut left_from): (Option<Left>, u32) = (None, u32::MAX);
     while !active.is_empty() {
         level += 1;
         engine.hold_if_walked(rows, kept_bytes)?;
         let (out, incoming) = (&rows[0], rows.last().expect("out-edges at least"));
         let program = &mut Outwards { level, edges: 0 };
-        let marks = marks.as_deref_mut().filter(|_| !are_few(&active, out.vertices));
+        let is_left = left.as_ref().is_some_and(|left| left.is_less_than(&active));
+        let marks = marks.as_deref_mut().filter(|_| is_left || !are_few(&active, out.vertices));
         let ahead = marks.as_ref().map(|_| edges_of(job, out, &active)).transpose()?;
         // About as many edges lead to vertices that were not reached as lead away from them.
         let to_come = |ahead| out.entries.saturating_sub(edges.iter().sum::<u64>() + ahead);
+        let pays = |ahead| if left.is_some() { is_left } else { to_come(ahead) < ahead * SENT_COST };
         let step = match marks.zip(ahead) {
-            Some((marks, ahead)) if to_come(ahead) < ahead * SENT_COST => {
-                let sides = [&active, &Frontier::All];
+            Some((marks, ahead)) if pays(ahead) => {
                 program.edges = ahead;
-                engine.gather_step(program, marks, incoming, sides, true, Some(&mut log))?
+                if left.is_none() {
+                    left_from = level + 1;
+                }
+                let (sides, keeping) = ([&active, &Frontier::All], Some((&mut left, kept_bytes)));
+                engine.gather_step(program, marks, incoming, sides, keeping, Some(&mut log))?
             }
             _ => engine.superstep(program, &[out], &active, true, Some(&mut log))?,
         };
@@ -309,9 +316,12 @@ fn search(
         let (out, incoming) = (&rows[0], rows.last().expect("out-edges at least"));
         let program = &mut Back { level };
         let [before, here] = [level - 1, level].map(|level| edges[level as usize]);
-        match (marks.as_deref_mut(), levels.peek()) {
-            (Some(marks), Some(waiting)) if before < here * SENT_COST => {
-                engine.gather_step(program, marks, out, [&reached, waiting], false, None)?
+        match (marks.as_deref_mut(), &mut left, levels.peek()) {
+            (Some(marks), Some(left), _) if level >= left_from && left.is_less_than(&reached) => {
+                engine.send_left(program, marks, left, &reached)?
+            }
+            (Some(marks), _, Some(waiting)) if before < here * SENT_COST => {
+                engine.gather_step(program, marks, out, [&reached, waiting], None, None)?
             }
             _ => engine.superstep(program, &[incoming], &reached, false, None)?,
         };

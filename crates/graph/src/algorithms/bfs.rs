@@ -98,8 +98,8 @@ impl LooksBack for Bfs {
 /// 0; unreached vertices have null. Edges are followed in their direction.
 ///
 /// Cost: each edge is read at most once, with the blocks of the edge file that frontiers touch. Where the graph has in-edges,
-/// vertices that were not reached look back along them in the supersteps in which that is less; where all in-edges fit in memory, they
-/// are read once then.
+/// vertices that were not reached look back along them in the supersteps in which that is less; the edges of those that then still wait
+/// stay in memory, where they fit, so that in-edges are read once.
 ///
 /// # Errors
 /// [`crate::Error::NoSuchVertex`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -128,6 +128,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
         let walked = direction.as_ref().map_or(0, Direction::walked);
         engine.save(&mut checkpoints, &active, [levels.into(), walked])?;
     }
+    drop(direction);
     let mut summary = engine.summary();
     let mut states = engine.into_stream()?;
     let mut reached = 0;

@@ -8,7 +8,11 @@ use std::ops::Range;
 
 use inshore_store::{Budget, Buffer, Job, taken_bytes};
 
-use super::{Engine, Frontier, Reduce, Sender, Sorting, State, Step, VertexProgram, direct::Direct};
+use super::{
+    Engine, Frontier, Reduce, Sender, Sorting, State, Step, VertexProgram,
+    direct::{Direct, Touched},
+    left::{Leaving, Left},
+};
 use crate::{
     Result,
     csr::{self, Csr, IndexCursor},
@@ -57,10 +61,7 @@ impl<P: VertexProgram> Deliver for Direct<'_, P> {
         message: P::Message,
         is_only: bool,
     ) -> Result<()> {
-        match is_only {
-            true => self.put(vertex, message, touched),
-            false => self.combine(vertex, message, touched),
-        }
+        self.send_to(vertex, message, is_only, touched);
         Ok(())
     }
 }
@@ -70,6 +71,15 @@ struct Back<'a, P, T> {
     program: &'a P,
     active: Marked<'a>,
     to: T,
+}
+
+impl<P: LooksBack, T> Back<'_, P, T> {
+    /// What the first active vertex of a row says. Rows are in ascending order; the parts of a long one come one by one.
+    #[inline]
+    fn said_along(&self, row: &[u32]) -> Option<P::Message> {
+        let source = row.iter().find(|&&source| self.active.has(source));
+        source.map(|&source| self.program.said_by(source))
+    }
 }
 
 impl<P, T> Sender for Back<'_, P, T>
@@ -96,11 +106,49 @@ where
         (vertex, degree): (u32, u32),
     ) -> Result<()> {
         let is_whole = row.len() == degree as usize;
-        // Rows are in ascending order; the parts of a long one come one by one.
-        match window[row].iter().find(|&&source| self.active.has(source)) {
-            Some(&source) => self.to.deliver(sink, vertex, self.program.said_by(source), is_whole),
+        match self.said_along(&window[row]) {
+            Some(message) => self.to.deliver(sink, vertex, message, is_whole),
             None => Ok(()),
         }
+    }
+}
+
+/// The same, and keeps the rows of the others.
+struct Keeping<'a, P: LooksBack>(Back<'a, P, Direct<'a, P>>);
+
+impl<P: LooksBack> Back<'_, P, Direct<'_, P>> {
+    /// Whether a vertex got a message along its row.
+    #[inline]
+    fn look(&self, touched: &mut Touched, vertex: u32, row: &[u32], is_whole: bool) -> bool {
+        let said = self.said_along(row);
+        said.inspect(|&message| self.to.send_to(vertex, message, is_whole, touched)).is_some()
+    }
+}
+
+impl<P: LooksBack> Sender for Keeping<'_, P> {
+    type State = P::State;
+    type Sent = (u32, u32);
+    type Sink = (Touched, Leaving);
+
+    fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<(u32, u32)> {
+        self.0.send(vertex, state, degree)
+    }
+
+    #[inline]
+    fn push(
+        &self,
+        (touched, leaving): &mut Self::Sink,
+        window: &[u32],
+        row: Range<usize>,
+        _: &[f64],
+        (vertex, degree): (u32, u32),
+    ) -> Result<()> {
+        let is_whole = row.len() == degree as usize;
+        let row = &window[row];
+        if !self.0.look(touched, vertex, row, is_whole) {
+            leaving.push(vertex, row, is_whole);
+        }
+        Ok(())
     }
 }
 
@@ -170,8 +218,10 @@ pub(crate) struct Direction {
     out: Csr,
     incoming: Csr,
     active: Marks,
-    /// Edges out of vertices that were active.
+    /// Edges out of vertices that were active, before rows were left.
     walked: u64,
+    /// The rows of all vertices that wait, where they are in memory.
+    left: Option<Left>,
 }
 
 /// Whether it pays is not asked where fewer vertices are active than this part of all.
@@ -189,8 +239,6 @@ pub(crate) fn are_few(active: &Frontier, vertices: u64) -> bool {
 }
 /// An edge along which a message is sent costs as much as so many that are looked at: its cell is far away.
 const SENT_COST: u64 = 2;
-/// In-edges come into memory, if they fit, where more than this part of them is looked at.
-const HELD_SHARE: u64 = 32;
 /// The bits of active vertices take this part of the budget at most.
 const BUDGET_SHARE: u64 = 16;
 
@@ -203,7 +251,7 @@ impl Direction {
     /// `walked`: edges out of vertices that were active in a search that is gone on with.
     pub fn new(job: &Job, out: &Csr, incoming: &Csr, walked: u64) -> Result<Direction> {
         let active = Marks::new(job, out.vertices)?;
-        Ok(Direction { out: out.unweighted(), incoming: incoming.unweighted(), active, walked })
+        Ok(Direction { out: out.unweighted(), incoming: incoming.unweighted(), active, walked, left: None })
     }
 
     /// Edges out of vertices that were active.
@@ -211,18 +259,20 @@ impl Direction {
         self.walked
     }
 
-    /// How many edges will be looked back along, at most, in the superstep in which these vertices are active; `None` where
-    /// that does not pay.
-    fn pays(&mut self, job: &Job, active: &Frontier) -> Result<Option<u64>> {
+    /// Whether it pays to look back in the superstep in which these vertices are active.
+    fn pays(&mut self, job: &Job, active: &Frontier) -> Result<bool> {
+        if let Some(left) = &self.left {
+            return Ok(left.is_less_than(active));
+        }
         if active.is_all() || are_few(active, self.out.vertices) {
-            return Ok(None);
+            return Ok(false);
         }
         let ahead = edges_of(job, &self.out, active)?;
         // About as many edges lead to vertices that wait as lead away from them.
         let waiting = self.out.entries.saturating_sub(self.walked + ahead);
         self.walked += ahead;
         tracing::debug!(ahead, waiting, "direction");
-        Ok((ahead * SENT_COST > waiting).then_some(waiting))
+        Ok(ahead * SENT_COST > waiting)
     }
 
     fn set_active(&mut self, job: &Job, active: &Frontier) -> Result<()> {
@@ -236,8 +286,8 @@ impl Direction {
 }
 
 impl<S: State> Engine<S> {
-    /// As [`Engine::superstep`], in the direction that is quicker. In-edges come into memory where they fit beside
-    /// `kept_bytes`.
+    /// As [`Engine::superstep`], in the direction that is quicker. What was looked along in vain stays in memory for the next superstep
+    /// where it fits beside `kept_bytes`.
     pub fn search_step<P: LooksBack<State = S>>(
         &mut self,
         program: &mut P,
@@ -245,27 +295,73 @@ impl<S: State> Engine<S> {
         active: &Frontier,
         kept_bytes: u64,
     ) -> Result<Step> {
-        let Some(waiting) = direction.pays(&self.job, active)? else {
+        if !direction.pays(&self.job, active)? {
             return self.superstep(program, &[&direction.out], active, true, None);
-        };
-        if waiting > direction.incoming.entries / HELD_SHARE {
-            // Most of them are read now, and most of those again in the next superstep.
-            self.hold(std::slice::from_mut(&mut direction.incoming), kept_bytes, false)?;
         }
         direction.set_active(&self.job, active)?;
-        let (active, incoming) = (direction.active.get(), &direction.incoming);
         let program = &*program;
         let Some(mut cells) = self.cells.take() else {
-            let back = Back { program, active, to: Sorting(program) };
+            let back = Back { program, active: direction.active.get(), to: Sorting(program) };
             let way = Some("looked for along in-edges, through sort-reduce");
             let operation = Reduce(program.clone());
-            let (updates, _) = self.exchange_as(&back, operation, &[incoming], &Frontier::All, way)?;
+            let (updates, _) =
+                self.exchange_as(&back, operation, &[&direction.incoming], &Frontier::All, way)?;
             return self.apply(program, updates, true, None);
         };
         let (direct, touched) = cells.open(program);
-        let back = Back { program, active, to: direct };
-        self.goes("looked for along in-edges, in an array in memory");
-        let (touched, _) = self.send(&back, &[incoming], &Frontier::All, touched)?;
+        let back = Back { program, active: direction.active.get(), to: direct };
+        let touched = match &mut direction.left {
+            Some(left) => self.look_again(&back, touched, left)?,
+            left @ None => self.look_back(back, touched, &direction.incoming, kept_bytes, left)?,
+        };
         self.settle(program, cells, touched, true, None)
+    }
+
+    /// Looks along the rows of all vertices that wait, and keeps those in which nobody was found, if they fit beside `kept_bytes`.
+    fn look_back<P: LooksBack<State = S>>(
+        &mut self,
+        back: Back<'_, P, Direct<'_, P>>,
+        touched: Vec<Touched>,
+        incoming: &Csr,
+        kept_bytes: u64,
+        left: &mut Option<Left>,
+    ) -> Result<Vec<Touched>> {
+        self.goes("looked for along in-edges, in an array in memory");
+        let Some(room) = self.room_for_left(incoming.entries, kept_bytes)? else {
+            return Ok(self.send(&back, &[incoming], &Frontier::All, touched)?.0);
+        };
+        let sinks = touched.into_iter().map(|touched| (touched, room.leaving())).collect();
+        let (sinks, _) = self.send(&Keeping(back), &[incoming], &Frontier::All, sinks)?;
+        let (touched, leaving): (_, Vec<_>) = sinks.into_iter().unzip();
+        *left = Left::of(leaving);
+        Ok(touched)
+    }
+
+    /// Looks along the rows that were kept, and keeps those in which nobody was found again.
+    fn look_again<P: LooksBack<State = S>>(
+        &mut self,
+        back: &Back<'_, P, Direct<'_, P>>,
+        touched: Vec<Touched>,
+        left: &mut Left,
+    ) -> Result<Vec<Touched>> {
+        self.goes("looked for along in-edges that are in memory, in an array in memory");
+        self.begin_superstep(left.edges());
+        self.job.check_cancelled()?;
+        let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
+        left.retain(&mut sinks, |(touched, edges), vertex, row, is_whole| {
+            // Who was reached has something in its cell, of this superstep or as what it has seen.
+            let waits = back.to.said_by(vertex) == P::NOTHING;
+            *edges += if waits { row.len() as u64 } else { 0 };
+            waits && !back.look(touched, vertex, row, is_whole)
+        });
+        Ok(self.looked_along(sinks))
+    }
+
+    /// The sinks of a superstep over rows that were kept, after the edges that each worker looked along were counted.
+    pub(super) fn looked_along<K>(&mut self, sinks: Vec<(K, u64)>) -> Vec<K> {
+        let edges = sinks.iter().map(|(_, edges)| edges).sum();
+        self.edges_traversed += edges;
+        self.job.progress().add(edges);
+        sinks.into_iter().map(|(sink, _)| sink).collect()
     }
 }

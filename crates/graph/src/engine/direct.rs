@@ -83,7 +83,7 @@ fn list_bytes(vertices: u64, workers: usize) -> u64 {
 pub(super) struct Cells {
     buffer: Buffer,
     vertices: u64,
-    /// The bytes of the message that stands in cells without one.
+    /// The bytes of the message that stands in cells without one; none before there were any.
     nothing: Vec<u8>,
     touched: Vec<Touched>,
     is_alone: bool,
@@ -132,7 +132,7 @@ impl Cells {
         Ok(Cells {
             buffer,
             vertices,
-            nothing: vec![0; size_of::<M>()],
+            nothing: Vec::new(),
             touched,
             is_alone: workers == 1,
             threads: budget.threads(),
@@ -143,6 +143,7 @@ impl Cells {
     /// What workers send into, and a list for each of them.
     pub fn open<'a, P: VertexProgram>(&'a mut self, program: &'a P) -> (Direct<'a, P>, Vec<Touched>) {
         if self.nothing != P::NOTHING.as_bytes() {
+            // Zeros too, where there was nothing: memory that is touched for the first time is slow, and here all threads do it.
             let threads = self.threads;
             fill(self.all::<P::Message>(), threads, |_| P::NOTHING);
             self.nothing = P::NOTHING.as_bytes().to_vec();
@@ -161,6 +162,11 @@ impl Cells {
     /// Whether so many vertices got a message that their lists do not hold them.
     pub fn is_crowded(touched: &[Touched]) -> bool {
         touched.iter().any(|touched| touched.is_full)
+    }
+
+    /// Whether so many vertices are more than a list holds.
+    pub fn are_many(&self, count: Option<u64>) -> bool {
+        count.is_none_or(|count| count > touched_max(self.vertices) as u64)
     }
 
     /// The cells of all vertices.
@@ -225,6 +231,15 @@ impl<P: VertexProgram> Direct<'_, P> {
         if new != old {
             new.store(cell);
             self.touch(vertex, old, touched);
+        }
+    }
+
+    /// One of both; `is_only`: nobody else sends to this vertex.
+    #[inline(always)]
+    pub fn send_to(&self, vertex: u32, message: P::Message, is_only: bool, touched: &mut Touched) {
+        match is_only {
+            true => self.put(vertex, message, touched),
+            false => self.combine(vertex, message, touched),
         }
     }
 

@@ -9,13 +9,14 @@ use std::ops::Range;
 use super::{
     Engine, Frontier, KeyLog, Marks, Sender, State, Step, VertexProgram,
     back::Marked,
-    direct::{Direct, Touched},
+    direct::{Cells, Direct, Touched},
+    left::{Leaving, Left, Room},
 };
 use crate::{Result, csr::Csr};
 
 /// A program whose vertices can add up what others say instead of getting it.
 pub(crate) trait Gathers: VertexProgram {
-    /// Whether a vertex with this state wants messages; no active vertex does.
+    /// Whether a vertex with this state wants messages; no active vertex does. One that does not stays as it is whatever arrives.
     fn waits(&self, state: &Self::State) -> bool;
 }
 
@@ -32,10 +33,12 @@ struct Looked<M> {
     said: Vec<M>,
     /// Places of the active ones, and room for as many as there could be.
     places: Vec<u32>,
+    /// The rows without an active vertex, where they are kept.
+    leaving: Option<Leaving>,
 }
 
 /// Active vertices ahead of the present one whose cells are asked for.
-const AHEAD: usize = 24;
+const AHEAD: usize = 64;
 
 impl<P: Gathers> Sender for Gather<'_, P> {
     type State = P::State;
@@ -74,20 +77,28 @@ impl<P: Gathers> Sender for Gather<'_, P> {
     fn push(
         &self,
         looked: &mut Looked<P::Message>,
-        _: &[u32],
+        window: &[u32],
         row: Range<usize>,
         _: &[f64],
         (vertex, degree): (u32, u32),
     ) -> Result<()> {
         let is_whole = row.len() == degree as usize;
-        let said = looked.said[row].iter();
+        let said = looked.said[row.clone()].iter();
         let sum = said.fold(P::NOTHING, |a, &b| self.direct.program().reduce(a, b));
-        match is_whole {
-            true => self.direct.put(vertex, sum, &mut looked.touched),
-            // Its parts may be several workers'.
-            false => self.direct.combine(vertex, sum, &mut looked.touched),
+        match &mut looked.leaving {
+            Some(leaving) if sum == P::NOTHING => leaving.push(vertex, &window[row], is_whole),
+            // The parts of a row may be several workers'.
+            _ => self.direct.send_to(vertex, sum, is_whole, &mut looked.touched),
         }
         Ok(())
+    }
+}
+
+impl<P: Gathers> Gather<'_, P> {
+    /// What the active vertices of a row say.
+    fn sum(&self, row: &[u32]) -> P::Message {
+        let active = row.iter().filter(|&&vertex| self.active.has(vertex));
+        active.fold(P::NOTHING, |sum, &vertex| self.direct.program().reduce(sum, self.direct.said_by(vertex)))
     }
 }
 
@@ -98,14 +109,15 @@ impl<S: State> Engine<S> {
     }
 
     /// As [`Engine::superstep`], but the `waiting` vertices look along `rows` for `active` ones. `marks` are clear before and
-    /// after.
+    /// after. Where all that wait look, in several supersteps, rows in which nobody was active stay in `left` for the next ones, if
+    /// they fit beside so many bytes.
     pub fn gather_step<P: Gathers<State = S>>(
         &mut self,
         program: &mut P,
         marks: &mut Marks,
         rows: &Csr,
         [active, waiting]: [&Frontier; 2],
-        collect: bool,
+        left: Option<(&mut Option<Left>, u64)>,
         log: Option<&mut KeyLog>,
     ) -> Result<Step> {
         let mut cells = self.cells.take().expect("cells, where vertices gather");
@@ -121,18 +133,115 @@ impl<S: State> Engine<S> {
                 }
             }
         }
-        self.goes("gathered along edges, from an array in memory");
+        let collect = left.is_some();
         let gather = Gather { active: marks.get(), direct: cells.direct(program) };
-        let looked = |touched| Looked { touched, said: Vec::new(), places: Vec::new() };
-        let sinks = touched.into_iter().map(looked).collect();
-        let (sinks, _) = self.send(&gather, &[rows], waiting, sinks)?;
-        let touched = sinks.into_iter().map(|looked| looked.touched).collect();
-        let said = cells.all::<P::Message>();
+        let touched = match left {
+            Some((Some(left), _)) => self.gather_left(&gather, touched, left)?,
+            Some((left, kept_bytes)) => {
+                let room = match self.state.in_memory() {
+                    Some(_) => self.room_for_left(rows.entries, kept_bytes)?,
+                    None => None,
+                };
+                self.gather_rows(&gather, touched, rows, waiting, room.as_ref(), left)?
+            }
+            None => self.gather_rows(&gather, touched, rows, waiting, None, &mut None)?,
+        };
+        // Where all cells are walked over, those of active vertices change nothing, and are cleared with the others.
+        let are_all = Cells::is_crowded(&touched) || cells.are_many(active.count());
+        if are_all {
+            marks.clear_all();
+        } else {
+            let said = cells.all::<P::Message>();
+            let mut reader = active.reader(&self.job, self.vertices)?;
+            while let Some(vertex) = reader.next()? {
+                said[vertex as usize] = P::NOTHING;
+                marks.clear(vertex);
+            }
+        }
+        self.settle_some(program, cells, touched, are_all, collect, log)
+    }
+
+    fn gather_rows<P: Gathers<State = S>>(
+        &mut self,
+        gather: &Gather<'_, P>,
+        touched: Vec<Touched>,
+        rows: &Csr,
+        waiting: &Frontier,
+        room: Option<&Room>,
+        left: &mut Option<Left>,
+    ) -> Result<Vec<Touched>> {
+        self.goes("gathered along edges, from an array in memory");
+        let looked = touched.into_iter().map(|touched| Looked {
+            touched,
+            said: Vec::new(),
+            places: Vec::new(),
+            leaving: room.map(Room::leaving),
+        });
+        let (sinks, _) = self.send(gather, &[rows], waiting, looked.collect())?;
+        let (touched, leaving): (_, Vec<_>) =
+            sinks.into_iter().map(|looked| (looked.touched, looked.leaving)).unzip();
+        if room.is_some() {
+            *left = Left::of(leaving.into_iter().flatten());
+        }
+        Ok(touched)
+    }
+
+    /// The same from the rows that were left: vertices that wait look along them once more.
+    fn gather_left<P: Gathers<State = S>>(
+        &mut self,
+        gather: &Gather<'_, P>,
+        touched: Vec<Touched>,
+        left: &mut Left,
+    ) -> Result<Vec<Touched>> {
+        self.goes("gathered along edges that are in memory, from an array in memory");
+        self.begin_superstep(left.edges());
+        self.job.check_cancelled()?;
+        let states = &*self.state.in_memory().expect("rows are kept where states are in memory");
+        let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
+        left.retain(&mut sinks, |(touched, edges), vertex, row, is_whole| {
+            if gather.direct.program().waits(&states[vertex as usize]) {
+                *edges += row.len() as u64;
+                gather.direct.send_to(vertex, gather.sum(row), is_whole, touched);
+            }
+            // Who was reached sends along its row on the way back.
+            true
+        });
+        Ok(self.looked_along(sinks))
+    }
+
+    /// As [`Engine::superstep`], from `active` vertices of which all rows are in `left`. `marks` are clear before and after.
+    pub fn send_left<P: Gathers<State = S>>(
+        &mut self,
+        program: &mut P,
+        marks: &mut Marks,
+        left: &mut Left,
+        active: &Frontier,
+    ) -> Result<Step> {
+        let mut cells = self.cells.take().expect("cells, where vertices gather");
+        self.goes("sent along edges that are in memory, in an array in memory");
+        self.begin_superstep(left.edges());
+        self.job.check_cancelled()?;
         let mut reader = active.reader(&self.job, self.vertices)?;
         while let Some(vertex) = reader.next()? {
-            said[vertex as usize] = P::NOTHING;
+            marks.set(vertex);
+        }
+        let (direct, touched) = cells.open(program);
+        let (marked, states) = (marks.get(), &*self.state.in_memory().expect("as where rows were kept"));
+        let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
+        left.retain(&mut sinks, |(touched, edges), vertex, row, _| {
+            let is_active = marked.has(vertex);
+            let send = || direct.program().edge_program(vertex, &states[vertex as usize], row.len() as u32);
+            if let Some(message) = is_active.then(send).flatten() {
+                *edges += row.len() as u64;
+                row.iter().for_each(|&to| direct.combine(to, message, touched));
+            }
+            true
+        });
+        let touched = self.looked_along(sinks);
+        let mut reader = active.reader(&self.job, self.vertices)?;
+        while let Some(vertex) = reader.next()? {
             marks.clear(vertex);
         }
-        self.settle(program, cells, touched, collect, log)
+        self.settle(program, cells, touched, false, None)
     }
 }

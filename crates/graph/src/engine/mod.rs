@@ -27,6 +27,7 @@ mod columns;
 mod direct;
 mod frontier;
 mod gather;
+mod left;
 mod state;
 
 use std::{ops::Range, sync::Mutex};
@@ -41,6 +42,8 @@ pub(crate) use direct::Message;
 use direct::{Cells, Touched};
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
 pub(crate) use gather::Gathers;
+pub(crate) use left::Left;
+use left::Room;
 pub(crate) use state::{State, StateCursor, VertexArray, flash_memory_bytes, memory_bytes};
 
 use crate::{
@@ -402,13 +405,9 @@ impl<S: State> Engine<S> {
             return Ok(());
         }
         let weighted = rows.iter().any(|rows| rows.weights.is_some());
-        let layout = &self.layout;
-        let windows = chunks::memory_bytes(layout.workers, layout.window_bytes, weighted);
-        // Those of supersteps before are there already, but for lists of their rows.
-        let to_come = if self.pools.is_made() { windows / 4 } else { windows };
         let bytes: u64 = rows.iter().map(Csr::held_bytes).sum();
-        let budget = self.job.budget();
-        let beside = to_come + frontier::memory_bytes(layout.frontier_keys) + kept_bytes + BESIDE_HELD_BYTES;
+        let (budget, layout) = (self.job.budget(), &self.layout);
+        let beside = self.beside_bytes(weighted, kept_bytes);
         let fits = bytes + beside <= budget.free_bytes();
         let is_roomy = layout.is_direct && layout.state_in_memory;
         if fits && is_roomy && self.tuning.regime != Some(Regime::SemiExternal) {
@@ -434,6 +433,21 @@ impl<S: State> Engine<S> {
         let others = used + kept_bytes + BESIDE_HELD_BYTES;
         let smallest = smallest_free(budget.threads(), self.vertices, weighted, |_| others);
         Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into())
+    }
+
+    /// Room for the rows that are left in a superstep for the next one, where there is any.
+    fn room_for_left(&self, edges: u64, kept_bytes: u64) -> Result<Option<Room>> {
+        let budget = self.job.budget();
+        Room::new(budget, budget.free_bytes().saturating_sub(self.beside_bytes(false, kept_bytes)), edges)
+    }
+
+    /// Memory that is left beside rows in memory.
+    fn beside_bytes(&self, weighted: bool, kept_bytes: u64) -> u64 {
+        let layout = &self.layout;
+        let windows = chunks::memory_bytes(layout.workers, layout.window_bytes, weighted);
+        // Those of supersteps before are there already, but for lists of their rows.
+        let to_come = if self.pools.is_made() { windows / 4 } else { windows };
+        to_come + frontier::memory_bytes(layout.frontier_keys) + kept_bytes + BESIDE_HELD_BYTES
     }
 
     /// Sends messages from the `active` vertices along the edges of each of `rows`, and finalizes who got one (or
@@ -463,13 +477,26 @@ impl<S: State> Engine<S> {
     fn settle<P: VertexProgram<State = S>>(
         &mut self,
         program: &P,
-        mut cells: Cells,
+        cells: Cells,
         touched: Vec<Touched>,
         collect: bool,
         log: Option<&mut KeyLog>,
     ) -> Result<Step> {
-        self.used(Strategy::Dense);
         let are_all = P::EVERY_VERTEX || Cells::is_crowded(&touched);
+        self.settle_some(program, cells, touched, are_all, collect, log)
+    }
+
+    /// The same, for all vertices or for those that are listed.
+    fn settle_some<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &P,
+        mut cells: Cells,
+        touched: Vec<Touched>,
+        are_all: bool,
+        collect: bool,
+        log: Option<&mut KeyLog>,
+    ) -> Result<Step> {
+        self.used(Strategy::Dense);
         let step = if are_all && self.state.in_memory().is_some() {
             self.settle_all(program, cells.all(), collect, log)?
         } else {

@@ -1,0 +1,222 @@
+//! Rows in which a search found nobody active, in memory for its next supersteps.
+//!
+//! After the superstep in which most vertices are reached, those that still wait have few edges each: of a Kronecker graph of scale
+//! 25, all 529 million edges are read for the first superstep that looks back, and some 8 million of them belong to vertices that it
+//! leaves waiting. Kept as they were unpacked, these are looked at again without a read.
+
+use std::sync::{Arc, Mutex};
+
+use inshore_store::{Budget, Buffer};
+
+use super::Frontier;
+use crate::Result;
+
+/// Words before a row: its vertex, and its length with [`IS_WHOLE`].
+const HEAD_WORDS: usize = 2;
+/// The row is all of its vertex's edges.
+const IS_WHOLE: u32 = 1 << 31;
+/// With room for fewer bytes than this part of the number of edges it is not tried.
+const TRIED_SHARE: u64 = 16;
+/// Some thousands of rows.
+const PIECE_BYTES: usize = 256 << 10;
+const PIECE_WORDS: usize = PIECE_BYTES / 4;
+/// All pieces together are rounded up to a huge page.
+const ROUNDED_BYTES: u64 = 2 << 20;
+/// Reading one row from flash costs as much as looking along so many edges here.
+const ROW_COST: u64 = 4096;
+
+/// Rows, in pieces of memory that any worker may walk over.
+pub(crate) struct Left(Vec<Piece>);
+
+/// Some rows.
+struct Piece {
+    buffer: Buffer,
+    used: usize,
+}
+
+/// Empty pieces, for all workers of a superstep.
+#[derive(Clone)]
+pub(super) struct Room(Arc<Mutex<Vec<Buffer>>>);
+
+/// What one worker leaves.
+pub(super) struct Leaving {
+    room: Room,
+    pieces: Vec<Piece>,
+    /// There was more than fits.
+    is_full: bool,
+}
+
+impl Room {
+    /// Room in `free_bytes` for the rows that will be left of a graph of so many edges: for a quarter of them at most. `None` where
+    /// that is too little.
+    pub fn new(budget: &Budget, free_bytes: u64, edges: u64) -> Result<Option<Room>> {
+        let wanted = edges.max(2 * ROUNDED_BYTES).min(free_bytes.saturating_sub(ROUNDED_BYTES));
+        let pieces = wanted as usize / PIECE_BYTES;
+        if pieces == 0 || ((pieces * PIECE_BYTES) as u64) < edges / TRIED_SHARE {
+            return Ok(None);
+        }
+        let all = Buffer::zeroed(budget, pieces * PIECE_BYTES, "rows that are looked at again")?;
+        // The first pieces are taken first.
+        let pieces = all.split(PIECE_BYTES).into_iter().rev().collect();
+        Ok(Some(Room(Arc::new(Mutex::new(pieces)))))
+    }
+
+    /// For one worker.
+    pub fn leaving(&self) -> Leaving {
+        Leaving { room: self.clone(), pieces: Vec::new(), is_full: false }
+    }
+}
+
+impl Leaving {
+    /// Keeps a row for the next superstep.
+    #[inline]
+    pub fn push(&mut self, vertex: u32, row: &[u32], is_whole: bool) {
+        let words = HEAD_WORDS + row.len();
+        match self.pieces.last_mut().filter(|piece| piece.used + words <= PIECE_WORDS) {
+            Some(piece) => piece.push(vertex, row, is_whole),
+            None => self.push_more(vertex, row, is_whole),
+        }
+    }
+
+    #[cold]
+    fn push_more(&mut self, vertex: u32, row: &[u32], is_whole: bool) {
+        // A long one in parts.
+        let is_whole = is_whole && row.len() <= PIECE_WORDS - HEAD_WORDS;
+        for part in row.chunks(PIECE_WORDS - HEAD_WORDS) {
+            let Some(buffer) = self.room.0.lock().expect("no panic under this lock").pop() else {
+                self.is_full = true;
+                return;
+            };
+            let mut piece = Piece { buffer, used: 0 };
+            piece.push(vertex, part, is_whole);
+            self.pieces.push(piece);
+        }
+    }
+}
+
+impl Left {
+    /// What the workers left in a superstep that saw all rows; `None` where it did not fit.
+    pub(super) fn of(workers: impl IntoIterator<Item = Leaving>) -> Option<Left> {
+        let mut pieces = Vec::new();
+        for leaving in workers {
+            if leaving.is_full {
+                return None;
+            }
+            pieces.extend(leaving.pieces);
+        }
+        Some(Left(pieces))
+    }
+
+    /// Whether looking along all of them costs less than reading the rows of so many vertices.
+    pub fn is_less_than(&self, active: &Frontier) -> bool {
+        active.count().is_none_or(|count| self.edges() < count * ROW_COST)
+    }
+
+    /// About how many edges there are.
+    pub fn edges(&self) -> u64 {
+        self.0.iter().map(|piece| piece.used as u64).sum()
+    }
+
+    /// Asks `look` about each row, with its vertex and whether it is all of the vertex's edges, and keeps those of which it says yes. Each
+    /// sink is a worker's.
+    pub(super) fn retain<K: Send>(
+        &mut self,
+        sinks: &mut [K],
+        look: impl Fn(&mut K, u32, &[u32], bool) -> bool + Sync,
+    ) {
+        let pieces = Mutex::new(self.0.iter_mut());
+        let work = |sink: &mut K| {
+            loop {
+                let next = pieces.lock().expect("no panic under this lock").next();
+                let Some(piece) = next else { return };
+                piece.retain(|vertex, row, is_whole| look(sink, vertex, row, is_whole));
+            }
+        };
+        std::thread::scope(|scope| {
+            let (first, others) = sinks.split_first_mut().expect("at least one worker");
+            others.iter_mut().for_each(|sink| _ = scope.spawn(|| work(sink)));
+            work(first);
+        });
+    }
+}
+
+impl Piece {
+    fn push(&mut self, vertex: u32, row: &[u32], is_whole: bool) {
+        let words = &mut self.buffer.typed_mut::<u32>()[self.used..][..HEAD_WORDS + row.len()];
+        words[0] = vertex;
+        words[1] = row.len() as u32 | if is_whole { IS_WHOLE } else { 0 };
+        words[HEAD_WORDS..].copy_from_slice(row);
+        self.used += words.len();
+    }
+
+    fn retain(&mut self, mut look: impl FnMut(u32, &[u32], bool) -> bool) {
+        let words = &mut self.buffer.typed_mut::<u32>()[..self.used];
+        let (mut at, mut kept) = (0, 0);
+        while at < words.len() {
+            let (vertex, length) = (words[at], words[at + 1]);
+            let row = at + HEAD_WORDS..at + HEAD_WORDS + (length & !IS_WHOLE) as usize;
+            if look(vertex, &words[row.clone()], length & IS_WHOLE != 0) {
+                if kept < at {
+                    words.copy_within(at..row.end, kept);
+                }
+                kept += HEAD_WORDS + row.len();
+            }
+            at = row.end;
+        }
+        self.used = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows_of(left: &mut Left) -> Vec<(u32, Vec<u32>, bool)> {
+        let mut sinks = [Vec::new(), Vec::new()];
+        left.retain(&mut sinks, |rows, vertex, row, is_whole| {
+            rows.push((vertex, row.to_vec(), is_whole));
+            true
+        });
+        let mut all = sinks.concat();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn rows_come_back_as_they_were_left_and_long_ones_in_parts() {
+        let budget = Budget::new(64 << 20, 2);
+        let room = Room::new(&budget, budget.free_bytes(), 1 << 20).unwrap().unwrap();
+        let long: Vec<u32> = (0..PIECE_WORDS as u32 + 10).collect();
+        let mut workers = [room.leaving(), room.leaving()];
+        for vertex in 0..10_000u32 {
+            let row: Vec<u32> = (vertex..vertex + 1 + vertex % 90).collect();
+            workers[vertex as usize % 2].push(vertex, &row, vertex % 3 == 0);
+        }
+        workers[0].push(10_000, &long, true);
+        let mut left = Left::of(workers).unwrap();
+        let rows = rows_of(&mut left);
+        assert_eq!(rows.len(), 10_002);
+        for (vertex, row, is_whole) in &rows[..10_000] {
+            assert_eq!(*row, (*vertex..vertex + 1 + vertex % 90).collect::<Vec<_>>());
+            assert_eq!(*is_whole, vertex % 3 == 0);
+        }
+        let parts: Vec<u32> = rows[10_000..].iter().flat_map(|(_, row, _)| row.clone()).collect();
+        assert!(parts == long && rows[10_000..].iter().all(|(vertex, _, whole)| *vertex == 10_000 && !whole));
+
+        left.retain(&mut [(), ()], |(), vertex, _, _| vertex % 7 == 3);
+        let kept: Vec<u32> = rows_of(&mut left).iter().map(|(vertex, ..)| *vertex).collect();
+        assert_eq!(kept, (0..10_000).filter(|vertex| vertex % 7 == 3).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_kept_in_part() {
+        let budget = Budget::new(64 << 20, 1);
+        let room = Room::new(&budget, budget.free_bytes(), 1).unwrap().unwrap();
+        let (mut first, second) = (room.leaving(), room.leaving());
+        for vertex in 0..2_000 {
+            first.push(vertex, &[7; 1000], true);
+        }
+        assert!(Left::of([first, second]).is_none());
+        assert!(Room::new(&budget, 3 << 20, 1 << 40).unwrap().is_none());
+    }
+}
