@@ -3,7 +3,7 @@
 //! O_DIRECT wants addresses that are multiples of the drive's block. Beyond that, huge pages are what makes
 //! direct reads fast on virtual drives: a request over ordinary pages has a segment for each 4 KiB and a drive
 //! may take only 254 of them (measured: 1.1 to 1.5 GB/s, against 3 to 4.1 GB/s from 2 MiB pages). So buffers of
-//! a job are cut from one large region where possible: see [`Buffer::split`].
+//! a job are cut from one large region where possible: see [`Buffer::split`]; small ones share huge pages ([`slab`](crate::slab)).
 
 use std::{
     ops::{Deref, DerefMut},
@@ -14,9 +14,9 @@ use std::{
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::{Budget, Reservation, Result};
+use crate::{Budget, Reservation, Result, slab::Place};
 
-const HUGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_BYTES: usize = 2 << 20;
 const SMALL_BYTES: usize = 4 << 10;
 
 /// What a [`Buffer`] of `len` bytes takes from a budget: whole pages of 4 KiB, and at least one; of 2 MiB from that
@@ -32,12 +32,13 @@ pub const fn largest_buffer(bytes: usize) -> usize {
     bytes / page * page
 }
 
-/// One anonymous mapping.
+/// What buffers are cut from.
 #[derive(Debug)]
-struct Region {
-    address: NonNull<u8>,
-    len: usize,
-    _reservation: Reservation,
+enum Region {
+    /// One anonymous mapping.
+    Mapped { address: NonNull<u8>, len: usize, _reservation: Reservation },
+    /// A part of a huge page that others share.
+    Shared { _place: Place, _reservation: Reservation },
 }
 
 // SAFETY: a Region is plain memory; access to it goes through Buffers, whose ranges never overlap.
@@ -47,9 +48,11 @@ unsafe impl Sync for Region {}
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: address and len are those of a mapping made in `Buffer::zeroed`, and every Buffer that
-        // pointed into it held an Arc to this Region, so none is left.
-        unsafe { munmap(self.address.as_ptr().cast(), self.len) }.expect("unmapping memory of our own");
+        if let Region::Mapped { address, len, .. } = self {
+            // SAFETY: address and len are those of a mapping made in `Buffer::zeroed`, and every Buffer that
+            // pointed into it held an Arc to this Region, so none is left.
+            unsafe { munmap(address.as_ptr().cast(), *len) }.expect("unmapping memory of our own");
+        }
     }
 }
 
@@ -78,6 +81,11 @@ impl Buffer {
         let align = if huge { HUGE_BYTES } else { SMALL_BYTES };
         let mapped_len = taken_bytes(len);
         let reservation = budget.reserve(mapped_len as u64, what)?;
+        if let Some(place) = Place::of(len, budget.memory_bytes()) {
+            let start = place.address();
+            let region = Region::Shared { _place: place, _reservation: reservation };
+            return Ok(Buffer { region: Arc::new(region), start, len });
+        }
         let address = map_aligned(mapped_len, align)
             .map_err(|error| crate::Error::io("map memory", "anonymous memory", error.into()))?;
         if huge {
@@ -85,8 +93,8 @@ impl Buffer {
             // refuses the advice, which costs speed and nothing else.
             let _ = unsafe { madvise(address.as_ptr().cast(), mapped_len, Advice::LinuxHugepage) };
         }
-        let region = Arc::new(Region { address, len: mapped_len, _reservation: reservation });
-        Ok(Buffer { region, start: address, len })
+        let region = Region::Mapped { address, len: mapped_len, _reservation: reservation };
+        Ok(Buffer { region: Arc::new(region), start: address, len })
     }
 
     /// Cuts the buffer into parts of `part_len` bytes, which share the region (and its huge pages).
@@ -135,7 +143,7 @@ impl DerefMut for Buffer {
 }
 
 /// Maps `len` bytes at a multiple of `align`: maps more and cuts off both ends.
-fn map_aligned(len: usize, align: usize) -> rustix::io::Result<NonNull<u8>> {
+pub(crate) fn map_aligned(len: usize, align: usize) -> rustix::io::Result<NonNull<u8>> {
     let slack = if align > SMALL_BYTES { align } else { 0 };
     // SAFETY: a new private anonymous mapping at an address of the system's choice touches nothing existing.
     let base = unsafe {

@@ -55,6 +55,7 @@ mod relocate;
 mod ring;
 mod scratch;
 mod shared;
+mod slab;
 mod source;
 mod store;
 mod throttled;
