@@ -257,6 +257,8 @@ fn what_was_looked_along_in_vain_is_looked_along_again_in_memory() {
         assert!(is_kept, "in {memory} bytes");
         assert_eq!(found, sorted, "in {memory} bytes");
     }
+    let on_flash = Tuning { regime: Some(Regime::SemiExternal), ..Tuning::default() };
+    assert_eq!(told(64 * MIB, &|job| search(on_flash)(&graph, job)), (sorted, false));
 
     let sums = |tuning| {
         let options = BetweennessOptions { sources: 2, tuning, ..Default::default() };

@@ -77,8 +77,6 @@ impl Buffer {
     /// # Errors
     /// [`crate::Error::OverBudget`] with `what` in it; [`crate::Error::Io`] where the system has no memory.
     pub fn zeroed(budget: &Budget, len: usize, what: &'static str) -> Result<Buffer> {
-        let huge = len >= HUGE_BYTES;
-        let align = if huge { HUGE_BYTES } else { SMALL_BYTES };
         let mapped_len = taken_bytes(len);
         let reservation = budget.reserve(mapped_len as u64, what)?;
         if let Some(place) = Place::of(len, budget.memory_bytes()) {
@@ -86,13 +84,8 @@ impl Buffer {
             let region = Region::Shared { _place: place, _reservation: reservation };
             return Ok(Buffer { region: Arc::new(region), start, len });
         }
-        let address = map_aligned(mapped_len, align)
+        let address = map_pages(mapped_len)
             .map_err(|error| crate::Error::io("map memory", "anonymous memory", error.into()))?;
-        if huge {
-            // SAFETY: the range was mapped just now and belongs to nobody else. A kernel without huge pages
-            // refuses the advice, which costs speed and nothing else.
-            let _ = unsafe { madvise(address.as_ptr().cast(), mapped_len, Advice::LinuxHugepage) };
-        }
         let region = Region::Mapped { address, len: mapped_len, _reservation: reservation };
         Ok(Buffer { region: Arc::new(region), start: address, len })
     }
@@ -142,8 +135,20 @@ impl DerefMut for Buffer {
     }
 }
 
+/// Maps `len` bytes, from the size of a huge page on at a multiple of that and on such pages.
+pub(crate) fn map_pages(len: usize) -> rustix::io::Result<NonNull<u8>> {
+    let is_huge = len >= HUGE_BYTES;
+    let address = map_aligned(len, if is_huge { HUGE_BYTES } else { SMALL_BYTES })?;
+    if is_huge {
+        // SAFETY: the range was mapped just now and belongs to nobody else. A kernel without huge pages
+        // refuses the advice, which costs speed and nothing else.
+        let _ = unsafe { madvise(address.as_ptr().cast(), len, Advice::LinuxHugepage) };
+    }
+    Ok(address)
+}
+
 /// Maps `len` bytes at a multiple of `align`: maps more and cuts off both ends.
-pub(crate) fn map_aligned(len: usize, align: usize) -> rustix::io::Result<NonNull<u8>> {
+fn map_aligned(len: usize, align: usize) -> rustix::io::Result<NonNull<u8>> {
     let slack = if align > SMALL_BYTES { align } else { 0 };
     // SAFETY: a new private anonymous mapping at an address of the system's choice touches nothing existing.
     let base = unsafe {

@@ -12,9 +12,9 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use rustix::mm::{Advice, madvise, munmap};
+use rustix::mm::munmap;
 
-use crate::buffer::{HUGE_BYTES, map_aligned};
+use crate::buffer::{HUGE_BYTES, map_pages};
 
 /// Buffers take multiples of this.
 const UNIT_BYTES: usize = 64 << 10;
@@ -68,17 +68,16 @@ impl Place {
             usize::try_from(budget_bytes / 2 / HUGE_BYTES as u64).map_or(PAGES_MAX, |max| max.min(PAGES_MAX));
         let mut pages = pages();
         let free = |page: &Page| (0..=UNITS - units).find(|&first| page.used & bits(first, units) == 0);
-        let found = pages.iter().position(|page| free(page).is_some());
-        let number = match found {
-            Some(number) => number,
+        let found = pages.iter().enumerate().find_map(|(number, page)| Some((number, free(page)?)));
+        let (number, first) = match found {
+            Some(found) => found,
             None if pages.len() < pages_max => {
-                pages.push(Page::new()?);
-                pages.len() - 1
+                pages.push(Page { address: map_pages(HUGE_BYTES).ok()?, used: 0, touched: 0 });
+                (pages.len() - 1, 0)
             }
             None => return None,
         };
         let page = &mut pages[number];
-        let first = free(page).expect("looked for above");
         let taken = bits(first, units);
         let is_fresh = page.touched & taken == 0;
         page.used |= taken;
@@ -117,15 +116,6 @@ impl Drop for Place {
             // SAFETY: the page's own mapping, of which nobody uses a part.
             unsafe { munmap(page.address.as_ptr().cast(), HUGE_BYTES) }.expect("unmapping memory of our own");
         }
-    }
-}
-
-impl Page {
-    fn new() -> Option<Page> {
-        let address = map_aligned(HUGE_BYTES, HUGE_BYTES).ok()?;
-        // SAFETY: the range was mapped just now and belongs to nobody else.
-        let _ = unsafe { madvise(address.as_ptr().cast(), HUGE_BYTES, Advice::LinuxHugepage) };
-        Some(Page { address, used: 0, touched: 0 })
     }
 }
 

@@ -128,6 +128,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
         let walked = direction.as_ref().map_or(0, Direction::walked);
         engine.save(&mut checkpoints, &active, [levels.into(), walked])?;
     }
+    // Ids may need its memory.
     drop(direction);
     let mut summary = engine.summary();
     let mut states = engine.into_stream()?;

@@ -110,7 +110,7 @@ impl<S: State> Engine<S> {
 
     /// As [`Engine::superstep`], but the `waiting` vertices look along `rows` for `active` ones. `marks` are clear before and
     /// after. Where all that wait look, in several supersteps, rows in which nobody was active stay in `left` for the next ones, if
-    /// they fit beside so many bytes.
+    /// they fit beside so many bytes; and who was reached is collected.
     pub fn gather_step<P: Gathers<State = S>>(
         &mut self,
         program: &mut P,

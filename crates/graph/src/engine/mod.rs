@@ -400,7 +400,7 @@ impl<S: State> Engine<S> {
 
     /// Puts `rows` into memory where these and what supersteps need beside `kept_bytes` fit; where they do not, that is an
     /// error if it `is_forced`. It is tried once.
-    pub fn hold(&mut self, rows: &mut [Csr], kept_bytes: u64, is_forced: bool) -> Result<()> {
+    fn hold(&mut self, rows: &mut [Csr], kept_bytes: u64, is_forced: bool) -> Result<()> {
         if self.holding.is_some() {
             return Ok(());
         }
@@ -435,8 +435,11 @@ impl<S: State> Engine<S> {
         Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into())
     }
 
-    /// Room for the rows that are left in a superstep for the next one, where there is any.
+    /// Room for the rows that are left in a superstep for the next one, where there is any and no edges are to stay on flash.
     fn room_for_left(&self, edges: u64, kept_bytes: u64) -> Result<Option<Room>> {
+        if self.tuning.regime == Some(Regime::SemiExternal) {
+            return Ok(None);
+        }
         let budget = self.job.budget();
         Room::new(budget, budget.free_bytes().saturating_sub(self.beside_bytes(false, kept_bytes)), edges)
     }
