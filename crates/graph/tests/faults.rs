@@ -231,8 +231,7 @@ fn every_algorithm_goes_on_where_it_was_interrupted() {
     drop(store);
     let mut folder = Some(made);
     for ((name, algorithm), tuning) in algorithms_in_all_ways() {
-        let is_one_pass = name == "clustering"
-            || (name == "components" && tuning.strategy.is_none() && tuning.regime.is_none());
+        let is_one_pass = name == "clustering" || (name == "components" && tuning.column_vertices.is_none());
         if is_one_pass {
             continue;
         }

@@ -70,6 +70,11 @@ impl<S: State> VertexArray<S> {
             fill(&mut buffer.typed_mut::<S>()[..vertices as usize], job.budget().threads(), initial);
             return Ok(VertexArray::Memory(buffer, PhantomData));
         }
+        Self::on_flash(job, vertices, |vertex| Ok(initial(vertex)))
+    }
+
+    /// On flash; every vertex is asked for its state in order.
+    pub fn on_flash(job: &Job, vertices: u64, mut initial: impl FnMut(u32) -> Result<S>) -> Result<Self> {
         let blocks = vertices.div_ceil(per_block::<S>() as u64) as usize;
         let mut file = BlockFile::create(job, "vertex state", blocks, BLOCK_BYTES)?;
         let whole = Buffer::zeroed(job.budget(), BUFFERS * BLOCK_BYTES, "blocks of vertex state")?;
@@ -81,11 +86,13 @@ impl<S: State> VertexArray<S> {
                 Some(buffer) => buffer,
                 None => flying.pop_front().expect("all buffers are flying").wait()?,
             };
-            let first = block as u32 * per_block::<S>();
-            for (place, state) in buffer.typed_mut::<S>().iter_mut().enumerate() {
-                // The last block may reach beyond the last vertex, and beyond 32 bits.
-                *state = initial(first.wrapping_add(place as u32));
+            let first = block as u64 * u64::from(per_block::<S>());
+            let states = buffer.typed_mut::<S>();
+            let (states, behind) = states.split_at_mut(states.len().min((vertices - first) as usize));
+            for (vertex, state) in (first as u32..).zip(states) {
+                *state = initial(vertex)?;
             }
+            behind.fill(S::default());
             flying.push_back(file.submit_write(block, buffer)?);
         }
         for pending in flying {

@@ -64,8 +64,9 @@ pub(super) fn cut(job: &Job, plan: Plan, rows: Vec<Csr>, senders: Senders) -> Re
     for range in parts(job, &rows, plan.workers)? {
         cutters.push((Cutter::new(job, plan, columns, bits, &room)?, range));
     }
-    let work = |mut cutter: Cutter, range| -> Result<Cut> {
-        let cut = cutter.walk(&rows, range, &senders).and_then(|()| cutter.finish());
+    let work = |mut cutter: Cutter, range: Range<u64>| -> Result<Cut> {
+        let first_sender = if range.start < vertices { senders.before(range.start) } else { senders.count() };
+        let cut = cutter.walk(&rows, range, first_sender).and_then(|()| cutter.finish(first_sender));
         if cut.is_err() {
             room.lock().expect("no panic under this lock").is_stopped = true;
         }
@@ -136,6 +137,8 @@ impl Room {
 
 /// What one worker cut: the edges of its part of all vertices.
 pub(super) struct Cut {
+    /// The number of the part's first sender.
+    pub first_sender: u64,
     /// Of each column, in order.
     pub chunks: Vec<Vec<Chunk>>,
     pub held: Vec<Buffer>,
@@ -201,12 +204,11 @@ impl<'a> Cutter<'a> {
         })
     }
 
-    /// Cuts the rows of a range of vertices.
-    fn walk(&mut self, rows: &[Csr], range: Range<u64>, senders: &Senders) -> Result<()> {
+    /// Cuts the rows of a range of vertices, of which `sender` is the first that has edges.
+    fn walk(&mut self, rows: &[Csr], range: Range<u64>, mut sender: u64) -> Result<()> {
         if range.is_empty() {
             return Ok(());
         }
-        let mut sender = senders.before(range.start);
         let deep = |rows: &Csr| Rows::deep(self.job, rows, range.clone(), self.plan.windows);
         let mut rows = rows.iter().map(deep).collect::<Result<Vec<_>>>()?;
         let job = self.job;
@@ -334,7 +336,7 @@ impl<'a> Cutter<'a> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Cut> {
+    fn finish(mut self, first_sender: u64) -> Result<Cut> {
         for column in 0..self.open.len() {
             if self.open[column].keys > 0 {
                 self.pack(column)?;
@@ -346,6 +348,6 @@ impl<'a> Cutter<'a> {
         let file = self.file.map(FileWriter::finish).transpose()?;
         self.lists.resize((self.open.len() * size_of::<Vec<Chunk>>()) as u64 + self.listed * LISTED_BYTES)?;
         let chunks = self.open.into_iter().map(|open| open.chunks).collect();
-        Ok(Cut { chunks, held: self.held, file, _lists: self.lists })
+        Ok(Cut { first_sender, chunks, held: self.held, file, _lists: self.lists })
     }
 }

@@ -1,13 +1,14 @@
 //! What all senders have to say in a superstep, in order: an array, or a file that is read once for each column.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, ops::Range};
 
 use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, taken_bytes};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{Result, engine::Message};
 
-const WINDOW_BYTES: usize = 256 << 10;
+/// The unit in which messages are read and written.
+pub(super) const WINDOW_BYTES: usize = 256 << 10;
 /// Windows that a reader has, all but one of them on their way.
 const WINDOWS: usize = 4;
 const BLOCK_BYTES: usize = 64 << 10;
@@ -29,14 +30,18 @@ pub(super) enum Messages {
 }
 
 impl Messages {
-    pub fn reader<M: Message>(&self, job: &Job) -> Result<MessageReader<'_, M>> {
+    /// For the messages of a range of senders.
+    pub fn reader<M: Message>(&self, job: &Job, senders: Range<u64>) -> Result<MessageReader<'_, M>> {
         match self {
             Messages::Memory(buffer) => Ok(MessageReader::Memory(buffer.typed())),
             Messages::Flash(file) => {
                 let buffers = Buffer::zeroed(job.budget(), WINDOWS * WINDOW_BYTES, "windows of messages")?;
+                // From the block in which the first one is.
+                let first = senders.start * size_of::<M>() as u64 / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
                 Ok(MessageReader::Flash {
                     job: job.clone(),
                     file: file.clone(),
+                    range: first..(senders.end * size_of::<M>() as u64).max(first),
                     reader: None,
                     spare: buffers.split(WINDOW_BYTES),
                     start: 0,
@@ -103,6 +108,8 @@ pub(super) enum MessageReader<'a, M> {
     Flash {
         job: Job,
         file: CheckedFile,
+        /// Its bytes that are read.
+        range: Range<u64>,
         reader: Option<FileReader>,
         spare: Vec<Buffer>,
         /// The sender of the first message of the window.
@@ -114,12 +121,12 @@ pub(super) enum MessageReader<'a, M> {
 impl<M: Message> MessageReader<'_, M> {
     /// Goes to the first sender.
     pub fn begin(&mut self) -> Result<()> {
-        if let MessageReader::Flash { job, file, reader, spare, start, .. } = self {
+        if let MessageReader::Flash { job, file, range, reader, spare, start, .. } = self {
             if let Some(reader) = reader.take() {
                 *spare = reader.into_buffers()?;
             }
-            *reader = Some(FileReader::with_buffers(job, file, 0..file.len(), std::mem::take(spare))?);
-            *start = 0;
+            *reader = Some(FileReader::with_buffers(job, file, range.clone(), std::mem::take(spare))?);
+            *start = range.start / size_of::<M>() as u64;
         }
         Ok(())
     }

@@ -13,12 +13,14 @@
 //! Columns are cut once, by walking over the rows in order: nothing is sorted. In each superstep every vertex writes its
 //! message down; then each thread takes a column, adds up its edges' messages in cells, and gives its vertices their new
 //! states when it is its turn. Messages are read in order for each column: where they do not fit in memory, their file is
-//! read once for each column, so that columns are as wide as cells have room.
+//! read once for each column. Columns are as wide as cells have room then, and all threads work on one of them: each adds up
+//! what its part of the senders says, in the same cells.
 //!
 //! Cost, V vertices, E edges in c columns: cutting reads and writes about 2.5 E bytes (Kronecker graphs). A superstep reads
 //! about 2 E, where they do not stay in memory, and with messages of m bytes on flash writes m V and reads c m V. An edge
 //! takes a core 5 to 7 ns (scale 24, all in memory), of which unpacking is a quarter.
 
+mod add;
 mod cut;
 mod messages;
 mod read;
@@ -29,13 +31,12 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use inshore_sortreduce::{BadFrame, FRAME_RECORDS, prefetch};
-use inshore_store::{Buffer, Job, format_bytes, taken_bytes};
+use inshore_store::{Buffer, DriveProfile, Job, format_bytes, taken_bytes};
 
 use self::{
+    add::{Adder, Own, SharedCells},
     cut::Cut,
-    messages::{MessageReader, MessageWriter, Messages},
-    read::ChunkReader,
+    messages::{MessageWriter, Messages},
     senders::Senders,
 };
 use super::{
@@ -170,11 +171,12 @@ impl Plan {
         // Messages are read for each column: as few as can be.
         let lists = plan.lists_bytes(entries, COLUMNS_USUAL);
         let room = free.checked_sub(flash_bytes + plan.beside_cells() + lists)?;
-        let cells = whole_bytes(room / threads as u64) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
+        let cells = whole_bytes(room) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
         let columns = vertices.div_ceil(cells.max(WIDTH_UNIT));
         let width = vertices.div_ceil(columns).next_multiple_of(WIDTH_UNIT).min(WIDTH_MAX);
         let plan = fits(Plan { width, ..plan }, flash_bytes)?;
-        plan.pays(entries, asked, message_bytes).then_some(plan)
+        let profile = job.store().drive_profile().unwrap_or_default();
+        plan.pays(entries, asked, message_bytes, &profile).then_some(plan)
     }
 
     /// For `--explain`, before anything is done.
@@ -214,7 +216,8 @@ impl Plan {
         message_bytes: u64,
     ) -> Option<Plan> {
         let columns = vertices.div_ceil(self.width) as usize;
-        let cells = taken_bytes(self.width as usize * message_bytes as usize) as u64 * self.workers as u64;
+        let cells =
+            taken_bytes(self.width as usize * message_bytes as usize) as u64 * self.cell_arrays() as u64;
         let mut plan = self;
         loop {
             let lists = plan.lists_bytes(entries, columns as u64);
@@ -234,19 +237,25 @@ impl Plan {
         }
     }
 
+    /// Arrays of cells: each thread has its own, or all share one.
+    fn cell_arrays(&self) -> usize {
+        if self.messages_in_memory { self.workers } else { 1 }
+    }
+
     /// Whether reading messages again and again takes less time than to sort updates.
-    fn pays(&self, entries: u64, asked: &Asked, message_bytes: u64) -> bool {
+    fn pays(&self, entries: u64, asked: &Asked, message_bytes: u64, profile: &DriveProfile) -> bool {
         let columns = asked.rows[0].vertices.div_ceil(self.width);
         let edges = entries as f64;
-        let messages = (asked.senders * message_bytes * (columns + 1)) as f64;
-        // Bytes that a drive moves while a core does a nanosecond's work on each of as many edges.
-        const BYTES_PER_NANOSECOND: f64 = 1.0;
-        let cores = |nanoseconds: f64| edges * nanoseconds / self.workers as f64;
-        let own = (cores(5.0) + messages / 8.0 / self.workers as f64)
-            .max((2.2 * edges + messages) / BYTES_PER_NANOSECOND);
+        let read = |bytes: f64| profile.read_seconds(bytes as u64, messages::WINDOW_BYTES as u64, true);
+        let write = |bytes: f64| profile.write_seconds(bytes as u64, messages::WINDOW_BYTES as u64, true);
+        let cores = |nanoseconds: f64| edges * nanoseconds / 1e9 / self.workers as f64;
+        // Packed edges, and messages once for each column.
+        let messages = (asked.senders * message_bytes) as f64;
+        let own = cores(10.0).max(read(2.2 * edges + messages * columns as f64) + write(messages));
         // About a third of what is sent goes to the drive and back. (Measured at 16 MiB: 72 ns of a core for an edge, scale 25.)
-        let sorted = cores(60.0).max((4.0 + 2.0 * (4 + message_bytes) as f64 / 3.0) * edges);
-        let cutting = cores(10.0).max(6.2 * edges);
+        let spilled = (4 + message_bytes) as f64 / 3.0 * edges;
+        let sorted = cores(60.0).max(read(4.0 * edges + spilled) + write(spilled));
+        let cutting = cores(10.0).max(read(4.0 * edges) + write(2.2 * edges));
         cutting + own * f64::from(asked.supersteps) < sorted * f64::from(asked.supersteps)
     }
 }
@@ -359,7 +368,6 @@ impl<S: State> Engine<S> {
         columns: &Columns,
         collect: bool,
     ) -> Result<Step> {
-        let plan = columns.plan;
         let entries = columns.entries();
         self.has_columns = true;
         self.goes("combined column by column");
@@ -368,54 +376,86 @@ impl<S: State> Engine<S> {
         let (messages, gathered) = self.write_messages(program, columns)?;
         program.gathered(gathered);
 
-        let job = self.job.clone();
-        let count = columns.count();
-        let threads = plan.workers.min(count);
-        let cell_bytes = plan.width as usize * size_of::<P::Message>();
-        let mut workers = Vec::with_capacity(threads);
-        for _ in 0..threads {
-            let cells = Buffer::zeroed(job.budget(), cell_bytes, "updates of a column")?;
-            let (messages, chunks) = (messages.reader(&job)?, ChunkReader::new(&job, plan.chunk_bytes)?);
-            workers.push(Worker { cells, messages, chunks });
-        }
         let program = &*program;
+        match messages {
+            Messages::Memory(_) => self.add_side_by_side(program, columns, &messages, collect),
+            Messages::Flash(_) => self.add_together(program, columns, &messages, collect),
+        }
+    }
+
+    /// Each thread adds up a column of its own.
+    fn add_side_by_side<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &P,
+        columns: &Columns,
+        messages: &Messages,
+        collect: bool,
+    ) -> Result<Step> {
+        let (job, plan, count) = (self.job.clone(), columns.plan, columns.count());
+        let cell_bytes = plan.width as usize * size_of::<P::Message>();
+        let mut workers = Vec::with_capacity(plan.workers);
+        for _ in 0..plan.workers.min(count) {
+            let cells = Buffer::zeroed(job.budget(), cell_bytes, "updates of a column")?;
+            workers.push((cells, Adder::new(&job, columns, messages, 0..columns.cuts.len())?));
+        }
         let finalizing = Finalizing::new(self, program, collect, None)?;
         let (turns, next) = (Turns::new(finalizing), AtomicUsize::new(0));
-        let work = |worker| -> Result<()> {
-            let mut worker: Worker<P::Message> = worker;
+        let work = |mut cells: Buffer, mut adder: Adder<P::Message>| -> Result<()> {
             loop {
                 let column = next.fetch_add(1, Ordering::Relaxed);
                 if column >= count {
                     return Ok(());
                 }
                 job.check_cancelled()?;
-                let added = worker.add_up(program, columns, column)?;
-                job.progress().add(added);
+                let range = columns.range(column);
+                let cells = &mut cells.typed_mut::<P::Message>()[..(range.end - range.start) as usize];
+                cells.fill(P::NOTHING);
+                adder.add_up(&mut Own { program, cells }, column)?;
                 // Lists of active vertices and states on flash are written in order.
                 let in_order = collect || !plan.state_in_memory;
                 let turn = if in_order { turns.wait(column) } else { turns.any() };
                 let Some(mut turn) = turn else { return Ok(()) };
-                let range = columns.range(column);
-                let cells = &worker.cells.typed::<P::Message>()[..(range.end - range.start) as usize];
-                for (vertex, &cell) in (range.start as u32..).zip(cells) {
-                    if P::EVERY_VERTEX || cell != P::NOTHING {
-                        turn.value.vertex(vertex, cell)?;
-                    }
-                }
+                turn.value.column(range.start as u32, cells)?;
                 turns.next(turn);
             }
         };
-        std::thread::scope(|scope| -> Result<()> {
-            let spawn = |worker| {
+        std::thread::scope(|scope| {
+            let spawn = |(cells, adder)| {
                 let (turns, work) = (&turns, &work);
-                scope.spawn(move || turns.guard(|| work(worker)))
+                scope.spawn(move || turns.guard(|| work(cells, adder)))
             };
-            let threads: Vec<_> = workers.into_iter().map(spawn).collect();
-            let ends: Vec<_> =
-                threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
-            ends.into_iter().collect()
+            all_joined(workers.into_iter().map(spawn).collect())
         })?;
         turns.into_value().finish()
+    }
+
+    /// All threads add up one column after the other, each what its part of the senders says.
+    fn add_together<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &P,
+        columns: &Columns,
+        messages: &Messages,
+        collect: bool,
+    ) -> Result<Step> {
+        let job = self.job.clone();
+        let cell_bytes = columns.plan.width as usize * size_of::<P::Message>();
+        let mut cells = Buffer::zeroed(job.budget(), cell_bytes, "updates of a column")?;
+        let adder = |cut| Adder::new(&job, columns, messages, cut..cut + 1);
+        let mut adders = (0..columns.cuts.len()).map(adder).collect::<Result<Vec<Adder<P::Message>>>>()?;
+        let mut finalizing = Finalizing::new(self, program, collect, None)?;
+        for column in 0..columns.count() {
+            job.check_cancelled()?;
+            let range = columns.range(column);
+            let len = (range.end - range.start) as usize;
+            cells.typed_mut::<P::Message>()[..len].fill(P::NOTHING);
+            let shared = &cells.typed_mut::<<P::Message as Message>::Cell>()[..len];
+            std::thread::scope(|scope| {
+                let work = |adder| scope.spawn(move || add_to(adder, column, program, shared));
+                all_joined(adders.iter_mut().map(work).collect())
+            })?;
+            finalizing.column(range.start as u32, &cells.typed::<P::Message>()[..len])?;
+        }
+        finalizing.finish()
     }
 
     /// What all senders have to say, and the sum of [`VertexProgram::gather`].
@@ -492,103 +532,31 @@ fn walk(
     Ok(sum)
 }
 
-/// What adds up one column after the other.
-struct Worker<'a, M> {
-    cells: Buffer,
-    messages: MessageReader<'a, M>,
-    chunks: ChunkReader<'a>,
+/// One thread's share of a column.
+fn add_to<P: VertexProgram>(
+    adder: &mut Adder<'_, P::Message>,
+    column: usize,
+    program: &P,
+    cells: &[<P::Message as Message>::Cell],
+) -> Result<()> {
+    adder.add_up(&mut SharedCells { program, cells }, column)
 }
 
-impl<'a, M: Message> Worker<'a, M> {
-    /// Combines the messages of a column's edges in cells, and gives the number of edges.
-    fn add_up<P: VertexProgram<Message = M>>(
-        &mut self,
-        program: &P,
-        columns: &'a Columns,
-        column: usize,
-    ) -> Result<u64> {
-        let range = columns.range(column);
-        let cells = &mut self.cells.typed_mut::<M>()[..(range.end - range.start) as usize];
-        cells.fill(P::NOTHING);
-        self.messages.begin()?;
-        let packing = Packing::new().expect("words are packed");
-        let mut adding = Adding { program, cells, messages: &mut self.messages };
-        // One frame is unpacked ahead, so that what its edges need is asked for while those before are added.
-        let mut keys = [0; FRAME_RECORDS];
-        let [frame, next] = &mut [Frame::new(), Frame::new()];
-        let (mut frame, mut next, mut added) = (frame, next, 0);
-        for cut in &columns.cuts {
-            self.chunks.begin(cut, column);
-            while let Some((mut bytes, mut edges)) = self.chunks.next()? {
-                added += edges as u64;
-                while edges > 0 {
-                    let used = packing.unpack(bytes, &mut keys, &mut [(); FRAME_RECORDS]);
-                    bytes = &bytes[used.map_err(|BadFrame| columns.bad_frame())?..];
-                    next.fill(&keys, columns.bits, edges.min(FRAME_RECORDS));
-                    edges -= next.count;
-                    adding.add(frame, next)?;
-                    std::mem::swap(&mut frame, &mut next);
-                }
+impl<P: VertexProgram> Finalizing<'_, '_, P> {
+    /// Gives the vertices of a column their new states.
+    fn column(&mut self, first: u32, cells: &[P::Message]) -> Result<()> {
+        for (vertex, &cell) in (first..).zip(cells) {
+            if P::EVERY_VERTEX || cell != P::NOTHING {
+                self.vertex(vertex, cell)?;
             }
-        }
-        next.count = 0;
-        adding.add(frame, next)?;
-        Ok(added)
-    }
-}
-
-/// Edges in the order of senders.
-struct Frame {
-    senders: [u32; FRAME_RECORDS],
-    places: [u32; FRAME_RECORDS],
-    count: usize,
-}
-
-impl Frame {
-    fn new() -> Frame {
-        Frame { senders: [0; FRAME_RECORDS], places: [0; FRAME_RECORDS], count: 0 }
-    }
-
-    /// Takes keys apart.
-    fn fill(&mut self, keys: &[u64; FRAME_RECORDS], bits: u32, count: usize) {
-        let mask = (1u64 << bits) - 1;
-        for ((sender, place), key) in self.senders.iter_mut().zip(&mut self.places).zip(keys) {
-            (*sender, *place) = ((key >> bits) as u32, (key & mask) as u32);
-        }
-        self.count = count;
-    }
-}
-
-/// Adds the messages of edges to cells.
-struct Adding<'a, 'm, P, M> {
-    program: &'a P,
-    cells: &'a mut [M],
-    messages: &'a mut MessageReader<'m, M>,
-}
-
-impl<P: VertexProgram<Message = M>, M: Message> Adding<'_, '_, P, M> {
-    /// Adds those of `frame`, and asks for what `next` will need.
-    fn add(&mut self, frame: &Frame, next: &Frame) -> Result<()> {
-        let mut done = 0;
-        while done < frame.count {
-            let (start, window) = self.messages.window(frame.senders[done].into())?;
-            let (start, end) = (start as u32, start + window.len() as u64);
-            let left = &frame.senders[done..frame.count];
-            let is_all = left.last().is_some_and(|&last| u64::from(last) < end);
-            let inside = if is_all { left.len() } else { left.partition_point(|&s| u64::from(s) < end) };
-            let here = done..done + inside;
-            let edges = frame.senders[here.clone()].iter().zip(&frame.places[here.clone()]);
-            let later = next.senders[here.clone()].iter().zip(&next.places[here]);
-            for ((sender, place), (next_sender, next_place)) in edges.zip(later) {
-                prefetch(&self.cells[*next_place as usize]);
-                if let Some(message) = window.get(next_sender.wrapping_sub(start) as usize) {
-                    prefetch(message);
-                }
-                let cell = &mut self.cells[*place as usize];
-                *cell = self.program.reduce(*cell, window[(sender - start) as usize]);
-            }
-            done += inside;
         }
         Ok(())
     }
+}
+
+/// Waits for all threads; gives the first error.
+fn all_joined(threads: Vec<std::thread::ScopedJoinHandle<'_, Result<()>>>) -> Result<()> {
+    let ends: Vec<_> =
+        threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
+    ends.into_iter().collect()
 }

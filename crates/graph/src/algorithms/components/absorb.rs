@@ -1,0 +1,224 @@
+//! A set of connected vertices that grows while edges go by, and what is left beside it.
+//!
+//! Nearly all graphs have one component that holds most of their edges, and to know of a vertex that it is in there takes one
+//! bit. The set begins with the vertex that has most edges. A row that touches it falls to it whole, at once, so that the
+//! same pass goes on with the larger set; the edges of other rows are written down. After a pass or two what is written down
+//! is little, and everything in the set counts as one vertex from then on (contraction, as in Sutton, Ben-Nun and Barak,
+//! "Optimizing parallel graph connectivity computation via subgraph sampling", 2018, who find that component by a sample).
+//!
+//! Which vertices fall to the set, and when, depends on the turns of threads. What comes of it does not: the set is connected,
+//! and every edge that is not within it was written down.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use inshore_store::Job;
+
+use super::{
+    pairs::{PairWriter, Pairs, writer_bytes},
+    ranges::Plan,
+    sets::{Numbers, SharedSet, VertexSet},
+};
+use crate::{
+    Result,
+    checkpoint::{Checkpoints, Point},
+    csr::{Csr, Degrees, SCAN_BYTES, parallel_ranges, scan_parallel, scan_threads},
+    engine::Frontier,
+};
+
+/// Of the writers of what is left, one for each thread.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Where more than this part of the edges were left, writing them down costs more than another pass.
+const LEFT_SHARE: u64 = 8;
+/// What is left is gone over again while that takes away at least this part of it.
+const SHRINKS_BY: u64 = 4;
+
+/// What the set is, and what is left.
+pub(super) struct Absorbed {
+    /// Connected vertices.
+    pub set: VertexSet,
+    /// Its smallest member, which stands for it.
+    pub first: u32,
+    /// That one, and all others with an edge that is left.
+    pub left: Numbers,
+    /// Each edge that is not within the set, between vertices.
+    pub pairs: Vec<Pairs>,
+    /// Passes over all rows, and those of an interrupted job before.
+    pub passes: u32,
+    pub passes_kept: Option<u32>,
+    /// Edges that were looked at.
+    pub edges: u64,
+}
+
+/// Memory of the set, of the one in which others are marked, and of their numbers.
+fn sets_bytes(vertices: u64) -> u64 {
+    2 * VertexSet::bytes(vertices) + Numbers::bytes(vertices)
+}
+
+/// Whether the sets leave enough of `free` bytes for a pass, and for a forest of all vertices if nothing fell to the set.
+pub(super) fn fits(free: u64, vertices: u64) -> bool {
+    let beside = free.saturating_sub(sets_bytes(vertices));
+    beside / 2 >= SCAN_BYTES + writer_bytes(BUFFER_BYTES) && Plan::new(beside, vertices, None).is_some()
+}
+
+/// What a pass over edges is given.
+struct Pass<'a> {
+    set: SharedSet<'a>,
+    /// The ends of edges that were written down.
+    marks: SharedSet<'a>,
+}
+
+impl Pass<'_> {
+    /// Whether the row is the set's now.
+    #[inline]
+    fn absorb(&self, vertex: u32, row: &[u32]) -> bool {
+        if !self.set.has(vertex) {
+            if !row.iter().any(|&to| self.set.has(to)) {
+                return false;
+            }
+            self.set.add(vertex);
+        }
+        row.iter().for_each(|&to| self.set.add(to));
+        true
+    }
+
+    fn leave(&self, writer: &mut PairWriter, vertex: u32, row: &[u32]) -> Result<()> {
+        for &to in row.iter().filter(|&&to| to != vertex) {
+            self.marks.add(vertex);
+            self.marks.add(to);
+            writer.push(vertex, to)?;
+        }
+        Ok(())
+    }
+}
+
+/// Lets the set grow until what is left fits in memory, or does not become much less. `narrow`: for tests, as if memory were
+/// short, so that all ways are gone.
+pub(super) fn absorb(
+    job: &Job,
+    out: &Csr,
+    directed: bool,
+    narrow: Option<u64>,
+    checkpoints: &mut Checkpoints,
+) -> Result<Absorbed> {
+    let mut set = VertexSet::new(job, out.vertices)?;
+    let mut marks = VertexSet::new(job, out.vertices)?;
+    let (states, array) = set.states();
+    let kept = checkpoints.take_up(job, states, array, 0)?;
+    let passes_kept = kept.as_ref().map(|point| point.supersteps as u32);
+    let (mut passes, mut edges) =
+        kept.map_or((0, 0), |point| (point.supersteps as u32, point.edges_traversed));
+    let mut pairs = None;
+    if passes == 0 {
+        set.share().add(of_most_edges(job, out)?);
+        let room = if narrow.is_some() { 0 } else { out.entries / LEFT_SHARE };
+        pairs = over_rows(job, out, directed, room, &Pass { set: set.share(), marks: marks.share() })?;
+        (passes, edges) = (1, out.entries);
+        if pairs.is_none() {
+            let (states, array) = set.states();
+            let point =
+                || Point { active: Frontier::All, supersteps: 1, edges_traversed: edges, numbers: [0; 2] };
+            checkpoints.save(job, states, array, point)?;
+        }
+    }
+    let mut pairs = match pairs {
+        Some(pairs) => pairs,
+        None => {
+            marks.words_mut().fill(0);
+            (passes, edges) = (passes + 1, edges + out.entries);
+            let pass = Pass { set: set.share(), marks: marks.share() };
+            over_rows(job, out, directed, u64::MAX, &pass)?.expect("there was room for all")
+        }
+    };
+    loop {
+        keep_left(&mut marks, &set);
+        let left = marks.words().iter().map(|word| u64::from(word.count_ones())).sum();
+        let free = job.budget().free_bytes().saturating_sub(Numbers::bytes(out.vertices));
+        let before: u64 = pairs.iter().map(Pairs::len).sum();
+        if before == 0 || Plan::new(free, left, narrow).is_some_and(|plan| plan.ranges() == 1) {
+            break;
+        }
+        marks.words_mut().fill(0);
+        pairs = over_pairs(job, pairs, &Pass { set: set.share(), marks: marks.share() })?;
+        edges += before;
+        let after: u64 = pairs.iter().map(Pairs::len).sum();
+        if after > before - before / SHRINKS_BY {
+            keep_left(&mut marks, &set);
+            break;
+        }
+    }
+    let first = set.first().expect("a vertex that it began with");
+    Ok(Absorbed { set, first, left: Numbers::of(job, marks)?, pairs, passes, passes_kept, edges })
+}
+
+/// The ends of edges that are left which did not fall to the set later, and the set's smallest member.
+fn keep_left(marks: &mut VertexSet, set: &VertexSet) {
+    marks.words_mut().iter_mut().zip(set.words()).for_each(|(mark, set)| *mark &= !set);
+    marks.share().add(set.first().expect("a vertex that it began with"));
+}
+
+/// The vertex whose row is the longest, and of those the first.
+fn of_most_edges(job: &Job, out: &Csr) -> Result<u32> {
+    job.start_phase("looking for the longest row", "vertices", out.vertices);
+    let found = parallel_ranges(out.vertices, vec![(0, u32::MAX); scan_threads(job)], |best, range| {
+        let mut degrees = Degrees::new(job, out)?;
+        let mut next = range.start;
+        while next < range.end {
+            job.check_cancelled()?;
+            let page = degrees.from(next as u32)?;
+            let page = &page[..page.len().min((range.end - next) as usize)];
+            for (vertex, &degree) in (next as u32..).zip(page) {
+                if (degree, best.1) > (best.0, vertex) {
+                    *best = (degree, vertex);
+                }
+            }
+            next += page.len() as u64;
+            job.progress().add(page.len() as u64);
+        }
+        Ok(())
+    })?;
+    let longest = found.into_iter().max_by_key(|&(degree, vertex)| (degree, u32::MAX - vertex));
+    Ok(longest.map_or(0, |(_, vertex)| if vertex == u32::MAX { 0 } else { vertex }))
+}
+
+/// A pass over all rows. `None` where more than `room` edges were left: then these are not written down.
+fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Result<Option<Vec<Pairs>>> {
+    job.start_phase("growing a set of connected vertices", "edges", out.entries);
+    let new_writer = |_| PairWriter::new(job, "edges that are left", BUFFER_BYTES);
+    let writers = (0..scan_threads(job)).map(new_writer).collect::<Result<Vec<_>>>()?;
+    let (left, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let writers = scan_parallel(job, out, writers, |writer, vertex, row, _| {
+        job.progress().add(row.len() as u64);
+        if pass.absorb(vertex, row) || is_over.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        // An undirected edge is in the rows of both its ends.
+        let row = if directed { row } else { &row[row.partition_point(|&to| to < vertex)..] };
+        if left.fetch_add(row.len() as u64, Ordering::Relaxed) + row.len() as u64 > room {
+            is_over.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
+        pass.leave(writer, vertex, row)
+    })?;
+    if is_over.into_inner() {
+        return Ok(None);
+    }
+    writers.into_iter().map(PairWriter::finish).collect::<Result<_>>().map(Some)
+}
+
+/// A pass over what is left.
+fn over_pairs(job: &Job, pairs: Vec<Pairs>, pass: &Pass) -> Result<Vec<Pairs>> {
+    job.start_phase("growing the set along what is left", "edges", pairs.iter().map(Pairs::len).sum());
+    let work = |pairs: Pairs| -> Result<Pairs> {
+        let mut writer = PairWriter::new(job, "edges that are left", BUFFER_BYTES)?;
+        pairs.for_each(job, |a, b| match pass.absorb(a, &[b]) {
+            true => Ok(()),
+            false => pass.leave(&mut writer, a, &[b]),
+        })?;
+        job.progress().add(pairs.len());
+        writer.finish()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = pairs.into_iter().map(|pairs| scope.spawn(|| work(pairs))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a pass does not panic")).collect()
+    })
+}

@@ -1,0 +1,127 @@
+//! A forest of disjoint sets of all vertices in memory (Tarjan 1975), which all workers join trees of at once: a root is only
+//! ever hung below a smaller one, by a compare-and-swap (as in Jayanti and Tarjan, "Concurrent disjoint set union", 2021),
+//! and paths are halved on the way.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use inshore_sortreduce::prefetch;
+use inshore_store::Job;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::{
+    Error, Graph, Result, Summary, Tuning,
+    csr::{self, scan_parallel},
+    engine::{StateStream, VertexArray, memory_bytes},
+};
+
+/// Scanning edges, and then translating and writing labels, needs so much beside the forest, and a sixteenth.
+const BESIDE_BYTES: u64 = 4 << 20;
+
+/// Whether the forest is the way to go: it fits, and no other way is forced.
+///
+/// # Errors
+/// [`inshore_store::Error::BudgetTooSmall`] where it is forced and does not fit.
+pub(super) fn is_right(job: &Job, vertices: u64, tuning: &Tuning) -> Result<bool> {
+    let forest_bytes = memory_bytes::<u32>(vertices);
+    let fits = |free: u64| forest_bytes + BESIDE_BYTES + free / 16 <= free;
+    let is_possible = tuning.allows_dense() && fits(job.budget().free_bytes());
+    let is_forced = tuning.allows_dense() && (tuning.strategy.is_some() || tuning.regime.is_some());
+    if is_forced && !is_possible {
+        return Err(too_small(job, "a forest of all vertices in memory".to_string(), fits));
+    }
+    Ok(is_possible)
+}
+
+/// The error of a budget that is too small; the smallest is that of whole MiB with which as much is free as `fits`.
+pub(super) fn too_small(job: &Job, what: String, fits: impl Fn(u64) -> bool) -> Error {
+    let (given, free) = (job.budget().memory_bytes(), job.budget().free_bytes());
+    let mut budgets = (given >> 20..).map(|mib| (mib + 1) << 20);
+    let smallest = budgets.find(|budget| fits(free + (budget - given))).expect("some budget is enough");
+    inshore_store::Error::BudgetTooSmall { what, given, smallest }.into()
+}
+
+/// Edges join trees of a forest in memory.
+pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32>)> {
+    let out = graph.out().unweighted();
+    job.start_phase("joining trees", "edges", out.entries);
+    job.progress().tell(|| "a forest of all vertices in memory, edges are read once from flash".to_string());
+    let mut labels = VertexArray::new(job, graph.vertices(), true, |vertex| vertex)?;
+    let parents = labels.in_memory().expect("made in memory");
+    let forest = Forest(
+        <[AtomicU32]>::mut_from_bytes(parents.as_mut_bytes()).expect("a cell is as large as its number"),
+    );
+    // An undirected edge is in the rows of both its ends.
+    let once = !graph.info().directed;
+    scan_parallel(job, &out, vec![(); csr::scan_threads(job)], |(), vertex, row, _| {
+        job.progress().add(row.len() as u64);
+        let row = if once { &row[row.partition_point(|&to| to < vertex)..] } else { row };
+        forest.join_all(vertex, row);
+        Ok(())
+    })?;
+    // A parent is never larger than its child: whoever comes later finds its parent's root.
+    for vertex in 0..parents.len() {
+        parents[vertex] = parents[parents[vertex] as usize];
+    }
+    let summary = Summary {
+        supersteps: 1,
+        edges_traversed: out.entries,
+        state: "memory",
+        strategy: "union-find".to_string(),
+        ..Summary::default()
+    };
+    Ok((summary, StateStream::new(graph.vertices(), labels)?))
+}
+
+/// The parent of each vertex; a root is its own.
+struct Forest<'a>(&'a [AtomicU32]);
+
+/// Neighbours ahead of the present one whose parents are asked for.
+const AHEAD: usize = 16;
+
+impl Forest<'_> {
+    fn join_all(&self, vertex: u32, row: &[u32]) {
+        let mut root = self.root(vertex);
+        for (place, &to) in row.iter().enumerate() {
+            if let Some(&ahead) = row.get(place + AHEAD) {
+                prefetch(&self.0[ahead as usize]);
+            }
+            if self.parent(to) != root {
+                root = self.join(root, to);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn parent(&self, vertex: u32) -> u32 {
+        self.0[vertex as usize].load(Ordering::Relaxed)
+    }
+
+    fn root(&self, mut vertex: u32) -> u32 {
+        loop {
+            let parent = self.parent(vertex);
+            let above = self.parent(parent);
+            if above == parent {
+                return parent;
+            }
+            // Another thread may have halved the path further: then it stays so.
+            let cell = &self.0[vertex as usize];
+            _ = cell.compare_exchange_weak(parent, above, Ordering::Relaxed, Ordering::Relaxed);
+            vertex = above;
+        }
+    }
+
+    /// Joins two trees and gives the root.
+    fn join(&self, a: u32, b: u32) -> u32 {
+        let (mut a, mut b) = (self.root(a), self.root(b));
+        while a != b {
+            let (low, high) = (a.min(b), a.max(b));
+            let cell = &self.0[high as usize];
+            match cell.compare_exchange(high, low, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return low,
+                // It is no root any more.
+                Err(_) => (a, b) = (self.root(low), self.root(high)),
+            }
+        }
+        a
+    }
+}

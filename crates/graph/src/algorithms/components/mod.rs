@@ -1,0 +1,112 @@
+//! Weakly connected components: vertices that edges connect, whatever their direction.
+//!
+//! Where a number for each vertex fits in memory, edges are streamed once into a forest of disjoint sets ([`forest`]).
+//!
+//! Where it does not ([`contract`]), a set of connected vertices grows by passes over the edges, with a bit for each vertex
+//! ([`absorb`]), until little is left beside it. What is left goes into a forest, of which as much lies in memory as fits
+//! ([`ranges`]). Where there is no room for bits either, all edges go there.
+//!
+//! Edges are read in one direction and no in-edges are needed. The label is at the end the smallest number, and so the
+//! smallest of the user's ids, in the component. How long paths are does not matter anywhere.
+
+mod absorb;
+mod contract;
+mod forest;
+mod pairs;
+mod ranges;
+mod sets;
+
+use std::{sync::Arc, time::Duration};
+
+use arrow::{
+    array::UInt64Builder,
+    datatypes::{DataType, Field, Schema},
+};
+use inshore_store::Job;
+
+use self::contract::contract;
+use crate::{
+    Answer, Graph, Result, Tuning, answer::VertexRows, check::Plain, checkpoint::Checkpoints,
+    graph::check_budget, ids::Translation,
+};
+
+/// What the components job is to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ComponentsOptions {
+    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
+    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    pub resume: Option<Duration>,
+    /// For tests and comparisons.
+    pub tuning: Tuning,
+}
+
+/// The component of all vertices: columns `vertex`, `component` (the smallest of the user's ids in it).
+///
+/// Cost: all edges are read once with 4 bytes of memory a vertex, and otherwise once or twice, and those that are not of the
+/// largest component are written down, 8 bytes each. With less than about half a byte a vertex, or where no component has
+/// most of the edges, what is written down is written and read again as often as there are ranges of vertices, at most: as
+/// many as parents of the vertices that are left, 4 bytes each, are larger than half the memory.
+///
+/// # Errors
+/// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Result<Answer> {
+    check_budget(job, "components")?;
+    let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph components", ())?;
+    let (mut summary, mut labels) = match forest::is_right(job, graph.vertices(), &options.tuning)? {
+        true => forest::join(graph, job)?,
+        false => contract(graph, job, &options.tuning, &mut checkpoints)?,
+    };
+    let mut count = 0;
+    let mut translation = Translation::new(graph, job, |each| labels.for_each(|v, label| each(v, *label)))?;
+    labels.for_each(|vertex, label| {
+        count += (vertex == *label) as u64;
+        Ok(())
+    })?;
+    summary.components = Some(count);
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("vertex", DataType::UInt64, false),
+        Field::new("component", DataType::UInt64, false),
+    ]));
+    let column = move |first: u32, labels: &[u32]| {
+        let mut ids = UInt64Builder::with_capacity(labels.len());
+        for (vertex, &label) in (first..).zip(labels) {
+            ids.append_value(translation.id(vertex, label)?);
+        }
+        Ok(vec![Arc::new(ids.finish()) as _])
+    };
+    let rows = VertexRows::stream(graph, job, schema, labels, column)?;
+    Ok(Answer { summary, rows: rows.kept(checkpoints) })
+}
+
+/// Compares labels (vertex numbers) with a union-find in memory.
+///
+/// # Errors
+/// What is wrong, in words, with the user's ids.
+pub fn verify(graph: &Plain, labels: &[u32]) -> std::result::Result<String, String> {
+    let mut roots: Vec<u32> = (0..graph.vertices() as u32).collect();
+    let find = |roots: &mut Vec<u32>, mut vertex: u32| {
+        while roots[vertex as usize] != vertex {
+            roots[vertex as usize] = roots[roots[vertex as usize] as usize];
+            vertex = roots[vertex as usize];
+        }
+        vertex
+    };
+    for vertex in 0..graph.vertices() {
+        for &to in graph.out(vertex) {
+            let (a, b) = (find(&mut roots, vertex as u32), find(&mut roots, to));
+            // The smaller number is always the root.
+            roots[a.max(b) as usize] = a.min(b);
+        }
+    }
+    let mut count = 0;
+    for (vertex, &label) in labels.iter().enumerate() {
+        let expected = find(&mut roots, vertex as u32);
+        if label != expected {
+            let [vertex, label, expected] =
+                [vertex, label as usize, expected as usize].map(|number| graph.id(number));
+            return Err(format!("vertex {vertex}: component {label}, expected {expected}"));
+        }
+        count += (expected == vertex as u32) as u64;
+    }
+    Ok(format!("{count} components, as union-find in memory finds them"))
+}

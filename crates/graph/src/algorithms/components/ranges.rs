@@ -1,0 +1,400 @@
+//! A forest of disjoint sets that is larger than memory: one range of its members at a time (after Sibeyn, "External
+//! connected components", 2004, who takes the members one by one).
+//!
+//! ```text
+//!   pairs ──► the topmost range, whose parents are in memory
+//!     │           a root has no parent, or one in a range below: then another pair of it says that two below are connected
+//!     │                                  │
+//!     └──► bins of the ranges below ◄────┘           then the next lower range, and so on: every pair goes down until it is
+//!                                                    of one tree, or a root's first way down
+//!   range 0 up: a root with a parent below asks there for its label, whose range is done by then
+//! ```
+//!
+//! Numbers are smaller the lower their range is, and a parent is always smaller than its child: a tree's root is its smallest
+//! member.
+//!
+//! Cost: with k ranges a pair is written and read k - 1 times at most (fewer the sooner it finds that it says nothing new);
+//! parents once each where there is more than one range, and 16 bytes for each tree that leads down.
+
+use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, largest_buffer, taken_bytes};
+use zerocopy::IntoBytes;
+
+use super::pairs::{self, PairWriter, Pairs};
+use crate::Result;
+
+/// The unit in which parents are written and read.
+const PARENTS_BYTES: usize = 64 << 10;
+const BUFFER_BYTES_MIN: usize = 4 << 10;
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// Readers, the writer of parents, and what is not told.
+const BESIDE_BYTES: u64 = 2 * pairs::READER_BYTES + 2 * PARENTS_BYTES as u64 + (256 << 10);
+/// More ranges than this are not made where their width is forced: each has files of its own.
+const FORCED_RANGES_MAX: u64 = 64;
+
+/// How members fall into ranges.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Plan {
+    /// Members.
+    count: u64,
+    /// Members of a range, but for the last.
+    width: u64,
+    /// Of a writer.
+    buffer_bytes: usize,
+}
+
+impl Plan {
+    /// The widest ranges that `free` bytes allow; `None` where they would be too many for their writers.
+    pub fn new(free: u64, count: u64, forced: Option<u64>) -> Option<Plan> {
+        let count = count.max(1);
+        let room = free.checked_sub(BESIDE_BYTES)?;
+        let width = match forced {
+            Some(width) => width.max(count.div_ceil(FORCED_RANGES_MAX)),
+            None if memory_bytes(count) <= room => count,
+            // Half for the parents; a quarter for writers, a quarter for checksums of what they wrote and for marks.
+            None => (largest_buffer(room as usize / 2) as u64 / 4).max(1),
+        };
+        let plan = |buffer_bytes| Plan { count, width, buffer_bytes };
+        let ranges = plan(0).ranges();
+        if ranges == 1 {
+            return Some(plan(BUFFER_BYTES_MAX));
+        }
+        // Pairs and questions of each range below, two buffers each.
+        let buffer_bytes = (room / 4 / (4 * ranges)).checked_ilog2().map_or(0, |power| 1usize << power);
+        (buffer_bytes >= BUFFER_BYTES_MIN).then(|| plan(buffer_bytes.min(BUFFER_BYTES_MAX)))
+    }
+
+    pub fn ranges(&self) -> u64 {
+        self.count.div_ceil(self.width)
+    }
+
+    fn range_of(&self, number: u32) -> usize {
+        (u64::from(number) / self.width) as usize
+    }
+
+    /// The first member of a range and how many there are.
+    fn range(&self, range: usize) -> (u32, usize) {
+        let first = range as u64 * self.width;
+        (first as u32, self.width.min(self.count - first) as usize)
+    }
+
+    fn writers(&self, job: &Job, name: &'static str, count: usize) -> Result<Vec<PairWriter>> {
+        (0..count).map(|_| PairWriter::new(job, name, self.buffer_bytes)).collect()
+    }
+}
+
+/// Parents of so many members, and a mark for each.
+fn memory_bytes(width: u64) -> u64 {
+    (taken_bytes(width as usize * 4) + taken_bytes(width.div_ceil(64) as usize * 8)) as u64
+}
+
+/// The forest while pairs come, and then range by range down.
+pub(super) struct Ranges {
+    job: Job,
+    plan: Plan,
+    /// The first member of the present range, and the parent of each.
+    first: u32,
+    len: usize,
+    parents: Buffer,
+    /// Of each range below, the pairs whose larger number is in it.
+    below: Vec<PairWriter>,
+    /// Of each range below, whose label is asked for (a member of it), and by whom.
+    asked: Vec<PairWriter>,
+    /// Of the ranges above, the topmost first.
+    done: Vec<CheckedFile>,
+}
+
+impl Ranges {
+    pub fn new(job: &Job, plan: Plan) -> Result<Ranges> {
+        let lower = plan.ranges() as usize - 1;
+        let parents =
+            Buffer::zeroed(job.budget(), plan.width.min(plan.count) as usize * 4, "parents of vertices")?;
+        let mut ranges = Ranges {
+            job: job.clone(),
+            plan,
+            first: 0,
+            len: 0,
+            parents,
+            below: plan.writers(job, "pairs", lower)?,
+            asked: plan.writers(job, "questions", lower)?,
+            done: Vec::new(),
+        };
+        ranges.turn_to(lower);
+        Ok(ranges)
+    }
+
+    /// All members of the range are roots.
+    fn turn_to(&mut self, range: usize) {
+        (self.first, self.len) = self.plan.range(range);
+        let parents = &mut self.parents.typed_mut::<u32>()[..self.len];
+        (self.first..).zip(parents).for_each(|(number, parent)| *parent = number);
+    }
+
+    /// Two members, not the same one, are connected.
+    #[inline]
+    pub fn push(&mut self, a: u32, b: u32) -> Result<()> {
+        debug_assert_ne!(a, b);
+        let (low, high) = (a.min(b), a.max(b));
+        if high >= self.first {
+            return self.join(low, high);
+        }
+        self.below[self.plan.range_of(high)].push(high, low)
+    }
+
+    /// Joins the trees of `high`, which is in the range, and of `low`, which may be below it.
+    #[inline]
+    fn join(&mut self, low: u32, high: u32) -> Result<()> {
+        let root = self.root(high);
+        let above = self.parent(root);
+        let (other, other_above) = if low < self.first {
+            (root, low)
+        } else {
+            let other = self.root(low);
+            if other == root {
+                return Ok(());
+            }
+            (other, self.parent(other))
+        };
+        if above == other_above {
+            return Ok(());
+        }
+        let (small, large) = (root.min(other), root.max(other));
+        self.set_parent(large, small);
+        let is_below = |number: u32| number < self.first;
+        match (is_below(above), is_below(other_above)) {
+            (false, false) => {}
+            (true, false) => self.set_parent(small, above),
+            (false, true) => self.set_parent(small, other_above),
+            (true, true) => {
+                self.set_parent(small, above.min(other_above));
+                self.push(above, other_above)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn parent(&self, number: u32) -> u32 {
+        self.parents.typed::<u32>()[(number - self.first) as usize]
+    }
+
+    fn set_parent(&mut self, number: u32, parent: u32) {
+        self.parents.typed_mut::<u32>()[(number - self.first) as usize] = parent;
+    }
+
+    /// The root within the range; paths are halved on the way.
+    #[inline]
+    fn root(&mut self, mut number: u32) -> u32 {
+        let first = self.first;
+        let parents = self.parents.typed_mut::<u32>();
+        loop {
+            let parent = parents[(number - first) as usize];
+            if parent == number || parent < first {
+                return number;
+            }
+            let above = parents[(parent - first) as usize];
+            if above == parent || above < first {
+                return parent;
+            }
+            parents[(number - first) as usize] = above;
+            number = above;
+        }
+    }
+
+    /// Goes down through all ranges. `members`: the vertex of each number, in order.
+    pub fn finish<'a>(mut self, members: Box<dyn Iterator<Item = u32> + 'a>) -> Result<Labels<'a>> {
+        let mut questions = Vec::new();
+        while let Some(pairs) = self.below.pop() {
+            self.put_away()?;
+            questions.push(self.asked.pop().expect("as many").finish()?);
+            let range = self.below.len();
+            self.turn_to(range);
+            let job = self.job.clone();
+            // The larger number comes first, and all of them are in the range.
+            pairs.finish()?.for_each(&job, |high, low| self.join(low, high))?;
+        }
+        let Ranges { job, plan, parents, done, .. } = self;
+        let answers = plan.writers(&job, "answers", plan.ranges() as usize - 1)?;
+        let marks = match plan.ranges() {
+            1 => None,
+            _ => Some(Buffer::zeroed(
+                job.budget(),
+                plan.width.div_ceil(64) as usize * 8,
+                "answered questions",
+            )?),
+        };
+        let mut labels = Labels {
+            job,
+            plan,
+            range: 0,
+            next: 0,
+            labels: parents,
+            members,
+            done,
+            questions,
+            answers,
+            marks,
+        };
+        labels.name()?;
+        Ok(labels)
+    }
+
+    /// Writes the range's parents down, and asks for what they lead to.
+    fn put_away(&mut self) -> Result<()> {
+        self.job.check_cancelled()?;
+        let parents = &self.parents.typed::<u32>()[..self.len];
+        for (number, &parent) in (self.first..).zip(parents) {
+            if parent < self.first {
+                self.asked[self.plan.range_of(parent)].push(parent, number)?;
+            }
+        }
+        let mut file = FileWriter::create(&self.job, "parents", PARENTS_BYTES, PARENTS_BYTES)?;
+        file.write(parents.as_bytes())?;
+        self.done.push(file.finish()?);
+        Ok(())
+    }
+}
+
+/// The label of each member, in order: the smallest vertex of its tree.
+pub(super) struct Labels<'a> {
+    job: Job,
+    plan: Plan,
+    range: usize,
+    /// The next member of the range.
+    next: usize,
+    /// Of the range: parents, and then labels in their place.
+    labels: Buffer,
+    members: Box<dyn Iterator<Item = u32> + 'a>,
+    /// Parents of the ranges above, the next one last, and what all of these ask of each range, the present one last.
+    done: Vec<CheckedFile>,
+    questions: Vec<Pairs>,
+    /// To the ranges above, the topmost last.
+    answers: Vec<PairWriter>,
+    /// Members of the range whose question was answered.
+    marks: Option<Buffer>,
+}
+
+impl Labels<'_> {
+    /// # Errors
+    /// I/O and damage.
+    ///
+    /// # Panics
+    /// Behind the last member.
+    #[inline]
+    pub fn next(&mut self) -> Result<u32> {
+        if self.next == self.plan.range(self.range).1 {
+            self.turn()?;
+        }
+        self.next += 1;
+        Ok(self.labels.typed::<u32>()[self.next - 1])
+    }
+
+    #[cold]
+    fn turn(&mut self) -> Result<()> {
+        self.range += 1;
+        self.next = 0;
+        let file = self.done.pop().expect("as many labels are asked for as there are members");
+        let mut reader = FileReader::new(&self.job, &file, 0..file.len(), PARENTS_BYTES)?;
+        let (parents, mut filled) = (self.labels.as_mut_bytes(), 0);
+        while let Some(piece) = reader.next_piece()? {
+            parents[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
+        }
+        drop(reader);
+        self.name()
+    }
+
+    /// Turns the range's parents into labels, and answers what is asked.
+    fn name(&mut self) -> Result<()> {
+        self.job.check_cancelled()?;
+        let (first, len) = self.plan.range(self.range);
+        let labels = &mut self.labels.typed_mut::<u32>()[..len];
+        let is_marked = |marks: &Option<Buffer>, place: usize| {
+            marks.as_ref().is_some_and(|marks| marks.typed::<u64>()[place / 64] >> (place % 64) & 1 == 1)
+        };
+        if self.range > 0 {
+            let marks = self.marks.as_mut().expect("there is more than one range").typed_mut::<u64>();
+            marks.fill(0);
+            self.answers.remove(0).finish()?.for_each(&self.job, |number, label| {
+                let place = (number - first) as usize;
+                labels[place] = label;
+                marks[place / 64] |= 1 << (place % 64);
+                Ok(())
+            })?;
+        }
+        for place in 0..len {
+            let vertex = self.members.next().expect("a vertex for each number");
+            if !is_marked(&self.marks, place) {
+                let parent = (labels[place] - first) as usize;
+                labels[place] = if parent == place { vertex } else { labels[parent] };
+            }
+        }
+        if let Some(questions) = self.questions.pop() {
+            questions.for_each(&self.job, |number, asker| {
+                let answers = &mut self.answers[self.plan.range_of(asker) - self.range - 1];
+                answers.push(asker, labels[(number - first) as usize])
+            })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::test_job;
+
+    /// Labels by going over all pairs until nothing changes.
+    fn plain(count: u32, pairs: &[(u32, u32)]) -> Vec<u32> {
+        let mut labels: Vec<u32> = (0..count).collect();
+        loop {
+            let before = labels.clone();
+            for &(a, b) in pairs {
+                let least = labels[a as usize].min(labels[b as usize]);
+                (labels[a as usize], labels[b as usize]) = (least, least);
+            }
+            if labels == before {
+                return labels;
+            }
+        }
+    }
+
+    #[test]
+    fn any_width_of_ranges_gives_the_labels_of_one() {
+        let (_folder, job) = test_job(16 << 20);
+        let mut state = 1u64;
+        let mut dice = move |sides: u32| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as u32 % sides
+        };
+        for round in 0..60 {
+            let count = 1 + dice(300);
+            let mut pairs: Vec<_> = (0..dice(2 * count)).map(|_| (dice(count), dice(count))).collect();
+            if round % 3 == 0 {
+                // A path, in which what is connected is far apart.
+                pairs = (1..count).map(|n| (n * 7 % count, (n - 1) * 7 % count)).collect();
+            }
+            pairs.retain(|(a, b)| a != b);
+            let vertex = |number: u32| number * 3 + 5;
+            let expected: Vec<u32> = plain(count, &pairs).into_iter().map(vertex).collect();
+            for width in [1, 2, 17, u64::from(count)] {
+                let plan = Plan::new(job.budget().free_bytes(), u64::from(count), Some(width)).unwrap();
+                let mut ranges = Ranges::new(&job, plan).unwrap();
+                pairs.iter().for_each(|&(a, b)| ranges.push(a, b).unwrap());
+                let mut labels = ranges.finish(Box::new((0..count).map(vertex))).unwrap();
+                let found: Vec<u32> = expected.iter().map(|_| labels.next().unwrap()).collect();
+                assert_eq!(found, expected, "round {round}, width {width}, {pairs:?}");
+            }
+        }
+        assert_eq!(job.budget().reserved_bytes(), 0);
+    }
+
+    #[test]
+    fn ranges_are_as_wide_as_memory_and_refused_where_there_would_be_too_many() {
+        let free = 8 << 20;
+        assert_eq!(Plan::new(free, 1000, None).unwrap().ranges(), 1);
+        let plan = Plan::new(free, 16 << 20, None).unwrap();
+        assert!(plan.ranges() > 8 && plan.ranges() < 40, "{plan:?}");
+        assert_eq!(Plan::new(free, u32::MAX.into(), None), None);
+        assert!(Plan::new(64 << 20, u32::MAX.into(), None).is_some());
+        assert_eq!(Plan::new(100 << 10, 1000, None), None);
+    }
+}

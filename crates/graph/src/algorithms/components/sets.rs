@@ -1,0 +1,168 @@
+//! Sets of vertices, a bit for each, and the numbers of their members.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use inshore_store::{Buffer, Job, taken_bytes};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::{Result, engine::VertexArray};
+
+/// Words of bits before which the members are counted once.
+const COUNTED_WORDS: usize = 8;
+
+fn words(vertices: u64) -> u64 {
+    vertices.div_ceil(64)
+}
+
+/// A set of vertices in memory.
+pub(super) struct VertexSet(VertexArray<u64>);
+
+impl VertexSet {
+    pub fn new(job: &Job, vertices: u64) -> Result<VertexSet> {
+        Ok(VertexSet(VertexArray::new(job, words(vertices), true, |_| 0)?))
+    }
+
+    /// Memory that a set takes.
+    pub fn bytes(vertices: u64) -> u64 {
+        taken_bytes(words(vertices) as usize * 8) as u64
+    }
+
+    /// Its words, as states that can be kept: so many.
+    pub fn states(&mut self) -> (u64, &mut VertexArray<u64>) {
+        (self.words().len() as u64, &mut self.0)
+    }
+
+    pub fn words(&self) -> &[u64] {
+        match &self.0 {
+            VertexArray::Memory(buffer, _) => buffer.typed::<u64>(),
+            VertexArray::Flash(_) => unreachable!("made in memory"),
+        }
+    }
+
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        self.0.in_memory().expect("made in memory")
+    }
+
+    /// For several threads at once.
+    pub fn share(&mut self) -> SharedSet<'_> {
+        let words = self.words_mut().as_mut_bytes();
+        SharedSet(<[AtomicU64]>::mut_from_bytes(words).expect("a cell is as large as its word"))
+    }
+
+    #[inline(always)]
+    pub fn has(&self, vertex: u32) -> bool {
+        self.words()[vertex as usize / 64] >> (vertex % 64) & 1 == 1
+    }
+
+    /// The smallest member.
+    pub fn first(&self) -> Option<u32> {
+        let (place, word) = self.words().iter().enumerate().find(|(_, word)| **word != 0)?;
+        Some((place * 64) as u32 + word.trailing_zeros())
+    }
+}
+
+/// A set that threads add to at once. Who looks may not see yet what another thread added.
+#[derive(Clone, Copy)]
+pub(super) struct SharedSet<'a>(&'a [AtomicU64]);
+
+impl SharedSet<'_> {
+    #[inline(always)]
+    pub fn has(&self, vertex: u32) -> bool {
+        self.0[vertex as usize / 64].load(Ordering::Relaxed) >> (vertex % 64) & 1 == 1
+    }
+
+    #[inline(always)]
+    pub fn add(&self, vertex: u32) {
+        let (word, bit) = (&self.0[vertex as usize / 64], 1 << (vertex % 64));
+        // Most are there already, and a look does not take the cache line from other threads.
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The members of a set, numbered in their order from 0 on; without a set all vertices, by their own numbers.
+pub(super) enum Numbers {
+    All(u64),
+    Of { set: VertexSet, before: Buffer, count: u64 },
+}
+
+impl Numbers {
+    /// Memory beside the set.
+    pub fn bytes(vertices: u64) -> u64 {
+        taken_bytes(words(vertices).div_ceil(COUNTED_WORDS as u64) as usize * 4) as u64
+    }
+
+    pub fn of(job: &Job, set: VertexSet) -> Result<Numbers> {
+        let blocks = set.words().len().div_ceil(COUNTED_WORDS);
+        let mut before = Buffer::zeroed(job.budget(), blocks * 4, "numbers of vertices")?;
+        let mut count = 0;
+        for (before, words) in before.typed_mut::<u32>().iter_mut().zip(set.words().chunks(COUNTED_WORDS)) {
+            *before = count as u32;
+            count += words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+        }
+        Ok(Numbers::Of { set, before, count })
+    }
+
+    pub fn count(&self) -> u64 {
+        match self {
+            Numbers::All(count) | Numbers::Of { count, .. } => *count,
+        }
+    }
+
+    pub fn has(&self, vertex: u32) -> bool {
+        match self {
+            Numbers::All(_) => true,
+            Numbers::Of { set, .. } => set.has(vertex),
+        }
+    }
+
+    /// The number of a member; `None` for another vertex.
+    #[inline]
+    pub fn get(&self, vertex: u32) -> Option<u32> {
+        let Numbers::Of { set, before, .. } = self else { return Some(vertex) };
+        let (words, word) = (set.words(), vertex as usize / 64);
+        let bit = 1u64 << (vertex % 64);
+        if words[word] & bit == 0 {
+            return None;
+        }
+        let block = word / COUNTED_WORDS;
+        let whole = words[block * COUNTED_WORDS..word].iter().map(|word| word.count_ones()).sum::<u32>();
+        Some(before.typed::<u32>()[block] + whole + (words[word] & (bit - 1)).count_ones())
+    }
+
+    /// All members, in order.
+    pub fn members(&self) -> Box<dyn Iterator<Item = u32> + '_> {
+        let Numbers::Of { set, .. } = self else {
+            return Box::new((0..self.count()).map(|vertex| vertex as u32));
+        };
+        Box::new(set.words().iter().enumerate().flat_map(|(place, &word)| {
+            let left = std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
+            let bits = left.take_while(|word| *word != 0).map(u64::trailing_zeros);
+            bits.map(move |bit| (place * 64) as u32 + bit)
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::test_job;
+
+    #[test]
+    fn members_are_numbered_in_their_order() {
+        let (_folder, job) = test_job(8 << 20);
+        let mut set = VertexSet::new(&job, 5000).unwrap();
+        let expected: Vec<u32> = (0..5000).filter(|n| n * n % 97 < 11 || (600..1900).contains(n)).collect();
+        expected.iter().for_each(|&vertex| set.share().add(vertex));
+        assert_eq!(set.first(), Some(0));
+        let numbers = Numbers::of(&job, set).unwrap();
+        assert_eq!(numbers.count(), expected.len() as u64);
+        assert!(numbers.members().eq(expected.iter().copied()));
+        for vertex in 0..5000 {
+            assert_eq!(numbers.get(vertex), expected.binary_search(&vertex).ok().map(|place| place as u32));
+            assert_eq!(numbers.has(vertex), numbers.get(vertex).is_some());
+        }
+        assert!(Numbers::All(3).members().eq(0..3));
+    }
+}

@@ -1,0 +1,187 @@
+//! Adds the messages of a column's edges up.
+
+use std::ops::Range;
+
+use inshore_sortreduce::{BadFrame, FRAME_RECORDS, prefetch};
+use inshore_store::Job;
+
+use super::{
+    Columns, Packing,
+    messages::{MessageReader, Messages},
+    read::ChunkReader,
+};
+use crate::{
+    Result,
+    engine::{Message, VertexProgram},
+};
+
+/// What messages are added to: a cell for each vertex of a column.
+pub(super) trait CellArray {
+    type Message: Message;
+
+    /// The place of a vertex in its column will be needed soon.
+    fn ask(&self, place: u32);
+
+    fn add(&mut self, place: u32, message: Self::Message);
+}
+
+/// Cells of one thread alone.
+pub(super) struct Own<'a, P: VertexProgram> {
+    pub program: &'a P,
+    pub cells: &'a mut [P::Message],
+}
+
+impl<P: VertexProgram> CellArray for Own<'_, P> {
+    type Message = P::Message;
+
+    #[inline(always)]
+    fn ask(&self, place: u32) {
+        prefetch(&self.cells[place as usize]);
+    }
+
+    #[inline(always)]
+    fn add(&mut self, place: u32, message: P::Message) {
+        let cell = &mut self.cells[place as usize];
+        *cell = self.program.reduce(*cell, message);
+    }
+}
+
+/// Cells that threads share. Where messages come from flash the drive is waited for, and not the exchange of a cell.
+pub(super) struct SharedCells<'a, P: VertexProgram> {
+    pub program: &'a P,
+    pub cells: &'a [<P::Message as Message>::Cell],
+}
+
+impl<P: VertexProgram> CellArray for SharedCells<'_, P> {
+    type Message = P::Message;
+
+    #[inline(always)]
+    fn ask(&self, place: u32) {
+        prefetch(&self.cells[place as usize]);
+    }
+
+    #[inline(always)]
+    fn add(&mut self, place: u32, message: P::Message) {
+        let cell = &self.cells[place as usize];
+        let mut old = P::Message::load(cell);
+        loop {
+            let new = self.program.reduce(old, message);
+            match if new == old { Ok(()) } else { new.swap(cell, old) } {
+                Ok(()) => return,
+                Err(other) => old = other,
+            }
+        }
+    }
+}
+
+/// Goes along the edges of some cuts, one column after the other.
+pub(super) struct Adder<'a, M> {
+    job: Job,
+    columns: &'a Columns,
+    cuts: Range<usize>,
+    messages: MessageReader<'a, M>,
+    chunks: ChunkReader<'a>,
+    /// One frame is unpacked ahead, so that what its edges need is asked for while those before are added.
+    frame: Box<Frame>,
+    next: Box<Frame>,
+}
+
+impl<'a, M: Message> Adder<'a, M> {
+    /// For these cuts of all columns.
+    pub fn new(
+        job: &'a Job,
+        columns: &'a Columns,
+        messages: &'a Messages,
+        cuts: Range<usize>,
+    ) -> Result<Adder<'a, M>> {
+        let first = columns.cuts[cuts.start].first_sender;
+        let end = columns.cuts.get(cuts.end).map_or(columns.senders.count(), |cut| cut.first_sender);
+        Ok(Adder {
+            job: job.clone(),
+            columns,
+            messages: messages.reader(job, first..end)?,
+            chunks: ChunkReader::new(job, columns.plan.chunk_bytes)?,
+            cuts,
+            frame: Box::new(Frame::new()),
+            next: Box::new(Frame::new()),
+        })
+    }
+
+    /// Adds the messages of a column's edges to its cells.
+    pub fn add_up(&mut self, cells: &mut impl CellArray<Message = M>, column: usize) -> Result<()> {
+        self.messages.begin()?;
+        let columns = self.columns;
+        let packing = Packing::new().expect("words are packed");
+        let mut keys = [0; FRAME_RECORDS];
+        let (mut frame, mut next) = (&mut *self.frame, &mut *self.next);
+        (frame.count, next.count) = (0, 0);
+        for cut in &columns.cuts[self.cuts.clone()] {
+            self.chunks.begin(cut, column);
+            while let Some((mut bytes, mut edges)) = self.chunks.next()? {
+                self.job.progress().add(edges as u64);
+                while edges > 0 {
+                    let used = packing.unpack(bytes, &mut keys, &mut [(); FRAME_RECORDS]);
+                    bytes = &bytes[used.map_err(|BadFrame| columns.bad_frame())?..];
+                    next.fill(&keys, columns.bits, edges.min(FRAME_RECORDS));
+                    edges -= next.count;
+                    frame.add(next, cells, &mut self.messages)?;
+                    std::mem::swap(&mut frame, &mut next);
+                }
+            }
+        }
+        next.count = 0;
+        frame.add(next, cells, &mut self.messages)
+    }
+}
+
+/// Edges in the order of senders.
+struct Frame {
+    senders: [u32; FRAME_RECORDS],
+    places: [u32; FRAME_RECORDS],
+    count: usize,
+}
+
+impl Frame {
+    fn new() -> Frame {
+        Frame { senders: [0; FRAME_RECORDS], places: [0; FRAME_RECORDS], count: 0 }
+    }
+
+    /// Takes keys apart.
+    fn fill(&mut self, keys: &[u64; FRAME_RECORDS], bits: u32, count: usize) {
+        let mask = (1u64 << bits) - 1;
+        for ((sender, place), key) in self.senders.iter_mut().zip(&mut self.places).zip(keys) {
+            (*sender, *place) = ((key >> bits) as u32, (key & mask) as u32);
+        }
+        self.count = count;
+    }
+
+    /// Adds the messages of all edges, and asks for what `next` will need.
+    #[inline]
+    fn add<M: Message>(
+        &self,
+        next: &Frame,
+        cells: &mut impl CellArray<Message = M>,
+        messages: &mut MessageReader<'_, M>,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < self.count {
+            let (start, window) = messages.window(self.senders[done].into())?;
+            let (start, end) = (start as u32, start + window.len() as u64);
+            let left = &self.senders[done..self.count];
+            let is_all = left.last().is_some_and(|&last| u64::from(last) < end);
+            let inside = if is_all { left.len() } else { left.partition_point(|&s| u64::from(s) < end) };
+            let here = done..done + inside;
+            let edges = self.senders[here.clone()].iter().zip(&self.places[here.clone()]);
+            let later = next.senders[here.clone()].iter().zip(&next.places[here]);
+            for ((sender, &place), (next_sender, &next_place)) in edges.zip(later) {
+                cells.ask(next_place);
+                if let Some(message) = window.get(next_sender.wrapping_sub(start) as usize) {
+                    prefetch(message);
+                }
+                cells.add(place, window[(sender - start) as usize]);
+            }
+            done += inside;
+        }
+        Ok(())
+    }
+}
