@@ -148,7 +148,13 @@ class Graph:
     @property
     def info(self) -> str: ...
     def pagerank(
-        self, job: Job, iterations: int, damping: float, tolerance: float, resume: bool
+        self,
+        job: Job,
+        iterations: int | None,
+        damping: float,
+        tolerance: float,
+        vertex_tolerance: float | None,
+        resume: bool,
     ) -> Answer: ...
     def bfs(self, job: Job, source: int, resume: bool) -> Answer: ...
     def sssp(self, job: Job, source: int, resume: bool) -> Answer: ...

@@ -43,18 +43,23 @@ impl Graph {
         to_json(self.0.info())
     }
 
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn pagerank(
         &self,
         py: Python<'_>,
         job: &Job,
-        iterations: &Bound<'_, PyAny>,
+        iterations: Option<&Bound<'_, PyAny>>,
         damping: f64,
         tolerance: f64,
+        vertex_tolerance: Option<f64>,
         resume: bool,
     ) -> PyResult<Answer> {
-        let iterations = whole("iterations", iterations)?;
-        let options =
-            PageRankOptions { iterations, damping, tolerance, resume: every(resume), ..Default::default() };
+        let usual = vertex_tolerance.map_or_else(PageRankOptions::default, PageRankOptions::converging);
+        let iterations = match iterations {
+            Some(iterations) => whole("iterations", iterations)?,
+            None => usual.iterations,
+        };
+        let options = PageRankOptions { iterations, damping, tolerance, resume: every(resume), ..usual };
         self.answer(py, job, move |graph, job| pagerank(graph, job, &options))
     }
 

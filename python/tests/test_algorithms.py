@@ -67,6 +67,19 @@ def test_pagerank_is_the_power_iteration(case: Case, iterations: int, damping: f
     assert ranks == pytest.approx([expected[vertex] for vertex in case.vertices], rel=1e-9)
 
 
+@pytest.mark.parametrize(("vertex_tolerance", "damping"), [(1e-2, 0.85), (1e-6, 0.85), (1e-4, 0.5)])
+def test_pagerank_converges_vertex_by_vertex(case: Case, vertex_tolerance: float, damping: float) -> None:
+    table = case.graph.pagerank(vertex_tolerance=vertex_tolerance, damping=damping, memory="16MiB")
+    vertices, ranks = (column.to_numpy() for column in table.columns)
+    assert vertices.tolist() == case.vertices
+    assert ranks.sum() == pytest.approx(1.0)
+    converged = oracles.pagerank(case.vertices, case.edges, 200, damping)
+    expected = np.array([converged[vertex] for vertex in case.vertices])
+    told = inshore.summary(table)["error_max"]
+    assert told <= 2 * damping * vertex_tolerance / (1 - damping) + 1e-9
+    assert np.abs(ranks - expected).sum() <= told + 1e-12
+
+
 def test_bfs_is_the_breadth_first_search_with_the_smallest_parents(case: Case) -> None:
     for source in case.vertices[:: max(1, len(case.vertices) // 5)]:
         vertices, parents, levels = columns(case.graph.bfs(source, memory="16MiB"))

@@ -140,6 +140,7 @@ def test_the_exception_says_what_is_wrong(store: inshore.Store, tmp_path: Path) 
         (inshore.InputError, ValueError, "source is -1", lambda: graph.bfs(-1)),
         (inshore.InputError, ValueError, "iterations is", lambda: graph.pagerank(iterations=1 << 32)),
         (inshore.InputError, ValueError, "damping", lambda: graph.pagerank(damping=1.5)),
+        (inshore.InputError, ValueError, "vertex_tolerance", lambda: graph.pagerank(vertex_tolerance=0.2)),
         (inshore.InputError, ValueError, "scale", lambda: store.generate_kronecker(scale=99, name="g")),
         (inshore.InputError, ValueError, "not an Inshore store", lambda: inshore.Store(tmp_path)),
         (inshore.BudgetError, Exception, "8 MiB", lambda: graph.pagerank(memory="1MiB")),

@@ -25,17 +25,21 @@ use crate::{
 
 pub fn pagerank(session: &Session, words: &words::Pagerank) -> Result<()> {
     let options = PageRankOptions {
-        iterations: words.how.iterations,
-        damping: words.how.damping,
         tolerance: words.tolerance,
         resume: resume(&words.resumed),
         tuning: tuning(&words.asked),
+        ..words.how.options()
     };
     let run = |graph: &Graph, job: &Job| graph::pagerank(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
+        let supersteps = summary.supersteps;
+        if let Some(error) = summary.error_max {
+            return format!(
+                "ranks of {vertices} vertices after {supersteps} supersteps, all together within {error:.1e} of converged ones"
+            );
+        }
         let change =
             summary.last_change.map(|change| format!(", the last of which changed them by {change:.1e}"));
-        let supersteps = summary.supersteps;
         format!("ranks of {vertices} vertices after {supersteps} iterations{}", change.unwrap_or_default())
     };
     let shown = Shown::Rows(Order::Descending(1));

@@ -139,9 +139,11 @@ pub fn export(session: &Session, name: &str, output: &Path) -> Result<()> {
 /// Whether the answer is right.
 pub fn check(session: &Session, words: &words::Check) -> Result<bool> {
     let graph = Graph::open(&session.store, &words.graph)?;
+    let ranks = words.how.options();
     let options = CheckOptions {
-        iterations: words.how.iterations,
-        damping: words.how.damping,
+        iterations: ranks.iterations,
+        damping: ranks.damping,
+        vertex_tolerance: ranks.vertex_tolerance,
         source: words.source,
         sources: words.sample.sources,
         seed: words.sample.seed,

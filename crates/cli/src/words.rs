@@ -852,11 +852,16 @@ fn seconds(text: &str) -> Result<f64, String> {
 ///
 /// PageRank as LDBC defines it: ranks sum to 1, and what vertices without out-edges hold is spread evenly. The
 /// result has columns vertex and rank.
+///
+/// With --vertex-tolerance V ranks converge vertex by vertex: a vertex sends by how much its rank changed, and only while that is
+/// more than V of it. Late supersteps walk along few edges, and it ends when no vertex has more to send. Then all ranks together
+/// differ from converged ones by at most 2 V damping / (1 - damping); how much it may be at most in this job is told.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore graph pagerank web --memory 64MiB --top 20
   inshore graph pagerank web --iterations 30 --tolerance 1e-9 -o ranks.parquet
+  inshore graph pagerank web --vertex-tolerance 1e-4 -o ranks.parquet
   inshore graph pagerank web --iterations 100 --memory 64MiB -o ranks.parquet --resume
   inshore graph pagerank web -o - | sort -t, -k2 -gr | head")]
 pub struct Pagerank {
@@ -867,19 +872,31 @@ pub struct Pagerank {
     #[command(flatten)]
     pub how: PagerankHow,
     /// Stop earlier, once all ranks together change by at most this much
-    #[arg(long, value_name = "T", default_value_t = PageRankOptions::default().tolerance)]
+    #[arg(long, value_name = "T", default_value_t = PageRankOptions::default().tolerance, conflicts_with = "vertex_tolerance")]
     pub tolerance: f64,
 }
 
-/// The two numbers that ranks depend on.
+/// The numbers that ranks depend on.
 #[derive(Args)]
 pub struct PagerankHow {
-    /// Iterations (PageRank, communities)
-    #[arg(long, value_name = "N", default_value_t = PageRankOptions::default().iterations)]
-    pub iterations: u32,
+    /// Iterations (PageRank, communities) [default: 10; with --vertex-tolerance as many as it takes]
+    #[arg(long, value_name = "N")]
+    pub iterations: Option<u32>,
+    /// Send only by how much ranks changed, and while that is more than this share of a vertex's rank (PageRank)
+    #[arg(long, value_name = "V")]
+    pub vertex_tolerance: Option<f64>,
     /// Chance of going on along a link (PageRank)
     #[arg(long, value_name = "D", default_value_t = PageRankOptions::default().damping)]
     pub damping: f64,
+}
+
+impl PagerankHow {
+    /// The options that are asked for, with defaults for the rest.
+    pub fn options(&self) -> PageRankOptions {
+        let usual = self.vertex_tolerance.map_or_else(PageRankOptions::default, PageRankOptions::converging);
+        let iterations = self.iterations.unwrap_or(usual.iterations);
+        PageRankOptions { iterations, damping: self.damping, ..usual }
+    }
 }
 
 /// Search breadth first from a vertex
@@ -1004,12 +1021,14 @@ pub struct Sample {
 /// Check a result against an independent, plain computation
 ///
 /// Takes a file that one of the algorithms wrote; its columns say which. Give the same options as the job had (after
-/// --tolerance, the iterations that it told). Exit code 1 means that the result is wrong.
+/// --tolerance, the iterations that it told). Ranks of a job with --vertex-tolerance are compared with converged ones. Exit code 1
+/// means that the result is wrong.
 /// The check loads the whole graph into memory and keeps no budget.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore graph check web ranks.parquet --iterations 10
+  inshore graph check web ranks.parquet --vertex-tolerance 1e-4
   inshore graph check web tree.parquet --source 42
   inshore graph check web centrality.csv --sources 16 --seed 7")]
 pub struct Check {

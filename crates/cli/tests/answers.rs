@@ -28,6 +28,7 @@ fn a_file_has_all_rows_in_the_format_of_its_ending() {
         ("communities", "--iterations 3", "vertex community"),
         ("clustering", "", "vertex coefficient"),
         ("pagerank", "--iterations 5", "vertex rank"),
+        ("pagerank", "--vertex-tolerance 1e-4", "vertex rank"),
         ("betweenness", "--sources 8 --seed 3", "vertex centrality"),
     ];
     for (verb, options, columns) in jobs {
@@ -87,6 +88,27 @@ fn without_o_and_top_a_sentence_is_printed() {
     assert_eq!(sentence("graph clustering g"), "clustering coefficients of 8 vertices, 2 triangles");
     assert_eq!(sentence("graph betweenness g --sources 4"), "centrality of 8 vertices from 4 sources");
     assert!(sentence("graph pagerank g").starts_with("ranks of 8 vertices after 10 iterations"));
+}
+
+#[test]
+fn ranks_that_converge_tell_how_far_they_may_be_off() {
+    let folder = Folder::with_graph("g", EDGES);
+    let summary =
+        |words: &str| folder.run(&format!("graph pagerank g {words} --json")).ok().json()["summary"].clone();
+    let (all, capped) =
+        (summary("--vertex-tolerance 1e-6"), summary("--vertex-tolerance 1e-6 --iterations 3"));
+    assert!(all["supersteps"].as_u64() > Some(3) && all["error_max"].as_f64() < Some(1.2e-5), "{all}");
+    assert!(capped["supersteps"] == 3 && capped["error_max"].as_f64() > Some(1.2e-5), "{capped}");
+    let said = folder.run("graph pagerank g --vertex-tolerance 1e-6 -o ranks.csv").ok().stderr;
+    let told = format!("after {} supersteps, all together within ", all["supersteps"]);
+    assert!(said.contains(&told), "{said}");
+    folder.run("graph check g ranks.csv").exits(1);
+    folder.run("graph pagerank g --vertex-tolerance 1e-6 --tolerance 1e-3").exits(2);
+    let said = folder.run("graph pagerank g --vertex-tolerance 0.2").exits(2).stderr;
+    assert!(
+        said.contains("vertex_tolerance is 0.2: expected more than 0 and less than 1 - damping"),
+        "{said}"
+    );
 }
 
 #[test]

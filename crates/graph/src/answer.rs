@@ -59,6 +59,10 @@ pub struct Summary {
     /// By how much all ranks together changed in the last iteration (PageRank).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_change: Option<f64>,
+    /// How far all ranks together are at most from those that they converge to: the sum of absolute differences (PageRank with
+    /// a tolerance for each vertex).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_max: Option<f64>,
     /// The user's ids of the sampled sources (betweenness).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<u64>,

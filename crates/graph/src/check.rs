@@ -27,6 +27,8 @@ pub struct CheckOptions {
     pub iterations: u32,
     /// PageRank: damping.
     pub damping: f64,
+    /// PageRank: the tolerance for each vertex; then ranks are those that converged, however many iterations that took.
+    pub vertex_tolerance: Option<f64>,
     /// BFS and shortest paths: the user's id of the source; by default the first vertex at level or distance 0.
     pub source: Option<u64>,
     /// Betweenness: how many sources were drawn.
@@ -41,6 +43,7 @@ impl Default for CheckOptions {
         CheckOptions {
             iterations: ranks.iterations,
             damping: ranks.damping,
+            vertex_tolerance: ranks.vertex_tolerance,
             source: None,
             sources: centrality.sources,
             seed: centrality.seed,
@@ -139,9 +142,11 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let verdict = match names[..] {
         ["vertex", "rank"] => {
-            let (iterations, damping) = (options.iterations, options.damping);
+            let CheckOptions { iterations, damping, vertex_tolerance, .. } = *options;
             pagerank::check_damping(damping)?;
-            let options = PageRankOptions { iterations, damping, ..PageRankOptions::default() };
+            vertex_tolerance.map_or(Ok(()), |each| pagerank::check_vertex_tolerance(each, damping))?;
+            let options =
+                PageRankOptions { iterations, damping, vertex_tolerance, ..PageRankOptions::default() };
             table.floats("rank")?.and_then(|ranks| pagerank::verify(&plain, &options, &ranks))
         }
         ["vertex", "centrality"] => {

@@ -121,9 +121,12 @@ fn import_survives_every_kind_of_fault_at_any_time() {
 
 type Algorithm = fn(&Graph, &Job, Tuning, Option<Duration>) -> inshore_graph::Result<Answer>;
 
-const ALGORITHMS: [(&str, Algorithm); 7] = [
+const ALGORITHMS: [(&str, Algorithm); 8] = [
     ("PageRank", |graph, job, tuning, resume| {
         pagerank(graph, job, &PageRankOptions { iterations: 3, tuning, resume, ..PageRankOptions::default() })
+    }),
+    ("PageRank by deltas", |graph, job, tuning, resume| {
+        pagerank(graph, job, &PageRankOptions { tuning, resume, ..PageRankOptions::converging(2e-2) })
     }),
     ("BFS", |graph, job, tuning, resume| bfs(graph, job, &BfsOptions { source: 0, tuning, resume })),
     ("shortest paths", |graph, job, tuning, resume| {
@@ -146,7 +149,7 @@ fn algorithms_in_all_ways() -> impl Iterator<Item = ((&'static str, Algorithm), 
     let spill = Tuning { strategy: Some(Strategy::Merge), chunk_bytes: Some(64 << 10), ..Tuning::default() };
     let columns = Tuning { column_vertices: Some(3000), regime: Some(Regime::External), ..Tuning::default() };
     ALGORITHMS.into_iter().flat_map(move |(name, algorithm)| {
-        let has_columns = matches!(name, "PageRank" | "components");
+        let has_columns = matches!(name, "PageRank" | "PageRank by deltas" | "components");
         let ways = [Some(Tuning::default()), Some(spill), has_columns.then_some(columns)];
         ways.into_iter().flatten().map(move |tuning| ((name, algorithm), tuning))
     })

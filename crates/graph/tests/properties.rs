@@ -61,6 +61,7 @@ impl Both {
     }
 
     fn check_all(&self, source: u32, seed: u64) {
+        let mut converged = None;
         for way in ways() {
             let job = || self.world.job(way.memory_bytes, way.threads);
             let tuning = way.tuning;
@@ -70,6 +71,14 @@ impl Both {
             assert!(found.iter().map(|(id, _)| *id).eq(self.ids.iter().copied()));
             let ranks: Vec<f64> = found.iter().map(|(_, columns)| columns[0].unwrap()).collect();
             pagerank::verify(&self.plain, &options, &ranks).unwrap();
+
+            let options = PageRankOptions { tuning, ..PageRankOptions::converging(1e-3) };
+            let answer = pagerank::pagerank(&self.graph, &job(), &options).unwrap();
+            let error_max = answer.summary.error_max.unwrap();
+            let ranks: Vec<f64> = rows(answer).iter().map(|(_, columns)| columns[0].unwrap()).collect();
+            pagerank::verify(&self.plain, &options, &ranks).unwrap();
+            assert!(error_max < 2e-3 / 0.15, "{error_max}");
+            assert!(*converged.get_or_insert_with(|| ranks.clone()) == ranks, "{}", way.name);
 
             let options = BfsOptions { tuning, ..BfsOptions::new(self.ids[source as usize]) };
             let found = rows(bfs::bfs(&self.graph, &job(), &options).unwrap());
@@ -151,6 +160,110 @@ fn a_path_a_star_and_a_hub_with_a_row_of_many_windows_give_textbook_answers() {
     both(&ids, &star, false).check_all(5, 1);
 }
 
+/// The ranks that a power iteration in memory converges to.
+fn converged(plain: &Plain, damping: f64) -> Vec<f64> {
+    let count = plain.vertices();
+    let mut ranks = vec![1.0 / count as f64; count];
+    for _ in 0..5000 {
+        let held: f64 = (0..count).filter(|&v| plain.out(v).is_empty()).map(|v| ranks[v]).sum();
+        let mut next = vec![(1.0 - damping + damping * held) / count as f64; count];
+        for (vertex, rank) in ranks.iter().enumerate() {
+            let row = plain.out(vertex);
+            row.iter().for_each(|&to| next[to as usize] += damping * rank / row.len() as f64);
+        }
+        ranks = next;
+    }
+    ranks
+}
+
+/// A graph with hubs, vertices without out-edges, and a chain at whose end changes arrive late.
+fn with_hubs() -> Both {
+    let ids: Vec<u64> = (0..1000).collect();
+    let mut edges: Vec<_> = (0..6000u32).map(|n| (n * n % 701, n * 7919 % (n % 97 + 1))).collect();
+    edges.extend((0..250).map(|n| (700 + n, 701 + n)));
+    edges.sort_unstable();
+    edges.dedup();
+    both(&ids, &edges, false)
+}
+
+#[test]
+fn ranks_are_no_further_from_converged_ones_than_is_told() {
+    let Both { world, graph, plain, .. } = with_hubs();
+    for damping in [0.0, 0.3, 0.85, 0.99] {
+        let expected = converged(&plain, damping);
+        let mut closest = f64::INFINITY;
+        for (of_limit, iterations) in
+            [(0.99, u32::MAX), (0.5, u32::MAX), (1e-2, u32::MAX), (1e-2, 0), (1e-2, 5), (1e-7, u32::MAX)]
+        {
+            let vertex_tolerance = of_limit * (1.0 - damping);
+            let options =
+                PageRankOptions { iterations, damping, ..PageRankOptions::converging(vertex_tolerance) };
+            let answer = pagerank::pagerank(&graph, &world.job(16 * MIB, 2), &options).unwrap();
+            let error_max = answer.summary.error_max.unwrap();
+            let is_capped = iterations < u32::MAX;
+            assert!(!is_capped || answer.summary.supersteps <= iterations);
+            let ranks: Vec<f64> = rows(answer).iter().map(|(_, columns)| columns[0].unwrap()).collect();
+            let found: f64 =
+                ranks.iter().zip(&expected).map(|(rank, expected)| (rank - expected).abs()).sum();
+            assert!(found <= error_max + 1e-12, "{damping} {options:?}: {found}, told {error_max}");
+            if !is_capped {
+                pagerank::verify(&plain, &options, &ranks).unwrap();
+                assert!(error_max <= 2.0 * of_limit);
+                closest = closest.min(found);
+            }
+        }
+        assert!(closest < 1e-6, "{damping}: {closest}");
+    }
+}
+
+/// A ring in which one last bit could go round for ever.
+#[test]
+fn ranks_converge_below_every_tolerance() {
+    let ids: Vec<u64> = (0..5).collect();
+    let edges: Vec<_> = (0..5).map(|n| (n, (n + 1) % 5)).collect();
+    let Both { world, graph, plain, .. } = both(&ids, &edges, false);
+    let options = PageRankOptions::converging(1e-300);
+    let answer = pagerank::pagerank(&graph, &world.job(16 * MIB, 2), &options).unwrap();
+    assert!(answer.summary.supersteps < 400, "{}", answer.summary.supersteps);
+    let ranks: Vec<f64> = rows(answer).iter().map(|(_, columns)| columns[0].unwrap()).collect();
+    pagerank::verify(&plain, &options, &ranks).unwrap();
+}
+
+#[test]
+fn vertices_that_converged_are_not_walked_over_again() {
+    let Both { world, graph, .. } = with_hubs();
+    let entries = graph.info().entries;
+    let mut first = None;
+    for way in ways() {
+        let options = PageRankOptions { tuning: way.tuning, ..PageRankOptions::converging(1e-5) };
+        let answer = pagerank::pagerank(&graph, &world.job(way.memory_bytes, way.threads), &options).unwrap();
+        let summary = answer.summary.clone();
+        let all = u64::from(summary.supersteps) * entries;
+        let has_columns = way.tuning.column_vertices.is_some();
+        assert_eq!(summary.strategy.contains("columns and "), has_columns, "{}", summary.strategy);
+        assert!(summary.edges_traversed < all, "{}: {summary:?}", way.name);
+        assert!(has_columns || summary.edges_traversed < all * 2 / 3, "{}: {summary:?}", way.name);
+        let found = rows(answer);
+        assert!(*first.get_or_insert_with(|| found.clone()) == found, "{}", way.name);
+    }
+}
+
+#[test]
+fn a_tolerance_with_which_ranks_cannot_converge_is_refused() {
+    let Both { world, graph, .. } = both(&[3, 7], &[(0, 1)], false);
+    let refused = |options: &PageRankOptions| {
+        pagerank::pagerank(&graph, &world.job(16 * MIB, 2), options).unwrap_err().to_string()
+    };
+    for vertex_tolerance in [0.0, -1e-3, 0.16, 1.0, f64::NAN, f64::INFINITY] {
+        let error = refused(&PageRankOptions::converging(vertex_tolerance));
+        assert!(error.starts_with(&format!("vertex_tolerance is {vertex_tolerance}: expected")), "{error}");
+    }
+    let without_jumps = PageRankOptions { damping: 1.0, ..PageRankOptions::converging(1e-3) };
+    assert!(refused(&without_jumps).contains("less than 1 - damping"));
+    let both = PageRankOptions { tolerance: 1e-3, ..PageRankOptions::converging(1e-3) };
+    assert!(refused(&both).starts_with("tolerance is 0.001"));
+}
+
 /// Kronecker graphs spill by themselves at 8 MiB; answers are those of 4 GiB, bit for bit.
 #[test]
 fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
@@ -180,6 +293,19 @@ fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
         ranks(64 * support::MIB, columns(100_000, Some(Regime::SemiExternal)), "memory", "columns") == large
     );
     assert!(ranks(8 * support::MIB, merge, "flash", "merge") == large);
+    let converging = |memory_bytes, tuning, state, strategy| {
+        let job = world.job(memory_bytes, 2);
+        let options = PageRankOptions { tuning, ..PageRankOptions::converging(2e-2) };
+        let answer = pagerank::pagerank(&graph, &job, &options).unwrap();
+        let summary = (answer.summary.state, &answer.summary.strategy[..]);
+        assert_eq!(summary, (state, strategy), "{memory_bytes}");
+        let found = rows(answer);
+        assert!(job.budget().reserved_bytes_max() <= memory_bytes);
+        found
+    };
+    let large = converging(4096 * support::MIB, chosen, "memory", "dense");
+    assert!(converging(10 * support::MIB, chosen, "flash", "columns and merge") == large);
+    assert!(converging(8 * support::MIB, merge, "flash", "merge") == large);
     let tree = |memory_bytes| {
         rows(
             bfs::bfs(&graph, &world.job(memory_bytes, 2), &BfsOptions::new(graph.info().id_min + 1)).unwrap(),

@@ -1,4 +1,4 @@
-//! The algorithms, each in one file: its vertex program, its source, and an independent verifier that knows nothing
+//! The algorithms, each in one file (PageRank in two): its vertex program, its source, and an independent verifier that knows nothing
 //! of supersteps.
 
 pub mod betweenness;

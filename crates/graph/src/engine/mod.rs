@@ -316,6 +316,8 @@ pub(crate) struct Engine<S: State> {
     supersteps: u32,
     supersteps_kept: Option<u32>,
     edges_traversed: u64,
+    /// Those of the last superstep that had something to carry.
+    edges_sent: u64,
     strategies: Vec<Strategy>,
     /// Whether a superstep went by columns.
     has_columns: bool,
@@ -381,6 +383,7 @@ impl<S: State> Engine<S> {
             supersteps: 0,
             supersteps_kept: None,
             edges_traversed: 0,
+            edges_sent: 0,
             strategies: Vec::new(),
             has_columns: false,
             way: "",
@@ -603,6 +606,11 @@ impl<S: State> Engine<S> {
         }
     }
 
+    /// The edges of those that had something to send in the last superstep.
+    pub fn edges_sent(&self) -> u64 {
+        self.edges_sent
+    }
+
     fn used(&mut self, strategy: Strategy) {
         if !self.strategies.contains(&strategy) {
             self.strategies.push(strategy);
@@ -621,12 +629,14 @@ impl<S: State> Engine<S> {
         let entries = rows.iter().map(|rows| rows.entries).sum();
         self.begin_superstep(if active.is_all() { entries } else { 0 });
         let mut gathered = 0;
+        self.edges_sent = 0;
         for rows in rows {
             let state = &mut self.state;
             let sent = chunks::send(&self.job, sender, rows, active, state, &mut self.pools, sinks)?;
             sinks = sent.sinks;
             gathered += sent.gathered;
             self.edges_traversed += sent.edges;
+            self.edges_sent += sent.edges;
         }
         Ok((sinks, gathered))
     }

@@ -373,8 +373,9 @@ impl<S: State> Engine<S> {
         self.goes("combined column by column");
         self.begin_superstep(entries);
         self.edges_traversed += entries;
-        let (messages, gathered) = self.write_messages(program, columns)?;
-        program.gathered(gathered);
+        let (messages, said) = self.write_messages(program, columns)?;
+        self.edges_sent = said.edges;
+        program.gathered(said.gathered);
 
         let program = &*program;
         match messages {
@@ -458,25 +459,27 @@ impl<S: State> Engine<S> {
         finalizing.finish()
     }
 
-    /// What all senders have to say, and the sum of [`VertexProgram::gather`].
+    /// What all senders have to say.
     fn write_messages<P: VertexProgram<State = S>>(
         &mut self,
         program: &P,
         columns: &Columns,
-    ) -> Result<(Messages, u64)> {
+    ) -> Result<(Messages, Said)> {
         let (job, rows) = (&self.job, &columns.rows);
         let send = |writer: &mut MessageWriter<P::Message>, vertex, state: &S, degree| {
+            let mut edges = 0;
             if degree > 0 {
-                writer.push(program.edge_program(vertex, state, degree).unwrap_or(P::NOTHING))?;
+                let message = program.edge_program(vertex, state, degree);
+                edges = message.map_or(0, |_| degree.into());
+                writer.push(message.unwrap_or(P::NOTHING))?;
             }
-            Ok(program.gather(state, degree))
+            Ok(Said { gathered: program.gather(state, degree), edges })
         };
         let in_order = |states: &mut VertexArray<S>, writer: &mut MessageWriter<P::Message>| {
             let mut states = states.cursor();
-            let sum = walk(job, rows, 0..columns.vertices(), |vertex, degree| {
+            walk(job, rows, 0..columns.vertices(), |vertex, degree| {
                 send(writer, vertex, states.get(vertex)?, degree)
-            })?;
-            Ok::<_, Error>(sum)
+            })
         };
         if !columns.plan.messages_in_memory {
             let mut writer = MessageWriter::flash(job)?;
@@ -490,18 +493,36 @@ impl<S: State> Engine<S> {
             None => in_order(&mut self.state, &mut MessageWriter::memory(cells, 0))?,
             Some(states) => {
                 let states = &*states;
-                let sums =
-                    parallel_ranges(columns.vertices(), vec![0; columns.plan.workers], |sum, range| {
-                        let mut writer = MessageWriter::memory(cells, columns.senders.before(range.start));
-                        *sum += walk(job, rows, range, |vertex, degree| {
-                            send(&mut writer, vertex, &states[vertex as usize], degree)
-                        })?;
-                        Ok(())
-                    })?;
-                sums.into_iter().sum()
+                let sums = vec![Said::default(); columns.plan.workers];
+                let sums = parallel_ranges(columns.vertices(), sums, |sum, range| {
+                    let mut writer = MessageWriter::memory(cells, columns.senders.before(range.start));
+                    sum.add(walk(job, rows, range, |vertex, degree| {
+                        send(&mut writer, vertex, &states[vertex as usize], degree)
+                    })?);
+                    Ok(())
+                })?;
+                let mut all = Said::default();
+                sums.into_iter().for_each(|sum| all.add(sum));
+                all
             }
         };
         Ok((Messages::Memory(buffer), gathered))
+    }
+}
+
+/// Sums over the vertices that were asked for their messages.
+#[derive(Clone, Copy, Default)]
+struct Said {
+    /// Of [`VertexProgram::gather`].
+    gathered: u64,
+    /// The edges of those that had one.
+    edges: u64,
+}
+
+impl Said {
+    fn add(&mut self, other: Said) {
+        self.gathered += other.gathered;
+        self.edges += other.edges;
     }
 }
 
@@ -510,11 +531,11 @@ fn walk(
     job: &Job,
     rows: &[Csr],
     range: Range<u64>,
-    mut each: impl FnMut(u32, u32) -> Result<u64>,
-) -> Result<u64> {
+    mut each: impl FnMut(u32, u32) -> Result<Said>,
+) -> Result<Said> {
     let mut degrees = rows.iter().map(|rows| Degrees::new(job, rows)).collect::<Result<Vec<_>>>()?;
     let mut sums = [0u32; PAGE_VERTICES as usize];
-    let (mut sum, mut start) = (0, range.start);
+    let (mut sum, mut start) = (Said::default(), range.start);
     while start < range.end {
         job.check_cancelled()?;
         let end = ((start / PAGE_VERTICES + 1) * PAGE_VERTICES).min(range.end);
@@ -525,7 +546,7 @@ fn walk(
             sums.iter_mut().zip(page).for_each(|(sum, degree)| *sum = sum.saturating_add(*degree));
         }
         for (vertex, &degree) in (start as u32..).zip(&*sums) {
-            sum += each(vertex, degree)?;
+            sum.add(each(vertex, degree)?);
         }
         start = end;
     }
