@@ -8,7 +8,8 @@
 //!   on nodes:   the same on each node ─► parts or a state travel ─► put in order, or merged, here ─► output
 //! ```
 //!
-//! An instance is a process of its own ([`sandbox`](crate::sandbox)); `docs/kernels-wasm.md` says what a module exports. What
+//! An instance is a process of its own ([`sandbox`](crate::sandbox)), which reads files in the page cache itself and is handed the
+//! blocks of all other sources; `docs/kernels-wasm.md` says what a module exports. What
 //! travels to a node is the module itself, or only its name where it was pushed there: a dataset whose name ends with `.wasm`.
 //! Either way with its SHA-256, so that all nodes run the same.
 //!
@@ -70,7 +71,7 @@ const WALL: Duration = Duration::from_secs(365 * 86_400);
 const BATCH_BYTES: usize = 1 << 20;
 /// Several blocks are worked on at once until this part of what may come of one has come of them.
 const ENOUGH: u64 = 4;
-/// Bytes of blocks: for each the two processes wake each other, and more no longer stay in a core's cache.
+/// Bytes of blocks: of fewer the system copies more slowly, and more no longer stay in a core's cache.
 const BLOCK_BYTES: usize = 512 << 10;
 
 /// The result of running a kernel.
