@@ -183,6 +183,41 @@ fn compressed_files_and_empty_ones_are_read() {
     assert_eq!(counted(&folder, "counted"), 0);
 }
 
+/// Lines of any length up to `longest`; the last one has no end.
+fn lines_up_to(longest: u64, bytes: usize) -> String {
+    let (mut text, mut seed) = (String::new(), longest);
+    while text.len() < bytes {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let letter = char::from(b'a' + (seed >> 20) as u8 % 5);
+        text.extend(std::iter::repeat_n(letter, ((seed >> 33) % longest) as usize));
+        text.push('\n');
+    }
+    text.push_str("at the end");
+    text
+}
+
+#[test]
+fn files_that_the_modules_process_reads_give_what_streams_do() {
+    let Some(folder) = folder() else { return };
+    // Lines that end in the margin of a block, behind it, and not even in the next block.
+    for (longest, bytes) in [(100, 9_000_000), (50_000, 9_000_000), (1_500_000, 20_000_000)] {
+        let text = lines_up_to(longest, bytes);
+        let expected: String =
+            text.split_inclusive('\n').filter(|line| line.starts_with('a')).map(String::from).collect();
+        folder.write("text", &text);
+        for way in
+            ["text --threads 1", "text --threads 3 --memory 512MiB", "text --memory 100MiB --threads 2"]
+        {
+            let found = folder.run(&format!("kernel run lines.wasm --args a {way}")).ok();
+            assert!(found.stdout == expected, "lines up to {longest}, {way}: {} bytes", found.stdout.len());
+            folder.run(&format!("kernel run count.wasm --output counted --quiet {way}")).ok();
+            assert_eq!(counted(&folder, "counted"), text.matches('\n').count() as u64, "{longest} {way}");
+        }
+        let found = folder.run("kernel run lines.wasm --args a -").stdin(text).ok();
+        assert!(found.stdout == expected, "a stream of lines up to {longest}");
+    }
+}
+
 /// Modules that do what they should not, and what is said of them.
 fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let recurse = "(func $again (call $again) (call $again))";

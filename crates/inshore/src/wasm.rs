@@ -8,7 +8,8 @@
 //!   on nodes:   the same on each node ─► parts or a state travel ─► put in order, or merged, here ─► output
 //! ```
 //!
-//! An instance is a process of its own ([`sandbox`](crate::sandbox)); `docs/kernels-wasm.md` says what a module exports. What
+//! An instance is a process of its own ([`sandbox`](crate::sandbox)), which reads files in the page cache itself and is handed the
+//! blocks of all other sources; `docs/kernels-wasm.md` says what a module exports. What
 //! travels to a node is the module itself, or only its name where it was pushed there: a dataset whose name ends with `.wasm`.
 //! Either way with its SHA-256, so that all nodes run the same.
 //!
@@ -31,7 +32,7 @@ use arrow::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use inshore_neardata::{
-    Block, BlockBuffer, Border, Error as ReadError, Event, Failure, Kernel, Needs, Next, Portable, Reply,
+    Block, Border, Error as ReadError, Event, Failure, FileBlocks, Kernel, Needs, Next, Portable, Reply,
     Source, Task, Work, answer_parts,
     nodes::{
         self, Gathered, Nodes, RunOptions, Whole,
@@ -41,7 +42,7 @@ use inshore_neardata::{
     run, smallest_memory_bytes,
 };
 use inshore_sandbox::{
-    Error as SandboxError, Helper, Policy, Sandbox, WasmLimits, WasmResponse, WasmResult, WasmRun,
+    BlockPart, Error as SandboxError, Helper, Policy, Sandbox, WasmLimits, WasmResponse, WasmResult, WasmRun,
 };
 use inshore_store::{FileReader, Job, Reservation, Store, format_bytes};
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,9 @@ const CALL: Duration = Duration::from_secs(20);
 const WALL: Duration = Duration::from_secs(365 * 86_400);
 /// Bytes of a state that are sent at once.
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes of blocks: for each the two processes wake each other, and more no longer stay in a core's cache.
+/// Several blocks are worked on at once until this part of what may come of one has come of them.
+const ENOUGH: u64 = 4;
+/// Bytes of blocks: of fewer the system copies more slowly, and more no longer stay in a core's cache.
 const BLOCK_BYTES: usize = 512 << 10;
 
 /// The result of running a kernel.
@@ -257,7 +260,6 @@ struct Prepared {
     result: WasmResult,
     /// Bytes that may come of a block.
     part_bytes_max: u64,
-    threads: usize,
     instances: Vec<Mutex<Instance>>,
     next: AtomicUsize,
     _memory: Reservation,
@@ -313,7 +315,7 @@ pub type Output<'a> = &'a mut (dyn FnMut(&[u8]) -> io::Result<()> + Send);
 /// The smallest budget in which a kernel runs with so many threads, in bytes.
 pub fn smallest_wasm_memory_bytes(threads: usize) -> u64 {
     let reading = smallest_memory_bytes(threads) + (threads * BLOCK_BYTES * 2) as u64;
-    SHARE_BYTES_MIN + threads as u64 * MIB + reading + 4 * MIB
+    SHARE_BYTES_MIN + threads as u64 * (MIB + MIB / ENOUGH) + reading + 4 * MIB
 }
 
 impl WasmKernel {
@@ -373,7 +375,9 @@ impl WasmKernel {
         let half = (given / 2).max(SHARE_BYTES_MIN);
         let instances = (half / SHARE_BYTES_MIN).clamp(1, threads as u64);
         let share = (half / instances).min(OWN_BYTES + MODULE_MEMORY_BYTES_MAX);
-        let memory = instances * share + threads as u64 * part_bytes_max;
+        // One part that is made, and those of the same batch.
+        let parts = part_bytes_max + part_bytes_max / ENOUGH;
+        let memory = instances * share + threads as u64 * parts;
         let memory = budget.reserve(memory, "instances of a WebAssembly kernel")?;
         let limits = WasmLimits {
             memory_bytes: share - OWN_BYTES,
@@ -387,8 +391,7 @@ impl WasmKernel {
         let mut places = vec![Mutex::new(Instance::Runs(Box::new(first)))];
         places.resize_with(instances as usize, || Mutex::new(Instance::None));
         let next = AtomicUsize::new(0);
-        let prepared =
-            Prepared { limits, result, part_bytes_max, threads, instances: places, next, _memory: memory };
+        let prepared = Prepared { limits, result, part_bytes_max, instances: places, next, _memory: memory };
         Ok(self.prepared.get_or_init(|| prepared))
     }
 
@@ -402,6 +405,36 @@ impl WasmKernel {
 
     fn prepared(&self) -> &Prepared {
         self.prepared.get().expect("prepared before anything is read")
+    }
+
+    /// The instance in a place.
+    fn running<'a>(&self, place: &'a mut Instance) -> Result<&'a mut WasmRun> {
+        match place {
+            Instance::Runs(run) => Ok(run),
+            Instance::Failed(what) => Err(self.module.bad(what)),
+            Instance::None => unreachable!("started with its worker"),
+        }
+    }
+
+    /// What came of a call; where it failed, so has the instance in its place.
+    fn ended<T>(
+        &self,
+        place: &mut Instance,
+        ended: std::result::Result<T, SandboxError>,
+        emitted: &Emitted,
+    ) -> Result<T> {
+        ended.map_err(|source| {
+            let Some(offset) = emitted.is_full else {
+                *place = Instance::Failed(source.to_string());
+                return self.failed(source);
+            };
+            let most = format_bytes(emitted.limit);
+            let what = format!(
+                "it emits more than {most} of the block at {offset}: with a larger --memory it may emit more"
+            );
+            *place = Instance::Failed(what.clone());
+            self.module.bad(&what)
+        })
     }
 
     /// The merged state of all instances, which lies in the first of them, and what the others took.
@@ -502,6 +535,33 @@ impl WasmKernel {
     }
 }
 
+/// What is emitted of a block, as far as it may.
+struct Emitted {
+    part: Vec<u8>,
+    limit: u64,
+    /// The offset of the block of which more than that was emitted.
+    is_full: Option<i64>,
+}
+
+impl Emitted {
+    fn new(limit: u64) -> Emitted {
+        Emitted { part: Vec::new(), limit, is_full: None }
+    }
+
+    fn add(&mut self, bytes: &[u8], offset: i64) -> io::Result<()> {
+        if (self.part.len() + bytes.len()) as u64 > self.limit {
+            self.is_full = Some(offset);
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.part.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.part)
+    }
+}
+
 /// A state on its way from one instance to another.
 struct State {
     bytes: Vec<u8>,
@@ -555,60 +615,52 @@ impl Kernel for WasmKernel {
         Ok(number)
     }
 
-    fn buffers(&self, number: &mut usize, bytes: usize) -> Result<Vec<BlockBuffer>> {
+    fn reads_files(&self) -> bool {
+        true
+    }
+
+    fn file_blocks(
+        &self,
+        number: &mut usize,
+        blocks: &FileBlocks<'_>,
+        done: &mut Vec<Option<(u64, Vec<u8>)>>,
+    ) -> Result<()> {
         let prepared = self.prepared();
-        if prepared.instances.len() < prepared.threads {
-            // Several workers share an instance, and can't share its buffers.
-            return Ok(Vec::new());
-        }
+        let FileBlocks { file, file_bytes, start, stride, count, base } = *blocks;
+        let enough_bytes = prepared.part_bytes_max / ENOUGH;
+        let asked = inshore_sandbox::FileBlocks { start, stride, count, file_bytes, base, enough_bytes };
+        let mut emitted = Emitted::new(prepared.part_bytes_max);
         let mut place = lock(&prepared.instances[*number]);
-        let Instance::Runs(run) = &mut *place else { return Ok(Vec::new()) };
-        let buffers = run.buffers(bytes).map_err(|source| self.failed(source))?;
-        Ok(buffers.into_iter().map(|buffer| -> BlockBuffer { Box::new(buffer) }).collect())
+        let ended = self.running(&mut place)?.file_blocks(file, &asked, &mut |part: BlockPart<'_>| {
+            emitted.add(part.bytes, part.offset)?;
+            if part.is_last {
+                done.resize_with(part.block as usize, || None);
+                done.push(Some((part.end, emitted.take())));
+            }
+            Ok(())
+        });
+        let count = self.ended(&mut place, ended, &emitted)?;
+        done.resize_with(count as usize, || None);
+        Ok(())
     }
 
     fn block(&self, number: &mut usize, block: &Block<'_>) -> Result<Vec<u8>> {
-        let mut part = Vec::new();
         if block.bytes.is_empty() {
-            return Ok(part);
+            return Ok(Vec::new());
         }
         let prepared = self.prepared();
+        let offset = block.offset as i64;
+        let mut emitted = Emitted::new(prepared.part_bytes_max);
+        let mut take = |bytes: &[u8]| emitted.add(bytes, offset);
         let mut place = lock(&prepared.instances[*number]);
-        let run = match &mut *place {
-            Instance::Runs(run) => run,
-            Instance::Failed(what) => return Err(self.module.bad(what)),
-            Instance::None => unreachable!("started with its worker"),
-        };
-        let mut is_full = false;
-        let mut take = |bytes: &[u8]| {
-            if (part.len() + bytes.len()) as u64 > prepared.part_bytes_max {
-                is_full = true;
-                return Err(io::ErrorKind::OutOfMemory.into());
-            }
-            part.extend_from_slice(bytes);
-            Ok(())
-        };
-        let mut done = run.block(block.bytes, block.offset as i64, &mut take);
+        let run = self.running(&mut place)?;
+        let mut ended = run.block(block.bytes, offset, &mut take);
         if prepared.result == WasmResult::InOrder {
             // What comes of a block is known by its end alone.
-            done = done.and_then(|()| run.settle(&mut take));
+            ended = ended.and_then(|()| run.settle(&mut take));
         }
-        match done {
-            Ok(()) => Ok(part),
-            Err(_) if is_full => {
-                let most = format_bytes(prepared.part_bytes_max);
-                let what = format!(
-                    "it emits more than {most} of the block at {}: with a larger --memory it may emit more",
-                    block.offset
-                );
-                *place = Instance::Failed(what.clone());
-                Err(self.module.bad(&what))
-            }
-            Err(source) => {
-                *place = Instance::Failed(source.to_string());
-                Err(self.failed(source))
-            }
-        }
+        self.ended(&mut place, ended, &emitted)?;
+        Ok(emitted.take())
     }
 
     fn part_bytes(&self, part: &Vec<u8>) -> u64 {

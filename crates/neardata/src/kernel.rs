@@ -1,6 +1,6 @@
 //! What is done with a block.
 
-use std::{cell::OnceCell, ops::DerefMut};
+use std::{cell::OnceCell, os::fd::BorrowedFd};
 
 use inshore_store::Job;
 
@@ -46,13 +46,25 @@ pub trait Kernel: Sync {
         false
     }
 
-    /// Buffers of at least so many bytes into which blocks of files in the page cache are read, in turn: a kernel that hands
-    /// blocks on has them where it wants them. None: the runner has its own. The kernel has counted their memory.
+    /// Whether it reads blocks of files in the page cache itself, by [`Kernel::file_blocks`], several at a time: for a kernel that
+    /// has another process work on them, so that the bytes stay in the cache of that one's core. Lines can't be numbered then.
+    fn reads_files(&self) -> bool {
+        false
+    }
+
+    /// Reads blocks of a file in the page cache, from the first on, works on them, and adds to `done` for each where its lines end
+    /// in the file and what came of it, or `None` where that is nothing and need not be told. It may stop before any block: the next
+    /// is asked for anew. Where it adds none at all, the first one is read for it and given to [`Kernel::block`].
     ///
     /// # Errors
-    /// Those of the kernel.
-    fn buffers(&self, _worker: &mut Self::Worker, _bytes: usize) -> Result<Vec<BlockBuffer>, Self::Error> {
-        Ok(Vec::new())
+    /// Those of the kernel, of the first block that it did not add.
+    fn file_blocks(
+        &self,
+        _worker: &mut Self::Worker,
+        _blocks: &FileBlocks<'_>,
+        _done: &mut Vec<Option<(u64, Self::Part)>>,
+    ) -> Result<(), Self::Error> {
+        Ok(())
     }
 
     /// About how much memory a part takes: parts that wait for their turn are limited by it.
@@ -61,8 +73,24 @@ pub trait Kernel: Sync {
     }
 }
 
-/// A buffer of a kernel's that blocks are read into.
-pub type BlockBuffer = Box<dyn DerefMut<Target = [u8]> + Send>;
+/// Blocks of a file, one after the other, for a kernel that [reads them itself](Kernel::reads_files). A block has the lines
+/// that begin in it, but not one that begins exactly where it does, unless that is the start of the file: that one is of the
+/// block before it.
+#[derive(Clone, Copy, Debug)]
+pub struct FileBlocks<'a> {
+    /// The file, open for reading.
+    pub file: BorrowedFd<'a>,
+    /// Bytes that it had when it was opened: what is behind them is not read.
+    pub file_bytes: u64,
+    /// Where the first block begins.
+    pub start: u64,
+    /// Bytes from one to the next.
+    pub stride: u64,
+    /// How many.
+    pub count: u64,
+    /// Bytes of the whole that the file is a part of, before it.
+    pub base: u64,
+}
 
 /// Where a source may be cut into blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

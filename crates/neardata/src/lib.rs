@@ -21,6 +21,7 @@
 //! Papers: kernels in the storage device, 2014 thesis chapter 5; 2016 article section 7.
 #![warn(missing_docs)]
 
+mod batch;
 mod error;
 #[cfg(all(feature = "fuzzing", not(feature = "nodes")))]
 pub mod fuzzing;
@@ -38,7 +39,7 @@ mod source;
 mod task;
 
 pub use error::{Error, Result};
-pub use kernel::{Block, BlockBuffer, Border, Kernel};
+pub use kernel::{Block, Border, FileBlocks, Kernel};
 pub use order::Next;
 pub use runner::{Event, Reach, run, smallest_memory_bytes};
 pub use source::{Base, Opened, Source};

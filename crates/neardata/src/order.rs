@@ -181,6 +181,22 @@ impl<P> Order<P> {
         Some(Claim::Block { source, number, shared })
     }
 
+    /// Takes up to so many blocks of a source behind the one that the caller took, and says how many: none where another worker
+    /// has the next one, or what comes of them would have no room to wait.
+    pub fn claim_behind(&self, source: usize, number: u64, count: u64) -> u64 {
+        let mut state = self.lock();
+        let room = self.window.saturating_sub(state.parts.len() as u64);
+        let has_room = self.has_room(&state) && !state.stopped;
+        let Some(claimed) = state.sources.get_mut(&source) else { return 0 };
+        if !has_room || claimed.skipped || claimed.taken != number + 1 {
+            return 0;
+        }
+        let left = claimed.total.map_or(0, |total| total - claimed.taken);
+        let more = count.min(left).min(room);
+        claimed.taken += more;
+        more
+    }
+
     /// Whether one more part may wait for its turn.
     fn has_room(&self, state: &State<P>) -> bool {
         (state.parts.len() as u64) < self.window && state.bytes < self.window_bytes

@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     io::{self, Read},
     ops::Range,
+    os::fd::AsFd,
     panic::{self, AssertUnwindSafe},
     sync::{
         Arc, Mutex,
@@ -17,7 +18,7 @@ use inshore_store::{
 };
 use memchr::{memchr, memrchr};
 
-use crate::{BlockBuffer, Error, Opened, Result};
+use crate::{Error, FileBlocks, Opened, Result};
 
 /// A block of a file in the page cache, unless the kernel wants others: it is copied into a buffer that stays in a core's cache
 /// of the second level.
@@ -207,6 +208,13 @@ impl Divided {
         bytes as u64
     }
 
+    /// Blocks from this one on, for a kernel that reads them itself; `None` where that is not for it.
+    pub fn blocks(&self, plan: &Plan, number: u64, count: u64, base: u64) -> Option<FileBlocks<'_>> {
+        let (Divided::Cached(file, _), stride) = (self, self.stride(plan)) else { return None };
+        let (file_bytes, start, file) = (file.len(), number * stride, file.as_fd());
+        Some(FileBlocks { file, file_bytes, start, stride, count, base })
+    }
+
     fn margin(&self) -> u64 {
         match self {
             Divided::Cached(..) | Divided::Direct(_) => MARGIN_BYTES as u64,
@@ -286,8 +294,6 @@ pub(crate) struct Reading {
     /// For blocks of files in the page cache, streams, and lines that are longer than a block. It begins with a page, as
     /// blocks of files do: the kernel's copy takes a quarter longer where the two lie differently.
     near: Option<Buffer>,
-    /// Buffers of the kernel, in turn, instead of `near` for blocks of files in the page cache.
-    lent: VecDeque<BlockBuffer>,
     spare: Vec<Buffer>,
     /// Buffers that failed reads took with them; the memory of all is free when none is left.
     lost: usize,
@@ -297,27 +303,7 @@ pub(crate) struct Reading {
 impl Reading {
     pub fn new(job: &Job, plan: Plan, by_line: bool) -> Result<Reading> {
         let near = Some(near(job, &plan)?);
-        Ok(Reading {
-            job: job.clone(),
-            plan,
-            by_line,
-            near,
-            lent: VecDeque::new(),
-            spare: Vec::new(),
-            lost: 0,
-            more: None,
-        })
-    }
-
-    /// Bytes of a buffer of a kernel's.
-    pub fn near_bytes(&self) -> usize {
-        self.plan.near_bytes()
-    }
-
-    /// Reads blocks of files in the page cache into these buffers, in turn.
-    pub fn lend(&mut self, buffers: Vec<BlockBuffer>) {
-        assert!(buffers.iter().all(|buffer| buffer.len() >= self.near_bytes()), "buffers for a block each");
-        self.lent = buffers.into();
+        Ok(Reading { job: job.clone(), plan, by_line, near, spare: Vec::new(), lost: 0, more: None })
     }
 
     /// Whether another slow read can be begun beside the block that is worked on.
@@ -356,15 +342,6 @@ impl Reading {
         let end = self.end(file, start);
         let Some(flying) = flying else {
             let Divided::Cached(plain, windows) = file else { unreachable!("slow reads are begun early") };
-            if let Some(mut buffer) = self.lent.pop_front() {
-                let result = self.near_block(file, plain, start..end, &mut buffer, work);
-                // What was not given away is free at once: the other one may be worked on still.
-                match &result {
-                    Ok(Some(_)) => self.lent.push_back(buffer),
-                    _ => self.lent.push_front(buffer),
-                }
-                return result;
-            }
             if let Some(windows) = windows {
                 let mut work = Some(work);
                 let looked = windows.look(plain, start..end, |bytes| {

@@ -2,8 +2,10 @@
 
 use std::{
     collections::VecDeque,
+    ops::Range,
     sync::{Arc, Mutex},
     thread,
+    time::Instant,
 };
 
 use inshore_store::Job;
@@ -11,6 +13,7 @@ use memchr::memchr_iter;
 
 use crate::{
     Base, Block, Border, Error, Kernel, Next, Result, Source,
+    batch::Batch,
     lines::LineCounts,
     order::{Claim, Order, Shared, Turn},
     reading::{Divided, Flying, Plan, Reading},
@@ -126,7 +129,8 @@ where
         let by_line = matches!(self.kernel.border(), Border::Line { .. });
         let mut reading = Reading::new(self.job, self.plan, by_line)?;
         let mut worker = self.kernel.worker(self.job)?;
-        reading.lend(self.kernel.buffers(&mut worker, reading.near_bytes())?);
+        let reads_files = self.kernel.reads_files() && by_line && !self.is_numbered();
+        let mut batch = Batch::default();
         let mut ahead: VecDeque<Task> = VecDeque::new();
         loop {
             self.job.check_cancelled().map_err(Error::from)?;
@@ -144,6 +148,10 @@ where
                     Claim::End => break,
                 },
             };
+            if reads_files && !task.shared.divided.is_slow() {
+                self.do_batch(&mut reading, &mut worker, task, &mut batch)?;
+                continue;
+            }
             while task.shared.divided.is_slow() && reading.may_begin(ahead.len()) {
                 match self.order.claim(false) {
                     Claim::Block { source, number, shared } => {
@@ -233,10 +241,63 @@ where
             lines.tell_none(number);
             lines.forget(number);
         }
-        let stride = divided.stride(&self.plan);
-        self.job.progress().add(stride.min(divided.len() - number * stride));
+        self.count_progress(divided, number);
         self.push(source, number, part);
         Ok(())
+    }
+
+    /// Has the kernel read a block, and some behind it, and work on them.
+    fn do_batch(
+        &self,
+        reading: &mut Reading,
+        worker: &mut K::Worker,
+        task: Task,
+        batch: &mut Batch,
+    ) -> std::result::Result<(), K::Error> {
+        let (began, Task { source, number, shared, .. }) = (Instant::now(), task);
+        let count = 1 + self.order.claim_behind(source, number, batch.blocks() - 1);
+        let mut numbers = number..number + count;
+        while !numbers.is_empty() {
+            self.job.check_cancelled().map_err(Error::from)?;
+            let done = self.do_file_blocks(worker, source, &numbers, &shared);
+            numbers.start += done;
+            if done == 0 {
+                let (number, shared) = (numbers.start, shared.clone());
+                self.do_block(reading, worker, Task { source, number, shared, flying: None })?;
+                numbers.start += 1;
+            }
+            self.deliver()?;
+        }
+        batch.took(count, began.elapsed());
+        Ok(())
+    }
+
+    /// How many blocks the kernel read and worked on, or failed at.
+    fn do_file_blocks(
+        &self,
+        worker: &mut K::Worker,
+        source: usize,
+        numbers: &Range<u64>,
+        shared: &Shared,
+    ) -> u64 {
+        let (count, base) = (numbers.end - numbers.start, shared.base.offset);
+        let Some(blocks) = shared.divided.blocks(&self.plan, numbers.start, count, base) else { return 0 };
+        let mut done = Vec::new();
+        let failed = self.kernel.file_blocks(worker, &blocks, &mut done).err();
+        let reach = |bytes| Reach { bytes, lines: 0 };
+        let parts = done.into_iter().map(|made| Ok(made.map(|(end, part)| (reach(end), part))));
+        let mut count = 0;
+        for (number, part) in numbers.clone().zip(parts.chain(failed.map(Err))) {
+            self.count_progress(&shared.divided, number);
+            self.push(source, number, part);
+            count += 1;
+        }
+        count
+    }
+
+    fn count_progress(&self, divided: &Divided, number: u64) {
+        let stride = divided.stride(&self.plan);
+        self.job.progress().add(stride.min(divided.len() - number * stride));
     }
 
     fn push(&self, source: usize, block: u64, part: Worked<K>) {

@@ -1,9 +1,9 @@
 //! Blocks of any size give the lines of the text, in order, whatever the number of workers and the kind of source.
 
-use std::{fs, io::Read, path::Path, sync::Mutex};
+use std::{fs, io::Read, os::unix::fs::FileExt, path::Path, sync::Mutex};
 
 use inshore_neardata::{
-    Block, Border, Error, Event, Kernel, Next, Opened, Source, run, smallest_memory_bytes,
+    Block, Border, Error, Event, FileBlocks, Kernel, Next, Opened, Source, run, smallest_memory_bytes,
 };
 use inshore_store::{Budget, Cancel, FileWriter, Job, PlainFile, Store};
 use proptest::prelude::*;
@@ -11,9 +11,18 @@ use proptest::prelude::*;
 /// Gives back what it gets, with where and which line it is.
 struct Echo {
     border: Border,
-    takes_windows: bool,
+    how: How,
     /// Done before the second block.
     meanwhile: Option<Box<dyn Fn() + Sync>>,
+}
+
+/// How it comes to blocks of files in the page cache.
+#[derive(Clone, Copy, PartialEq)]
+enum How {
+    Copied,
+    Windows,
+    /// It reads them itself.
+    Itself,
 }
 
 #[derive(Debug)]
@@ -37,7 +46,45 @@ impl Kernel for Echo {
     }
 
     fn takes_windows(&self) -> bool {
-        self.takes_windows
+        self.how == How::Windows
+    }
+
+    fn reads_files(&self) -> bool {
+        self.how == How::Itself
+    }
+
+    fn file_blocks(
+        &self,
+        worker: &mut u64,
+        blocks: &FileBlocks<'_>,
+        done: &mut Vec<Option<(u64, Part)>>,
+    ) -> Result<(), Error> {
+        let file = fs::File::from(blocks.file.try_clone_to_owned().unwrap());
+        let mut text = vec![0; blocks.file_bytes as usize];
+        for number in 0..blocks.count {
+            let start = (blocks.start + number * blocks.stride) as usize;
+            if let Some(meanwhile) = self.meanwhile.as_ref().filter(|_| start > 0) {
+                meanwhile();
+            }
+            // Now and then it leaves off, and some it can't read.
+            let is_left = start as u64 / blocks.stride % 7 == 3;
+            if is_left || file.read_exact_at(&mut text, 0).is_err() {
+                break;
+            }
+            let behind = |at: usize| match memchr::memchr(b'\n', &text[at..]) {
+                _ if at == 0 => 0,
+                Some(end) => at + end + 1,
+                None => text.len(),
+            };
+            let end = (start + blocks.stride as usize).min(text.len());
+            let lines = behind(start)..behind(end);
+            *worker += lines.len() as u64;
+            done.push((!lines.is_empty()).then(|| {
+                let offset = blocks.base + lines.start as u64;
+                (lines.end as u64, Part { offset, line: 0, bytes: text[lines].to_vec() })
+            }));
+        }
+        Ok(())
     }
 
     fn block(&self, worker: &mut u64, block: &Block<'_>) -> Result<Part, Error> {
@@ -52,7 +99,7 @@ impl Kernel for Echo {
 
 /// What came of each source: its bytes, put together again, and the error that it ended with.
 fn echo(job: &Job, border: Border, sources: Vec<Source>) -> Vec<(Vec<u8>, Option<String>)> {
-    echo_by(job, Echo { border, takes_windows: false, meanwhile: None }, sources)
+    echo_by(job, Echo { border, how: How::Copied, meanwhile: None }, sources)
 }
 
 fn echo_by(job: &Job, kernel: Echo, sources: Vec<Source>) -> Vec<(Vec<u8>, Option<String>)> {
@@ -143,7 +190,7 @@ fn files_in_the_page_cache_may_be_looked_at_where_they_lie() {
         fs::write(&path, &bytes).unwrap();
         for (threads, numbered) in [(1, true), (2, false), (3, true)] {
             let border = Border::Line { numbered };
-            let kernel = Echo { border, takes_windows: true, meanwhile: None };
+            let kernel = Echo { border, how: How::Windows, meanwhile: None };
             let found = echo_by(&job(64 << 20, threads), kernel, vec![Source::file(&path)]);
             assert!(found == [(bytes.clone(), None)], "{len} bytes, {threads} threads");
         }
@@ -155,7 +202,7 @@ fn files_in_the_page_cache_may_be_looked_at_where_they_lie() {
         let short = path.clone();
         let cut = move || fs::File::options().write(true).open(&short).unwrap().set_len(left).unwrap();
         let border = Border::Line { numbered: false };
-        let kernel = Echo { border, takes_windows: true, meanwhile: Some(Box::new(cut)) };
+        let kernel = Echo { border, how: How::Windows, meanwhile: Some(Box::new(cut)) };
         let sources = vec![Source::file(&path), stream(b"next\n".to_vec())];
         let found = echo_by(&job(64 << 20, 2), kernel, sources);
         let (there, told) = &found[0];
@@ -165,6 +212,41 @@ fn files_in_the_page_cache_may_be_looked_at_where_they_lie() {
             "{left}: {}",
             there.len()
         );
+        assert_eq!(found[1], (b"next\n".to_vec(), None));
+    }
+}
+
+#[test]
+fn a_kernel_may_read_files_in_the_page_cache_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("warm");
+    let border = Border::Line { numbered: false };
+    let kernel = |meanwhile| Echo { border, how: How::Itself, meanwhile };
+    for (len, longest) in
+        [(1, 1), (256 << 10, 40), (3_000_000, 70), (5_000_001, 90_000), (4_000_000, 900_000)]
+    {
+        let bytes = text(len, longest, len as u64);
+        fs::write(&path, &bytes).unwrap();
+        for threads in 1..4 {
+            let sources = vec![Source::file(&path), stream(b"some\nmore".to_vec()), Source::file(&path)];
+            let found = echo_by(&job(64 << 20, threads), kernel(None), sources);
+            let [first, between, last] = &found[..] else { panic!("{} sources", found.len()) };
+            assert!(first == last && first.0 == bytes && first.1.is_none(), "{len} bytes, {threads} threads");
+            assert_eq!(*between, (b"some\nmore".to_vec(), None));
+        }
+    }
+    // It becomes shorter while it is read.
+    let bytes = text(3 << 20, 100, 5);
+    for left in [0, 1 << 20, (2 << 20) + 77, (3 << 20) - 5] {
+        fs::write(&path, &bytes).unwrap();
+        let short = path.clone();
+        let cut = move || fs::File::options().write(true).open(&short).unwrap().set_len(left).unwrap();
+        let sources = vec![Source::file(&path), stream(b"next\n".to_vec())];
+        let found = echo_by(&job(64 << 20, 2), kernel(Some(Box::new(cut))), sources);
+        let (there, told) = &found[0];
+        assert!(told.as_ref().is_some_and(|told| told.contains("became shorter")), "{left}: {told:?}");
+        assert!(told.as_ref().is_some_and(|told| told.contains("warm")), "{left}: {told:?}");
+        assert!(bytes.starts_with(there), "{left}");
         assert_eq!(found[1], (b"next\n".to_vec(), None));
     }
 }
@@ -279,7 +361,7 @@ fn a_consumer_may_leave_a_source_or_all() {
     fs::write(&path, text(9 << 20, 60, 1)).unwrap();
     for threads in [1, 3] {
         let job = job(64 << 20, threads);
-        let kernel = Echo { border: Border::Line { numbered: true }, takes_windows: false, meanwhile: None };
+        let kernel = Echo { border: Border::Line { numbered: true }, how: How::Copied, meanwhile: None };
         let log = Mutex::new(Vec::new());
         let sources =
             (0..5).map(|number| if number == 2 { stream(text(9 << 20, 9, 2)) } else { Source::file(&path) });
@@ -301,7 +383,7 @@ fn an_error_of_the_consumer_and_a_stop_end_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     fs::write(&path, text(9 << 20, 60, 1)).unwrap();
-    let kernel = Echo { border: Border::Byte, takes_windows: false, meanwhile: None };
+    let kernel = Echo { border: Border::Byte, how: How::Copied, meanwhile: None };
     let job = job(64 << 20, 2);
     let broken = || Error::Stream("no more room".into());
     let ended = run(&job, &kernel, [Source::file(&path)].into_iter(), |_| Err(broken()));
@@ -326,7 +408,7 @@ fn the_smallest_budget_works_and_a_smaller_one_is_refused() {
     let found =
         echo(&job(least, 2), Border::Line { numbered: true }, vec![Source::file(&path), Source::file(&path)]);
     assert!(found.iter().all(|(found, failed)| *found == bytes && failed.is_none()));
-    let kernel = Echo { border: Border::Byte, takes_windows: false, meanwhile: None };
+    let kernel = Echo { border: Border::Byte, how: How::Copied, meanwhile: None };
     let refused = run(&job(100_000, 2), &kernel, [Source::file(&path)].into_iter(), |_| Ok(Next::Go));
     assert!(matches!(refused, Err(Error::Store(inshore_store::Error::OverBudget { .. }))));
 }

@@ -150,39 +150,19 @@ impl From<Failure> for crate::Error {
 
 /// Sends a message, and files beside it.
 pub fn send<T: Serialize>(mut socket: &UnixStream, message: &T, files: &[BorrowedFd<'_>]) -> io::Result<()> {
-    assert!(files.len() <= FILES_MAX);
     let body = serde_json::to_vec(message)?;
     let length = u32::try_from(body.len()).ok().filter(|length| *length <= MESSAGE_BYTES_MAX);
     let length = length.ok_or_else(|| io::Error::other("a command line of more than 16 MiB"))?.to_le_bytes();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
-    if !files.is_empty() {
-        assert!(beside.push(SendAncillaryMessage::ScmRights(files)), "room for {FILES_MAX} files");
-    }
-    // Four bytes always fit an empty socket.
-    let sent = retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&length)], &mut beside, SendFlags::NOSIGNAL))?;
-    assert_eq!(sent, length.len());
+    send_beside(socket, &length, files)?;
     socket.write_all(&body)
 }
 
 /// Receives a message and the files beside it; `None` at the socket's end.
 pub fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
-    let mut beside = RecvAncillaryBuffer::new(&mut space);
     let mut length = [0; 4];
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
-    // A socket with a time limit is interrupted where others are not: by what io_uring has to say to the thread, for one.
-    let got = retry_on_intr(|| {
-        recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut length)], &mut beside, flags).map(|got| got.bytes)
-    })?;
+    let (got, files) = receive_beside(socket, &mut length)?;
     if got == 0 {
         return Ok(None);
-    }
-    let mut files = Vec::new();
-    for message in beside.drain() {
-        if let RecvAncillaryMessage::ScmRights(some) = message {
-            files.extend(some);
-        }
     }
     let length = u32::from_le_bytes(length);
     if got < 4 || length > MESSAGE_BYTES_MAX {
@@ -191,4 +171,36 @@ pub fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Optio
     let mut body = vec![0; length as usize];
     socket.read_exact(&mut body)?;
     Ok(Some((serde_json::from_slice(&body)?, files)))
+}
+
+/// Sends a few bytes, which always fit an empty socket, and files beside them.
+pub fn send_beside(socket: impl AsFd, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    assert!(files.len() <= FILES_MAX);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        assert!(beside.push(SendAncillaryMessage::ScmRights(files)), "room for {FILES_MAX} files");
+    }
+    let sent =
+        retry_on_intr(|| sendmsg(socket.as_fd(), &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL))?;
+    assert_eq!(sent, bytes.len());
+    Ok(())
+}
+
+/// Receives as many bytes, fewer only where the socket ends, and the files beside them; says how many bytes came.
+pub fn receive_beside(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
+    // A socket with a time limit is interrupted where others are not: by what io_uring has to say to the thread, for one.
+    let got = retry_on_intr(|| {
+        recvmsg(socket.as_fd(), &mut [IoSliceMut::new(bytes)], &mut beside, flags).map(|got| got.bytes)
+    })?;
+    let mut files = Vec::new();
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            files.extend(some);
+        }
+    }
+    Ok((got, files))
 }

@@ -48,4 +48,6 @@ pub use host::{Helper, Sandbox};
 pub use limits::{CommandLimits, Ended};
 pub use policy::{Policy, Protection, Protections};
 #[cfg(feature = "wasm")]
-pub use wasm::{BlockBuffer, Output, Unwanted, WasmLimits, WasmResponse, WasmResult, WasmRun};
+pub use wasm::{
+    BlockOutput, BlockPart, FileBlocks, Output, Unwanted, WasmLimits, WasmResponse, WasmResult, WasmRun,
+};

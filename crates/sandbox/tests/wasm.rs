@@ -2,13 +2,16 @@
 #![cfg(feature = "wasm")]
 
 use std::{
-    io, thread,
+    fs::File,
+    io::{self, Write},
+    os::fd::AsFd,
+    thread,
     time::{Duration, Instant},
 };
 
 use inshore_sandbox::{
-    Ended, Error, Helper, Policy, Protection, Protections, Result, Sandbox, WasmLimits, WasmResponse,
-    WasmResult,
+    BlockPart, Ended, Error, FileBlocks, Helper, Policy, Protection, Protections, Result, Sandbox,
+    WasmLimits, WasmResponse, WasmResult, WasmRun,
 };
 
 fn sandbox() -> Sandbox {
@@ -581,4 +584,195 @@ fn what_is_no_longer_wanted_ends_at_once() {
     let error = run.settle(&mut |_| Ok(())).unwrap_err();
     assert!(matches!(error, Error::Ended(Ended::Cancelled)), "{error}");
     assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+/// Emits its blocks as they are.
+fn echo() -> Vec<u8> {
+    on_block("(call $emit (local.get $at) (local.get $len))")
+}
+
+/// A file of this text, and its blocks.
+fn file_of(text: &[u8], stride: u64) -> (File, FileBlocks) {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(text).unwrap();
+    let (file_bytes, count) = (text.len() as u64, (text.len() as u64).div_ceil(stride));
+    (file, FileBlocks { stride, count, file_bytes, enough_bytes: u64::MAX, ..FileBlocks::default() })
+}
+
+/// The blocks from one on.
+fn from(blocks: &FileBlocks, done: u64) -> FileBlocks {
+    FileBlocks { start: blocks.start + done * blocks.stride, count: blocks.count - done, ..*blocks }
+}
+
+/// What comes of all blocks of a file, where those that the module's process leaves are cut here and given to it.
+fn read(run: &mut WasmRun, text: &[u8], (file, blocks): &(File, FileBlocks)) -> (Vec<u8>, u64) {
+    let (mut result, mut done, mut left) = (Vec::new(), 0, 0);
+    while done < blocks.count {
+        let asked = from(blocks, done);
+        let begun = asked.start;
+        let take = &mut |part: BlockPart<'_>| {
+            let start = begun + part.block * asked.stride;
+            assert!(part.offset as u64 >= start + asked.base && part.end <= asked.file_bytes);
+            result.extend_from_slice(part.bytes);
+            Ok(())
+        };
+        let got = run.file_blocks(file.as_fd(), &asked, take).unwrap();
+        done += got;
+        if got == 0 {
+            let behind = |at: u64| match text[at as usize..].iter().position(|byte| *byte == b'\n') {
+                _ if at == 0 => 0,
+                Some(end) => at as usize + end + 1,
+                None => text.len(),
+            };
+            let end = (begun + blocks.stride).min(text.len() as u64);
+            let mut take = |bytes: &[u8]| {
+                result.extend_from_slice(bytes);
+                Ok(())
+            };
+            run.block(&text[behind(begun)..behind(end)], behind(begun) as i64, &mut take).unwrap();
+            run.settle(&mut take).unwrap();
+            (done, left) = (done + 1, left + 1);
+        }
+    }
+    (result, left)
+}
+
+#[test]
+fn files_that_its_process_reads_are_what_they_are() {
+    let mut seed = 5u64;
+    let mut line = |longest: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let length = (seed >> 33) % longest;
+        let mut line: Vec<u8> = (0..length).map(|at| b'a' + ((seed >> 20) + at) as u8 % 26).collect();
+        line.push(b'\n');
+        line
+    };
+    let mut text = |bytes: usize, longest: u64| {
+        let mut text = Vec::new();
+        while text.len() < bytes {
+            text.extend(line(longest));
+        }
+        text.truncate(bytes);
+        text
+    };
+    let mut run = sandbox().start_wasm(&echo(), b"", &limits()).unwrap();
+    for (bytes, longest, stride, leaves) in [
+        (0, 10, 4096, false),
+        (1, 10, 4096, false),
+        (400_000, 60, 4096, false),
+        (400_000, 60, 999, false),
+        (3_000_000, 20_000, 65_536, false),
+        (3_000_000, 60, 524_288, false),
+        (5_000_000, 400_000, 65_536, true),
+        (500_000, 10_000_000, 4096, true),
+    ] {
+        let text = text(bytes, longest);
+        let file = file_of(&text, stride);
+        let (result, left) = read(&mut run, &text, &file);
+        assert!(result == text, "{bytes} bytes of lines up to {longest} in blocks of {stride}");
+        assert_eq!(left > 0, leaves, "{left} of {} blocks left", file.1.count);
+        let stops = FileBlocks { enough_bytes: 1, ..file.1 };
+        let (result, _) = read(&mut run, &text, &(file.0, stops));
+        assert!(result == text, "{bytes} bytes, one block with a result after the other");
+    }
+    run.end().unwrap();
+}
+
+#[test]
+fn its_process_stops_where_the_file_became_shorter_or_enough_was_emitted() {
+    let text = b"a line of a text\n".repeat(10_000);
+    let (file, blocks) = file_of(&text, 4096);
+    let mut run = sandbox().start_wasm(&echo(), b"", &limits()).unwrap();
+    let mut result = Vec::new();
+    let mut take = |part: BlockPart<'_>| {
+        result.extend_from_slice(part.bytes);
+        Ok(())
+    };
+    let asked = FileBlocks { enough_bytes: 20_000, ..blocks };
+    assert_eq!(run.file_blocks(file.as_fd(), &asked, &mut take).unwrap(), 5);
+    file.set_len(10 * 4096 + 77).unwrap();
+    // The margin behind a block is gone with what follows.
+    assert_eq!(run.file_blocks(file.as_fd(), &from(&blocks, 5), &mut take).unwrap(), 4);
+    assert_eq!(run.file_blocks(file.as_fd(), &from(&blocks, 9), &mut take).unwrap(), 0);
+    assert!(text.starts_with(&result) && result.len() > 9 * 4096, "{}", result.len());
+    let no_reading = File::options().write(true).open("/dev/null").unwrap();
+    assert_eq!(run.file_blocks(no_reading.as_fd(), &blocks, &mut |_| Ok(())).unwrap(), 0);
+    run.end().unwrap();
+}
+
+#[test]
+fn offsets_are_those_of_the_whole_and_errors_name_the_block() {
+    let module = on_block(
+        "(call $emit (local.get $at) (i32.const 1))
+        (if (i64.gt_u (local.get $offset) (i64.const 1040000)) (then (unreachable)))",
+    );
+    let text = b"a line of a text\n".repeat(10_000);
+    let (file, blocks) = file_of(&text, 4096);
+    let blocks = FileBlocks { base: 1_000_000, ..blocks };
+    let mut run = sandbox().start_wasm(&module, b"", &limits()).unwrap();
+    let mut offsets = Vec::new();
+    let error = run.file_blocks(file.as_fd(), &blocks, &mut |part| {
+        offsets.extend(part.is_last.then_some(part.offset));
+        Ok(())
+    });
+    // A block begins with the first line behind its start.
+    let offset = |block: i64| if block == 0 { 1_000_000 } else { 1_000_000 + (block * 4096 / 17 + 1) * 17 };
+    // What came of those before it is told.
+    assert_eq!(offsets, (0..10).map(offset).collect::<Vec<_>>());
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("unreachable") && error.contains(&format!("block at {}", offset(10))), "{error}");
+}
+
+#[test]
+fn a_module_that_spins_in_a_file_that_its_process_reads_is_killed() {
+    let spins = on_block(
+        "(if (i64.gt_u (local.get $offset) (i64.const 20000)) (then (loop $for_ever (br $for_ever))))",
+    );
+    let (file, blocks) = file_of(&b"a line of a text\n".repeat(10_000), 4096);
+    let limits = WasmLimits { call: Duration::from_millis(500), ..limits() };
+    let mut run = sandbox().start_wasm(&spins, b"", &limits).unwrap();
+    let began = Instant::now();
+    let error = run.file_blocks(file.as_fd(), &blocks, &mut |_| Ok(())).unwrap_err();
+    assert!(matches!(error, Error::Ended(Ended::Deadline)), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let unwanted = Box::new(move || began.elapsed() > Duration::from_secs(1));
+    let mut run = sandbox().start_wasm_while_wanted(&spins, b"", &WasmLimits::default(), unwanted).unwrap();
+    let error = run.file_blocks(file.as_fd(), &blocks, &mut |_| Ok(())).unwrap_err();
+    assert!(matches!(error, Error::Ended(Ended::Cancelled)), "{error}");
+}
+
+#[test]
+fn a_slow_module_says_how_far_it_got() {
+    // Some 20 ms or more for each block.
+    let slow = on_block(
+        "(local $i i32)
+        (loop $more
+            (local.set $i (i32.add (local.get $i) (i32.const 1)))
+            (i32.store (i32.const 0) (local.get $i))
+            (br_if $more (i32.lt_u (local.get $i) (i32.const 50000000))))",
+    );
+    let (file, blocks) = file_of(&b"a line of a text\n".repeat(100_000), 4096);
+    // All blocks together take far longer than one may.
+    let limits = WasmLimits { call: Duration::from_secs(3), ..limits() };
+    let mut run = sandbox().start_wasm(&slow, b"", &limits).unwrap();
+    let mut done = 0;
+    for _ in 0..3 {
+        let got = run.file_blocks(file.as_fd(), &from(&blocks, done), &mut |_| Ok(())).unwrap();
+        assert!((1..20).contains(&got), "{got}");
+        done += got;
+    }
+}
+
+#[test]
+fn results_without_end_of_a_file_are_cut_off_by_whoever_takes_them() {
+    let endless = on_block("(loop $more (call $emit (i32.const 0) (i32.const 60000)) (br $more))");
+    let (file, blocks) = file_of(&b"a line of a text\n".repeat(10_000), 4096);
+    let mut run = sandbox().start_wasm(&endless, b"", &limits()).unwrap();
+    let mut room = 1_000_000;
+    let error = run.file_blocks(file.as_fd(), &blocks, &mut |part| {
+        assert!(part.block == 0 && !part.is_last);
+        room -= part.bytes.len() as i64;
+        if room > 0 { Ok(()) } else { Err(io::Error::other("full")) }
+    });
+    assert!(matches!(error, Err(Error::Output(_))), "{error:?}");
 }

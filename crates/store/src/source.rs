@@ -10,7 +10,10 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
     ops::Range,
-    os::unix::fs::FileExt,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::FileExt,
+    },
     path::{Path, PathBuf},
     sync::Arc,
     time::SystemTime,
@@ -239,6 +242,13 @@ impl PlainFile {
         let part = Part { device: self.device.clone(), extent: extent as u32, offset, range };
         let pending = job.submit_elsewhere(Direction::Read, vec![part], buffer);
         PendingPiece { pending, len, device: self.device.clone() }
+    }
+}
+
+/// For another process that is to read it: at places of its own, and no further than to what was its end when it was opened.
+impl AsFd for PlainFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.file.as_fd()
     }
 }
 

@@ -238,14 +238,14 @@ const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP) as u64;
 
-/// What the compiler and the runtime of modules need, once their process has all its files: memory, signals (a module that
-/// leaves its memory is noticed by one), and what it has open already.
+/// What the compiler and the runtime of modules need: memory, signals (a module that leaves its memory is noticed by one), and
+/// what it has open already or gets by the socket that it has: files that are read by `pread64`. Of `fcntl` see below.
 const CALLS_OF_MODULES: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_pread64,
+    libc::SYS_recvmsg,
     libc::SYS_close,
-    libc::SYS_fcntl,
     libc::SYS_brk,
     libc::SYS_mmap,
     libc::SYS_munmap,
@@ -291,20 +291,39 @@ impl Calls {
     fn rules(self) -> Result<Rules, seccompiler::BackendError> {
         match self {
             Calls::OfPrograms => rules_of_programs(),
-            Calls::OfModules => Ok(CALLS_OF_MODULES.iter().map(|call| (*call, Vec::new())).collect()),
+            Calls::OfModules => rules_of_modules(),
         }
     }
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
+/// Allows a call where an argument is so.
+fn only(
+    rules: &mut Rules,
+    call: c_long,
+    argument: u8,
+    length: Length,
+    is: Is,
+    value: u64,
+) -> Result<(), seccompiler::BackendError> {
+    let condition = Condition::new(argument, length, is, value)?;
+    rules.entry(call).or_default().push(SeccompRule::new(vec![condition])?);
+    Ok(())
+}
+
+fn rules_of_modules() -> Result<Rules, seccompiler::BackendError> {
+    let mut rules: Rules = CALLS_OF_MODULES.iter().map(|call| (*call, Vec::new())).collect();
+    // Nothing that changes what others have of the same open file, or locks it.
+    for command in [libc::F_GETFD, libc::F_DUPFD_CLOEXEC] {
+        only(&mut rules, libc::SYS_fcntl, 1, Length::Dword, Is::Eq, command as u64)?;
+    }
+    Ok(rules)
+}
+
 fn rules_of_programs() -> Result<Rules, seccompiler::BackendError> {
     let mut rules: Rules = CALLS.iter().chain(OLD_CALLS).map(|call| (*call, Vec::new())).collect();
-    let mut only = |call, argument, length, is, value| {
-        let condition = Condition::new(argument, length, is, value)?;
-        rules.entry(call).or_default().push(SeccompRule::new(vec![condition])?);
-        Ok(())
-    };
+    let mut only = |call, argument, length, is, value| only(&mut rules, call, argument, length, is, value);
     only(libc::SYS_clone, 0, Length::Qword, Is::MaskedEq(NAMESPACES), 0)?;
     // Limits of itself alone.
     only(libc::SYS_prlimit64, 0, Length::Dword, Is::Eq, 0)?;
@@ -321,4 +340,70 @@ fn rules_of_programs() -> Result<Rules, seccompiler::BackendError> {
         only(libc::SYS_ioctl, 1, Length::Dword, Is::Eq, request)?;
     }
     Ok(rules)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        io::ErrorKind,
+        os::{fd::AsFd, unix::fs::FileExt, unix::net::UnixStream},
+        thread,
+    };
+
+    use super::*;
+    use crate::{channel, sys};
+
+    /// What came of attempts within a filter, which is one of a thread.
+    fn within<T: Send + 'static>(calls: Calls, attempt: impl FnOnce() -> T + Send + 'static) -> T {
+        let tried = thread::spawn(move || {
+            sys::no_new_privileges().unwrap();
+            calls.enforce().unwrap();
+            attempt()
+        });
+        tried.join().unwrap()
+    }
+
+    #[test]
+    fn a_module_reads_what_it_has_and_opens_nothing() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        channel::send_beside(&ours, b"file", &[file.as_fd()]).unwrap();
+        let allowed = within(Calls::OfModules, move || {
+            let mut four = [0; 4];
+            let (got, mut files) = channel::receive_beside(&theirs, &mut four).unwrap();
+            let file = File::from(files.pop().unwrap());
+            file.read_exact_at(&mut four, 0).unwrap();
+            let again = file.try_clone().is_ok();
+            (got, four, again)
+        });
+        assert_eq!(allowed, (4, *b"\x7fELF", true));
+    }
+
+    #[test]
+    fn a_module_makes_no_sockets_and_changes_no_files() {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, b"text").unwrap();
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let refused = within(Calls::OfModules, move || {
+            let flags = rustix::fs::OFlags::NONBLOCK;
+            [
+                File::open("/dev/null").map(drop),
+                File::open("/proc/self/fd/0").map(drop),
+                UnixStream::pair().map(drop),
+                UnixStream::connect("/run/socket").map(drop),
+                channel::send_beside(&ours, b"x", &[file.as_fd()]),
+                file.write_at(b"x", 0).map(drop),
+                file.set_len(1),
+                rustix::fs::fcntl_setfl(&file, flags).map_err(Into::into),
+                rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockShared)
+                    .map_err(Into::into),
+                rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map(drop).map_err(Into::into),
+            ]
+        });
+        for (number, result) in refused.into_iter().enumerate() {
+            let error = result.expect_err(&format!("attempt {number}"));
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "attempt {number}: {error}");
+        }
+    }
 }

@@ -23,27 +23,34 @@
 //! # How a block gets there
 //! A file in memory (`memfd`) with two slots, which both processes map: ours writes a block into one while the module works on
 //! the other. The module's process lays the file over a part of the module's own memory (the module says where, by
-//! `inshore_alloc`), so each byte is copied once, and not at all where it's read into a [`BlockBuffer`]. The file is sealed
-//! against becoming shorter, and what our process reads of it is bytes of the module's own blocks, so that nothing which the
-//! other process does to it can harm ours. Results come back over a socket, framed,
-//! gathered to 64 KiB.
+//! `inshore_alloc`), so each byte is copied once. The file is sealed against becoming shorter and our process never reads of
+//! it, so that nothing which the other process does to it can harm ours. Results come back over a socket, framed, gathered
+//! to 64 KiB.
+//!
+//! Or the module's process reads the blocks itself ([`FileBlocks`]): it gets a file that was opened for reading, beside what
+//! it's asked, and reads block after block of it to where the module sees them. So the bytes stay in the cache of one core,
+//! and the two processes wake each other once for many blocks instead of twice for each. The module sees no more of the file
+//! than its blocks; the process, if it was taken over, could read all of that one file, which it's given to read anyhow. What
+//! it can't read it leaves, and our process, which can say why, gives it or fails.
 //!
 //! `memmem`, `hash64` and `decompress` are the host's since compiled modules do these slower (`memmem` at 21 % of the native
 //! rate, a hash at 95 %). What it all costs is in `docs/kernels-wasm.md`.
 
+mod blocks;
 mod run;
 mod shared;
 mod unpack;
 mod wire;
 mod worker;
 
-pub use run::{Output, Unwanted, WasmResponse, WasmRun};
-pub use shared::BlockBuffer;
+pub use run::{BlockOutput, BlockPart, Output, Unwanted, WasmResponse, WasmRun};
 pub(crate) use worker::work;
 
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
+/// A process that reads blocks itself stops after so much time, so that it's known to get on, and where.
+const BATCH: Duration = Duration::from_millis(100);
 
 /// What a module may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,4 +88,23 @@ pub enum WasmResult {
     InOrder,
     /// What it emits at the end, of the merged states of all instances.
     State,
+}
+
+/// Blocks of a file, one after the other, which the module's process [reads itself](WasmRun::file_blocks).
+///
+/// A block has the lines that begin in it, but not one that begins exactly where it does: that one is of the block before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileBlocks {
+    /// Where the first one begins. Multiples of a page are read fastest.
+    pub start: u64,
+    /// Bytes from one to the next.
+    pub stride: u64,
+    /// How many there are.
+    pub count: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Added to places in the file, these are the offsets that the module is told: of a whole that the file is a part of.
+    pub base: u64,
+    /// It stops after the block with which it has emitted so much.
+    pub enough_bytes: u64,
 }

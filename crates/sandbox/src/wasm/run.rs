@@ -5,7 +5,7 @@ use std::{
     fmt,
     io::{self, Read},
     os::{
-        fd::AsFd,
+        fd::{AsFd, BorrowedFd},
         unix::{net::UnixStream, process::ExitStatusExt},
     },
     process::{ExitStatus, Stdio},
@@ -13,9 +13,9 @@ use std::{
 };
 
 use super::{
-    WasmLimits, WasmResult,
-    shared::{BlockBuffer, Shared},
-    wire::{ANSWER_BYTES, Answer, Ask, Call, HAS_STATE, PAYLOAD_BYTES, Say},
+    BATCH, FileBlocks, WasmLimits, WasmResult,
+    shared::Shared,
+    wire::{ANSWER_BYTES, Answer, Ask, Call, HAS_STATE, LAST, PAYLOAD_BYTES, Say},
 };
 use crate::{
     CommandLimits, Ended, Error, Protections, Result, Sandbox,
@@ -40,6 +40,28 @@ const TICK: Duration = Duration::from_millis(100);
 /// Takes a piece of a result.
 pub type Output<'a> = &'a mut dyn FnMut(&[u8]) -> io::Result<()>;
 
+/// Takes a piece of what comes of blocks that the module's process reads.
+pub type BlockOutput<'a> = &'a mut dyn FnMut(BlockPart<'_>) -> io::Result<()>;
+
+/// A piece of what the module emitted of a block of a file. The last one may be empty; of a block of which nothing was emitted
+/// there is none.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockPart<'a> {
+    /// Which block, from 0.
+    pub block: u64,
+    /// Where its lines begin, as the module was told.
+    pub offset: i64,
+    /// Where in the file they end.
+    pub end: u64,
+    /// Whether nothing more comes of the block.
+    pub is_last: bool,
+    /// What was emitted.
+    pub bytes: &'a [u8],
+}
+
+/// Takes what comes with answers.
+type Take<'a> = &'a mut dyn FnMut(&Answer, &[u8]) -> io::Result<()>;
+
 /// Whether a run is no longer wanted.
 pub type Unwanted = Box<dyn Fn() -> bool + Send>;
 
@@ -53,11 +75,9 @@ pub struct WasmRun {
     groups: Groups,
     limits: WasmLimits,
     slot_bytes: usize,
-    /// The slot for the next block, and offsets of those not yet done.
+    /// The slot for the next block, and how many are not yet done.
     next_slot: usize,
-    under_way: VecDeque<i64>,
-    /// Where blocks may be read to: the address of each, its length, and its place in the shared file.
-    buffers: Vec<(usize, usize, usize)>,
+    under_way: usize,
     /// What was asked for, to be named where it fails.
     asked: Ask,
     /// Since when we wait for the module: not while our caller does something else.
@@ -166,8 +186,7 @@ impl Sandbox {
             limits: limits.clone(),
             slot_bytes: 0,
             next_slot: 0,
-            under_way: VecDeque::new(),
-            buffers: Vec::new(),
+            under_way: 0,
             asked: Ask::Load,
             since: Instant::now(),
             output_bytes: 0,
@@ -176,7 +195,7 @@ impl Sandbox {
         };
         run.place(module, 0)?;
         run.call(Ask::Load, 0, module.len(), 0)?;
-        if run.until_done(&mut nothing)? == HAS_STATE {
+        if run.until_done(&mut nothing)?.code == HAS_STATE {
             run.result = WasmResult::State;
         }
         Ok(run)
@@ -184,8 +203,13 @@ impl Sandbox {
 }
 
 /// Takes what can't come: the module's side refuses to send it.
-fn nothing(_: &[u8]) -> io::Result<()> {
+fn nothing(_: &Answer, _: &[u8]) -> io::Result<()> {
     Err(io::Error::other("it emits where nothing is expected"))
+}
+
+/// Takes what is emitted, of whichever block.
+fn plain(output: Output<'_>) -> impl FnMut(&Answer, &[u8]) -> io::Result<()> {
+    |_, bytes| output(bytes)
 }
 
 impl WasmRun {
@@ -195,45 +219,24 @@ impl WasmRun {
     }
 
     /// Gives the module a block that begins at `offset` of its source, and hands over what it has emitted by then, of earlier
-    /// blocks too, in order. Returns while the module works on it: two blocks may be under way. Costs one copy of the block,
-    /// or none where it lies in one of the [buffers](WasmRun::buffers).
+    /// blocks too, in order. Returns while the module works on it: two blocks may be under way. Costs one copy of the block.
     ///
     /// # Errors
     /// Those of earlier blocks too: [`Error::Kernel`] where the module fails, [`Error::Ended`] at a limit,
     /// [`Error::Output`]. After an error the module is gone; any call gives an error then.
     pub fn block(&mut self, bytes: &[u8], offset: i64, output: Output<'_>) -> Result<()> {
         self.since = Instant::now();
-        if bytes.len() as u64 > self.limits.memory_bytes {
-            let reason =
-                format!("{} bytes are more than the {} of its memory", bytes.len(), self.limits.memory_bytes);
-            return Err(self.kernel("inshore_block", &reason));
-        }
-        let in_buffer = self.buffers.iter().find_map(|&(start, length, position)| {
-            Some(position + BlockBuffer::place_of(start, length, bytes)?)
-        });
-        if let Some(position) = in_buffer {
-            self.call(Ask::Block, position, bytes.len(), offset)?;
-            self.under_way.push_back(offset);
-            // So that the other buffer can be read into.
-            while self.under_way.len() >= SLOTS {
-                self.until_done(output)?;
-            }
-            return Ok(());
-        }
-        if !self.buffers.is_empty() {
-            // They lie where it goes, and somebody reads into them as soon as this returns.
-            self.settle(output)?;
-        }
+        self.check_length(bytes.len() as u64, "inshore_block")?;
         if bytes.len() > self.slot_bytes {
             // Those under way lie where the slots are now.
             self.settle(output)?;
             // Somewhat more, so that not every longer one moves them.
             self.slot_bytes = (bytes.len() + bytes.len() / 8).next_multiple_of(SLOT_BYTES);
         }
-        while self.under_way.len() >= SLOTS {
-            self.until_done(output)?;
+        while self.under_way >= SLOTS {
+            self.until_done(&mut plain(output))?;
         }
-        if self.under_way.is_empty() {
+        if self.under_way == 0 {
             // Whoever waits for each block stays in the memory that is in a core's cache.
             self.next_slot = 0;
         }
@@ -241,30 +244,42 @@ impl WasmRun {
         self.place(bytes, position)?;
         self.call(Ask::Block, position, bytes.len(), offset)?;
         self.next_slot = (self.next_slot + 1) % SLOTS;
-        self.under_way.push_back(offset);
-        match self.buffers.is_empty() {
-            true => Ok(()),
-            false => self.settle(output),
-        }
+        self.under_way += 1;
+        Ok(())
     }
 
-    /// Two buffers of so many bytes for blocks, which need not be copied then. They are to be used in turn: when a block in one
-    /// of them was given, the other one can be read into.
+    /// Has the module's process read blocks of a file, which is open for reading, and give them to the module, one after the
+    /// other. Hands over what is emitted, and says how many blocks are done when it returns: fewer than all where enough was
+    /// emitted, after a tenth of a second, and before a block that the process can't read: one whose last line is longer than
+    /// 64 KiB, or where the file became shorter or reading fails. That one is to be [given](WasmRun::block), by whoever knows what
+    /// it is. Blocks that were given before are done first, and nothing may come of them: [settle](WasmRun::settle) where it may.
     ///
     /// # Errors
-    /// [`Error::System`]. Those that there are already stay as they are.
-    pub fn buffers(&mut self, bytes: usize) -> Result<Vec<BlockBuffer>> {
-        assert!(self.buffers.is_empty() && self.under_way.is_empty(), "asked for once, before blocks");
-        self.slot_bytes = self.slot_bytes.max(bytes.next_multiple_of(SLOT_BYTES));
-        let mut buffers = Vec::new();
-        for slot in 0..SLOTS {
-            let position = slot * self.slot_bytes;
-            let buffer = self.shared.buffer(position, bytes.next_multiple_of(SLOT_BYTES));
-            let buffer = buffer.map_err(Error::system("share memory for blocks"))?;
-            self.buffers.push((buffer.as_ptr() as usize, buffer.len(), position));
-            buffers.push(buffer);
+    /// As [`WasmRun::block`].
+    pub fn file_blocks(
+        &mut self,
+        file: BorrowedFd<'_>,
+        blocks: &FileBlocks,
+        output: BlockOutput<'_>,
+    ) -> Result<u64> {
+        self.settle_to(&mut nothing)?;
+        let room = blocks.room_bytes();
+        self.check_length(room, "inshore_block")?;
+        self.slot_bytes = self.slot_bytes.max((room as usize).next_multiple_of(SLOT_BYTES));
+        self.shared.grow(SLOTS * self.slot_bytes).map_err(Error::system("share a block"))?;
+        self.call_with_file(Call { length: room, blocks: *blocks, ..self.call_of(Ask::Blocks) }, Some(file))?;
+        let done = self.until_done(&mut |answer, bytes| {
+            let Answer { code, place, .. } = *answer;
+            let (block, offset, end) = (place.block, place.offset, place.end);
+            if block >= blocks.count {
+                return Err(io::Error::other("it says something of a block that it was not asked for"));
+            }
+            output(BlockPart { block, offset, end, is_last: code == LAST, bytes })
+        })?;
+        match done.place.block {
+            count if count <= blocks.count => Ok(count),
+            _ => self.stop(self.kernel("its process", "it has done more blocks than there are")).map(|()| 0),
         }
-        Ok(buffers)
     }
 
     /// Waits until the module is done with all blocks, and hands over what it emits.
@@ -272,11 +287,25 @@ impl WasmRun {
     /// # Errors
     /// As [`WasmRun::block`].
     pub fn settle(&mut self, output: Output<'_>) -> Result<()> {
+        self.settle_to(&mut plain(output))
+    }
+
+    fn settle_to(&mut self, take: Take<'_>) -> Result<()> {
         self.since = Instant::now();
-        while !self.under_way.is_empty() {
-            self.until_done(output)?;
+        while self.under_way > 0 {
+            self.until_done(take)?;
         }
         Ok(())
+    }
+
+    /// Refuses what is longer than the module's memory.
+    fn check_length(&self, bytes: u64, what: &str) -> Result<()> {
+        match self.limits.memory_bytes {
+            limit if bytes <= limit => Ok(()),
+            limit => {
+                Err(self.kernel(what, &format!("{bytes} bytes are more than the {limit} of its memory")))
+            }
+        }
     }
 
     /// Has a module with a [state](WasmResult::State) hand it over, for another instance to [merge](WasmRun::merge). Nothing
@@ -285,9 +314,9 @@ impl WasmRun {
     /// # Errors
     /// As [`WasmRun::block`].
     pub fn state(&mut self, output: Output<'_>) -> Result<()> {
-        self.settle(&mut nothing)?;
+        self.settle_to(&mut nothing)?;
         self.call(Ask::State, 0, 0, 0)?;
-        self.until_done(output).map(drop)
+        self.until_done(&mut plain(output)).map(drop)
     }
 
     /// Adds another instance's state to this one's.
@@ -295,12 +324,8 @@ impl WasmRun {
     /// # Errors
     /// As [`WasmRun::block`]; [`Error::Kernel`] where the state doesn't fit the module's memory.
     pub fn merge(&mut self, state: &[u8]) -> Result<()> {
-        self.settle(&mut nothing)?;
-        if state.len() as u64 > self.limits.memory_bytes {
-            let reason =
-                format!("{} bytes are more than the {} of its memory", state.len(), self.limits.memory_bytes);
-            return Err(self.kernel("inshore_merge", &reason));
-        }
+        self.settle_to(&mut nothing)?;
+        self.check_length(state.len() as u64, "inshore_merge")?;
         self.give(Ask::Merge, state)
     }
 
@@ -312,7 +337,7 @@ impl WasmRun {
         self.settle(output)?;
         if self.result == WasmResult::State {
             self.call(Ask::Finish, 0, 0, 0)?;
-            self.until_done(output)?;
+            self.until_done(&mut plain(output))?;
         }
         self.end()
     }
@@ -356,21 +381,30 @@ impl WasmRun {
     }
 
     fn call(&mut self, ask: Ask, position: usize, length: usize, offset: i64) -> Result<()> {
-        if self.under_way.is_empty() {
+        let (position, length) = (position as u64, length as u64);
+        self.call_with_file(Call { position, length, offset, ..self.call_of(ask) }, None)
+    }
+
+    /// A call that is about nothing yet.
+    fn call_of(&self, ask: Ask) -> Call {
+        let capacity = (SLOTS * self.slot_bytes) as u64;
+        Call { ask, position: 0, length: 0, offset: 0, capacity, blocks: FileBlocks::default() }
+    }
+
+    fn call_with_file(&mut self, call: Call, file: Option<BorrowedFd<'_>>) -> Result<()> {
+        if self.under_way == 0 {
             self.since = Instant::now();
         }
-        self.asked = ask;
-        let (position, length) = (position as u64, length as u64);
-        let capacity = (SLOTS * self.slot_bytes) as u64;
-        match (Call { ask, position, length, offset, capacity }).write(&self.socket) {
+        self.asked = call.ask;
+        match call.send(&self.socket, file) {
             Ok(()) => Ok(()),
             // It may have said why it ended.
-            Err(_) => self.until_done(&mut |_| Ok(())).and(Err(self.kernel("call", "it has ended"))),
+            Err(_) => self.until_done(&mut |_, _| Ok(())).and(Err(self.kernel("call", "it has ended"))),
         }
     }
 
-    /// Hands results over until a call has returned, and gives what it returned.
-    fn until_done(&mut self, output: Output<'_>) -> Result<i32> {
+    /// Hands results over until a call has returned, and gives its last answer.
+    fn until_done(&mut self, take: Take<'_>) -> Result<Answer> {
         loop {
             let mut header = [0; ANSWER_BYTES];
             self.read(&mut header)?;
@@ -378,16 +412,16 @@ impl WasmRun {
                 Answer::parse(&header).map_err(|error| self.kernel("its process", &error.to_string()))?;
             let mut payload = std::mem::take(&mut self.payload);
             let read = self.read(&mut payload[..answer.length]);
-            let taken = read.and_then(|()| self.take(answer, &payload[..answer.length], output));
+            let taken = read.and_then(|()| self.take(&answer, &payload[..answer.length], take));
             self.payload = payload;
             if taken? {
-                return Ok(answer.code);
+                return Ok(answer);
             }
         }
     }
 
     /// Whether that was the end of a call.
-    fn take(&mut self, answer: Answer, payload: &[u8], output: Output<'_>) -> Result<bool> {
+    fn take(&mut self, answer: &Answer, payload: &[u8], take: Take<'_>) -> Result<bool> {
         match answer.say {
             Say::Emit => {
                 self.output_bytes += payload.len() as u64;
@@ -395,7 +429,7 @@ impl WasmRun {
                     return self.stop(Error::Ended(Ended::Output)).map(|()| false);
                 }
                 let start = Instant::now();
-                let result = output(payload);
+                let result = take(answer, payload);
                 // That it waited is not the module's fault.
                 self.since += start.elapsed();
                 result.or_else(|error| self.stop(Error::Output(error))).map(|()| false)
@@ -407,26 +441,23 @@ impl WasmRun {
             }
             Say::Done => {
                 self.since = Instant::now();
-                let offset = self.under_way.pop_front();
+                self.under_way = self.under_way.saturating_sub(1);
                 if answer.code < 0 {
-                    let what = match offset {
-                        Some(offset) => format!("the block at {offset}"),
-                        None => self.asked.name().to_string(),
-                    };
-                    let error = self.kernel(&what, &format!("it returned the error {}", answer.code));
-                    return self.stop(error).map(|()| true);
+                    let reason = format!("it returned the error {}", answer.code);
+                    return self.stop(self.kernel(&self.what(answer), &reason)).map(|()| true);
                 }
                 Ok(true)
             }
             Say::NotOurs => Err(Error::Module { reason: text(payload) }),
-            Say::Failed => {
-                let reason = text(payload);
-                let what = match self.under_way.front() {
-                    Some(at) => format!("the block at {at}"),
-                    None => self.asked.name().to_string(),
-                };
-                Err(self.kernel(&what, &reason))
-            }
+            Say::Failed => Err(self.kernel(&self.what(answer), &text(payload))),
+        }
+    }
+
+    /// What an answer is about, as errors name it.
+    fn what(&self, answer: &Answer) -> String {
+        match self.asked {
+            Ask::Block | Ask::Blocks => format!("the block at {}", answer.place.offset),
+            asked => asked.name().to_string(),
         }
     }
 
@@ -441,11 +472,16 @@ impl WasmRun {
         Error::Kernel { what: what.to_string(), reason: reason.to_string() }
     }
 
+    /// Time for what was asked: a block of several has as much as any, and may be begun when the time for the batch is over.
+    fn allowed(&self) -> Duration {
+        self.limits.call + if self.asked == Ask::Blocks { BATCH } else { Duration::ZERO }
+    }
+
     /// Reads all of it, within the time that the module has.
     fn read(&mut self, mut into: &mut [u8]) -> Result<()> {
         while !into.is_empty() {
             // Looked at before each read: whoever talks without end is never waited for.
-            let left = self.limits.call.saturating_sub(self.since.elapsed());
+            let left = self.allowed().saturating_sub(self.since.elapsed());
             if left.is_zero() {
                 return self.stop(Error::Ended(Ended::Deadline));
             }

@@ -6,9 +6,7 @@
 use std::{
     fs::File,
     io,
-    ops::{Deref, DerefMut},
     ptr::{self, NonNull},
-    slice,
 };
 
 use rustix::{
@@ -71,16 +69,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Maps a part of the file anew, as a buffer to read into.
-    pub fn buffer(&mut self, position: usize, bytes: usize) -> io::Result<BlockBuffer> {
-        self.grow(position + bytes)?;
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping, at a place that the system chooses.
-        let at = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, &self.file, position as u64) }?;
-        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(BlockBuffer { at, bytes })
-    }
-
     fn unmap(&mut self) {
         if let Some(at) = self.at.take() {
             // SAFETY: what was mapped in `grow`, and is forgotten with this.
@@ -94,52 +82,6 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.unmap();
-    }
-}
-
-/// Where a block may be read to, so that it need not be copied: the module sees it in its own memory.
-///
-/// The module's process may write to it at any time. So what is read from it may be anything, and be something else the next
-/// time; it's a block of that module's, and a module that does so spoils its own result.
-#[derive(Debug)]
-pub struct BlockBuffer {
-    at: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: the mapping belongs to this value alone.
-unsafe impl Send for BlockBuffer {}
-
-impl BlockBuffer {
-    /// Where these bytes are in it, if they are.
-    pub(super) fn place_of(start: usize, length: usize, bytes: &[u8]) -> Option<usize> {
-        let place = (bytes.as_ptr() as usize).checked_sub(start)?;
-        (place + bytes.len() <= length).then_some(place)
-    }
-}
-
-impl Deref for BlockBuffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: mapped as long as this value lives, of a file that can't become shorter. Another process may write to it:
-        // every value is one of a byte, and whoever reads checks what it makes of it.
-        unsafe { slice::from_raw_parts(self.at.as_ptr(), self.bytes) }
-    }
-}
-
-impl DerefMut for BlockBuffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
-        unsafe { slice::from_raw_parts_mut(self.at.as_ptr(), self.bytes) }
-    }
-}
-
-impl Drop for BlockBuffer {
-    fn drop(&mut self) {
-        // SAFETY: what was mapped in `Shared::buffer`, and is forgotten with this.
-        let unmapped = unsafe { munmap(self.at.as_ptr().cast(), self.bytes) };
-        assert!(unmapped.is_ok(), "what was mapped can be unmapped");
     }
 }
 

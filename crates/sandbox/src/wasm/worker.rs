@@ -2,8 +2,9 @@
 
 use std::{
     fs::File,
-    io::{self, Write},
+    io,
     os::{fd::OwnedFd, unix::fs::FileExt},
+    time::Instant,
 };
 
 use memchr::memmem;
@@ -14,9 +15,11 @@ use wasmtime::{
 };
 
 use super::{
+    BATCH,
+    blocks::Found,
     shared::Lent,
     unpack::unpack,
-    wire::{Answer, Ask, Call, HAS_STATE, PAYLOAD_BYTES, Say},
+    wire::{Ask, Call, HAS_STATE, Outbox, PAYLOAD_BYTES, Place, Say},
 };
 
 /// The version of what a module imports and exports.
@@ -72,9 +75,7 @@ struct Host {
     /// What of it is the module's now.
     own: (u32, u32),
     /// To the other side.
-    out: File,
-    /// Results that haven't been sent.
-    gathered: Vec<u8>,
+    out: Outbox<File>,
 }
 
 /// A module that is ready to be called.
@@ -99,22 +100,33 @@ struct State {
 /// Serves calls until there are no more; then the process is to end. `socket` is for calls and answers, `shared` holds
 /// modules, arguments and blocks.
 pub fn work(socket: OwnedFd, shared: OwnedFd, memory_bytes: u64) {
-    // As files: reads and writes are then the only system calls that it takes.
+    // Files of which it's known which system calls they take.
     let (socket, shared) = (File::from(socket), File::from(shared));
-    let (say, why) = match serve(&socket, &shared, memory_bytes) {
+    let mut instance = None;
+    let (say, why) = match serve(&socket, &shared, memory_bytes, &mut instance) {
         Ok(()) | Err(Stop::Alone) => return,
         Err(Stop::NotOurs(why)) => (Say::NotOurs, why),
         Err(Stop::Failed(why)) => (Say::Failed, why),
     };
-    let why = &why.as_bytes()[..why.len().min(PAYLOAD_BYTES)];
-    let _ = Answer::write(say, 0, why, &socket);
+    let mut first = None;
+    let out = match &mut instance {
+        // What came of earlier blocks goes first.
+        Some(instance) => instance.out(),
+        None => first.insert(Outbox::new(socket)),
+    };
+    out.say(say, 0, &why.as_bytes()[..why.len().min(PAYLOAD_BYTES)]);
+    let _ = out.send();
 }
 
-fn serve(socket: &File, shared: &File, memory_bytes: u64) -> Result<(), Stop> {
-    let mut instance = None;
+fn serve(
+    socket: &File,
+    shared: &File,
+    memory_bytes: u64,
+    instance: &mut Option<Instance>,
+) -> Result<(), Stop> {
     loop {
-        let call = Call::read(socket)?;
-        let code = match (call.ask, &mut instance) {
+        let (call, file) = Call::receive(socket)?;
+        let code = match (call.ask, &mut *instance) {
             (Ask::Load, none) => {
                 let mut bytes = vec![0; call.length as usize];
                 shared.read_exact_at(&mut bytes, call.position)?;
@@ -122,12 +134,18 @@ fn serve(socket: &File, shared: &File, memory_bytes: u64) -> Result<(), Stop> {
                 if loaded.state.is_some() { HAS_STATE } else { 0 }
             }
             (_, None) => return Err(Stop::Alone),
-            (_, Some(instance)) => instance.serve(shared, &call)?,
+            (Ask::Blocks, Some(instance)) => {
+                let file = File::from(file.ok_or(Stop::Alone)?);
+                instance.serve_blocks(shared, &call, &file)?
+            }
+            (_, Some(instance)) => {
+                instance.out().begin(Place { offset: call.offset, ..Place::default() });
+                instance.serve(shared, &call)?
+            }
         };
-        if let Some(instance) = &mut instance {
-            instance.store.data_mut().send()?;
-        }
-        Answer::write(Say::Done, code, &[], socket)?;
+        let out = instance.as_mut().ok_or(Stop::Alone)?.out();
+        out.say(Say::Done, code, &[]);
+        out.send()?;
     }
 }
 
@@ -163,15 +181,8 @@ impl Instance {
             .memories(1)
             .instances(1)
             .build();
-        let host = Host {
-            memory: None,
-            limits,
-            silent: None,
-            lent: (0, 0),
-            own: (0, 0),
-            out,
-            gathered: Vec::with_capacity(PAYLOAD_BYTES),
-        };
+        let host =
+            Host { memory: None, limits, silent: None, lent: (0, 0), own: (0, 0), out: Outbox::new(out) };
         let mut store = Store::new(&engine, host);
         store.limiter(|host| &mut host.limits);
         let linker = linker(&engine).map_err(not_ours)?;
@@ -215,23 +226,67 @@ impl Instance {
         }
     }
 
+    fn out(&mut self) -> &mut Outbox<File> {
+        &mut self.store.data_mut().out
+    }
+
+    /// Reads blocks of a file and has the module work on them, until there is a reason to say how far it got.
+    fn serve_blocks(&mut self, shared: &File, call: &Call, file: &File) -> Result<i32, Stop> {
+        let began = Instant::now();
+        let emitted = self.out().emitted_bytes();
+        let offset = (call.blocks.base + call.blocks.start) as i64;
+        self.out().begin(Place { offset, ..Place::default() });
+        let (at, length) = self.lend(shared, call)?;
+        let mut block = 0;
+        while block < call.blocks.count {
+            let room = &mut self.memory.data_mut(&mut self.store)[at as usize..][..length as usize];
+            let lines = match call.blocks.read(file, block, room) {
+                Found::Lines(lines) => at + lines.start as u32..at + lines.end as u32,
+                Found::Nothing => at..at,
+                Found::NotHere => break,
+            };
+            if !lines.is_empty() {
+                let first = call.blocks.start + block * call.blocks.stride;
+                let in_file = |place: u32| first + u64::from(place - at);
+                let offset = (call.blocks.base + in_file(lines.start)) as i64;
+                self.out().begin(Place { block, offset, end: in_file(lines.end) });
+                self.store.data_mut().own = (lines.start, lines.end);
+                let code = self.call_block(lines.start, lines.end - lines.start, offset)?;
+                if code < 0 {
+                    return Ok(code);
+                }
+                self.out().end();
+            }
+            block += 1;
+            let is_enough = self.out().emitted_bytes() - emitted >= call.blocks.enough_bytes;
+            if is_enough || began.elapsed() >= BATCH {
+                break;
+            }
+        }
+        self.out().begin(Place { block, ..Place::default() });
+        Ok(0)
+    }
+
+    fn call_block(&mut self, at: u32, length: u32, offset: i64) -> Result<i32, Stop> {
+        let why = "inshore_block emits: what a module with a state has to say comes from inshore_finish";
+        let silent = self.state.is_some().then_some(why);
+        called(&mut self.store, &self.block, (at, length, offset), "inshore_block", silent)
+    }
+
     /// Does what is asked of a module that was loaded.
     fn serve(&mut self, shared: &File, call: &Call) -> Result<i32, Stop> {
         let (at, length) = self.lend(shared, call)?;
         let none = || Stop::Failed("it has no state, and was asked for one".to_string());
-        let Instance { store, init, block, state, .. } = self;
-        let has_state = state.is_some();
+        if call.ask == Ask::Block {
+            return self.call_block(at, length, call.offset);
+        }
+        let Instance { store, init, state, .. } = self;
         let of_state = state.as_ref().ok_or_else(none);
         match call.ask {
-            Ask::Load => Err(Stop::Alone),
+            Ask::Load | Ask::Block | Ask::Blocks => Err(Stop::Alone),
             Ask::Init => {
                 let why = "inshore_init emits: it was given nothing yet";
                 called(store, init, (at, length), "inshore_init", Some(why))
-            }
-            Ask::Block => {
-                let why =
-                    "inshore_block emits: what a module with a state has to say comes from inshore_finish";
-                called(store, block, (at, length, call.offset), "inshore_block", has_state.then_some(why))
             }
             Ask::State => called(store, &of_state?.state, (), "inshore_state", None),
             Ask::Merge => {
@@ -314,15 +369,6 @@ impl Host {
             "{length} bytes at {at} are not in its memory: they are another block's"
         )))
     }
-
-    /// Sends what was gathered.
-    fn send(&mut self) -> io::Result<()> {
-        if !self.gathered.is_empty() {
-            Answer::write(Say::Emit, 0, &self.gathered, &self.out)?;
-            self.gathered.clear();
-        }
-        self.out.flush()
-    }
 }
 
 /// A function that a module calls with bytes of its own memory.
@@ -364,20 +410,11 @@ fn emit(mut caller: HostCaller<'_>, at: u32, length: u32) -> Result<(), wasmtime
     if let Some(why) = caller.data().silent {
         return Err(wasmtime::Error::msg(why));
     }
-    // Looked at before anything is done, then taken piece by piece, since it lies beside what it is gathered into.
+    // Looked at first, then taken, since it lies beside what it is gathered into.
     bytes(&caller, at, length)?;
     let memory = caller.data().memory.expect("looked at just now");
     let (memory, host) = memory.data_and_store_mut(&mut caller);
-    let mut rest = &memory[at as usize..][..length as usize];
-    while !rest.is_empty() {
-        let (now, later) = rest.split_at(rest.len().min(PAYLOAD_BYTES - host.gathered.len()));
-        host.gathered.extend_from_slice(now);
-        rest = later;
-        if host.gathered.len() == PAYLOAD_BYTES {
-            host.send()?;
-        }
-    }
-    Ok(())
+    Ok(host.out.emit(&memory[at as usize..][..length as usize])?)
 }
 
 /// Unpacks what lies at one place to another.
@@ -405,8 +442,12 @@ fn decompress(
     Ok(unpack(packed, room).map_or_else(|error| error as i64, |length| length as i64))
 }
 
-fn log(caller: HostCaller<'_>, at: u32, length: u32) -> Result<(), wasmtime::Error> {
-    let text = bytes(&caller, at, length)?;
-    let text = &text[..text.len().min(PAYLOAD_BYTES)];
-    Ok(Answer::write(Say::Log, 0, text, &caller.data().out)?)
+fn log(mut caller: HostCaller<'_>, at: u32, length: u32) -> Result<(), wasmtime::Error> {
+    bytes(&caller, at, length)?;
+    let memory = caller.data().memory.expect("looked at just now");
+    let (memory, host) = memory.data_and_store_mut(&mut caller);
+    let text = &memory[at as usize..][..length as usize];
+    host.out.say(Say::Log, 0, &text[..text.len().min(PAYLOAD_BYTES)]);
+    // At once: it may be what tells why it never returned.
+    Ok(host.out.send()?)
 }

@@ -1,0 +1,150 @@
+//! Blocks of a file that a module's process reads itself, straight to where the module sees them.
+//!
+//! ```text
+//!   file:     |<---- stride ---->|<---- stride ---->|<---- stride ---->|
+//!   lines:    aaaa bbb ccccccc ddddd eee fffffffff ggggggg hhh iiiiiii
+//!   block 0:  aaaa bbb ccccccc ddddd
+//!   block 1:                         eee fffffffff ggggggg              (the line that begins where a block
+//!   block 2:                                               hhh iiiiiii   does is of the block before it)
+//! ```
+
+use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
+
+use memchr::memchr;
+
+use super::FileBlocks;
+
+/// Read behind a block at once, in the hope that its last line ends there.
+const MARGIN_BYTES: usize = 4096;
+/// As much is read behind a block where the line did not end in the margin.
+const LINE_BYTES: usize = 64 << 10;
+
+/// What a block came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Its lines lie there.
+    Lines(Range<usize>),
+    /// No line begins in it.
+    Nothing,
+    /// It can't be read here: its last line is too long, the file is shorter than it was, or the system said why not.
+    NotHere,
+}
+
+impl FileBlocks {
+    /// Room to read one of them.
+    pub fn room_bytes(&self) -> u64 {
+        self.stride + LINE_BYTES as u64
+    }
+
+    /// Reads one of them into `room`.
+    pub fn read(&self, file: &File, block: u64, room: &mut [u8]) -> Found {
+        self.try_read(file, block, room).unwrap_or(Found::NotHere)
+    }
+
+    fn try_read(&self, file: &File, block: u64, room: &mut [u8]) -> io::Result<Found> {
+        let start = self.start + block * self.stride;
+        let there = self.file_bytes.saturating_sub(start).min(room.len() as u64) as usize;
+        let stride = (self.stride as usize).min(there);
+        let mut filled = 0;
+        for length in [there.min(stride + MARGIN_BYTES), there] {
+            file.read_exact_at(&mut room[filled..length], start + filled as u64)?;
+            filled = length;
+            let is_all = start + filled as u64 == self.file_bytes;
+            if let Some(found) = cut(&room[..filled], stride, start == 0, is_all) {
+                return Ok(found);
+            }
+        }
+        Ok(Found::NotHere)
+    }
+}
+
+/// Which of the bytes are a block's lines; `None` where more have to be read.
+fn cut(bytes: &[u8], stride: usize, is_first: bool, is_all: bool) -> Option<Found> {
+    let first = match memchr(b'\n', &bytes[..stride]) {
+        _ if is_first => 0,
+        Some(end) => end + 1,
+        None => return Some(Found::Nothing),
+    };
+    let end = match memchr(b'\n', &bytes[stride..]) {
+        _ if is_all && bytes.len() == stride => stride,
+        Some(end) => stride + end + 1,
+        None if is_all => bytes.len(),
+        None => return None,
+    };
+    Some(if first < end { Found::Lines(first..end) } else { Found::Nothing })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// A text with lines of these lengths; the last one may lack its end.
+    fn text(lengths: &[usize], ends: bool) -> Vec<u8> {
+        let mut text = Vec::new();
+        for (number, length) in lengths.iter().enumerate() {
+            text.extend(std::iter::repeat_n(b'a' + (number % 26) as u8, *length));
+            text.push(b'\n');
+        }
+        if !ends {
+            text.pop();
+        }
+        text
+    }
+
+    fn blocks(text: &[u8], stride: u64) -> (File, FileBlocks) {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(text).unwrap();
+        let file_bytes = text.len() as u64;
+        let count = file_bytes.div_ceil(stride);
+        (file, FileBlocks { stride, count, file_bytes, ..FileBlocks::default() })
+    }
+
+    #[test]
+    fn blocks_hold_each_line_once_wherever_borders_fall() {
+        let lengths: [&[usize]; 7] = [
+            &[3, 0, 0, 12, 1, 7, 7, 7, 15, 0, 2],
+            &[7, 7, 7, 7],
+            &[15],
+            &[100, 3, 100],
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[5000, 3, 20_000, 1],
+            &[],
+        ];
+        for lengths in lengths {
+            for ends in [true, false] {
+                let text = text(lengths, ends);
+                for stride in [1, 2, 3, 7, 8, 9, 16, 1000, 4096, 40_000] {
+                    let (file, blocks) = blocks(&text, stride);
+                    let mut room = vec![0xff; blocks.room_bytes() as usize];
+                    let mut all = Vec::new();
+                    for block in 0..blocks.count {
+                        match blocks.read(&file, block, &mut room) {
+                            Found::Lines(range) => {
+                                assert!(all.is_empty() || all.ends_with(b"\n"), "{lengths:?} {stride}");
+                                all.extend_from_slice(&room[range]);
+                            }
+                            Found::Nothing => {}
+                            Found::NotHere => panic!("{lengths:?} {stride}: block {block}"),
+                        }
+                    }
+                    assert!(all == text, "{lengths:?} {ends} {stride}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_or_gone_is_not_read() {
+        let (file, blocks) = blocks(&text(&[10, LINE_BYTES + 4096, 10], true), 4096);
+        let mut room = vec![0; blocks.room_bytes() as usize];
+        assert_eq!(blocks.read(&file, 0, &mut room), Found::NotHere);
+        assert_eq!(blocks.read(&file, 1, &mut room), Found::Nothing);
+        assert_eq!(blocks.read(&file, blocks.count - 1, &mut room), Found::Lines(12..23));
+        file.set_len(8192).unwrap();
+        assert_eq!(blocks.read(&file, 1, &mut room), Found::NotHere);
+        let for_writing = File::options().write(true).open("/dev/null").unwrap();
+        assert_eq!(blocks.read(&for_writing, 0, &mut room), Found::NotHere);
+    }
+}
