@@ -10,8 +10,8 @@ GAPBS works in memory and has no limit.
 BIN is the folder of a peer's programs, built from its public source. GRID is GridGraph's folder of the same graph
 (`preprocess -i k.bin -o GRID -v VERTICES -p 16 -t 0`, where k.bin is what `inshore graph export kron -o k.bin` writes). PREFIX.ridx
 and PREFIX.mat are GraFSoft's files of it: 8-byte offsets in bytes of each row, and 4-byte destinations. Its buffers are set by
-GRAF_BUF_KIB and GRAF_BUF_COUNT, which it must be given first. For Blaze they are PREFIX.index and PREFIX.adj.1.0, for GAPBS FILE is a
-serialized graph (.sg).
+GRAF_BUF_KIB and GRAF_BUF_COUNT, which it must be given first. For Blaze they are PREFIX.index and PREFIX.adj.1.0, and PREFIX.tindex and
+PREFIX.tadj.1.0 of the graph turned around, which its components want; for GAPBS FILE is a serialized graph (.sg).
 
 Inshore writes its answers to files, which peers (but GridGraph) do not: of BFS and betweenness there are rows without one too.
 
@@ -199,6 +199,7 @@ def blaze_rows(options: argparse.Namespace) -> list[Row]:
     """Blaze has no budget, but buffers."""
     binaries, prefix = options.blaze
     files = [f"{prefix}.index", f"{prefix}.adj.1.0"]
+    turned = [f"-inIndexFilename={prefix}.tindex", f"-inAdjFilenames={prefix}.tadj.1.0"]
     settings = ["-computeWorkers=2", "-binSpace=64", "-ioBufferSize=64"]
     rows = []
     for budget in options.budgets:
@@ -206,6 +207,7 @@ def blaze_rows(options: argparse.Namespace) -> list[Row]:
         for job, words in {
             "PageRank, 10 iterations": ["pagerank", "-maxIterations=10", "-epsilon=0"],
             "BFS": ["bfs", f"-startNode={options.source}"],
+            "components": ["wcc", *turned],
         }.items():
             command = [f"{binaries}/{words[0]}", *settings, *words[1:], *files]
             rows.append(Row(job, "Blaze", budget, command, limit, {"BLAZE_MAX_THREADS": "4"}))

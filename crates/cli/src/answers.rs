@@ -228,7 +228,9 @@ fn how(summary: &Summary) -> Vec<(&'static str, String)> {
     let state = if summary.state == "memory" { "in memory" } else { "on flash" };
     let updates = match &summary.strategy[..] {
         "look-up" => "none: vertices looked at their neighbours".to_string(),
-        "union-find" => "none: edges joined trees of a forest in memory".to_string(),
+        "union-find" => {
+            "none: edges joined trees of a forest, or fell to a set of connected vertices".to_string()
+        }
         "columns" => "combined column by column".to_string(),
         strategy => format!("combined by the {strategy} strategy"),
     };
@@ -239,6 +241,9 @@ fn how(summary: &Summary) -> Vec<(&'static str, String)> {
         }
         ("memory", "dense" | "look-up" | "union-find") => "semi-external: vertices in memory, edges on flash",
         (_, "dense") => "semi-external: updates in memory, states and edges on flash",
+        (_, "union-find") => {
+            "external: a bit for each vertex or a part of a forest in memory, labels and edges on flash"
+        }
         (_, "columns") => "external: updates of a column in memory, states and edges on flash",
         (_, strategy) if strategy.starts_with("columns") => {
             "external: updates of a column in memory while many vertices are active, then through sort-reduce"

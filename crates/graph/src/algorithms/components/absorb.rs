@@ -68,19 +68,6 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Whether the row is the set's now.
-    #[inline]
-    fn absorb(&self, vertex: u32, row: &[u32]) -> bool {
-        if !self.set.has(vertex) {
-            if !row.iter().any(|&to| self.set.has(to)) {
-                return false;
-            }
-            self.set.add(vertex);
-        }
-        row.iter().for_each(|&to| self.set.add(to));
-        true
-    }
-
     fn leave(&self, writer: &mut PairWriter, vertex: u32, row: &[u32]) -> Result<()> {
         for &to in row.iter().filter(|&&to| to != vertex) {
             self.marks.add(vertex);
@@ -157,7 +144,7 @@ fn keep_left(marks: &mut VertexSet, set: &VertexSet) {
 }
 
 /// The vertex whose row is the longest, and of those the first.
-fn of_most_edges(job: &Job, out: &Csr) -> Result<u32> {
+pub(super) fn of_most_edges(job: &Job, out: &Csr) -> Result<u32> {
     job.start_phase("looking for the longest row", "vertices", out.vertices);
     let found = parallel_ranges(out.vertices, vec![(0, u32::MAX); scan_threads(job)], |best, range| {
         let mut degrees = Degrees::new(job, out)?;
@@ -188,7 +175,7 @@ fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Re
     let (left, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let writers = scan_parallel(job, out, writers, |writer, vertex, row, _| {
         job.progress().add(row.len() as u64);
-        if pass.absorb(vertex, row) || is_over.load(Ordering::Relaxed) {
+        if pass.set.absorb(vertex, row) || is_over.load(Ordering::Relaxed) {
             return Ok(());
         }
         // An undirected edge is in the rows of both its ends.
@@ -210,7 +197,7 @@ fn over_pairs(job: &Job, pairs: Vec<Pairs>, pass: &Pass) -> Result<Vec<Pairs>> {
     job.start_phase("growing the set along what is left", "edges", pairs.iter().map(Pairs::len).sum());
     let work = |pairs: Pairs| -> Result<Pairs> {
         let mut writer = PairWriter::new(job, "edges that are left", BUFFER_BYTES)?;
-        pairs.for_each(job, |a, b| match pass.absorb(a, &[b]) {
+        pairs.for_each(job, |a, b| match pass.set.absorb(a, &[b]) {
             true => Ok(()),
             false => pass.leave(&mut writer, a, &[b]),
         })?;

@@ -54,6 +54,15 @@ impl VertexSet {
         self.words()[vertex as usize / 64] >> (vertex % 64) & 1 == 1
     }
 
+    /// All members, in order.
+    pub fn members(&self) -> impl Iterator<Item = u32> + '_ {
+        self.words().iter().enumerate().flat_map(|(place, &word)| {
+            let left = std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
+            let bits = left.take_while(|word| *word != 0).map(u64::trailing_zeros);
+            bits.map(move |bit| (place * 64) as u32 + bit)
+        })
+    }
+
     /// The smallest member.
     pub fn first(&self) -> Option<u32> {
         let (place, word) = self.words().iter().enumerate().find(|(_, word)| **word != 0)?;
@@ -78,6 +87,19 @@ impl SharedSet<'_> {
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
+    }
+
+    /// Adds a row and whose it is, if one of them is in the set; gives whether that is so.
+    #[inline]
+    pub fn absorb(&self, vertex: u32, row: &[u32]) -> bool {
+        if !self.has(vertex) {
+            if !row.iter().any(|&to| self.has(to)) {
+                return false;
+            }
+            self.add(vertex);
+        }
+        row.iter().for_each(|&to| self.add(to));
+        true
     }
 }
 
@@ -133,14 +155,10 @@ impl Numbers {
 
     /// All members, in order.
     pub fn members(&self) -> Box<dyn Iterator<Item = u32> + '_> {
-        let Numbers::Of { set, .. } = self else {
-            return Box::new((0..self.count()).map(|vertex| vertex as u32));
-        };
-        Box::new(set.words().iter().enumerate().flat_map(|(place, &word)| {
-            let left = std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
-            let bits = left.take_while(|word| *word != 0).map(u64::trailing_zeros);
-            bits.map(move |bit| (place * 64) as u32 + bit)
-        }))
+        match self {
+            Numbers::All(count) => Box::new((0..*count).map(|vertex| vertex as u32)),
+            Numbers::Of { set, .. } => Box::new(set.members()),
+        }
     }
 }
 

@@ -154,7 +154,7 @@ pub(super) fn pagerank(
     let supersteps = crowded.map_or(options.iterations, |[to_come, _]| to_come as u32).min(CROWDED);
     let rows = [graph.out()];
     let senders = vertices - graph.info().sinks;
-    let asked = Asked { rows: &rows, senders, supersteps, kept_bytes, has_sparse: true };
+    let asked = Asked { rows: graph.out(), senders, supersteps, kept_bytes, has_sparse: true };
     let mut columns = Columns::new::<Deltas<true>>(job, tuning, &asked)?;
     let first = (ONE / vertices).cast_signed();
     let start = |_| Rank { rank: first, pending: first };

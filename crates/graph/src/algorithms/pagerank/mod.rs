@@ -153,7 +153,7 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
     };
     let rows = [graph.out()];
     let senders = vertices - graph.info().sinks;
-    let asked = Asked { rows: &rows, senders, supersteps, kept_bytes, has_sparse: false };
+    let asked = Asked { rows: graph.out(), senders, supersteps, kept_bytes, has_sparse: false };
     let columns = Columns::new::<PageRank>(job, &options.tuning, &asked)?;
     let tuning = &options.tuning;
     let mut engine =

@@ -35,7 +35,7 @@ pub(super) enum Place {
 /// Memory that cutting into `columns` takes, without chunks that stay.
 pub(super) fn memory_bytes(plan: &Plan, columns: usize) -> u64 {
     let reading = (csr::CURSOR_BYTES + csr::UNPACKER_BYTES) as usize;
-    let rows = plan.rows * (reading + taken_bytes(plan.windows * csr::WINDOW_BYTES));
+    let rows = reading + taken_bytes(plan.windows * csr::WINDOW_BYTES);
     let gathered = taken_bytes(columns * plan.chunk_bytes) + taken_bytes(columns * FRAME_BYTES);
     let written = 2 * write_bytes(plan) + open_bytes(columns) as usize;
     let held = if plan.state_in_memory { HELD_PIECE_BYTES } else { 0 };
@@ -46,11 +46,10 @@ fn write_bytes(plan: &Plan) -> usize {
     plan.windows * plan.chunk_bytes
 }
 
-/// Cuts the edges of all `rows`.
-pub(super) fn cut(job: &Job, plan: Plan, rows: Vec<Csr>, senders: Senders) -> Result<Columns> {
-    let entries = rows.iter().map(|rows| rows.entries).sum();
-    job.start_phase("cutting edges into columns", "edges", entries);
-    let vertices = rows[0].vertices;
+/// Cuts the edges of all rows.
+pub(super) fn cut(job: &Job, plan: Plan, rows: Csr, senders: Senders) -> Result<Columns> {
+    job.start_phase("cutting edges into columns", "edges", rows.entries);
+    let vertices = rows.vertices;
     let columns = vertices.div_ceil(plan.width) as usize;
     let bits = u64::BITS - (plan.width - 1).leading_zeros();
     let room = Mutex::new(Room {
@@ -84,17 +83,10 @@ pub(super) fn cut(job: &Job, plan: Plan, rows: Vec<Csr>, senders: Senders) -> Re
 }
 
 /// Parts of all vertices, one for each worker, with about as many edges each.
-fn parts(job: &Job, rows: &[Csr], workers: usize) -> Result<Vec<Range<u64>>> {
-    let vertices = rows[0].vertices;
-    let entries: u64 = rows.iter().map(|rows| rows.entries).sum();
-    let mut indexes = rows.iter().map(|rows| IndexCursor::new(job, rows)).collect::<Result<Vec<_>>>()?;
-    let mut before = |vertex: u64| -> Result<u64> {
-        let mut before = 0;
-        for index in &mut indexes {
-            before += index.find(vertex as u32)?.0;
-        }
-        Ok(before)
-    };
+fn parts(job: &Job, rows: &Csr, workers: usize) -> Result<Vec<Range<u64>>> {
+    let (vertices, entries) = (rows.vertices, rows.entries);
+    let mut index = IndexCursor::new(job, rows)?;
+    let mut before = |vertex: u64| -> Result<u64> { Ok(index.find(vertex as u32)?.0) };
     let mut ends = vec![0];
     for part in 1..workers as u64 {
         let wanted = entries / workers as u64 * part;
@@ -148,7 +140,10 @@ pub(super) struct Cut {
 }
 
 /// Memory of a chunk's place, and of its buffer or checksum, in lists that may have twice the room.
-pub(super) const LISTED_BYTES: u64 = 2 * (size_of::<Chunk>() + size_of::<Buffer>()) as u64;
+pub(super) fn listed_bytes(plan: &Plan) -> u64 {
+    let other = if plan.state_in_memory { size_of::<Buffer>() } else { size_of::<u32>() };
+    2 * (size_of::<Chunk>() + other) as u64
+}
 
 fn open_bytes(columns: usize) -> u64 {
     (columns * (size_of::<Open>() + size_of::<Vec<Chunk>>())) as u64
@@ -205,69 +200,27 @@ impl<'a> Cutter<'a> {
     }
 
     /// Cuts the rows of a range of vertices, of which `sender` is the first that has edges.
-    fn walk(&mut self, rows: &[Csr], range: Range<u64>, mut sender: u64) -> Result<()> {
+    fn walk(&mut self, rows: &Csr, range: Range<u64>, mut sender: u64) -> Result<()> {
         if range.is_empty() {
             return Ok(());
         }
-        let deep = |rows: &Csr| Rows::deep(self.job, rows, range.clone(), self.plan.windows);
-        let mut rows = rows.iter().map(deep).collect::<Result<Vec<_>>>()?;
         let job = self.job;
+        let mut rows = Rows::deep(job, rows, range.clone(), self.plan.windows)?;
         for vertex in range {
             if self.is_stopped {
                 return Ok(());
             }
-            let mut degree = 0;
-            for rows in &mut rows {
-                degree += u64::from(rows.start(vertex as u32)?);
-            }
+            let degree = rows.start(vertex as u32)?;
             if degree == 0 {
                 continue;
             }
-            match &mut rows[..] {
-                [rows] => {
-                    while let Some(part) = rows.part()? {
-                        self.put_all(sender, part.row)?;
-                    }
-                }
-                [one, other] => self.put_both(sender, one, other)?,
-                _ => unreachable!("out-edges, and in-edges"),
+            while let Some(part) = rows.part()? {
+                self.put_all(sender, part.row)?;
             }
-            job.progress().add(degree);
+            job.progress().add(degree.into());
             sender += 1;
         }
         Ok(())
-    }
-
-    /// Both rows of a sender, in order.
-    fn put_both(&mut self, sender: u64, one: &mut Rows, other: &mut Rows) -> Result<()> {
-        let (mut ours, mut theirs): (&[u32], &[u32]) = (&[], &[]);
-        loop {
-            if ours.is_empty() {
-                ours = one.part()?.map_or(&[], |part| part.row);
-            }
-            if theirs.is_empty() {
-                theirs = other.part()?.map_or(&[], |part| part.row);
-            }
-            match (ours, theirs) {
-                ([], []) => return Ok(()),
-                (row, []) => {
-                    self.put_all(sender, row)?;
-                    ours = &[];
-                }
-                ([], row) => {
-                    self.put_all(sender, row)?;
-                    theirs = &[];
-                }
-                ([to, later @ ..], [than, ..]) if to <= than => {
-                    self.put_all(sender, &[*to])?;
-                    ours = later;
-                }
-                (_, [to, later @ ..]) => {
-                    self.put_all(sender, &[*to])?;
-                    theirs = later;
-                }
-            }
-        }
     }
 
     #[inline]
@@ -329,7 +282,7 @@ impl<'a> Cutter<'a> {
             }
         };
         self.listed += 1;
-        self.lists.resize(open_bytes(self.open.len()) + self.listed * LISTED_BYTES)?;
+        self.lists.resize(open_bytes(self.open.len()) + self.listed * listed_bytes(&self.plan))?;
         let open = &mut self.open[column];
         open.chunks.push(Chunk { place, edges: open.edges });
         (open.filled, open.edges) = (0, 0);
@@ -346,7 +299,9 @@ impl<'a> Cutter<'a> {
             }
         }
         let file = self.file.map(FileWriter::finish).transpose()?;
-        self.lists.resize((self.open.len() * size_of::<Vec<Chunk>>()) as u64 + self.listed * LISTED_BYTES)?;
+        self.lists.resize(
+            (self.open.len() * size_of::<Vec<Chunk>>()) as u64 + self.listed * listed_bytes(&self.plan),
+        )?;
         let chunks = self.open.into_iter().map(|open| open.chunks).collect();
         Ok(Cut { first_sender, chunks, held: self.held, file, _lists: self.lists })
     }

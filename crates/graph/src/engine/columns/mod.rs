@@ -13,8 +13,8 @@
 //! Columns are cut once, by walking over the rows in order: nothing is sorted. In each superstep every vertex writes its
 //! message down; then each thread takes a column, adds up its edges' messages in cells, and gives its vertices their new
 //! states when it is its turn. Messages are read in order for each column: where they do not fit in memory, their file is
-//! read once for each column. Columns are as wide as cells have room then, and all threads work on one of them: each adds up
-//! what its part of the senders says, in the same cells.
+//! read once for each column, and columns are as wide as cells have room. Where that are many columns for the drive, all
+//! threads work on one of them, each on a part of the senders, and share its cells, so that it can be as much wider.
 //!
 //! Cost, V vertices, E edges in c columns: cutting reads and writes about 2.5 E bytes (Kronecker graphs). A superstep reads
 //! about 2 E, where they do not stay in memory, and with messages of m bytes on flash writes m V and reads c m V. An edge
@@ -78,10 +78,11 @@ struct Plan {
     /// Edges of so many bytes stay in memory.
     held_bytes: u64,
     messages_in_memory: bool,
+    /// All threads work on one column and share its cells.
+    is_shared: bool,
     all_message_bytes: u64,
     state_in_memory: bool,
-    /// How many rows are cut, and the windows of edges that a worker has for each of them.
-    rows: usize,
+    /// Windows of edges that a worker has while edges are cut.
     windows: usize,
     /// Supersteps that go through sort-reduce are to follow.
     has_sparse: bool,
@@ -89,8 +90,8 @@ struct Plan {
 
 /// What [`Columns::new`] is asked.
 pub(crate) struct Asked<'a> {
-    /// All whose edges are walked along.
-    pub rows: &'a [&'a Csr],
+    /// Whose edges are walked along.
+    pub rows: &'a Csr,
     /// Vertices with edges, at most.
     pub senders: u64,
     /// Supersteps of all vertices that are to come.
@@ -107,7 +108,7 @@ impl Plan {
         if tuning.strategy.is_some() || P::WEIGHTED {
             return None;
         }
-        let vertices = asked.rows[0].vertices;
+        let vertices = asked.rows.vertices;
         let message_bytes = size_of::<P::Message>() as u64;
         let free = job.budget().free_bytes().checked_sub(asked.kept_bytes)?;
         let threads = job.budget().threads();
@@ -119,7 +120,7 @@ impl Plan {
             return None;
         }
         let beside = frontier::memory_bytes(frontier_keys(vertices, free))
-            + (threads * asked.rows.len()) as u64 * csr::CURSOR_BYTES
+            + threads as u64 * csr::CURSOR_BYTES
             + senders::memory_bytes(vertices)
             + SLACK_BYTES;
         let sparse = if asked.has_sparse {
@@ -128,7 +129,7 @@ impl Plan {
         } else {
             0
         };
-        let entries: u64 = asked.rows.iter().map(|rows| rows.entries).sum();
+        let entries = asked.rows.entries;
         let free = free.checked_sub(beside + sparse)?;
         let (windows, chunk_bytes) =
             if free < LARGE_BYTES { (2, CHUNK_BYTES_MAX / 2) } else { (4, CHUNK_BYTES_MAX) };
@@ -139,9 +140,9 @@ impl Plan {
             chunk_bytes: if is_forced { CHUNK_BYTES_MIN } else { chunk_bytes },
             held_bytes: 0,
             messages_in_memory: true,
+            is_shared: false,
             all_message_bytes: asked.senders * message_bytes,
             state_in_memory: true,
-            rows: asked.rows.len(),
             windows,
             has_sparse: asked.has_sparse,
         };
@@ -166,17 +167,26 @@ impl Plan {
         }
         let plan = Plan { messages_in_memory: false, ..plan };
         if is_forced {
-            return fits(plan, flash_bytes);
+            return fits(Plan { is_shared: threads > 1, ..plan }, flash_bytes);
         }
         // Messages are read for each column: as few as can be.
         let lists = plan.lists_bytes(entries, COLUMNS_USUAL);
         let room = free.checked_sub(flash_bytes + plan.beside_cells() + lists)?;
-        let cells = whole_bytes(room) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
-        let columns = vertices.div_ceil(cells.max(WIDTH_UNIT));
-        let width = vertices.div_ceil(columns).next_multiple_of(WIDTH_UNIT).min(WIDTH_MAX);
-        let plan = fits(Plan { width, ..plan }, flash_bytes)?;
-        let profile = job.store().drive_profile().unwrap_or_default();
-        plan.pays(entries, asked, message_bytes, &profile).then_some(plan)
+        let widest = |is_shared| {
+            let plan = Plan { is_shared, ..plan };
+            let cells = whole_bytes(room / plan.cell_arrays()) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
+            let columns = vertices.div_ceil(cells.max(WIDTH_UNIT));
+            let width = vertices.div_ceil(columns).next_multiple_of(WIDTH_UNIT).min(WIDTH_MAX);
+            fits(Plan { width, ..plan }, flash_bytes)
+        };
+        let costs = Costs::new(job, entries, asked.senders * message_bytes, message_bytes);
+        let timed = |plan: Plan| (costs.of_columns(&plan, vertices), plan);
+        let plans = [false, true].into_iter().filter(|&is_shared| !is_shared || threads > 1);
+        let (seconds, plan) =
+            plans.filter_map(widest).map(timed).min_by(|(one, _), (other, _)| one.total_cmp(other))?;
+        let supersteps = f64::from(asked.supersteps);
+        tracing::debug!(seconds, sorted = costs.of_sorting(), cutting = costs.of_cutting(), "columns");
+        (costs.of_cutting() + seconds * supersteps < costs.of_sorting() * supersteps).then_some(plan)
     }
 
     /// For `--explain`, before anything is done.
@@ -194,7 +204,8 @@ impl Plan {
 
     /// Memory of places and checksums of chunks, the last one of each worker and column among them.
     fn lists_bytes(&self, entries: u64, columns: u64) -> u64 {
-        (entries * EDGE_BYTES / self.chunk_bytes as u64 + self.workers as u64 * columns) * cut::LISTED_BYTES
+        (entries * EDGE_BYTES / self.chunk_bytes as u64 + self.workers as u64 * columns)
+            * cut::listed_bytes(self)
     }
 
     /// Memory of workers beside cells and what is fixed.
@@ -216,8 +227,7 @@ impl Plan {
         message_bytes: u64,
     ) -> Option<Plan> {
         let columns = vertices.div_ceil(self.width) as usize;
-        let cells =
-            taken_bytes(self.width as usize * message_bytes as usize) as u64 * self.cell_arrays() as u64;
+        let cells = taken_bytes(self.width as usize * message_bytes as usize) as u64 * self.cell_arrays();
         let mut plan = self;
         loop {
             let lists = plan.lists_bytes(entries, columns as u64);
@@ -238,25 +248,68 @@ impl Plan {
     }
 
     /// Arrays of cells: each thread has its own, or all share one.
-    fn cell_arrays(&self) -> usize {
-        if self.messages_in_memory { self.workers } else { 1 }
+    fn cell_arrays(&self) -> u64 {
+        if self.is_shared { 1 } else { self.workers as u64 }
+    }
+}
+
+/// Estimates of seconds, to choose by: of cutting, and of one superstep.
+struct Costs {
+    edges: f64,
+    /// All messages, and one.
+    messages_bytes: f64,
+    message_bytes: f64,
+    threads: f64,
+    /// Bytes a second.
+    read: f64,
+    written: f64,
+}
+
+/// What a drive that nobody measured is taken to do, bytes a second.
+const USUAL_RATE: f64 = 1e9;
+
+impl Costs {
+    fn new(job: &Job, entries: u64, messages_bytes: u64, message_bytes: u64) -> Costs {
+        let profile = job.store().drive_profile();
+        const MEASURED: u64 = 1 << 30;
+        let rate = |seconds: fn(&DriveProfile) -> f64| {
+            profile.as_ref().map_or(USUAL_RATE, |profile| MEASURED as f64 / seconds(profile))
+        };
+        Costs {
+            edges: entries as f64,
+            messages_bytes: messages_bytes as f64,
+            message_bytes: message_bytes as f64,
+            threads: job.budget().threads() as f64,
+            read: rate(|profile| profile.read_seconds(MEASURED, messages::WINDOW_BYTES as u64, true)),
+            written: rate(|profile| profile.write_seconds(MEASURED, messages::WINDOW_BYTES as u64, true)),
+        }
     }
 
-    /// Whether reading messages again and again takes less time than to sort updates.
-    fn pays(&self, entries: u64, asked: &Asked, message_bytes: u64, profile: &DriveProfile) -> bool {
-        let columns = asked.rows[0].vertices.div_ceil(self.width);
-        let edges = entries as f64;
-        let read = |bytes: f64| profile.read_seconds(bytes as u64, messages::WINDOW_BYTES as u64, true);
-        let write = |bytes: f64| profile.write_seconds(bytes as u64, messages::WINDOW_BYTES as u64, true);
-        let cores = |nanoseconds: f64| edges * nanoseconds / 1e9 / self.workers as f64;
-        // Packed edges, and messages once for each column.
-        let messages = (asked.senders * message_bytes) as f64;
-        let own = cores(10.0).max(read(2.2 * edges + messages * columns as f64) + write(messages));
-        // About a third of what is sent goes to the drive and back. (Measured at 16 MiB: 72 ns of a core for an edge, scale 25.)
-        let spilled = (4 + message_bytes) as f64 / 3.0 * edges;
-        let sorted = cores(60.0).max(read(4.0 * edges + spilled) + write(spilled));
-        let cutting = cores(10.0).max(read(4.0 * edges) + write(2.2 * edges));
-        cutting + own * f64::from(asked.supersteps) < sorted * f64::from(asked.supersteps)
+    /// So many nanoseconds of a core for each edge.
+    fn cores(&self, nanoseconds: f64) -> f64 {
+        self.edges * nanoseconds / 1e9 / self.threads
+    }
+
+    fn drive(&self, read_bytes: f64, written_bytes: f64) -> f64 {
+        read_bytes / self.read + written_bytes / self.written
+    }
+
+    /// Packed edges are read, and messages for each column. (Measured at 64 MiB, scale 25, two cores: 9 and 12 ns of a core for an
+    /// edge.)
+    fn of_columns(&self, plan: &Plan, vertices: u64) -> f64 {
+        let columns = vertices.div_ceil(plan.width) as f64;
+        let cores = self.cores(if plan.is_shared { 12.0 } else { 9.0 });
+        cores.max(self.drive(2.2 * self.edges + columns * self.messages_bytes, self.messages_bytes))
+    }
+
+    fn of_cutting(&self) -> f64 {
+        self.cores(10.0).max(self.drive(4.0 * self.edges, 2.2 * self.edges))
+    }
+
+    /// About a third of what is sent goes to the drive and back. (Measured at 16 MiB, scale 25: 72 ns of a core for an edge.)
+    fn of_sorting(&self) -> f64 {
+        let spilled = (4.0 + self.message_bytes) / 3.0 * self.edges;
+        self.cores(60.0).max(self.drive(4.0 * self.edges + spilled, spilled))
     }
 }
 
@@ -272,7 +325,7 @@ fn whole_bytes(bytes: u64) -> u64 {
 /// Edges by columns.
 pub(crate) struct Columns {
     plan: Plan,
-    rows: Vec<Csr>,
+    rows: Csr,
     senders: Senders,
     /// Bits of a destination within its column; the sender is above them.
     bits: u32,
@@ -281,13 +334,13 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Cuts the edges that are asked for, where that is better than other ways; all rows belong to the same vertices. `None`
+    /// Cuts the edges that are asked for, where that is better than other ways. `None`
     /// too where the store has no room for it.
     pub fn new<P: VertexProgram>(job: &Job, tuning: &Tuning, asked: &Asked) -> Result<Option<Columns>> {
         let Some(plan) = Plan::new::<P>(job, tuning, asked) else { return Ok(None) };
         tracing::debug!(?plan, "columns");
-        job.progress().tell(|| plan.told(asked.rows[0].vertices));
-        let rows: Vec<Csr> = asked.rows.iter().map(|rows| rows.unweighted()).collect();
+        job.progress().tell(|| plan.told(asked.rows.vertices));
+        let rows = asked.rows.unweighted();
         let senders = Senders::new(job, &rows, plan.workers)?;
         match cut::cut(job, plan, rows, senders) {
             Ok(columns) => Ok(Some(columns)),
@@ -301,7 +354,7 @@ impl Columns {
     }
 
     fn vertices(&self) -> u64 {
-        self.rows[0].vertices
+        self.rows.vertices
     }
 
     fn count(&self) -> usize {
@@ -315,14 +368,14 @@ impl Columns {
     }
 
     fn entries(&self) -> u64 {
-        self.rows.iter().map(|rows| rows.entries).sum()
+        self.rows.entries
     }
 
     /// Edges are checked when they are read from flash: this is for those that were not what they should be when they were
     /// cut.
     fn bad_frame(&self) -> Error {
         let (found, expected) = ("numbers that are none".to_string(), "senders and destinations".to_string());
-        Error::BadGraph { name: self.rows[0].edges.name().to_string(), what: "a column", found, expected }
+        Error::BadGraph { name: self.rows.edges.name().to_string(), what: "a column", found, expected }
     }
 }
 
@@ -378,9 +431,9 @@ impl<S: State> Engine<S> {
         program.gathered(said.gathered);
 
         let program = &*program;
-        match messages {
-            Messages::Memory(_) => self.add_side_by_side(program, columns, &messages, collect),
-            Messages::Flash(_) => self.add_together(program, columns, &messages, collect),
+        match columns.plan.is_shared {
+            false => self.add_side_by_side(program, columns, &messages, collect),
+            true => self.add_together(program, columns, &messages, collect),
         }
     }
 
@@ -526,26 +579,19 @@ impl Said {
     }
 }
 
-/// Calls `each` with every vertex of a range and the number of its edges in all of `rows`, and gives the sum of what it gives.
+/// Calls `each` with every vertex of a range and the number of its edges, and gives the sum of what it gives.
 fn walk(
     job: &Job,
-    rows: &[Csr],
+    rows: &Csr,
     range: Range<u64>,
     mut each: impl FnMut(u32, u32) -> Result<Said>,
 ) -> Result<Said> {
-    let mut degrees = rows.iter().map(|rows| Degrees::new(job, rows)).collect::<Result<Vec<_>>>()?;
-    let mut sums = [0u32; PAGE_VERTICES as usize];
+    let mut degrees = Degrees::new(job, rows)?;
     let (mut sum, mut start) = (Said::default(), range.start);
     while start < range.end {
         job.check_cancelled()?;
         let end = ((start / PAGE_VERTICES + 1) * PAGE_VERTICES).min(range.end);
-        let sums = &mut sums[..(end - start) as usize];
-        sums.fill(0);
-        for degrees in &mut degrees {
-            let page = degrees.from(start as u32)?;
-            sums.iter_mut().zip(page).for_each(|(sum, degree)| *sum = sum.saturating_add(*degree));
-        }
-        for (vertex, &degree) in (start as u32..).zip(&*sums) {
+        for (vertex, &degree) in (start as u32..end as u32).zip(degrees.from(start as u32)?) {
             sum.add(each(vertex, degree)?);
         }
         start = end;

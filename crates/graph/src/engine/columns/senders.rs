@@ -21,9 +21,9 @@ pub(super) fn memory_bytes(vertices: u64) -> u64 {
 }
 
 impl Senders {
-    /// Reads the index of each of `rows` once.
-    pub fn new(job: &Job, rows: &[Csr], threads: usize) -> Result<Senders> {
-        let vertices = rows[0].vertices;
+    /// Reads the index once.
+    pub fn new(job: &Job, rows: &Csr, threads: usize) -> Result<Senders> {
+        let vertices = rows.vertices;
         let units = vertices.div_ceil(RANGE_UNIT) as usize;
         let memory = job.budget().reserve(memory_bytes(vertices), "numbers of senders")?;
         let counted = parallel_ranges(vertices, vec![Vec::new(); threads], |counted, range| {
