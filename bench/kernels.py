@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("--modules", type=Path, help="where scan.wasm, search.wasm and words.wasm lie")
     parser.add_argument("--gigabytes", type=float, default=2)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS))
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--blocks", type=int, nargs="+", default=[256 << 10, 512 << 10], help="of native code")
     words = parser.parse_args()
@@ -78,7 +79,7 @@ def main() -> None:
     size = text.stat().st_size
     subprocess.run(["cat", str(text)], stdout=subprocess.DEVNULL, check=True)  # into the page cache
     modules = {}
-    for kernel in KERNELS:
+    for kernel in words.kernels:
         if words.modules:
             modules[kernel] = words.modules / f"{kernel}.wasm"
             continue
@@ -91,7 +92,8 @@ def main() -> None:
     print(f"{size / 1e9:.1f} GB in the page cache, best of {words.repeat}; GB/s, MiB, s of CPU")
     print(f"{'kernel':<8} {'threads':>7} {'native':>7} {'wasm':>7} {'ratio':>6} {'MiB':>11} {'CPU s':>11}")
     counters, out = words.folder / "counters.json", words.folder / "out"
-    for kernel, argument in KERNELS.items():
+    for kernel in words.kernels:
+        argument = KERNELS[kernel]
         for threads in words.threads:
             best: dict[str, tuple[float, int, float]] = {}
             answers = set()

@@ -466,22 +466,6 @@ impl Agent {
         Ok(sources)
     }
 
-    /// Does a task, on a thread that gives way to reading, sending and receiving unless the task is just that.
-    fn work_aside(&self, work: &dyn Work, begun: Begun, out: &mpsc::Sender<Answered>) {
-        if work.needs() == Needs::Data {
-            return self.work(work, begun, out);
-        }
-        let runtime = tokio::runtime::Handle::current();
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let _entered = runtime.enter();
-                // For this thread and all that it starts. Where the system refuses, nothing gives way.
-                let _ = rustix::process::nice(TASK_NICE);
-                self.work(work, begun, out);
-            });
-        });
-    }
-
     /// Does a task, in a thread that may wait.
     fn work(&self, work: &dyn Work, begun: Begun, out: &mpsc::Sender<Answered>) {
         let Begun { request, job, queued, place, deadline_is_over, number, unbegun } = begun;
@@ -672,9 +656,6 @@ const SLOW_CLIENT: Duration = Duration::from_secs(5);
 pub(super) const READ_BESIDE_BYTES: u64 = 8 << 20;
 /// Reads beside a task, at most: as many threads of a client do a part of it.
 pub(super) const READS_BESIDE: usize = 4;
-/// By how much tasks give way to sending and receiving (a third of their turns): where a node has little of a processor, what
-/// its client reads to work on itself goes before what it does.
-const TASK_NICE: i32 = 5;
 /// Datasets of a task that its node tells of.
 const TASK_DATASETS_MAX: usize = 8;
 
@@ -871,7 +852,7 @@ impl FlightService for Agent {
                 flag.cancel();
             });
             let begun = Begun { request: asked, job, queued, place, deadline_is_over, number, unbegun };
-            let _ = tokio::task::spawn_blocking(move || agent.work_aside(&*work, begun, &out)).await;
+            let _ = tokio::task::spawn_blocking(move || agent.work(&*work, begun, &out)).await;
             timer.abort();
         });
         let answers = futures::stream::poll_fn(move |context| {
