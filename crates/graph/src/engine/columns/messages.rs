@@ -110,7 +110,7 @@ pub(super) enum MessageReader<'a, M> {
         file: CheckedFile,
         /// Its bytes that are read.
         range: Range<u64>,
-        reader: Option<FileReader>,
+        reader: Option<Box<FileReader>>,
         spare: Vec<Buffer>,
         /// The sender of the first message of the window.
         start: u64,
@@ -125,7 +125,8 @@ impl<M: Message> MessageReader<'_, M> {
             if let Some(reader) = reader.take() {
                 *spare = reader.into_buffers()?;
             }
-            *reader = Some(FileReader::with_buffers(job, file, range.clone(), std::mem::take(spare))?);
+            let spare = std::mem::take(spare);
+            *reader = Some(Box::new(FileReader::with_buffers(job, file, range.clone(), spare)?));
             *start = range.start / size_of::<M>() as u64;
         }
         Ok(())
