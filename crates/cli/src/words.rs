@@ -861,8 +861,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 Examples:
   inshore graph pagerank web --memory 64MiB --top 20
   inshore graph pagerank web --iterations 30 --tolerance 1e-9 -o ranks.parquet
-  inshore graph pagerank web --vertex-tolerance 1e-4 -o ranks.parquet
-  inshore graph pagerank web --iterations 100 --memory 64MiB -o ranks.parquet --resume
+  inshore graph pagerank web --vertex-tolerance 1e-4 --memory 64MiB -o ranks.parquet --resume
   inshore graph pagerank web -o - | sort -t, -k2 -gr | head")]
 pub struct Pagerank {
     #[command(flatten)]
