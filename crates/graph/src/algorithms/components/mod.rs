@@ -1,10 +1,10 @@
 //! Weakly connected components: vertices that edges connect, whatever their direction.
 //!
-//! Where a number for each vertex fits in memory, edges are streamed once into a forest of disjoint sets ([`forest`]).
+//! Where a number for each vertex fits in memory, edges are streamed once into a forest of disjoint sets (`forest.rs`).
 //!
-//! Where it does not ([`contract`]), a set of connected vertices grows by passes over the edges, with a bit for each vertex
-//! ([`absorb`]), until little is left beside it. What is left goes into a forest, of which as much lies in memory as fits
-//! ([`ranges`]). Where there is no room for bits either, all edges go there.
+//! Where it does not (`contract.rs`), a set of connected vertices grows by passes over the edges, with a bit for each vertex
+//! (`absorb.rs`), until little is left beside it. What is left goes into a forest, of which as much lies in memory as fits
+//! (`ranges.rs`). Where there is no room for bits either, all edges go there.
 //!
 //! Edges are read in one direction and no in-edges are needed. The label is at the end the smallest number, and so the
 //! smallest of the user's ids, in the component. How long paths are does not matter anywhere.

@@ -6,7 +6,7 @@
 //! point cannot give. The price is an absolute error of 2^-62 for each edge into a vertex: for a graph of a billion
 //! vertices about 10^-6 of a small rank, far below the tolerance of 10^-4 that LDBC sets.
 //!
-//! With a tolerance for each vertex ranks converge vertex by vertex instead: [`deltas`].
+//! With a tolerance for each vertex ranks converge vertex by vertex instead: `deltas.rs`.
 
 mod deltas;
 
