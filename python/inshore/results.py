@@ -48,6 +48,7 @@ class Summary(_SummaryOfAll, total=False):
     components: int
     triangles: int
     last_change: float
+    error_max: float
     sources: list[int]
     notice: str
 
