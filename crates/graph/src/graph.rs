@@ -43,6 +43,14 @@ pub(crate) fn check_budget(job: &Job, what: &str) -> Result<()> {
     Ok(())
 }
 
+/// The error of a budget that is too small; the smallest is that of whole MiB with which as much is free as `fits`.
+pub(crate) fn too_small(job: &Job, what: String, fits: impl Fn(u64) -> bool) -> crate::Error {
+    let (given, free) = (job.budget().memory_bytes(), job.budget().free_bytes());
+    let mut budgets = (given >> 20..).map(|mib| (mib + 1) << 20);
+    let smallest = budgets.find(|budget| fits(free + (budget - given))).expect("some budget is enough");
+    inshore_store::Error::BudgetTooSmall { what, given, smallest }.into()
+}
+
 const DIRECTED: u32 = 1;
 const WEIGHTED: u32 = 2;
 const DENSE_IDS: u32 = 4;

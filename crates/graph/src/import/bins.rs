@@ -10,7 +10,7 @@ use super::{
     idset::{load, place},
     log::{EdgeLog, EdgeLogWriter, WRITE_BYTES},
 };
-use crate::{Result, ids};
+use crate::{Result, graph::too_small, ids};
 
 /// Ranges of ids that fit in memory one at a time.
 struct Ranges {
@@ -31,16 +31,7 @@ impl Ranges {
         // Half for the writers of the bins.
         let fits = |free: u64| count(free) <= free / 2 / WRITE_BYTES;
         if !fits(free) {
-            let given = job.budget().memory_bytes();
-            let mut budgets = (given >> 20..).map(|mib| (mib + 1) << 20);
-            return Err(inshore_store::Error::BudgetTooSmall {
-                what: format!("import of {} vertices", ids.len() / 8),
-                given,
-                smallest: budgets
-                    .find(|budget| fits(free + (budget - given)))
-                    .expect("some budget is enough"),
-            }
-            .into());
+            return Err(too_small(job, format!("import of {} vertices", ids.len() / 8), fits));
         }
         let (len, count) = (len(free), count(free));
         let mut bounds = Vec::with_capacity(count as usize);

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use inshore_store::Job;
 
 use super::{
+    edges_once,
     pairs::{PairWriter, Pairs, writer_bytes},
     ranges::Plan,
     sets::{Numbers, SharedSet, VertexSet},
@@ -178,8 +179,7 @@ fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Re
         if pass.set.absorb(vertex, row) || is_over.load(Ordering::Relaxed) {
             return Ok(());
         }
-        // An undirected edge is in the rows of both its ends.
-        let row = if directed { row } else { &row[row.partition_point(|&to| to < vertex)..] };
+        let row = edges_once(directed, vertex, row);
         if left.fetch_add(row.len() as u64, Ordering::Relaxed) + row.len() as u64 > room {
             is_over.store(true, Ordering::Relaxed);
             return Ok(());

@@ -4,7 +4,7 @@ use inshore_store::Job;
 
 use super::{
     absorb::{self, Absorbed, absorb},
-    forest::too_small,
+    edges_once,
     ranges::{Plan, Ranges},
     sets::Numbers,
 };
@@ -13,6 +13,7 @@ use crate::{
     checkpoint::Checkpoints,
     csr::{SCAN_BYTES, scan},
     engine::{StateStream, VertexArray},
+    graph::too_small,
 };
 
 /// The label of each vertex; a set of vertices counts as one first, where there is room for bits.
@@ -31,11 +32,10 @@ pub(super) fn contract(
         .tell(|| "labels and a forest on flash, a range of vertices at a time in memory".to_string());
     job.start_phase("joining trees", "edges", out.entries);
     let mut ranges = ranges_of(job, vertices, width, SCAN_BYTES)?;
-    // An undirected edge is in the rows of both its ends.
-    let once = !graph.info().directed;
+    let directed = graph.info().directed;
     scan(job, &out, 0..vertices, |vertex, row, _| {
         job.progress().add(row.len() as u64);
-        let row = if once { &row[row.partition_point(|&to| to < vertex)..] } else { row };
+        let row = edges_once(directed, vertex, row);
         row.iter().filter(|&&to| to != vertex).try_for_each(|&to| ranges.push(vertex, to))
     })?;
     let labels =

@@ -11,11 +11,12 @@ use inshore_sortreduce::prefetch;
 use inshore_store::Job;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{absorb::of_most_edges, sets::VertexSet};
+use super::{absorb::of_most_edges, edges_once, sets::VertexSet};
 use crate::{
-    Error, Graph, Result, Summary, Tuning,
+    Graph, Result, Summary, Tuning,
     csr::{self, scan_parallel},
     engine::{StateStream, VertexArray, memory_bytes},
+    graph::too_small,
 };
 
 /// Scanning edges, and then translating and writing labels, needs so much beside the forest, and a sixteenth.
@@ -36,14 +37,6 @@ pub(super) fn is_right(job: &Job, vertices: u64, tuning: &Tuning) -> Result<bool
     Ok(is_possible)
 }
 
-/// The error of a budget that is too small; the smallest is that of whole MiB with which as much is free as `fits`.
-pub(super) fn too_small(job: &Job, what: String, fits: impl Fn(u64) -> bool) -> Error {
-    let (given, free) = (job.budget().memory_bytes(), job.budget().free_bytes());
-    let mut budgets = (given >> 20..).map(|mib| (mib + 1) << 20);
-    let smallest = budgets.find(|budget| fits(free + (budget - given))).expect("some budget is enough");
-    inshore_store::Error::BudgetTooSmall { what, given, smallest }.into()
-}
-
 /// Edges join trees of a forest in memory.
 pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32>)> {
     let out = graph.out().unweighted();
@@ -56,14 +49,12 @@ pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32
     let forest = Forest(
         <[AtomicU32]>::mut_from_bytes(parents.as_mut_bytes()).expect("a cell is as large as its number"),
     );
-    // An undirected edge is in the rows of both its ends.
-    let once = !graph.info().directed;
+    let directed = graph.info().directed;
     let absorbing = set.share();
     scan_parallel(job, &out, vec![(); csr::scan_threads(job)], |(), vertex, row, _| {
         job.progress().add(row.len() as u64);
         if !absorbing.absorb(vertex, row) {
-            let row = if once { &row[row.partition_point(|&to| to < vertex)..] } else { row };
-            forest.join_all(vertex, row);
+            forest.join_all(vertex, edges_once(directed, vertex, row));
         }
         Ok(())
     })?;

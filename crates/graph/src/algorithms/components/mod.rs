@@ -78,6 +78,11 @@ pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Resu
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
+/// The edges of a row that no other row has: an undirected one is in the rows of both its ends.
+fn edges_once(directed: bool, vertex: u32, row: &[u32]) -> &[u32] {
+    if directed { row } else { &row[row.partition_point(|&to| to < vertex)..] }
+}
+
 /// Compares labels (vertex numbers) with a union-find in memory.
 ///
 /// # Errors
