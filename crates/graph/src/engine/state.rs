@@ -40,6 +40,9 @@ pub(crate) fn flash_memory_bytes<S>(vertices: u64) -> u64 {
     (BUFFERS * BLOCK_BYTES) as u64 + vertices.div_ceil(per_block::<S>() as u64) * 4
 }
 
+/// Memory that each of [`VertexArray::peeks`] takes where states are on flash.
+pub(super) const PEEK_BYTES: usize = BUFFERS * BLOCK_BYTES;
+
 /// Gives every vertex a value, by so many threads: memory that is touched for the first time is slow.
 pub(super) fn fill<T: Send>(all: &mut [T], threads: usize, value: impl Fn(u32) -> T + Sync) {
     let part_len = all.len().div_ceil(threads).max(FILLED_ALONE);
@@ -117,6 +120,20 @@ impl<S: State> VertexArray<S> {
         }
     }
 
+    /// So many readers, each at no vertex yet, for threads that read side by side.
+    pub fn peeks(&mut self, job: &Job, count: usize) -> Result<Vec<StatePeek<'_, S>>> {
+        match self {
+            VertexArray::Memory(buffer, _) => {
+                let states = buffer.typed::<S>();
+                Ok((0..count).map(|_| StatePeek::Memory(states)).collect())
+            }
+            VertexArray::Flash(blocks) => {
+                let file = blocks.settled()?;
+                (0..count).map(|_| Ok(StatePeek::Blocks(BlockPeek::new(job, file)?))).collect()
+            }
+        }
+    }
+
     /// All states, where they are in memory.
     pub fn in_memory(&mut self) -> Option<&mut [S]> {
         match self {
@@ -174,10 +191,13 @@ impl<S: State> StateCursor<'_, S> {
     }
 }
 
-/// Walks forwards over states that do not change meanwhile; those in memory as many readers as like.
+/// Walks forwards over states that do not change meanwhile.
 pub(crate) enum StatePeek<'a, S: State> {
     Memory(&'a [S]),
+    /// The only reader.
     Flash(StateCursor<'a, S>),
+    /// One of several.
+    Blocks(BlockPeek<'a>),
 }
 
 impl<S: State> StatePeek<'_, S> {
@@ -187,6 +207,10 @@ impl<S: State> StatePeek<'_, S> {
         match self {
             StatePeek::Memory(states) => Ok(&states[vertex as usize]),
             StatePeek::Flash(cursor) => cursor.get(vertex),
+            StatePeek::Blocks(blocks) => {
+                let place = blocks.load(vertex, per_block::<S>())?;
+                Ok(&blocks.current().typed::<S>()[place])
+            }
         }
     }
 }
@@ -227,6 +251,16 @@ impl Blocks {
     fn new(file: BlockFile, spare: Vec<Buffer>) -> Blocks {
         let (ahead, behind) = (VecDeque::new(), VecDeque::new());
         Blocks { file, number: u32::MAX, current: None, dirty: false, ahead, behind, spare }
+    }
+
+    /// The file, once all is written to it.
+    fn settled(&mut self) -> Result<&BlockFile> {
+        self.put_back()?;
+        while !self.behind.is_empty() {
+            let written = self.wait_behind()?;
+            self.spare.push(written);
+        }
+        Ok(&self.file)
     }
 
     fn current(&self) -> &Buffer {
@@ -311,5 +345,53 @@ impl Blocks {
             Some(buffer) => Ok(buffer),
             None => self.wait_behind(),
         }
+    }
+}
+
+/// Reads a file of blocks that nobody changes meanwhile: the current one, and those that follow it.
+pub(crate) struct BlockPeek<'a> {
+    file: &'a BlockFile,
+    number: u32,
+    current: Option<Buffer>,
+    ahead: VecDeque<(u32, PendingBlock)>,
+    spare: Vec<Buffer>,
+}
+
+impl<'a> BlockPeek<'a> {
+    fn new(job: &Job, file: &'a BlockFile) -> Result<BlockPeek<'a>> {
+        let spare = Buffer::zeroed(job.budget(), PEEK_BYTES, "blocks of vertex state")?.split(BLOCK_BYTES);
+        Ok(BlockPeek { file, number: 0, current: None, ahead: VecDeque::new(), spare })
+    }
+
+    fn current(&self) -> &Buffer {
+        self.current.as_ref().expect("loaded")
+    }
+
+    /// As [`Blocks::load`].
+    #[inline]
+    fn load(&mut self, vertex: u32, per_block: u32) -> Result<usize> {
+        let number = vertex / per_block;
+        if number != self.number || self.current.is_none() {
+            self.turn_to(number)?;
+        }
+        Ok((vertex % per_block) as usize)
+    }
+
+    fn turn_to(&mut self, number: u32) -> Result<()> {
+        self.spare.extend(self.current.take());
+        while let Some((_, passed)) = self.ahead.pop_front_if(|(ahead, _)| *ahead != number) {
+            self.spare.push(passed.wait()?);
+        }
+        let mut next = self.ahead.back().map_or(number, |(last, _)| last + 1);
+        while (next as usize) < self.file.blocks()
+            && let Some(buffer) = self.spare.pop()
+        {
+            self.ahead.push_back((next, self.file.submit_read(next as usize, buffer)?));
+            next += 1;
+        }
+        let (_, pending) = self.ahead.pop_front().expect("begun above");
+        self.current = Some(pending.wait()?);
+        self.number = number;
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
-//! What all senders have to say in a superstep, in order: an array, or a file that is read once for each column.
+//! What all senders have to say in a superstep, in order: an array, or files that are read once for each column.
 
-use std::{marker::PhantomData, ops::Range};
+use std::ops::Range;
 
 use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, taken_bytes};
 use zerocopy::{FromBytes, IntoBytes};
@@ -15,18 +15,30 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// Messages that are written at once.
 const STAGED: usize = 1024;
 
-/// Memory of the writer, and then of readers, and of checksums of so many bytes.
-pub(super) fn flash_memory_bytes(readers: usize, bytes: u64) -> u64 {
-    let writer = 2 * WINDOW_BYTES + STAGED * 16;
-    // Their list may have twice the room.
-    let sums = 8 * (bytes / BLOCK_BYTES as u64 + 1);
-    sums + writer.max(readers * taken_bytes(WINDOWS * WINDOW_BYTES)) as u64
+/// Memory of a writer to flash.
+pub(super) const WRITER_BYTES: usize = 2 * WINDOW_BYTES + STAGED * 16;
+
+/// Memory of a reader from flash.
+pub(super) fn reader_bytes() -> usize {
+    taken_bytes(WINDOWS * WINDOW_BYTES)
+}
+
+/// Memory of the checksums of so many bytes in so many files: their lists may have twice the room.
+pub(super) fn sums_bytes(files: usize, bytes: u64) -> u64 {
+    8 * (bytes / BLOCK_BYTES as u64 + files as u64)
 }
 
 /// The messages of a superstep.
 pub(super) enum Messages {
     Memory(Buffer),
-    Flash(CheckedFile),
+    /// In the order of senders.
+    Flash(Vec<Part>),
+}
+
+/// A file of the messages of senders that follow each other.
+pub(super) struct Part {
+    pub first_sender: u64,
+    pub file: CheckedFile,
 }
 
 impl Messages {
@@ -34,19 +46,17 @@ impl Messages {
     pub fn reader<M: Message>(&self, job: &Job, senders: Range<u64>) -> Result<MessageReader<'_, M>> {
         match self {
             Messages::Memory(buffer) => Ok(MessageReader::Memory(buffer.typed())),
-            Messages::Flash(file) => {
+            Messages::Flash(parts) => {
                 let buffers = Buffer::zeroed(job.budget(), WINDOWS * WINDOW_BYTES, "windows of messages")?;
-                // From the block in which the first one is.
-                let first = senders.start * size_of::<M>() as u64 / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-                Ok(MessageReader::Flash {
+                Ok(MessageReader::Flash(FlashReader {
                     job: job.clone(),
-                    file: file.clone(),
-                    range: first..(senders.end * size_of::<M>() as u64).max(first),
+                    parts,
+                    senders,
+                    number: 0,
                     reader: None,
                     spare: buffers.split(WINDOW_BYTES),
                     start: 0,
-                    of: PhantomData,
-                })
+                }))
             }
         }
     }
@@ -105,31 +115,16 @@ impl<'a, M: Message> MessageWriter<'a, M> {
 /// Reads messages in the order of senders, once for each column.
 pub(super) enum MessageReader<'a, M> {
     Memory(&'a [M]),
-    Flash {
-        job: Job,
-        file: CheckedFile,
-        /// Its bytes that are read.
-        range: Range<u64>,
-        reader: Option<Box<FileReader>>,
-        spare: Vec<Buffer>,
-        /// The sender of the first message of the window.
-        start: u64,
-        of: PhantomData<M>,
-    },
+    Flash(FlashReader<'a>),
 }
 
 impl<M: Message> MessageReader<'_, M> {
     /// Goes to the first sender.
     pub fn begin(&mut self) -> Result<()> {
-        if let MessageReader::Flash { job, file, range, reader, spare, start, .. } = self {
-            if let Some(reader) = reader.take() {
-                *spare = reader.into_buffers()?;
-            }
-            let spare = std::mem::take(spare);
-            *reader = Some(Box::new(FileReader::with_buffers(job, file, range.clone(), spare)?));
-            *start = range.start / size_of::<M>() as u64;
+        match self {
+            MessageReader::Memory(_) => Ok(()),
+            MessageReader::Flash(flash) => flash.begin(size_of::<M>() as u64),
         }
-        Ok(())
     }
 
     /// Messages that follow each other, that of `sender` among them, with the sender of the first one. Senders are asked for
@@ -138,15 +133,95 @@ impl<M: Message> MessageReader<'_, M> {
     pub fn window(&mut self, sender: u64) -> Result<(u64, &[M])> {
         match self {
             MessageReader::Memory(messages) => Ok((0, messages)),
-            MessageReader::Flash { reader, start, .. } => {
-                let reader = reader.as_mut().expect("begun");
-                let messages = |reader: &FileReader| (reader.piece().len() / size_of::<M>()) as u64;
-                while sender >= *start + messages(reader) {
-                    *start += messages(reader);
-                    reader.next_piece()?.expect("a message of each sender");
+            MessageReader::Flash(flash) => {
+                let (start, bytes) = flash.window(sender, size_of::<M>() as u64)?;
+                Ok((start, <[M]>::ref_from_bytes(bytes).expect("whole messages, aligned")))
+            }
+        }
+    }
+}
+
+/// Reads the messages of a range of senders, one file after the other.
+pub(super) struct FlashReader<'a> {
+    job: Job,
+    parts: &'a [Part],
+    senders: Range<u64>,
+    /// The part that is read.
+    number: usize,
+    reader: Option<Box<FileReader>>,
+    spare: Vec<Buffer>,
+    /// The sender of the first message of the window.
+    start: u64,
+}
+
+impl FlashReader<'_> {
+    fn begin(&mut self, message_bytes: u64) -> Result<()> {
+        let before = self.parts.partition_point(|part| part.first_sender <= self.senders.start);
+        self.open(before - 1, message_bytes)
+    }
+
+    fn open(&mut self, number: usize, message_bytes: u64) -> Result<()> {
+        if let Some(reader) = self.reader.take() {
+            self.spare = reader.into_buffers()?;
+        }
+        let Part { first_sender, file } = &self.parts[number];
+        let place = |sender: u64| (sender.saturating_sub(*first_sender) * message_bytes).min(file.len());
+        // From the block in which the first one is.
+        let first = place(self.senders.start) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let range = first..place(self.senders.end).max(first);
+        let spare = std::mem::take(&mut self.spare);
+        self.reader = Some(Box::new(FileReader::with_buffers(&self.job, file, range, spare)?));
+        self.number = number;
+        self.start = first_sender + first / message_bytes;
+        Ok(())
+    }
+
+    #[inline]
+    fn window(&mut self, sender: u64, message_bytes: u64) -> Result<(u64, &[u8])> {
+        loop {
+            let messages = self.reader.as_ref().expect("begun").piece().len() as u64 / message_bytes;
+            if sender < self.start + messages {
+                break;
+            }
+            self.start += messages;
+            while self.reader.as_mut().expect("begun").next_piece()?.is_none() {
+                self.open(self.number + 1, message_bytes)?;
+            }
+        }
+        Ok((self.start, self.reader.as_ref().expect("begun").piece()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::test_job;
+
+    #[test]
+    fn messages_of_any_senders_are_read_across_files() {
+        let (_folder, job) = test_job(16 << 20);
+        let window = (WINDOW_BYTES / 8) as u64;
+        // Empty files, one that ends with a window, and one that ends within a block.
+        let counts = [0, 5, 2 * window, 0, 3 * window + 77, 1, 0];
+        let (mut parts, mut senders) = (Vec::new(), 0);
+        for count in counts {
+            let mut writer = MessageWriter::<u64>::flash(&job).unwrap();
+            (senders..senders + count).for_each(|sender| writer.push(sender * 3).unwrap());
+            parts.push(Part { first_sender: senders, file: writer.finish().unwrap() });
+            senders += count;
+        }
+        let messages = Messages::Flash(parts);
+        let borders = [0, 3, 5, window, 2 * window + 5, 3 * window, senders - 1, senders];
+        for (place, &first) in borders.iter().enumerate() {
+            for &end in &borders[place..] {
+                let mut reader = messages.reader::<u64>(&job, first..end).unwrap();
+                for step in [1, 7, 40_000] {
+                    reader.begin().unwrap();
+                    for sender in (first..end).step_by(step) {
+                        let (start, found) = reader.window(sender).unwrap();
+                        assert_eq!(found[(sender - start) as usize], sender * 3);
+                    }
                 }
-                let window = <[M]>::ref_from_bytes(reader.piece()).expect("whole messages, aligned");
-                Ok((*start, window))
             }
         }
     }

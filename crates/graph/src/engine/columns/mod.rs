@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!                  destinations ──►
-//!            ┌────────┬────────┬────────┐    messages   of all senders, in order: an array, or a file
+//!            ┌────────┬────────┬────────┐    messages   of all senders, in order: an array, or a file of each thread
 //!   senders  │ column │ column │ column │    a column    its edges in order, packed: sender and destination are one number,
 //!      │     │   0    │   1    │   2    │                and a frame keeps how far apart they are
 //!      ▼     └────────┴────────┴────────┘    cells       of one column, which one thread combines without any lock
@@ -29,6 +29,7 @@ mod senders;
 use std::{
     ops::Range,
     sync::atomic::{AtomicUsize, Ordering},
+    thread::ScopedJoinHandle,
 };
 
 use inshore_store::{Buffer, DriveProfile, Job, format_bytes, taken_bytes};
@@ -36,16 +37,16 @@ use inshore_store::{Buffer, DriveProfile, Job, format_bytes, taken_bytes};
 use self::{
     add::{Adder, Own, SharedCells},
     cut::Cut,
-    messages::{MessageWriter, Messages},
+    messages::{MessageWriter, Messages, Part},
     senders::Senders,
 };
 use super::{
-    Engine, Finalizing, Layout, Message, State, Step, VertexArray, VertexProgram, chunks, frontier,
-    frontier_keys, state,
+    Engine, Finalizing, Layout, Message, State, Step, VertexProgram, chunks, frontier, frontier_keys,
+    state::{self, StatePeek},
 };
 use crate::{
     Error, Regime, Result, Tuning,
-    csr::{self, Csr, Degrees, PAGE_VERTICES, parallel_ranges},
+    csr::{self, Csr, Degrees, PAGE_VERTICES, RANGE_UNIT, parallel_ranges},
     turns::Turns,
 };
 
@@ -172,16 +173,19 @@ impl Plan {
         // Messages are read for each column: as few as can be.
         let lists = plan.lists_bytes(entries, COLUMNS_USUAL);
         let room = free.checked_sub(flash_bytes + plan.beside_cells() + lists)?;
-        let widest = |is_shared| {
+        // As wide as can be; or such that each thread has as many of them as the others.
+        let plans = [(false, false), (false, true), (true, false)];
+        let widest = |(is_shared, is_even): (bool, bool)| {
             let plan = Plan { is_shared, ..plan };
             let cells = whole_bytes(room / plan.cell_arrays()) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
             let columns = vertices.div_ceil(cells.max(WIDTH_UNIT));
+            let columns = if is_even { columns.next_multiple_of(threads as u64) } else { columns };
             let width = vertices.div_ceil(columns).next_multiple_of(WIDTH_UNIT).min(WIDTH_MAX);
             fits(Plan { width, ..plan }, flash_bytes)
         };
         let costs = Costs::new(job, entries, asked.senders * message_bytes, message_bytes);
         let timed = |plan: Plan| (costs.of_columns(&plan, vertices), plan);
-        let plans = [false, true].into_iter().filter(|&is_shared| !is_shared || threads > 1);
+        let plans = plans.into_iter().filter(|&(is_shared, _)| !is_shared || threads > 1);
         let (seconds, plan) =
             plans.filter_map(widest).map(timed).min_by(|(one, _), (other, _)| one.total_cmp(other))?;
         let supersteps = f64::from(asked.supersteps);
@@ -210,12 +214,13 @@ impl Plan {
 
     /// Memory of workers beside cells and what is fixed.
     fn beside_cells(&self) -> u64 {
-        let messages = match self.messages_in_memory {
-            true => 0,
-            // The readers', or before them the writer's.
-            false => messages::flash_memory_bytes(self.workers, self.all_message_bytes),
-        };
-        messages + self.workers as u64 * read::memory_bytes(self.chunk_bytes)
+        let if_flash = |in_memory: bool, bytes: usize| if in_memory { 0 } else { bytes as u64 };
+        let states = if_flash(self.state_in_memory, state::PEEK_BYTES);
+        let writing = states + if_flash(self.messages_in_memory, messages::WRITER_BYTES);
+        let adding = read::memory_bytes(self.chunk_bytes)
+            + if_flash(self.messages_in_memory, messages::reader_bytes());
+        let sums = messages::sums_bytes(self.workers, self.all_message_bytes);
+        if_flash(self.messages_in_memory, sums as usize) + self.workers as u64 * writing.max(adding)
     }
 
     /// The plan with the largest chunks with which cutting, and then a superstep beside `fixed` bytes, fits.
@@ -298,7 +303,9 @@ impl Costs {
     /// edge.)
     fn of_columns(&self, plan: &Plan, vertices: u64) -> f64 {
         let columns = vertices.div_ceil(plan.width) as f64;
-        let cores = self.cores(if plan.is_shared { 12.0 } else { 9.0 });
+        // The last ones are waited for, where threads have not as many of them each.
+        let busiest = (columns / self.threads).ceil() * self.threads / columns;
+        let cores = self.cores(if plan.is_shared { 12.0 } else { 9.0 * busiest });
         cores.max(self.drive(2.2 * self.edges + columns * self.messages_bytes, self.messages_bytes))
     }
 
@@ -518,48 +525,48 @@ impl<S: State> Engine<S> {
         program: &P,
         columns: &Columns,
     ) -> Result<(Messages, Said)> {
-        let (job, rows) = (&self.job, &columns.rows);
-        let send = |writer: &mut MessageWriter<P::Message>, vertex, state: &S, degree| {
-            let mut edges = 0;
-            if degree > 0 {
-                let message = program.edge_program(vertex, state, degree);
-                edges = message.map_or(0, |_| degree.into());
-                writer.push(message.unwrap_or(P::NOTHING))?;
-            }
-            Ok(Said { gathered: program.gather(state, degree), edges })
-        };
-        let in_order = |states: &mut VertexArray<S>, writer: &mut MessageWriter<P::Message>| {
-            let mut states = states.cursor();
-            walk(job, rows, 0..columns.vertices(), |vertex, degree| {
-                send(writer, vertex, states.get(vertex)?, degree)
+        let job = self.job.clone();
+        let (vertices, workers) = (columns.vertices(), columns.plan.workers);
+        let states = self.state.peeks(&job, workers)?;
+        let write = |states: &mut StatePeek<S>, writer: &mut MessageWriter<P::Message>, range| {
+            walk(&job, &columns.rows, range, |vertex, degree| {
+                let state = states.get(vertex)?;
+                let mut edges = 0;
+                if degree > 0 {
+                    let message = program.edge_program(vertex, state, degree);
+                    edges = message.map_or(0, |_| degree.into());
+                    writer.push(message.unwrap_or(P::NOTHING))?;
+                }
+                Ok(Said { gathered: program.gather(state, degree), edges })
             })
         };
-        if !columns.plan.messages_in_memory {
-            let mut writer = MessageWriter::flash(job)?;
-            let gathered = in_order(&mut self.state, &mut writer)?;
-            return Ok((Messages::Flash(writer.finish()?), gathered));
+        if columns.plan.messages_in_memory {
+            let bytes = columns.senders.count().max(1) as usize * size_of::<P::Message>();
+            let mut buffer = Buffer::zeroed(job.budget(), bytes, "messages of vertices")?;
+            let cells = &*buffer.typed_mut::<<P::Message as Message>::Cell>();
+            let workers = states.into_iter().map(|states| (states, Said::default())).collect();
+            let workers = parallel_ranges(vertices, workers, |(states, said), range| {
+                let mut writer = MessageWriter::memory(cells, columns.senders.before(range.start));
+                said.add(write(states, &mut writer, range)?);
+                Ok(())
+            })?;
+            let said = Said::sum(workers.into_iter().map(|(_, said)| said));
+            return Ok((Messages::Memory(buffer), said));
         }
-        let bytes = columns.senders.count().max(1) as usize * size_of::<P::Message>();
-        let mut buffer = Buffer::zeroed(job.budget(), bytes, "messages of vertices")?;
-        let cells = &*buffer.typed_mut::<<P::Message as Message>::Cell>();
-        let gathered = match self.state.in_memory() {
-            None => in_order(&mut self.state, &mut MessageWriter::memory(cells, 0))?,
-            Some(states) => {
-                let states = &*states;
-                let sums = vec![Said::default(); columns.plan.workers];
-                let sums = parallel_ranges(columns.vertices(), sums, |sum, range| {
-                    let mut writer = MessageWriter::memory(cells, columns.senders.before(range.start));
-                    sum.add(walk(job, rows, range, |vertex, degree| {
-                        send(&mut writer, vertex, &states[vertex as usize], degree)
-                    })?);
-                    Ok(())
-                })?;
-                let mut all = Said::default();
-                sums.into_iter().for_each(|sum| all.add(sum));
-                all
-            }
-        };
-        Ok((Messages::Memory(buffer), gathered))
+        // Each thread writes a file of its own.
+        let step = vertices.div_ceil(workers as u64).next_multiple_of(RANGE_UNIT);
+        let parts = std::thread::scope(|scope| {
+            let write = |mut states: StatePeek<'_, S>, start| -> Result<(Part, Said)> {
+                let mut writer = MessageWriter::flash(&job)?;
+                let said = write(&mut states, &mut writer, start..(start + step).min(vertices))?;
+                Ok((Part { first_sender: columns.senders.before(start), file: writer.finish()? }, said))
+            };
+            let starts = (0..vertices).step_by(step as usize);
+            let spawn = |(states, start)| scope.spawn(move || write(states, start));
+            all_joined(states.into_iter().zip(starts).map(spawn).collect())
+        })?;
+        let (parts, said): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        Ok((Messages::Flash(parts), Said::sum(said)))
     }
 }
 
@@ -576,6 +583,12 @@ impl Said {
     fn add(&mut self, other: Said) {
         self.gathered += other.gathered;
         self.edges += other.edges;
+    }
+
+    fn sum(all: impl IntoIterator<Item = Said>) -> Said {
+        let mut sum = Said::default();
+        all.into_iter().for_each(|said| sum.add(said));
+        sum
     }
 }
 
@@ -622,7 +635,7 @@ impl<P: VertexProgram> Finalizing<'_, '_, P> {
 }
 
 /// Waits for all threads; gives the first error.
-fn all_joined(threads: Vec<std::thread::ScopedJoinHandle<'_, Result<()>>>) -> Result<()> {
+fn all_joined<T>(threads: Vec<ScopedJoinHandle<'_, Result<T>>>) -> Result<Vec<T>> {
     let ends: Vec<_> =
         threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
     ends.into_iter().collect()
