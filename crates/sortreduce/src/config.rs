@@ -54,6 +54,9 @@ pub struct Config {
     /// About how many records will be pushed, for the choice of the strategy; `None`: eight times as many bytes of
     /// them as there is memory. A wrong number costs speed only.
     pub expected_records: Option<u64>,
+    /// No more records than this are pushed, whatever is expected; `None`: any number. Partition is not chosen where so many
+    /// could be more blocks than the memory can keep the numbers of; pushing more may be [`Error::TooManyRuns`].
+    pub records_max: Option<u64>,
     /// About how many distinct keys they have, likewise; `None`: keys spread evenly over the range, all different where
     /// there is none.
     pub expected_keys: Option<u64>,
@@ -76,6 +79,7 @@ impl Default for Config {
             sinks: 1,
             strategy: None,
             expected_records: None,
+            records_max: None,
             expected_keys: None,
             chunk_bytes: None,
             keep: None,

@@ -189,7 +189,8 @@ impl<'a> Model<'a> {
     fn new(config: &'a Config, layout: Layout, profile: Option<&'a DriveProfile>) -> Model<'a> {
         let record = (layout.key_bytes + layout.value_bytes) as u64;
         let guess = config.memory_bytes.saturating_mul(MEMORY_TIMES) / record;
-        let records = config.expected_records.unwrap_or(guess).max(1) as f64;
+        let records = config.expected_records.unwrap_or(guess).min(config.records_max.unwrap_or(u64::MAX));
+        let records = records.max(1) as f64;
         let range = config.key_range.map_or(f64::INFINITY, |range| range.max(1) as f64);
         let even_keys = if range.is_finite() { distinct(records, range).max(1.0) } else { records };
         let keys =
@@ -277,7 +278,7 @@ impl<'a> Model<'a> {
         let spilled =
             if self.records <= in_memory / 2.0 { 0.0 } else { (self.records - in_memory / 2.0).max(0.0) };
         let blocks = spilled / plan.block_records as f64;
-        if blocks > plan.blocks_max as f64 * self.threads {
+        if blocks > plan.blocks_max as f64 {
             return None;
         }
         let bytes = blocks * plan.block_bytes as f64;

@@ -39,7 +39,7 @@ pub enum Error {
     TooManyRuns {
         /// The name of the sort-reduce.
         name: &'static str,
-        /// Bytes of the runs of one sink.
+        /// Bytes of the runs of one sink, or of the bins of all.
         spilled: u64,
         /// The budget in bytes.
         memory: u64,

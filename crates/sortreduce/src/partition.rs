@@ -20,7 +20,13 @@
 //! Sketch: one scattered write (2 to 4 ns) and one packed copy (1 ns) a record on its way in, an unpacking (1 ns) and a
 //! place in a table (2 to 4 ns) on its way out, and a 64th of a word of bitmap for each key of the range.
 
-use std::ops::Range;
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use inshore_store::{Buffer, CheckedFile, FileWriter, Job, Reservation};
 
@@ -43,6 +49,8 @@ pub(crate) struct Partitioner<O: Operation> {
     operation: O,
     name: &'static str,
     plan: PartitionPlan,
+    /// Blocks that all sinks wrote.
+    written: Arc<AtomicUsize>,
     /// Low bits of keys, and short values above them if there are some.
     lows: Array<u32>,
     /// Empty where values are short.
@@ -58,7 +66,13 @@ pub(crate) struct Partitioner<O: Operation> {
 }
 
 impl<O: Operation> Partitioner<O> {
-    pub fn new(job: &Job, name: &'static str, operation: O, plan: &PartitionPlan) -> Result<Self> {
+    pub fn new(
+        job: &Job,
+        name: &'static str,
+        operation: O,
+        plan: &PartitionPlan,
+        written: Arc<AtomicUsize>,
+    ) -> Result<Self> {
         let what = "the bins that records are partitioned into";
         let records = plan.bins * plan.block_records;
         let start = |bin: usize| (bin * plan.block_records) as u32;
@@ -67,6 +81,7 @@ impl<O: Operation> Partitioner<O> {
             operation,
             name,
             plan: *plan,
+            written,
             lows: Array::zeroed(job.budget(), records, what)?,
             values: Array::zeroed(job.budget(), if plan.is_short { 0 } else { records }, what)?,
             cursors: (0..plan.bins).map(|bin| [start(bin), start(bin + 1)]).collect(),
@@ -149,11 +164,12 @@ impl<O: Operation> Partitioner<O> {
 
     /// Counts a block: what is known of blocks stays in memory, so there cannot be any number of them.
     fn take_of_allowance(&mut self) -> Result<()> {
-        let blocks = self.bins.len() + 1;
-        if blocks > self.plan.blocks_max {
-            let spilled = blocks as u64 * self.plan.block_bytes as u64;
+        let of_all = self.written.fetch_add(1, Ordering::Relaxed) + 1;
+        if of_all > self.plan.blocks_max {
+            let spilled = of_all as u64 * self.plan.block_bytes as u64;
             return Err(Error::TooManyRuns { name: self.name, spilled, memory: self.plan.memory_bytes });
         }
+        let blocks = self.bins.len() + 1;
         if (blocks * BLOCK_NUMBER_BYTES) as u64 > self.reservation.bytes() {
             self.reservation.resize(self.reservation.bytes() + (STEP_BLOCKS * BLOCK_NUMBER_BYTES) as u64)?;
         }

@@ -39,7 +39,7 @@ pub(crate) struct PartitionPlan {
     /// The unit of checking.
     pub check_bytes: usize,
     pub write_bytes: usize,
-    /// Blocks that one sink may write: what is known of them stays in memory.
+    /// Blocks that all sinks together may write: what is known of them stays in memory.
     pub blocks_max: usize,
     /// Reads of a block on their way to one reader.
     pub reads_ahead: usize,
@@ -122,6 +122,11 @@ impl Shape<'_> {
             return None;
         }
         let block_index_bytes = 4 * block_bytes / check_bytes + BLOCK_NUMBER_BYTES;
+        // Both kinds of numbers are reserved in steps of a page.
+        let blocks_max = (index_bytes / sinks).saturating_sub(2 << 12) / block_index_bytes * sinks;
+        if config.records_max.is_some_and(|records| records / block_records as u64 > blocks_max as u64) {
+            return None;
+        }
         Some(PartitionPlan {
             memory_bytes: config.memory_bytes,
             key_range: range,
@@ -134,8 +139,7 @@ impl Shape<'_> {
             values_offset: offset(block_records),
             check_bytes,
             write_bytes,
-            // Both kinds of numbers are reserved in steps of a page.
-            blocks_max: (index_bytes / sinks).saturating_sub(2 << 12) / block_index_bytes,
+            blocks_max,
             reads_ahead,
             scan_records,
             reader_bytes: reader,

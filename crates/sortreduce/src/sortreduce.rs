@@ -51,6 +51,8 @@ enum Method<O: Operation> {
     },
     Partition {
         plan: PartitionPlan,
+        /// Blocks that all sinks wrote.
+        written: Arc<AtomicUsize>,
         idle: Mutex<Vec<Partitioner<O>>>,
     },
     /// With so many slots in the front of each sink, if any.
@@ -185,7 +187,7 @@ impl<O: Operation> Method<O> {
         let fits = |config: &Config| plan(config).is_some();
         let plan =
             plan(config).map_or_else(|| Err(does_not_fit(Strategy::Partition, "bins", config, fits)), Ok)?;
-        Ok(Method::Partition { plan, idle: Mutex::default() })
+        Ok(Method::Partition { plan, written: Arc::default(), idle: Mutex::default() })
     }
 
     fn merge(config: &Config, slots: Option<usize>) -> Result<Self> {
@@ -241,12 +243,13 @@ impl<O: Operation> Shared<O> {
     fn target(&self) -> Result<Target<O>> {
         match &self.method {
             Method::Dense { plan, .. } => Ok(Target::Dense(Bins::new(plan, self.job.budget())?)),
-            Method::Partition { plan, idle } => {
+            Method::Partition { plan, written, idle } => {
                 let idle = idle.lock().expect("no panic under this lock").pop();
-                Ok(Target::Partition(Box::new(match idle {
-                    Some(partitioner) => partitioner,
-                    None => Partitioner::new(&self.job, self.config.name, self.operation.clone(), plan)?,
-                })))
+                let fresh = || {
+                    let operation = self.operation.clone();
+                    Partitioner::new(&self.job, self.config.name, operation, plan, written.clone())
+                };
+                Ok(Target::Partition(Box::new(idle.map_or_else(fresh, Ok)?)))
             }
             Method::Merge { plan, state, .. } => {
                 let idle = state.lock().expect("no panic under this lock").idle.pop();
@@ -281,7 +284,7 @@ impl<O: Operation> Shared<O> {
                 let level = Level::Pushed(stats.records_in);
                 Ok(Sorted::new(job, stats, level, Part::Dense(DensePart::new(dense))))
             }
-            Method::Partition { plan, idle } => {
+            Method::Partition { plan, idle, .. } => {
                 finish_bins(job, operation, plan, idle.into_inner().expect("no panic under this lock"))
             }
             Method::Merge { plan, slots, state } => {

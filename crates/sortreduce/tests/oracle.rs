@@ -511,6 +511,9 @@ fn the_choice_follows_what_is_expected() {
     // Bins that stay in memory; ones that do not, which take more bytes of the drive than packed runs.
     let large = Config { memory_bytes: 1 << 30, ..with(range, 64_000_000, 48_000_000) };
     assert_eq!(choose(&large, 4), Strategy::Partition);
+    // Where there could be more of them than bins have numbers for.
+    let endless = Config { records_max: Some(1 << 50), ..large };
+    assert_ne!(choose(&endless, 4), Strategy::Partition);
     assert_eq!(choose(&with(range, 1_000_000_000, 100_000_000), 4), Strategy::Merge);
     // Half of a few keys' updates meet in the cache, and the rest in a chunk.
     assert_eq!(choose(&with(None, 1_000_000_000, 1 << 14), 8), Strategy::HashFirst);
@@ -607,6 +610,40 @@ fn more_runs_than_checksums_have_room_for_are_refused() {
     assert!(matches!(error, Error::TooManyRuns { .. }), "{error}");
     assert!(error.to_string().contains("21.3 MiB of runs are too much for a budget of 1 MiB"), "{error}");
     assert!(job.job.budget().reserved_bytes_max() <= MIB);
+}
+
+#[test]
+fn sinks_share_the_room_for_numbers_of_blocks_and_too_many_records_are_known_before() {
+    let partition = |records_max| Config {
+        key_range: Some(1 << 12),
+        chunk_bytes: Some(32 << 10),
+        strategy: Some(Strategy::Partition),
+        records_max,
+        ..config(MIB, 2)
+    };
+    let add = || by(|a: u64, b| a + b);
+    let count = 3_500_000u64;
+    let test = job(MIB, &[]);
+    let sort = SortReduce::new(&test.job, add(), &partition(Some(count))).unwrap();
+    let (mut busy, idle) = (sort.sink().unwrap(), sort.sink().unwrap());
+    for n in 0..count {
+        busy.push(n as u32 % 4093, n).unwrap();
+    }
+    busy.finish().unwrap();
+    idle.finish().unwrap();
+    let (mut sorted, mut sum) = (sort.finish().unwrap(), 0);
+    while let Some(block) = sorted.next_block().unwrap() {
+        sum += block.values.iter().sum::<u64>();
+    }
+    assert_eq!(sum, count * (count - 1) / 2);
+    assert!(test.job.budget().reserved_bytes_max() <= MIB);
+
+    let error = SortReduce::new(&test.job, add(), &partition(Some(10_000_000))).err().unwrap();
+    assert!(error.to_string().contains("the smallest budget that works"), "{error}");
+    let sort = SortReduce::new(&test.job, add(), &partition(None)).unwrap();
+    let mut busy = sort.sink().unwrap();
+    let refused = (0..10_000_000).find_map(|n| busy.push(n % 4093, 1).err());
+    assert!(matches!(refused, Some(Error::TooManyRuns { .. })), "{refused:?}");
 }
 
 #[test]

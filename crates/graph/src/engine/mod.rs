@@ -664,6 +664,14 @@ impl<S: State> Engine<S> {
     ) -> Result<(Sorted<O>, u64)> {
         let layout = self.layout;
         let mut config = sort_config::<O>(self.vertices, layout.workers, layout.sort_bytes, &self.tuning);
+        // Where keys are vertices, each edge sends one record at most.
+        if config.key_range.is_some() {
+            let edges = rows.iter().map(|rows| rows.entries).sum();
+            config.records_max = Some(edges);
+            // Those who look back send where they find somebody. Others as many as vertices have on average, or all.
+            let share = active.count().map_or(1.0, |count| count as f64 / self.vertices as f64);
+            config.expected_records = way.is_none().then_some((edges as f64 * share) as u64);
+        }
         // Other strategies have a smallest size of their own.
         if matches!(config.strategy, None | Some(Strategy::Merge))
             && let Some(edges) = self.pools.few_edges(&self.job, rows, active)?
