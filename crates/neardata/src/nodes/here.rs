@@ -52,7 +52,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// Threads here: as many as a node lets read beside a task.
 const LANES_MAX: u64 = READS_BESIDE as u64;
 /// Memory of each of them, and the least with which one works.
-const LANE_BYTES_MAX: u64 = 64 << 20;
+const LANE_BYTES_MAX: u64 = 512 << 20;
 const LANE_BYTES_MIN: u64 = 12 << 20;
 /// What a thread wants beside its kernel: a block, answers, and what it reads on its way.
 const READING_BYTES: u64 = 6 << 20;
