@@ -55,7 +55,7 @@ pub struct Config {
     /// them as there is memory. A wrong number costs speed only.
     pub expected_records: Option<u64>,
     /// No more records than this are pushed, whatever is expected; `None`: any number. Partition is not chosen where so many
-    /// could be more blocks than the memory can keep the numbers of; pushing more may be [`Error::TooManyRuns`].
+    /// could be more blocks than the memory can keep the numbers of; pushing more may be [`crate::Error::TooManyRuns`].
     pub records_max: Option<u64>,
     /// About how many distinct keys they have, likewise; `None`: keys spread evenly over the range, all different where
     /// there is none.
