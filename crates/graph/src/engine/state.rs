@@ -22,6 +22,8 @@ impl<T> State for T where
 const BLOCK_BYTES: usize = 64 << 10;
 const BUFFERS: usize = 8;
 const AHEAD: usize = 4;
+/// Of all buffers of an array on flash, and of each of [`VertexArray::peeks`].
+pub(super) const BUFFERS_BYTES: usize = BUFFERS * BLOCK_BYTES;
 /// A thread costs more than filling so many.
 const FILLED_ALONE: usize = 1 << 18;
 
@@ -37,11 +39,8 @@ pub(crate) fn memory_bytes<S>(vertices: u64) -> u64 {
 
 /// Memory that an array on flash takes.
 pub(crate) fn flash_memory_bytes<S>(vertices: u64) -> u64 {
-    (BUFFERS * BLOCK_BYTES) as u64 + vertices.div_ceil(per_block::<S>() as u64) * 4
+    BUFFERS_BYTES as u64 + vertices.div_ceil(per_block::<S>() as u64) * 4
 }
-
-/// Memory that each of [`VertexArray::peeks`] takes where states are on flash.
-pub(super) const PEEK_BYTES: usize = BUFFERS * BLOCK_BYTES;
 
 /// Gives every vertex a value, by so many threads: memory that is touched for the first time is slow.
 pub(super) fn fill<T: Send>(all: &mut [T], threads: usize, value: impl Fn(u32) -> T + Sync) {
@@ -80,7 +79,7 @@ impl<S: State> VertexArray<S> {
     pub fn on_flash(job: &Job, vertices: u64, mut initial: impl FnMut(u32) -> Result<S>) -> Result<Self> {
         let blocks = vertices.div_ceil(per_block::<S>() as u64) as usize;
         let mut file = BlockFile::create(job, "vertex state", blocks, BLOCK_BYTES)?;
-        let whole = Buffer::zeroed(job.budget(), BUFFERS * BLOCK_BYTES, "blocks of vertex state")?;
+        let whole = Buffer::zeroed(job.budget(), BUFFERS_BYTES, "blocks of vertex state")?;
         let mut buffers = whole.split(BLOCK_BYTES);
         let mut flying: VecDeque<PendingBlock> = VecDeque::new();
         for block in 0..blocks {
@@ -162,10 +161,7 @@ impl<S: State> StateCursor<'_, S> {
     pub fn get(&mut self, vertex: u32) -> Result<&S> {
         match self {
             StateCursor::Memory(states) => Ok(&states[vertex as usize]),
-            StateCursor::Flash(blocks) => {
-                let place = blocks.load(vertex, per_block::<S>())?;
-                Ok(&blocks.current().typed::<S>()[place])
-            }
+            StateCursor::Flash(blocks) => blocks.get(vertex),
         }
     }
 
@@ -207,10 +203,7 @@ impl<S: State> StatePeek<'_, S> {
         match self {
             StatePeek::Memory(states) => Ok(&states[vertex as usize]),
             StatePeek::Flash(cursor) => cursor.get(vertex),
-            StatePeek::Blocks(blocks) => {
-                let place = blocks.load(vertex, per_block::<S>())?;
-                Ok(&blocks.current().typed::<S>()[place])
-            }
+            StatePeek::Blocks(blocks) => blocks.get(vertex),
         }
     }
 }
@@ -227,11 +220,35 @@ impl<S: State> StateReader<S> {
     pub fn get(&mut self, vertex: u32) -> Result<&S> {
         match self {
             StateReader::Memory(buffer, _) => Ok(&buffer.typed::<S>()[vertex as usize]),
-            StateReader::Flash(blocks) => {
-                let place = blocks.load(vertex, per_block::<S>())?;
-                Ok(&blocks.current().typed::<S>()[place])
-            }
+            StateReader::Flash(blocks) => blocks.get(vertex),
         }
+    }
+}
+
+/// Goes from block to block of states.
+trait BlockWalk {
+    /// The current block, and its number.
+    fn at(&self) -> Option<(u32, &Buffer)>;
+
+    /// Makes another block the current one.
+    fn turn_to(&mut self, number: u32) -> Result<()>;
+
+    /// Makes the block of `vertex` the current one and gives the place in it.
+    #[inline]
+    fn load(&mut self, vertex: u32, per_block: u32) -> Result<usize> {
+        let number = vertex / per_block;
+        if self.at().is_none_or(|(current, _)| current != number) {
+            self.turn_to(number)?;
+        }
+        Ok((vertex % per_block) as usize)
+    }
+
+    /// The state of `vertex`.
+    #[inline]
+    fn get<S: State>(&mut self, vertex: u32) -> Result<&S> {
+        let place = self.load(vertex, per_block::<S>())?;
+        let (_, current) = self.at().expect("loaded");
+        Ok(&current.typed::<S>()[place])
     }
 }
 
@@ -263,45 +280,9 @@ impl Blocks {
         Ok(&self.file)
     }
 
-    fn current(&self) -> &Buffer {
-        self.current.as_ref().expect("loaded")
-    }
-
     fn current_mut(&mut self) -> &mut Buffer {
         self.dirty = true;
         self.current.as_mut().expect("loaded")
-    }
-
-    /// Makes the block of `vertex` the current one and gives the place in it.
-    #[inline]
-    fn load(&mut self, vertex: u32, per_block: u32) -> Result<usize> {
-        let number = vertex / per_block;
-        if number != self.number || self.current.is_none() {
-            self.turn_to(number)?;
-        }
-        Ok((vertex % per_block) as usize)
-    }
-
-    fn turn_to(&mut self, number: u32) -> Result<()> {
-        let follows = number == self.number.wrapping_add(1);
-        self.put_back()?;
-        while let Some((ahead, pending)) = self.ahead.pop_front() {
-            let buffer = pending.wait()?;
-            if ahead == number {
-                self.current = Some(buffer);
-                break;
-            }
-            self.spare.push(buffer);
-        }
-        if self.current.is_none() {
-            let buffer = self.take_spare()?;
-            self.current = Some(self.submit_read(number, buffer)?.wait()?);
-        }
-        self.number = number;
-        if follows {
-            self.read_ahead()?;
-        }
-        Ok(())
     }
 
     fn put_back(&mut self) -> Result<()> {
@@ -348,6 +329,35 @@ impl Blocks {
     }
 }
 
+impl BlockWalk for Blocks {
+    #[inline]
+    fn at(&self) -> Option<(u32, &Buffer)> {
+        self.current.as_ref().map(|current| (self.number, current))
+    }
+
+    fn turn_to(&mut self, number: u32) -> Result<()> {
+        let follows = number == self.number.wrapping_add(1);
+        self.put_back()?;
+        while let Some((ahead, pending)) = self.ahead.pop_front() {
+            let buffer = pending.wait()?;
+            if ahead == number {
+                self.current = Some(buffer);
+                break;
+            }
+            self.spare.push(buffer);
+        }
+        if self.current.is_none() {
+            let buffer = self.take_spare()?;
+            self.current = Some(self.submit_read(number, buffer)?.wait()?);
+        }
+        self.number = number;
+        if follows {
+            self.read_ahead()?;
+        }
+        Ok(())
+    }
+}
+
 /// Reads a file of blocks that nobody changes meanwhile: the current one, and those that follow it.
 pub(crate) struct BlockPeek<'a> {
     file: &'a BlockFile,
@@ -359,22 +369,15 @@ pub(crate) struct BlockPeek<'a> {
 
 impl<'a> BlockPeek<'a> {
     fn new(job: &Job, file: &'a BlockFile) -> Result<BlockPeek<'a>> {
-        let spare = Buffer::zeroed(job.budget(), PEEK_BYTES, "blocks of vertex state")?.split(BLOCK_BYTES);
+        let spare = Buffer::zeroed(job.budget(), BUFFERS_BYTES, "blocks of vertex state")?.split(BLOCK_BYTES);
         Ok(BlockPeek { file, number: 0, current: None, ahead: VecDeque::new(), spare })
     }
+}
 
-    fn current(&self) -> &Buffer {
-        self.current.as_ref().expect("loaded")
-    }
-
-    /// As [`Blocks::load`].
+impl BlockWalk for BlockPeek<'_> {
     #[inline]
-    fn load(&mut self, vertex: u32, per_block: u32) -> Result<usize> {
-        let number = vertex / per_block;
-        if number != self.number || self.current.is_none() {
-            self.turn_to(number)?;
-        }
-        Ok((vertex % per_block) as usize)
+    fn at(&self) -> Option<(u32, &Buffer)> {
+        self.current.as_ref().map(|current| (self.number, current))
     }
 
     fn turn_to(&mut self, number: u32) -> Result<()> {

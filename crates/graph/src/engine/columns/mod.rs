@@ -214,13 +214,13 @@ impl Plan {
 
     /// Memory of workers beside cells and what is fixed.
     fn beside_cells(&self) -> u64 {
-        let if_flash = |in_memory: bool, bytes: usize| if in_memory { 0 } else { bytes as u64 };
-        let states = if_flash(self.state_in_memory, state::PEEK_BYTES);
-        let writing = states + if_flash(self.messages_in_memory, messages::WRITER_BYTES);
-        let adding = read::memory_bytes(self.chunk_bytes)
-            + if_flash(self.messages_in_memory, messages::reader_bytes());
-        let sums = messages::sums_bytes(self.workers, self.all_message_bytes);
-        if_flash(self.messages_in_memory, sums as usize) + self.workers as u64 * writing.max(adding)
+        let if_flash = |in_memory: bool, bytes: u64| if in_memory { 0 } else { bytes };
+        let of_messages = |bytes| if_flash(self.messages_in_memory, bytes);
+        let states = if_flash(self.state_in_memory, state::BUFFERS_BYTES as u64);
+        let writing = states + of_messages(messages::WRITER_BYTES as u64);
+        let adding = read::memory_bytes(self.chunk_bytes) + of_messages(messages::reader_bytes() as u64);
+        let sums = of_messages(messages::sums_bytes(self.workers, self.all_message_bytes));
+        sums + self.workers as u64 * writing.max(adding)
     }
 
     /// The plan with the largest chunks with which cutting, and then a superstep beside `fixed` bytes, fits.
