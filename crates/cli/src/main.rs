@@ -103,7 +103,7 @@ fn run(words: Words) -> anyhow::Result<bool> {
         Command::Decompress(decompress) => packing::decompress(&words.everywhere, &decompress).map(|()| true),
         Command::Checksum(checksum) => packing::checksum(&words.everywhere, &checksum),
         Command::Sort(sort) if nodes::are_named(&words.everywhere) => {
-            sorting::sort_on_nodes(&words.everywhere, &sort).map(|()| true)
+            sorting::sort_on_nodes(words.everywhere, &sort).map(|()| true)
         }
         Command::Sort(sort) => sorting::sort(&Session::open(words.everywhere)?, &sort).map(|()| true),
         Command::Reduce(reduce) if nodes::are_named(&words.everywhere) => {

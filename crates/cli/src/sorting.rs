@@ -52,12 +52,12 @@ pub fn sort(session: &Session, words: &Sort) -> Result<()> {
     Ok(Outcome { sentence_aside: true, how: how(&summary), ..outcome }.tell(&session.options)?)
 }
 
-/// The same on nodes.
-pub fn sort_on_nodes(options: &Everywhere, words: &Sort) -> Result<()> {
+/// The same on nodes. What this machine sorts of it is kept in its store.
+pub fn sort_on_nodes(options: Everywhere, words: &Sort) -> Result<()> {
     if words.resume {
         bail!("--resume does not go with --node: nodes keep no runs");
     }
-    check_stdout_is_free(options, &words.output)?;
+    check_stdout_is_free(&options, &words.output)?;
     let keys: Vec<SortKey> = words.key.iter().map(|key| key.0.clone()).collect();
     let (by, what) = match words.record {
         Some(bytes) => {
@@ -67,25 +67,31 @@ pub fn sort_on_nodes(options: &Everywhere, words: &Sort) -> Result<()> {
         None if keys.is_empty() => (SortBy::Lines, "lines"),
         None => (SortBy::Columns { keys, as_text: words.text.clone() }, "rows"),
     };
-    let nodes = nodes::connect(options)?;
+    let nodes = nodes::connect(&options)?;
     let wholes = nodes::wholes(&nodes, &words.inputs)?;
     if matches!(by, SortBy::Lines)
         && let Some(table) = wholes.iter().find(|whole| sorting::is_binary_table(whole))
     {
         bail!("{}: a table is sorted by its columns: name them with --key", table.title);
     }
-    let mut run = plain_run(options)?;
+    let asked = nodes::run_options(&options);
+    let (mut run, options) = match asked.help_from {
+        None => (plain_run(&options)?, options),
+        Some(_) => {
+            let session = Session::open(options)?;
+            (session.start()?, session.options)
+        }
+    };
     let how_to = SortOptions { descending: words.reverse, unique: words.unique, resume: false };
-    let asked = nodes::run_options(options);
     let sorted = sorting::sort_on_nodes(&nodes, &run.job, wholes, &by, how_to, &words.output, &asked);
     let (summary, gathered) = sorted?;
-    nodes::tell_missing(options, &gathered);
+    nodes::tell_missing(&options, &gathered);
     let mut how = how(&summary);
     how.extend(nodes::costs(&gathered));
     let sentence = sentence(&summary, what, &words.output);
     let told = nodes::with_nodes(json!(summary), &nodes, &gathered);
     let outcome = Outcome::new("sort", run.finish(), told, sentence);
-    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(options)?)
+    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&options)?)
 }
 
 /// Whether lines of it mean nothing.

@@ -4,7 +4,7 @@
 //! A file keeps its bytes as it is spread; its pieces end with row groups (Parquet) or lines (CSV, JSON lines). What a node needs
 //! beside its pieces travels with the task: the footer of Parquet, the line of CSV with the names of columns.
 
-use std::{ops::Range, sync::Arc};
+use std::{io::Read, ops::Range, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use inshore_kernels::packed_with;
@@ -126,6 +126,11 @@ impl FileText {
     /// The file on a node that has these parts of it; what goes along comes last.
     pub fn input(&self, job: &Job, parts: Vec<FilePart>) -> Input {
         Input::of_parts(job, &self.name, &self.ending, self.bytes, parts)
+    }
+
+    /// The same of what a stream gives.
+    pub fn stream(&self, stream: impl Read + Send + 'static) -> Input {
+        Input::stream(&self.name, &self.ending, stream)
     }
 }
 

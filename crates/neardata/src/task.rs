@@ -48,17 +48,26 @@ pub struct Task {
 ///
 /// A work that takes its sources one after the other [offers](Self::offer) them; of others none can be taken back.
 #[derive(Clone, Debug, Default)]
-pub struct Unbegun(Arc<Mutex<VecDeque<(u64, u64)>>>);
+pub struct Unbegun(Arc<Mutex<Offered>>);
+
+/// Number and bytes of each source; none before any were offered.
+type Offered = Option<VecDeque<(u64, u64)>>;
 
 impl Unbegun {
     /// Tells of the sources: number and bytes of each, in the order in which they are begun.
     pub fn offer(&self, sources: impl Iterator<Item = (u64, u64)>) {
-        *self.sources() = sources.collect();
+        *self.sources() = Some(sources.collect());
+    }
+
+    /// Whether there was anything to [offer](Self::offer) yet.
+    pub fn was_offered(&self) -> bool {
+        self.sources().is_some()
     }
 
     /// A source is begun; false where it was taken back.
     pub fn begin(&self, number: u64) -> bool {
         let mut sources = self.sources();
+        let Some(sources) = &mut *sources else { return false };
         let place = sources.iter().position(|&(other, _)| other == number);
         place.is_some_and(|place| sources.remove(place).is_some())
     }
@@ -66,6 +75,7 @@ impl Unbegun {
     /// Takes a source back: not the next one, which is about to be begun, unless it is the last. Gives its number.
     pub fn take_back(&self) -> Option<u64> {
         let mut sources = self.sources();
+        let sources = sources.as_mut()?;
         let place = usize::from(sources.len() > 1);
         sources.remove(place).map(|(number, _)| number)
     }
@@ -73,10 +83,11 @@ impl Unbegun {
     /// How many there are, and their bytes.
     pub fn left(&self) -> (u64, u64) {
         let sources = self.sources();
-        (sources.len() as u64, sources.iter().map(|&(_, bytes)| bytes).sum())
+        let left = sources.iter().flatten();
+        (left.clone().count() as u64, left.map(|&(_, bytes)| bytes).sum())
     }
 
-    fn sources(&self) -> MutexGuard<'_, VecDeque<(u64, u64)>> {
+    fn sources(&self) -> MutexGuard<'_, Offered> {
         self.0.lock().expect("no panic under this lock")
     }
 }

@@ -91,6 +91,17 @@ impl Counters {
         self.repairs.load(Ordering::Relaxed)
     }
 
+    /// Adds what a job did on behalf of this one. Its phases are not added: they went on beside this one's.
+    pub fn add(&self, other: &Counters) {
+        self.add_read(other.bytes_read());
+        self.add_written(other.bytes_written());
+        self.repairs.fetch_add(other.repairs(), Ordering::Relaxed);
+        let levels = other.levels.lock().expect("no panic under this lock").clone();
+        levels.into_iter().for_each(|(level, (records_in, records_out))| {
+            self.add_level(level, records_in, records_out);
+        });
+    }
+
     pub(crate) fn add_read(&self, bytes: u64) {
         self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -318,6 +329,11 @@ impl Job {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.home().shared
+    }
+
+    /// Whether it was started on a store.
+    pub fn has_store(&self) -> bool {
+        self.inner.home.is_some()
     }
 
     /// The store that it works on.

@@ -1,9 +1,10 @@
-//! Where records come from: a path, standard input, a dataset, or parts of a file; compressed or not.
+//! Where records come from: a path, standard input, a dataset, parts of a file, or a stream; compressed or not.
 //!
 //! Whether the bytes are compressed is read from the bytes themselves, never from the name: a download that was
 //! renamed, or unpacked on the way by a browser, still reads. The name alone chooses the format below.
 
 use std::{
+    fmt,
     fs::File,
     io::{self, BufReader, Cursor, Read},
     num::NonZeroU64,
@@ -11,7 +12,7 @@ use std::{
     os::{fd::AsFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -36,12 +37,10 @@ const AHEAD_BUDGET_BYTES: u64 = 16 * FILE_SOURCE_BYTES;
 /// Bytes that suffice to know gzip from zstd.
 const MAGIC_BYTES: usize = 4;
 
-/// Where records come from: a path, standard input, or a file of a dataset.
+/// Where records come from: a path, standard input, a file of a dataset, parts of a file, or a stream.
 #[derive(Clone, Debug)]
 pub struct Input {
-    path: Option<PathBuf>,
-    stored: Option<Stored>,
-    parts: Option<Arc<Parts>>,
+    place: Place,
     columns: Option<SchemaRef>,
     name: String,
     ending: Option<String>,
@@ -49,34 +48,37 @@ pub struct Input {
     number: u32,
 }
 
+#[derive(Clone, Debug)]
+enum Place {
+    Stdin,
+    Path(PathBuf),
+    Stored(Box<Stored>),
+    Parts(Arc<Parts>),
+    Stream(Once),
+}
+
+/// A stream, until somebody takes it.
+#[derive(Clone)]
+struct Once(Arc<Mutex<Option<Box<dyn Read + Send>>>>);
+
+impl fmt::Debug for Once {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a stream")
+    }
+}
+
 impl Input {
+    fn at(place: Place, name: String, ending: Option<String>) -> Input {
+        Input { place, columns: None, name, ending, cancel: None, number: 0 }
+    }
+
     /// The file at `path`, or standard input for `-`. Nothing is opened yet.
     pub fn new(path: impl AsRef<Path>) -> Input {
         let path = path.as_ref();
         if path == Path::new("-") {
-            let name = "standard input".to_string();
-            return Input {
-                path: None,
-                stored: None,
-                parts: None,
-                columns: None,
-                name,
-                ending: None,
-                cancel: None,
-                number: 0,
-            };
+            return Input::at(Place::Stdin, "standard input".to_string(), None);
         }
-        let name = path.display().to_string();
-        Input {
-            path: Some(path.to_path_buf()),
-            stored: None,
-            parts: None,
-            columns: None,
-            name,
-            ending: None,
-            cancel: None,
-            number: 0,
-        }
+        Input::at(Place::Path(path.to_path_buf()), path.display().to_string(), None)
     }
 
     /// The files of a dataset of the job's store, `NAME`, or one of them, `NAME/FILE`. The ending of the dataset's name says what
@@ -89,16 +91,7 @@ impl Input {
             let name = found.title();
             let ending = ending_of(Path::new(if found.is_all { &found.dataset } else { &found.name }));
             let stored = Stored { job: job.clone(), file: found.file };
-            Input {
-                path: None,
-                stored: Some(stored),
-                parts: None,
-                columns: None,
-                name,
-                ending: Some(ending),
-                cancel: None,
-                number: 0,
-            }
+            Input::at(Place::Stored(Box::new(stored)), name, Some(ending))
         };
         Ok(job.store().named_files(named)?.into_iter().map(file_input).collect())
     }
@@ -107,9 +100,15 @@ impl Input {
     /// lie over each other the first one counts. What is read from start to end (CSV, JSON lines) is the parts, one after
     /// the other; of Parquet the footer has to be there, and row groups that are not [held](Input::holds) cannot be read.
     pub fn of_parts(job: &Job, name: &str, ending: &str, len: u64, parts: Vec<FilePart>) -> Input {
-        let parts = Some(Arc::new(Parts::new(job, len, parts)));
-        let (name, ending) = (name.to_string(), Some(ending.to_string()));
-        Input { path: None, stored: None, parts, columns: None, name, ending, cancel: None, number: 0 }
+        let parts = Arc::new(Parts::new(job, len, parts));
+        Input::at(Place::Parts(parts), name.to_string(), Some(ending.to_string()))
+    }
+
+    /// What a stream gives, called `name` and of the format that `ending` says, as it is: lines and records that begin like
+    /// compressed bytes are none. It can be opened once, and its clones share it; its length is not known.
+    pub fn stream(name: &str, ending: &str, stream: impl Read + Send + 'static) -> Input {
+        let stream = Once(Arc::new(Mutex::new(Some(Box::new(stream)))));
+        Input::at(Place::Stream(stream), name.to_string(), Some(ending.to_string()))
     }
 
     /// The same input, with a number that goes with its rows where they are sorted to be merged with others (0 where none is
@@ -133,7 +132,16 @@ impl Input {
 
     /// Whether only parts of it are here.
     pub(crate) fn is_of_parts(&self) -> bool {
-        self.parts.is_some()
+        self.parts().is_some()
+    }
+
+    /// Whether it is parts or a stream, which are never unpacked.
+    pub(crate) fn is_as_it_lies(&self) -> bool {
+        matches!(self.place, Place::Parts(_) | Place::Stream(_))
+    }
+
+    fn parts(&self) -> Option<&Parts> {
+        if let Place::Parts(parts) = &self.place { Some(parts) } else { None }
     }
 
     /// What its columns are, where that was [said](Input::with_columns).
@@ -143,7 +151,7 @@ impl Input {
 
     /// Whether these bytes of the file are here, in one part: always, where it is not one [of parts](Input::of_parts).
     pub fn holds(&self, range: &Range<u64>) -> bool {
-        self.parts.as_ref().is_none_or(|parts| parts.hold(range))
+        self.parts().is_none_or(|parts| parts.hold(range))
     }
 
     /// The same input, with a name for errors and an ending that says its format instead of the path's.
@@ -165,32 +173,33 @@ impl Input {
         &self.name
     }
 
-    /// The path; `None` for standard input and datasets.
+    /// The path; `None` for all that has none.
     pub fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
+        if let Place::Path(path) = &self.place { Some(path) } else { None }
     }
 
     /// Whether it is standard input.
     pub(crate) fn is_stdin(&self) -> bool {
-        self.path.is_none() && self.stored.is_none() && self.parts.is_none()
+        matches!(self.place, Place::Stdin)
     }
 
-    /// Bytes of the file as it lies on disk, for progress; `None` for standard input, pipes and files that
+    /// Bytes of the file as it lies on disk, for progress; `None` for standard input, streams, pipes and files that
     /// cannot be looked at.
     pub fn compressed_bytes(&self) -> Option<u64> {
-        if let Some(stored) = &self.stored {
-            return Some(stored.len());
+        match &self.place {
+            Place::Stored(stored) => Some(stored.len()),
+            Place::Parts(parts) => Some(parts.len),
+            Place::Path(path) => {
+                let metadata = std::fs::metadata(path).ok()?;
+                metadata.is_file().then_some(metadata.len())
+            }
+            Place::Stdin | Place::Stream(_) => None,
         }
-        if let Some(parts) = &self.parts {
-            return Some(parts.len);
-        }
-        let metadata = std::fs::metadata(self.path.as_ref()?).ok()?;
-        metadata.is_file().then_some(metadata.len())
     }
 
     /// Bytes that are here to be read: those of the file, or of its parts on flash.
     pub(crate) fn bytes_here(&self) -> Option<u64> {
-        match &self.parts {
+        match self.parts() {
             Some(parts) => Some(parts.stored_bytes()),
             None => self.compressed_bytes(),
         }
@@ -209,7 +218,7 @@ impl Input {
         if let Some(ending) = &self.ending {
             return ending.clone();
         }
-        self.path.as_deref().map(ending_of).unwrap_or_default()
+        self.path().map(ending_of).unwrap_or_default()
     }
 
     /// Opens it, and decompresses gzip (with any number of members) and zstd (with any number of frames), known
@@ -270,10 +279,14 @@ impl Input {
 
     fn counted(&self) -> Result<(Counted, Arc<AtomicU64>)> {
         let position = Arc::new(AtomicU64::new(0));
-        let (inner, cancel) = match (&self.stored, &self.parts) {
-            (Some(stored), _) => (Raw::Stored(Box::new(stored.stream()?)), None),
-            (None, Some(parts)) => (Raw::Parts(parts.stream()), None),
-            (None, None) => {
+        let (inner, cancel) = match &self.place {
+            Place::Stored(stored) => (Raw::Stored(Box::new(stored.stream()?)), None),
+            Place::Parts(parts) => (Raw::Parts(parts.stream()), None),
+            Place::Stream(Once(stream)) => {
+                let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+                (Raw::Stream(stream.ok_or_else(|| self.cannot("was read already"))?), None)
+            }
+            Place::Stdin | Place::Path(_) => {
                 let file = self.open_file()?;
                 let is_file = file.metadata().is_ok_and(|data| data.is_file());
                 (Raw::File(file), self.cancel.clone().filter(|_| !is_file))
@@ -282,13 +295,18 @@ impl Input {
         Ok((Counted { inner, position: position.clone(), cancel }, position))
     }
 
+    fn cannot(&self, what: &str) -> Error {
+        Error::unsupported(&self.name, format!("it {what}"))
+    }
+
     /// To be read anywhere; for what has a length.
     pub(crate) fn open_pieces(&self) -> Result<Pieces> {
-        match (&self.stored, &self.parts) {
-            (Some(stored), _) => Ok(Pieces::Stored(StoredPieces::new(stored.clone()))),
-            (None, Some(parts)) => Ok(Pieces::Parts(parts.pieces())),
-            (None, None) => {
-                let path = self.path.clone();
+        match &self.place {
+            Place::Stored(stored) => Ok(Pieces::Stored(StoredPieces::new((**stored).clone()))),
+            Place::Parts(parts) => Ok(Pieces::Parts(parts.pieces())),
+            Place::Stream(_) => Err(self.cannot("comes as a stream, which has no length")),
+            Place::Stdin | Place::Path(_) => {
+                let path = self.path().map(Path::to_path_buf);
                 self.open_file().map(|file| Pieces::File(file, path))
             }
         }
@@ -296,7 +314,7 @@ impl Input {
 
     /// The bare file, or standard input without the small buffer that the standard library puts before it.
     fn open_file(&self) -> Result<File> {
-        match &self.path {
+        match self.path() {
             Some(path) => File::open(path),
             None => io::stdin().as_fd().try_clone_to_owned().map(File::from),
         }
@@ -455,6 +473,7 @@ enum Raw {
     Ahead(Box<FileAhead>),
     Stored(Box<StoredStream>),
     Parts(PartsStream),
+    Stream(Box<dyn Read + Send>),
 }
 
 /// A file that is read ahead, and how much of the present piece was taken.
@@ -511,6 +530,7 @@ impl Read for Counted {
             Raw::Ahead(ahead) => ahead.read(out)?,
             Raw::Stored(stream) => stream.read(out)?,
             Raw::Parts(stream) => stream.read(out)?,
+            Raw::Stream(stream) => stream.read(out)?,
         };
         self.position.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)

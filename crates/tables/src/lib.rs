@@ -76,9 +76,9 @@ pub use reduce::{
 pub use row_codec::RowCodec;
 pub use sequences::{Begins, PieceEnds};
 pub use sort::{
-    NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortKey, SortOptions, SortSummary, SortedNumbers,
-    check_output_space, check_space, is_packed_by_name, sort_columns, sort_lines, sort_records, sort_table,
-    sorted_lines, sorted_records, sorted_table,
+    Inputs, NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortKey, SortOptions, SortSummary,
+    SortedNumbers, check_output_space, check_space, is_packed_by_name, sort_columns, sort_lines,
+    sort_records, sort_table, sorted_lines, sorted_records, sorted_table,
 };
 pub use stored::{FilePart, PartBytes};
 pub use writer::TableWriter;

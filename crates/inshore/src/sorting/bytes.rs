@@ -6,12 +6,12 @@ use arrow::{
     array::{Array, AsArray, BinaryArray},
     record_batch::RecordBatch,
 };
-use inshore_neardata::nodes::{Gathered, InOrder, Merged, Whole, stream_from_nodes};
+use inshore_neardata::nodes::{Gathered, InOrder, Merged, Streams, Whole};
 use inshore_sortreduce::rows::{Lines, RowShape};
 use inshore_store::FileSink;
 use inshore_tables::{NewFile, SortSummary};
 
-use super::{KIND, Result, Sorting, What, told};
+use super::{Result, Sorting, What, told};
 
 /// How rows lie.
 #[derive(Clone, Copy, Debug)]
@@ -133,14 +133,25 @@ impl Sorting<'_> {
         how: RowHow,
         wholes: &[Whole],
     ) -> Result<(SortSummary, Gathered)> {
-        let (asker, shape) = (self.asker, how.shape);
-        let is_stdout = self.output == Path::new("-");
+        let (asker, is_stdout) = (self.asker, self.output == Path::new("-"));
         let target = if is_stdout { NewFile::stdout()? } else { NewFile::create(self.output)? };
         let bytes: u64 = wholes.iter().map(Whole::bytes).sum();
         asker.job.start_phase("sorting", "bytes", bytes);
-        let arguments = self.arguments(what);
-        let streams =
-            stream_from_nodes(asker.nodes, asker.job, (KIND, by_line), arguments, wholes, asker.options)?;
+        self.with_streams(what, by_line, wholes, |streams| {
+            self.write_bytes(streams, how, (target, bytes), wholes)
+        })
+    }
+
+    /// Merges lines or records of so many bytes, and writes them.
+    fn write_bytes(
+        &self,
+        streams: Streams,
+        how: RowHow,
+        (target, bytes): (NewFile, u64),
+        wholes: &[Whole],
+    ) -> Result<(SortSummary, Gathered)> {
+        let (asker, shape) = (self.asker, how.shape);
+        let is_stdout = self.output == Path::new("-");
         let mut merged = Merged::<ByteRows>::new(streams, how)?;
         let file = target.file()?;
         let mut out = match is_stdout {

@@ -16,10 +16,15 @@
 //! Rows of tables travel as columns, not as they were encoded to be sorted: what a column may hold is checked as it arrives, where
 //! bytes that no encoder made could bring a decoder down. Only the keys are encoded once more here, to be compared.
 //!
+//! While nodes sort, the wire and the cores here would have nothing to do: pieces that no node has begun are fetched and sorted
+//! here, and their rows are one answer more (`helping.rs`).
+//!
 //! Cost: every row goes over the wire once, unless `unique` drops it where it lies. The drive of a node reads its pieces once, and
-//! writes and reads runs where they exceed the task's memory. Here nothing is kept but a batch of each node.
+//! writes and reads runs where they exceed the task's memory; so does the drive here with what is sorted here. Beside that, nothing is
+//! kept here but a batch of each node.
 
 mod bytes;
+mod helping;
 mod node;
 mod table;
 #[cfg(test)]
@@ -28,9 +33,12 @@ mod tests;
 use std::{
     ops::{Range, RangeInclusive},
     path::Path,
+    thread,
 };
 
-use inshore_neardata::nodes::{Error as NodesError, Gathered, Nodes, RunOptions, Whole};
+use inshore_neardata::nodes::{
+    Error as NodesError, Gathered, HelpWith, Nodes, RunOptions, Streams, Whole, stream_with_help,
+};
 use inshore_sql::Known;
 use inshore_store::{Job, Reservation, format_bytes};
 use inshore_tables::{
@@ -167,10 +175,27 @@ impl Sorting<'_> {
         RowHow { shape, descending: self.options.descending, bytes_max: BATCH_BYTES + self.row_bytes_max }
     }
 
-    fn arguments(&self, what: What) -> Value {
+    /// Asks nodes to sort their pieces, does a part here where that is faster, and gives all answers to `merge`.
+    fn with_streams<T>(
+        &self,
+        what: What,
+        by_line: bool,
+        wholes: &[Whole],
+        merge: impl FnOnce(Streams) -> Result<T>,
+    ) -> Result<T> {
+        let Asker { nodes, job, options } = *self.asker;
         let SortOptions { descending, unique, .. } = self.options;
         let arguments = Arguments { what, descending, unique, row_bytes_max: self.row_bytes_max };
-        serde_json::to_value(arguments).expect("plain data")
+        let told = serde_json::to_value(&arguments).expect("plain data");
+        thread::scope(|scope| {
+            let with = HelpWith { all_moves: !unique, by_threads: false };
+            let asked = stream_with_help(nodes, job, (KIND, by_line), told, wholes, options, with);
+            let (streams, help) = asked?;
+            if let Some(help) = help {
+                scope.spawn(|| helping::help(job, help, arguments, wholes));
+            }
+            merge(streams)
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use arrow::{
 use inshore_neardata::{Failure, Reply, Task, TaskSource, Work};
 use inshore_store::{Job, Reservation};
 use inshore_tables::{
-    Error as TableError, FilePart, Input, SortOptions, sorted_lines, sorted_records, sorted_table,
+    Error as TableError, FilePart, Input, Inputs, SortOptions, sorted_lines, sorted_records, sorted_table,
 };
 use serde_json::{Value, json};
 
@@ -30,44 +30,64 @@ impl Work for Sorts {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let Task { job, arguments, mut sources, .. } = task;
-        let Arguments { what, descending, unique, row_bytes_max } = serde_json::from_value(arguments)?;
-        let options = SortOptions { descending, unique, resume: false };
+        let Task { job, arguments, mut sources, unbegun } = task;
+        let arguments: Arguments = serde_json::from_value(arguments)?;
         // Rows with equal keys keep the order in which pieces are read.
         sources.sort_by_key(|source| source.number);
         let Some(first) = sources.first() else { return Ok(json!({})) };
-        // Taken from the budget before the sort takes what is free.
-        let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "what is answered")?;
         let name = first.source.name().to_string();
-        let row_bytes_max = row_bytes_max.min(ROW_BYTES_MAX);
-        let mut out = Out { reply, name, row_bytes_max, memory, failed: None };
-        let sorted = match what {
-            What::Lines => {
-                let inputs = inputs(&job, &sources)?;
-                let each = &mut |block: &[u8]| out.rows(block, Shape::Lines);
-                sorted_lines(&job, &inputs, options, BATCH_BYTES, each)
-            }
-            What::Records(record_bytes, key) => {
-                let is_one = (1..=RECORD_BYTES_MAX).contains(&record_bytes);
-                if !is_one || key.start > key.end || key.end > record_bytes {
-                    return Err("a record that is none, or a key that is not in it".into());
-                }
-                let (inputs, shape) = (inputs(&job, &sources)?, Shape::records(record_bytes, &key));
-                let each = &mut |block: &[u8]| out.rows(block, shape);
-                sorted_records(&job, &inputs, (record_bytes, key), options, BATCH_BYTES, each)
-            }
-            What::Table { keys, known, files } => {
-                let inputs = tables(&job, &sources, &files)?;
-                let inputs: Vec<Input> =
-                    inputs.into_iter().map(|input| input.with_columns(known.schema.clone())).collect();
-                let each = &mut |batch| out.columns(batch);
-                sorted_table(&job, &inputs, &keys, options, BATCH_BYTES, each)
-            }
+        let inputs = match &arguments.what {
+            What::Table { files, .. } => tables(&job, &sources, files)?,
+            What::Lines | What::Records(..) => inputs(&job, &sources)?,
         };
-        match (out.failed, sorted) {
-            (Some(failure), _) => Err(failure),
-            (None, sorted) => Ok(serde_json::to_value(sorted?)?),
+        let sizes = sources.iter().map(|source| source.source.part_bytes());
+        let bytes = sizes.clone().sum();
+        unbegun.offer(sources.iter().map(|source| source.number).zip(sizes));
+        // The client may have taken some back meanwhile.
+        let numbered = sources.iter().map(|source| source.number).zip(inputs);
+        let begun = numbered.filter(|(number, _)| unbegun.begin(*number)).map(|(_, input)| Ok(input));
+        sort_pieces(&job, &name, arguments, Inputs::asked(begun, Some(bytes)), reply)
+    }
+}
+
+/// Sorts pieces of files, which errors call `name`, and answers with their rows in order.
+pub(super) fn sort_pieces(
+    job: &Job,
+    name: &str,
+    arguments: Arguments,
+    pieces: Inputs<'_>,
+    reply: &mut dyn Reply,
+) -> Result<Value, Failure> {
+    let Arguments { what, descending, unique, row_bytes_max } = arguments;
+    let options = SortOptions { descending, unique, resume: false };
+    // Taken from the budget before the sort takes what is free.
+    let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "what is answered")?;
+    let row_bytes_max = row_bytes_max.min(ROW_BYTES_MAX);
+    let mut out = Out { reply, name: name.to_string(), row_bytes_max, memory, failed: None };
+    let sorted = match what {
+        What::Lines => {
+            let each = &mut |block: &[u8]| out.rows(block, Shape::Lines);
+            sorted_lines(job, pieces, options, BATCH_BYTES, each)
         }
+        What::Records(record_bytes, key) => {
+            let is_one = (1..=RECORD_BYTES_MAX).contains(&record_bytes);
+            if !is_one || key.start > key.end || key.end > record_bytes {
+                return Err("a record that is none, or a key that is not in it".into());
+            }
+            let shape = Shape::records(record_bytes, &key);
+            let each = &mut |block: &[u8]| out.rows(block, shape);
+            sorted_records(job, pieces, (record_bytes, key), options, BATCH_BYTES, each)
+        }
+        What::Table { keys, known, .. } => {
+            let bytes = pieces.bytes();
+            let pieces = pieces.map(|input| Ok(input?.with_columns(known.schema.clone())));
+            let each = &mut |batch| out.columns(batch);
+            sorted_table(job, Inputs::asked(pieces, bytes), &keys, options, BATCH_BYTES, each)
+        }
+    };
+    match (out.failed, sorted) {
+        (Some(failure), _) => Err(failure),
+        (None, sorted) => Ok(serde_json::to_value(sorted?)?),
     }
 }
 

@@ -9,10 +9,10 @@ use arrow::{
     record_batch::RecordBatch,
     row::{RowConverter, SortField},
 };
-use inshore_neardata::nodes::{Gathered, InOrder, Merged, Whole, stream_from_nodes};
+use inshore_neardata::nodes::{Gathered, InOrder, Merged, Whole};
 use inshore_tables::{Error as TableError, SortKey, SortOptions, SortSummary, TableWriter, sort_columns};
 
-use super::{BATCH_BYTES, KIND, Result, Sorting, What, node::slice_bytes, told};
+use super::{BATCH_BYTES, Result, Sorting, What, node::slice_bytes, told};
 
 /// Rows that are put together to be written.
 const ROWS: usize = 8 << 10;
@@ -155,14 +155,23 @@ impl Sorting<'_> {
         rows: Option<u64>,
         wholes: &[Whole],
     ) -> Result<(SortSummary, Gathered)> {
+        self.asker.job.start_phase("sorting", "rows", rows.unwrap_or(0));
+        self.with_streams(what, false, wholes, |streams| {
+            self.write_table(Merged::new(streams, how)?, schema, rows, wholes)
+        })
+    }
+
+    /// Writes rows of a table, of which there are `rows` if anyone knows.
+    fn write_table(
+        &self,
+        mut merged: Merged<TableRows>,
+        schema: &SchemaRef,
+        rows: Option<u64>,
+        wholes: &[Whole],
+    ) -> Result<(SortSummary, Gathered)> {
         let (asker, name) = (self.asker, self.output.display().to_string());
         // Held, and put together.
         let _memory = asker.job.budget().reserve(2 * HELD_BYTES as u64, "rows that are put together")?;
-        asker.job.start_phase("sorting", "rows", rows.unwrap_or(0));
-        let arguments = self.arguments(what);
-        let streams =
-            stream_from_nodes(asker.nodes, asker.job, (KIND, false), arguments, wholes, asker.options)?;
-        let mut merged = Merged::<TableRows>::new(streams, how)?;
         let mut writer = TableWriter::create(self.output, schema.clone(), asker.job.budget())?;
         let mut waiting = Waiting::default();
         let (mut last, mut given) = (None::<Vec<u8>>, 0);

@@ -5,6 +5,7 @@ use std::{
     io::Cursor,
     path::PathBuf,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use arrow::{
@@ -12,11 +13,11 @@ use arrow::{
     record_batch::RecordBatch,
 };
 use inshore_neardata::{
-    Contents, Failure, Parts, Reply, Task, Work, Works,
+    Contents, Failure, Needs, Parts, Portable, Reply, Task, Work, Works,
     nodes::{Agent, AgentConfig, ClientConfig, InOrder, LoadOptions, Serving},
 };
-use inshore_store::{Budget, Cancel, Store};
-use inshore_tables::{Input, sort_lines, sort_records, sort_table};
+use inshore_store::{Budget, Cancel, Limits, Memory, Store, Throttled};
+use inshore_tables::{Input, TableReader, sort_lines, sort_records, sort_table};
 use tempfile::TempDir;
 
 use super::{bytes::ByteRows, table::TableRows, *};
@@ -33,6 +34,8 @@ enum Fault {
     EndsEarly,
     /// The last row comes once more.
     Twice,
+    /// After so many reads, another one fails.
+    ReadFails,
 }
 
 type Plan = Arc<Mutex<(Fault, usize)>>;
@@ -54,6 +57,31 @@ impl Work for Faulty {
     }
 }
 
+/// Reads of a node, which fail when that is planned.
+struct Reads(Plan);
+
+impl Work for Reads {
+    fn kind(&self) -> &'static str {
+        Contents::KIND
+    }
+
+    fn needs(&self) -> Needs {
+        Contents::NEEDS
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
+        let (fault, left) = *self.0.lock().unwrap();
+        let reads_fail = matches!(fault, Fault::ReadFails);
+        if reads_fail && left > 0 {
+            self.0.lock().unwrap().1 -= 1;
+        }
+        match reads_fail && left == 0 {
+            true => Err("a planned fault of reading".into()),
+            false => Parts::<Contents>::default().work(task, reply),
+        }
+    }
+}
+
 struct FewRows<'a> {
     reply: &'a mut dyn Reply,
     fault: Fault,
@@ -65,7 +93,7 @@ impl Reply for FewRows<'_> {
         for start in (0..batch.num_rows()).step_by(5) {
             let few = batch.slice(start, 5.min(batch.num_rows() - start));
             match self.fault {
-                Fault::None => {}
+                Fault::None | Fault::ReadFails => {}
                 _ if self.left > 0 => self.left -= 1,
                 Fault::Fails => return Err("a planned fault".into()),
                 Fault::EndsEarly => return Err("ends early".into()),
@@ -98,11 +126,23 @@ struct Cluster {
 
 impl Cluster {
     fn new(count: usize) -> Cluster {
+        Cluster::with_latency(count, Duration::ZERO)
+    }
+
+    /// Nodes whose drives take so long for each read and write.
+    fn with_latency(count: usize, latency: Duration) -> Cluster {
         let folders: Vec<TempDir> = (0..=count).map(|_| tempfile::tempdir().unwrap()).collect();
         let plans: Vec<Plan> = (0..count).map(|_| Arc::new(Mutex::new((Fault::None, 0)))).collect();
         let serve = |(number, plan): (usize, &Plan)| {
-            let store = Store::open(folders[number].path()).unwrap();
-            let works = Works::default().with(Faulty(plan.clone())).with(Parts::<Contents>::default());
+            let store = match latency.is_zero() {
+                true => Store::open(folders[number].path()).unwrap(),
+                false => {
+                    let limits = Limits { latency, ..Limits::default() };
+                    let drive = Throttled::new(Arc::new(Memory::new(1024)), limits);
+                    Store::open_on(folders[number].path(), vec![Arc::new(drive)]).unwrap()
+                }
+            };
+            let works = Works::default().with(Faulty(plan.clone())).with(Reads(plan.clone()));
             let config = AgentConfig::new(format!("n{number}"), 64 << 20, 2);
             Agent::new(store, works, config).serve("127.0.0.1:0".parse().unwrap()).unwrap()
         };
@@ -118,10 +158,27 @@ impl Cluster {
 
     /// Puts a file here and on nodes, each piece on `copies` of them.
     fn put(&self, name: &str, bytes: &[u8], copies: usize, record_bytes: Option<u64>) {
+        self.put_in_pieces(name, bytes, (copies, 9), record_bytes);
+    }
+
+    fn put_in_pieces(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        (copies, pieces): (usize, u64),
+        record_bytes: Option<u64>,
+    ) {
         fs::write(self.here(name), bytes).unwrap();
-        let piece_bytes = Some(bytes.len() as u64 / 9);
-        let options =
-            LoadOptions { copies, piece_bytes, record_bytes, block_bytes: 4096, ..LoadOptions::default() };
+        let piece_bytes = Some(bytes.len() as u64 / pieces);
+        let ends = crate::spreading::cuts(&Input::new(self.here(name)), job().budget()).unwrap();
+        let options = LoadOptions {
+            copies,
+            piece_bytes,
+            record_bytes,
+            ends,
+            block_bytes: 4096,
+            ..LoadOptions::default()
+        };
         let len = Some(bytes.len() as u64);
         self.nodes.put(&job(), name, (name, len), Cursor::new(bytes), &options).unwrap();
     }
@@ -139,6 +196,27 @@ impl Cluster {
         let sorted = sort_on_nodes(&self.nodes, &job, wholes, by, options, &self.here(output), &run);
         assert_eq!(job.budget().reserved_bytes(), 0);
         Ok(sorted?.0)
+    }
+
+    /// The same with the help of this machine, in so much memory; with what it cost.
+    fn sort_together(
+        &self,
+        memory_bytes: u64,
+        name: &str,
+        by: &SortBy,
+        options: SortOptions,
+    ) -> Result<(SortSummary, Gathered)> {
+        let wholes = self.nodes.catalog()?.named(name)?;
+        let store = Store::open(self.here("store")).unwrap();
+        let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
+        let run = RunOptions {
+            help_from: Some(Duration::from_millis(60)),
+            deadline: Some(Duration::from_secs(20)),
+            ..RunOptions::default()
+        };
+        let sorted = sort_on_nodes(&self.nodes, &job, wholes, by, options, &self.here("out.csv"), &run);
+        assert_eq!(job.budget().reserved_bytes(), 0);
+        sorted
     }
 
     /// What a sort here gives.
@@ -170,41 +248,47 @@ fn job() -> Job {
 const ROWS: usize = 3000;
 
 /// A few different lines, the last without its end.
-fn lines() -> Vec<u8> {
-    let all: String = (0..ROWS).map(|row| format!("{}\n", "x".repeat(row * 7919 % 31))).collect();
+fn lines(rows: usize) -> Vec<u8> {
+    let all: String = (0..rows).map(|row| format!("{}\n", "x".repeat(row * 7919 % 31))).collect();
     all.into_bytes()[..].strip_suffix(b"\n").unwrap().to_vec()
 }
 
 /// A few different keys in the second and third byte; the rest says which record it is.
-fn records() -> Vec<u8> {
+fn records(rows: usize) -> Vec<u8> {
     let record = |row: usize| {
         let [a, b, ..] = ((row * 7919 % 13) as u16).to_be_bytes();
         let [_, _, c, d, ..] = (row as u32).to_be_bytes();
         [7, a, b, c, d]
     };
-    (0..ROWS).flat_map(record).collect()
+    (0..rows).flat_map(record).collect()
 }
 
 /// Ties and nulls in both keys.
-fn table() -> Vec<u8> {
+fn table(rows: usize) -> Vec<u8> {
     let row = |row: usize| {
         let town = ["Ulm", "", "Kiel"][row * 7919 % 3];
         let number = if row % 11 == 4 { String::new() } else { (row * 31 % 7).to_string() };
         format!("{row},{town},{number}\n")
     };
-    ("row,town,number\n".to_string() + &(0..ROWS).map(row).collect::<String>()).into_bytes()
+    ("row,town,number\n".to_string() + &(0..rows).map(row).collect::<String>()).into_bytes()
 }
 
 fn key(column: &str, descending: bool) -> SortKey {
     SortKey { column: column.to_string(), descending }
 }
 
-fn ways() -> [(&'static str, Vec<u8>, Option<u64>, SortBy); 3] {
+type Way = (&'static str, Vec<u8>, Option<u64>, SortBy);
+
+fn ways() -> [Way; 3] {
+    ways_of(ROWS)
+}
+
+fn ways_of(rows: usize) -> [Way; 3] {
     let keys = vec![key("town", true), key("number", false)];
     [
-        ("lines.txt", lines(), None, SortBy::Lines),
-        ("records.bin", records(), Some(5), SortBy::Records(5, 1..3)),
-        ("table.csv", table(), None, SortBy::Columns { keys, as_text: Vec::new() }),
+        ("lines.txt", lines(rows), None, SortBy::Lines),
+        ("records.bin", records(rows), Some(5), SortBy::Records(5, 1..3)),
+        ("table.csv", table(rows), None, SortBy::Columns { keys, as_text: Vec::new() }),
     ]
 }
 
@@ -248,6 +332,120 @@ fn every_row_comes_once_wherever_nodes_are_lost_in_their_answers() {
             }
         }
     }
+}
+
+/// So many that pieces are no short values, which nodes have in memory.
+const MANY_ROWS: usize = 60_000;
+
+/// The ways, and Parquet with row groups for the pieces.
+fn ways_together() -> Vec<Way> {
+    let mut all = ways_of(MANY_ROWS).to_vec();
+    let folder = tempfile::tempdir().unwrap();
+    let (csv, parquet) = (folder.path().join("table.csv"), folder.path().join("table.parquet"));
+    fs::write(&csv, table(MANY_ROWS)).unwrap();
+    let budget = Budget::new(64 << 20, 1);
+    let mut reader = TableReader::open_stored(&Input::new(&csv), None, &[], 1000, &budget, (0, 1)).unwrap();
+    let mut writer = None;
+    while let Some(batch) = reader.next_batch().unwrap() {
+        let properties = parquet::file::properties::WriterProperties::builder()
+            .set_max_row_group_row_count(Some(1000))
+            .build();
+        let writer = writer.get_or_insert_with(|| {
+            let file = fs::File::create(&parquet).unwrap();
+            parquet::arrow::ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap()
+        });
+        writer.write(&batch).unwrap();
+    }
+    writer.unwrap().close().unwrap();
+    let by = all[2].3.clone();
+    all.push(("table.parquet", fs::read(parquet).unwrap(), None, by));
+    all
+}
+
+#[test]
+fn what_slow_nodes_have_not_begun_is_sorted_here_and_nobody_can_tell() {
+    let cluster = Cluster::with_latency(2, Duration::from_millis(12));
+    for (name, bytes, record_bytes, by) in ways_together() {
+        cluster.put_in_pieces(name, &bytes, (1, 24), record_bytes);
+        for (descending, unique) in ALL_OPTIONS {
+            let options = SortOptions { descending, unique, resume: false };
+            let (summary, gathered) = cluster.sort_together(256 << 20, name, &by, options).unwrap();
+            let expected = cluster.expected(name, &by, options);
+            assert!(cluster.read("out.csv") == expected, "{name} {options:?}");
+            assert_eq!(summary.bytes, expected.len() as u64);
+            assert_eq!(summary.stats.rows_in, MANY_ROWS as u64, "{name}");
+            let here = gathered.here.unwrap();
+            assert!(here.pieces > 0 && here.bytes > 0, "{name} {options:?}: {here:?}");
+        }
+    }
+    // Where there is no room or no store for it, nodes do it all.
+    let (name, .., by) = &ways()[0];
+    let (_, gathered) = cluster.sort_together(48 << 20, name, by, SortOptions::default()).unwrap();
+    let here = gathered.here.unwrap();
+    assert!(here.pieces == 0 && here.why.contains("no room"), "{here:?}");
+    let expected = cluster.expected(name, by, SortOptions::default());
+    assert!(cluster.read("out.csv") == expected);
+    let wholes = cluster.nodes.catalog().unwrap().named(name).unwrap();
+    let (run, plain) =
+        (RunOptions::default(), Job::without_store(Budget::new(1 << 30, 2), Cancel::default()));
+    let output = cluster.here("plain");
+    let sorted =
+        sort_on_nodes(&cluster.nodes, &plain, wholes, by, SortOptions::default(), &output, &run).unwrap();
+    let here = sorted.1.here.unwrap();
+    assert!(here.pieces == 0 && here.why.contains("no store"), "{here:?}");
+    assert!(cluster.read("plain") == expected);
+}
+
+/// INSHORE_SEEDS tells how many.
+#[test]
+fn whatever_goes_wrong_while_a_sort_is_helped_every_row_comes_once() {
+    let cluster = Cluster::with_latency(3, Duration::from_millis(8));
+    let ways = ways_together();
+    for (name, bytes, record_bytes, _) in &ways {
+        cluster.put_in_pieces(name, bytes, (2, 24), *record_bytes);
+    }
+    let seeds = std::env::var("INSHORE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(20);
+    let (mut good, mut helped, mut given_up) = (0, 0, 0);
+    for seed in 1..=seeds {
+        let mut dice = u64::wrapping_mul(seed, 0x9E37_79B9_7F4A_7C15);
+        let mut below = |count: usize| {
+            dice = dice.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            (dice >> 33) as usize % count
+        };
+        let (name, _, _, by) = &ways[below(ways.len())];
+        let (descending, unique) = ALL_OPTIONS[below(4)];
+        let options = SortOptions { descending, unique, resume: false };
+        let mut faults = [(Fault::None, 0); 3];
+        let faulty = below(3);
+        for fault in &mut faults[..faulty] {
+            let kinds = [Fault::Fails, Fault::Garbage, Fault::ReadFails, Fault::ReadFails];
+            *fault = (kinds[below(kinds.len())], below(12));
+        }
+        faults.rotate_left(below(3));
+        let nobody_gives_pieces = below(4) == 0;
+        if nobody_gives_pieces {
+            faults = [(Fault::ReadFails, usize::from(*name != "records.bin")); 3];
+        }
+        cluster.plan(&faults);
+        let what = format!("seed {seed}: {name} {options:?} {faults:?}");
+        match cluster.sort_together(256 << 20, name, by, options) {
+            Ok((_, gathered)) => {
+                assert!(cluster.read("out.csv") == cluster.expected(name, by, options), "{what}");
+                let here = gathered.here.unwrap();
+                helped += usize::from(here.pieces > 0);
+                given_up += usize::from(here.why.contains("a planned fault"));
+                good += 1;
+            }
+            Err(error) => {
+                assert!(faulty > 1 && !nobody_gives_pieces, "{what}: {error}");
+                assert!(!cluster.here("out.csv").exists(), "{what}");
+            }
+        }
+        let _ = fs::remove_file(cluster.here("out.csv"));
+    }
+    let told = format!("{good} answers of {seeds}, {helped} with help, which was given up {given_up} times");
+    println!("{told}");
+    assert!(good > seeds / 2 && helped > seeds as usize / 4 && given_up > seeds as usize / 16, "{told}");
 }
 
 #[test]

@@ -363,7 +363,8 @@ impl Agent {
         let counters = running.job.counters();
         let (unbegun, unbegun_bytes) = running.unbegun.left();
         let seconds = running.began.elapsed().as_secs_f64();
-        let stands = TaskStands { task: number, seconds, bytes: running.bytes_asked, unbegun, unbegun_bytes };
+        let (bytes, has_told) = (running.bytes_asked, running.unbegun.was_offered());
+        let stands = TaskStands { task: number, seconds, bytes, unbegun, unbegun_bytes, has_told };
         Some((counters.bytes_read() + counters.bytes_written(), stands))
     }
 

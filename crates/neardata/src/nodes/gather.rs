@@ -19,7 +19,7 @@
 
 mod streams;
 
-pub use self::streams::{Streams, stream_from_each, stream_from_nodes};
+pub use self::streams::{Streams, stream_from_each, stream_from_nodes, stream_with_help};
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -39,7 +39,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use super::{
     Error, Nodes, Result, Whole,
     client::STREAM_BYTES,
-    here::{Held, Here, HereCost, Stops, TakenOver},
+    here::{Held, HelpKind, Here, HereCost, Stops, TakenOver},
     protocol::{PieceRequest, TakeBack, TaskDone, TaskRequest, VERSION},
     pump::{Outlet, Told, pump, queue},
 };
@@ -157,12 +157,12 @@ where
         gather.begin_all().map_err(failed)?;
         return consume_all(gather, wholes, consume);
     };
-    let here = Arc::new(Here::new(nodes, wholes, options, help_from));
+    let here = Arc::new(Here::new(nodes, wholes, options, help_from, HelpKind::Pieces));
     gather.here = Some(here.clone());
     let lanes = here.lanes(job);
     gather.take_in_order();
     thread::scope(|scope| {
-        let _stops = Stops(&here);
+        let _stops = Stops(here.clone());
         gather.begin_all().map_err(failed)?;
         for (lane, budget) in lanes.into_iter().enumerate() {
             let (here, arguments) = (&here, &arguments);
@@ -344,6 +344,8 @@ pub(super) struct Gather {
     unwanted: BTreeSet<usize>,
     /// What does a part of it on this machine.
     here: Option<Arc<Here>>,
+    /// The attempt whose one answer has all that this machine does, where it is one.
+    helping: Option<usize>,
     /// A node, and a task on it that this one is to be read beside.
     pub(super) beside: Option<(usize, TakeBack)>,
     /// Bytes that came from each node before.
@@ -361,7 +363,7 @@ const PART_BYTES_MAX: usize = 256 << 20;
 /// A node stops a task by itself so long after its client should have.
 const LATE: Duration = Duration::from_secs(1);
 /// Memory here for the answers of a node: the window of its stream, two batches that wait and one that is taken apart.
-const ANSWER_BYTES: u64 = STREAM_BYTES as u64 + (1 << 20);
+pub(super) const ANSWER_BYTES: u64 = STREAM_BYTES as u64 + (1 << 20);
 
 /// Answers of a node that wait for their turn, at most: what comes of a few pieces.
 const AHEAD_BYTES_MAX: u64 = 64 << 20;
@@ -502,6 +504,7 @@ impl Gather {
             given_up: BTreeSet::new(),
             may_begin_anew: false,
             here: None,
+            helping: None,
             beside: None,
             missing: Vec::new(),
             costs: BTreeMap::new(),
@@ -636,9 +639,15 @@ impl Gather {
     /// Makes attempts of the pieces that this machine has taken over.
     fn adopt(&mut self) {
         let Some(here) = self.here.clone().filter(|here| here.has_taken()) else { return };
-        for TakenOver { piece, from, answers, told } in here.taken() {
+        for TakenOver { piece, from, alone } in here.taken() {
             let number = self.attempts.len();
             let wanted = &mut self.pieces[piece];
+            let Some((answers, told)) = alone else {
+                let helping = self.helping.expect("it goes into the answer of an attempt");
+                wanted.attempt = Some(helping);
+                self.attempts[helping].pieces.push(piece);
+                continue;
+            };
             if wanted.is_done || wanted.attempt != Some(from) {
                 // Others were asked for it meanwhile. Nobody listens to what is done here.
                 continue;
@@ -649,16 +658,26 @@ impl Gather {
                 continue;
             }
             (wanted.attempt, wanted.from) = (Some(number), wanted.reach);
-            self.attempts.push(Attempt {
-                node: None,
-                pieces: vec![piece],
-                answers: Answers::Here(answers),
-                told,
-                done: None,
-                is_over: false,
-                pump: self.nodes.0.runtime.spawn(std::future::ready(())),
-            });
+            self.begin_here(vec![piece], answers, told);
         }
+    }
+
+    /// An attempt of this machine.
+    fn begin_here(
+        &mut self,
+        pieces: Vec<usize>,
+        answers: mpsc::Receiver<Result<Option<Held>>>,
+        told: Arc<std::sync::Mutex<Told>>,
+    ) {
+        self.attempts.push(Attempt {
+            node: None,
+            pieces,
+            answers: Answers::Here(answers),
+            told,
+            done: None,
+            is_over: false,
+            pump: self.nodes.0.runtime.spawn(std::future::ready(())),
+        });
     }
 
     /// Whether a piece that an attempt passes over is somebody else's now: this machine took it, or it was given back to a question whose

@@ -13,8 +13,12 @@
 //!
 //! What goes wrong here is no error of the job: the piece goes back to the nodes, and no more are taken.
 //!
+//! Where nodes give one answer each of all their pieces, in the order of a key, this machine gives one more of those that it took
+//! (`helping.rs`).
+//!
 //! Papers: host and devices working together, 2019 thesis 4.2.
 
+mod helping;
 mod passing;
 
 use std::{
@@ -31,6 +35,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+pub use self::helping::{Help, HelpAnswers, HelpPiece, HelpPieces};
 pub(super) use self::passing::Held;
 use self::passing::{PieceReader, Waiting};
 use super::{
@@ -83,6 +88,7 @@ pub(super) struct Here {
     pieces: Vec<HerePiece>,
     /// A node that has so much work before it is worth a measurement, and one that has worked half as long has shown its speed.
     from: Duration,
+    kind: HelpKind,
     state: Mutex<State>,
     has_taken: AtomicBool,
     /// Who may take back what was asked for here.
@@ -109,6 +115,34 @@ struct HerePiece {
     piece: Piece,
 }
 
+/// How pieces are done here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HelpKind {
+    /// Each for itself; a node answers while it has others before it.
+    Pieces,
+    /// All of them make one answer; a node answers when it has begun all of its own.
+    OneAnswer(HelpWith),
+}
+
+/// How this machine helps with work of which each node gives one answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HelpWith {
+    /// Every byte comes here anyway, worked on or not: what is taken costs no more bytes.
+    pub all_moves: bool,
+    /// Each thread reads a piece of its own; else one reads, and all work on what it gives them.
+    pub by_threads: bool,
+}
+
+impl HelpKind {
+    fn is_one_answer(self) -> bool {
+        matches!(self, HelpKind::OneAnswer(_))
+    }
+
+    fn all_moves(self) -> bool {
+        matches!(self, HelpKind::OneAnswer(HelpWith { all_moves: true, .. }))
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     watched: Vec<Watched>,
@@ -116,6 +150,8 @@ struct State {
     /// Bytes a second of each thread here.
     speeds: Vec<Option<f64>>,
     is_probing: bool,
+    /// Somebody left a piece in its middle: nothing more is taken.
+    is_closed: bool,
     /// How it was before anything was taken.
     before: Option<Before>,
     cost: HereCost,
@@ -140,6 +176,10 @@ struct Watched {
     is_asking: bool,
     /// It may have given back what nobody does.
     is_doubtful: bool,
+    /// It is asked for nothing any more.
+    is_left: bool,
+    /// Bytes of the pieces that it gave back.
+    given_bytes: u64,
 }
 
 /// A piece that is done here.
@@ -148,11 +188,20 @@ pub(super) struct TakenOver {
     pub piece: usize,
     /// The attempt that it was taken of.
     pub from: usize,
-    pub answers: mpsc::Receiver<Result<Option<Held>>>,
-    pub told: Arc<Mutex<Told>>,
+    /// Where its answers come from; none where it goes into the one answer of all.
+    pub alone: Option<(mpsc::Receiver<Result<Option<Held>>>, Arc<Mutex<Told>>)>,
 }
 
 /// What a thread here does next.
+enum Choice {
+    Piece(Chosen),
+    /// Nothing yet.
+    Wait,
+    /// Nothing of what nodes were asked for until now.
+    Nothing,
+}
+
+/// A node that is to give a piece back.
 struct Chosen {
     watched: usize,
     attempt: usize,
@@ -178,7 +227,13 @@ where
 }
 
 impl Here {
-    pub fn new(nodes: &Nodes, wholes: &[Whole], options: &RunOptions, from: Duration) -> Here {
+    pub fn new(
+        nodes: &Nodes,
+        wholes: &[Whole],
+        options: &RunOptions,
+        from: Duration,
+        kind: HelpKind,
+    ) -> Here {
         let pieces = wholes.iter().enumerate().flat_map(|(number, whole)| {
             whole.pieces.iter().map(move |piece| HerePiece {
                 title: whole.title.clone(),
@@ -206,6 +261,7 @@ impl Here {
             options,
             pieces: pieces.collect(),
             from: from.max(FROM_MIN),
+            kind,
             state: Mutex::new(state),
             has_taken: AtomicBool::new(false),
             key: u64::from_le_bytes(key),
@@ -262,9 +318,9 @@ impl Here {
                     return self.give_up(why);
                 }
             };
-            let Some((piece, out, told)) = self.take(&chosen) else { continue };
+            let Some((piece, out, told)) = self.take_alone(&chosen) else { continue };
             let began = Instant::now();
-            let source = self.source(piece, &chosen, &job, &told);
+            let source = self.source(piece, chosen, &job, &told);
             let mut reply = Waiting { here: self, piece, out, waited: Duration::ZERO, failed: None };
             let done = answer_parts(&job, kernel, (vec![source], &Unbegun::default()), &mut reply);
             let seconds = began.elapsed().saturating_sub(reply.waited).as_secs_f64();
@@ -294,30 +350,48 @@ impl Here {
             if self.stop.is_cancelled() || self.has_given_up.load(Ordering::Relaxed) {
                 return None;
             }
-            if let Some(chosen) = self.chosen(lane) {
-                return Some(chosen);
+            match self.chosen(lane) {
+                Choice::Piece(chosen) => return Some(chosen),
+                Choice::Nothing if self.kind.is_one_answer() => return None,
+                Choice::Nothing | Choice::Wait => thread::sleep(self.from / 40),
             }
-            thread::sleep(self.from / 40);
         }
     }
 
-    fn chosen(&self, lane: usize) -> Option<Chosen> {
+    fn chosen(&self, lane: usize) -> Choice {
         if self.waiting.load(Ordering::Relaxed) >= self.room.load(Ordering::Relaxed) {
             // What would come of it would have to wait.
-            return None;
+            return Choice::Wait;
         }
+        let all_moves = self.kind.all_moves();
         let mut state = self.state();
+        if state.is_closed {
+            return Choice::Nothing;
+        }
         let (mut nodes_speed, mut progress_of_all) = (0.0, 0);
-        // The node that needs longest for what it has not begun: seconds, bytes of a piece.
-        let mut longest: Option<(f64, f64, Chosen)> = None;
+        // The node that needs longest for what it has not begun: seconds; bytes of a piece, and its seconds for one.
+        let mut longest: Option<(f64, (f64, f64), Chosen)> = None;
+        // Where all comes here anyway, there is little to be lost by a wrong guess.
+        let shown = self.from.as_secs_f64() / if all_moves { 8.0 } else { 2.0 };
+        // Another node may have something to do later.
+        let mut may_come = false;
         for (place, watched) in state.watched.iter().enumerate() {
             let told = watched.told.lock().expect("no panic under this lock");
             progress_of_all += told.stands.map_or(0, |(progress, _)| progress);
-            let Some((progress, stands)) = told.stands.filter(|_| !told.is_over) else { continue };
-            if stands.seconds < self.from.as_secs_f64() / 2.0 {
+            if told.is_over || watched.is_left || self.kind.is_one_answer() && told.has_answered {
                 continue;
             }
-            let speed = progress as f64 / stands.seconds;
+            let told = told.stands.filter(|(_, stands)| stands.has_told && stands.seconds >= shown);
+            let Some((progress, stands)) = told else {
+                may_come = true;
+                continue;
+            };
+            let done = match all_moves {
+                // What is read and written on the way says little of when the end comes.
+                true => stands.bytes.saturating_sub(stands.unbegun_bytes + watched.given_bytes),
+                false => progress,
+            };
+            let speed = done as f64 / stands.seconds;
             nodes_speed += speed;
             let seconds = stands.unbegun_bytes as f64 / speed.max(1.0);
             let is_free = stands.unbegun > 0 && !watched.is_asking && !watched.is_doubtful;
@@ -325,47 +399,67 @@ impl Here {
                 let Watched { attempt, node, .. } = *watched;
                 let task = TakeBack { task: stands.task, key: self.key };
                 let chosen = Chosen { watched: place, attempt, node, task };
-                longest = Some((seconds, stands.unbegun_bytes as f64 / stands.unbegun as f64, chosen));
+                let bytes = stands.unbegun_bytes as f64 / stands.unbegun as f64;
+                longest = Some((seconds, (bytes, bytes / speed.max(1.0)), chosen));
             }
         }
         state.cost.nodes_bytes_per_second = nodes_speed.max(state.cost.nodes_bytes_per_second);
-        let (seconds, bytes, chosen) = longest?;
-        if let Some(before) = state.before.filter(|before| before.at.elapsed() > self.from * 3 / 2) {
+        let nothing = if may_come { Choice::Wait } else { Choice::Nothing };
+        let Some((seconds, (bytes, piece_seconds), chosen)) = longest else { return nothing };
+        // A node that answers at its end has a piece under way, too, while this one is done.
+        let under_way = if self.kind.is_one_answer() { piece_seconds } else { 0.0 };
+        let is_over = |before: &Before| !all_moves && before.at.elapsed() > self.from * 3 / 2;
+        if let Some(before) = state.before.filter(is_over) {
             let done = progress_of_all.saturating_sub(before.progress) + self.read.load(Ordering::Relaxed);
             state.before = None;
             if (done as f64) < GAIN * before.speed * before.at.elapsed().as_secs_f64() {
                 state.cost.why =
                     "the nodes did as much less meanwhile: their drives are the limit".to_string();
                 self.has_given_up.store(true, Ordering::Relaxed);
-                return None;
+                return Choice::Nothing;
             }
         }
         let known: Vec<f64> = state.speeds.iter().copied().flatten().collect();
         let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
         let own = state.speeds[lane].or((!known.is_empty()).then_some(mean));
         match own {
-            None if state.is_probing || seconds < self.from.as_secs_f64() => return None,
+            None if state.is_probing => return Choice::Wait,
+            None if seconds < self.from.as_secs_f64() => return nothing,
             None => {
                 state.is_probing = true;
                 let (at, progress, speed) = (Instant::now(), progress_of_all, nodes_speed);
                 state.before = Some(Before { at, progress, speed });
             }
-            Some(_) if mean * (state.speeds.len() as f64) < WORTH * nodes_speed => {
+            Some(_) if !all_moves && mean * (state.speeds.len() as f64) < WORTH * nodes_speed => {
                 state.cost.why = "that would not have been worth the bytes".to_string();
-                return None;
+                return nothing;
             }
-            Some(own) if bytes / own > seconds => {
+            Some(own) if bytes / own > seconds + under_way => {
                 state.cost.why = "the nodes were done with the rest before".to_string();
-                return None;
+                return nothing;
             }
             Some(_) => {}
         }
         state.watched[chosen.watched].is_asking = true;
-        Some(chosen)
+        Choice::Piece(chosen)
     }
 
-    /// Takes a piece back of a node; gives its number, where its answers go, and where it is told how far it is.
-    fn take(&self, chosen: &Chosen) -> Option<TakenPiece> {
+    /// Takes a piece back of a node, to be done for itself; gives its number, where its answers go, and where it is told how far it is.
+    fn take_alone(&self, chosen: &Chosen) -> Option<TakenPiece> {
+        // Room for all that the account of waiting bytes lets wait.
+        let (out, answers) = mpsc::channel(1 << 14);
+        let told: Arc<Mutex<Told>> = Arc::default();
+        told.lock().expect("no panic under this lock").alive = Some((0, Instant::now()));
+        let piece = self.take(chosen, Some((answers, told.clone())))?;
+        Some((piece, out, told))
+    }
+
+    /// Takes a piece back of a node; gives its number.
+    fn take(
+        &self,
+        chosen: &Chosen,
+        alone: Option<(mpsc::Receiver<Result<Option<Held>>>, Arc<Mutex<Told>>)>,
+    ) -> Option<usize> {
         let answered = self.nodes.ask_within(chosen.node, "take-back", written(&chosen.task), ANSWER);
         let read = |answers: Vec<bytes::Bytes>| serde_json::from_slice::<TakenBack>(answers.first()?).ok();
         let taken = answered.ok().and_then(read);
@@ -394,32 +488,43 @@ impl Here {
             stands.unbegun_bytes = stands.unbegun_bytes.saturating_sub(bytes);
         }
         drop(told);
+        watched.given_bytes += bytes;
         if self.stop.is_cancelled() {
             watched.is_doubtful = true;
             return None;
         }
-        // Room for all that the account of waiting bytes lets wait.
-        let (out, answers) = mpsc::channel(1 << 14);
-        let told: Arc<Mutex<Told>> = Arc::default();
-        told.lock().expect("no panic under this lock").alive = Some((0, Instant::now()));
-        all_taken.push(TakenOver { piece, from: chosen.attempt, answers, told: told.clone() });
+        all_taken.push(TakenOver { piece, from: chosen.attempt, alone });
         self.has_taken.store(true, Ordering::Release);
-        Some((piece, out, told))
+        Some(piece)
     }
 
     /// A piece as a stream from the node that gave it back.
     fn source(
         self: &Arc<Here>,
         number: usize,
-        chosen: &Chosen,
+        chosen: Chosen,
         job: &Job,
         told: &Arc<Mutex<Told>>,
     ) -> TaskSource {
-        let HerePiece { title, whole, dataset, piece } = &self.pieces[number];
+        let HerePiece { title, whole, piece, .. } = &self.pieces[number];
         let base = Base { offset: piece.offset + piece.from, lines: piece.lines_before };
         // Where that node is lost, whoever takes the answers asks others.
-        let holders = piece.holders.iter().filter(|holder| holder.node == chosen.node).cloned().collect();
-        let read = Whole {
+        let read = self.read_of(number, |holder| holder == chosen.node);
+        let (here, job, beside) = (self.clone(), job.clone(), (chosen.node, chosen.task));
+        let told = told.clone();
+        let open = move |_: &Job| {
+            let reader = PieceReader::begin(here, &job, &read, beside, told);
+            let reader = reader.map_err(|error| crate::Error::Stream(Box::new(error)))?;
+            Ok(Opened::Stream(Box::new(reader)))
+        };
+        TaskSource { number: number as u64, whole: *whole, source: Source::new(title, open).behind(base) }
+    }
+
+    /// A piece as something to read, from those nodes that will do.
+    fn read_of(&self, number: usize, will_do: impl Fn(usize) -> bool) -> Whole {
+        let HerePiece { title, dataset, piece, .. } = &self.pieces[number];
+        let holders = piece.holders.iter().filter(|holder| will_do(holder.node)).cloned().collect();
+        Whole {
             title: title.clone(),
             dataset: dataset.clone(),
             file: None,
@@ -429,15 +534,7 @@ impl Here {
             record_lines: None,
             is_grouped: false,
             fault: None,
-        };
-        let (here, job, beside) = (self.clone(), job.clone(), (chosen.node, chosen.task));
-        let told = told.clone();
-        let open = move |_: &Job| {
-            let reader = PieceReader::begin(here, &job, &read, beside, told);
-            let reader = reader.map_err(|error| crate::Error::Stream(Box::new(error)))?;
-            Ok(Opened::Stream(Box::new(reader)))
-        };
-        TaskSource { number: number as u64, whole: *whole, source: Source::new(title, open).behind(base) }
+        }
     }
 
     fn did(&self, lane: usize, piece: usize, seconds: f64) {
@@ -450,7 +547,9 @@ impl Here {
         state.cost.bytes_per_second = Some(sum / count);
         state.cost.pieces += 1;
         state.cost.bytes += bytes;
-        state.cost.why = "the nodes were done with the rest before".to_string();
+        if !self.has_given_up.load(Ordering::Relaxed) {
+            state.cost.why = "the nodes were done with the rest before".to_string();
+        }
     }
 
     /// Takes no more, for this reason.
@@ -479,8 +578,38 @@ impl Here {
 
     /// Watches what a node tells of an attempt.
     pub fn watch(&self, attempt: usize, node: usize, told: Arc<Mutex<Told>>) {
-        let watched = Watched { attempt, node, told, is_asking: false, is_doubtful: false };
+        let watched = Watched {
+            attempt,
+            node,
+            told,
+            is_asking: false,
+            is_doubtful: false,
+            is_left: false,
+            given_bytes: 0,
+        };
         self.state().watched.push(watched);
+    }
+
+    /// Asks an attempt for nothing any more, and waits until nobody is asking it. One of which it is not known what it gave back is
+    /// [doubtful](Self::is_doubtful).
+    pub fn leave(&self, attempt: usize) {
+        let until = Instant::now() + 2 * ANSWER;
+        loop {
+            let mut state = self.state();
+            let of_it = state.watched.iter_mut().filter(|watched| watched.attempt == attempt);
+            let is_late = Instant::now() > until;
+            let mut is_asking = false;
+            for watched in of_it {
+                watched.is_left = true;
+                watched.is_doubtful |= watched.is_asking && is_late;
+                is_asking |= watched.is_asking;
+            }
+            if !is_asking || is_late {
+                return;
+            }
+            drop(state);
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Whether there is something to [take over](Self::taken).
@@ -530,9 +659,10 @@ impl Here {
 }
 
 /// Ends the threads here when it goes.
-pub(super) struct Stops<'a>(pub &'a Here);
+#[derive(Debug)]
+pub(super) struct Stops(pub Arc<Here>);
 
-impl Drop for Stops<'_> {
+impl Drop for Stops {
     fn drop(&mut self) {
         self.0.stop();
     }

@@ -76,6 +76,9 @@ pub struct TaskStands {
     pub unbegun: u64,
     /// Bytes of them.
     pub unbegun_bytes: u64,
+    /// Whether the work has told by now what it has not begun.
+    #[serde(default)]
+    pub has_told: bool,
 }
 
 /// The client wants a piece back that a task has not begun, to do it itself.

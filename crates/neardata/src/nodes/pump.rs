@@ -40,6 +40,8 @@ pub(super) struct Told {
     pub alive: Option<(u64, Instant)>,
     /// The same number, and how the task stood when the node told it.
     pub stands: Option<(u64, TaskStands)>,
+    /// It gave an answer.
+    pub has_answered: bool,
     /// It says no more.
     pub is_over: bool,
 }
@@ -146,7 +148,10 @@ pub(super) async fn pump(node: Arc<Node>, request: TaskRequest, out: Inlet, told
                         }
                         Err(error) => Err(error),
                     },
-                    DecodedPayload::RecordBatch(batch) => Ok(Some(batch)),
+                    DecodedPayload::RecordBatch(batch) => {
+                        told.lock().expect("no panic under this lock").has_answered = true;
+                        Ok(Some(batch))
+                    }
                     DecodedPayload::Schema(_) | DecodedPayload::None => continue,
                 }
             }

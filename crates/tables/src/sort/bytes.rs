@@ -14,7 +14,7 @@ use inshore_sortreduce::rows::{
 use inshore_store::{FileEdges, FileSink, Job};
 use serde::Serialize;
 
-use super::{check_space, sort_memory};
+use super::{Inputs, check_space, sort_memory};
 use crate::{
     Error, Input, NewFile, Result,
     pieces::{for_each_piece_as_is, for_each_piece_from},
@@ -34,7 +34,7 @@ pub struct SortOptions {
 }
 
 /// What a sort did.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct SortSummary {
     /// Rows written.
     pub rows: u64,
@@ -60,7 +60,7 @@ const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 /// [`Error::TooLarge`] for a line that does not fit the budget; [`Error::NoRoom`] before the work begins;
 /// [`Error::Io`], [`Error::Damaged`], [`Error::Store`].
 pub fn sort_lines(job: &Job, inputs: &[Input], output: &Path, options: SortOptions) -> Result<SortSummary> {
-    let target = Target::file(output)?;
+    let (inputs, target) = (Inputs::files(inputs), Target::file(output)?);
     sort(job, inputs, target, options, Lines, LINE, |input, sink| read_lines(job, input, sink))
 }
 
@@ -70,7 +70,7 @@ pub fn sort_lines(job: &Job, inputs: &[Input], output: &Path, options: SortOptio
 /// As [`sort_lines`], and what `each` returns.
 pub fn sorted_lines(
     job: &Job,
-    inputs: &[Input],
+    inputs: Inputs<'_>,
     options: SortOptions,
     block_bytes: usize,
     each: &mut dyn FnMut(&[u8]) -> Result<()>,
@@ -108,7 +108,8 @@ pub fn sort_records(
     for input in inputs.iter().filter(|input| !is_packed(input)) {
         input.compressed_bytes().map_or(Ok(()), |bytes| check_records(input, bytes, row_bytes))?;
     }
-    sort(job, inputs, Target::file(output)?, options, shape, RECORD, |input, sink| {
+    let (inputs, target) = (Inputs::files(inputs), Target::file(output)?);
+    sort(job, inputs, target, options, shape, RECORD, |input, sink| {
         let before = sink.bytes();
         pieces(job, input, is_packed(input), sink, |piece, sink| sink.write(piece))?;
         check_records(input, sink.bytes() - before, row_bytes)
@@ -127,7 +128,7 @@ pub fn sort_records(
 /// As [`sort_records`], and what `each` returns.
 pub fn sorted_records(
     job: &Job,
-    inputs: &[Input],
+    inputs: Inputs<'_>,
     (record_bytes, key): (usize, std::ops::Range<usize>),
     options: SortOptions,
     block_bytes: usize,
@@ -178,7 +179,7 @@ fn pieces(
     sink: &mut dyn TakesRows,
     mut take: impl FnMut(&[u8], &mut dyn TakesRows) -> Result<()>,
 ) -> Result<()> {
-    if input.is_of_parts() {
+    if input.is_as_it_lies() {
         return for_each_piece_as_is(job, input, |piece| take(piece, &mut *sink));
     }
     let start = sink.to_pass_over();
@@ -250,7 +251,7 @@ fn is_stdout(path: &Path) -> bool {
 
 fn sort<S: RowShape + Debug>(
     job: &Job,
-    inputs: &[Input],
+    inputs: Inputs<'_>,
     target: Target<'_>,
     options: SortOptions,
     shape: S,
@@ -263,7 +264,7 @@ fn sort<S: RowShape + Debug>(
 
 struct Sorting<'a, 't> {
     job: &'a Job,
-    inputs: &'a [Input],
+    inputs: Inputs<'a>,
     target: Target<'t>,
     options: SortOptions,
     what: &'static str,
@@ -271,15 +272,15 @@ struct Sorting<'a, 't> {
 
 impl Sorting<'_, '_> {
     fn go<S: RowShape + Debug, O: RowOperation>(
-        self,
+        mut self,
         shape: S,
         operation: O,
         read: impl Fn(&Input, &mut dyn TakesRows) -> Result<()>,
     ) -> Result<SortSummary> {
-        let sizes: Option<u64> = self.inputs.iter().map(Input::bytes_here).sum();
+        let (sizes, files) = (self.inputs.bytes(), self.inputs.files);
         let budget = self.job.budget();
         let question = (self.options.descending, self.options.unique, &shape);
-        let keep = resume::keep(self.options.resume, self.job, "sort", question, self.inputs)?;
+        let keep = resume::keep(self.options.resume, self.job, "sort", question, files)?;
         let smallest = smallest_row_memory_bytes(budget.threads());
         let memory_bytes = sort_memory(budget, "sorting", FILE_BYTES, (1, 1), smallest)?;
         let config = RowConfig {
@@ -298,16 +299,17 @@ impl Sorting<'_, '_> {
         self.job.start_phase("sorting", "bytes", sizes.unwrap_or(0));
         let mut sort = RowSort::new(self.job, shape, operation, &config)?;
         let mut sink = sort.sink();
-        for input in self.inputs {
-            let input = input.clone().stopped_by(self.job.cancel());
-            read(&input, &mut sink).map_err(|error| self.name_row(error, input.name()))?;
+        let (what, is_one) = (self.what, files.len() == 1);
+        for input in &mut self.inputs {
+            let input = input?.stopped_by(self.job.cancel());
+            read(&input, &mut sink).map_err(|error| name_row(what, error, (input.name(), is_one)))?;
         }
         let bytes_in = sink.bytes();
         let left = sink.finish()?;
         debug_assert!(left.is_empty(), "every input ends with a whole row");
-        let first = self.inputs.first().map_or("", Input::name);
         let parts = self.target.parts_max(budget.threads());
-        let mut parts = sort.finish_in_parts(parts).map_err(|error| self.name_row(error.into(), first))?;
+        let first = (self.inputs.name(), is_one);
+        let mut parts = sort.finish_in_parts(parts).map_err(|error| name_row(what, error.into(), first))?;
         self.job.start_phase("merging", "bytes", bytes_in);
         let (bytes, new) = match self.target {
             Target::File(path, new) => {
@@ -330,17 +332,17 @@ impl Sorting<'_, '_> {
         resume::finish(keep)?;
         Ok(SortSummary { rows: stats.rows_out, bytes, scratch_bytes_expected: scratch, stats })
     }
+}
 
-    /// A row that is too long is told with the input's name.
-    fn name_row(&self, error: Error, input: &str) -> Error {
-        use inshore_sortreduce::Error::RowTooLong;
-        let place = if self.inputs.len() == 1 { input.to_string() } else { format!("{input} or before it") };
-        match error {
-            Error::SortReduce(RowTooLong { bytes, limit, .. }) => {
-                Error::TooLarge { place, what: self.what, bytes: bytes.unwrap_or(limit + 1), limit }
-            }
-            other => other,
+/// A row that is too long is told with the input's name; there may be inputs before it.
+fn name_row(what: &'static str, error: Error, (input, is_only): (&str, bool)) -> Error {
+    use inshore_sortreduce::Error::RowTooLong;
+    let place = if is_only { input.to_string() } else { format!("{input} or before it") };
+    match error {
+        Error::SortReduce(RowTooLong { bytes, limit, .. }) => {
+            Error::TooLarge { place, what, bytes: bytes.unwrap_or(limit + 1), limit }
         }
+        other => other,
     }
 }
 

@@ -8,6 +8,7 @@
 //! whole or not at all.
 
 mod bytes;
+mod inputs;
 mod numbers;
 mod space;
 mod table;
@@ -17,6 +18,7 @@ mod tests;
 pub use bytes::{
     SortOptions, SortSummary, is_packed_by_name, sort_lines, sort_records, sorted_lines, sorted_records,
 };
+pub use inputs::Inputs;
 pub(crate) use numbers::with_nulls;
 pub use numbers::{NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortedNumbers};
 pub(crate) use space::sort_memory;

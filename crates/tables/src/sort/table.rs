@@ -15,7 +15,7 @@ use inshore_sortreduce::rows::{
 use inshore_store::Job;
 use serde::{Deserialize, Serialize};
 
-use super::{SortOptions, SortSummary, check_space, sort_memory};
+use super::{Inputs, SortOptions, SortSummary, check_space, sort_memory};
 use crate::{Error, Input, Result, RowCodec, TableReader, TableWriter, resume, writer::BackgroundWriter};
 
 /// A column that rows are sorted by.
@@ -48,7 +48,7 @@ pub fn sort_table(
     options: SortOptions,
 ) -> Result<SortSummary> {
     TableWriter::check_path(output)?;
-    sort(&Table { job, inputs, keys, as_text, options }, Target::File(output))
+    sort(&Table { job, keys, as_text, options }, Inputs::files(inputs), Target::File(output))
 }
 
 /// The same, but gives the rows to `each` in batches of about `block_bytes` bytes. Their last column, beside those of the tables,
@@ -59,17 +59,20 @@ pub fn sort_table(
 /// As [`sort_table`], and what `each` returns.
 pub fn sorted_table(
     job: &Job,
-    inputs: &[Input],
+    inputs: Inputs<'_>,
     keys: &[SortKey],
     options: SortOptions,
     block_bytes: usize,
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<SortSummary> {
-    sort(&Table { job, inputs, keys, as_text: &[], options }, Target::Batches(block_bytes, each))
+    sort(&Table { job, keys, as_text: &[], options }, inputs, Target::Batches(block_bytes, each))
 }
 
-fn sort(table: &Table<'_>, target: Target<'_>) -> Result<SortSummary> {
-    if table.options.unique { table.sort(KeepFirst, target) } else { table.sort(KeepAll, target) }
+fn sort(table: &Table<'_>, inputs: Inputs<'_>, target: Target<'_>) -> Result<SortSummary> {
+    match table.options.unique {
+        true => table.sort(KeepFirst, inputs, target),
+        false => table.sort(KeepAll, inputs, target),
+    }
 }
 
 /// Where sorted rows go.
@@ -82,7 +85,6 @@ enum Target<'a> {
 
 struct Table<'a> {
     job: &'a Job,
-    inputs: &'a [Input],
     keys: &'a [SortKey],
     as_text: &'a [String],
     options: SortOptions,
@@ -95,12 +97,17 @@ fn columns_of(schema: &SchemaRef, target: &Target<'_>) -> SchemaRef {
 }
 
 impl Table<'_> {
-    fn sort<O: RowOperation>(&self, operation: O, target: Target<'_>) -> Result<SortSummary> {
+    fn sort<O: RowOperation>(
+        &self,
+        operation: O,
+        mut inputs: Inputs<'_>,
+        target: Target<'_>,
+    ) -> Result<SortSummary> {
         let budget = self.job.budget();
-        let sizes: Option<u64> = self.inputs.iter().map(Input::bytes_here).sum();
-        let first = self.inputs.first().expect("the command line asks for one");
-        let mut reader = Some(self.open(first)?);
-        let schema = reader.as_ref().expect("opened above").schema().clone();
+        let (sizes, files) = (inputs.bytes(), inputs.files);
+        let Some(first) = inputs.next().transpose()? else { return Ok(SortSummary::default()) };
+        let opened = self.open(&first)?;
+        let schema = opened.schema().clone();
         let columns = columns_of(&schema, &target);
         let codec = self.codec(first.name(), &columns)?;
         // The rest is for pages, batches on their way and the writer.
@@ -108,30 +115,28 @@ impl Table<'_> {
         let memory_bytes = sort_memory(budget, "sorting", 0, (3, 4), smallest)?;
         let threads = budget.threads();
         let question = (self.keys, self.as_text, self.options.descending, self.options.unique);
-        let keep = resume::keep(self.options.resume, self.job, "sort", question, self.inputs)?;
+        let keep = resume::keep(self.options.resume, self.job, "sort", question, files)?;
         let kept_bytes = resume::bytes_kept(keep.as_ref())?;
         let config =
             RowConfig { memory_bytes, threads, keep: keep.clone(), name: "sort", ..RowConfig::default() };
         self.job.start_phase("sorting", "bytes", sizes.unwrap_or(0));
         let mut sort = RowSort::new(self.job, RowCodec::SHAPE, operation, &config)?;
         let (mut sink, mut block, mut scratch) = (sort.sink(), Vec::new(), None);
-        for input in self.inputs {
-            let mut reader = match reader.take() {
-                Some(reader) => reader,
-                None => self.open(input)?,
-            };
+        let (mut next, mut opened) = (Some(first), Some(opened));
+        while let Some(input) = next.take() {
+            let mut reader = opened.take().map_or_else(|| self.open(&input), Ok)?;
             if reader.schema() != &schema {
-                return Err(different(input, &schema, reader.schema()));
+                return Err(different(&input, &schema, reader.schema()));
             }
             let mut position = 0;
-            for (group, share) in units(&reader, input, sizes)? {
+            for (group, share) in units(&reader, &input, sizes)? {
                 if let Some(group) = group {
                     reader.read_row_groups(group..group + 1)?;
                 }
                 while let Some(batch) = reader.next_batch()? {
                     self.job.check_cancelled()?;
                     block.clear();
-                    codec.encode(&with_number(&batch, input, &columns)?, &mut block)?;
+                    codec.encode(&with_number(&batch, &input, &columns)?, &mut block)?;
                     sink.write(&block)?;
                     self.job.progress().add(reader.position().saturating_sub(position));
                     position = reader.position();
@@ -146,10 +151,13 @@ impl Table<'_> {
                     }
                 }
             }
+            // Their memory is free before the next one is begun.
+            drop((reader, input));
+            next = inputs.next().transpose()?;
         }
         let bytes_in = sink.bytes();
         sink.finish()?;
-        let sorted = sort.finish().map_err(|error| too_long(error, first.name()))?;
+        let sorted = sort.finish().map_err(|error| too_long(error, inputs.name()))?;
         self.job.start_phase("merging", "rows", sorted.stats().rows_in);
         let (bytes, stats) = match target {
             Target::File(path) => {

@@ -1,7 +1,8 @@
 //! Answers of several nodes side by side, one stream of batches from each.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -10,7 +11,10 @@ use inshore_store::Job;
 use serde_json::Value;
 
 use super::{
-    super::{Error, Nodes, Result, Whole},
+    super::{
+        Error, Nodes, Result, Whole,
+        here::{Help, HelpKind, HelpWith, Here, Stops},
+    },
     Gather, Gathered, Message, RunOptions, check_lines,
 };
 
@@ -34,7 +38,44 @@ pub fn stream_from_nodes(
     }
     let mut gather = Gather::new(nodes, job, wholes, kind, arguments, options)?;
     gather.begin_all()?;
-    Ok(Streams { gather, waiting: BTreeMap::new() })
+    Ok(Streams::of(gather))
+}
+
+/// The same, of which this machine does a part where `options` let it: of pieces that nodes have not begun. What it does is one answer
+/// more, the last one, and whoever calls gives it, in a thread of its own: see [`Help`]. A node must not answer before it has begun all
+/// of its pieces.
+///
+/// Memory: half of what is free goes to the help, where that is worth it.
+///
+/// # Errors
+/// As [`run_on_nodes`](super::run_on_nodes).
+pub fn stream_with_help(
+    nodes: &Nodes,
+    job: &Job,
+    (kind, by_line): (&'static str, bool),
+    arguments: Value,
+    wholes: &[Whole],
+    options: &RunOptions,
+    with: HelpWith,
+) -> Result<(Streams, Option<Help>)> {
+    let Some(from) = options.help_from else {
+        let streams = stream_from_nodes(nodes, job, (kind, by_line), arguments, wholes, options)?;
+        return Ok((streams, None));
+    };
+    if by_line {
+        check_lines(wholes)?;
+    }
+    let mut gather = Gather::new(nodes, job, wholes, kind, arguments, options)?;
+    let here = Arc::new(Here::new(nodes, wholes, options, from, HelpKind::OneAnswer(with)));
+    gather.here = Some(here.clone());
+    gather.begin_all()?;
+    let help = Help::new(&here, job);
+    let help = help.map(|(help, answers, told)| {
+        gather.helping = Some(gather.attempts.len());
+        gather.begin_here(Vec::new(), answers, told);
+        help
+    });
+    Ok((Streams { stops: Some(Stops(here)), ..Streams::of(gather) }, help))
 }
 
 /// Asks every node for one answer that is about no file.
@@ -50,7 +91,7 @@ pub fn stream_from_each(
 ) -> Result<Streams> {
     let mut gather = Gather::new(nodes, job, &[], kind, arguments, options)?;
     (0..nodes.0.nodes.len()).for_each(|node| gather.begin(node, Vec::new()));
-    Ok(Streams { gather, waiting: BTreeMap::new() })
+    Ok(Streams::of(gather))
 }
 
 /// The answers of several nodes, side by side.
@@ -59,9 +100,32 @@ pub struct Streams {
     gather: Gather,
     /// Since when a stream was waited for.
     waiting: BTreeMap<usize, Instant>,
+    /// Streams that have said something.
+    begun: BTreeSet<usize>,
+    /// Ends what this machine does.
+    stops: Option<Stops>,
 }
 
 impl Streams {
+    fn of(gather: Gather) -> Streams {
+        Streams { gather, waiting: BTreeMap::new(), begun: BTreeSet::new(), stops: None }
+    }
+
+    /// What this machine does of it.
+    fn here(&self) -> Option<Arc<Here>> {
+        self.stops.as_ref().map(|Stops(here)| here.clone())
+    }
+
+    /// Whether a node may have given back what nobody does, as far as it can be known when it first answers: it has nothing left then
+    /// that it could give back.
+    fn is_doubtful(&mut self, stream: usize) -> bool {
+        let Some(here) = self.here() else { return false };
+        if self.gather.attempts[stream].node.is_none() || !self.begun.insert(stream) {
+            return false;
+        }
+        here.leave(stream);
+        here.is_doubtful(stream)
+    }
     /// How many streams there are; more after [`Self::replace`].
     pub fn len(&self) -> usize {
         self.gather.attempts.len()
@@ -90,6 +154,9 @@ impl Streams {
     /// As [`Self::next`].
     pub fn next_within(&mut self, stream: usize, wait: Duration) -> Result<Option<Option<RecordBatch>>> {
         match self.gather.receive_within(stream, wait)? {
+            Some(Message::Batch(_) | Message::Done) if self.is_doubtful(stream) => {
+                Err(Error::SetAside { node: self.node(stream).to_string() })
+            }
             None => {
                 let since = *self.waiting.entry(stream).or_insert_with(Instant::now);
                 if !self.gather.is_stalled(stream, since) {
@@ -125,6 +192,10 @@ impl Streams {
     pub fn replace(&mut self, stream: usize, why: &Error) -> Result<std::ops::Range<usize>> {
         let first = self.gather.attempts.len();
         let is_gone = !matches!(why, Error::SetAside { .. });
+        if let Some(here) = self.here() {
+            here.leave(stream);
+            self.gather.adopt();
+        }
         self.gather.lose_attempt(stream, why.to_string(), is_gone, true)?;
         Ok(first..self.gather.attempts.len())
     }

@@ -40,6 +40,11 @@ pub(in crate::nodes) struct Held {
 }
 
 impl Held {
+    /// One whose memory is counted elsewhere.
+    pub fn uncounted(batch: RecordBatch) -> Held {
+        Held { batch, bytes: 0, waiting: Arc::default() }
+    }
+
     pub fn into_batch(self) -> RecordBatch {
         self.batch.clone()
     }
@@ -113,6 +118,11 @@ impl PieceReader {
         gather.begin_all()?;
         let left = whole.pieces.iter().map(|piece| piece.bytes - piece.from).sum();
         Ok(PieceReader { here, gather: Some(gather), told, bytes: Vec::new(), place: 0, left })
+    }
+
+    /// Whether all of it was read.
+    pub fn is_done(&self) -> bool {
+        self.left == 0 && self.place == self.bytes.len()
     }
 
     /// The next bytes; none at the end.

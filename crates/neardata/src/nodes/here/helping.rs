@@ -1,0 +1,202 @@
+//! One answer of this machine beside those of nodes, where each gives one of all its pieces in the order of a key.
+//!
+//! ```text
+//!   node A:  0 2 . . │ "take-back"      one answer, in order  ─┐
+//!   node B:  1 3 . . │     │            one answer, in order  ─┼─► Merged
+//!   here:            └──► 6 7 5 4 ────► one answer, in order  ─┘
+//! ```
+//!
+//! Pieces come one after the other while nodes have some that they have not begun ([`HelpPieces`]); then the answer is given
+//! ([`HelpAnswers`]). Where that fails, nodes are asked for what was taken, as if this machine were a node that was lost.
+
+use std::{
+    io::{self, Read},
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Instant,
+};
+
+use arrow::array::RecordBatch;
+use inshore_store::{Budget, Cancel, Job};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::{
+    super::{Error, Result, gather::ANSWER_BYTES, protocol::TaskDone, pump::Told},
+    Held, HelpKind, HelpWith, Here, HerePiece, LANES_MAX, PieceReader,
+};
+use crate::{Failure, Reply};
+
+/// Batches of the answer that may wait.
+const BATCHES: usize = 2;
+/// Less free memory is left to what merges and writes.
+const FREE_BYTES_MIN: u64 = 64 << 20;
+/// What a piece is read with, beside what is on its way from each node that has it.
+const BLOCK_BYTES: u64 = 1 << 20;
+
+/// A part of a job on nodes that this machine does.
+pub struct Help {
+    /// Memory for it, and threads.
+    pub budget: Budget,
+    /// Says when nobody wants it any more.
+    pub cancel: Cancel,
+    /// What there is to do.
+    pub pieces: HelpPieces,
+    /// Where the answer goes.
+    pub answers: HelpAnswers,
+}
+
+/// Takes pieces of nodes, one after the other. As many may be read at once as [`HelpWith`](super::HelpWith) says.
+pub struct HelpPieces {
+    here: Arc<Here>,
+    reading: Job,
+}
+
+/// A piece that this machine does; reading it gives its bytes, as they come from a node that has it.
+pub struct HelpPiece {
+    /// Its number, as a task on a node would have it.
+    pub number: u64,
+    /// The number of its file.
+    pub whole: u64,
+    /// The file.
+    pub title: String,
+    /// Where in the file it begins.
+    pub offset: u64,
+    /// How long it is.
+    pub bytes: u64,
+    here: Arc<Here>,
+    reader: PieceReader,
+    began: Instant,
+}
+
+impl Read for HelpPiece {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(out).inspect_err(|error| self.here.give_up(error.to_string()))
+    }
+}
+
+impl HelpPiece {
+    /// Whose speed it tells of.
+    fn lane(&self) -> usize {
+        self.number as usize % self.here.state().speeds.len()
+    }
+}
+
+impl Drop for HelpPiece {
+    /// It was done: the time since it was taken says how fast this machine is. Or it was left in its middle.
+    fn drop(&mut self) {
+        match self.reader.is_done() {
+            true => self.here.did(self.lane(), self.number as usize, self.began.elapsed().as_secs_f64()),
+            false => self.here.state().is_closed = true,
+        }
+    }
+}
+
+/// Where this machine's answer goes.
+pub struct HelpAnswers {
+    here: Arc<Here>,
+    out: mpsc::Sender<Result<Option<Held>>>,
+    told: Arc<Mutex<Told>>,
+    began: Instant,
+}
+
+type Begun = (Help, mpsc::Receiver<Result<Option<Held>>>, Arc<Mutex<Told>>);
+
+impl Help {
+    /// With half of the memory that is free; none where that is too little.
+    pub(in crate::nodes) fn new(here: &Arc<Here>, job: &Job) -> Option<Begun> {
+        let (whole, free) = (job.budget(), job.budget().free_bytes());
+        let nodes = here.pieces.iter().map(|wanted| wanted.piece.holders.len()).max().unwrap_or(0);
+        let HelpKind::OneAnswer(HelpWith { by_threads, .. }) = here.kind else { return None };
+        let threads = if by_threads { whole.threads().min(LANES_MAX as usize) } else { whole.threads() };
+        let at_once = if by_threads { threads } else { 1 };
+        let reading_bytes = at_once as u64 * (nodes as u64 * ANSWER_BYTES + BLOCK_BYTES);
+        let parts = match (free / 2).checked_sub(reading_bytes).filter(|_| free >= FREE_BYTES_MIN) {
+            None => None,
+            Some(bytes) => {
+                let what = "a part of the work of nodes, done here";
+                whole.part(reading_bytes, 1, what).ok().zip(whole.part(bytes, threads, what).ok())
+            }
+        };
+        let Some((reading, budget)) = parts else {
+            here.give_up("the memory here has no room for it".to_string());
+            return None;
+        };
+        here.state().speeds = vec![None; at_once];
+        here.room.store(u64::MAX, Ordering::Relaxed);
+        let (out, answers) = mpsc::channel(BATCHES);
+        let told: Arc<Mutex<Told>> = Arc::default();
+        let reading = Job::without_store(reading, here.stop.clone());
+        let help = Help {
+            budget,
+            cancel: here.stop.clone(),
+            pieces: HelpPieces { here: here.clone(), reading },
+            answers: HelpAnswers { here: here.clone(), out, told: told.clone(), began: Instant::now() },
+        };
+        Some((help, answers, told))
+    }
+}
+
+impl Iterator for HelpPieces {
+    type Item = Result<HelpPiece>;
+
+    /// Waits for the next piece that a node gives back.
+    fn next(&mut self) -> Option<Result<HelpPiece>> {
+        let here = &self.here;
+        let (number, chosen) = loop {
+            let chosen = here.choose(0)?;
+            if let Some(piece) = here.take(&chosen, None) {
+                break (piece, chosen);
+            }
+        };
+        let began = Instant::now();
+        let read = here.read_of(number, |_| true);
+        let beside = (chosen.node, chosen.task);
+        let reader = PieceReader::begin(here.clone(), &self.reading, &read, beside, Arc::default());
+        let HerePiece { title, whole, piece, .. } = &here.pieces[number];
+        Some(reader.map(|reader| HelpPiece {
+            number: number as u64,
+            whole: *whole,
+            title: title.clone(),
+            offset: piece.offset + piece.from,
+            bytes: piece.bytes - piece.from,
+            here: here.clone(),
+            reader,
+            began,
+        }))
+    }
+}
+
+impl Reply for HelpAnswers {
+    fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
+        let held = Held::uncounted(batch);
+        let sent = self.out.blocking_send(Ok(Some(held)));
+        sent.map_err(|_| inshore_store::Error::Cancelled.into())
+    }
+}
+
+impl HelpAnswers {
+    /// Ends the answer: with what the work says of it, or with why there is none. Nodes are asked for what was taken then.
+    pub fn finish(self, done: std::result::Result<Value, Failure>) {
+        let end = match done {
+            Ok(summary) => {
+                let seconds = self.began.elapsed().as_secs_f64();
+                let done = TaskDone {
+                    summary,
+                    bytes_read: 0,
+                    bytes_written: 0,
+                    seconds,
+                    queued_seconds: 0.0,
+                    cpu_seconds: 0.0,
+                };
+                self.told.lock().expect("no panic under this lock").done = Some(done);
+                Ok(None)
+            }
+            Err(failure) => {
+                self.here.give_up(failure.to_string());
+                Err(Error::Lost { node: "here".to_string(), what: failure.to_string() })
+            }
+        };
+        // Nobody may listen any more.
+        let _ = self.out.blocking_send(end);
+    }
+}
