@@ -6,8 +6,8 @@
 
 Each node is a namespace with a store of its own, a link (`tc tbf`) and a cgroup that limits its share of the processor and
 the rate of its drive, so that four of them scale on one machine. The client is another namespace with the same link. For
-each number of nodes the text is spread anew, and each job runs on the nodes, and here on what `store get` brings; search, language,
-pack also on the nodes with the help of the client's cores (without --only-nodes).
+each number of nodes the text is spread anew, and each job runs on the nodes, and here on what `store get` brings; search, language, words,
+pack and sort also on the nodes with the help of the client's cores (without --only-nodes).
 `--parquet` is a table lineitem of TPC-H, of which query 1 is asked; `--languages` has a file LANGUAGE.txt.gz for each language.
 What is printed: seconds, bytes over the client's link (counted by the kernel), processor seconds of the client.
 
@@ -231,7 +231,7 @@ def main() -> None:
                 profiles = f"--profiles all --store {words.folder}/client --quiet"
                 table = f"{words.folder}/lineitem.parquet"
                 sql = lambda name: f'sql --quiet --store {words.folder}/client "{QUERY.replace("TABLE", name)}"'  # noqa: E731
-                nodes_alone = {"language", "pack", "search", "sort"}
+                nodes_alone = {"language", "pack", "search", "sort", "words"}
                 jobs = {
                     "language": (
                         f"{text('language', 'identify', 'store:text', profiles)} | cut -d, -f2-",
@@ -247,7 +247,7 @@ def main() -> None:
                     ),
                     "search": (text("search", "-c", "'whale.*harpoon'", "store:text"), f"{here} search -c 'whale.*harpoon' -"),
                     "words": (
-                        text("count", "words", "store:text", "--split", "--top", "1", "--quiet"),
+                        text("count", "words", "store:text", "--split", "--top", "1", "--quiet", "--store", f"{words.folder}/client"),
                         f"{here} count words - --split --top 1 --quiet --store {words.folder}/client",
                     ),
                     "sort": (

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::{
     nodes,
     outcome::Outcome,
-    session::{Session, check_stdout_is_free, plain_run},
+    session::{self, Session, check_stdout_is_free},
     sorting::{estimates, group_on_nodes, kept},
     table::{self, Align},
     words::{CountWords, Everywhere, Kmers, Values},
@@ -36,21 +36,21 @@ pub fn kmers(session: &Session, words: &Kmers) -> Result<()> {
 }
 
 /// The same on nodes.
-pub fn kmers_on_nodes(options: &Everywhere, words: &Kmers) -> Result<()> {
+pub fn kmers_on_nodes(options: Everywhere, words: &Kmers) -> Result<()> {
     if words.resume {
         bail!("--resume does not go with --node");
     }
-    check_stdout_is_free(options, &words.output)?;
-    let nodes = nodes::connect(options)?;
+    check_stdout_is_free(&options, &words.output)?;
+    let nodes = nodes::connect(&options)?;
     let wholes = nodes::wholes(&nodes, &words.inputs)?;
-    let mut run = plain_run(options)?;
-    let asked = nodes::run_options(options);
+    let asked = nodes::run_options(&options);
+    let (mut run, options) = session::run_beside_nodes(options, &asked)?;
     let counted =
         count_kmers_on_nodes(&nodes, &run.job, &wholes, &words.output, &kmer_options(words), &asked);
     let (summary, gathered) = counted?;
-    nodes::tell_missing(options, &gathered);
+    nodes::tell_missing(&options, &gathered);
     let told = |summary: &KmerSummary| nodes::with_nodes(json!(summary), &nodes, &gathered);
-    tell_kmers(options, words, run.finish(), summary, told, nodes::costs(&gathered))
+    tell_kmers(&options, words, run.finish(), summary, told, nodes::costs(&gathered))
 }
 
 fn kmer_options(words: &Kmers) -> KmerOptions {
@@ -140,17 +140,17 @@ pub fn words(session: &Session, words: &CountWords) -> Result<()> {
 }
 
 /// The same on nodes.
-pub fn words_on_nodes(options: &Everywhere, words: &CountWords) -> Result<()> {
-    let counted = word_options(options, words)?;
-    let nodes = nodes::connect(options)?;
+pub fn words_on_nodes(options: Everywhere, words: &CountWords) -> Result<()> {
+    let counted = word_options(&options, words)?;
+    let nodes = nodes::connect(&options)?;
     let wholes = nodes::wholes(&nodes, &words.inputs)?;
-    let mut run = plain_run(options)?;
+    let asked = nodes::run_options(&options);
+    let (mut run, options) = session::run_beside_nodes(options, &asked)?;
     run.job.start_phase("counting", "words", 0);
     let mut writer = match &words.output {
         Some(path) => Some(TableWriter::create(path, word_schema(), run.job.budget())?),
         None => None,
     };
-    let asked = nodes::run_options(options);
     let (summary, gathered) = count_words_on_nodes(&nodes, &run.job, &wholes, &counted, &asked, |batch| {
         run.job.progress().add(batch.num_rows() as u64);
         writer.as_mut().map_or(Ok(()), |writer| writer.write(&batch).map_err(Into::into))
@@ -158,10 +158,10 @@ pub fn words_on_nodes(options: &Everywhere, words: &CountWords) -> Result<()> {
     if let Some(writer) = writer {
         writer.finish()?;
     }
-    nodes::tell_missing(options, &gathered);
+    nodes::tell_missing(&options, &gathered);
     let costs = nodes::costs(&gathered);
     let told = |summary: &WordSummary| nodes::with_nodes(json!(summary), &nodes, &gathered);
-    tell_words(options, words, run.finish(), summary, told, costs)
+    tell_words(&options, words, run.finish(), summary, told, costs)
 }
 
 /// What is counted and given, and whether that can be.

@@ -112,10 +112,10 @@ fn run(words: Words) -> anyhow::Result<bool> {
         Command::Reduce(reduce) => sorting::reduce(&Session::open(words.everywhere)?, &reduce).map(|()| true),
         Command::Sql(sql) => sql::sql(&Session::open(words.everywhere)?, &sql).map(|()| true),
         Command::Count { command: CountCommand::Words(count) } if nodes::are_named(&words.everywhere) => {
-            counting::words_on_nodes(&words.everywhere, &count).map(|()| true)
+            counting::words_on_nodes(words.everywhere, &count).map(|()| true)
         }
         Command::Count { command: CountCommand::Kmers(kmers) } if nodes::are_named(&words.everywhere) => {
-            counting::kmers_on_nodes(&words.everywhere, &kmers).map(|()| true)
+            counting::kmers_on_nodes(words.everywhere, &kmers).map(|()| true)
         }
         Command::Count { command: CountCommand::Values(values) } if nodes::are_named(&words.everywhere) => {
             counting::values_on_nodes(&Session::open(words.everywhere)?, &values).map(|()| true)

@@ -6,8 +6,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use inshore::store::{
-    Budget, Cancel, Error, Job, Kept, Report, Store, default_memory_bytes, default_store_path, format_bytes,
+use inshore::{
+    neardata::nodes::RunOptions,
+    store::{
+        Budget, Cancel, Error, Job, Kept, Report, Store, default_memory_bytes, default_store_path,
+        format_bytes,
+    },
 };
 
 use crate::{outcome::say, progress::Bar, signals, words::Everywhere};
@@ -91,6 +95,17 @@ pub fn budget(options: &Everywhere) -> Budget {
 pub fn plain_run(options: &Everywhere) -> Result<Run> {
     let job = plain_job(options)?;
     Ok(run(job, options))
+}
+
+/// Starts a job on nodes: on a store here where this machine may do a part of it, which may need flash. Gives the options back.
+pub fn run_beside_nodes(options: Everywhere, asked: &RunOptions) -> Result<(Run, Everywhere)> {
+    match asked.help_from {
+        None => Ok((plain_run(&options)?, options)),
+        Some(_) => {
+            let session = Session::open(options)?;
+            Ok((session.start()?, session.options))
+        }
+    }
 }
 
 /// A job whose progress is drawn, and whose plans are told, as far as that is wanted.

@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::{
     nodes,
     outcome::Outcome,
-    session::{Session, check_stdout_is_free, plain_run},
+    session::{self, Session, check_stdout_is_free},
     sql::Near,
     words::{Everywhere, KeyBytes, Reduce, Sort},
 };
@@ -75,13 +75,7 @@ pub fn sort_on_nodes(options: Everywhere, words: &Sort) -> Result<()> {
         bail!("{}: a table is sorted by its columns: name them with --key", table.title);
     }
     let asked = nodes::run_options(&options);
-    let (mut run, options) = match asked.help_from {
-        None => (plain_run(&options)?, options),
-        Some(_) => {
-            let session = Session::open(options)?;
-            (session.start()?, session.options)
-        }
-    };
+    let (mut run, options) = session::run_beside_nodes(options, &asked)?;
     let how_to = SortOptions { descending: words.reverse, unique: words.unique, resume: false };
     let sorted = sorting::sort_on_nodes(&nodes, &run.job, wholes, &by, how_to, &words.output, &asked);
     let (summary, gathered) = sorted?;

@@ -11,12 +11,14 @@
 //! across borders are counted here. The ends come first and the k-mers behind them in the order of their codes, so all is merged as it
 //! comes, and the table, the counts and the histogram are those of the whole file counted here.
 //!
+//! Where nodes are slow, pieces that they have not begun are fetched and counted here, as if this machine were one node more.
+//!
 //! Where a node is lost, others count its pieces anew, and what they say up to the last k-mer that was taken is passed over.
 //!
 //! Cost: each different k-mer of a node goes over the wire once, with its count, in 4 to 5 bytes for k = 25
 //! ([`inshore_tables::KmerPacker`]), where a base of a read takes one in FASTA and two in FASTQ.
 
-use std::{cmp::Ordering, path::Path, sync::Arc};
+use std::{cell::RefCell, cmp::Ordering, path::Path, sync::Arc, thread};
 
 use arrow::{
     array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch, UInt8Array},
@@ -24,12 +26,16 @@ use arrow::{
 };
 use inshore_neardata::{
     Failure, Reply, Task, Work,
-    nodes::{self, Gathered, InOrder, Merged, Nodes, RunOptions, Whole, stream_from_nodes},
+    nodes::{
+        self, Gathered, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
+        stream_with_help,
+    },
 };
 use inshore_store::Job;
 use inshore_tables::{
     self as tables, Begins, FilePart, Input, KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerAnswer, KmerBorders,
-    KmerOptions, KmerPiece, KmerSummary, KmerWriter, PieceEnds, TableWriter, count_kmer_pieces, unpack_kmers,
+    KmerOptions, KmerPiece, KmerPieces, KmerSummary, KmerWriter, PieceEnds, TableWriter, count_kmer_pieces,
+    unpack_kmers,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -96,53 +102,115 @@ impl Work for CountsKmers {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let Task { job, arguments, sources, .. } = task;
-        let Arguments { k, canonical, files } = serde_json::from_value(arguments)?;
-        let _memory = job.budget().reserve(COPIES * KMER_BLOCK_BYTES as u64, "what is answered")?;
-        let mut pieces = Vec::with_capacity(sources.len());
-        let mut places = Vec::with_capacity(sources.len());
+        let Task { job, arguments, mut sources, unbegun } = task;
+        let arguments: Arguments = serde_json::from_value(arguments)?;
+        sources.sort_by_key(|source| source.number);
+        let sizes = sources.iter().map(|source| source.source.part_bytes());
+        let (bytes, count) = (sizes.clone().sum(), sources.len());
+        let numbers = sources.iter().map(|source| source.number);
+        let mut pieces = Vec::with_capacity(count);
         for source in &sources {
-            let of = usize::try_from(source.whole).ok().and_then(|whole| files.get(whole));
-            let FileOfSequences { name, is_fastq, begin } =
-                of.ok_or("a file that the request does not tell of")?;
             let (part, bytes) = (piece_of(&source.source)?, source.source.part_bytes());
-            let offset = part.at;
-            let name = if offset == 0 { name.clone() } else { format!("{name}, from byte {offset}") };
-            let begins = match is_fastq {
-                true => Begins::FastqRecord,
-                false if offset <= *begin => Begins::File,
-                false => Begins::FastaLine,
-            };
-            let input = Input::of_parts(&job, &name, "", bytes, vec![FilePart { at: 0, ..part }]);
-            pieces.push(KmerPiece { input, begins });
-            places.push((!is_fastq).then_some((source.whole, offset, bytes)));
+            let (whole, offset) = (source.whole, part.at);
+            let of_parts =
+                |name: &str| Input::of_parts(&job, name, "", bytes, vec![FilePart { at: 0, ..part }]);
+            pieces.push(arguments.piece((whole, offset, bytes), of_parts)?);
         }
-        let options = KmerOptions { k, canonical, ..KmerOptions::default() };
-        let mut failed = None;
-        let counted = count_kmer_pieces(&job, &pieces, &options, |answer| {
-            let answered = match answer {
-                KmerAnswer::Ends(ends) => {
-                    let placed = |(place, ends): (&Option<_>, PieceEnds)| {
-                        let (whole, offset, bytes) = (*place)?;
-                        Some(PlacedEnds { whole, offset, bytes, ends })
-                    };
-                    let ends: Vec<PlacedEnds> = places.iter().zip(ends).filter_map(placed).collect();
-                    ends.chunks(ENDS_ROWS).try_for_each(|some| {
-                        reply.batch(batch(ENDS, &serde_json::to_vec(some).expect("plain data")))
-                    })
-                }
-                KmerAnswer::Block(block) => reply.batch(batch(KMERS, &block)),
-            };
-            answered.map_err(|failure| {
-                failed = Some(failure);
-                tables::Error::Store(inshore_store::Error::Cancelled)
-            })
-        });
-        match (failed, counted) {
-            (Some(failure), _) => Err(failure),
-            (None, counted) => Ok(serde_json::to_value(counted?)?),
-        }
+        unbegun.offer(numbers.clone().zip(sizes));
+        // The client may take some back meanwhile.
+        let begun = numbers.zip(pieces).filter(|(number, _)| unbegun.begin(*number));
+        answer(&job, &arguments, begun.map(|(_, piece)| Ok(piece)), (Some(bytes), count), reply)
     }
+}
+
+/// Where a piece lies: its file, the first byte, how many.
+type Place = (u64, u64, u64);
+
+impl Arguments {
+    /// A piece to be counted, of the input that `open` makes of a name; and where it lies, if k-mers may cross its borders.
+    fn piece(
+        &self,
+        (whole, offset, bytes): Place,
+        open: impl FnOnce(&str) -> Input,
+    ) -> Result<(KmerPiece, Option<Place>), Failure> {
+        let of = usize::try_from(whole).ok().and_then(|whole| self.files.get(whole));
+        let FileOfSequences { name, is_fastq, begin } =
+            of.ok_or("a file that the request does not tell of")?;
+        let name = if offset == 0 { name.clone() } else { format!("{name}, from byte {offset}") };
+        let begins = match is_fastq {
+            true => Begins::FastqRecord,
+            false if offset <= *begin => Begins::File,
+            false => Begins::FastaLine,
+        };
+        let place = (!is_fastq).then_some((whole, offset, bytes));
+        Ok((KmerPiece { input: open(&name), begins }, place))
+    }
+}
+
+/// Counts pieces, of which `bytes` and `count_max` tell as [`KmerPieces::asked`] wants to know, and answers with their ends and k-mers.
+fn answer(
+    job: &Job,
+    arguments: &Arguments,
+    pieces: impl Iterator<Item = tables::Result<(KmerPiece, Option<Place>)>>,
+    (bytes, count_max): (Option<u64>, usize),
+    reply: &mut dyn Reply,
+) -> Result<Value, Failure> {
+    let _memory = job.budget().reserve(COPIES * KMER_BLOCK_BYTES as u64, "what is answered")?;
+    let options = KmerOptions { k: arguments.k, canonical: arguments.canonical, ..KmerOptions::default() };
+    let places = RefCell::new(Vec::new());
+    let pieces = pieces.map(|piece| {
+        let (piece, place) = piece?;
+        places.borrow_mut().push(place);
+        Ok(piece)
+    });
+    let mut failed = None;
+    let pieces = KmerPieces::asked(pieces, bytes, count_max);
+    let counted = count_kmer_pieces(job, pieces, &options, |answer| {
+        let answered = match answer {
+            KmerAnswer::Ends(ends) => {
+                let placed = |(place, ends): (Option<Place>, PieceEnds)| {
+                    let (whole, offset, bytes) = place?;
+                    Some(PlacedEnds { whole, offset, bytes, ends })
+                };
+                let mut ends: Vec<PlacedEnds> =
+                    places.take().into_iter().zip(ends).filter_map(placed).collect();
+                ends.sort_by_key(PlacedEnds::place);
+                ends.chunks(ENDS_ROWS).try_for_each(|some| {
+                    reply.batch(batch(ENDS, &serde_json::to_vec(some).expect("plain data")))
+                })
+            }
+            KmerAnswer::Block(block) => reply.batch(batch(KMERS, &block)),
+        };
+        answered.map_err(|failure| {
+            failed = Some(failure);
+            tables::Error::Store(inshore_store::Error::Cancelled)
+        })
+    });
+    match (failed, counted) {
+        (Some(failure), _) => Err(failure),
+        (None, counted) => Ok(serde_json::to_value(counted?)?),
+    }
+}
+
+/// Counts here what nodes have not begun.
+fn count_here(
+    job: &Job,
+    arguments: &Arguments,
+    pieces: HelpPieces,
+    count_max: usize,
+    reply: &mut dyn Reply,
+) -> Result<Value, Failure> {
+    let pieces = pieces.map(|piece| {
+        let piece = piece.map_err(|error| unfit("pieces of nodes", &error))?;
+        let (name, place) = (piece.title.clone(), (piece.whole, piece.offset, piece.bytes));
+        let made = arguments.piece(place, |name| Input::stream(name, "", piece));
+        made.map_err(|failure| unfit(&name, &failure))
+    });
+    answer(job, arguments, pieces, (None, count_max), reply)
+}
+
+fn unfit(name: &str, what: &impl ToString) -> tables::Error {
+    tables::Error::Unsupported { file: name.to_string(), what: what.to_string() }
 }
 
 /// The columns of what is answered: what it is, and its bytes; one row.
@@ -208,7 +276,7 @@ impl InOrder for Counted {
 /// Counts the k-mers of files on nodes, and writes the table here that [`inshore_tables::count_kmers`] writes of the same files.
 ///
 /// Memory here: 1.3 MiB for each node beside its answers on their way, the table's, and 16 bytes for each k-mer across a border of
-/// pieces of FASTA.
+/// pieces of FASTA; and half of what is free, where this machine counts some of it.
 ///
 /// # Errors
 /// As [`inshore_tables::count_kmers`], where nodes unpack nothing: compressed files are refused, and so is FASTQ whose pieces do not
@@ -228,12 +296,32 @@ pub fn count_kmers_on_nodes(
     let files = wholes.iter().map(|whole| look_at(&asker, whole));
     let files = files.collect::<Result<Vec<_>, Error>>()?;
     let arguments = Arguments { k: options.k, canonical: options.canonical, files };
-    let arguments = serde_json::to_value(arguments).expect("plain data");
+    let told = serde_json::to_value(&arguments).expect("plain data");
     // A node that takes the work of a lost one over answers twice at once.
     let held = 2 * nodes.addresses().count() as u64 * ROWS_BYTES;
     let _memory = job.budget().reserve(held, "k-mers of nodes")?;
     job.start_phase("counting", "k-mers", 0);
-    let streams = stream_from_nodes(nodes, job, (KIND, true), arguments, wholes, run)?;
+    let with = HelpWith { all_moves: false, by_threads: false };
+    thread::scope(|scope| {
+        let (streams, help) = stream_with_help(nodes, job, (KIND, true), told, wholes, run, with)?;
+        if let Some(help) = help {
+            let count_max = wholes.iter().map(|whole| whole.pieces.len()).sum();
+            let arguments = &arguments;
+            scope.spawn(move || {
+                help.work(job, |job, pieces, reply| count_here(job, arguments, pieces, count_max, reply));
+            });
+        }
+        merge(job, streams, output, options)
+    })
+}
+
+/// Adds up what nodes counted, and writes it.
+fn merge(
+    job: &Job,
+    streams: Streams,
+    output: &Path,
+    options: &KmerOptions,
+) -> Result<(KmerSummary, Gathered), Error> {
     let mut merged = Merged::<Counted>::new(streams, ())?;
     let mut borders = KmerBorders::new(options, job.budget())?;
     let mut behind = None;

@@ -1,17 +1,23 @@
 //! What a client does itself of a job on nodes is what nodes would have answered.
 
-use std::{io::Cursor, thread, time::Duration};
+use std::{collections::BTreeMap, io::Cursor, path::Path, sync::Arc, thread, time::Duration};
+
+use arrow::{
+    array::{AsArray, RecordBatch},
+    datatypes::UInt64Type,
+};
 
 use inshore_neardata::{
     Block, Border, Contents, Event, Kernel, Next, Parts, Portable, Reach, Source, Works,
     nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving, run_on_nodes},
 };
-use inshore_store::{Budget, Cancel, Job, Store};
+use inshore_store::{Budget, Cancel, Job, Limits, Memory, Store, Throttled};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    Format, GRAM_BYTES, LanguageOfText, Pack, PatternOptions, Profiles, Search, Unit, Wanted, decompress,
+    CountsWords, Format, GRAM_BYTES, LanguageOfText, Pack, PatternOptions, Profiles, Search, Unit, Wanted,
+    WordOptions, count_words, count_words_on_nodes, decompress,
 };
 
 /// The same kernel, which takes its time for each block: that of a node.
@@ -68,19 +74,24 @@ struct Cluster {
 
 impl Cluster {
     fn new(text: &[u8], piece_bytes: u64) -> Cluster {
+        Cluster::on(text, piece_bytes, |folder| Store::open(folder).unwrap())
+    }
+
+    fn on(text: &[u8], piece_bytes: u64, open: impl Fn(&Path) -> Store) -> Cluster {
         let folders: Vec<TempDir> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
         let serve = |folder: &TempDir| {
             let works = Works::default()
                 .with(Parts::<Slow<Search>>::default())
                 .with(Parts::<Slow<LanguageOfText>>::default())
                 .with(Parts::<Slow<Pack>>::default())
+                .with(CountsWords)
                 .with(Parts::<Contents>::default());
             let config = AgentConfig {
                 drain: Duration::from_millis(100),
                 task_memory_bytes: 64 << 20,
                 ..AgentConfig::new("slow", 256 << 20, 2)
             };
-            let agent = Agent::new(Store::open(folder.path()).unwrap(), works, config);
+            let agent = Agent::new(open(folder.path()), works, config);
             agent.serve("127.0.0.1:0".parse().unwrap()).unwrap()
         };
         let serving: Vec<Serving> = folders.iter().map(serve).collect();
@@ -167,6 +178,52 @@ fn searches_and_languages_are_the_same_with_help() {
     let profiles = Profiles::train(&job(), samples, 1000 * GRAM_BYTES).unwrap();
     cluster.check(&LanguageOfText::new(&profiles, Unit::Line));
     cluster.check(&LanguageOfText::new(&profiles, Unit::Source));
+}
+
+#[test]
+fn words_that_slow_nodes_have_not_counted_are_counted_here() {
+    let slow = |folder: &Path| {
+        let limits = Limits { bytes_per_second: 1 << 20, ..Limits::default() };
+        let drive = Throttled::new(Arc::new(Memory::new(64)), limits);
+        Store::open_on(folder, vec![Arc::new(drive)]).unwrap()
+    };
+    let text = text(2 << 20);
+    let cluster = Cluster::on(&text, 64 << 10, slow);
+    let wholes = cluster.nodes.catalog().unwrap().named("text").unwrap();
+    let options = WordOptions { min_count: 2, ..WordOptions::default() };
+    let add = |found: &mut BTreeMap<String, u64>, batch: RecordBatch| {
+        let (words, counts) = (batch.column(0).as_string::<i32>(), batch.column(1));
+        let counts = counts.as_primitive::<UInt64Type>().values();
+        let counted = words.iter().flatten().zip(counts).map(|(word, count)| (word.to_string(), *count));
+        found.extend(counted);
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let job = || store.job(Budget::new(256 << 20, 2), Cancel::default()).unwrap();
+    let mut expected = BTreeMap::new();
+    let own = text.clone();
+    let here = Source::new("text", |_| Ok(inshore_neardata::Opened::Stream(Box::new(Cursor::new(own)))));
+    let all = count_words(&job(), std::iter::once(here), &options, |batch| {
+        add(&mut expected, batch);
+        Ok(())
+    });
+    let run = RunOptions { help_from: Some(Duration::from_millis(150)), ..RunOptions::default() };
+    let count = |job: &Job| {
+        let mut found = BTreeMap::new();
+        let counted = count_words_on_nodes(&cluster.nodes, job, &wholes, &options, &run, |batch| {
+            add(&mut found, batch);
+            Ok(())
+        });
+        let (summary, gathered) = counted.unwrap();
+        assert!(found == expected, "{gathered:?}");
+        assert_eq!(summary.words, all.as_ref().unwrap().words);
+        assert_eq!(summary.bytes, text.len() as u64);
+        gathered.here.unwrap()
+    };
+    let here = count(&job());
+    assert!(here.pieces > 0, "{here:?}");
+    let here = count(&Job::without_store(Budget::new(256 << 20, 2), Cancel::default()));
+    assert!(here.pieces == 0 && here.why.contains("no store"), "{here:?}");
 }
 
 #[test]

@@ -141,6 +141,31 @@ pub struct KmerPiece {
     pub begins: Begins,
 }
 
+/// Pieces that are counted together. The next one is asked for when all of the one before was read.
+pub struct KmerPieces<'a> {
+    next: Box<dyn Iterator<Item = Result<KmerPiece>> + 'a>,
+    bytes: Option<u64>,
+    count_max: usize,
+}
+
+impl<'a> KmerPieces<'a> {
+    /// Those that `next` gives: `count_max` at most, of `bytes` bytes together if that is known.
+    pub fn asked(
+        next: impl Iterator<Item = Result<KmerPiece>> + 'a,
+        bytes: Option<u64>,
+        count_max: usize,
+    ) -> KmerPieces<'a> {
+        KmerPieces { next: Box::new(next), bytes, count_max }
+    }
+
+    /// Those that are known.
+    pub fn of(pieces: Vec<KmerPiece>) -> KmerPieces<'a> {
+        let bytes = pieces.iter().map(|piece| piece.input.compressed_bytes()).sum();
+        let count_max = pieces.len();
+        KmerPieces::asked(pieces.into_iter().map(Ok), bytes, count_max)
+    }
+}
+
 /// What comes of pieces.
 #[derive(Debug)]
 pub enum KmerAnswer {
@@ -159,7 +184,7 @@ pub enum KmerAnswer {
 /// As [`count_kmers`]; what `each` returns.
 pub fn count_kmer_pieces(
     job: &Job,
-    pieces: &[KmerPiece],
+    pieces: KmerPieces<'_>,
     options: &KmerOptions,
     each: impl FnMut(KmerAnswer) -> Result<()>,
 ) -> Result<KmerSummary> {
@@ -258,8 +283,8 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
     let question = (options.k, options.canonical);
     let keep = resume::keep(options.resume, job, "count kmers of", question, inputs)?;
     let piece = |input: &Input| KmerPiece { input: input.clone(), begins: Begins::File };
-    let pieces: Vec<KmerPiece> = inputs.iter().map(piece).collect();
-    let mut counted = Counted::<K>::of(job, &pieces, options, keep.clone())?;
+    let pieces = KmerPieces::of(inputs.iter().map(piece).collect());
+    let mut counted = Counted::<K>::of(job, pieces, options, keep.clone())?;
     job.start_phase("writing k-mers", "k-mers", 0);
     let mut writer = KmerWriter::create(job, output, options);
     while let Some(block) = counted.sorted.next_block()? {
@@ -273,7 +298,7 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
 /// Counts what pieces have, and gives it in blocks.
 fn answer<K: Code>(
     job: &Job,
-    pieces: &[KmerPiece],
+    pieces: KmerPieces<'_>,
     options: &KmerOptions,
     mut each: impl FnMut(KmerAnswer) -> Result<()>,
 ) -> Result<KmerSummary> {
@@ -302,12 +327,12 @@ struct Counted<K: Code> {
 }
 
 impl<K: Code> Counted<K> {
-    fn of(job: &Job, pieces: &[KmerPiece], options: &KmerOptions, keep: Option<Keep>) -> Result<Self> {
+    fn of(job: &Job, pieces: KmerPieces<'_>, options: &KmerOptions, keep: Option<Keep>) -> Result<Self> {
         let budget = job.budget();
         let threads = budget.threads();
-        let sizes: Option<u64> = pieces.iter().map(|piece| piece.input.compressed_bytes()).sum();
+        let sizes = pieces.bytes;
         let end_bytes = size_of::<PieceEnds>() + 2 * options.k as usize;
-        let held = (BLOCK_BYTES * (3 * threads + 2) + pieces.len() * end_bytes) as u64 + (6 << 20);
+        let held = (BLOCK_BYTES * (3 * threads + 2) + pieces.count_max * end_bytes) as u64 + (6 << 20);
         let smallest = smallest_memory_bytes(threads, size_of::<K>() + 4);
         let config = Config {
             key_range: 1u64.checked_shl(2 * options.k).filter(|&range| range > 1),
@@ -346,7 +371,7 @@ struct Read {
 /// Reads all pieces on this thread and pushes their k-mers on as many as there are.
 fn push_all<K: Code>(
     job: &Job,
-    pieces: &[KmerPiece],
+    pieces: KmerPieces<'_>,
     options: &KmerOptions,
     threads: usize,
     reduce: &SortReduce<Count<K>>,
@@ -369,10 +394,11 @@ fn push_all<K: Code>(
                 send.send((number, block)).map_err(|_| stopped())
             };
             let mut sequences = Sequences::new(BLOCK_BYTES, options.k as usize - 1, emit);
-            let mut ends = Vec::with_capacity(pieces.len());
-            for KmerPiece { input, begins } in pieces {
-                let input = input.clone().stopped_by(job.cancel());
-                sequences.begin(*begins);
+            let mut ends = Vec::new();
+            for piece in pieces.next {
+                let KmerPiece { input, begins } = piece?;
+                let input = input.stopped_by(job.cancel());
+                sequences.begin(begins);
                 for_each_piece(job, &input, true, |piece| sequences.take(input.name(), piece))?;
                 ends.push(sequences.ends());
                 sequences.end_file(input.name())?;

@@ -64,7 +64,7 @@ pub use error::{Error, LINE_BYTES_MAX, Result};
 pub use input::{Bytes, Input, ahead_bytes};
 pub use kmers::{
     KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KMER_MAX, KmerAnswer, KmerBorders, KmerOptions, KmerPacker, KmerPiece,
-    KmerSummary, KmerWriter, count_kmer_pieces, count_kmers, unpack_kmers,
+    KmerPieces, KmerSummary, KmerWriter, count_kmer_pieces, count_kmers, unpack_kmers,
 };
 pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use new_file::{NewFile, NewFileWriter};

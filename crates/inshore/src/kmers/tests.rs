@@ -5,13 +5,14 @@ use std::{
     io::Cursor,
     path::PathBuf,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use inshore_neardata::{
     Parts, Works,
     nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Serving},
 };
-use inshore_store::{Budget, Cancel, Store};
+use inshore_store::{Budget, Cancel, Limits, Memory, Store, Throttled};
 use inshore_tables::{KmerPacker, count_kmers};
 use tempfile::TempDir;
 
@@ -84,10 +85,14 @@ struct Cluster {
 
 impl Cluster {
     fn new(count: usize) -> Cluster {
+        Cluster::on(count, |folder| Store::open(folder).unwrap())
+    }
+
+    fn on(count: usize, open: impl Fn(PathBuf) -> Store) -> Cluster {
         let folder = tempfile::tempdir().unwrap();
         let plans: Vec<Plan> = (0..count).map(|_| Arc::new(Mutex::new((Fault::None, 0)))).collect();
         let serve = |(number, plan): (usize, &Plan)| {
-            let store = Store::open(folder.path().join(format!("node{number}"))).unwrap();
+            let store = open(folder.path().join(format!("node{number}")));
             let works = Works::default()
                 .with(Faulty(plan.clone()))
                 .with(Parts::<inshore_neardata::Contents>::default());
@@ -209,6 +214,32 @@ fn k_mers_on_nodes_are_those_here() {
     let (summary, gathered) = cluster.count("genome.fa", &KmerOptions::default(), false).unwrap();
     let moved: u64 = gathered.nodes.iter().map(|node| node.bytes_moved).sum();
     assert!(moved < 3 * 5 * summary.distinct, "{moved} bytes of {} k-mers", summary.distinct);
+}
+
+#[test]
+fn k_mers_that_slow_nodes_have_not_counted_are_counted_here() {
+    let cluster = Cluster::on(2, |folder| {
+        let limits = Limits { bytes_per_second: 256 << 10, ..Limits::default() };
+        let drive = Throttled::new(Arc::new(Memory::new(64)), limits);
+        Store::open_on(folder, vec![Arc::new(drive)]).unwrap()
+    });
+    let store = Store::open(cluster.path("mine")).unwrap();
+    let run = RunOptions { help_from: Some(Duration::from_millis(60)), ..RunOptions::default() };
+    for (name, text) in [("genome.fa", fasta()), ("reads.fq", fastq())] {
+        cluster.put(name, &text, 1, 16_000);
+        let wholes = cluster.nodes.catalog().unwrap().named(name).unwrap();
+        for k in [21, 40] {
+            let options = KmerOptions { k, ..KmerOptions::default() };
+            let job = store.job(Budget::new(256 << 20, 2), Cancel::default()).unwrap();
+            let (nodes, output) = (&cluster.nodes, cluster.path("there.csv"));
+            let counted = count_kmers_on_nodes(nodes, &job, &wholes, &output, &options, &run);
+            let (summary, gathered) = counted.unwrap();
+            assert_eq!(job.budget().reserved_bytes(), 0);
+            cluster.is_as_here(&summary, &text, &options);
+            let here = gathered.here.unwrap();
+            assert!(here.pieces > 0, "{name}: {here:?}");
+        }
+    }
 }
 
 #[test]

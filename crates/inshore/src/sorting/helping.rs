@@ -2,13 +2,12 @@
 
 use std::{
     io::{Cursor, Read},
-    panic::{self, AssertUnwindSafe},
     sync::Arc,
 };
 
 use inshore_neardata::{
-    Failure,
-    nodes::{Error as NodesError, Help, HelpAnswers, HelpPiece, HelpPieces, Whole},
+    Failure, Reply,
+    nodes::{Error as NodesError, HelpPiece, HelpPieces, Whole},
 };
 use inshore_store::{Job, format_bytes};
 use inshore_tables::{Error as TableError, FilePart, Input, Inputs, PartBytes};
@@ -17,28 +16,13 @@ use serde_json::Value;
 use super::{Arguments, What, node::sort_pieces};
 use crate::files::{FileText, text_of};
 
-/// Sorts what nodes have not begun, and answers as they do. Where that fails, they do it.
-pub(super) fn help(job: &Job, help: Help, arguments: Arguments, wholes: &[Whole]) {
-    let Help { budget, cancel, pieces, mut answers } = help;
-    let done = panic::catch_unwind(AssertUnwindSafe(|| {
-        if !job.has_store() {
-            return Err("there is no store here for what would have to be kept on flash".into());
-        }
-        let own = job.store().job(budget, cancel)?;
-        let sorted = sort_here(&own, pieces, arguments, wholes, &mut answers);
-        job.counters().add(own.counters());
-        sorted
-    }));
-    let panicked = || Err("sorting here panicked: this is a fault of this program".into());
-    answers.finish(done.unwrap_or_else(|_| panicked()));
-}
-
-fn sort_here(
+/// Sorts what nodes have not begun, and answers as they do.
+pub(super) fn sort_here(
     job: &Job,
     pieces: HelpPieces,
     arguments: Arguments,
     wholes: &[Whole],
-    answers: &mut HelpAnswers,
+    reply: &mut dyn Reply,
 ) -> Result<Value, Failure> {
     let files = match &arguments.what {
         What::Table { files, .. } => files.clone(),
@@ -63,7 +47,7 @@ fn sort_here(
         };
         Ok(input?.numbered(number))
     });
-    sort_pieces(job, title, arguments, Inputs::asked(inputs, None), answers)
+    sort_pieces(job, title, arguments, Inputs::asked(inputs, None), reply)
 }
 
 /// A piece of a table with what goes along.

@@ -192,7 +192,11 @@ impl Sorting<'_> {
             let asked = stream_with_help(nodes, job, (KIND, by_line), told, wholes, options, with);
             let (streams, help) = asked?;
             if let Some(help) = help {
-                scope.spawn(|| helping::help(job, help, arguments, wholes));
+                scope.spawn(|| {
+                    help.work(job, |job, pieces, reply| {
+                        helping::sort_here(job, pieces, arguments, wholes, reply)
+                    });
+                });
             }
             merge(streams)
         })

@@ -4,17 +4,22 @@
 //! merged as they come, and equal words add up. Where a node is lost, others count its pieces anew, and what they say of
 //! words up to the last one that was taken from the lost one is passed over: the same text gives the same counts.
 //!
+//! Where nodes are slow, pieces that they have not begun are fetched and counted here, as if this machine were one node more.
+//!
 //! Cost: every different word of a node goes over the wire once, with its count.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, thread};
 
 use arrow::{
     array::{Array, AsArray, RecordBatch, StringArray, UInt64Array},
     datatypes::UInt64Type,
 };
 use inshore_neardata::{
-    Error as ReadError, Failure, Reply, Task, Work,
-    nodes::{self, Gathered, InOrder, Merged, Nodes, RunOptions, Whole, stream_from_nodes},
+    Error as ReadError, Failure, Opened, Reply, Source, Task, Work,
+    nodes::{
+        self, Gathered, HelpPiece, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
+        stream_with_help,
+    },
 };
 use inshore_store::Job;
 use serde_json::Value;
@@ -36,20 +41,40 @@ impl Work for CountsWords {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
-        let options: WordOptions = serde_json::from_value(task.arguments)?;
-        // What is rare here may be frequent elsewhere.
-        let options = WordOptions { min_count: 1, top: 0, table_bytes: None, ..options };
-        let sources = task.sources.into_iter().map(|source| source.source);
-        let summary = count_words(&task.job, sources, &options, |batch| {
-            reply.batch(batch).map_err(|failure| Error::Read(ReadError::Stream(failure)))
-        })?;
-        Ok(serde_json::to_value(summary)?)
+        let Task { job, arguments, sources, unbegun } = task;
+        unbegun.offer(sources.iter().map(|source| (source.number, source.source.part_bytes())));
+        // The client may take some back meanwhile.
+        let begun = sources.into_iter().filter(|source| unbegun.begin(source.number));
+        answer(&job, begun.map(|source| source.source), serde_json::from_value(arguments)?, reply)
+    }
+}
+
+/// Counts the words of sources and answers with all of them.
+fn answer(
+    job: &Job,
+    sources: impl Iterator<Item = Source> + Send,
+    options: WordOptions,
+    reply: &mut dyn Reply,
+) -> std::result::Result<Value, Failure> {
+    // What is rare here may be frequent elsewhere.
+    let options = WordOptions { min_count: 1, top: 0, table_bytes: None, ..options };
+    let summary = count_words(job, sources, &options, |batch| {
+        reply.batch(batch).map_err(|failure| Error::Read(ReadError::Stream(failure)))
+    })?;
+    Ok(serde_json::to_value(summary)?)
+}
+
+/// A piece that this machine took over.
+fn source_of(piece: nodes::Result<HelpPiece>) -> Source {
+    match piece {
+        Ok(piece) => Source::new(piece.title.clone(), |_| Ok(Opened::Stream(Box::new(piece)))),
+        Err(error) => Source::new("a piece", |_| Err(ReadError::Stream(Box::new(error)))),
     }
 }
 
 /// Counts the words of files on nodes, as [`count_words`] does here.
 ///
-/// Memory here: a batch of each node's answer.
+/// Memory here: a batch of each node's answer; and half of what is free, where this machine counts some of it.
 ///
 /// # Errors
 /// As [`nodes::run_on_nodes`]; a node that is lost in the middle of its answer, whose pieces no other has, is an error even
@@ -60,10 +85,31 @@ pub fn count_words_on_nodes(
     wholes: &[Whole],
     options: &WordOptions,
     run: &RunOptions,
-    mut each: impl FnMut(RecordBatch) -> Result<()>,
+    each: impl FnMut(RecordBatch) -> Result<()>,
 ) -> Result<(WordSummary, Gathered)> {
     let arguments = serde_json::to_value(options).expect("plain data");
-    let streams = stream_from_nodes(nodes, job, (KIND, true), arguments, wholes, run).map_err(failed)?;
+    let with = HelpWith { all_moves: false, by_threads: true };
+    thread::scope(|scope| {
+        let asked = stream_with_help(nodes, job, (KIND, true), arguments, wholes, run, with);
+        let (streams, help) = asked.map_err(failed)?;
+        if let Some(help) = help {
+            scope.spawn(|| {
+                help.work(job, |job, pieces, reply| {
+                    answer(job, pieces.map(source_of), options.clone(), reply)
+                });
+            });
+        }
+        merge(job, streams, options, each)
+    })
+}
+
+/// Adds up what nodes counted.
+fn merge(
+    job: &Job,
+    streams: Streams,
+    options: &WordOptions,
+    mut each: impl FnMut(RecordBatch) -> Result<()>,
+) -> Result<(WordSummary, Gathered)> {
     let mut merged = Merged::<Counted>::new(streams, ()).map_err(failed)?;
     let mut tally = Tally::new(options);
     let (mut word, mut count) = (String::new(), 0u64);

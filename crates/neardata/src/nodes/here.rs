@@ -35,7 +35,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-pub use self::helping::{Help, HelpAnswers, HelpPiece, HelpPieces};
+pub use self::helping::{Help, HelpPiece, HelpPieces};
 pub(super) use self::passing::Held;
 use self::passing::{PieceReader, Waiting};
 use super::{
@@ -372,7 +372,8 @@ impl Here {
         // The node that needs longest for what it has not begun: seconds; bytes of a piece, and its seconds for one.
         let mut longest: Option<(f64, (f64, f64), Chosen)> = None;
         // Where all comes here anyway, there is little to be lost by a wrong guess.
-        let shown = self.from.as_secs_f64() / if all_moves { 8.0 } else { 2.0 };
+        let from = self.from.as_secs_f64() / if all_moves { 4.0 } else { 1.0 };
+        let shown = from / 2.0;
         // Another node may have something to do later.
         let mut may_come = false;
         for (place, watched) in state.watched.iter().enumerate() {
@@ -386,12 +387,16 @@ impl Here {
                 may_come = true;
                 continue;
             };
+            let piece_bytes = stands.unbegun_bytes as f64 / stands.unbegun.max(1) as f64;
             let done = match all_moves {
-                // What is read and written on the way says little of when the end comes.
-                true => stands.bytes.saturating_sub(stands.unbegun_bytes + watched.given_bytes),
-                false => progress,
+                // What is read and written on the way says little of when the end comes. Of the piece under way a half is done.
+                true => {
+                    let left = stands.unbegun_bytes + watched.given_bytes;
+                    (stands.bytes.saturating_sub(left) as f64 - piece_bytes / 2.0).max(0.0)
+                }
+                false => progress as f64,
             };
-            let speed = done as f64 / stands.seconds;
+            let speed = done / stands.seconds;
             nodes_speed += speed;
             let seconds = stands.unbegun_bytes as f64 / speed.max(1.0);
             let is_free = stands.unbegun > 0 && !watched.is_asking && !watched.is_doubtful;
@@ -399,8 +404,7 @@ impl Here {
                 let Watched { attempt, node, .. } = *watched;
                 let task = TakeBack { task: stands.task, key: self.key };
                 let chosen = Chosen { watched: place, attempt, node, task };
-                let bytes = stands.unbegun_bytes as f64 / stands.unbegun as f64;
-                longest = Some((seconds, (bytes, bytes / speed.max(1.0)), chosen));
+                longest = Some((seconds, (piece_bytes, piece_bytes / speed.max(1.0)), chosen));
             }
         }
         state.cost.nodes_bytes_per_second = nodes_speed.max(state.cost.nodes_bytes_per_second);
@@ -424,7 +428,7 @@ impl Here {
         let own = state.speeds[lane].or((!known.is_empty()).then_some(mean));
         match own {
             None if state.is_probing => return Choice::Wait,
-            None if seconds < self.from.as_secs_f64() => return nothing,
+            None if seconds < from => return nothing,
             None => {
                 state.is_probing = true;
                 let (at, progress, speed) = (Instant::now(), progress_of_all, nodes_speed);

@@ -42,7 +42,7 @@ pub fn stream_from_nodes(
 }
 
 /// The same, of which this machine does a part where `options` let it: of pieces that nodes have not begun. What it does is one answer
-/// more, the last one, and whoever calls gives it, in a thread of its own: see [`Help`]. A node must not answer before it has begun all
+/// more, the last one, and whoever calls gives it, in a thread of its own, by [`Help::work`]. A node must not answer before it has begun all
 /// of its pieces.
 ///
 /// Memory: half of what is free goes to the help, where that is worth it.

@@ -11,12 +11,13 @@
 
 use std::{
     io::{self, Read},
+    panic::{self, AssertUnwindSafe},
     sync::{Arc, Mutex, atomic::Ordering},
     time::Instant,
 };
 
 use arrow::array::RecordBatch;
-use inshore_store::{Budget, Cancel, Job};
+use inshore_store::{Budget, Job};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -35,14 +36,9 @@ const BLOCK_BYTES: u64 = 1 << 20;
 
 /// A part of a job on nodes that this machine does.
 pub struct Help {
-    /// Memory for it, and threads.
-    pub budget: Budget,
-    /// Says when nobody wants it any more.
-    pub cancel: Cancel,
-    /// What there is to do.
-    pub pieces: HelpPieces,
-    /// Where the answer goes.
-    pub answers: HelpAnswers,
+    budget: Budget,
+    pieces: HelpPieces,
+    answers: HelpAnswers,
 }
 
 /// Takes pieces of nodes, one after the other. As many may be read at once as [`HelpWith`](super::HelpWith) says.
@@ -92,7 +88,7 @@ impl Drop for HelpPiece {
 }
 
 /// Where this machine's answer goes.
-pub struct HelpAnswers {
+struct HelpAnswers {
     here: Arc<Here>,
     out: mpsc::Sender<Result<Option<Held>>>,
     told: Arc<Mutex<Told>>,
@@ -128,11 +124,32 @@ impl Help {
         let reading = Job::without_store(reading, here.stop.clone());
         let help = Help {
             budget,
-            cancel: here.stop.clone(),
             pieces: HelpPieces { here: here.clone(), reading },
             answers: HelpAnswers { here: here.clone(), out, told: told.clone(), began: Instant::now() },
         };
         Some((help, answers, told))
+    }
+
+    /// Does it: `work` takes pieces, and when there are no more answers with all that comes of them, as a node would. It gets a job of its
+    /// own on the store of `job`, whose counters count in the end, in a part of the memory. Where it fails, nodes do what it took; so
+    /// they do where `job` has no store.
+    pub fn work(
+        self,
+        job: &Job,
+        work: impl FnOnce(&Job, HelpPieces, &mut dyn Reply) -> std::result::Result<Value, Failure>,
+    ) {
+        let Help { budget, pieces, mut answers } = self;
+        let done = panic::catch_unwind(AssertUnwindSafe(|| {
+            if !job.has_store() {
+                return Err("there is no store here for what would have to be kept on flash".into());
+            }
+            let own = job.store().job(budget, pieces.here.stop.clone())?;
+            let done = work(&own, pieces, &mut answers);
+            job.counters().add(own.counters());
+            done
+        }));
+        let panicked = || Err("the work here panicked: this is a fault of this program".into());
+        answers.finish(done.unwrap_or_else(|_| panicked()));
     }
 }
 
@@ -176,7 +193,7 @@ impl Reply for HelpAnswers {
 
 impl HelpAnswers {
     /// Ends the answer: with what the work says of it, or with why there is none. Nodes are asked for what was taken then.
-    pub fn finish(self, done: std::result::Result<Value, Failure>) {
+    fn finish(self, done: std::result::Result<Value, Failure>) {
         let end = match done {
             Ok(summary) => {
                 let seconds = self.began.elapsed().as_secs_f64();

@@ -6,7 +6,9 @@ use inshore_store::{Budget, Cancel, Job, Store};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Begins, FilePart, Input, KmerAnswer, KmerPiece, PartBytes, count_kmer_pieces, unpack_kmers};
+use crate::{
+    Begins, FilePart, Input, KmerAnswer, KmerPiece, KmerPieces, PartBytes, count_kmer_pieces, unpack_kmers,
+};
 
 type Counts = BTreeMap<u128, u64>;
 /// Sequences, bases and k-mers.
@@ -26,7 +28,7 @@ fn count(
     let job = store.job(Budget::new(12 << 20, 2), Cancel::default()).unwrap();
     let pieces: Vec<KmerPiece> = texts.iter().map(|(text, begins)| piece(&job, text, *begins)).collect();
     let (mut counts, mut ends) = (Counts::new(), Vec::new());
-    let summary = count_kmer_pieces(&job, &pieces, options, |answer| {
+    let summary = count_kmer_pieces(&job, KmerPieces::of(pieces), options, |answer| {
         match answer {
             KmerAnswer::Ends(all) => ends = all,
             KmerAnswer::Block(block) => {
