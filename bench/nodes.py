@@ -2,13 +2,14 @@
 """Work near the data against moving the data, over network namespaces with links of a given rate.
 
     sudo bench/nodes.py --inshore target/release/inshore --folder /tmp/nodes --text TEXT --gigabytes 6 --nodes 1 2 4
-                        [--parquet lineitem.parquet] [--languages FOLDER]
+                        [--parquet lineitem.parquet] [--languages FOLDER] [--reads reads.fq]
 
 Each node is a namespace with a store of its own, a link (`tc tbf`) and a cgroup that limits its share of the processor and
 the rate of its drive, so that four of them scale on one machine. The client is another namespace with the same link. For
 each number of nodes the text is spread anew, and each job runs on the nodes, and here on what `store get` brings; search, language, words,
 pack and sort also on the nodes with the help of the client's cores (without --only-nodes).
-`--parquet` is a table lineitem of TPC-H, of which query 1 is asked; `--languages` has a file LANGUAGE.txt.gz for each language.
+`--parquet` is a table lineitem of TPC-H, of which query 1 is asked; `--languages` has a file LANGUAGE.txt.gz for each language;
+`--reads` is FASTQ.
 What is printed: seconds, bytes over the client's link (counted by the kernel), processor seconds of the client.
 
 Needs root, cgroup version 1 (cpu, blkio), `ip` and `tc`. Leaves nothing.
@@ -198,6 +199,7 @@ def main() -> None:
     parser.add_argument("--piece", default="64MiB", help="of the text")
     parser.add_argument("--parquet", type=Path)
     parser.add_argument("--languages", type=Path)
+    parser.add_argument("--reads", type=Path)
     parser.add_argument("--jobs", nargs="+", default=["search", "words", "compress"])
     words = parser.parse_args()
     inshore = str(Path(words.inshore).resolve())
@@ -224,6 +226,8 @@ def main() -> None:
                 here = " ".join([text("store", "get", "text", "--quiet"), "|", inshore])
                 if words.parquet:
                     run(*nodes.command("store", "put", str(words.parquet), "--quiet", *asked))
+                if words.reads:
+                    run(*nodes.command("store", "put", str(words.reads), "--name", "reads.fq", "--quiet", *asked))
                 if words.languages:
                     train = [inshore, "language", "train", "--name", "all", "--store", f"{words.folder}/client", "--quiet"]
                     if not (words.folder / "client").exists():
@@ -231,7 +235,9 @@ def main() -> None:
                 profiles = f"--profiles all --store {words.folder}/client --quiet"
                 table = f"{words.folder}/lineitem.parquet"
                 sql = lambda name: f'sql --quiet --store {words.folder}/client "{QUERY.replace("TABLE", name)}"'  # noqa: E731
-                nodes_alone = {"language", "pack", "search", "sort", "words"}
+                nodes_alone = {"kmers", "language", "pack", "search", "sort", "words"}
+                kmers = f"--min-count 2 -o {words.folder}/kmers.csv --quiet --store {words.folder}/client"
+                digest = f"&& md5sum < {words.folder}/kmers.csv"
                 jobs = {
                     "language": (
                         f"{text('language', 'identify', 'store:text', profiles)} | cut -d, -f2-",
@@ -249,6 +255,10 @@ def main() -> None:
                     "words": (
                         text("count", "words", "store:text", "--split", "--top", "1", "--quiet", "--store", f"{words.folder}/client"),
                         f"{here} count words - --split --top 1 --quiet --store {words.folder}/client",
+                    ),
+                    "kmers": (
+                        f"{text('count', 'kmers', 'store:reads.fq', kmers)} {digest}",
+                        f"{text('store', 'get', 'reads.fq', '--quiet')} | {inshore} count kmers - {kmers} {digest}",
                     ),
                     "sort": (
                         f"{text('sort', 'store:text', '-o', '-', '--quiet', '--store', f'{words.folder}/client')} | md5sum",
@@ -275,6 +285,7 @@ def main() -> None:
                     if job not in ("compress", "pack") and len(set(answers)) > 1:
                         sys.exit(f"{job}: {answers}")
                 tables = [words.parquet.name] if words.parquet else []
+                tables += ["reads.fq"] if words.reads else []
                 run(*nodes.command("store", "rm", "text", *tables, "--quiet", *asked))
             finally:
                 nodes.stop()

@@ -4,16 +4,20 @@
 //! A file keeps its bytes as it is spread; its pieces end with row groups (Parquet) or lines (CSV, JSON lines). What a node needs
 //! beside its pieces travels with the task: the footer of Parquet, the line of CSV with the names of columns.
 
-use std::{io::Read, ops::Range, sync::Arc};
+use std::{
+    io::{Cursor, Read},
+    ops::Range,
+    sync::Arc,
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use inshore_kernels::packed_with;
 use inshore_neardata::{
     Failure, Source,
-    nodes::{Error as NodesError, Nodes, Piece, RunOptions, Whole, read_from_nodes},
+    nodes::{Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, Whole, read_from_nodes},
 };
 use inshore_sql::Known;
-use inshore_store::Job;
+use inshore_store::{Job, Reservation, format_bytes};
 use inshore_tables::{Error as TableError, FilePart, Input, PartBytes, TableReader, row_groups};
 use serde::{Deserialize, Serialize};
 
@@ -127,11 +131,6 @@ impl FileText {
     pub fn input(&self, job: &Job, parts: Vec<FilePart>) -> Input {
         Input::of_parts(job, &self.name, &self.ending, self.bytes, parts)
     }
-
-    /// The same of what a stream gives.
-    pub fn stream(&self, stream: impl Read + Send + 'static) -> Input {
-        Input::stream(&self.name, &self.ending, stream)
-    }
 }
 
 /// The file that a request numbers so.
@@ -151,6 +150,64 @@ pub(crate) fn piece_of(source: &Source) -> Result<FilePart, Failure> {
     let (file, range) = source.part().ok_or("a source that is no file of a dataset")?;
     let bytes = PartBytes::Stored(file.clone(), range.clone());
     Ok(FilePart { at: source.base().offset, bytes })
+}
+
+/// Memory for so many pieces at once of these files.
+///
+/// # Errors
+/// Where three quarters of the budget have no room for them.
+pub(crate) fn hold_pieces<'a>(
+    job: &Job,
+    wholes: impl Iterator<Item = &'a Whole>,
+    at_once: usize,
+) -> Result<Reservation, Failure> {
+    let bytes = wholes.flat_map(|whole| &whole.pieces).map(|piece| piece.bytes).max().unwrap_or(0);
+    let all = bytes.saturating_mul(at_once as u64);
+    if all > job.budget().memory_bytes() / 4 * 3 {
+        let what = format!("a piece has {}, and the memory here no room for it", format_bytes(bytes));
+        return Err(what.into());
+    }
+    Ok(job.budget().reserve(all, "pieces of a table")?)
+}
+
+/// A piece that this machine takes over, with what goes along; all of it in memory, where that is wanted or it cannot be read from start
+/// to end.
+pub(crate) fn taken(
+    job: &Job,
+    files: &[FileText],
+    mut piece: HelpPiece,
+    in_memory: bool,
+) -> Result<Input, TableError> {
+    let name = piece.title.clone();
+    let unfit = |failure: Failure| TableError::Unsupported { file: name.clone(), what: failure.to_string() };
+    let text = text_of(files, piece.whole).map_err(unfit)?;
+    let along = text.along().map_err(unfit)?;
+    if !in_memory && !text.is_parquet() {
+        // The first piece begins with what goes along with the others.
+        let head = match along.filter(|_| piece.offset > 0) {
+            Some(FilePart { bytes: PartBytes::Memory(bytes), .. }) => bytes,
+            _ => Arc::default(),
+        };
+        return Ok(Input::stream(&text.name, &text.ending, Cursor::new(head).chain(piece)));
+    }
+    let bytes = usize::try_from(piece.bytes).expect("it fits the memory");
+    let mut held: Arc<[u8]> = std::iter::repeat_n(0, bytes).collect();
+    let filled = Arc::get_mut(&mut held).expect("nobody else has it");
+    piece.read_exact(filled).map_err(|source| TableError::Io {
+        file: name.clone(),
+        what: "read it",
+        source,
+    })?;
+    let part = FilePart { at: piece.offset, bytes: PartBytes::Memory(held) };
+    Ok(text.input(job, [Some(part), along].into_iter().flatten().collect()))
+}
+
+/// An error of nodes as one of a file.
+pub(crate) fn of_nodes(name: &str, error: NodesError) -> TableError {
+    match error {
+        NodesError::Store(error) => TableError::Store(error),
+        error => TableError::Unsupported { file: name.to_string(), what: error.to_string() },
+    }
 }
 
 impl Asker<'_> {

@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use crate::files::Error;
-use crate::files::{Asker, check_plain, piece_of};
+use crate::files::{Asker, check_plain, of_nodes, piece_of};
 
 const KIND: &str = "count-kmers";
 /// What a batch has: ends of pieces as JSON, or a block of k-mers.
@@ -201,16 +201,12 @@ fn count_here(
     reply: &mut dyn Reply,
 ) -> Result<Value, Failure> {
     let pieces = pieces.map(|piece| {
-        let piece = piece.map_err(|error| unfit("pieces of nodes", &error))?;
+        let piece = piece.map_err(|error| of_nodes("pieces of nodes", error))?;
         let (name, place) = (piece.title.clone(), (piece.whole, piece.offset, piece.bytes));
         let made = arguments.piece(place, |name| Input::stream(name, "", piece));
-        made.map_err(|failure| unfit(&name, &failure))
+        made.map_err(|failure| tables::Error::Unsupported { file: name, what: failure.to_string() })
     });
     answer(job, arguments, pieces, (None, count_max), reply)
-}
-
-fn unfit(name: &str, what: &impl ToString) -> tables::Error {
-    tables::Error::Unsupported { file: name.to_string(), what: what.to_string() }
 }
 
 /// The columns of what is answered: what it is, and its bytes; one row.
@@ -301,7 +297,7 @@ pub fn count_kmers_on_nodes(
     let held = 2 * nodes.addresses().count() as u64 * ROWS_BYTES;
     let _memory = job.budget().reserve(held, "k-mers of nodes")?;
     job.start_phase("counting", "k-mers", 0);
-    let with = HelpWith { all_moves: false, by_threads: false };
+    let with = HelpWith { all_moves: false, by_threads: false, ..HelpWith::default() };
     thread::scope(|scope| {
         let (streams, help) = stream_with_help(nodes, job, (KIND, true), told, wholes, run, with)?;
         if let Some(help) = help {

@@ -3,31 +3,43 @@
 //!
 //! What a node needs beside its pieces travels with the task: see `files.rs`.
 //!
+//! Where nodes are slow beside this machine and the way to it, pieces that they have not begun are fetched, and the fragment runs over
+//! them here.
+//!
 //! Where a node is lost before anything of its answer was taken, another that has copies of its pieces does its work. After
 //! that the whole query is begun again, as long as it has given out no rows.
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Condvar, Mutex},
+    sync::{Arc, Condvar, Mutex, mpsc},
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use arrow::record_batch::RecordBatch;
 use inshore_neardata::{
-    Failure, Reply, Task, Work,
-    nodes::{Catalog, Error as NodesError, Gathered, Nodes, RunOptions, Streams, stream_from_nodes},
+    Failure, Reply, Task, TaskSource, Work,
+    nodes::{
+        Catalog, Error as NodesError, Gathered, HelpPieces, HelpWith, Nodes, RunOptions, Streams,
+        stream_with_help,
+    },
 };
-use inshore_sql::{Elsewhere, Error, Fragment, FragmentRows, Known, Result, run_fragment};
+use inshore_sql::{Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Result, run_fragment};
 use inshore_store::Job;
-use inshore_tables::FilePart;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::files::{Asker, FileText, Files, piece_of, text_of};
+use crate::files::{Asker, FileText, Files, hold_pieces, of_nodes, piece_of, taken, text_of};
+
+#[cfg(test)]
+mod tests;
 
 const KIND: &str = "sql";
 /// Bytes of rows that are sent at once, about.
 const MESSAGE_BYTES: usize = 4 << 20;
+/// Memory for what is done here of a fragment.
+const HELP_BYTES_MIN: u64 = 96 << 20;
+const HELP_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Serialize, Deserialize)]
 struct Arguments {
@@ -46,36 +58,80 @@ impl Work for Queries {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
-        let Arguments { fragment, files } = serde_json::from_value(task.arguments)?;
+        let Task { job, arguments, sources, unbegun } = task;
+        let Arguments { fragment, files } = serde_json::from_value(arguments)?;
         let columns = fragment.schema().ok_or("a fragment of no table")?.clone();
-        let mut parts: BTreeMap<u64, Vec<FilePart>> = BTreeMap::new();
-        for source in &task.sources {
-            parts.entry(source.whole).or_default().push(piece_of(&source.source)?);
-        }
-        let input = |(whole, mut parts): (u64, Vec<FilePart>)| {
-            let file = text_of(&files, whole)?;
-            parts.extend(file.along()?);
-            Ok::<_, Failure>(file.input(&task.job, parts).with_columns(columns.clone()))
+        let along = files.iter().map(FileText::along).collect::<std::result::Result<Vec<_>, _>>()?;
+        let input = |source: &TaskSource| {
+            let file = text_of(&files, source.whole)?;
+            let along = along[source.whole as usize].clone();
+            let parts = [Some(piece_of(&source.source)?), along].into_iter().flatten().collect();
+            Ok::<_, Failure>((source.number, file.input(&job, parts).with_columns(columns.clone())))
         };
-        let inputs = parts.into_iter().map(input).collect::<std::result::Result<_, _>>()?;
-        let mut failed = None;
-        let ran = run_fragment(&task.job, &fragment, inputs, |batch| {
-            // No message is larger than it has to be.
-            let parts = batch.get_array_memory_size().div_ceil(MESSAGE_BYTES).max(1);
-            let rows = batch.num_rows().div_ceil(parts).max(1);
-            (0..batch.num_rows().max(1)).step_by(rows).try_for_each(|start| {
-                let part = batch.slice(start, rows.min(batch.num_rows() - start));
-                reply.batch(part).map_err(|failure| {
-                    failed = Some(failure);
-                    Error::Store(inshore_store::Error::Cancelled)
-                })
-            })
-        });
-        match (failed, ran) {
-            (Some(failure), _) => Err(failure),
-            (None, ran) => Ok(serde_json::to_value(ran?)?),
-        }
+        let inputs = sources.iter().map(input).collect::<std::result::Result<Vec<_>, _>>()?;
+        let sizes = sources.iter().map(|source| source.source.part_bytes());
+        let bytes = sizes.clone().sum();
+        unbegun.offer(sources.iter().map(|source| source.number).zip(sizes));
+        // The client may take some back meanwhile.
+        let begun = inputs.into_iter().filter(move |(number, _)| unbegun.begin(*number));
+        answer(&job, &fragment, Feed::new(begun.map(|(_, input)| Ok(input)), Some(bytes)), reply)
     }
+}
+
+/// Runs a fragment over files and answers with its rows.
+fn answer(
+    job: &Job,
+    fragment: &Fragment,
+    feed: Feed,
+    reply: &mut dyn Reply,
+) -> std::result::Result<Value, Failure> {
+    let mut failed = None;
+    let ran = run_fragment(job, fragment, feed, |batch| {
+        // No message is larger than it has to be.
+        let parts = batch.get_array_memory_size().div_ceil(MESSAGE_BYTES).max(1);
+        let rows = batch.num_rows().div_ceil(parts).max(1);
+        (0..batch.num_rows().max(1)).step_by(rows).try_for_each(|start| {
+            let part = batch.slice(start, rows.min(batch.num_rows() - start));
+            reply.batch(part).map_err(|failure| {
+                failed = Some(failure);
+                Error::Store(inshore_store::Error::Cancelled)
+            })
+        })
+    });
+    match (failed, ran) {
+        (Some(failure), _) => Err(failure),
+        (None, ran) => Ok(serde_json::to_value(ran?)?),
+    }
+}
+
+/// Runs a fragment over what nodes have not begun.
+fn answer_here(
+    job: &Job,
+    fragment: &Fragment,
+    files: &Files,
+    pieces: HelpPieces,
+    reply: &mut dyn Reply,
+) -> std::result::Result<Value, Failure> {
+    let columns = fragment.schema().ok_or("a fragment of no table")?.clone();
+    // Each thread may be at work on one while the next one comes.
+    let _held = hold_pieces(job, files.wholes.iter(), job.budget().threads() + 1)?;
+    // Threads of a query must not wait for nodes: another one does.
+    let (out, inputs) = mpsc::sync_channel(0);
+    let end = pieces.end();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for piece in pieces {
+                let piece = piece.map_err(|error| of_nodes("pieces of nodes", error));
+                let input = piece.and_then(|piece| taken(job, &files.texts, piece, true));
+                if out.send(input.map(|input| input.with_columns(columns.clone()))).is_err() {
+                    break;
+                }
+            }
+        });
+        let answered = answer(job, fragment, Feed::new(inputs.into_iter(), None), reply);
+        drop(end);
+        answered
+    })
 }
 
 /// The tables of a query that lie on nodes, under the names `store:NAME`.
@@ -97,6 +153,8 @@ struct State {
     open: usize,
     tables: BTreeMap<String, Arc<Files>>,
     gathered: Gathered,
+    /// What was done here failed, and nodes are left alone from then on.
+    help_has_failed: bool,
 }
 
 impl NodeTables {
@@ -138,19 +196,43 @@ impl Elsewhere for NodeTables {
         self.nodes.answer_bytes()
     }
 
+    fn help_bytes(&self, may_be_taken: u64) -> u64 {
+        match self.options.help_from {
+            Some(_) if may_be_taken >= HELP_BYTES_MIN => may_be_taken.min(HELP_BYTES_MAX),
+            _ => 0,
+        }
+    }
+
     fn run(&self, job: &Job, fragment: Fragment) -> Result<Box<dyn FragmentRows>> {
         let files =
             self.state.0.lock().expect("no panic under this lock").tables.get(fragment.path()).cloned();
         let files = files.ok_or_else(|| Error::Internal(format!("{} was not described", fragment.path())))?;
-        let arguments = Arguments { fragment, files: files.texts.clone() };
+        let arguments = Arguments { fragment: fragment.clone(), files: files.texts.clone() };
         let arguments =
             serde_json::to_value(arguments).map_err(|error| Error::Internal(error.to_string()))?;
-        let streams =
-            stream_from_nodes(&self.nodes, job, (KIND, false), arguments, &files.wholes, &self.options);
-        let streams = streams.map_err(failed)?;
+        let has_failed = self.state.0.lock().expect("no panic under this lock").help_has_failed;
+        let options = match has_failed || job.budget().memory_bytes() <= self.answer_bytes() {
+            true => RunOptions { help_from: None, ..self.options.clone() },
+            false => self.options.clone(),
+        };
+        let with =
+            HelpWith { by_threads: false, answers_early: true, takes_all_memory: true, all_moves: false };
+        let asked =
+            stream_with_help(&self.nodes, job, (KIND, false), arguments, &files.wholes, &options, with);
+        let (streams, help) = asked.map_err(failed)?;
+        let of_job = job.clone();
+        let helping = help.map(|help| {
+            let help = move || {
+                help.work(&of_job, |job, pieces, reply| answer_here(job, &fragment, &files, pieces, reply));
+            };
+            thread::Builder::new().name("help".to_string()).spawn(help)
+        });
+        let helping = helping.transpose();
+        let helping = helping.map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
         let heads = (0..streams.len()).map(|_| Head::default()).collect();
         self.state.0.lock().expect("no panic under this lock").open += 1;
-        Ok(Box::new(Rows { streams: Some(streams), heads, turn: 0, state: self.state.clone() }))
+        let state = self.state.clone();
+        Ok(Box::new(Rows { streams: Some(streams), helping, heads, turn: 0, state }))
     }
 }
 
@@ -165,6 +247,8 @@ struct Head {
 /// The rows that nodes give, as they come.
 struct Rows {
     streams: Option<Streams>,
+    /// What this machine does.
+    helping: Option<JoinHandle<()>>,
     heads: Vec<Head>,
     turn: usize,
     state: Arc<(Mutex<State>, Condvar)>,
@@ -173,6 +257,8 @@ struct Rows {
 impl Drop for Rows {
     fn drop(&mut self) {
         let gathered = self.streams.take().map(Streams::finish).unwrap_or_default();
+        // Nobody takes its answers any more, which ends it.
+        let _ = self.helping.take().map(JoinHandle::join);
         let mut state = self.state.0.lock().expect("no panic under this lock");
         state.gathered.add(gathered);
         state.open -= 1;
@@ -204,6 +290,9 @@ impl FragmentRows for Rows {
                         return Err(failed(error));
                     }
                     Err(error) => {
+                        if streams.is_here(stream) {
+                            self.state.0.lock().expect("no panic under this lock").help_has_failed = true;
+                        }
                         // What one node refuses, others mostly do too: it is the query's fault, or a version's.
                         let is_refused = matches!(error, NodesError::Refused { .. });
                         if self.heads[stream].was_taken {

@@ -60,12 +60,11 @@ use datafusion::{
 };
 use futures::stream;
 use inshore_store::{Budget, Job, Reservation};
-use inshore_tables::Input;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use tokio::sync::mpsc;
 
 use crate::{
-    Error,
+    Error, Feed,
     files::{self, Files},
     once::properties,
     scan::Scan,
@@ -133,7 +132,12 @@ pub trait Elsewhere: Debug + Send + Sync {
     /// Memory for the answers of a fragment that are on their way.
     fn answer_bytes(&self) -> u64;
 
-    /// Begins to run a fragment; the job has [`Self::answer_bytes`] and no more. Called in a thread that may wait.
+    /// Memory to do a part of a fragment here, where so many bytes may be taken for that: all of them, less, or none.
+    fn help_bytes(&self, _may_be_taken: u64) -> u64 {
+        0
+    }
+
+    /// Begins to run a fragment; the job has [`Self::answer_bytes`], what was asked for by [`Self::help_bytes`], and no more. Called in a thread that may wait.
     ///
     /// # Errors
     /// What keeps it from being begun.
@@ -161,8 +165,9 @@ pub(crate) struct Near {
     pub planning: Planning,
     /// All tables of the query, once they are known.
     pub tables: OnceLock<BTreeMap<String, Known>>,
-    /// Memory for the answers of all fragments, once these are known: operators take what is free when they begin.
-    pub answers: OnceLock<Reservation>,
+    /// Memory for the answers of all fragments and for the help with them, once these are known, and how much of it each has: operators
+    /// take what is free when they begin.
+    pub answers: OnceLock<(Reservation, u64)>,
 }
 
 /// A table that is not here, for plans.
@@ -371,11 +376,15 @@ impl PhysicalOptimizerRule for CutOut {
             let properties = properties(schema.clone(), 1);
             Ok(Arc::new(NearRows { near: near.clone(), fragment, schema, properties }))
         })?;
-        let bytes = fragments * near.elsewhere.answer_bytes();
-        let answers =
-            near.job.budget().reserve(bytes, "answers of nodes on their way").map_err(Error::from)?;
         // A plan that is made twice (EXPLAIN ANALYZE) has as many.
-        let _ = near.answers.set(answers);
+        if near.answers.get().is_none() {
+            let (budget, answer_bytes) = (near.job.budget(), near.elsewhere.answer_bytes());
+            let may_be_taken = budget.free_bytes().saturating_sub(fragments * answer_bytes) / 4;
+            let help_bytes = near.elsewhere.help_bytes(may_be_taken / fragments.max(1));
+            let each = answer_bytes + help_bytes.min(may_be_taken);
+            let answers = budget.reserve(fragments * each, "answers of nodes on their way");
+            let _ = near.answers.set((answers.map_err(Error::from)?, each));
+        }
         Ok(plan)
     }
 
@@ -460,7 +469,8 @@ type Told = crate::Result<Option<RecordBatch>>;
 fn ask(near: Arc<Near>, fragment: Fragment, schema: SchemaRef) -> crate::Result<mpsc::Receiver<Told>> {
     let (out, rows) = mpsc::channel::<Told>(2);
     let started = std::thread::Builder::new().name("near".to_string()).spawn(move || {
-        let answers = Budget::new(near.elsewhere.answer_bytes(), near.job.budget().threads());
+        let bytes = near.answers.get().map_or_else(|| near.elsewhere.answer_bytes(), |(_, each)| *each);
+        let answers = Budget::new(bytes, near.job.budget().threads());
         let ran = near.elsewhere.run(&near.job.within(answers), fragment).and_then(|mut rows| {
             while !out.is_closed() {
                 match rows.next_within(PATIENCE)? {
@@ -540,7 +550,7 @@ impl Fragment {
         &self,
         job: &Job,
         plan: Arc<dyn ExecutionPlan>,
-        inputs: Vec<Input>,
+        feed: Feed,
     ) -> crate::Result<Arc<dyn ExecutionPlan>> {
         let mut found = None;
         cut(plan, |number, table, node| {
@@ -554,7 +564,8 @@ impl Fragment {
                 for the time";
             Error::Query(what.to_string())
         })?;
-        let files = Files::open(job, inputs, &[])?;
+        let schema = self.schema().ok_or_else(|| Error::Query("a fragment of no table".to_string()))?;
+        let files = Files::fed(job, schema, feed);
         let threads = job.budget().threads();
         let here = found.transform_up(|node| {
             if let Some(scan) = node.downcast_ref::<AbsentScan>() {

@@ -18,13 +18,15 @@ use datafusion::{
 use inshore_store::Job;
 use inshore_tables::{GroupValues, Input, TableReader};
 
-use crate::{Error, scan::Scan};
+use crate::{Error, feed::Feed, scan::Scan};
 
 /// Files with the same columns.
 #[derive(Debug)]
 pub(crate) struct Files {
     pub job: Job,
     pub inputs: Vec<Input>,
+    /// What gives more files, instead of those.
+    pub feed: Option<Arc<Feed>>,
     pub schema: SchemaRef,
     pub as_text: Vec<String>,
     /// Rows of all files, where they say so.
@@ -43,6 +45,7 @@ impl Files {
         let mut files = Files {
             job: job.clone(),
             inputs,
+            feed: None,
             schema: Arc::new(Schema::empty()),
             as_text: as_text.to_vec(),
             rows: Some(0),
@@ -76,6 +79,34 @@ impl Files {
         }
         files.schema = first.ok_or_else(|| Error::Query("no file is given".to_string()))?;
         Ok(files)
+    }
+
+    /// Files with these columns, as they are named.
+    pub fn fed(job: &Job, schema: &SchemaRef, feed: Feed) -> Files {
+        Files {
+            job: job.clone(),
+            inputs: Vec::new(),
+            feed: Some(Arc::new(feed)),
+            schema: schema.clone(),
+            as_text: Vec::new(),
+            rows: None,
+            has_groups: false,
+            tells_rows_alone: true,
+        }
+    }
+
+    /// Bytes of all files, as far as they are known.
+    pub fn bytes(&self) -> u64 {
+        let known = self.inputs.iter().filter_map(|input| input.compressed_bytes()).sum();
+        self.feed.as_ref().map_or(known, |feed| feed.bytes().unwrap_or(0))
+    }
+
+    /// The file of this number.
+    pub fn file(&self, number: usize) -> crate::Result<Option<Input>> {
+        match &self.feed {
+            Some(feed) => Ok(feed.next().transpose()?),
+            None => Ok(self.inputs.get(number).cloned()),
+        }
     }
 
     /// A reader of chosen columns.
@@ -113,6 +144,7 @@ impl Files {
     pub fn again(&self) -> Files {
         Files {
             inputs: self.inputs.clone(),
+            feed: self.feed.clone(),
             job: self.job.clone(),
             schema: self.schema.clone(),
             as_text: self.as_text.clone(),

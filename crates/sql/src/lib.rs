@@ -42,6 +42,7 @@
 
 mod elsewhere;
 mod error;
+mod feed;
 mod files;
 mod functions;
 mod group;
@@ -60,6 +61,7 @@ mod tests;
 
 pub use elsewhere::{Elsewhere, Fragment, FragmentRows, Known};
 pub use error::{Error, Result};
+pub use feed::Feed;
 pub use operator::Ran;
 pub use query::{Query, Report, run_fragment, smallest_memory_bytes};
 pub use tables::Tables;

@@ -24,12 +24,11 @@ use datafusion::{
 };
 use futures::StreamExt;
 use inshore_store::{Budget, Job, release_code};
-use inshore_tables::Input;
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use crate::{
-    Error, Fragment, Result, Tables,
+    Error, Feed, Fragment, Result, Tables,
     elsewhere::{CutOut, Near, Planning},
     files::BATCH_ROWS,
     functions::functions,
@@ -320,7 +319,7 @@ async fn logical_plan(
 pub fn run_fragment(
     job: &Job,
     fragment: &Fragment,
-    inputs: Vec<Input>,
+    feed: Feed,
     each: impl FnMut(RecordBatch) -> Result<()> + Send,
 ) -> Result<Report> {
     check_budget(job.budget())?;
@@ -328,7 +327,7 @@ pub fn run_fragment(
     // A query of many terms is a deep tree, and is taken down as deep.
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("fragment".to_string()).stack_size(FRAGMENT_STACK_BYTES);
-        let running = builder.spawn_scoped(scope, || run_fragment_here(job, fragment, inputs, each));
+        let running = builder.spawn_scoped(scope, || run_fragment_here(job, fragment, feed, each));
         let running = running.map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
         running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -337,7 +336,7 @@ pub fn run_fragment(
 fn run_fragment_here(
     job: &Job,
     fragment: &Fragment,
-    inputs: Vec<Input>,
+    feed: Feed,
     mut each: impl FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Report> {
     let mut running = Running::of(job, Limits::default(), async |shared: &Shared| {
@@ -348,7 +347,7 @@ fn run_fragment_here(
         let frame = context.execute_logical_plan(plan).await?;
         let task = Arc::new(frame.task_ctx());
         let plan = frame.create_physical_plan().await?;
-        let plan = fragment.of_plan(job, plan, inputs)?;
+        let plan = fragment.of_plan(job, plan, feed)?;
         let options = context.state().config().options().clone();
         let plan = Replace(shared.clone()).optimize(plan, &options)?;
         job.start_phase("query", "bytes", bytes_read(&plan));

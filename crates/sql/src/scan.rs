@@ -23,7 +23,7 @@ use datafusion::{
     },
 };
 use futures::stream;
-use inshore_tables::{GroupValues, TableReader};
+use inshore_tables::{GroupValues, Input, TableReader};
 
 use crate::{Error, files::Files, once::properties};
 
@@ -61,6 +61,7 @@ impl Work {
 #[derive(Clone, Debug)]
 struct Unit {
     file: usize,
+    input: Input,
     /// None where a file is read as a whole.
     groups: Option<Range<usize>>,
     /// Bytes of the file that it stands for.
@@ -98,14 +99,14 @@ impl Scan {
 
     /// Bytes of the files.
     pub fn bytes(&self) -> u64 {
-        self.files.inputs.iter().filter_map(|input| input.compressed_bytes()).sum()
+        self.files.bytes()
     }
 }
 
 impl DisplayAs for Scan {
     fn fmt_as(&self, _: DisplayFormatType, text: &mut Formatter<'_>) -> fmt::Result {
         let files = &self.files.inputs;
-        write!(text, "Scan: {}", files[0].name())?;
+        write!(text, "Scan: {}", files.first().map_or("pieces", |file| file.name()))?;
         if files.len() > 1 {
             write!(text, " and {} more", files.len() - 1)?;
         }
@@ -227,7 +228,7 @@ impl Reading {
         if self.open.as_ref().is_none_or(|(file, _)| *file != unit.file) {
             // Memory of the one before goes first.
             self.open = None;
-            let reader = self.files.reader(&self.files.inputs[unit.file], &self.columns)?;
+            let reader = self.files.reader(&unit.input, &self.columns)?;
             self.open = Some((unit.file, reader));
         }
         let (_, reader) = self.open.as_mut().expect("set above");
@@ -250,24 +251,25 @@ impl Reading {
             if let Some(unit) = work.groups.pop() {
                 return Ok(Some(unit));
             }
-            if work.file == self.files.inputs.len() {
-                return Ok(None);
+            if self.files.feed.is_some() {
+                // It may be in memory, which goes before there is more.
+                self.open = None;
             }
             let file = work.file;
+            let Some(input) = self.files.file(file)? else { return Ok(None) };
             work.file += 1;
-            work.groups = self.units(file)?;
+            work.groups = self.units(file, input)?;
         }
     }
 
     /// The parts of a file that may hold rows that are looked for, the last one first.
-    fn units(&mut self, file: usize) -> Result<Vec<Unit>> {
-        let input = &self.files.inputs[file];
+    fn units(&mut self, file: usize, input: Input) -> Result<Vec<Unit>> {
         let bytes = input.compressed_bytes().unwrap_or(0);
         // CSV knows its columns from what it read: it is opened once, where it is read.
         if input.extension() != "parquet" {
-            return Ok(vec![Unit { file, groups: None, bytes }]);
+            return Ok(vec![Unit { file, input, groups: None, bytes }]);
         }
-        let reader = self.files.reader(input, &self.columns)?;
+        let reader = self.files.reader(&input, &self.columns)?;
         let groups = reader.row_groups().unwrap_or(0);
         let chosen = self.chosen(&reader, groups)?;
         self.open = Some((file, reader));
@@ -278,7 +280,7 @@ impl Reading {
             // Of a file of which only parts are here, others have the rest.
             let place = reader.row_group_bytes(group).map_err(Error::from)?;
             if place.is_none_or(|place| input.holds(&place)) {
-                units.push(Unit { file, groups: Some(group..group + 1), bytes: share });
+                units.push(Unit { file, input: input.clone(), groups: Some(group..group + 1), bytes: share });
             }
         }
         Ok(units)

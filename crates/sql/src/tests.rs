@@ -27,8 +27,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::{
-    Elsewhere, Error, Fragment, FragmentRows, Known, Query, Ran, Tables, files::Files, operator::Limits,
-    run_fragment,
+    Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Query, Ran, Tables, files::Files,
+    operator::Limits, run_fragment,
 };
 
 fn job(threads: usize) -> (tempfile::TempDir, Job) {
@@ -516,7 +516,7 @@ impl Elsewhere for Pretended {
         let mut batches = Vec::new();
         for (number, inputs) in self.machines(fragment.path()).unwrap().iter().enumerate() {
             let (_folder, job) = job(1 + number % 3);
-            run_fragment(&job, &fragment, inputs.clone(), |batch| {
+            run_fragment(&job, &fragment, feed(inputs), |batch| {
                 batches.push(batch);
                 Ok(())
             })?;
@@ -528,6 +528,10 @@ impl Elsewhere for Pretended {
         }
         Ok(Box::new(PretendedRows { batches: batches.into(), is_lost: lost.is_ok() }))
     }
+}
+
+fn feed(inputs: &[Input]) -> Feed {
+    Feed::new(inputs.to_vec().into_iter().map(Ok), None)
 }
 
 struct PretendedRows {
@@ -652,7 +656,7 @@ fn a_fragment_of_another_plan_is_refused() {
     };
     let (_folder, job) = job(1);
     let refused = |fragment: Fragment| {
-        run_fragment(&job, &fragment, inputs.clone(), |_| Ok(())).unwrap_err().to_string()
+        run_fragment(&job, &fragment, feed(&inputs), |_| Ok(())).unwrap_err().to_string()
     };
     let another = "another plan";
     assert!(refused(fragment("SELECT sum(amount) FROM t", "AggregateExec", 0)).contains(another));

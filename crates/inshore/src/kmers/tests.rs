@@ -219,7 +219,7 @@ fn k_mers_on_nodes_are_those_here() {
 #[test]
 fn k_mers_that_slow_nodes_have_not_counted_are_counted_here() {
     let cluster = Cluster::on(2, |folder| {
-        let limits = Limits { bytes_per_second: 256 << 10, ..Limits::default() };
+        let limits = Limits { bytes_per_second: 1 << 20, ..Limits::default() };
         let drive = Throttled::new(Arc::new(Memory::new(64)), limits);
         Store::open_on(folder, vec![Arc::new(drive)]).unwrap()
     });

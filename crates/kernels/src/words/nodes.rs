@@ -88,7 +88,7 @@ pub fn count_words_on_nodes(
     each: impl FnMut(RecordBatch) -> Result<()>,
 ) -> Result<(WordSummary, Gathered)> {
     let arguments = serde_json::to_value(options).expect("plain data");
-    let with = HelpWith { all_moves: false, by_threads: true };
+    let with = HelpWith { all_moves: false, by_threads: true, ..HelpWith::default() };
     thread::scope(|scope| {
         let asked = stream_with_help(nodes, job, (KIND, true), arguments, wholes, run, with);
         let (streams, help) = asked.map_err(failed)?;

@@ -35,7 +35,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-pub use self::helping::{Help, HelpPiece, HelpPieces};
+pub use self::helping::{Help, HelpEnd, HelpPiece, HelpPieces};
 pub(super) use self::passing::Held;
 use self::passing::{PieceReader, Waiting};
 use super::{
@@ -125,12 +125,16 @@ pub(super) enum HelpKind {
 }
 
 /// How this machine helps with work of which each node gives one answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HelpWith {
     /// Every byte comes here anyway, worked on or not: what is taken costs no more bytes.
     pub all_moves: bool,
     /// Each thread reads a piece of its own; else one reads, and all work on what it gives them.
     pub by_threads: bool,
+    /// Nodes answer before they have begun all of their pieces. Else the first answer says that nothing more can be taken.
+    pub answers_early: bool,
+    /// The job has nothing else to do with its memory.
+    pub takes_all_memory: bool,
 }
 
 impl HelpKind {
@@ -140,6 +144,11 @@ impl HelpKind {
 
     fn all_moves(self) -> bool {
         matches!(self, HelpKind::OneAnswer(HelpWith { all_moves: true, .. }))
+    }
+
+    /// Whether a first answer tells that all is begun.
+    fn answers_late(self) -> bool {
+        matches!(self, HelpKind::OneAnswer(HelpWith { answers_early: false, .. }))
     }
 }
 
@@ -379,7 +388,7 @@ impl Here {
         for (place, watched) in state.watched.iter().enumerate() {
             let told = watched.told.lock().expect("no panic under this lock");
             progress_of_all += told.stands.map_or(0, |(progress, _)| progress);
-            if told.is_over || watched.is_left || self.kind.is_one_answer() && told.has_answered {
+            if told.is_over || watched.is_left || self.kind.answers_late() && told.has_answered {
                 continue;
             }
             let told = told.stands.filter(|(_, stands)| stands.has_told && stands.seconds >= shown);

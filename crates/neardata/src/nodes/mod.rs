@@ -60,7 +60,7 @@ pub use gather::{
     Gathered, Missing, NodeCost, RunOptions, Streams, read_from_nodes, run_on_nodes, stream_from_each,
     stream_from_nodes, stream_with_help,
 };
-pub use here::{Help, HelpPiece, HelpPieces, HelpWith, HereCost};
+pub use here::{Help, HelpEnd, HelpPiece, HelpPieces, HelpWith, HereCost};
 pub use hop::{CHAINS_MAX, LAST_PAGE, PAGE_BYTES_MAX, Pointers, STEPS_MAX, Visited, Walked};
 pub use load::{LoadOptions, Loaded};
 pub use merged::{InOrder, Merged};

@@ -42,8 +42,7 @@ pub fn stream_from_nodes(
 }
 
 /// The same, of which this machine does a part where `options` let it: of pieces that nodes have not begun. What it does is one answer
-/// more, the last one, and whoever calls gives it, in a thread of its own, by [`Help::work`]. A node must not answer before it has begun all
-/// of its pieces.
+/// more, the last one, and whoever calls gives it, in a thread of its own, by [`Help::work`].
 ///
 /// Memory: half of what is free goes to the help, where that is worth it.
 ///
@@ -75,7 +74,8 @@ pub fn stream_with_help(
         gather.begin_here(Vec::new(), answers, told);
         help
     });
-    Ok((Streams { stops: Some(Stops(here)), ..Streams::of(gather) }, help))
+    let answers_early = with.answers_early;
+    Ok((Streams { stops: Some(Stops(here)), answers_early, ..Streams::of(gather) }, help))
 }
 
 /// Asks every node for one answer that is about no file.
@@ -104,11 +104,19 @@ pub struct Streams {
     begun: BTreeSet<usize>,
     /// Ends what this machine does.
     stops: Option<Stops>,
+    /// Nodes may answer and give pieces back later.
+    answers_early: bool,
 }
 
 impl Streams {
     fn of(gather: Gather) -> Streams {
-        Streams { gather, waiting: BTreeMap::new(), begun: BTreeSet::new(), stops: None }
+        Streams {
+            gather,
+            waiting: BTreeMap::new(),
+            begun: BTreeSet::new(),
+            stops: None,
+            answers_early: false,
+        }
     }
 
     /// What this machine does of it.
@@ -116,8 +124,7 @@ impl Streams {
         self.stops.as_ref().map(|Stops(here)| here.clone())
     }
 
-    /// Whether a node may have given back what nobody does, as far as it can be known when it first answers: it has nothing left then
-    /// that it could give back.
+    /// Whether a node may have given back what nobody does, asked when it has nothing left that it could give back.
     fn is_doubtful(&mut self, stream: usize) -> bool {
         let Some(here) = self.here() else { return false };
         if self.gather.attempts[stream].node.is_none() || !self.begun.insert(stream) {
@@ -154,7 +161,10 @@ impl Streams {
     /// As [`Self::next`].
     pub fn next_within(&mut self, stream: usize, wait: Duration) -> Result<Option<Option<RecordBatch>>> {
         match self.gather.receive_within(stream, wait)? {
-            Some(Message::Batch(_) | Message::Done) if self.is_doubtful(stream) => {
+            Some(Message::Batch(_)) if !self.answers_early && self.is_doubtful(stream) => {
+                Err(Error::SetAside { node: self.node(stream).to_string() })
+            }
+            Some(Message::Done) if self.is_doubtful(stream) => {
                 Err(Error::SetAside { node: self.node(stream).to_string() })
             }
             None => {
@@ -172,6 +182,11 @@ impl Streams {
             Some(Message::Done) => Ok(Some(None)),
             Some(Message::Failed(error)) => Err(error),
         }
+    }
+
+    /// Whether this machine answers, and no node.
+    pub fn is_here(&self, stream: usize) -> bool {
+        self.gather.attempts[stream].node.is_none()
     }
 
     /// The address of the node that answers.

@@ -95,6 +95,22 @@ struct HelpAnswers {
     began: Instant,
 }
 
+/// Ends the pieces when it goes.
+pub struct HelpEnd(Arc<Here>);
+
+impl Drop for HelpEnd {
+    fn drop(&mut self) {
+        self.0.state().is_closed = true;
+    }
+}
+
+impl HelpPieces {
+    /// What ends the pieces for whoever waits for the next one in another thread.
+    pub fn end(&self) -> HelpEnd {
+        HelpEnd(self.here.clone())
+    }
+}
+
 type Begun = (Help, mpsc::Receiver<Result<Option<Held>>>, Arc<Mutex<Told>>);
 
 impl Help {
@@ -102,11 +118,15 @@ impl Help {
     pub(in crate::nodes) fn new(here: &Arc<Here>, job: &Job) -> Option<Begun> {
         let (whole, free) = (job.budget(), job.budget().free_bytes());
         let nodes = here.pieces.iter().map(|wanted| wanted.piece.holders.len()).max().unwrap_or(0);
-        let HelpKind::OneAnswer(HelpWith { by_threads, .. }) = here.kind else { return None };
+        let HelpKind::OneAnswer(with) = here.kind else { return None };
+        let HelpWith { by_threads, takes_all_memory, .. } = with;
         let threads = if by_threads { whole.threads().min(LANES_MAX as usize) } else { whole.threads() };
         let at_once = if by_threads { threads } else { 1 };
         let reading_bytes = at_once as u64 * (nodes as u64 * ANSWER_BYTES + BLOCK_BYTES);
-        let parts = match (free / 2).checked_sub(reading_bytes).filter(|_| free >= FREE_BYTES_MIN) {
+        let parts = match (if takes_all_memory { free } else { free / 2 })
+            .checked_sub(reading_bytes)
+            .filter(|_| free >= FREE_BYTES_MIN)
+        {
             None => None,
             Some(bytes) => {
                 let what = "a part of the work of nodes, done here";

@@ -1,0 +1,177 @@
+//! Queries of which this machine does a part, on agents in this process with slow drives.
+
+use std::{
+    fs,
+    io::Cursor,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use arrow::util::pretty::pretty_format_batches;
+use inshore_neardata::{
+    Contents, Needs, Parts, Portable, Works,
+    nodes::{Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Serving},
+};
+use inshore_sql::{Query, Tables};
+use inshore_store::{Budget, Cancel, Limits, Memory, Store, Throttled};
+use inshore_tables::{Input, TableReader};
+use tempfile::TempDir;
+
+use super::*;
+use crate::spreading::{cuts, is_quoted};
+
+/// Reads of a node, of which so many go well.
+struct Reads(Arc<AtomicUsize>);
+
+impl Work for Reads {
+    fn kind(&self) -> &'static str {
+        Contents::KIND
+    }
+
+    fn needs(&self) -> Needs {
+        Contents::NEEDS
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
+        let left = self.0.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        match left {
+            Ok(_) => Parts::<Contents>::default().work(task, reply),
+            Err(_) => Err("a planned fault of reading".into()),
+        }
+    }
+}
+
+struct Cluster {
+    _serving: Vec<Serving>,
+    /// How many reads of all nodes go well from now on.
+    reads: Arc<AtomicUsize>,
+    folder: TempDir,
+    nodes: Nodes,
+}
+
+impl Cluster {
+    fn new(count: usize) -> Cluster {
+        let folder = tempfile::tempdir().unwrap();
+        let reads = Arc::new(AtomicUsize::new(usize::MAX));
+        let serve = |number: usize| {
+            let limits = Limits { bytes_per_second: 2 << 20, ..Limits::default() };
+            let drive = Throttled::new(Arc::new(Memory::new(64)), limits);
+            let store = folder.path().join(format!("node{number}"));
+            let store = Store::open_on(store, vec![Arc::new(drive)]).unwrap();
+            let config =
+                AgentConfig { task_memory_bytes: 64 << 20, ..AgentConfig::new("slow", 256 << 20, 2) };
+            let works = Works::default().with(Queries).with(Reads(reads.clone()));
+            Agent::new(store, works, config).serve("127.0.0.1:0".parse().unwrap()).unwrap()
+        };
+        let serving: Vec<Serving> = (0..count).map(serve).collect();
+        let addresses = serving.iter().map(|serving| serving.address().to_string()).collect();
+        let nodes = Nodes::new(ClientConfig::new(addresses, None)).unwrap();
+        Cluster { _serving: serving, reads, folder, nodes }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Puts a file here and on the nodes.
+    fn put(&self, name: &str, pieces: u64) {
+        let (bytes, budget) = (fs::read(self.path(name)).unwrap(), Budget::new(64 << 20, 1));
+        let options = LoadOptions {
+            piece_bytes: Some(bytes.len() as u64 / pieces),
+            ends: cuts(&Input::new(self.path(name)), &budget).unwrap(),
+            block_bytes: 4096,
+            is_quoted: is_quoted(&[name]),
+            ..LoadOptions::default()
+        };
+        let job = Job::without_store(budget, Cancel::default());
+        self.nodes.put(&job, name, (name, Some(bytes.len() as u64)), Cursor::new(bytes), &options).unwrap();
+    }
+
+    /// The rows of a query about the table `TABLE`, in words; and what was done here of it.
+    fn ask(&self, query: &str, table: &str) -> (String, Option<HereCost>) {
+        let store = Store::open(self.path("mine")).unwrap();
+        let job = store.job(Budget::new(1 << 30, 2), Cancel::default()).unwrap();
+        let options = RunOptions { help_from: Some(Duration::from_millis(60)), ..RunOptions::default() };
+        let near = Arc::new(NodeTables::new(&self.nodes, options).unwrap());
+        let query = query.replace("TABLE", &format!("'{table}'"));
+        let mut query = Query::start(&job, &query, Tables::default().with_elsewhere(near.clone())).unwrap();
+        let mut batches = Vec::new();
+        while let Some(batch) = query.next_batch().unwrap() {
+            batches.push(batch);
+        }
+        drop(query);
+        assert_eq!(job.budget().reserved_bytes(), 0);
+        (pretty_format_batches(&batches).unwrap().to_string(), near.gathered().here)
+    }
+}
+
+const ROWS: usize = 60_000;
+
+fn write_table(csv: &Path, parquet: &Path) {
+    let row = |row: usize| {
+        let town = ["Ulm", "", "\"Bad\nHomburg\""][row * 7919 % 3];
+        format!("{row},{town},{}\n", row * 31 % 7001)
+    };
+    fs::write(csv, "row,town,number\n".to_string() + &(0..ROWS).map(row).collect::<String>()).unwrap();
+    let budget = Budget::new(64 << 20, 1);
+    let mut reader = TableReader::open_stored(&Input::new(csv), None, &[], 1500, &budget, (0, 1)).unwrap();
+    let mut writer = None;
+    while let Some(batch) = reader.next_batch().unwrap() {
+        let properties = parquet::file::properties::WriterProperties::builder()
+            .set_max_row_group_row_count(Some(1500))
+            .build();
+        let writer = writer.get_or_insert_with(|| {
+            let file = fs::File::create(parquet).unwrap();
+            parquet::arrow::ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap()
+        });
+        writer.write(&batch).unwrap();
+    }
+    writer.unwrap().close().unwrap();
+}
+
+const QUERIES: [&str; 4] = [
+    "SELECT * FROM TABLE WHERE number % 3 <> 1 ORDER BY row",
+    "SELECT town, count(*) a, sum(row) b, avg(number) c, count(DISTINCT number) d FROM TABLE GROUP BY town ORDER BY town",
+    "SELECT number, max(row) a FROM TABLE GROUP BY number ORDER BY number",
+    "SELECT row, town FROM TABLE ORDER BY number DESC, row LIMIT 20",
+];
+
+#[test]
+fn what_slow_nodes_have_not_begun_of_a_query_is_done_here() {
+    let cluster = Cluster::new(2);
+    write_table(&cluster.path("t.csv"), &cluster.path("t.parquet"));
+    for name in ["t.csv", "t.parquet"] {
+        cluster.put(name, 24);
+        let path = cluster.path(name);
+        for query in QUERIES {
+            let (expected, here) = cluster.ask(query, path.to_str().unwrap());
+            assert!(here.is_none());
+            let (found, here) = cluster.ask(query, &format!("store:{name}"));
+            assert!(found == expected, "{name}: {query}: {here:?}");
+            let here = here.unwrap();
+            assert!(here.pieces > 0, "{name}: {query}: {here:?}");
+        }
+    }
+}
+
+#[test]
+fn a_query_whose_help_fails_is_answered_by_the_nodes() {
+    let cluster = Cluster::new(2);
+    write_table(&cluster.path("t.csv"), &cluster.path("t.parquet"));
+    let mut failed = 0;
+    for name in ["t.csv", "t.parquet"] {
+        cluster.put(name, 24);
+        for query in QUERIES {
+            let (expected, _) = cluster.ask(query, cluster.path(name).to_str().unwrap());
+            // As many as what is known of the table takes, and then a piece or two.
+            for reads in [2, 4] {
+                cluster.reads.store(reads, Ordering::Relaxed);
+                let (found, here) = cluster.ask(query, &format!("store:{name}"));
+                assert!(found == expected, "{name}: {query}: {reads}: {here:?}");
+                failed += usize::from(here.is_none_or(|here| here.why.contains("a planned fault")));
+            }
+            cluster.reads.store(usize::MAX, Ordering::Relaxed);
+        }
+    }
+    assert!(failed > 0);
+}
