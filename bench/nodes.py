@@ -8,7 +8,7 @@ Each node is a namespace with a store of its own, a link (`tc tbf`) and a cgroup
 the rate of its drive, so that four of them scale on one machine. The client is another namespace with the same link. For
 each number of nodes the text is spread anew, and each job runs on the nodes, and here on what `store get` brings; search, language, words,
 pack and sort also on the nodes with the help of the client's cores (without --only-nodes).
-`--parquet` is a table lineitem of TPC-H, of which query 1 is asked; `--languages` has a file LANGUAGE.txt.gz for each language;
+`--parquet` is a table lineitem of TPC-H, of which query 1 is asked (sql), and most of its rows (rows); `--languages` has a file LANGUAGE.txt.gz for each language;
 `--reads` is FASTQ.
 What is printed: seconds, bytes over the client's link (counted by the kernel), processor seconds of the client.
 
@@ -43,6 +43,10 @@ def quietly(*words: str) -> None:
 QUERY = """SELECT l_returnflag, l_linestatus, sum(l_quantity), sum(l_extendedprice), sum(l_extendedprice * (1 - l_discount)),
 avg(l_quantity), avg(l_discount), count(*) FROM 'TABLE' WHERE l_shipdate <= DATE '1998-09-02'
 GROUP BY l_returnflag, l_linestatus ORDER BY l_returnflag, l_linestatus"""
+
+
+# Most rows of it, all columns.
+ROWS = "SELECT * FROM 'TABLE' WHERE l_quantity < 49"
 
 
 class Net:
@@ -234,8 +238,12 @@ def main() -> None:
                         run(*train, *(str(path) for path in sorted(words.languages.iterdir())))
                 profiles = f"--profiles all --store {words.folder}/client --quiet"
                 table = f"{words.folder}/lineitem.parquet"
-                sql = lambda name: f'sql --quiet --store {words.folder}/client "{QUERY.replace("TABLE", name)}"'  # noqa: E731
-                nodes_alone = {"kmers", "language", "pack", "search", "sort", "words"}
+                sql = lambda name, query=QUERY: (  # noqa: E731
+                    f'sql --quiet --store {words.folder}/client "{query.replace("TABLE", name)}"'
+                )
+                found = f"-o {words.folder}/rows.parquet && {inshore} sql --quiet --store {words.folder}/client "
+                found += f"\"SELECT count(*), sum(l_orderkey) FROM '{words.folder}/rows.parquet'\""
+                nodes_alone = {"kmers", "language", "pack", "rows", "search", "sort", "sql", "words"}
                 kmers = f"--min-count 2 -o {words.folder}/kmers.csv --quiet --store {words.folder}/client"
                 digest = f"&& md5sum < {words.folder}/kmers.csv"
                 jobs = {
@@ -246,6 +254,10 @@ def main() -> None:
                     "sql": (
                         text(sql("store:lineitem.parquet")),
                         f"{text('store', 'get', 'lineitem.parquet', '-o', table, '--quiet')} && {inshore} {sql(table)} && rm {table}",
+                    ),
+                    "rows": (
+                        f"{text(sql('store:lineitem.parquet', ROWS))} {found}",
+                        f"{text('store', 'get', 'lineitem.parquet', '-o', table, '--quiet')} && {inshore} {sql(table, ROWS)} {found}",
                     ),
                     "pack": (
                         f"{text('compress', 'store:text', '-o', '-', '--quiet')} | wc -c",

@@ -531,7 +531,8 @@ impl Elsewhere for Pretended {
 }
 
 fn feed(inputs: &[Input]) -> Feed {
-    Feed::new(inputs.to_vec().into_iter().map(Ok), None)
+    let inputs = inputs.to_vec();
+    Feed::new(inputs.into_iter().map(Ok), None)
 }
 
 struct PretendedRows {

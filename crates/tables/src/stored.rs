@@ -15,7 +15,7 @@ use crate::{Error, Result};
 const WINDOW_BYTES: usize = 256 << 10;
 /// Windows of one file that are kept at most: as many columns are read beside each other without reading anything twice. All
 /// together take a sixteenth of the budget.
-const WINDOWS_MAX: usize = 8;
+const WINDOWS_MAX: usize = 32;
 
 /// A file of a dataset, and the job that reads it.
 #[derive(Clone, Debug)]

@@ -94,9 +94,7 @@ pub fn count_words_on_nodes(
         let (streams, help) = asked.map_err(failed)?;
         if let Some(help) = help {
             scope.spawn(|| {
-                help.work(job, |job, pieces, reply| {
-                    answer(job, pieces.map(source_of), options.clone(), reply)
-                });
+                help.work(job, |job, pieces, reply| answer(job, pieces.map(source_of), *options, reply));
             });
         }
         merge(job, streams, options, each)

@@ -146,6 +146,15 @@ impl HelpKind {
         matches!(self, HelpKind::OneAnswer(HelpWith { all_moves: true, .. }))
     }
 
+    /// Whether pieces that were begun tell how fast a node is, since what it reads and writes says little of when the end comes: of tables
+    /// it reads some columns, and runs of a sort are written and read.
+    fn is_told_by_pieces(self) -> bool {
+        matches!(
+            self,
+            HelpKind::OneAnswer(HelpWith { all_moves: true, .. } | HelpWith { answers_early: true, .. })
+        )
+    }
+
     /// Whether a first answer tells that all is begun.
     fn answers_late(self) -> bool {
         matches!(self, HelpKind::OneAnswer(HelpWith { answers_early: false, .. }))
@@ -198,8 +207,11 @@ pub(super) struct TakenOver {
     /// The attempt that it was taken of.
     pub from: usize,
     /// Where its answers come from; none where it goes into the one answer of all.
-    pub alone: Option<(mpsc::Receiver<Result<Option<Held>>>, Arc<Mutex<Told>>)>,
+    pub alone: Option<Alone>,
 }
+
+/// Where the answers of one piece come from, and where it is told how far it is.
+pub(super) type Alone = (mpsc::Receiver<Result<Option<Held>>>, Arc<Mutex<Told>>);
 
 /// What a thread here does next.
 enum Choice {
@@ -372,7 +384,7 @@ impl Here {
             // What would come of it would have to wait.
             return Choice::Wait;
         }
-        let all_moves = self.kind.all_moves();
+        let (all_moves, by_pieces) = (self.kind.all_moves(), self.kind.is_told_by_pieces());
         let mut state = self.state();
         if state.is_closed {
             return Choice::Nothing;
@@ -391,23 +403,28 @@ impl Here {
             if told.is_over || watched.is_left || self.kind.answers_late() && told.has_answered {
                 continue;
             }
-            let told = told.stands.filter(|(_, stands)| stands.has_told && stands.seconds >= shown);
-            let Some((progress, stands)) = told else {
+            // A node whose answers wait gets no further than it told, as long as nothing newer comes.
+            let since = told.stood.filter(|_| by_pieces).map_or(0.0, |stood| stood.elapsed().as_secs_f64());
+            let worked = told.stands.map(|(_, stands)| stands.seconds + since);
+            let told = told.stands.filter(|(_, stands)| stands.has_told).zip(worked);
+            let Some(((progress, stands), worked)) = told.filter(|(_, worked)| *worked >= shown) else {
                 may_come = true;
                 continue;
             };
             let piece_bytes = stands.unbegun_bytes as f64 / stands.unbegun.max(1) as f64;
-            let done = match all_moves {
-                // What is read and written on the way says little of when the end comes. Of the piece under way a half is done.
+            let done = match by_pieces {
+                // Of the piece under way a half is done.
                 true => {
                     let left = stands.unbegun_bytes + watched.given_bytes;
                     (stands.bytes.saturating_sub(left) as f64 - piece_bytes / 2.0).max(0.0)
                 }
                 false => progress as f64,
             };
-            let speed = done / stands.seconds;
+            let speed = done / worked;
             nodes_speed += speed;
             let seconds = stands.unbegun_bytes as f64 / speed.max(1.0);
+            // Whoever sorts has to begin when there is little left; others can wait and see whether the node becomes slower.
+            may_come |= stands.unbegun > 0 && !all_moves;
             let is_free = stands.unbegun > 0 && !watched.is_asking && !watched.is_doubtful;
             if is_free && longest.as_ref().is_none_or(|(other, ..)| seconds > *other) {
                 let Watched { attempt, node, .. } = *watched;
@@ -421,7 +438,7 @@ impl Here {
         let Some((seconds, (bytes, piece_seconds), chosen)) = longest else { return nothing };
         // A node that answers at its end has a piece under way, too, while this one is done.
         let under_way = if self.kind.is_one_answer() { piece_seconds } else { 0.0 };
-        let is_over = |before: &Before| !all_moves && before.at.elapsed() > self.from * 3 / 2;
+        let is_over = |before: &Before| !by_pieces && before.at.elapsed() > self.from * 3 / 2;
         if let Some(before) = state.before.filter(is_over) {
             let done = progress_of_all.saturating_sub(before.progress) + self.read.load(Ordering::Relaxed);
             state.before = None;
@@ -468,11 +485,7 @@ impl Here {
     }
 
     /// Takes a piece back of a node; gives its number.
-    fn take(
-        &self,
-        chosen: &Chosen,
-        alone: Option<(mpsc::Receiver<Result<Option<Held>>>, Arc<Mutex<Told>>)>,
-    ) -> Option<usize> {
+    fn take(&self, chosen: &Chosen, alone: Option<Alone>) -> Option<usize> {
         let answered = self.nodes.ask_within(chosen.node, "take-back", written(&chosen.task), ANSWER);
         let read = |answers: Vec<bytes::Bytes>| serde_json::from_slice::<TakenBack>(answers.first()?).ok();
         let taken = answered.ok().and_then(read);

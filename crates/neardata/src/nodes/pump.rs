@@ -40,6 +40,8 @@ pub(super) struct Told {
     pub alive: Option<(u64, Instant)>,
     /// The same number, and how the task stood when the node told it.
     pub stands: Option<(u64, TaskStands)>,
+    /// When it told so. What it tells comes behind answers, which may have to wait.
+    pub stood: Option<Instant>,
     /// It gave an answer.
     pub has_answered: bool,
     /// It says no more.
@@ -127,7 +129,9 @@ pub(super) async fn pump(node: Arc<Node>, request: TaskRequest, out: Inlet, told
             if told.alive.is_none_or(|(before, _)| before != progress) {
                 told.alive = Some((progress, Instant::now()));
             }
-            told.stands = stands.map(|stands| (progress, stands)).or(told.stands);
+            if let Some(stands) = stands {
+                (told.stands, told.stood) = (Some((progress, stands)), Some(Instant::now()));
+            }
         }
         std::future::ready(is_answer)
     });
