@@ -97,9 +97,10 @@ pub fn plain_run(options: &Everywhere) -> Result<Run> {
     Ok(run(job, options))
 }
 
-/// Starts a job on nodes: on a store here where this machine may do a part of it, which may need flash. Gives the options back.
+/// Starts a job on nodes: on a store here where this machine may do a part of it, which may need flash; without one where there is no
+/// place for a store. Gives the options back.
 pub fn run_beside_nodes(options: Everywhere, asked: &RunOptions) -> Result<(Run, Everywhere)> {
-    match asked.help_from {
+    match asked.help_from.filter(|_| store_path(&options).is_ok()) {
         None => Ok((plain_run(&options)?, options)),
         Some(_) => {
             let session = Session::open(options)?;

@@ -88,8 +88,8 @@ pub struct Everywhere {
     /// With --node: what a node got no further with for so many seconds is asked of others that have it
     #[arg(long, global = true, value_name = "SECONDS", default_value = "30", help_heading = "Nodes", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub stall: u64,
-    /// With --node: leave all of the work to the nodes. Else this machine's cores do a part of search, language identify, compress, count
-    /// words and sort where that is measured to be faster, although more bytes have to come here then
+    /// With --node: leave all of the work to the nodes. Else this machine's cores do a part of search, language identify, compress, count,
+    /// sort, reduce and sql where that is measured to be faster, although more bytes have to come here then
     #[arg(long, global = true, help_heading = "Nodes")]
     pub only_nodes: bool,
 }
