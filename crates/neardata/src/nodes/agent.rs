@@ -48,7 +48,7 @@ use self::{
 };
 use super::{
     Error, NodeCredentials, Result, Right,
-    alive::Alive,
+    alive::{self, Alive},
     connection::{Door, DoorLimits, Guest},
     load,
     protocol::{
@@ -479,6 +479,9 @@ impl Agent {
             job: job.clone(),
             runtime: tokio::runtime::Handle::current(),
             is_set_aside: false,
+            number,
+            every: request.alive_ms.map(Duration::from_millis),
+            told: None,
         };
         // A work that panics ends its task and nothing else.
         let worked = panic::catch_unwind(AssertUnwindSafe(|| {
@@ -679,10 +682,15 @@ struct Sender<'a> {
     job: Job,
     runtime: tokio::runtime::Handle,
     is_set_aside: bool,
+    number: u64,
+    /// How often the client is to be told how the task stands, and when it was told between answers.
+    every: Option<Duration>,
+    told: Option<Instant>,
 }
 
 impl Reply for Sender<'_> {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
+        self.tell()?;
         for message in self.encoder.batch(&batch)? {
             self.agent.0.counts.bytes_answered.fetch_add(message_bytes(&message), Ordering::Relaxed);
             self.send(message)?;
@@ -692,6 +700,17 @@ impl Reply for Sender<'_> {
 }
 
 impl Sender<'_> {
+    /// Tells how the task stands where it is time: while answers wait for their client, nothing else says it.
+    fn tell(&mut self) -> std::result::Result<(), Failure> {
+        let Some(every) = self.every else { return Ok(()) };
+        if self.told.is_some_and(|told| told.elapsed() < every) {
+            return Ok(());
+        }
+        let Some(stands) = self.agent.task_stands(self.number) else { return Ok(()) };
+        self.told = Some(Instant::now());
+        self.send(alive::message(stands.0, Some(stands.1)))
+    }
+
     /// Waits until the client takes a message. Where it does not, and others wait for the place of this task, the task is
     /// set aside: the client may be waiting for one of these.
     fn send(&mut self, message: FlightData) -> std::result::Result<(), Failure> {

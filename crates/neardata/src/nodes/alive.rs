@@ -19,10 +19,19 @@ use tokio::{
 };
 use tonic::Status as Refusal;
 
-use super::{agent::Agent, protocol::TaskAlive, wire::json};
+use super::{
+    agent::Agent,
+    protocol::{TaskAlive, TaskStands},
+    wire::json,
+};
 
 /// Nobody has to be told more often.
 const OFTEN: Duration = Duration::from_millis(20);
+
+/// What tells it.
+pub(super) fn message(progress: u64, stands: Option<TaskStands>) -> FlightData {
+    FlightData { app_metadata: json(&TaskAlive { progress, stands }), ..FlightData::default() }
+}
 
 /// Tells that a task gets on, until it is dropped.
 #[derive(Debug)]
@@ -44,9 +53,8 @@ impl Alive {
                 waited += u64::from(number.is_none());
                 let stands = number.and_then(|&number| agent.task_stands(number));
                 let progress = waited + stands.map_or(0, |(bytes, _)| bytes);
-                let app_metadata = json(&TaskAlive { progress, stands: stands.map(|(_, stands)| stands) });
-                let message = FlightData { app_metadata, ..FlightData::default() };
-                // Where there is no room, answers are on their way, which say the same.
+                let message = message(progress, stands.map(|(_, stands)| stands));
+                // Where there is no room, answers are on their way, and say the same between them.
                 if let Err(TrySendError::Closed(_)) = out.try_send(Ok(message)) {
                     return;
                 }
