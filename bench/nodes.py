@@ -6,8 +6,8 @@
 
 Each node is a namespace with a store of its own, a link (`tc tbf`) and a cgroup that limits its share of the processor and
 the rate of its drive, so that four of them scale on one machine. The client is another namespace with the same link. For
-each number of nodes the text is spread anew, and each job runs on the nodes, and here on what `store get` brings; search, language, words,
-pack and sort also on the nodes with the help of the client's cores (without --only-nodes).
+each number of nodes the text is spread anew, and each job runs on the nodes, and here on what `store get` brings; all but
+compress also on the nodes with the help of the client's cores (without --only-nodes).
 `--parquet` is a table lineitem of TPC-H, of which query 1 is asked (sql), and most of its rows (rows); `--languages` has a file LANGUAGE.txt.gz for each language;
 `--reads` is FASTQ.
 What is printed: seconds, bytes over the client's link (counted by the kernel), processor seconds of the client.

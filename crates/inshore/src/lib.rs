@@ -51,6 +51,8 @@ pub mod kmers;
 pub mod queries;
 pub mod sorting;
 pub mod spreading;
+#[cfg(test)]
+mod testing;
 pub mod wasm;
 
 #[doc(inline)]

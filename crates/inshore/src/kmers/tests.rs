@@ -12,12 +12,12 @@ use inshore_neardata::{
     Parts, Works,
     nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Serving},
 };
-use inshore_store::{Budget, Cancel, Limits, Memory, Store, Throttled};
+use inshore_store::{Budget, Cancel, Limits, Store};
 use inshore_tables::{KmerPacker, count_kmers};
 use tempfile::TempDir;
 
 use super::*;
-use crate::spreading::record_lines;
+use crate::{spreading::record_lines, testing::slow_store};
 
 /// What a node does wrong, and behind how many batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -219,9 +219,7 @@ fn k_mers_on_nodes_are_those_here() {
 #[test]
 fn k_mers_that_slow_nodes_have_not_counted_are_counted_here() {
     let cluster = Cluster::on(2, |folder| {
-        let limits = Limits { bytes_per_second: 1 << 20, ..Limits::default() };
-        let drive = Throttled::new(Arc::new(Memory::new(64)), limits);
-        Store::open_on(folder, vec![Arc::new(drive)]).unwrap()
+        slow_store(&folder, Limits { bytes_per_second: 1 << 20, ..Limits::default() })
     });
     let store = Store::open(cluster.path("mine")).unwrap();
     let run = RunOptions { help_from: Some(Duration::from_millis(60)), ..RunOptions::default() };

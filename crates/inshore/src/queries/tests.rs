@@ -13,12 +13,15 @@ use inshore_neardata::{
     nodes::{Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Serving},
 };
 use inshore_sql::{Query, Tables};
-use inshore_store::{Budget, Cancel, Limits, Memory, Store, Throttled};
-use inshore_tables::{Input, TableReader};
+use inshore_store::{Budget, Cancel, Limits, Store};
+use inshore_tables::Input;
 use tempfile::TempDir;
 
 use super::*;
-use crate::spreading::{cuts, is_quoted};
+use crate::{
+    spreading::{cuts, is_quoted},
+    testing::{slow_store, write_parquet},
+};
 
 /// Reads of a node, of which so many go well.
 struct Reads(Arc<AtomicUsize>);
@@ -55,9 +58,7 @@ impl Cluster {
         let reads = Arc::new(AtomicUsize::new(usize::MAX));
         let serve = |number: usize| {
             let limits = Limits { bytes_per_second: 2 << 20, ..Limits::default() };
-            let drive = Throttled::new(Arc::new(Memory::new(64)), limits);
-            let store = folder.path().join(format!("node{number}"));
-            let store = Store::open_on(store, vec![Arc::new(drive)]).unwrap();
+            let store = slow_store(&folder.path().join(format!("node{number}")), limits);
             let config =
                 AgentConfig { task_memory_bytes: 64 << 20, ..AgentConfig::new("slow", 256 << 20, 2) };
             let works = Works::default().with(Queries).with(Reads(reads.clone()));
@@ -113,20 +114,7 @@ fn write_table(csv: &Path, parquet: &Path) {
         format!("{row},{town},{}\n", row * 31 % 7001)
     };
     fs::write(csv, "row,town,number\n".to_string() + &(0..ROWS).map(row).collect::<String>()).unwrap();
-    let budget = Budget::new(64 << 20, 1);
-    let mut reader = TableReader::open_stored(&Input::new(csv), None, &[], 1500, &budget, (0, 1)).unwrap();
-    let mut writer = None;
-    while let Some(batch) = reader.next_batch().unwrap() {
-        let properties = parquet::file::properties::WriterProperties::builder()
-            .set_max_row_group_row_count(Some(1500))
-            .build();
-        let writer = writer.get_or_insert_with(|| {
-            let file = fs::File::create(parquet).unwrap();
-            parquet::arrow::ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap()
-        });
-        writer.write(&batch).unwrap();
-    }
-    writer.unwrap().close().unwrap();
+    write_parquet(csv, parquet, 1500);
 }
 
 const QUERIES: [&str; 4] = [

@@ -16,11 +16,12 @@ use inshore_neardata::{
     Contents, Failure, Needs, Parts, Portable, Reply, Task, Work, Works,
     nodes::{Agent, AgentConfig, ClientConfig, InOrder, LoadOptions, Serving},
 };
-use inshore_store::{Budget, Cancel, Limits, Memory, Store, Throttled};
-use inshore_tables::{Input, TableReader, sort_lines, sort_records, sort_table};
+use inshore_store::{Budget, Cancel, Limits, Store};
+use inshore_tables::{Input, sort_lines, sort_records, sort_table};
 use tempfile::TempDir;
 
 use super::{bytes::ByteRows, table::TableRows, *};
+use crate::testing::{slow_store, write_parquet};
 
 /// What goes wrong on a node, once it has answered so many batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -136,11 +137,7 @@ impl Cluster {
         let serve = |(number, plan): (usize, &Plan)| {
             let store = match latency.is_zero() {
                 true => Store::open(folders[number].path()).unwrap(),
-                false => {
-                    let limits = Limits { latency, ..Limits::default() };
-                    let drive = Throttled::new(Arc::new(Memory::new(1024)), limits);
-                    Store::open_on(folders[number].path(), vec![Arc::new(drive)]).unwrap()
-                }
+                false => slow_store(folders[number].path(), Limits { latency, ..Limits::default() }),
             };
             let works = Works::default().with(Faulty(plan.clone())).with(Reads(plan.clone()));
             let config = AgentConfig::new(format!("n{number}"), 64 << 20, 2);
@@ -343,20 +340,7 @@ fn ways_together() -> Vec<Way> {
     let folder = tempfile::tempdir().unwrap();
     let (csv, parquet) = (folder.path().join("table.csv"), folder.path().join("table.parquet"));
     fs::write(&csv, table(MANY_ROWS)).unwrap();
-    let budget = Budget::new(64 << 20, 1);
-    let mut reader = TableReader::open_stored(&Input::new(&csv), None, &[], 1000, &budget, (0, 1)).unwrap();
-    let mut writer = None;
-    while let Some(batch) = reader.next_batch().unwrap() {
-        let properties = parquet::file::properties::WriterProperties::builder()
-            .set_max_row_group_row_count(Some(1000))
-            .build();
-        let writer = writer.get_or_insert_with(|| {
-            let file = fs::File::create(&parquet).unwrap();
-            parquet::arrow::ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap()
-        });
-        writer.write(&batch).unwrap();
-    }
-    writer.unwrap().close().unwrap();
+    write_parquet(&csv, &parquet, 1000);
     let by = all[2].3.clone();
     all.push(("table.parquet", fs::read(parquet).unwrap(), None, by));
     all

@@ -44,7 +44,7 @@ pub fn stream_from_nodes(
 /// The same, of which this machine does a part where `options` let it: of pieces that nodes have not begun. What it does is one answer
 /// more, the last one, and whoever calls gives it, in a thread of its own, by [`Help::work`].
 ///
-/// Memory: half of what is free goes to the help, where that is worth it.
+/// Memory: half of what is free goes to the help, or all with [`HelpWith::takes_all_memory`], and none where that is too little.
 ///
 /// # Errors
 /// As [`run_on_nodes`](super::run_on_nodes).
