@@ -5,11 +5,14 @@ use std::{io::Cursor, sync::Arc};
 
 use arrow::{
     array::{ArrayRef, BinaryArray, RecordBatch, UInt8Array, UInt64Array},
-    ipc::reader::StreamReader,
+    ipc::{
+        reader::{RecordBatchDecoder, StreamReader},
+        root_as_message,
+    },
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{part_rows, part_schema, protocol};
+use crate::{lengths::check_lengths, part_rows, part_schema, protocol};
 
 fn again<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Option<T> {
     let message: T = serde_json::from_slice(bytes).ok()?;
@@ -40,8 +43,27 @@ pub fn message(bytes: &[u8]) {
     }
 }
 
-/// Answers of a task: a stream of Arrow's, or the columns of one made of the bytes.
+/// A message with a batch, its header before its body: what is let through is unpacked in little memory.
+fn batch(bytes: &[u8]) {
+    let Some((length, bytes)) = bytes.split_first_chunk::<2>() else { return };
+    let header = usize::from(u16::from_le_bytes(*length)).min(bytes.len());
+    // As the wire has them: the header where its numbers are aligned.
+    let (header, body) = (bytes[..header].to_vec(), &bytes[header..]);
+    if check_lengths(&header, body).is_err() {
+        return;
+    }
+    let message = root_as_message(&header).expect("it was looked at");
+    let Some(columns) = message.header_as_record_batch() else { return };
+    let (body, none, version) = (body.into(), Default::default(), message.version());
+    let decoder = RecordBatchDecoder::try_new(&body, columns, part_schema(), &none, &version);
+    if let Ok(batch) = decoder.and_then(RecordBatchDecoder::read_record_batch) {
+        drop(part_rows(&batch));
+    }
+}
+
+/// Answers of a task: a message, a stream of Arrow's, or the columns of one made of the bytes.
 pub fn answers(bytes: &[u8]) {
+    batch(bytes);
     if let Ok(reader) = StreamReader::try_new(Cursor::new(bytes), None) {
         reader.map_while(Result::ok).for_each(|batch| drop(part_rows(&batch)));
     }

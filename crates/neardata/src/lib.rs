@@ -26,6 +26,9 @@ mod error;
 #[cfg(all(feature = "fuzzing", not(feature = "nodes")))]
 pub mod fuzzing;
 mod kernel;
+#[cfg(all(feature = "fuzzing", not(feature = "nodes")))]
+#[path = "nodes/lengths.rs"]
+mod lengths;
 mod lines;
 #[cfg(feature = "nodes")]
 pub mod nodes;

@@ -56,7 +56,8 @@ use super::{
         TakeBack, TakenBack, TaskDone, TaskRequest, TaskStands, VERSION,
     },
     queue::{Fullness, Place, Queue},
-    wire::{Encoder, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, json, message_bytes},
+    squeeze::Squeeze,
+    wire::{Encoder, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, batch_bytes, json, message_bytes},
 };
 use crate::{Base, Failure, Needs, Reply, Source, Task, TaskSource, Unbegun, Work, Works};
 
@@ -474,6 +475,7 @@ impl Agent {
         let cpu = job.report().cpu_seconds;
         let mut reply = Sender {
             encoder: Encoder::new(),
+            squeeze: Squeeze::new(began),
             out: out.clone(),
             agent: self,
             job: job.clone(),
@@ -677,6 +679,7 @@ struct Begun {
 /// The answers of a task on their way to its client.
 struct Sender<'a> {
     encoder: Encoder,
+    squeeze: Squeeze,
     out: mpsc::Sender<Answered>,
     agent: &'a Agent,
     job: Job,
@@ -691,10 +694,12 @@ struct Sender<'a> {
 impl Reply for Sender<'_> {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         self.tell()?;
-        for message in self.encoder.batch(&batch)? {
+        let mut waited = Duration::ZERO;
+        for message in self.encoder.batch(&batch, self.squeeze.level())? {
             self.agent.0.counts.bytes_answered.fetch_add(message_bytes(&message), Ordering::Relaxed);
-            self.send(message)?;
+            waited += self.send(message)?;
         }
+        self.squeeze.sent(batch_bytes(&batch), waited, Instant::now());
         Ok(())
     }
 }
@@ -708,12 +713,12 @@ impl Sender<'_> {
         }
         let Some(stands) = self.agent.task_stands(self.number) else { return Ok(()) };
         self.told = Some(Instant::now());
-        self.send(alive::message(stands.0, Some(stands.1)))
+        self.send(alive::message(stands.0, Some(stands.1))).map(drop)
     }
 
-    /// Waits until the client takes a message. Where it does not, and others wait for the place of this task, the task is
-    /// set aside: the client may be waiting for one of these.
-    fn send(&mut self, message: FlightData) -> std::result::Result<(), Failure> {
+    /// Waits until the client takes a message, and gives how long that was. Where it does not, and others wait for the place of this task, the task
+    /// is set aside: the client may be waiting for one of these.
+    fn send(&mut self, message: FlightData) -> std::result::Result<Duration, Failure> {
         let began = Instant::now();
         loop {
             self.job.check_cancelled()?;
@@ -723,7 +728,7 @@ impl Sender<'_> {
             match reserved {
                 Ok(Ok(place)) => {
                     place.send(Ok(message));
-                    return Ok(());
+                    return Ok(began.elapsed());
                 }
                 Ok(Err(_)) => {
                     self.job.cancel().cancel();

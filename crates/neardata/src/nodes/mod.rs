@@ -39,12 +39,14 @@ mod error;
 mod gather;
 mod here;
 mod hop;
+mod lengths;
 mod load;
 mod merged;
 mod page;
 pub mod protocol;
 mod pump;
 mod queue;
+mod squeeze;
 mod traverse;
 mod wire;
 

@@ -20,8 +20,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use super::{
     Result,
     client::Node,
+    lengths::check_lengths,
     protocol::{TaskAlive, TaskDone, TaskRequest, TaskStands},
-    wire::{json, message_bytes},
+    wire::{batch_bytes, json, message_bytes},
 };
 
 /// Batches that have a place to wait in, whatever memory there is.
@@ -135,14 +136,16 @@ pub(super) async fn pump(node: Arc<Node>, request: TaskRequest, out: Inlet, told
         }
         std::future::ready(is_answer)
     });
-    let mut decoded =
-        FlightDataDecoder::new(counted.map_err(|refusal| FlightError::Tonic(Box::new(refusal))).boxed());
+    let looked_at = counted.map_err(|refusal| FlightError::Tonic(Box::new(refusal))).and_then(|message| {
+        let checked = check_lengths(&message.data_header, &message.data_body);
+        std::future::ready(checked.map_err(FlightError::DecodeError).map(|_| message))
+    });
+    let mut decoded = FlightDataDecoder::new(looked_at.boxed());
     while let Some(message) = decoded.next().await {
         let mut bytes = 0;
         let answer = match message {
             Ok(message) => {
                 let metadata = message.app_metadata();
-                bytes = message_bytes(&message.inner);
                 match message.payload {
                     _ if !metadata.is_empty() => match node.read::<TaskDone>(&metadata) {
                         Ok(done) => {
@@ -154,6 +157,7 @@ pub(super) async fn pump(node: Arc<Node>, request: TaskRequest, out: Inlet, told
                     },
                     DecodedPayload::RecordBatch(batch) => {
                         told.lock().expect("no panic under this lock").has_answered = true;
+                        bytes = batch_bytes(&batch);
                         Ok(Some(batch))
                     }
                     DecodedPayload::Schema(_) | DecodedPayload::None => continue,

@@ -1,48 +1,89 @@
 //! Record batches as messages of Arrow Flight.
+//!
+//! A batch may be compressed by zstd, as Arrow's format has it: see `squeeze.rs` for when, `lengths.rs` for what is looked at where it comes in.
 
 use arrow::{
-    array::RecordBatch,
+    array::{Array, RecordBatch},
     datatypes::SchemaRef,
-    ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions},
+    ipc::{
+        CompressionType, MetadataVersion,
+        writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions},
+    },
 };
 use arrow_flight::{FlightData, SchemaAsIpc};
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::protocol::TaskDone;
+use super::{lengths::BATCH_BYTES_MAX, protocol::TaskDone, squeeze::LEVELS};
 
-/// Bytes that an answer may have: a batch.
-pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// Bytes that an answer may have, as it comes and unpacked: a batch.
+pub(super) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX as usize;
 /// Bytes that a request may have: a list of pieces, a map.
 pub(super) const REQUEST_BYTES_MAX: usize = 16 << 20;
 
+/// Bytes of a batch that are not worth compressing.
+const PLAIN_BYTES_MAX: u64 = 4 << 10;
 /// Turns batches of one task into messages.
 pub(super) struct Encoder {
-    options: IpcWriteOptions,
     tracker: DictionaryTracker,
-    context: IpcWriteContext,
+    plain: Way,
+    /// One for each of [`LEVELS`], once it was used: it keeps its zstd's memory, of about a MiB.
+    packed: [Option<Way>; LEVELS.len()],
     schema: Option<SchemaRef>,
 }
+
+/// A way to write batches down.
+#[derive(Default)]
+struct Way {
+    options: IpcWriteOptions,
+    context: IpcWriteContext,
+}
+
+impl Way {
+    fn packed(level: i32) -> Result<Way, arrow::error::ArrowError> {
+        let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5)?
+            .try_with_compression(Some(CompressionType::ZSTD))?
+            .try_with_compression_level(Some(level))?;
+        Ok(Way { options, context: IpcWriteContext::default() })
+    }
+}
+
+/// Of buffers in a message, as Arrow's own default has it.
+const ALIGNMENT: usize = 64;
 
 impl Encoder {
     pub fn new() -> Encoder {
         Encoder {
-            options: IpcWriteOptions::default(),
             tracker: DictionaryTracker::new(false),
-            context: IpcWriteContext::default(),
+            plain: Way::default(),
+            packed: Default::default(),
             schema: None,
         }
     }
 
-    /// The messages of a batch: before the first one, what its columns are.
-    pub fn batch(&mut self, batch: &RecordBatch) -> Result<Vec<FlightData>, arrow::error::ArrowError> {
+    /// The messages of a batch: before the first one, what its columns are. Plain, or compressed by one of [`LEVELS`].
+    pub fn batch(
+        &mut self,
+        batch: &RecordBatch,
+        level: Option<usize>,
+    ) -> Result<Vec<FlightData>, arrow::error::ArrowError> {
         let mut messages = Vec::with_capacity(2);
         if self.schema.is_none() {
-            messages.push(SchemaAsIpc::new(&batch.schema(), &self.options).into());
+            messages.push(SchemaAsIpc::new(&batch.schema(), &self.plain.options).into());
             self.schema = Some(batch.schema());
         }
+        let way = match level.filter(|_| batch_bytes(batch) > PLAIN_BYTES_MAX) {
+            None => &mut self.plain,
+            Some(level) => {
+                let way = &mut self.packed[level];
+                if way.is_none() {
+                    *way = Some(Way::packed(LEVELS[level])?);
+                }
+                way.as_mut().expect("set above")
+            }
+        };
         let (dictionaries, data) =
-            IpcDataGenerator::default().encode(batch, &mut self.tracker, &self.options, &mut self.context)?;
+            IpcDataGenerator::default().encode(batch, &mut self.tracker, &way.options, &mut way.context)?;
         messages.extend(dictionaries.into_iter().map(FlightData::from));
         messages.push(data.into());
         Ok(messages)
@@ -52,10 +93,16 @@ impl Encoder {
     pub fn done(mut self, done: &TaskDone) -> Result<Vec<FlightData>, arrow::error::ArrowError> {
         let schema =
             self.schema.clone().unwrap_or_else(|| std::sync::Arc::new(arrow::datatypes::Schema::empty()));
-        let mut messages = self.batch(&RecordBatch::new_empty(schema))?;
+        let mut messages = self.batch(&RecordBatch::new_empty(schema), None)?;
         messages.last_mut().expect("a batch").app_metadata = json(done);
         Ok(messages)
     }
+}
+
+/// Bytes of the rows of a batch, whatever else lies in its buffers.
+pub(super) fn batch_bytes(batch: &RecordBatch) -> u64 {
+    let bytes = |column: &dyn Array| column.to_data().get_slice_memory_size().unwrap_or(0) as u64;
+    batch.columns().iter().map(|column| bytes(column)).sum()
 }
 
 /// A message of JSON.

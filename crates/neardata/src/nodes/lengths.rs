@@ -1,0 +1,173 @@
+//! What is looked at of a batch that somebody else wrote down, before a byte of it is unpacked: no length in it decides about memory here.
+//!
+//! ```text
+//!   header   which buffers, where in the body; compressed, or not at all
+//!   body     [ length unpacked, i64 | zstd ] [ -1 | as it is ] ...          a length for each buffer, where the batch is compressed
+//! ```
+//!
+//! The library that unpacks makes as much room as a length says and no more, for zstd; an LZ4 frame it unpacks to wherever that ends.
+
+use arrow::ipc::{CompressionType, RecordBatch, root_as_message};
+
+/// Bytes that a batch may have.
+pub(crate) const BATCH_BYTES_MAX: u64 = 64 << 20;
+/// What a length says of a buffer that was not worth it, and how many bytes it has.
+const AS_IT_IS: i64 = -1;
+const LENGTH_BYTES: usize = size_of::<i64>();
+
+/// Bytes of what a message says when it is unpacked: as many as its body has, where it is not compressed.
+///
+/// # Errors
+/// What is wrong with it: a compression other than zstd (an LZ4 frame may get longer than it says), a length that is none, more than [`BATCH_BYTES_MAX`].
+pub(crate) fn check_lengths(header: &[u8], body: &[u8]) -> Result<u64, String> {
+    let message = root_as_message(header).map_err(|error| format!("a message that is none: {error}"))?;
+    let batch = message.header_as_record_batch();
+    let batch = batch.or_else(|| message.header_as_dictionary_batch().and_then(|found| found.data()));
+    let Some((batch, compression)) = batch.and_then(|batch| Some((batch, batch.compression()?))) else {
+        return Ok(body.len() as u64);
+    };
+    if compression.codec() != CompressionType::ZSTD {
+        return Err(format!("a batch compressed by {:?}, expected ZSTD", compression.codec()));
+    }
+    unpacked_bytes(&batch, body)
+}
+
+fn unpacked_bytes(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
+    let mut all = 0u64;
+    for buffer in batch.buffers().into_iter().flatten() {
+        let place = usize::try_from(buffer.offset()).ok().zip(usize::try_from(buffer.length()).ok());
+        let found = place.and_then(|(at, len)| body.get(at..at.checked_add(len)?));
+        let found = found.ok_or_else(|| "a buffer that lies outside of its message".to_string())?;
+        let Some((length, rest)) = found.split_first_chunk::<LENGTH_BYTES>() else {
+            match found.len() {
+                0 => continue,
+                len => {
+                    return Err(format!(
+                        "a compressed buffer of {len} bytes, which has no room for its length"
+                    ));
+                }
+            }
+        };
+        let bytes = match i64::from_le_bytes(*length) {
+            AS_IT_IS => Some(rest.len() as u64),
+            length => u64::try_from(length).ok(),
+        };
+        all = bytes.and_then(|bytes| all.checked_add(bytes)).unwrap_or(u64::MAX);
+        if all > BATCH_BYTES_MAX {
+            return Err(format!("a batch that would have {all} bytes, expected {BATCH_BYTES_MAX} at most"));
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(all(test, feature = "nodes"))]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::{
+        array::{ArrayRef, BinaryArray, RecordBatch, StringArray, UInt64Array},
+        ipc::{
+            reader::RecordBatchDecoder,
+            writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions},
+        },
+    };
+    use arrow_flight::FlightData;
+
+    use super::*;
+    use crate::nodes::wire::{Encoder, batch_bytes};
+
+    /// Numbers that pack well, bytes that do not, and a column that is empty.
+    fn rows(count: u64) -> RecordBatch {
+        let mix = |n: u64| {
+            n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        };
+        let bytes: Vec<[u8; 8]> = (0..count).map(|row| mix(row).to_le_bytes()).collect();
+        let columns: [(&str, ArrayRef); 3] = [
+            ("number", Arc::new(UInt64Array::from_iter_values((0..count).map(|row| row / 3)))),
+            ("bytes", Arc::new(BinaryArray::from_iter_values(bytes))),
+            ("nothing", Arc::new(StringArray::from_iter_values((0..count).map(|_| "")))),
+        ];
+        RecordBatch::try_from_iter(columns).unwrap()
+    }
+
+    fn sent(batch: &RecordBatch, level: Option<usize>) -> FlightData {
+        Encoder::new().batch(batch, level).unwrap().pop().unwrap()
+    }
+
+    fn received(batch: &RecordBatch, message: &FlightData) -> RecordBatch {
+        let header = root_as_message(&message.data_header).unwrap();
+        let body = message.data_body.as_ref().into();
+        let none = Default::default();
+        let columns = header.header_as_record_batch().unwrap();
+        let version = header.version();
+        let decoder = RecordBatchDecoder::try_new(&body, columns, batch.schema(), &none, &version).unwrap();
+        decoder.read_record_batch().unwrap()
+    }
+
+    #[test]
+    fn what_is_compressed_comes_back_and_its_length_is_known_before() {
+        for count in [0, 1, 10, 5_000] {
+            let batch = rows(count);
+            let plain = sent(&batch, None);
+            assert_eq!(received(&batch, &plain), batch);
+            assert_eq!(check_lengths(&plain.data_header, &plain.data_body), Ok(plain.data_body.len() as u64));
+            for level in [0, 1] {
+                let packed = sent(&batch, Some(level));
+                let bytes = check_lengths(&packed.data_header, &packed.data_body).unwrap();
+                assert_eq!(received(&batch, &packed), batch);
+                assert!(bytes >= batch_bytes(&batch), "{bytes} of {}", batch_bytes(&batch));
+                let is_packed = packed.data_body.len() * 10 < plain.data_body.len() * 7;
+                assert_eq!(
+                    is_packed,
+                    count == 5_000,
+                    "{} of {}",
+                    packed.data_body.len(),
+                    plain.data_body.len()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_that_would_be_larger_than_any_is_refused_before_it_is_unpacked() {
+        let batch = rows(5_000);
+        let message = sent(&batch, Some(0));
+        let header = root_as_message(&message.data_header).unwrap();
+        let buffers = header.header_as_record_batch().unwrap().buffers().unwrap();
+        let places: Vec<usize> = buffers
+            .iter()
+            .filter(|buffer| buffer.length() > 0)
+            .map(|buffer| buffer.offset() as usize)
+            .collect();
+        for length in [BATCH_BYTES_MAX as i64 + 1, i64::MAX, i64::MIN, -2] {
+            for &place in &places {
+                let mut body = message.data_body.to_vec();
+                body[place..place + 8].copy_from_slice(&length.to_le_bytes());
+                assert!(check_lengths(&message.data_header, &body).is_err(), "{length} at {place}");
+            }
+        }
+        // All together.
+        let mut body = message.data_body.to_vec();
+        let each = BATCH_BYTES_MAX as i64 / places.len() as i64 + 1;
+        places.iter().for_each(|&place| body[place..place + 8].copy_from_slice(&each.to_le_bytes()));
+        assert!(
+            check_lengths(&message.data_header, &body).unwrap_err().contains("expected 67108864 at most")
+        );
+        // Cut.
+        for bytes in [0, 4, places[0] + 4, message.data_body.len() / 2] {
+            assert!(check_lengths(&message.data_header, &message.data_body[..bytes]).is_err(), "{bytes}");
+        }
+        assert!(check_lengths(&message.data_header[..20], &message.data_body).is_err());
+    }
+
+    #[test]
+    fn lz4_whose_frames_may_be_of_any_length_is_refused() {
+        let options =
+            IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME)).unwrap();
+        let (mut tracker, mut context) = (DictionaryTracker::new(false), IpcWriteContext::default());
+        let encoded = IpcDataGenerator::default().encode(&rows(100), &mut tracker, &options, &mut context);
+        let message = FlightData::from(encoded.unwrap().1);
+        let refused = check_lengths(&message.data_header, &message.data_body);
+        assert!(refused.unwrap_err().contains("expected ZSTD"));
+    }
+}
