@@ -15,10 +15,10 @@
 //!
 //! Where a node is lost, others count its pieces anew, and what they say up to the last k-mer that was taken is passed over.
 //!
-//! Cost: each different k-mer of a node goes over the wire once, with its count, in 4 to 5 bytes for k = 25
-//! ([`inshore_tables::KmerPacker`]), where a base of a read takes one in FASTA and two in FASTQ.
+//! Cost: each different k-mer of a node goes over the wire once, with its count, in 3 to 4 bytes for k = 25
+//! ([`inshore_tables::pack_kmers`]), where a base of a read takes one in FASTA and two in FASTQ.
 
-use std::{cell::RefCell, cmp::Ordering, path::Path, sync::Arc, thread};
+use std::{cell::RefCell, cmp::Ordering, iter, ops::Range, path::Path, sync::Arc, thread};
 
 use arrow::{
     array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch, UInt8Array},
@@ -34,8 +34,8 @@ use inshore_neardata::{
 use inshore_store::Job;
 use inshore_tables::{
     self as tables, Begins, FilePart, Input, KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerAnswer, KmerBorders,
-    KmerOptions, KmerPiece, KmerPieces, KmerSummary, KmerWriter, PieceEnds, TableWriter, count_kmer_pieces,
-    unpack_kmers,
+    KmerCode, KmerList, KmerOptions, KmerPiece, KmerPieces, KmerSummary, KmerSums, KmerWriter, PieceEnds,
+    TableWriter, count_kmer_pieces, unpack_kmers,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -51,8 +51,8 @@ const KMERS: u8 = 1;
 const ENDS_ROWS: usize = 512;
 /// So often a batch is in memory on its way: as it is packed, as a column, as messages that wait.
 const COPIES: u64 = 4;
-/// Bytes of a block here, unpacked.
-const ROWS_BYTES: u64 = (KMER_BLOCK_ROWS * (size_of::<u128>() + size_of::<u32>())) as u64;
+/// Bytes of a block here, unpacked, and added up with others: twice as much.
+const ROWS_BYTES: u64 = 3 * (KMER_BLOCK_ROWS * (size_of::<u128>() + size_of::<u32>())) as u64;
 /// Bytes of a file that are looked at, to begin with and at once.
 const HEAD_BYTES: u64 = 4 << 10;
 const HEAD_BYTES_MAX: u64 = 1 << 20;
@@ -217,16 +217,17 @@ fn batch(what: u8, bytes: &[u8]) -> RecordBatch {
 }
 
 /// What a batch has: ends of pieces in the order of these, or k-mers in that of their codes.
-enum Counted {
+enum Counted<C> {
     Ends(Vec<PlacedEnds>),
-    Kmers(Vec<u128>, Vec<u32>),
+    Kmers(Vec<C>, Vec<u32>),
 }
 
-impl InOrder for Counted {
-    type How = ();
+impl<C: KmerCode> InOrder for Counted<C> {
+    /// Bases of a k-mer.
+    type How = u32;
     const ADDS_UP: bool = true;
 
-    fn of_batch(batch: &RecordBatch, (): &()) -> Option<Counted> {
+    fn of_batch(batch: &RecordBatch, &k: &u32) -> Option<Self> {
         let what = batch.columns().first()?.as_primitive_opt::<UInt8Type>()?;
         let bytes = batch.columns().get(1)?.as_binary_opt::<i32>()?;
         if batch.num_rows() != 1 || what.null_count() + bytes.null_count() > 0 {
@@ -240,7 +241,12 @@ impl InOrder for Counted {
                 let is_ordered = ends.is_sorted_by(|ends, next| ends.place() < next.place());
                 is_ordered.then_some(Counted::Ends(ends))
             }
-            KMERS => unpack_kmers(bytes).map(|(codes, counts)| Counted::Kmers(codes, counts)),
+            KMERS => {
+                let (mut codes, mut counts): (Vec<C>, Vec<u32>) = Default::default();
+                unpack_kmers(bytes, &mut codes, &mut counts)?;
+                let has_k_bases = codes.last().is_none_or(|last| last.wide() >> (2 * k) == 0);
+                has_k_bases.then_some(Counted::Kmers(codes, counts))
+            }
             _ => None,
         }
     }
@@ -252,7 +258,7 @@ impl InOrder for Counted {
         }
     }
 
-    fn compare(&self, row: usize, other: &Counted, other_row: usize) -> Ordering {
+    fn compare(&self, row: usize, other: &Self, other_row: usize) -> Ordering {
         match (self, other) {
             (Counted::Ends(ends), Counted::Ends(others)) => ends[row].place().cmp(&others[other_row].place()),
             (Counted::Ends(_), Counted::Kmers(..)) => Ordering::Less,
@@ -261,7 +267,7 @@ impl InOrder for Counted {
         }
     }
 
-    fn alone(&self, row: usize) -> Counted {
+    fn alone(&self, row: usize) -> Self {
         match self {
             Counted::Ends(ends) => Counted::Ends(vec![ends[row].clone()]),
             Counted::Kmers(codes, counts) => Counted::Kmers(vec![codes[row]], vec![counts[row]]),
@@ -271,7 +277,7 @@ impl InOrder for Counted {
 
 /// Counts the k-mers of files on nodes, and writes the table here that [`inshore_tables::count_kmers`] writes of the same files.
 ///
-/// Memory here: 1.3 MiB for each node beside its answers on their way, the table's, and 16 bytes for each k-mer across a border of
+/// Memory here: 2 MiB for each node beside its answers on their way, the table's, and 16 bytes for each k-mer across a border of
 /// pieces of FASTA; and half of what is free, where this machine counts some of it.
 ///
 /// # Errors
@@ -297,7 +303,8 @@ pub fn count_kmers_on_nodes(
     let held = 2 * nodes.addresses().count() as u64 * ROWS_BYTES;
     let _memory = job.budget().reserve(held, "k-mers of nodes")?;
     job.start_phase("counting", "k-mers", 0);
-    let with = HelpWith { all_moves: false, by_threads: false, ..HelpWith::default() };
+    // K-mers and their counts take about as many bytes as what they were counted in.
+    let with = HelpWith { all_moves: true, by_threads: false, ..HelpWith::default() };
     thread::scope(|scope| {
         let (streams, help) = stream_with_help(nodes, job, (KIND, true), told, wholes, run, with)?;
         if let Some(help) = help {
@@ -307,47 +314,47 @@ pub fn count_kmers_on_nodes(
                 help.work(job, |job, pieces, reply| count_here(job, arguments, pieces, count_max, reply));
             });
         }
-        merge(job, streams, output, options)
+        match options.k {
+            ..=32 => merge::<u64>(job, streams, output, options),
+            _ => merge::<u128>(job, streams, output, options),
+        }
     })
 }
 
 /// Adds up what nodes counted, and writes it.
-fn merge(
+fn merge<C: KmerCode>(
     job: &Job,
     streams: Streams,
     output: &Path,
     options: &KmerOptions,
 ) -> Result<(KmerSummary, Gathered), Error> {
-    let mut merged = Merged::<Counted>::new(streams, ())?;
+    let mut merged = Merged::<Counted<C>>::new(streams, options.k)?;
     let mut borders = KmerBorders::new(options, job.budget())?;
     let mut behind = None;
-    let mut writer = KmerWriter::create(job, output, options);
-    while let Some((counted, rows)) = merged.next()? {
-        match counted {
-            Counted::Ends(ends) => {
-                for PlacedEnds { whole, offset, bytes, ends } in &ends[rows] {
-                    borders.piece(ends, behind == Some((*whole, *offset)))?;
-                    behind = Some((*whole, offset.saturating_add(*bytes)));
-                }
-            }
-            // All ends come before the first k-mer.
-            Counted::Kmers(codes, counts) => {
-                let last = codes[rows.end - 1];
-                if last >> (2 * options.k) != 0 {
-                    let what = format!("a node answers the code {last}, which no {} bases have", options.k);
-                    return Err(tables::Error::Damaged { file: "k-mers of nodes".to_string(), what }.into());
-                }
-                for row in rows {
-                    while let Some(code) = borders.next_up_to(codes[row]) {
-                        writer.add(code, 1)?;
-                    }
-                    writer.add(codes[row], counts[row])?;
-                }
-            }
+    // All ends come before the first k-mer.
+    while let Some(Counted::Ends(_)) = merged.first()? {
+        let Some((Counted::Ends(ends), rows)) = merged.next()? else { continue };
+        for PlacedEnds { whole, offset, bytes, ends } in &ends[rows] {
+            borders.piece(ends, behind == Some((*whole, *offset)))?;
+            behind = Some((*whole, offset.saturating_add(*bytes)));
         }
     }
-    while let Some(code) = borders.next_up_to(u128::MAX) {
-        writer.add(code, 1)?;
+    let mut writer = KmerWriter::create(job, output, options);
+    let mut sums = KmerSums::default();
+    let (mut codes, mut counts): (Vec<C>, Vec<u32>) = Default::default();
+    loop {
+        let of_nodes = merged.next_together()?;
+        let lists = of_nodes.iter().map(list).collect::<Result<Vec<_>, _>>()?;
+        let last = lists.iter().filter_map(|(codes, _)| codes.last()).max();
+        (codes.clear(), counts.clear());
+        borders.up_to(last.map_or(u128::MAX, |last| last.wide()), &mut codes, &mut counts);
+        let lists: Vec<KmerList<'_, C>> =
+            lists.into_iter().chain(iter::once((&codes[..], &counts[..]))).collect();
+        let (codes, counts) = sums.of(&lists);
+        writer.add(codes, counts)?;
+        if of_nodes.is_empty() {
+            break;
+        }
     }
     let counted = KmerSummary {
         sequences: merged.told("sequences"),
@@ -358,6 +365,20 @@ fn merge(
         ..KmerSummary::default()
     };
     Ok((writer.finish(counted)?, merged.finish()))
+}
+
+/// The k-mers of some rows.
+///
+/// # Errors
+/// Where they are none.
+fn list<'a, C>((counted, rows): &(&'a Counted<C>, Range<usize>)) -> tables::Result<KmerList<'a, C>> {
+    match counted {
+        Counted::Kmers(codes, counts) => Ok((&codes[rows.clone()], &counts[rows.clone()])),
+        Counted::Ends(_) => {
+            let what = "a node tells of ends of pieces behind its k-mers".to_string();
+            Err(tables::Error::Damaged { file: "k-mers of nodes".to_string(), what })
+        }
+    }
 }
 
 /// What a file is, by its first letter; an error where nodes cannot count it.

@@ -18,6 +18,7 @@
 
 mod borders;
 mod packed;
+mod sums;
 mod table;
 
 use std::{
@@ -36,7 +37,8 @@ use serde::Serialize;
 
 pub use self::{
     borders::KmerBorders,
-    packed::{KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerPacker, unpack_kmers},
+    packed::{KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerCode, pack_kmers, unpack_kmers},
+    sums::{KmerList, KmerSums},
     table::KmerWriter,
 };
 use crate::{
@@ -171,14 +173,14 @@ impl<'a> KmerPieces<'a> {
 pub enum KmerAnswer {
     /// The ends of all pieces, in order, k - 1 letters each. They come first, when all is counted.
     Ends(Vec<PieceEnds>),
-    /// K-mers in the order of their codes, with their counts: see [`KmerPacker`].
+    /// K-mers in the order of their codes, with their counts: see [`pack_kmers`].
     Block(Vec<u8>),
 }
 
 /// Counts the k-mers that lie within pieces, and gives all of them to `each`. Those across the borders of pieces are for
 /// [`KmerBorders`]. Of the summary, what is known when they are written is left out: how many are different, and the histogram.
 ///
-/// Memory: the budget; a block beside it, of [`KMER_BLOCK_BYTES`].
+/// Memory: the budget; a block beside it, of [`KMER_BLOCK_BYTES`] and of [`KMER_BLOCK_ROWS`] codes and counts.
 ///
 /// # Errors
 /// As [`count_kmers`]; what `each` returns.
@@ -195,9 +197,8 @@ pub fn count_kmer_pieces(
     }
 }
 
-/// A number that holds a code.
-trait Code: Key {
-    fn wide(self) -> u128;
+/// A code that is made of letters.
+trait Code: KmerCode {
     /// Gives the code of every stretch of `k` bases in a block, in pieces.
     fn stretches(
         block: &[u8],
@@ -210,10 +211,6 @@ trait Code: Key {
 macro_rules! code {
     ($type:ty) => {
         impl Code for $type {
-            fn wide(self) -> u128 {
-                self.into()
-            }
-
             fn stretches(
                 block: &[u8],
                 k: u32,
@@ -288,7 +285,7 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
     job.start_phase("writing k-mers", "k-mers", 0);
     let mut writer = KmerWriter::create(job, output, options);
     while let Some(block) = counted.sorted.next_block()? {
-        writer.block(block.keys, block.values)?;
+        writer.add(block.keys, block.values)?;
     }
     let summary = writer.finish(counted.finish())?;
     resume::finish(keep)?;
@@ -304,17 +301,23 @@ fn answer<K: Code>(
 ) -> Result<KmerSummary> {
     let mut counted = Counted::<K>::of(job, pieces, options, None)?;
     each(KmerAnswer::Ends(std::mem::take(&mut counted.ends)))?;
-    let mut packer = KmerPacker::default();
+    let (mut codes, mut counts): (Vec<K>, Vec<u32>) = Default::default();
     while let Some(block) = counted.sorted.next_block()? {
-        for (key, &count) in block.keys.iter().zip(block.values) {
-            packer.push(key.wide(), count);
-            if packer.is_full() {
-                each(KmerAnswer::Block(packer.take()))?;
+        let (mut keys, mut values) = (block.keys, block.values);
+        while !keys.is_empty() {
+            let some = keys.len().min(KMER_BLOCK_ROWS - codes.len());
+            codes.extend_from_slice(&keys[..some]);
+            counts.extend_from_slice(&values[..some]);
+            (keys, values) = (&keys[some..], &values[some..]);
+            if codes.len() == KMER_BLOCK_ROWS {
+                each(KmerAnswer::Block(pack_kmers(&codes, &counts)))?;
+                codes.clear();
+                counts.clear();
             }
         }
     }
-    if !packer.is_empty() {
-        each(KmerAnswer::Block(packer.take()))?;
+    if !codes.is_empty() {
+        each(KmerAnswer::Block(pack_kmers(&codes, &counts)))?;
     }
     Ok(counted.finish())
 }

@@ -63,8 +63,9 @@ mod zstd_frames;
 pub use error::{Error, LINE_BYTES_MAX, Result};
 pub use input::{Bytes, Input, ahead_bytes};
 pub use kmers::{
-    KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KMER_MAX, KmerAnswer, KmerBorders, KmerOptions, KmerPacker, KmerPiece,
-    KmerPieces, KmerSummary, KmerWriter, count_kmer_pieces, count_kmers, unpack_kmers,
+    KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KMER_MAX, KmerAnswer, KmerBorders, KmerCode, KmerList, KmerOptions,
+    KmerPiece, KmerPieces, KmerSummary, KmerSums, KmerWriter, count_kmer_pieces, count_kmers, pack_kmers,
+    unpack_kmers,
 };
 pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use new_file::{NewFile, NewFileWriter};

@@ -44,8 +44,6 @@ pub struct Merged<R: InOrder> {
     heads: Vec<Head<R>>,
     /// Rows that are still to be passed over by those who replace a lost node: of those that equal its last one.
     repeated: Vec<u64>,
-    /// The stream that gave rows last.
-    given: Option<usize>,
     /// Tasks that nodes set aside, since their answers were not taken while others waited.
     set_aside: usize,
 }
@@ -95,7 +93,7 @@ impl<R: InOrder> Merged<R> {
     /// As [`Merged::next`].
     pub fn new(streams: Streams, how: R::How) -> Result<Merged<R>> {
         let heads = (0..streams.len()).map(|_| Head::default()).collect::<Vec<_>>();
-        let mut merged = Merged { streams, how, heads, repeated: Vec::new(), given: None, set_aside: 0 };
+        let mut merged = Merged { streams, how, heads, repeated: Vec::new(), set_aside: 0 };
         for stream in 0..merged.heads.len() {
             merged.fill(stream)?;
         }
@@ -112,10 +110,7 @@ impl<R: InOrder> Merged<R> {
     /// stopped.
     #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed")]
     pub fn next(&mut self) -> Result<Option<(&R, Range<usize>)>> {
-        if let Some(stream) = self.given.take().filter(|&stream| self.heads[stream].is_used_up()) {
-            self.heads[stream].leave_batch();
-            self.fill(stream)?;
-        }
+        self.refill()?;
         let Some((least, other)) = self.least_two() else { return Ok(None) };
         let head = &self.heads[least];
         let rows = head.rows.as_ref().expect("it has a row");
@@ -137,8 +132,65 @@ impl<R: InOrder> Merged<R> {
         let head = &mut self.heads[least];
         let run = head.next..end;
         head.next = end;
-        self.given = Some(least);
         Ok(self.heads[least].rows.as_ref().map(|rows| (rows, run)))
+    }
+
+    /// The batch whose row comes next; `None` at the end.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub fn first(&mut self) -> Result<Option<&R>> {
+        self.refill()?;
+        let least = self.least_two().map(|(least, _)| least);
+        Ok(least.and_then(|least| self.heads[least].rows.as_ref()))
+    }
+
+    /// The next rows of all answers, up to the least of the last rows that are here: the batches that have some of them, and which they are. What comes
+    /// later is greater than all of these, where an answer has each row once ([`InOrder::ADDS_UP`]). Nothing at the end.
+    ///
+    /// For answers whose rows take turns: [`Self::next`] gives runs that are short there.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub fn next_together(&mut self) -> Result<Vec<(&R, Range<usize>)>> {
+        self.refill()?;
+        let last = |head: &Head<R>| head.rows.as_ref().map(|rows| rows.rows() - 1);
+        let lasts = self.heads.iter().filter_map(|head| Some((head.rows.as_ref()?, last(head)?)));
+        let Some((bound, row)) = lasts
+            .min_by(|(rows, row), (others, other)| rows.compare(*row, others, *other))
+            .map(|(rows, row)| (rows.alone(row), 0))
+        else {
+            return Ok(Vec::new());
+        };
+        let mut all = Vec::with_capacity(self.heads.len());
+        for head in &mut self.heads {
+            let Some(rows) = &head.rows else { continue };
+            let first = head.next;
+            let (mut end, mut beyond) = (first, rows.rows());
+            while end < beyond {
+                let middle = end + (beyond - end) / 2;
+                match rows.compare(middle, &bound, row) {
+                    Ordering::Greater => beyond = middle,
+                    _ => end = middle + 1,
+                }
+            }
+            if first < end {
+                head.next = end;
+                all.push((rows, first..end));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Gets the next rows of all streams that have none left.
+    fn refill(&mut self) -> Result<()> {
+        for stream in 0..self.heads.len() {
+            if self.heads[stream].is_used_up() {
+                self.heads[stream].leave_batch();
+                self.fill(stream)?;
+            }
+        }
+        Ok(())
     }
 
     /// The stream whose row comes next, and the one whose row comes then.

@@ -11,7 +11,7 @@
 
 use inshore_store::{Budget, Reservation};
 
-use super::{Code, KmerOptions};
+use super::{Code, KmerCode, KmerOptions};
 use crate::{Result, sequences::PieceEnds};
 
 /// Codes for which there is room at first.
@@ -97,14 +97,23 @@ impl KmerBorders {
         self.kmers
     }
 
-    /// Takes the next one whose code is not beyond `code`, in the order of codes: each as often as it occurs. To be called when all
-    /// pieces are told of.
-    pub fn next_up_to(&mut self, code: u128) -> Option<u128> {
+    /// Takes those whose codes are not beyond `last`, in the order of codes, each once, and how often it occurs. To be called when
+    /// all pieces are told of.
+    pub fn up_to<C: KmerCode>(&mut self, last: u128, codes: &mut Vec<C>, counts: &mut Vec<u32>) {
         if !self.is_sorted {
             self.codes.sort_unstable_by(|code, other| other.cmp(code));
             self.is_sorted = true;
         }
-        self.codes.pop_if(|next| *next <= code)
+        while let Some(code) = self.codes.pop_if(|next| *next <= last) {
+            let code = C::of_wide(code).expect("as many bases as were asked for");
+            match codes.last().filter(|&&last| last == code).and(counts.last_mut()) {
+                Some(count) => *count = count.saturating_add(1),
+                None => {
+                    codes.push(code);
+                    counts.push(1);
+                }
+            }
+        }
     }
 }
 

@@ -10,12 +10,12 @@ use arrow::{
 };
 use inshore_store::Job;
 
-use super::{Code, KmerOptions, KmerSummary};
+use super::{KmerCode, KmerOptions, KmerSummary};
 use crate::{Result, writer::BackgroundWriter};
 
 /// Places of the histogram.
 const HISTOGRAM: usize = 256;
-/// K-mers that are gathered before they become rows.
+/// K-mers that become rows at once, at most.
 const BATCH_ROWS: usize = 8 << 10;
 
 /// Writes the table of k-mers that it is given in the order of their codes.
@@ -25,10 +25,6 @@ pub struct KmerWriter {
     writer: BackgroundWriter,
     histogram: Vec<u64>,
     distinct: u64,
-    /// The last k-mer that was added: more of it may come.
-    last: Option<(u128, u32)>,
-    codes: Vec<u128>,
-    counts: Vec<u32>,
 }
 
 impl KmerWriter {
@@ -36,52 +32,21 @@ impl KmerWriter {
     pub fn create(job: &Job, output: &Path, options: &KmerOptions) -> KmerWriter {
         let rows = Rows::new(options);
         let writer = BackgroundWriter::create(output, rows.schema.clone(), job.budget());
-        KmerWriter {
-            job: job.clone(),
-            rows,
-            writer,
-            histogram: vec![0; HISTOGRAM],
-            distinct: 0,
-            last: None,
-            codes: Vec::new(),
-            counts: Vec::new(),
-        }
+        KmerWriter { job: job.clone(), rows, writer, histogram: vec![0; HISTOGRAM], distinct: 0 }
     }
 
-    /// Adds a k-mer whose code is at least that of the one before. Where it is the same, the counts add up, to 2^32 - 1 at most.
+    /// Adds different k-mers in order, behind all others, each with its count.
     ///
     /// # Errors
     /// As [`crate::TableWriter::write`]; [`inshore_store::Error::Cancelled`].
-    pub fn add(&mut self, code: u128, count: u32) -> Result<()> {
-        match &mut self.last {
-            Some((last, sum)) if *last == code => *sum = sum.saturating_add(count),
-            last => {
-                let before = last.replace((code, count));
-                debug_assert!(before.is_none_or(|(before, _)| before < code));
-                if let Some((code, count)) = before {
-                    self.codes.push(code);
-                    self.counts.push(count);
-                    if self.codes.len() == BATCH_ROWS {
-                        self.write_added()?;
-                    }
-                }
-            }
-        }
-        Ok(())
+    pub fn add<K: KmerCode>(&mut self, codes: &[K], counts: &[u32]) -> Result<()> {
+        codes.chunks(BATCH_ROWS).zip(counts.chunks(BATCH_ROWS)).try_for_each(|(codes, counts)| {
+            self.job.check_cancelled()?;
+            self.block(codes, counts)
+        })
     }
 
-    fn write_added(&mut self) -> Result<()> {
-        self.job.check_cancelled()?;
-        let (mut codes, mut counts) = (std::mem::take(&mut self.codes), std::mem::take(&mut self.counts));
-        self.block(&codes, &counts)?;
-        codes.clear();
-        counts.clear();
-        (self.codes, self.counts) = (codes, counts);
-        Ok(())
-    }
-
-    /// Adds different k-mers in order, behind all others.
-    pub(super) fn block<K: Code>(&mut self, codes: &[K], counts: &[u32]) -> Result<()> {
+    fn block<K: KmerCode>(&mut self, codes: &[K], counts: &[u32]) -> Result<()> {
         for &count in counts {
             self.histogram[(count as usize).clamp(1, HISTOGRAM) - 1] += 1;
         }
@@ -97,12 +62,7 @@ impl KmerWriter {
     ///
     /// # Errors
     /// As [`crate::TableWriter::finish`].
-    pub fn finish(mut self, counted: KmerSummary) -> Result<KmerSummary> {
-        if let Some((code, count)) = self.last.take() {
-            self.codes.push(code);
-            self.counts.push(count);
-            self.write_added()?;
-        }
+    pub fn finish(self, counted: KmerSummary) -> Result<KmerSummary> {
         let KmerWriter { writer, mut histogram, distinct, .. } = self;
         let written = writer.finish()?;
         histogram.truncate(HISTOGRAM - histogram.iter().rev().take_while(|&&count| count == 0).count());
@@ -127,7 +87,7 @@ impl Rows {
     }
 
     /// The rows of those k-mers that were seen often enough, if there are any.
-    fn batch<K: Code>(&self, keys: &[K], counts: &[u32]) -> Option<RecordBatch> {
+    fn batch<K: KmerCode>(&self, keys: &[K], counts: &[u32]) -> Option<RecordBatch> {
         let kept = || keys.iter().zip(counts).filter(|&(_, &count)| count >= self.min_count);
         let rows = if self.min_count <= 1 { keys.len() } else { kept().count() };
         if rows == 0 {
@@ -166,15 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_in_order_is_summed_up_to_the_largest_count() {
+    fn what_is_added_is_counted_and_written_where_it_was_seen_often_enough() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("kmers.csv");
         let job = Job::without_store(Budget::new(8 << 20, 1), Cancel::default());
         let options = KmerOptions { k: 3, min_count: 2, ..KmerOptions::default() };
         let mut writer = KmerWriter::create(&job, &output, &options);
-        for (code, count) in [(0, 1), (1, 1), (1, 1), (2, u32::MAX - 1), (2, 7), (2, 1), (63, 1), (63, 300)] {
-            writer.add(code, count).unwrap();
-        }
+        writer.add(&[0u64, 1], &[1, 2]).unwrap();
+        writer.add(&[2u128, 63], &[u32::MAX, 301]).unwrap();
         let summary = writer.finish(KmerSummary { sequences: 9, ..KmerSummary::default() }).unwrap();
         assert_eq!((summary.sequences, summary.distinct, summary.written), (9, 4, 3));
         assert_eq!((summary.histogram[..2].to_vec(), summary.histogram[255]), (vec![1, 1], 2));
@@ -182,7 +141,7 @@ mod tests {
         assert_eq!(text, "kmer,count\nAAC,2\nAAG,4294967295\nTTT,301\n");
         // One that is not finished leaves nothing.
         let mut writer = KmerWriter::create(&job, &folder.path().join("none.csv"), &options);
-        writer.add(0, 2).unwrap();
+        writer.add(&[0u64], &[2]).unwrap();
         drop(writer);
         assert!(!folder.path().join("none.csv").exists());
     }

@@ -32,7 +32,8 @@ fn count(
         match answer {
             KmerAnswer::Ends(all) => ends = all,
             KmerAnswer::Block(block) => {
-                let (codes, times) = unpack_kmers(&block).unwrap();
+                let (mut codes, mut times): (Vec<u128>, Vec<u32>) = Default::default();
+                unpack_kmers(&block, &mut codes, &mut times).unwrap();
                 for (code, times) in codes.into_iter().zip(times) {
                     assert!(counts.last_key_value().is_none_or(|(&last, _)| last < code));
                     counts.insert(code, times.into());
@@ -66,10 +67,13 @@ fn count_in_pieces(store: &Store, pieces: &[&str], nodes: usize, options: &KmerO
     }
     sums.2 += borders.kmers();
     for code in [0, 1 << 20, u128::MAX] {
-        while let Some(next) = borders.next_up_to(code) {
-            assert!(next <= code);
-            *counts.entry(next).or_default() += 1;
-        }
+        let (mut codes, mut times): (Vec<u128>, Vec<u32>) = Default::default();
+        borders.up_to(code, &mut codes, &mut times);
+        assert!(codes.is_sorted_by(|a, b| a < b) && codes.last().is_none_or(|&last| last <= code));
+        codes
+            .into_iter()
+            .zip(times)
+            .for_each(|(next, times)| *counts.entry(next).or_default() += u64::from(times));
     }
     drop(borders);
     assert_eq!(budget.reserved_bytes(), 0);
