@@ -21,8 +21,8 @@
 use std::{cell::RefCell, cmp::Ordering, iter, ops::Range, path::Path, sync::Arc, thread};
 
 use arrow::{
-    array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch, UInt8Array},
-    datatypes::UInt8Type,
+    array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch, UInt8Array, UInt32Array, UInt64Array},
+    datatypes::{UInt8Type, UInt32Type, UInt64Type},
 };
 use inshore_neardata::{
     Failure, Reply, Task, Work,
@@ -35,7 +35,7 @@ use inshore_store::Job;
 use inshore_tables::{
     self as tables, Begins, FilePart, Input, KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerAnswer, KmerBorders,
     KmerCode, KmerList, KmerOptions, KmerPiece, KmerPieces, KmerSummary, KmerSums, KmerWriter, PieceEnds,
-    TableWriter, count_kmer_pieces, unpack_kmers,
+    TableWriter, count_kmer_pieces, pack_kmers, unpack_kmers,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -119,7 +119,7 @@ impl Work for CountsKmers {
         unbegun.offer(numbers.clone().zip(sizes));
         // The client may take some back meanwhile.
         let begun = numbers.zip(pieces).filter(|(number, _)| unbegun.begin(*number));
-        answer(&job, &arguments, begun.map(|(_, piece)| Ok(piece)), (Some(bytes), count), reply)
+        answer(&job, &arguments, begun.map(|(_, piece)| Ok(piece)), (Some(bytes), count), (reply, false))
     }
 }
 
@@ -147,13 +147,14 @@ impl Arguments {
     }
 }
 
-/// Counts pieces, of which `bytes` and `count_max` tell as [`KmerPieces::asked`] wants to know, and answers with their ends and k-mers.
+/// Counts pieces, of which `bytes` and `count_max` tell as [`KmerPieces::asked`] wants to know, and answers with their ends and k-mers, which
+/// are packed unless the answer stays here.
 fn answer(
     job: &Job,
     arguments: &Arguments,
     pieces: impl Iterator<Item = tables::Result<(KmerPiece, Option<Place>)>>,
     (bytes, count_max): (Option<u64>, usize),
-    reply: &mut dyn Reply,
+    (reply, is_here): (&mut dyn Reply, bool),
 ) -> Result<Value, Failure> {
     let _memory = job.budget().reserve(COPIES * KMER_BLOCK_BYTES as u64, "what is answered")?;
     let options = KmerOptions { k: arguments.k, canonical: arguments.canonical, ..KmerOptions::default() };
@@ -179,7 +180,9 @@ fn answer(
                     reply.batch(batch(ENDS, &serde_json::to_vec(some).expect("plain data")))
                 })
             }
-            KmerAnswer::Block(block) => reply.batch(batch(KMERS, &block)),
+            KmerAnswer::Short((codes, counts)) if is_here => reply.batch(plain(codes, counts)),
+            KmerAnswer::Short((codes, counts)) => reply.batch(batch(KMERS, &pack_kmers(codes, counts))),
+            KmerAnswer::Long((codes, counts)) => reply.batch(batch(KMERS, &pack_kmers(codes, counts))),
         };
         answered.map_err(|failure| {
             failed = Some(failure);
@@ -206,7 +209,7 @@ fn count_here(
         let made = arguments.piece(place, |name| Input::stream(name, "", piece));
         made.map_err(|failure| tables::Error::Unsupported { file: name, what: failure.to_string() })
     });
-    answer(job, arguments, pieces, (None, count_max), reply)
+    answer(job, arguments, pieces, (None, count_max), (reply, true))
 }
 
 /// The columns of what is answered: what it is, and its bytes; one row.
@@ -214,6 +217,13 @@ fn batch(what: u8, bytes: &[u8]) -> RecordBatch {
     let what: ArrayRef = Arc::new(UInt8Array::from(vec![what]));
     let bytes: ArrayRef = Arc::new(BinaryArray::from(vec![bytes]));
     RecordBatch::try_from_iter([("what", what), ("bytes", bytes)]).expect("columns of one length")
+}
+
+/// The columns of k-mers that do not travel.
+fn plain(codes: &[u64], counts: &[u32]) -> RecordBatch {
+    let codes: ArrayRef = Arc::new(UInt64Array::from(codes.to_vec()));
+    let counts: ArrayRef = Arc::new(UInt32Array::from(counts.to_vec()));
+    RecordBatch::try_from_iter([("codes", codes), ("counts", counts)]).expect("columns of one length")
 }
 
 /// What a batch has: ends of pieces in the order of these, or k-mers in that of their codes.
@@ -228,6 +238,15 @@ impl<C: KmerCode> InOrder for Counted<C> {
     const ADDS_UP: bool = true;
 
     fn of_batch(batch: &RecordBatch, &k: &u32) -> Option<Self> {
+        if let Some(codes) = batch.columns().first()?.as_primitive_opt::<UInt64Type>() {
+            let counts = batch.columns().get(1)?.as_primitive_opt::<UInt32Type>()?;
+            let (codes, counts) = (codes.values(), counts.values());
+            let is_good = codes.is_sorted_by(|code, next| code < next)
+                && codes.last().is_none_or(|last| u128::from(*last) >> (2 * k) == 0)
+                && !counts.contains(&0);
+            let codes = codes.iter().map(|&code| C::of_wide(code.into())).collect::<Option<Vec<_>>>();
+            return Some(Counted::Kmers(codes.filter(|_| is_good)?, counts.to_vec()));
+        }
         let what = batch.columns().first()?.as_primitive_opt::<UInt8Type>()?;
         let bytes = batch.columns().get(1)?.as_binary_opt::<i32>()?;
         if batch.num_rows() != 1 || what.null_count() + bytes.null_count() > 0 {

@@ -170,17 +170,19 @@ impl<'a> KmerPieces<'a> {
 
 /// What comes of pieces.
 #[derive(Debug)]
-pub enum KmerAnswer {
+pub enum KmerAnswer<'a> {
     /// The ends of all pieces, in order, k - 1 letters each. They come first, when all is counted.
     Ends(Vec<PieceEnds>),
-    /// K-mers in the order of their codes, with their counts: see [`pack_kmers`].
-    Block(Vec<u8>),
+    /// K-mers up to k = 32, at most [`KMER_BLOCK_ROWS`], in the order of their codes, with their counts.
+    Short(KmerList<'a, u64>),
+    /// Longer ones.
+    Long(KmerList<'a, u128>),
 }
 
 /// Counts the k-mers that lie within pieces, and gives all of them to `each`. Those across the borders of pieces are for
 /// [`KmerBorders`]. Of the summary, what is known when they are written is left out: how many are different, and the histogram.
 ///
-/// Memory: the budget; a block beside it, of [`KMER_BLOCK_BYTES`] and of [`KMER_BLOCK_ROWS`] codes and counts.
+/// Memory: the budget; [`KMER_BLOCK_ROWS`] codes and counts beside it.
 ///
 /// # Errors
 /// As [`count_kmers`]; what `each` returns.
@@ -188,7 +190,7 @@ pub fn count_kmer_pieces(
     job: &Job,
     pieces: KmerPieces<'_>,
     options: &KmerOptions,
-    each: impl FnMut(KmerAnswer) -> Result<()>,
+    each: impl FnMut(KmerAnswer<'_>) -> Result<()>,
 ) -> Result<KmerSummary> {
     options.check()?;
     match options.k {
@@ -199,6 +201,8 @@ pub fn count_kmer_pieces(
 
 /// A code that is made of letters.
 trait Code: KmerCode {
+    /// What an answer says of such codes.
+    fn answer(list: KmerList<'_, Self>) -> KmerAnswer<'_>;
     /// Gives the code of every stretch of `k` bases in a block, in pieces.
     fn stretches(
         block: &[u8],
@@ -209,8 +213,12 @@ trait Code: KmerCode {
 }
 
 macro_rules! code {
-    ($type:ty) => {
+    ($type:ty, $answer:path) => {
         impl Code for $type {
+            fn answer(list: KmerList<'_, Self>) -> KmerAnswer<'_> {
+                $answer(list)
+            }
+
             fn stretches(
                 block: &[u8],
                 k: u32,
@@ -240,8 +248,8 @@ macro_rules! code {
     };
 }
 
-code!(u64);
-code!(u128);
+code!(u64, KmerAnswer::Short);
+code!(u128, KmerAnswer::Long);
 
 /// The code of each letter.
 const CODES: [u8; 256] = {
@@ -297,7 +305,7 @@ fn answer<K: Code>(
     job: &Job,
     pieces: KmerPieces<'_>,
     options: &KmerOptions,
-    mut each: impl FnMut(KmerAnswer) -> Result<()>,
+    mut each: impl FnMut(KmerAnswer<'_>) -> Result<()>,
 ) -> Result<KmerSummary> {
     let mut counted = Counted::<K>::of(job, pieces, options, None)?;
     each(KmerAnswer::Ends(std::mem::take(&mut counted.ends)))?;
@@ -310,14 +318,14 @@ fn answer<K: Code>(
             counts.extend_from_slice(&values[..some]);
             (keys, values) = (&keys[some..], &values[some..]);
             if codes.len() == KMER_BLOCK_ROWS {
-                each(KmerAnswer::Block(pack_kmers(&codes, &counts)))?;
+                each(K::answer((&codes, &counts)))?;
                 codes.clear();
                 counts.clear();
             }
         }
     }
     if !codes.is_empty() {
-        each(KmerAnswer::Block(pack_kmers(&codes, &counts)))?;
+        each(K::answer((&codes, &counts)))?;
     }
     Ok(counted.finish())
 }

@@ -291,6 +291,10 @@ fn what_no_node_should_answer_is_none() {
     assert!(row(ENDS, &ends(&[0, 9])) && row(KMERS, &good) && !row(KMERS, &long) && !row(KMERS, &[]));
     assert!(!row(ENDS, &ends(&[9, 0])) && !row(ENDS, &ends(&[9, 9])) && !row(ENDS, b"[{}]"));
     assert!(!row(KMERS, &good[1..]) && !row(2, &good) && !row(KMERS, &vec![2; KMER_BLOCK_BYTES + 1]));
+    let is_plain =
+        |codes: &[u64], counts: &[u32]| Counted::<u64>::of_batch(&plain(codes, counts), &25).is_some();
+    assert!(is_plain(&[1, 2], &[1, 1]) && !is_plain(&[2, 1], &[1, 1]) && !is_plain(&[1, 1], &[1, 1]));
+    assert!(!is_plain(&[1], &[0]) && !is_plain(&[1 << 50], &[1]));
     assert!(!row(ENDS, &ends(&(0..20_000).collect::<Vec<_>>())));
     let two = batch(KMERS, &good);
     let two = arrow::compute::concat_batches(&two.schema(), [&two, &two]).unwrap();

@@ -18,7 +18,7 @@ use std::{
     net::SocketAddr,
     panic::{self, AssertUnwindSafe},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -157,8 +157,8 @@ struct Running {
     began: Instant,
     unbegun: Unbegun,
     key: Option<u64>,
-    /// Held by each read beside it.
-    beside: Arc<()>,
+    /// Held by each read beside it: how what is read is to be sent, which reads of a second each would have to learn anew.
+    beside: Arc<Mutex<Squeeze>>,
 }
 
 impl Running {
@@ -377,7 +377,7 @@ impl Agent {
     }
 
     /// The right to read beside a client's task, as long as it is held; none where the task is over or has enough such readers.
-    fn beside(&self, client: &str, asked: TakeBack) -> Option<Arc<()>> {
+    fn beside(&self, client: &str, asked: TakeBack) -> Option<Arc<Mutex<Squeeze>>> {
         let tasks = self.0.tasks();
         let running = tasks.get(&asked.task).filter(|running| running.is_of(client, asked.key))?;
         (Arc::strong_count(&running.beside) <= READS_BESIDE).then(|| running.beside.clone())
@@ -470,12 +470,12 @@ impl Agent {
 
     /// Does a task, in a thread that may wait.
     fn work(&self, work: &dyn Work, begun: Begun, out: &mpsc::Sender<Answered>) {
-        let Begun { request, job, queued, place, deadline_is_over, number, unbegun } = begun;
+        let Begun { request, job, queued, place, deadline_is_over, number, unbegun, squeeze } = begun;
         let began = Instant::now();
         let cpu = job.report().cpu_seconds;
         let mut reply = Sender {
             encoder: Encoder::new(),
-            squeeze: Squeeze::new(began),
+            squeeze,
             out: out.clone(),
             agent: self,
             job: job.clone(),
@@ -602,7 +602,7 @@ impl Agent {
 }
 
 impl Inner {
-    fn tasks(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Running>> {
+    fn tasks(&self) -> MutexGuard<'_, BTreeMap<u64, Running>> {
         self.tasks.lock().expect("no panic under this lock")
     }
 }
@@ -674,12 +674,13 @@ struct Begun {
     deadline_is_over: Arc<AtomicBool>,
     number: u64,
     unbegun: Unbegun,
+    squeeze: Arc<Mutex<Squeeze>>,
 }
 
 /// The answers of a task on their way to its client.
 struct Sender<'a> {
     encoder: Encoder,
-    squeeze: Squeeze,
+    squeeze: Arc<Mutex<Squeeze>>,
     out: mpsc::Sender<Answered>,
     agent: &'a Agent,
     job: Job,
@@ -695,16 +696,21 @@ impl Reply for Sender<'_> {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         self.tell()?;
         let mut waited = Duration::ZERO;
-        for message in self.encoder.batch(&batch, self.squeeze.level())? {
+        let level = self.squeeze().level();
+        for message in self.encoder.batch(&batch, level)? {
             self.agent.0.counts.bytes_answered.fetch_add(message_bytes(&message), Ordering::Relaxed);
             waited += self.send(message)?;
         }
-        self.squeeze.sent(batch_bytes(&batch), waited, Instant::now());
+        self.squeeze().sent(batch_bytes(&batch), waited, Instant::now());
         Ok(())
     }
 }
 
 impl Sender<'_> {
+    fn squeeze(&self) -> MutexGuard<'_, Squeeze> {
+        self.squeeze.lock().expect("no panic under this lock")
+    }
+
     /// Tells how the task stands where it is time: while answers wait for their client, nothing else says it.
     fn tell(&mut self) -> std::result::Result<(), Failure> {
         let Some(every) = self.every else { return Ok(()) };
@@ -848,7 +854,7 @@ impl FlightService for Agent {
                 }
             };
             let number = agent.0.numbers.fetch_add(1, Ordering::Relaxed);
-            let _held_beside = held_beside;
+            let squeeze = held_beside.unwrap_or_else(|| Arc::new(Mutex::new(Squeeze::new(Instant::now()))));
             let (client, kind) = (caller.name, asked.kind.clone());
             let mut datasets: Vec<String> = asked.pieces.iter().map(|piece| piece.dataset.clone()).collect();
             datasets.sort_unstable();
@@ -866,7 +872,7 @@ impl FlightService for Agent {
                 began: Instant::now(),
                 unbegun: unbegun.clone(),
                 key: asked.key,
-                beside: Arc::default(),
+                beside: Arc::new(Mutex::new(Squeeze::new(Instant::now()))),
             };
             agent.0.tasks().insert(number, running);
             let _alive = alive.inspect(|alive| alive.runs(number));
@@ -876,7 +882,8 @@ impl FlightService for Agent {
                 over.store(true, Ordering::Relaxed);
                 flag.cancel();
             });
-            let begun = Begun { request: asked, job, queued, place, deadline_is_over, number, unbegun };
+            let begun =
+                Begun { request: asked, job, queued, place, deadline_is_over, number, unbegun, squeeze };
             let _ = tokio::task::spawn_blocking(move || agent.work(&*work, begun, &out)).await;
             timer.abort();
         });

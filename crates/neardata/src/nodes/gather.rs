@@ -518,10 +518,14 @@ impl Gather {
     /// anew from where it was consumed.
     fn take_in_order(&mut self) {
         self.may_begin_anew = true;
-        let (nodes, budget) = (self.ahead_nodes as u64, self.job.budget());
-        let each = (budget.free_bytes() / 8 / nodes).min(AHEAD_BYTES_MAX);
-        // It goes without, too.
-        if let Ok(memory) = budget.reserve(nodes * each, "answers that wait for their turn") {
+        let nodes = self.ahead_nodes as u64;
+        self.let_wait((self.job.budget().free_bytes() / 8 / nodes).min(AHEAD_BYTES_MAX));
+    }
+
+    /// Lets so many bytes of the answers of each node wait here, if there is memory for that; it goes without, too.
+    pub(super) fn let_wait(&mut self, each: u64) {
+        let all = self.ahead_nodes as u64 * each;
+        if let Ok(memory) = self.job.budget().reserve(all, "answers that wait for their turn") {
             (self.ahead_bytes, self.ahead) = (each, Some(memory));
         }
     }

@@ -52,6 +52,10 @@ const WORTH: f64 = 0.2;
 /// Where both together do less than so many times what the nodes did alone, the client only takes from them what they have too little of: their
 /// drives.
 const GAIN: f64 = 1.15;
+/// What comes behind the last piece, where all of them make one answer in order: runs are merged and sent. A share of the time that the pieces took.
+const TAIL: f64 = 0.5;
+/// What is taken ahead keeps a node from it for good: only where this machine is so much sooner.
+const AHEAD: f64 = 1.25;
 /// A node that does not say so long whether it gives a piece back is not asked again.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Threads here: as many as a node lets read beside a task.
@@ -371,7 +375,7 @@ impl Here {
             if self.stop.is_cancelled() || self.has_given_up.load(Ordering::Relaxed) {
                 return None;
             }
-            match self.chosen(lane) {
+            match self.chosen(lane, 0) {
                 Choice::Piece(chosen) => return Some(chosen),
                 Choice::Nothing if self.kind.is_one_answer() => return None,
                 Choice::Nothing | Choice::Wait => thread::sleep(self.from / 40),
@@ -379,7 +383,8 @@ impl Here {
         }
     }
 
-    fn chosen(&self, lane: usize) -> Choice {
+    /// What a thread does next that has taken so many pieces before that it has not begun.
+    fn chosen(&self, lane: usize, ahead: usize) -> Choice {
         if self.waiting.load(Ordering::Relaxed) >= self.room.load(Ordering::Relaxed) {
             // What would come of it would have to wait.
             return Choice::Wait;
@@ -390,10 +395,11 @@ impl Here {
             return Choice::Nothing;
         }
         let (mut nodes_speed, mut progress_of_all) = (0.0, 0);
-        // The node that needs longest for what it has not begun: seconds; bytes of a piece, and its seconds for one.
-        let mut longest: Option<(f64, (f64, f64), Chosen)> = None;
+        let tail = if self.kind.answers_late() { TAIL } else { 0.0 };
+        // The node that needs longest: seconds to its answer, and for what it has not begun alone; bytes of a piece.
+        let mut longest: Option<((f64, f64), f64, Chosen)> = None;
         // Where all comes here anyway, there is little to be lost by a wrong guess.
-        let from = self.from.as_secs_f64() / if all_moves { 4.0 } else { 1.0 };
+        let from = self.from.as_secs_f64() / if all_moves { 8.0 } else { 1.0 };
         let shown = from / 2.0;
         // Another node may have something to do later.
         let mut may_come = false;
@@ -422,22 +428,26 @@ impl Here {
             };
             let speed = done / worked;
             nodes_speed += speed;
-            let seconds = stands.unbegun_bytes as f64 / speed.max(1.0);
+            let seconds = |bytes: f64| bytes / speed.max(1.0);
+            let unbegun = seconds(stands.unbegun_bytes as f64);
+            let mut end = unbegun + seconds(stands.bytes.saturating_sub(watched.given_bytes) as f64) * tail;
+            if self.kind.is_one_answer() {
+                // It has a piece under way, too, while this one is done.
+                end += seconds(piece_bytes);
+            }
             // Whoever sorts has to begin when there is little left; others can wait and see whether the node becomes slower.
             may_come |= stands.unbegun > 0 && !all_moves;
             let is_free = stands.unbegun > 0 && !watched.is_asking && !watched.is_doubtful;
-            if is_free && longest.as_ref().is_none_or(|(other, ..)| seconds > *other) {
+            if is_free && longest.as_ref().is_none_or(|((other, _), ..)| end > *other) {
                 let Watched { attempt, node, .. } = *watched;
                 let task = TakeBack { task: stands.task, key: self.key };
                 let chosen = Chosen { watched: place, attempt, node, task };
-                longest = Some((seconds, (piece_bytes, piece_bytes / speed.max(1.0)), chosen));
+                longest = Some(((end, unbegun), piece_bytes, chosen));
             }
         }
         state.cost.nodes_bytes_per_second = nodes_speed.max(state.cost.nodes_bytes_per_second);
         let nothing = if may_come { Choice::Wait } else { Choice::Nothing };
-        let Some((seconds, (bytes, piece_seconds), chosen)) = longest else { return nothing };
-        // A node that answers at its end has a piece under way, too, while this one is done.
-        let under_way = if self.kind.is_one_answer() { piece_seconds } else { 0.0 };
+        let Some(((end, unbegun), bytes, chosen)) = longest else { return nothing };
         let is_over = |before: &Before| !by_pieces && before.at.elapsed() > self.from * 3 / 2;
         if let Some(before) = state.before.filter(is_over) {
             let done = progress_of_all.saturating_sub(before.progress) + self.read.load(Ordering::Relaxed);
@@ -452,23 +462,28 @@ impl Here {
         let known: Vec<f64> = state.speeds.iter().copied().flatten().collect();
         let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
         let own = state.speeds[lane].or((!known.is_empty()).then_some(mean));
+        let lanes = state.speeds.len() as f64;
         match own {
-            None if state.is_probing => return Choice::Wait,
-            None if seconds < from => return nothing,
+            None if state.is_probing || ahead > 0 => return Choice::Wait,
+            None if unbegun < from => return nothing,
             None => {
                 state.is_probing = true;
                 let (at, progress, speed) = (Instant::now(), progress_of_all, nodes_speed);
                 state.before = Some(Before { at, progress, speed });
             }
-            Some(_) if !all_moves && mean * (state.speeds.len() as f64) < WORTH * nodes_speed => {
+            Some(_) if !all_moves && mean * lanes < WORTH * nodes_speed => {
                 state.cost.why = "that would not have been worth the bytes".to_string();
                 return nothing;
             }
-            Some(own) if bytes / own > seconds + under_way => {
-                state.cost.why = "the nodes were done with the rest before".to_string();
-                return nothing;
+            Some(own) => {
+                let before = ahead as f64 * bytes;
+                let of_all = (state.cost.bytes as f64 + before + bytes) / lanes * tail;
+                let end_here = (bytes + before / lanes + of_all) / own;
+                if end_here * if ahead > 0 { AHEAD } else { 1.0 } > end {
+                    state.cost.why = "the nodes were done with the rest before".to_string();
+                    return nothing;
+                }
             }
-            Some(_) => {}
         }
         state.watched[chosen.watched].is_asking = true;
         Choice::Piece(chosen)
@@ -539,7 +554,7 @@ impl Here {
         let (here, job, beside) = (self.clone(), job.clone(), (chosen.node, chosen.task));
         let told = told.clone();
         let open = move |_: &Job| {
-            let reader = PieceReader::begin(here, &job, &read, beside, told);
+            let reader = PieceReader::begin(here, &job, &read, beside, told, 0);
             let reader = reader.map_err(|error| crate::Error::Stream(Box::new(error)))?;
             Ok(Opened::Stream(Box::new(reader)))
         };

@@ -26,7 +26,7 @@ const HEADER_BYTES: usize = 4 + 1 + 16;
 const ROW_BITS_MAX: usize = 2 * 31 + 1 + ESCAPE as usize + 128;
 /// So many ones say that a distance comes as it is.
 const ESCAPE: u32 = 32;
-/// Bits that can be read from any place at once.
+/// Bits that can be read from any place at once, and a quotient of 31 times 2 to the bits of a rest that fits them has no more than 64.
 const WORD_BITS: u32 = 57;
 /// Zeros behind a block's bits while it is read, so that a row can be read whole before it is known to be cut.
 const PADDING: usize = ROW_BITS_MAX / 8 + 16;
@@ -122,8 +122,7 @@ pub fn pack_kmers<C: KmerCode>(codes: &[C], counts: &[u32]) -> Vec<u8> {
     bits.put_count(counts[0]);
     for (pair, &count) in codes.windows(2).zip(&counts[1..]) {
         debug_assert!(pair[0] < pair[1]);
-        bits.put_count(count);
-        bits.put_distance(pair[1].distance(pair[0]), rest_bits);
+        bits.put_row(count, pair[1].distance(pair[0]), rest_bits);
     }
     bits.finish()
 }
@@ -145,7 +144,7 @@ impl Bits {
     /// Writes the low bits of a number that has no more.
     #[inline(always)]
     fn put(&mut self, number: u64, count: u32) {
-        debug_assert!(count < u64::BITS && number <= low(count));
+        debug_assert!(count <= u64::BITS && number <= low(count));
         self.word |= number << self.filled;
         self.filled += count;
         if self.filled >= u64::BITS {
@@ -156,7 +155,26 @@ impl Bits {
         }
     }
 
+    /// Writes a count and a distance: at once where they are short, as nearly all are.
     #[inline(always)]
+    fn put_row<C: KmerCode>(&mut self, count: u32, distance: C, rest_bits: u32) {
+        let more = count.ilog2();
+        let of_count = 2 * more + 1;
+        let quotient = distance.word_at(rest_bits);
+        let is_long =
+            quotient >= u64::from(ESCAPE) || u64::from(of_count + rest_bits) + quotient >= u64::BITS.into();
+        if is_long || C::BITS > u64::BITS {
+            self.put_count(count);
+            self.put_distance(distance, rest_bits);
+            return;
+        }
+        let quotient_bits = quotient as u32 + 1;
+        let mut row = low(more) | (u64::from(count) & low(more)) << (more + 1);
+        row |= low(quotient as u32) << of_count;
+        row |= (distance.word_at(0) & low(rest_bits)) << (of_count + quotient_bits - 1) << 1;
+        self.put(row, of_count + quotient_bits + rest_bits);
+    }
+
     fn put_count(&mut self, count: u32) {
         debug_assert!(count > 0);
         let more = count.ilog2();
@@ -164,7 +182,6 @@ impl Bits {
         self.put(u64::from(count) & low(more), more);
     }
 
-    #[inline(always)]
     fn put_distance<C: KmerCode>(&mut self, distance: C, rest_bits: u32) {
         let quotient = distance.word_at(rest_bits);
         let is_near =
@@ -179,7 +196,6 @@ impl Bits {
     }
 
     /// Writes the low bits of a number, however many.
-    #[inline(always)]
     fn put_long<C: KmerCode>(&mut self, number: C, count: u32) {
         let mut at = 0;
         while at < count {
@@ -214,17 +230,18 @@ pub fn unpack_kmers<C: KmerCode>(block: &[u8], codes: &mut Vec<C>, counts: &mut 
     padded.resize(block.len() + PADDING, 0);
     let mut taken = Taken { bytes: &padded, place: 0 };
     let end = block.len() * 8;
-    codes.reserve(rows);
-    counts.reserve(rows);
     codes.push(code);
     counts.push(taken.count()?);
-    for _ in 1..rows {
+    let (first_code, first_count) = (codes.len(), counts.len());
+    codes.resize(first_code + rows - 1, code);
+    counts.resize(first_count + rows - 1, 0);
+    for (to, count) in codes[first_code..].iter_mut().zip(&mut counts[first_count..]) {
         if taken.place >= end {
             return None;
         }
-        counts.push(taken.count()?);
-        code = code.behind(taken.distance(rest_bits)?)?;
-        codes.push(code);
+        let (times, distance) = taken.row(rest_bits)?;
+        code = code.behind(distance)?;
+        (*to, *count) = (code, times);
     }
     let is_whole = taken.place.div_ceil(8) == block.len();
     (is_whole && code.wide() >> 126 == 0).then_some(())
@@ -245,7 +262,25 @@ impl Taken<'_> {
         u64::from_le_bytes(word) >> (self.place % 8)
     }
 
+    /// A count and a distance: of one look where they are short, as nearly all are.
     #[inline(always)]
+    fn row<C: KmerCode>(&mut self, rest_bits: u32) -> Option<(u32, C)> {
+        let word = self.look();
+        let more = word.trailing_ones();
+        let of_count = 2 * more + 1;
+        let behind = word.checked_shr(of_count).unwrap_or(u64::MAX);
+        let quotient = behind.trailing_ones();
+        let all = of_count + quotient + 1 + rest_bits;
+        // A quotient that is none has 32 ones at least.
+        if all > WORD_BITS || quotient >= ESCAPE {
+            return Some((self.count()?, self.distance(rest_bits)?));
+        }
+        self.place += all as usize;
+        let count = 1 << more | (word >> (more + 1) & low(more)) as u32;
+        let rest = C::of_word_at(behind >> (quotient + 1) & low(rest_bits), 0);
+        Some((count, rest.or(C::of_word_at(quotient.into(), rest_bits))))
+    }
+
     fn count(&mut self) -> Option<u32> {
         let word = self.look();
         let more = word.trailing_ones();
@@ -259,7 +294,6 @@ impl Taken<'_> {
         Some(1 << more | (word & low(more)) as u32)
     }
 
-    #[inline(always)]
     fn distance<C: KmerCode>(&mut self, rest_bits: u32) -> Option<C> {
         let word = self.look();
         let quotient = word.trailing_ones();
@@ -268,12 +302,6 @@ impl Taken<'_> {
             return Some(self.long(C::BITS));
         }
         self.place += quotient as usize + 1;
-        if quotient + 1 + rest_bits <= WORD_BITS {
-            // 31 times 2^56 is a number of 64 bits.
-            self.place += rest_bits as usize;
-            let rest = C::of_word_at(word >> (quotient + 1) & low(rest_bits), 0);
-            return Some(rest.or(C::of_word_at(quotient.into(), rest_bits)));
-        }
         let high = C::of_word_at(quotient.into(), rest_bits);
         // What the number has no room for was none.
         (high.word_at(rest_bits) == u64::from(quotient))
@@ -281,7 +309,6 @@ impl Taken<'_> {
             .map(|rest: C| rest.or(high))
     }
 
-    #[inline(always)]
     fn long<C: KmerCode>(&mut self, count: u32) -> C {
         let (mut number, mut at) = (C::default(), 0);
         while at < count {

@@ -110,12 +110,28 @@ impl Rows {
     }
 }
 
+/// The letters of four bases.
+const SPELLED: [[u8; 4]; 256] = {
+    let mut all = [[0; 4]; 256];
+    let mut code = 0;
+    while code < 256 {
+        let mut place = 0;
+        while place < 4 {
+            all[code][place] = b"ACGT"[code >> (6 - 2 * place) & 3];
+            place += 1;
+        }
+        code += 1;
+    }
+    all
+};
+
 /// Writes the bases of a code.
 fn spell(code: u128, text: &mut [u8]) {
     let mut rest = code;
-    for letter in text.iter_mut().rev() {
-        *letter = b"ACGT"[(rest & 3) as usize];
-        rest >>= 2;
+    for letters in text.rchunks_mut(4) {
+        let spelled = SPELLED[(rest & 0xff) as usize];
+        letters.copy_from_slice(&spelled[4 - letters.len()..]);
+        rest >>= 8;
     }
 }
 

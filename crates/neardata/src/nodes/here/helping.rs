@@ -7,13 +7,16 @@
 //! ```
 //!
 //! Pieces come one after the other while nodes have some that they have not begun ([`HelpPieces`]); then the answer is given
-//! ([`HelpAnswers`]). Where that fails, nodes are asked for what was taken, as if this machine were a node that was lost.
+//! ([`HelpAnswers`]). Where this machine is so fast that it would be done with several of them before a node is with its own, it takes these
+//! at once: the node would begin them while this machine is busy with the first. The next one is on its way while one is worked on, so that the
+//! wire has something to do while this machine sorts what it has. Where that fails, nodes are asked for what was taken, as if this machine were a node that was lost.
 
 use std::{
+    collections::VecDeque,
     io::{self, Read},
     panic::{self, AssertUnwindSafe},
     sync::{Arc, Mutex, atomic::Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use arrow::array::RecordBatch;
@@ -23,7 +26,7 @@ use tokio::sync::mpsc;
 
 use super::{
     super::{Error, Result, gather::ANSWER_BYTES, protocol::TaskDone, pump::Told},
-    Held, HelpKind, HelpWith, Here, HerePiece, LANES_MAX, PieceReader,
+    Choice, Chosen, Held, HelpKind, HelpWith, Here, HerePiece, LANES_MAX, PieceReader,
 };
 use crate::{Failure, Reply};
 
@@ -31,6 +34,10 @@ use crate::{Failure, Reply};
 const BATCHES: usize = 2;
 /// Less free memory is left to what merges and writes.
 const FREE_BYTES_MIN: u64 = 64 << 20;
+/// So long without a piece counts for none.
+const IDLE: Duration = Duration::from_millis(20);
+/// Of a piece that is worked on, and of the next one, so much may wait here; of the memory that is free an eighth at most.
+const AHEAD_BYTES_MAX: u64 = 64 << 20;
 /// What a piece is read with, beside what is on its way from each node that has it.
 const BLOCK_BYTES: u64 = 1 << 20;
 
@@ -45,6 +52,19 @@ pub struct Help {
 pub struct HelpPieces {
     here: Arc<Here>,
     reading: Job,
+    /// Taken, and not worked on.
+    ahead: VecDeque<Ahead>,
+    /// Of each that is read so much may wait; of one more than are worked on, where that is not nothing.
+    ahead_bytes: u64,
+    /// When the last piece was done: what is worked on between that and the next piece, of which some is here by then, counts for the next.
+    ended: Arc<Mutex<Option<Instant>>>,
+}
+
+/// A piece that was taken, and is read once nothing before it is.
+struct Ahead {
+    number: usize,
+    chosen: Chosen,
+    reader: Option<Result<PieceReader>>,
 }
 
 /// A piece that this machine does; reading it gives its bytes, as they come from a node that has it.
@@ -61,7 +81,9 @@ pub struct HelpPiece {
     pub bytes: u64,
     here: Arc<Here>,
     reader: PieceReader,
+    /// When this machine had nothing before it to do.
     began: Instant,
+    ended: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Read for HelpPiece {
@@ -78,8 +100,9 @@ impl HelpPiece {
 }
 
 impl Drop for HelpPiece {
-    /// It was done: the time since it was taken says how fast this machine is. Or it was left in its middle.
+    /// It was done: the time since it was taken, or since the one before was done, says how fast this machine is. Or it was left in its middle.
     fn drop(&mut self) {
+        *self.ended.lock().expect("no panic under this lock") = Some(Instant::now());
         match self.reader.is_done() {
             true => self.here.did(self.lane(), self.number as usize, self.began.elapsed().as_secs_f64()),
             false => self.here.state().is_closed = true,
@@ -105,6 +128,13 @@ impl Drop for HelpEnd {
 }
 
 impl HelpPieces {
+    fn reader(&self, piece: &Ahead) -> Result<PieceReader> {
+        let here = &self.here;
+        let read = here.read_of(piece.number, |_| true);
+        let beside = (piece.chosen.node, piece.chosen.task);
+        PieceReader::begin(here.clone(), &self.reading, &read, beside, Arc::default(), self.ahead_bytes)
+    }
+
     /// What ends the pieces for whoever waits for the next one in another thread.
     pub fn end(&self) -> HelpEnd {
         HelpEnd(self.here.clone())
@@ -122,7 +152,12 @@ impl Help {
         let HelpWith { by_threads, takes_all_memory, .. } = with;
         let threads = if by_threads { whole.threads().min(LANES_MAX as usize) } else { whole.threads() };
         let at_once = if by_threads { threads } else { 1 };
-        let reading_bytes = at_once as u64 * (nodes as u64 * ANSWER_BYTES + BLOCK_BYTES);
+        let reader_bytes = nodes as u64 * ANSWER_BYTES + BLOCK_BYTES;
+        let ahead_bytes = if by_threads { 0 } else { (free / 16).min(AHEAD_BYTES_MAX) };
+        let reading_bytes = match ahead_bytes {
+            0 => at_once as u64 * reader_bytes,
+            _ => 2 * (reader_bytes + nodes as u64 * ahead_bytes),
+        };
         let parts = match (if takes_all_memory { free } else { free / 2 })
             .checked_sub(reading_bytes)
             .filter(|_| free >= FREE_BYTES_MIN)
@@ -144,7 +179,13 @@ impl Help {
         let reading = Job::without_store(reading, here.stop.clone());
         let help = Help {
             budget,
-            pieces: HelpPieces { here: here.clone(), reading },
+            pieces: HelpPieces {
+                here: here.clone(),
+                reading,
+                ahead: VecDeque::new(),
+                ahead_bytes,
+                ended: Arc::default(),
+            },
             answers: HelpAnswers { here: here.clone(), out, told: told.clone(), began: Instant::now() },
         };
         Some((help, answers, told))
@@ -179,16 +220,36 @@ impl Iterator for HelpPieces {
     /// Waits for the next piece that a node gives back.
     fn next(&mut self) -> Option<Result<HelpPiece>> {
         let here = &self.here;
-        let (number, chosen) = loop {
-            let chosen = here.choose(0)?;
-            if let Some(piece) = here.take(&chosen, None) {
-                break (piece, chosen);
-            }
+        let taken = |chosen: Chosen| {
+            let number = here.take(&chosen, None)?;
+            Some(Ahead { number, chosen, reader: None })
         };
-        let began = Instant::now();
-        let read = here.read_of(number, |_| true);
-        let beside = (chosen.node, chosen.task);
-        let reader = PieceReader::begin(here.clone(), &self.reading, &read, beside, Arc::default());
+        let mut ended = self.ended.lock().expect("no panic under this lock").filter(|_| self.ahead_bytes > 0);
+        if self.ahead.is_empty() {
+            let asked = Instant::now();
+            let first = loop {
+                if let Some(first) = taken(here.choose(0)?) {
+                    break first;
+                }
+            };
+            self.ahead.push_back(first);
+            // While there was nothing to take, nothing was done.
+            ended = ended.filter(|_| asked.elapsed() < IDLE);
+        }
+        while let Choice::Piece(chosen) = here.chosen(0, self.ahead.len()) {
+            match taken(chosen) {
+                Some(more) => self.ahead.push_back(more),
+                None => break,
+            }
+        }
+        let begun = if self.ahead_bytes > 0 { 2 } else { 1 };
+        for place in 0..begun.min(self.ahead.len()) {
+            if self.ahead[place].reader.is_none() {
+                self.ahead[place].reader = Some(self.reader(&self.ahead[place]));
+            }
+        }
+        let Ahead { number, reader, .. } = self.ahead.pop_front().expect("there is one");
+        let (reader, began) = (reader.expect("it was begun"), ended.unwrap_or_else(Instant::now));
         let HerePiece { title, whole, piece, .. } = &here.pieces[number];
         Some(reader.map(|reader| HelpPiece {
             number: number as u64,
@@ -199,6 +260,7 @@ impl Iterator for HelpPieces {
             here: here.clone(),
             reader,
             began,
+            ended: self.ended.clone(),
         }))
     }
 }

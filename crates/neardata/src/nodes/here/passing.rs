@@ -105,16 +105,19 @@ pub(super) struct PieceReader {
 }
 
 impl PieceReader {
+    /// Begins to read, of which `ahead_bytes` may wait here where there is memory.
     pub fn begin(
         here: Arc<Here>,
         job: &Job,
         whole: &Whole,
         beside: (usize, TakeBack),
         told: Arc<Mutex<Told>>,
+        ahead_bytes: u64,
     ) -> Result<PieceReader> {
         let wholes = std::slice::from_ref(whole);
         let mut gather = Gather::new(&here.nodes, job, wholes, Contents::KIND, json!({}), &here.options)?;
         gather.beside = Some(beside);
+        gather.let_wait(ahead_bytes);
         gather.begin_all()?;
         let left = whole.pieces.iter().map(|piece| piece.bytes - piece.from).sum();
         Ok(PieceReader { here, gather: Some(gather), told, bytes: Vec::new(), place: 0, left })

@@ -6,9 +6,7 @@ use inshore_store::{Budget, Cancel, Job, Store};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{
-    Begins, FilePart, Input, KmerAnswer, KmerPiece, KmerPieces, PartBytes, count_kmer_pieces, unpack_kmers,
-};
+use crate::{Begins, FilePart, Input, KmerAnswer, KmerPiece, KmerPieces, PartBytes, count_kmer_pieces};
 
 type Counts = BTreeMap<u128, u64>;
 /// Sequences, bases and k-mers.
@@ -31,10 +29,15 @@ fn count(
     let summary = count_kmer_pieces(&job, KmerPieces::of(pieces), options, |answer| {
         match answer {
             KmerAnswer::Ends(all) => ends = all,
-            KmerAnswer::Block(block) => {
-                let (mut codes, mut times): (Vec<u128>, Vec<u32>) = Default::default();
-                unpack_kmers(&block, &mut codes, &mut times).unwrap();
-                for (code, times) in codes.into_iter().zip(times) {
+            answer => {
+                let (codes, times): (Vec<u128>, _) = match answer {
+                    KmerAnswer::Short((codes, times)) => {
+                        (codes.iter().map(|&code| code.into()).collect(), times)
+                    }
+                    KmerAnswer::Long((codes, times)) => (codes.to_vec(), times),
+                    KmerAnswer::Ends(_) => unreachable!("matched above"),
+                };
+                for (code, &times) in codes.into_iter().zip(times) {
                     assert!(counts.last_key_value().is_none_or(|(&last, _)| last < code));
                     counts.insert(code, times.into());
                 }
