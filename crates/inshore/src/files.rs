@@ -170,7 +170,7 @@ pub(crate) fn hold_pieces<'a>(
     Ok(job.budget().reserve(all, "pieces of a table")?)
 }
 
-/// A piece that this machine takes over, with what goes along; all of it in memory, where that is wanted or it cannot be read from start
+/// A piece that this machine takes over, with what goes along; all that is read of it in memory, where that is wanted or it cannot be read from start
 /// to end.
 pub(crate) fn taken(
     job: &Job,
@@ -190,16 +190,20 @@ pub(crate) fn taken(
         };
         return Ok(Input::stream(&text.name, &text.ending, Cursor::new(head).chain(piece)));
     }
-    let bytes = usize::try_from(piece.bytes).expect("it fits the memory");
-    let mut held: Arc<[u8]> = std::iter::repeat_n(0, bytes).collect();
-    let filled = Arc::get_mut(&mut held).expect("nobody else has it");
-    piece.read_exact(filled).map_err(|source| TableError::Io {
-        file: name.clone(),
-        what: "read it",
-        source,
-    })?;
-    let part = FilePart { at: piece.offset, bytes: PartBytes::Memory(held) };
-    Ok(text.input(job, [Some(part), along].into_iter().flatten().collect()))
+    let mut parts = Vec::with_capacity(piece.ranges.len() + 1);
+    for range in piece.ranges.clone() {
+        let bytes = usize::try_from(range.end - range.start).expect("it fits the memory");
+        let mut held: Arc<[u8]> = std::iter::repeat_n(0, bytes).collect();
+        let filled = Arc::get_mut(&mut held).expect("nobody else has it");
+        piece.read_exact(filled).map_err(|source| TableError::Io {
+            file: name.clone(),
+            what: "read it",
+            source,
+        })?;
+        parts.push(FilePart { at: range.start, bytes: PartBytes::Memory(held) });
+    }
+    parts.extend(along);
+    Ok(text.input(job, parts))
 }
 
 /// An error of nodes as one of a file.

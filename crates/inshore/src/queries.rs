@@ -11,6 +11,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{Arc, Condvar, Mutex, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -24,7 +25,7 @@ use inshore_neardata::{
         stream_with_help,
     },
 };
-use inshore_sql::{Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Result, run_fragment};
+use inshore_sql::{Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Result, run_fragment};
 use inshore_store::Job;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -74,7 +75,8 @@ impl Work for Queries {
         unbegun.offer(sources.iter().map(|source| source.number).zip(sizes));
         // The client may take some back meanwhile.
         let begun = inputs.into_iter().filter(move |(number, _)| unbegun.begin(*number));
-        answer(&job, &fragment, Feed::new(begun.map(|(_, input)| Ok(input)), Some(bytes)), reply)
+        let feed = Feed::new(begun.map(|(_, input)| Ok(input)), Some(bytes));
+        answer(&job, &fragment, feed, |_| {}, reply)
     }
 }
 
@@ -83,10 +85,11 @@ fn answer(
     job: &Job,
     fragment: &Fragment,
     feed: Feed,
+    needed: impl FnOnce(Needed) + Send,
     reply: &mut dyn Reply,
 ) -> std::result::Result<Value, Failure> {
     let mut failed = None;
-    let ran = run_fragment(job, fragment, feed, |batch| {
+    let ran = run_fragment(job, fragment, feed, needed, |batch| {
         // No message is larger than it has to be.
         let parts = batch.get_array_memory_size().div_ceil(MESSAGE_BYTES).max(1);
         let rows = batch.num_rows().div_ceil(parts).max(1);
@@ -104,11 +107,32 @@ fn answer(
     }
 }
 
+/// Ranges of a file that are nearer to each other are read as one.
+const GAP_BYTES: u64 = 64 << 10;
+
+/// Those bytes of a part of a file that a fragment needs, as few ranges of it. Where the footer does not say, reading the file tells why.
+fn ranges(job: &Job, files: &Files, needed: &Needed, whole: u64, part: &Range<u64>) -> Vec<Range<u64>> {
+    let all = || vec![part.clone()];
+    let Ok(text) = text_of(&files.texts, whole) else { return all() };
+    let Ok(along) = text.along() else { return all() };
+    let footer = text.input(job, along.into_iter().collect());
+    let Ok(mut ranges) = needed.ranges(&footer, part) else { return all() };
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match joined.last_mut().filter(|last| range.start <= last.end + GAP_BYTES) {
+            Some(last) => last.end = last.end.max(range.end),
+            None => joined.push(range),
+        }
+    }
+    joined
+}
+
 /// Runs a fragment over what nodes have not begun.
 fn answer_here(
     job: &Job,
     fragment: &Fragment,
-    files: &Files,
+    files: &Arc<Files>,
     pieces: HelpPieces,
     reply: &mut dyn Reply,
 ) -> std::result::Result<Value, Failure> {
@@ -118,8 +142,13 @@ fn answer_here(
     // Threads of a query must not wait for nodes: another one does.
     let (out, inputs) = mpsc::sync_channel(0);
     let end = pieces.end();
+    // What is needed is known when the plan is made.
+    let (tell, told) = mpsc::sync_channel::<Needed>(1);
+    let (of_files, of_job) = (files.clone(), job.clone());
     thread::scope(|scope| {
         scope.spawn(move || {
+            let Ok(needed) = told.recv() else { return };
+            let pieces = pieces.only(move |whole, part| ranges(&of_job, &of_files, &needed, whole, &part));
             for piece in pieces {
                 let piece = piece.map_err(|error| of_nodes("pieces of nodes", error));
                 let input = piece.and_then(|piece| taken(job, &files.texts, piece, true));
@@ -128,7 +157,8 @@ fn answer_here(
                 }
             }
         });
-        let answered = answer(job, fragment, Feed::new(inputs.into_iter(), None), reply);
+        let tell = move |needed| drop(tell.send(needed));
+        let answered = answer(job, fragment, Feed::new(inputs.into_iter(), None), tell, reply);
         drop(end);
         answered
     })

@@ -64,4 +64,5 @@ pub use error::{Error, Result};
 pub use feed::Feed;
 pub use operator::Ran;
 pub use query::{Query, Report, run_fragment, smallest_memory_bytes};
+pub use scan::Needed;
 pub use tables::Tables;

@@ -34,7 +34,7 @@ use crate::{
     functions::functions,
     memory::Memory,
     operator::{Limits, Ran, Replace, Shared},
-    scan::Scan,
+    scan::{Needed, Scan},
 };
 
 /// How long a stop may go unnoticed.
@@ -310,8 +310,8 @@ async fn logical_plan(
     Ok(plan)
 }
 
-/// Runs a [`Fragment`] of somebody's query over files that are here, which have the columns of its table, and gives its rows
-/// to `each`.
+/// Runs a [`Fragment`] of somebody's query over files that are here, which have the columns of its table: says what it will read of them before it
+/// asks for the first, and gives its rows to `each`.
 ///
 /// # Errors
 /// As [`Query::start`] and [`Query::next_batch`]; [`Error::Query`] too where the plan that is made here is another one; what
@@ -320,6 +320,7 @@ pub fn run_fragment(
     job: &Job,
     fragment: &Fragment,
     feed: Feed,
+    needed: impl FnOnce(Needed) + Send,
     each: impl FnMut(RecordBatch) -> Result<()> + Send,
 ) -> Result<Report> {
     check_budget(job.budget())?;
@@ -327,7 +328,7 @@ pub fn run_fragment(
     // A query of many terms is a deep tree, and is taken down as deep.
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("fragment".to_string()).stack_size(FRAGMENT_STACK_BYTES);
-        let running = builder.spawn_scoped(scope, || run_fragment_here(job, fragment, feed, each));
+        let running = builder.spawn_scoped(scope, || run_fragment_here(job, fragment, feed, needed, each));
         let running = running.map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
         running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -337,6 +338,7 @@ fn run_fragment_here(
     job: &Job,
     fragment: &Fragment,
     feed: Feed,
+    needed: impl FnOnce(Needed),
     mut each: impl FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Report> {
     let mut running = Running::of(job, Limits::default(), async |shared: &Shared| {
@@ -351,6 +353,9 @@ fn run_fragment_here(
         let options = context.state().config().options().clone();
         let plan = Replace(shared.clone()).optimize(plan, &options)?;
         job.start_phase("query", "bytes", bytes_read(&plan));
+        if let Some(scan) = scan_of(&plan) {
+            needed(scan.needed());
+        }
         release_code();
         Ok(execute_stream(plan, task)?)
     })?;
@@ -375,6 +380,11 @@ fn check_asks(statement: &Statement) -> Result<()> {
             Err(Error::Query(format!("only questions are answered (SELECT, EXPLAIN, VALUES), not {shown}")))
         }
     }
+}
+
+/// What reads the table of a fragment.
+fn scan_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&Scan> {
+    plan.downcast_ref::<Scan>().or_else(|| plan.children().into_iter().find_map(scan_of))
 }
 
 /// Bytes of all files that a plan reads.

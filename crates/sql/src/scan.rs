@@ -31,13 +31,71 @@ use crate::{Error, files::Files, once::properties};
 #[derive(Debug)]
 pub(crate) struct Scan {
     files: Arc<Files>,
-    columns: Arc<Vec<String>>,
+    selection: Arc<Selection>,
     schema: SchemaRef,
-    predicate: Option<Arc<dyn PhysicalExpr>>,
     statistics: Arc<Statistics>,
     properties: Arc<PlanProperties>,
     partitions: usize,
     work: Arc<Mutex<Work>>,
+}
+
+/// What of a table is read: these columns, of row groups that can have rows for which the predicate is true.
+#[derive(Debug)]
+struct Selection {
+    columns: Vec<String>,
+    predicate: Option<Arc<dyn PhysicalExpr>>,
+}
+
+impl Selection {
+    /// A reader of a file. Where nothing but the number of rows is wanted, of a column that tells.
+    fn reader(&self, files: &Files, input: &Input) -> crate::Result<TableReader> {
+        let any = [files.schema.field(0).name().clone()];
+        files.reader(input, if self.columns.is_empty() { &any } else { &self.columns })
+    }
+
+    /// The row groups of a file of Parquet that are read.
+    fn groups(&self, files: &Files, reader: &TableReader) -> Result<Vec<usize>> {
+        let groups = reader.row_groups().unwrap_or(0);
+        let all = || (0..groups).collect();
+        let Some(predicate) = &self.predicate else { return Ok(all()) };
+        let schema = files.schema.clone();
+        let pruning = PruningPredicateBuilder::new().with_file_schema(schema).build(predicate.clone());
+        let Some(pruning) = pruning else { return Ok(all()) };
+        let names: Vec<String> =
+            collect_columns(predicate).iter().map(|column| column.name().to_string()).collect();
+        let values = reader.group_values(&names).map_err(Error::from)?;
+        let chosen = pruning.prune(&Facts { names, values, groups })?;
+        Ok((0..groups).filter(|&group| chosen[group]).collect())
+    }
+}
+
+/// What a fragment reads of the files of its table.
+#[derive(Clone, Debug)]
+pub struct Needed {
+    files: Arc<Files>,
+    selection: Arc<Selection>,
+}
+
+impl Needed {
+    /// Those bytes of a part of a file that will be read, in order, of an input that has at least its footer: columns and row groups of
+    /// Parquet, and all bytes of other files.
+    ///
+    /// # Errors
+    /// Where the footer is damaged.
+    pub fn ranges(&self, input: &Input, part: &Range<u64>) -> crate::Result<Vec<Range<u64>>> {
+        if input.extension() != "parquet" {
+            return Ok(vec![part.clone()]);
+        }
+        let reader = self.selection.reader(&self.files, input)?;
+        let mut ranges = Vec::new();
+        for group in self.selection.groups(&self.files, &reader)? {
+            let place = reader.row_group_bytes(group)?;
+            if place.is_some_and(|place| part.start <= place.start && place.end <= part.end) {
+                ranges.extend(reader.row_group_chunks(group)?);
+            }
+        }
+        Ok(ranges)
+    }
 }
 
 /// What is left to be read.
@@ -80,10 +138,9 @@ impl Scan {
         let schema = Arc::new(schema);
         Scan {
             files: Arc::new(files),
-            columns: Arc::new(columns),
+            selection: Arc::new(Selection { columns, predicate }),
             properties: properties(schema.clone(), partitions),
             schema,
-            predicate,
             statistics: Arc::new(statistics),
             partitions,
             work: Arc::default(),
@@ -101,6 +158,14 @@ impl Scan {
     pub fn bytes(&self) -> u64 {
         self.files.bytes()
     }
+
+    /// What is read of them.
+    pub fn needed(&self) -> Needed {
+        // Without what gives files: who gives them may hold this, and would never be told that nobody wants more.
+        let mut files = self.files.again();
+        files.feed = None;
+        Needed { files: Arc::new(files), selection: self.selection.clone() }
+    }
 }
 
 impl DisplayAs for Scan {
@@ -110,8 +175,9 @@ impl DisplayAs for Scan {
         if files.len() > 1 {
             write!(text, " and {} more", files.len() - 1)?;
         }
-        write!(text, ", columns=[{}]", self.columns.join(", "))?;
-        if let Some(predicate) = &self.predicate {
+        let Selection { columns, predicate } = &*self.selection;
+        write!(text, ", columns=[{}]", columns.join(", "))?;
+        if let Some(predicate) = predicate {
             write!(text, ", row groups where {predicate}")?;
         }
         Ok(())
@@ -135,16 +201,15 @@ impl ExecutionPlan for Scan {
         &self,
         visit: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        self.predicate.as_ref().map_or(Ok(TreeNodeRecursion::Continue), visit)
+        self.selection.predicate.as_ref().map_or(Ok(TreeNodeRecursion::Continue), visit)
     }
 
     /// To be read from the start, as a plan that runs again asks for.
     fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         Ok(Arc::new(Scan {
             files: self.files.clone(),
-            columns: self.columns.clone(),
+            selection: self.selection.clone(),
             schema: self.schema.clone(),
-            predicate: self.predicate.clone(),
             statistics: self.statistics.clone(),
             properties: self.properties.clone(),
             partitions: self.partitions,
@@ -162,13 +227,8 @@ impl ExecutionPlan for Scan {
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let reading = Reading {
             files: self.files.clone(),
-            // Nothing but the number of rows is wanted: any column tells.
-            columns: match self.columns.is_empty() {
-                true => Arc::new(vec![self.files.schema.field(0).name().clone()]),
-                false => self.columns.clone(),
-            },
+            selection: self.selection.clone(),
             schema: self.schema.clone(),
-            predicate: self.predicate.clone(),
             work: self.work.clone(),
             open: None,
             unit: None,
@@ -183,9 +243,8 @@ impl ExecutionPlan for Scan {
 /// One partition that reads.
 struct Reading {
     files: Arc<Files>,
-    columns: Arc<Vec<String>>,
+    selection: Arc<Selection>,
     schema: SchemaRef,
-    predicate: Option<Arc<dyn PhysicalExpr>>,
     work: Arc<Mutex<Work>>,
     /// The file that was opened last.
     open: Option<(usize, TableReader)>,
@@ -228,7 +287,7 @@ impl Reading {
         if self.open.as_ref().is_none_or(|(file, _)| *file != unit.file) {
             // Memory of the one before goes first.
             self.open = None;
-            let reader = self.files.reader(&unit.input, &self.columns)?;
+            let reader = self.selection.reader(&self.files, &unit.input)?;
             self.open = Some((unit.file, reader));
         }
         let (_, reader) = self.open.as_mut().expect("set above");
@@ -269,35 +328,19 @@ impl Reading {
         if input.extension() != "parquet" {
             return Ok(vec![Unit { file, input, groups: None, bytes }]);
         }
-        let reader = self.files.reader(&input, &self.columns)?;
-        let groups = reader.row_groups().unwrap_or(0);
-        let chosen = self.chosen(&reader, groups)?;
-        self.open = Some((file, reader));
-        let share = bytes / groups.max(1) as u64;
-        let (_, reader) = self.open.as_ref().expect("set above");
+        let reader = self.selection.reader(&self.files, &input)?;
+        let groups = self.selection.groups(&self.files, &reader)?;
+        let share = bytes / reader.row_groups().unwrap_or(0).max(1) as u64;
         let mut units = Vec::new();
-        for group in (0..groups).rev().filter(|&group| chosen.value(group)) {
+        for group in groups.into_iter().rev() {
             // Of a file of which only parts are here, others have the rest.
-            let place = reader.row_group_bytes(group).map_err(Error::from)?;
-            if place.is_none_or(|place| input.holds(&place)) {
+            let chunks = reader.row_group_chunks(group).map_err(Error::from)?;
+            if chunks.iter().all(|chunk| input.holds(chunk)) {
                 units.push(Unit { file, input: input.clone(), groups: Some(group..group + 1), bytes: share });
             }
         }
+        self.open = Some((file, reader));
         Ok(units)
-    }
-
-    /// Which row groups can hold rows for which the predicate is true.
-    fn chosen(&self, reader: &TableReader, groups: usize) -> Result<BooleanArray> {
-        let all = || BooleanArray::from(vec![true; groups]);
-        let Some(predicate) = &self.predicate else { return Ok(all()) };
-        let schema = self.files.schema.clone();
-        let pruning = PruningPredicateBuilder::new().with_file_schema(schema).build(predicate.clone());
-        let Some(pruning) = pruning else { return Ok(all()) };
-        let names: Vec<String> =
-            collect_columns(predicate).iter().map(|column| column.name().to_string()).collect();
-        let values = reader.group_values(&names).map_err(Error::from)?;
-        let facts = Facts { names, values, groups };
-        Ok(BooleanArray::from(pruning.prune(&facts)?))
     }
 }
 

@@ -336,6 +336,15 @@ impl TableReader {
         without_panic(&self.name, || source.bytes_of(group)).map(Some)
     }
 
+    /// Where in the file the chosen columns of a row group lie; nothing where there are no row groups.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub fn row_group_chunks(&self, group: usize) -> Result<Vec<Range<u64>>> {
+        let Source::Parquet(source) = &self.source else { return Ok(Vec::new()) };
+        without_panic(&self.name, || source.chunks_of(group))
+    }
+
     /// Reads only these row groups, from the start, whatever was read before.
     ///
     /// # Errors

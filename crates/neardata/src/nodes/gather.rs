@@ -41,7 +41,7 @@ use super::{
     client::STREAM_BYTES,
     here::{Held, HelpKind, Here, HereCost, Stops, TakenOver},
     protocol::{PieceRequest, TakeBack, TaskDone, TaskRequest, VERSION},
-    pump::{Outlet, Told, pump, queue},
+    pump::{Outlet, Told, Turn, pump, queue},
 };
 use crate::{Answer, Border, Contents, Event, Next, PartRow, Portable, Reach, part_rows};
 
@@ -346,6 +346,8 @@ pub(super) struct Gather {
     here: Option<Arc<Here>>,
     /// The attempt whose one answer has all that this machine does, where it is one.
     helping: Option<usize>,
+    /// Which answers let others go first.
+    pub(super) turn: Turn,
     /// A node, and a task on it that this one is to be read beside.
     pub(super) beside: Option<(usize, TakeBack)>,
     /// Bytes that came from each node before.
@@ -505,6 +507,7 @@ impl Gather {
             may_begin_anew: false,
             here: None,
             helping: None,
+            turn: Turn::Any,
             beside: None,
             missing: Vec::new(),
             costs: BTreeMap::new(),
@@ -634,7 +637,7 @@ impl Gather {
         if let Some(here) = &self.here {
             here.watch(number, node, told.clone());
         }
-        let pump = pump(self.nodes.0.nodes[node].clone(), request, out, Arc::clone(&told));
+        let pump = pump(self.nodes.0.nodes[node].clone(), request, out, Arc::clone(&told), self.turn.clone());
         let pump = self.nodes.0.runtime.spawn(pump);
         let (node, answers) = (Some(node), Answers::Node(answers));
         self.attempts.push(Attempt { node, pieces, answers, told, done: None, is_over: false, pump });

@@ -18,6 +18,7 @@
 //!
 //! Papers: host and devices working together, 2019 thesis 4.2.
 
+mod gate;
 mod helping;
 mod passing;
 
@@ -36,8 +37,8 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 pub use self::helping::{Help, HelpEnd, HelpPiece, HelpPieces};
-pub(super) use self::passing::Held;
 use self::passing::{PieceReader, Waiting};
+pub(super) use self::{gate::Gate, passing::Held};
 use super::{
     Error, Gathered, Nodes, Piece, Result, RunOptions, Whole,
     agent::{READ_BESIDE_BYTES, READS_BESIDE},
@@ -73,7 +74,7 @@ const FROM_MIN: Duration = Duration::from_millis(10);
 pub struct HereCost {
     /// Pieces that it did.
     pub pieces: u64,
-    /// Bytes of them.
+    /// Bytes that came here for them.
     pub bytes: u64,
     /// Bytes a second that one of its threads did; absent where it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,6 +105,7 @@ pub(super) struct Here {
     room: AtomicU64,
     /// Bytes that were read from nodes to be worked on here.
     read: AtomicU64,
+    gate: Arc<Gate>,
     /// No more pieces are taken; those that were are done.
     has_given_up: AtomicBool,
     /// All is over.
@@ -174,10 +176,28 @@ struct State {
     is_probing: bool,
     /// Somebody left a piece in its middle: nothing more is taken.
     is_closed: bool,
+    /// Bytes of the pieces that were done here.
+    done_bytes: u64,
     /// How it was before anything was taken.
     before: Option<Before>,
     cost: HereCost,
     read: Gathered,
+}
+
+/// Less that was read says little.
+const WIDE_FROM_BYTES: u64 = 1 << 20;
+
+impl State {
+    /// Whether nodes answer more than they read.
+    fn answers_are_wide(&self) -> bool {
+        let (mut answered, mut read) = (0, 0);
+        for watched in &self.watched {
+            let told = watched.told.lock().expect("no panic under this lock");
+            answered += told.answered_bytes;
+            read += told.stands.map_or(0, |(progress, _)| progress);
+        }
+        read >= WIDE_FROM_BYTES && answered > read
+    }
 }
 
 /// When the first piece was taken: what nodes had done, and how fast they were.
@@ -294,6 +314,7 @@ impl Here {
             waiting: Arc::default(),
             room: AtomicU64::new(0),
             read: AtomicU64::new(0),
+            gate: Arc::default(),
             has_given_up: AtomicBool::new(false),
             stop: Cancel::default(),
         }
@@ -389,8 +410,12 @@ impl Here {
             // What would come of it would have to wait.
             return Choice::Wait;
         }
-        let (all_moves, by_pieces) = (self.kind.all_moves(), self.kind.is_told_by_pieces());
+        let by_pieces = self.kind.is_told_by_pieces();
         let mut state = self.state();
+        // Rows may be more than what they were read from.
+        let is_wide = self.kind.is_one_answer() && state.answers_are_wide();
+        self.gate.set_wide(is_wide);
+        let all_moves = is_wide || self.kind.all_moves();
         if state.is_closed {
             return Choice::Nothing;
         }
@@ -477,7 +502,7 @@ impl Here {
             }
             Some(own) => {
                 let before = ahead as f64 * bytes;
-                let of_all = (state.cost.bytes as f64 + before + bytes) / lanes * tail;
+                let of_all = (state.done_bytes as f64 + before + bytes) / lanes * tail;
                 let end_here = (bytes + before / lanes + of_all) / own;
                 if end_here * if ahead > 0 { AHEAD } else { 1.0 } > end {
                     state.cost.why = "the nodes were done with the rest before".to_string();
@@ -587,7 +612,7 @@ impl Here {
         let (sum, count) = known.fold((0.0, 0.0), |(sum, count), speed| (sum + speed, count + 1.0));
         state.cost.bytes_per_second = Some(sum / count);
         state.cost.pieces += 1;
-        state.cost.bytes += bytes;
+        state.done_bytes += bytes;
         if !self.has_given_up.load(Ordering::Relaxed) {
             state.cost.why = "the nodes were done with the rest before".to_string();
         }
@@ -610,6 +635,11 @@ impl Here {
     /// The answers of this piece are waited for.
     pub fn is_waited_for(&self, piece: usize) {
         self.wanted.store(piece, Ordering::Relaxed);
+    }
+
+    /// Who waits for the wire.
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
     }
 
     /// How often a node is to tell how it stands.
@@ -691,7 +721,8 @@ impl Here {
     /// What was done here, and what reading for it cost the nodes.
     pub fn costs(&self) -> (HereCost, Gathered) {
         let state = self.state();
-        (state.cost.clone(), state.read.clone())
+        let bytes = self.read.load(Ordering::Relaxed);
+        (HereCost { bytes, ..state.cost.clone() }, state.read.clone())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

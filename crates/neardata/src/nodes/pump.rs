@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use super::{
     Result,
     client::Node,
+    here::Gate,
     lengths::check_lengths,
     protocol::{TaskAlive, TaskDone, TaskRequest, TaskStands},
     wire::{batch_bytes, json, message_bytes},
@@ -45,6 +46,8 @@ pub(super) struct Told {
     pub stood: Option<Instant>,
     /// It gave an answer.
     pub has_answered: bool,
+    /// Bytes of its answers, as they came over the wire.
+    pub answered_bytes: u64,
     /// It says no more.
     pub is_over: bool,
 }
@@ -106,8 +109,25 @@ impl Outlet {
     }
 }
 
+/// Which answers let others go first on the wire, if any.
+#[derive(Clone, Debug)]
+pub(super) enum Turn {
+    /// What this machine fetches to work on goes before answers.
+    First(Arc<Gate>),
+    /// Answers let it.
+    Behind(Arc<Gate>),
+    /// There is nothing else.
+    Any,
+}
+
 /// Asks a node, and hands on what it answers.
-pub(super) async fn pump(node: Arc<Node>, request: TaskRequest, out: Inlet, told: Arc<Mutex<Told>>) {
+pub(super) async fn pump(
+    node: Arc<Node>,
+    request: TaskRequest,
+    out: Inlet,
+    told: Arc<Mutex<Told>>,
+    turn: Turn,
+) {
     let _ends = Ends(told.clone());
     let ticket = Ticket { ticket: json(&request) };
     drop(request);
@@ -141,7 +161,19 @@ pub(super) async fn pump(node: Arc<Node>, request: TaskRequest, out: Inlet, told
         std::future::ready(checked.map_err(FlightError::DecodeError).map(|_| message))
     });
     let mut decoded = FlightDataDecoder::new(looked_at.boxed());
-    while let Some(message) = decoded.next().await {
+    loop {
+        let next = match &turn {
+            Turn::First(gate) => {
+                let _fetching = gate.fetches();
+                decoded.next().await
+            }
+            Turn::Behind(gate) => {
+                gate.pass().await;
+                decoded.next().await
+            }
+            Turn::Any => decoded.next().await,
+        };
+        let Some(message) = next else { break };
         let mut bytes = 0;
         let answer = match message {
             Ok(message) => {
@@ -156,7 +188,9 @@ pub(super) async fn pump(node: Arc<Node>, request: TaskRequest, out: Inlet, told
                         Err(error) => Err(error),
                     },
                     DecodedPayload::RecordBatch(batch) => {
-                        told.lock().expect("no panic under this lock").has_answered = true;
+                        let mut told = told.lock().expect("no panic under this lock");
+                        (told.has_answered, told.answered_bytes) =
+                            (true, told.answered_bytes + message_bytes(&message.inner));
                         bytes = batch_bytes(&batch);
                         Ok(Some(batch))
                     }

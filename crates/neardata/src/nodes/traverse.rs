@@ -37,7 +37,7 @@ use super::{
         Session, Telling, Visited, Walked, What, send,
     },
     protocol::{PieceRequest, TRAVERSE, TaskRequest, VERSION},
-    pump::{Told, pump, queue},
+    pump::{Told, Turn, pump, queue},
 };
 
 /// Who follows the pointers.
@@ -355,7 +355,7 @@ impl<'a> Traversal<'a> {
             let request = self.request(node, &holders, random);
             let told: Arc<Mutex<Told>> = Arc::default();
             let (out, mut answers) = queue(0);
-            let asked = pump(self.nodes.0.nodes[node].clone(), request, out, told.clone());
+            let asked = pump(self.nodes.0.nodes[node].clone(), request, out, told.clone(), Turn::Any);
             let events_in = events_in.clone();
             let task = self.nodes.0.runtime.spawn(async move {
                 let hand_on = async {

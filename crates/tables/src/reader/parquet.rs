@@ -25,7 +25,7 @@ use parquet::{
     column::page::{PageIterator, PageReader},
     errors::Result as ParquetResult,
     file::{
-        metadata::{ParquetMetaData, ParquetStatisticsPolicy, RowGroupMetaData},
+        metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetStatisticsPolicy, RowGroupMetaData},
         statistics::Statistics,
     },
 };
@@ -212,14 +212,28 @@ impl ParquetSource {
 
     /// From the first byte of its first page to the last one of its last.
     pub fn bytes_of(&self, group: usize) -> Result<Range<u64>> {
-        let chunks = self.metadata.row_group(group).columns().iter().map(|chunk| chunk.byte_range());
         let mut all: Option<Range<u64>> = None;
-        for (start, bytes) in chunks {
-            let end = start.checked_add(bytes).filter(|&end| end <= self.file.bytes);
-            let end = end.ok_or_else(|| self.file.error("a column beyond the end of the file"))?;
+        for chunk in self.metadata.row_group(group).columns() {
+            let Range { start, end } = self.range_of(chunk)?;
             all = Some(all.map_or(start..end, |all| all.start.min(start)..all.end.max(end)));
         }
         Ok(all.unwrap_or_default())
+    }
+
+    /// The pages of each chosen column of a row group.
+    pub fn chunks_of(&self, group: usize) -> Result<Vec<Range<u64>>> {
+        let descriptor = self.metadata.file_metadata().schema_descr();
+        let leaves = self.metadata.row_group(group).columns().iter().enumerate();
+        let chosen =
+            leaves.filter(|(leaf, _)| self.chosen.0.contains(&descriptor.get_column_root_idx(*leaf)));
+        chosen.map(|(_, chunk)| self.range_of(chunk)).collect()
+    }
+
+    fn range_of(&self, chunk: &ColumnChunkMetaData) -> Result<Range<u64>> {
+        let (start, bytes) = chunk.byte_range();
+        let end = start.checked_add(bytes).filter(|&end| end <= self.file.bytes);
+        let end = end.ok_or_else(|| self.file.error("a column beyond the end of the file"))?;
+        Ok(start..end)
     }
 
     pub fn row_groups(&self) -> usize {

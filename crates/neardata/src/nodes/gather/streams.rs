@@ -14,6 +14,7 @@ use super::{
     super::{
         Error, Nodes, Result, Whole,
         here::{Help, HelpKind, HelpWith, Here, Stops},
+        pump::Turn,
     },
     Gather, Gathered, Message, RunOptions, check_lines,
 };
@@ -67,6 +68,7 @@ pub fn stream_with_help(
     let mut gather = Gather::new(nodes, job, wholes, kind, arguments, options)?;
     let here = Arc::new(Here::new(nodes, wholes, options, from, HelpKind::OneAnswer(with)));
     gather.here = Some(here.clone());
+    gather.turn = Turn::Behind(here.gate().clone());
     gather.begin_all()?;
     let help = Help::new(&here, job);
     let help = help.map(|(help, answers, told)| {

@@ -14,6 +14,7 @@
 use std::{
     collections::VecDeque,
     io::{self, Read},
+    ops::Range,
     panic::{self, AssertUnwindSafe},
     sync::{Arc, Mutex, atomic::Ordering},
     time::{Duration, Instant},
@@ -25,7 +26,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::{
-    super::{Error, Result, gather::ANSWER_BYTES, protocol::TaskDone, pump::Told},
+    super::{Error, Piece as HeldPiece, Result, Whole, gather::ANSWER_BYTES, protocol::TaskDone, pump::Told},
     Choice, Chosen, Held, HelpKind, HelpWith, Here, HerePiece, LANES_MAX, PieceReader,
 };
 use crate::{Failure, Reply};
@@ -56,18 +57,24 @@ pub struct HelpPieces {
     ahead: VecDeque<Ahead>,
     /// Of each that is read so much may wait; of one more than are worked on, where that is not nothing.
     ahead_bytes: u64,
+    /// Which bytes of a file are read, of those of a piece.
+    only: Option<Box<Only>>,
     /// When the last piece was done: what is worked on between that and the next piece, of which some is here by then, counts for the next.
     ended: Arc<Mutex<Option<Instant>>>,
 }
+
+/// Those bytes of a file, by its number, that are read of a part of it.
+type Only = dyn Fn(u64, Range<u64>) -> Vec<Range<u64>> + Send;
 
 /// A piece that was taken, and is read once nothing before it is.
 struct Ahead {
     number: usize,
     chosen: Chosen,
-    reader: Option<Result<PieceReader>>,
+    reader: Option<(Vec<Range<u64>>, Result<PieceReader>)>,
 }
 
-/// A piece that this machine does; reading it gives its bytes, as they come from a node that has it.
+/// A piece that this machine does; reading it gives its bytes, or [those that are wanted](HelpPieces::only), as they come from a node that
+/// has it.
 pub struct HelpPiece {
     /// Its number, as a task on a node would have it.
     pub number: u64,
@@ -79,6 +86,8 @@ pub struct HelpPiece {
     pub offset: u64,
     /// How long it is.
     pub bytes: u64,
+    /// Which bytes of the file come, one behind the other.
+    pub ranges: Vec<Range<u64>>,
     here: Arc<Here>,
     reader: PieceReader,
     /// When this machine had nothing before it to do.
@@ -128,11 +137,33 @@ impl Drop for HelpEnd {
 }
 
 impl HelpPieces {
-    fn reader(&self, piece: &Ahead) -> Result<PieceReader> {
+    /// Reads only those bytes of each piece that `ranges` gives of a part of a file, which it is told by its number: parts of that part, in order. All,
+    /// where nothing is said.
+    #[must_use]
+    pub fn only(
+        mut self,
+        ranges: impl Fn(u64, Range<u64>) -> Vec<Range<u64>> + Send + 'static,
+    ) -> HelpPieces {
+        self.only = Some(Box::new(ranges));
+        self
+    }
+
+    fn reader(&self, piece: &Ahead) -> (Vec<Range<u64>>, Result<PieceReader>) {
         let here = &self.here;
-        let read = here.read_of(piece.number, |_| true);
-        let beside = (piece.chosen.node, piece.chosen.task);
-        PieceReader::begin(here.clone(), &self.reading, &read, beside, Arc::default(), self.ahead_bytes)
+        let HerePiece { whole, piece: HeldPiece { offset, from, bytes, .. }, .. } =
+            &here.pieces[piece.number];
+        let part = offset + from..offset + bytes;
+        let ranges = match &self.only {
+            Some(only) => only(*whole, part),
+            None => vec![part],
+        };
+        let all = here.read_of(piece.number, |_| true);
+        let pieces = ranges.iter().flat_map(|range| all.slice(range.clone()).pieces).collect();
+        let read = Whole { pieces, ..all };
+        let (reading, beside) = (&self.reading, (piece.chosen.node, piece.chosen.task));
+        let reader =
+            PieceReader::begin(here.clone(), reading, &read, beside, Arc::default(), self.ahead_bytes);
+        (ranges, reader)
     }
 
     /// What ends the pieces for whoever waits for the next one in another thread.
@@ -184,6 +215,7 @@ impl Help {
                 reading,
                 ahead: VecDeque::new(),
                 ahead_bytes,
+                only: None,
                 ended: Arc::default(),
             },
             answers: HelpAnswers { here: here.clone(), out, told: told.clone(), began: Instant::now() },
@@ -249,7 +281,8 @@ impl Iterator for HelpPieces {
             }
         }
         let Ahead { number, reader, .. } = self.ahead.pop_front().expect("there is one");
-        let (reader, began) = (reader.expect("it was begun"), ended.unwrap_or_else(Instant::now));
+        let (ranges, reader) = reader.expect("it was begun");
+        let began = ended.unwrap_or_else(Instant::now);
         let HerePiece { title, whole, piece, .. } = &here.pieces[number];
         Some(reader.map(|reader| HelpPiece {
             number: number as u64,
@@ -257,6 +290,7 @@ impl Iterator for HelpPieces {
             title: title.clone(),
             offset: piece.offset + piece.from,
             bytes: piece.bytes - piece.from,
+            ranges,
             here: here.clone(),
             reader,
             began,

@@ -20,7 +20,7 @@ use super::{
         Result, Whole,
         gather::{Gather, Taken},
         protocol::TakeBack,
-        pump::Told,
+        pump::{Told, Turn},
     },
     Here,
 };
@@ -99,6 +99,9 @@ pub(super) struct PieceReader {
     /// None once it has told what it cost.
     gather: Option<Gather>,
     told: Arc<Mutex<Told>>,
+    /// Which of its parts is read, of how many.
+    part: usize,
+    parts: usize,
     bytes: Vec<u8>,
     place: usize,
     left: u64,
@@ -117,10 +120,13 @@ impl PieceReader {
         let wholes = std::slice::from_ref(whole);
         let mut gather = Gather::new(&here.nodes, job, wholes, Contents::KIND, json!({}), &here.options)?;
         gather.beside = Some(beside);
+        gather.turn = Turn::First(here.gate().clone());
         gather.let_wait(ahead_bytes);
         gather.begin_all()?;
         let left = whole.pieces.iter().map(|piece| piece.bytes - piece.from).sum();
-        Ok(PieceReader { here, gather: Some(gather), told, bytes: Vec::new(), place: 0, left })
+        let parts = whole.pieces.len();
+        let bytes = Vec::new();
+        Ok(PieceReader { here, gather: Some(gather), told, part: 0, parts, bytes, place: 0, left })
     }
 
     /// Whether all of it was read.
@@ -131,14 +137,17 @@ impl PieceReader {
     /// The next bytes; none at the end.
     fn next(&mut self) -> Result<Vec<u8>> {
         let gather = self.gather.as_mut().expect("it has not ended");
-        match gather.next_row(0)? {
-            Some(Taken::Part(reach, bytes)) => {
-                gather.accept(0, reach);
-                Ok(bytes)
+        while self.part < self.parts {
+            match gather.next_row(self.part)? {
+                Some(Taken::Part(reach, bytes)) => {
+                    gather.accept(self.part, reach);
+                    return Ok(bytes);
+                }
+                Some(Taken::Failed(error)) => return Err(error),
+                None => self.part += 1,
             }
-            Some(Taken::Failed(error)) => Err(error),
-            None => Ok(Vec::new()),
         }
+        Ok(Vec::new())
     }
 }
 
@@ -148,7 +157,8 @@ impl Drop for PieceReader {
         let Some(mut gather) = self.gather.take() else { return };
         if self.left == 0 {
             // The end of the task, which says so.
-            let _ = gather.next_row(0).and_then(|_| gather.wait_for_ends());
+            let ends = (self.part..self.parts).try_for_each(|part| gather.next_row(part).map(drop));
+            let _ = ends.and_then(|()| gather.wait_for_ends());
         }
         self.here.state().read.add(gather.finish());
     }
