@@ -50,9 +50,9 @@ ROWS = "SELECT * FROM 'TABLE' WHERE l_quantity < 49"
 
 
 class Net:
-    """A bridge, and namespaces on it with limited links."""
+    """A bridge, and namespaces on it with limited links: all of one rate, but for the client's where that is said."""
 
-    def __init__(self, count: int, rate: str) -> None:
+    def __init__(self, count: int, rate: str, client_rate: str | None = None) -> None:
         self.names = [f"{PREFIX}-{number}" for number in range(count + 1)]  # the last is the client's
         self.remove()
         run("ip", "link", "add", "ibr0", "type", "bridge")
@@ -68,7 +68,8 @@ class Net:
             run(*within, "ip", "address", "add", f"{self.address(number)}/24", "dev", inside)
             run(*within, "ip", "link", "set", inside, "up")
             run(*within, "ip", "link", "set", "lo", "up")
-            shape = ["root", "tbf", "rate", rate, "burst", "1mb", "latency", "50ms"]
+            own_rate = client_rate if client_rate and name == self.client else rate
+            shape = ["root", "tbf", "rate", own_rate, "burst", "1mb", "latency", "50ms"]
             run("tc", "qdisc", "add", "dev", outside, *shape)
             run(*within, "tc", "qdisc", "add", "dev", inside, *shape)
 

@@ -2,22 +2,25 @@
 """Dependent reads on nodes: by the client over the wire, and by the traversal task (2018 thesis, figures 5-6 to 5-8).
 
     sudo bench/traverse.py --inshore target/release/inshore --folder /tmp/traverse --nodes 1 2 4
+    sudo bench/traverse.py --inshore target/release/inshore --folder /tmp/traverse --tables depths --rate 250mbit --client-rate 1gbit --drive 100
 
 Each node is a network namespace with a store of its own and a link (`tc tbf`), as in bench/nodes.py, but without limits of
-processor and drive: only one node works at a time. The file is one cycle through all its pages of 8 KiB in random order, in
+processor and, unless it is said, drive: only one node works at a time. The file is one cycle through all its pages of 8 KiB in random order, in
 pieces of 1 MiB on the nodes in turn, so that the next page is on another node in N - 1 of N cases. Everything over TLS, with
 tokens; nodes read past the page cache. Three tables, medians of --repeat runs:
 
  1. steps a second of one chain: by the nodes, by the nodes with the client in between, by the client, by the client with half of
     the pages in its memory, and by a client on the node itself;
  2. one read over the wire in parts: the drive, the rest of the node, the network, the client and both ends' transport;
- 3. pages a second with many chains at once.
+ 3. pages a second with many chains at once. With links of nodes that are slower than that of the client (the second command) these are the limit, as
+    each board's network channel is in figure 5-7, and four can give four times as much on a machine of two cores; so with slower drives.
 
 Needs root, `ip` and `tc`. Leaves nothing.
 """
 
 import argparse
 import json
+import os
 import random
 import shutil
 import socket
@@ -28,7 +31,7 @@ import sys
 import time
 from pathlib import Path
 
-from nodes import Net, Nodes, run
+from nodes import Groups, Net, Nodes, run
 
 PAGE = 8192
 
@@ -37,6 +40,9 @@ class NoLimits:
     """Stands where bench/nodes.py has cgroups."""
 
     def enter(self, number: int) -> None:
+        pass
+
+    def remove(self) -> None:
         pass
 
 
@@ -158,7 +164,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--pages", type=int, default=8192)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--rate", default="1gbit", help="of each link")
+    parser.add_argument("--client-rate", help="of the client's link, where it is another one")
+    parser.add_argument("--drive", type=int, help="MB/s of each node's drive, of which pages by chance give some less")
+    parser.add_argument("--tables", nargs="+", default=["chains", "depths"], choices=["chains", "depths"])
     parser.add_argument("--memory", default="512MiB", help="of each node")
     parser.add_argument("--steps", type=int, default=5000, help="of one chain by the client")
     parser.add_argument("--depths", type=int, nargs="+", default=[16, 64])
@@ -172,21 +181,25 @@ def main() -> None:
     words.folder.mkdir(parents=True, exist_ok=True)
     cycle = words.folder / "cycle"
     write_cycle(cycle, words.pages)
-    net = Net(max(words.nodes), words.rate)
+    net = Net(max(words.nodes), words.rate, words.client_rate)
+    # As many cores as there are.
+    groups = Groups(max(words.nodes), os.cpu_count() or 1, words.drive, words.folder) if words.drive else NoLimits()
     try:
         for count in words.nodes:
             shutil.rmtree(words.folder / "keys", ignore_errors=True)
-            nodes = Nodes(inshore, words.folder, net, NoLimits(), count, words.memory)
+            nodes = Nodes(inshore, words.folder, net, groups, count, words.memory)
             try:
                 put = ["store", "put", str(cycle), "--record", str(PAGE), "--block", "8KiB", "--piece", "1MiB", "--quiet"]
                 run(*nodes.command(*put, *nodes.words()))
-                chains(words, net, nodes, count)
-                depths(words, net, nodes, count)
+                tables = {"chains": chains, "depths": depths}
+                for table in words.tables:
+                    tables[table](words, net, nodes, count)
             finally:
                 nodes.stop()
                 for number in range(count):
                     shutil.rmtree(words.folder / f"store{number}", ignore_errors=True)
     finally:
+        groups.remove()
         net.remove()
         shutil.rmtree(words.folder, ignore_errors=True)
 
