@@ -37,7 +37,7 @@ mod tests;
 
 const KIND: &str = "sql";
 /// Bytes of rows that are sent at once, about.
-const MESSAGE_BYTES: usize = 4 << 20;
+const MESSAGE_BYTES: usize = 512 << 10;
 /// Memory for what is done here of a fragment.
 const HELP_BYTES_MIN: u64 = 96 << 20;
 const HELP_BYTES_MAX: u64 = 1 << 30;

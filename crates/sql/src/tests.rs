@@ -491,6 +491,8 @@ struct Pretended {
     /// So many fragments are lost in their middle.
     losses: AtomicUsize,
     fragments: AtomicUsize,
+    /// Bytes that machines read who have nothing but what is needed.
+    needed_bytes: Arc<AtomicUsize>,
 }
 
 impl Pretended {
@@ -520,7 +522,11 @@ impl Elsewhere for Pretended {
             let (_folder, job) = job(1 + number % 3);
             let (tell, told) = mpsc::channel();
             // Every other machine has only those bytes that are needed.
-            let feed = if number % 2 == 0 { feed(inputs) } else { needed_of(inputs, &job, told) };
+            let feed = if number % 2 == 0 {
+                feed(inputs)
+            } else {
+                needed_of(inputs, &job, told, &self.needed_bytes)
+            };
             let needed = move |needed| drop(tell.send(needed));
             run_fragment(&job, &fragment, feed, needed, |batch| {
                 batches.push(batch);
@@ -542,8 +548,8 @@ fn feed(inputs: &[Input]) -> Feed {
 }
 
 /// The same inputs, of which Parquet has nothing but its footer and what is needed.
-fn needed_of(inputs: &[Input], job: &Job, told: mpsc::Receiver<Needed>) -> Feed {
-    let (inputs, job, mut needed) = (inputs.to_vec(), job.clone(), None);
+fn needed_of(inputs: &[Input], job: &Job, told: mpsc::Receiver<Needed>, all: &Arc<AtomicUsize>) -> Feed {
+    let (inputs, job, all, mut needed) = (inputs.to_vec(), job.clone(), all.clone(), None);
     let inputs = inputs.into_iter().map(move |input| {
         let needed = needed.get_or_insert_with(|| told.recv().unwrap());
         let Some(path) = input.path().filter(|_| input.extension() == "parquet") else { return Ok(input) };
@@ -556,7 +562,9 @@ fn needed_of(inputs: &[Input], job: &Job, told: mpsc::Receiver<Needed>) -> Feed 
         };
         let ranges = needed.ranges(&input, &(0..len as u64)).unwrap();
         let ranges = ranges.into_iter().map(|range| range.start as usize..range.end as usize);
-        let parts = ranges.chain([len - footer_len..len]).map(part).collect();
+        let ranges: Vec<Range<usize>> = ranges.collect();
+        all.fetch_add(ranges.iter().map(Range::len).sum(), Ordering::Relaxed);
+        let parts = ranges.into_iter().chain([len - footer_len..len]).map(part).collect();
         Ok(Input::of_parts(&job, input.name(), "parquet", len as u64, parts))
     });
     Feed::new(inputs, None)
@@ -633,6 +641,7 @@ fn queries_about_tables_elsewhere_give_what_they_give_here() {
             tables: vec![("far/sales", spread("sales", &sales)), ("far/towns", spread("towns", &towns))],
             losses: AtomicUsize::new(0),
             fragments: AtomicUsize::new(0),
+            needed_bytes: Arc::default(),
         });
         for query in queries.into_iter().filter(|query| ending != "csv" || !query.contains("price")) {
             let near = query.starts_with("EXPLAIN");
@@ -663,6 +672,43 @@ fn queries_about_tables_elsewhere_give_what_they_give_here() {
             }
         }
         assert!(pretended.fragments.load(Ordering::Relaxed) > 20);
+    }
+}
+
+#[test]
+fn what_a_fragment_needs_are_its_columns_and_row_groups() {
+    let rows = 40_000i64;
+    let noise =
+        |row: i64| format!("{:x}", (row as u128 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+    let columns: [(&str, ArrayRef); 3] = [
+        ("k", Arc::new(Int64Array::from_iter_values(0..rows))),
+        ("noise", Arc::new(StringArray::from_iter_values((0..rows).map(noise)))),
+        ("v", Arc::new(Int64Array::from_iter_values((0..rows).map(|row| row % 100)))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    // Four files in the order of k, of which the second machine has the second and the last.
+    let machines = spread(folder.path(), "t", &batch, 2, "parquet");
+    let size = std::fs::metadata(machines[1][0].path().unwrap()).unwrap().len() as usize;
+    let pretended = Arc::new(Pretended {
+        tables: vec![("far/t", machines)],
+        losses: AtomicUsize::new(0),
+        fragments: AtomicUsize::new(0),
+        needed_bytes: Arc::default(),
+    });
+    for (query, expected, least, most) in [
+        ("SELECT sum(v) FROM t WHERE k < 15000", "742500", 1, size / 2),
+        ("SELECT sum(v) FROM t WHERE k < 100", "4950", 0, 0),
+        ("SELECT count(noise) FROM t WHERE k >= 30000", "10000", size / 2, size),
+    ] {
+        pretended.needed_bytes.store(0, Ordering::Relaxed);
+        let (_folder, job) = job(2);
+        let all = Tables::default().with_files("t", &["far/t".into()]).with_elsewhere(pretended.clone());
+        let answer = Query::start(&job, query, all).unwrap();
+        let batches = answer.collect::<Result<Vec<_>, _>>().unwrap();
+        assert_eq!(lines(&batches), [expected], "{query}");
+        let needed = pretended.needed_bytes.load(Ordering::Relaxed);
+        assert!((least..=most).contains(&needed), "{query}: {needed} of {size}");
     }
 }
 

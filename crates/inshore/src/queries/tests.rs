@@ -54,10 +54,14 @@ struct Cluster {
 
 impl Cluster {
     fn new(count: usize) -> Cluster {
+        Cluster::within(count, Limits { bytes_per_second: 2 << 20, ..Limits::default() })
+    }
+
+    /// Nodes whose drives have these limits.
+    fn within(count: usize, limits: Limits) -> Cluster {
         let folder = tempfile::tempdir().unwrap();
         let reads = Arc::new(AtomicUsize::new(usize::MAX));
         let serve = |number: usize| {
-            let limits = Limits { bytes_per_second: 2 << 20, ..Limits::default() };
             let store = slow_store(&folder.path().join(format!("node{number}")), limits);
             let config =
                 AgentConfig { task_memory_bytes: 64 << 20, ..AgentConfig::new("slow", 256 << 20, 2) };
@@ -140,6 +144,27 @@ fn what_slow_nodes_have_not_begun_of_a_query_is_done_here() {
             assert!(here.pieces > 0, "{name}: {query}: {here:?}");
         }
     }
+}
+
+#[test]
+fn only_columns_that_a_query_needs_come_here() {
+    let cluster = Cluster::within(1, Limits { latency: Duration::from_millis(50), ..Limits::default() });
+    let (csv, parquet) = (cluster.path("t.csv"), cluster.path("t.parquet"));
+    // Most bytes are of a column that nobody asks for.
+    let row = |row: u64| {
+        let word = row.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        format!("{row},{word:x}{:x}{:x},{}\n", !word, word.rotate_left(20), word >> 40)
+    };
+    fs::write(&csv, "row,noise,number\n".to_string() + &(0..20_000).map(row).collect::<String>()).unwrap();
+    write_parquet(&csv, &parquet, 2000);
+    cluster.put("t.parquet", 10);
+    let size = fs::metadata(&parquet).unwrap().len();
+    let query = "SELECT max(number) a, count(*) b FROM TABLE";
+    let (expected, _) = cluster.ask(query, parquet.to_str().unwrap());
+    let (found, here) = cluster.ask(query, "store:t.parquet");
+    let here = here.unwrap();
+    assert!(found == expected && here.pieces > 0, "{here:?}");
+    assert!(here.bytes < here.pieces * size / 10 / 4, "{here:?} of {size}");
 }
 
 #[test]
