@@ -165,7 +165,14 @@ class Nodes:
 
 
 def text_pieces(source: Path, total: int):
-    """The source's lines in random order, until there are enough bytes; the same each time."""
+    """Lines of the source: as they are where there are enough, else in random order until there are; the same each time."""
+    if source.stat().st_size >= total:
+        with source.open("rb") as text:
+            left = total
+            while left > 0 and (lines := text.readlines(8 << 20)):
+                yield b"".join(lines)
+                left -= sum(map(len, lines))
+        return
     dice = random.Random(7)
     whole = source.read_bytes()
     lines = whole.splitlines(keepends=True)
@@ -194,7 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inshore", required=True)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--text", type=Path, required=True, help="a text of some megabytes, which is repeated in pieces")
+    parser.add_argument("--text", type=Path, required=True, help="where it is smaller than --gigabytes, pieces of it are repeated")
     parser.add_argument("--gigabytes", type=float, default=6)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rate", default="1gbit")

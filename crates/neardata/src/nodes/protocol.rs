@@ -2,7 +2,7 @@
 //!
 //! | Flight call | what it carries |
 //! |---|---|
-//! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, the last with [`TaskDone`] in its metadata, and [`TaskAlive`] between them where it was asked for |
+//! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, plain or compressed by zstd, the last with [`TaskDone`] in its metadata, and [`TaskAlive`] between them where it was asked for |
 //! | `DoPut` | metadata of each message: a [`LoadStep`]; answer: [`LoadAnswer`] for each step that asks for one |
 //! | `DoExchange` | metadata of each message, both ways: a step of a traversal, 64 bytes (`hop.rs`) |
 //! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a [`Map`]; `remove`: a [`DatasetKey`]; `take-back`: a [`TakeBack`]; `drain` |
