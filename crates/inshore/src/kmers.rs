@@ -365,7 +365,8 @@ fn merge<C: KmerCode>(
         let of_nodes = merged.next_together()?;
         let lists = of_nodes.iter().map(list).collect::<Result<Vec<_>, _>>()?;
         let last = lists.iter().filter_map(|(codes, _)| codes.last()).max();
-        (codes.clear(), counts.clear());
+        codes.clear();
+        counts.clear();
         borders.up_to(last.map_or(u128::MAX, |last| last.wide()), &mut codes, &mut counts);
         let lists: Vec<KmerList<'_, C>> =
             lists.into_iter().chain(iter::once((&codes[..], &counts[..]))).collect();

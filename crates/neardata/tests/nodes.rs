@@ -8,6 +8,8 @@ mod helping;
 mod merging;
 #[path = "nodes/pages.rs"]
 mod pages;
+#[path = "nodes/squeezing.rs"]
+mod squeezing;
 #[path = "nodes/stalls.rs"]
 mod stalls;
 

@@ -562,9 +562,10 @@ fn needed_of(inputs: &[Input], job: &Job, told: mpsc::Receiver<Needed>, all: &Ar
         };
         let ranges = needed.ranges(&input, &(0..len as u64)).unwrap();
         let ranges = ranges.into_iter().map(|range| range.start as usize..range.end as usize);
-        let ranges: Vec<Range<usize>> = ranges.collect();
+        let mut ranges: Vec<Range<usize>> = ranges.collect();
         all.fetch_add(ranges.iter().map(Range::len).sum(), Ordering::Relaxed);
-        let parts = ranges.into_iter().chain([len - footer_len..len]).map(part).collect();
+        ranges.push(len - footer_len..len);
+        let parts = ranges.into_iter().map(part).collect();
         Ok(Input::of_parts(&job, input.name(), "parquet", len as u64, parts))
     });
     Feed::new(inputs, None)

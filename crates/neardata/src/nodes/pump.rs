@@ -10,12 +10,13 @@ use std::{
 
 use arrow::array::RecordBatch;
 use arrow_flight::{
-    Ticket,
+    FlightData, Ticket,
     decode::{DecodedPayload, FlightDataDecoder},
     error::FlightError,
 };
-use futures::{StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tonic::Status as Refusal;
 
 use super::{
     Result,
@@ -109,6 +110,18 @@ impl Outlet {
     }
 }
 
+/// What messages say, each looked at before it is unpacked.
+fn decoded(
+    messages: impl Stream<Item = std::result::Result<FlightData, Refusal>> + Send + 'static,
+) -> FlightDataDecoder {
+    let messages = messages.map_err(|refusal| FlightError::Tonic(Box::new(refusal)));
+    let looked_at = messages.and_then(|message| {
+        let checked = check_lengths(&message.data_header, &message.data_body);
+        std::future::ready(checked.map_err(FlightError::DecodeError).map(|_| message))
+    });
+    FlightDataDecoder::new(looked_at.boxed())
+}
+
 /// Which answers let others go first on the wire, if any.
 #[derive(Clone, Debug)]
 pub(super) enum Turn {
@@ -156,11 +169,7 @@ pub(super) async fn pump(
         }
         std::future::ready(is_answer)
     });
-    let looked_at = counted.map_err(|refusal| FlightError::Tonic(Box::new(refusal))).and_then(|message| {
-        let checked = check_lengths(&message.data_header, &message.data_body);
-        std::future::ready(checked.map_err(FlightError::DecodeError).map(|_| message))
-    });
-    let mut decoded = FlightDataDecoder::new(looked_at.boxed());
+    let mut decoded = decoded(counted);
     loop {
         let next = match &turn {
             Turn::First(gate) => {
@@ -212,9 +221,36 @@ pub(super) async fn pump(
 mod tests {
     use std::time::Duration;
 
-    use arrow::datatypes::Schema;
+    use std::sync::Arc;
+
+    use arrow::{array::UInt64Array, datatypes::Schema};
 
     use super::*;
+    use crate::nodes::wire::Encoder;
+
+    #[tokio::test]
+    async fn a_batch_that_says_it_is_larger_than_any_is_no_answer() {
+        let numbers = Arc::new(UInt64Array::from_iter_values(0..5000)) as _;
+        let sent = RecordBatch::try_from_iter([("number", numbers)]).unwrap();
+        let messages = Encoder::new().batch(&sent, Some(0)).unwrap();
+        let say = |messages: Vec<FlightData>| decoded(futures::stream::iter(messages.into_iter().map(Ok)));
+        let (mut good, mut count) = (say(messages.clone()), 0);
+        while let Some(message) = good.next().await {
+            if let DecodedPayload::RecordBatch(batch) = message.unwrap().payload {
+                assert_eq!(batch, sent);
+                count += 1;
+            }
+        }
+        assert_eq!(count, 1);
+        let mut bad = messages;
+        let mut body = bad[1].data_body.to_vec();
+        body[..8].copy_from_slice(&(1i64 << 40).to_le_bytes());
+        bad[1].data_body = body.into();
+        let mut bad = say(bad);
+        assert!(bad.next().await.unwrap().is_ok(), "the columns");
+        let error = bad.next().await.unwrap().unwrap_err().to_string();
+        assert!(error.contains("a batch that would have 1099511627776 bytes"), "{error}");
+    }
 
     fn batch() -> Said {
         Ok(Some(RecordBatch::new_empty(Schema::empty().into())))

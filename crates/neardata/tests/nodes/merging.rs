@@ -76,12 +76,16 @@ impl<const SUMS: bool> InOrder for Rows<SUMS> {
     }
 }
 
-fn merged<const SUMS: bool>(nodes: &Nodes, kind: &'static str) -> Vec<(String, u64)> {
+fn begun<const SUMS: bool>(nodes: &Nodes, kind: &'static str) -> Merged<Rows<SUMS>> {
     let catalog = nodes.catalog().unwrap();
     let wholes: Vec<_> = ["x", "y"].iter().flat_map(|name| catalog.named(name).unwrap()).collect();
     let streams =
         stream_from_nodes(nodes, &job(), (kind, true), json!({}), &wholes, &RunOptions::default()).unwrap();
-    let mut merged = Merged::<Rows<SUMS>>::new(streams, ()).unwrap();
+    Merged::new(streams, ()).unwrap()
+}
+
+fn merged<const SUMS: bool>(nodes: &Nodes, kind: &'static str) -> Vec<(String, u64)> {
+    let mut merged = begun::<SUMS>(nodes, kind);
     let mut all: Vec<(String, u64)> = Vec::new();
     while let Some((Rows(lines, counts), rows)) = merged.next().unwrap() {
         for row in rows {
@@ -92,6 +96,29 @@ fn merged<const SUMS: bool>(nodes: &Nodes, kind: &'static str) -> Vec<(String, u
         }
     }
     all
+}
+
+/// The same of what is counted, taken together as far as it goes.
+fn merged_together(nodes: &Nodes) -> Vec<(String, u64)> {
+    let mut merged = begun::<true>(nodes, "counted");
+    let mut all = BTreeMap::new();
+    let mut last = String::new();
+    while let Some(Rows(lines, _)) = merged.first().unwrap() {
+        assert!(*last < *lines.value(lines.len() - 1));
+        let some = merged.next_together().unwrap();
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        for (Rows(lines, counts), row) in
+            some.iter().flat_map(|(rows, run)| run.clone().map(move |row| (*rows, row)))
+        {
+            *sums.entry(lines.value(row).to_string()).or_default() += counts.value(row);
+        }
+        // What comes later is greater.
+        assert!(sums.keys().all(|line| *line > last));
+        last.clone_from(sums.last_key_value().unwrap().0);
+        all.extend(sums);
+    }
+    assert!(merged.next_together().unwrap().is_empty());
+    all.into_iter().collect()
 }
 
 #[test]
@@ -124,6 +151,7 @@ fn what_a_lost_node_counted_or_sorted_is_made_up_for_by_two() {
         *plan.lock().unwrap() = (Fault::Fails, after);
         let ask = || client([0, 1, 2].map(address).to_vec(), None);
         assert_eq!(merged::<true>(&ask(), "counted"), expected, "after {after} batches");
+        assert_eq!(merged_together(&ask()), expected, "after {after} batches");
         assert_eq!(merged::<false>(&ask(), "sorted"), expected, "after {after} batches");
     }
 }

@@ -9,7 +9,8 @@
 //! Pieces come one after the other while nodes have some that they have not begun ([`HelpPieces`]); then the answer is given
 //! ([`HelpAnswers`]). Where this machine is so fast that it would be done with several of them before a node is with its own, it takes these
 //! at once: the node would begin them while this machine is busy with the first. The next one is on its way while one is worked on, so that the
-//! wire has something to do while this machine sorts what it has. Where that fails, nodes are asked for what was taken, as if this machine were a node that was lost.
+//! wire has something to do while this machine sorts what it has. Where anything fails, nodes are asked for what was taken, as if this machine
+//! were a node that was lost.
 
 use std::{
     collections::VecDeque,
@@ -37,8 +38,8 @@ const BATCHES: usize = 2;
 const FREE_BYTES_MIN: u64 = 64 << 20;
 /// So long without a piece counts for none.
 const IDLE: Duration = Duration::from_millis(20);
-/// Of a piece that is worked on, and of the next one, so much may wait here; of the memory that is free an eighth at most.
-const AHEAD_BYTES_MAX: u64 = 64 << 20;
+/// Of a piece that is worked on, and of the next one, so much may wait here: a 32nd of the memory that is free, where that is no less than this.
+const AHEAD_BYTES: Range<u64> = 8 << 20..64 << 20;
 /// What a piece is read with, beside what is on its way from each node that has it.
 const BLOCK_BYTES: u64 = 1 << 20;
 
@@ -184,7 +185,11 @@ impl Help {
         let threads = if by_threads { whole.threads().min(LANES_MAX as usize) } else { whole.threads() };
         let at_once = if by_threads { threads } else { 1 };
         let reader_bytes = nodes as u64 * ANSWER_BYTES + BLOCK_BYTES;
-        let ahead_bytes = if by_threads { 0 } else { (free / 16).min(AHEAD_BYTES_MAX) };
+        let ahead_bytes = match free / 32 {
+            _ if by_threads => 0,
+            little if little < AHEAD_BYTES.start => 0,
+            much => much.min(AHEAD_BYTES.end),
+        };
         let reading_bytes = match ahead_bytes {
             0 => at_once as u64 * reader_bytes,
             _ => 2 * (reader_bytes + nodes as u64 * ahead_bytes),
