@@ -20,7 +20,7 @@ pub enum NodeCommand {
     /// not answer.
     #[command(after_help = "\
 Examples:
-  inshore node status --node a.lan,b.lan,c.lan --credentials client-ann.json
+  inshore node status --node a.lan,b.lan,c.lan --credentials client-laptop.json
   inshore node status --node localhost --json | jq '.[].status.running'")]
     Status,
 }
@@ -177,7 +177,7 @@ pub enum FollowedBy {
 #[command(after_help = "\
 Examples:
   inshore node credentials keys --for-node a --address a.lan,10.0.0.1
-  inshore node credentials keys --for-client ann --rights read,run,write --days 30
+  inshore node credentials keys --for-client laptop --rights read,run,write --days 30
   inshore node credentials keys --for-client ops --rights read,administer")]
 pub struct Credentials {
     /// The folder of the authority, made if it is not there

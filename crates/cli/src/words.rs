@@ -135,8 +135,8 @@ Examples:
         after_help = "\
 Examples:
   inshore node serve --store /mnt/nvme/inshore
-  inshore node status --node a.lan,b.lan,c.lan --credentials client-ann.json
-  inshore search ERROR store:web.log --node a.lan,b.lan,c.lan --credentials client-ann.json"
+  inshore node status --node a.lan,b.lan,c.lan --credentials client-laptop.json
+  inshore search ERROR store:web.log --node a.lan,b.lan,c.lan --credentials client-laptop.json"
     )]
     Node {
         #[command(subcommand)]

@@ -127,7 +127,7 @@ impl Cluster {
             let address = net.address(place);
             folder.run(&format!("node credentials keys --for-node n{place} --address {address}")).ok();
         }
-        folder.run("node credentials keys --for-client ann --rights read,run,write,administer").ok();
+        folder.run("node credentials keys --for-client writer --rights read,run,write,administer").ok();
         let text = text().repeat(4);
         let mut cluster = Cluster { nodes: Vec::new(), net, folder, text };
         cluster.nodes = (0..count).map(|place| cluster.serve(place)).collect();
@@ -151,7 +151,7 @@ impl Cluster {
     fn client(&self, words: &str) -> Run {
         let named: Vec<String> = (0..self.net.count).map(|place| self.net.address(place)).collect();
         let words =
-            format!("{words} --node {} --credentials keys/client-ann.json --memory 64MiB", named.join(","));
+            format!("{words} --node {} --credentials keys/client-writer.json --memory 64MiB", named.join(","));
         self.folder.run(&words).within(&self.net.ip, &self.net.space(self.net.count))
     }
 

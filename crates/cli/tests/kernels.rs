@@ -293,16 +293,16 @@ fn what_it_takes_and_who_may_is_told() {
     let said = folder.run("kernel run lines.wasm no-such-file").exits(2);
     assert!(said.stderr.contains("no-such-file"), "{}", said.stderr);
     folder.run("node credentials keys --for-node a --address 127.0.0.1").ok();
-    folder.run("node credentials keys --for-client ann --rights read,run,write,run-wasm").ok();
-    folder.run("node credentials keys --for-client bob --rights read,run,write").ok();
+    folder.run("node credentials keys --for-client writer --rights read,run,write,run-wasm").ok();
+    folder.run("node credentials keys --for-client reader --rights read,run,write").ok();
     let node = start(&folder, 0, "--credentials keys/node-a.json");
-    let ann = format!("--node {} --credentials keys/client-ann.json", node.address);
-    let bob = ann.replace("ann", "bob");
-    folder.run(&format!("store put big.txt --quiet {ann}")).ok();
-    folder.run(&format!("kernel run count.wasm store:big.txt --output counted --quiet {ann}")).ok();
+    let writer = format!("--node {} --credentials keys/client-writer.json", node.address);
+    let reader = writer.replace("writer", "reader");
+    folder.run(&format!("store put big.txt --quiet {writer}")).ok();
+    folder.run(&format!("kernel run count.wasm store:big.txt --output counted --quiet {writer}")).ok();
     assert_eq!(counted(&folder, "counted"), 150_000);
-    let said = folder.run(&format!("kernel run count.wasm store:big.txt --output counted {bob}")).exits(2);
-    assert!(said.stderr.contains("bob has no right to run-wasm"), "{}", said.stderr);
+    let said = folder.run(&format!("kernel run count.wasm store:big.txt --output counted {reader}")).exits(2);
+    assert!(said.stderr.contains("reader has no right to run-wasm"), "{}", said.stderr);
 }
 
 #[test]

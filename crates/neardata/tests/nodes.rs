@@ -662,7 +662,7 @@ fn a_node_beyond_loopback_wants_credentials_and_checks_them() {
     let address = serving.address().to_string();
     let with = |credentials: Option<ClientCredentials>| client(vec![address.clone()], credentials);
     let status = |nodes: &Nodes| nodes.status().remove(0).status;
-    let good = with(Some(authority.client("ann", &[Right::Read, Right::Write], day).unwrap()));
+    let good = with(Some(authority.client("writer", &[Right::Read, Right::Write], day).unwrap()));
     assert_eq!(status(&good).unwrap().name, "closed");
     let input = Cursor::new(text(100));
     good.put(&job(), "text", ("text", None), input, &LoadOptions::default()).unwrap();
@@ -670,23 +670,23 @@ fn a_node_beyond_loopback_wants_credentials_and_checks_them() {
     let wholes = good.catalog().unwrap().named("text").unwrap();
     let kernel = find("needle");
     let run = run_on_nodes(&good, &job(), &kernel, &wholes, &RunOptions::default(), |_| Ok(Next::Go));
-    assert!(told(run.unwrap_err()).contains("ann has no right to run: the token has read, write"));
-    let reader = with(Some(authority.client("bob", &[Right::Read], day).unwrap()));
-    assert!(told(reader.remove("text").unwrap_err()).contains("bob has no right to write"));
+    assert!(told(run.unwrap_err()).contains("writer has no right to run: the token has read, write"));
+    let reader = with(Some(authority.client("reader", &[Right::Read], day).unwrap()));
+    assert!(told(reader.remove("text").unwrap_err()).contains("reader has no right to write"));
     let put = reader.put(&job(), "new", ("text", None), Cursor::new(b"a"), &LoadOptions::default());
-    assert!(told(put.unwrap_err()).contains("bob has no right to write"));
+    assert!(told(put.unwrap_err()).contains("reader has no right to write"));
     // Expired; of another authority, which the client's end sees first; none; unencrypted.
-    let expired = with(Some(authority.client("ann", &Right::ALL, Duration::ZERO).unwrap()));
+    let expired = with(Some(authority.client("writer", &Right::ALL, Duration::ZERO).unwrap()));
     assert!(told(status(&expired).unwrap_err()).contains("has expired"));
     let other = Authority::create().unwrap();
-    let foreign = with(Some(other.client("ann", &Right::ALL, day).unwrap()));
+    let foreign = with(Some(other.client("writer", &Right::ALL, day).unwrap()));
     assert!(matches!(status(&foreign), Err(Error::Lost { .. })));
     let plain = status(&with(None));
     assert!(matches!(plain, Err(Error::Lost { .. })), "{plain:?}");
     // A token of another authority behind the right certificate.
-    let mut mixed = serde_json::to_value(authority.client("ann", &[], day).unwrap()).unwrap();
+    let mut mixed = serde_json::to_value(authority.client("writer", &[], day).unwrap()).unwrap();
     mixed["token"] =
-        serde_json::to_value(other.client("ann", &Right::ALL, day).unwrap()).unwrap()["token"].clone();
+        serde_json::to_value(other.client("writer", &Right::ALL, day).unwrap()).unwrap()["token"].clone();
     let mixed: ClientCredentials = serde_json::from_value(mixed).unwrap();
     assert!(told(status(&with(Some(mixed))).unwrap_err()).contains("not signed by the authority"));
     assert!(serving.agent().status().refused >= 5);
@@ -701,7 +701,7 @@ fn a_node_whose_certificate_has_expired_is_not_spoken_with() {
     let store = Store::open(folder.path()).unwrap();
     let agent = Agent::new(store, Works::default(), AgentConfig { credentials, ..config("old") });
     let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
-    let own = authority.client("ann", &Right::ALL, Duration::from_secs(600)).unwrap();
+    let own = authority.client("writer", &Right::ALL, Duration::from_secs(600)).unwrap();
     thread::sleep(Duration::from_millis(1100));
     let nodes = client(vec![serving.address().to_string()], Some(own));
     let error = told(nodes.status().remove(0).status.unwrap_err());

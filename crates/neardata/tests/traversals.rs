@@ -456,14 +456,14 @@ fn nodes_show_each_other_who_they_are_and_clients_get_no_more_than_they_may() {
         AgentConfig { credentials, ..config(name) }
     });
     let with = |rights: &[Right], lifetime| {
-        client(cluster.addresses(), Some(authority.client("ann", rights, lifetime).unwrap()))
+        client(cluster.addresses(), Some(authority.client("writer", rights, lifetime).unwrap()))
     };
     let all = [Right::Read, Right::Run, Right::Write];
-    let ann = with(&all, day);
+    let writer = with(&all, day);
     let pointers = cycle(100);
-    put(&ann, "pages", &file(&pointers), 4 * PAGE, 1);
+    put(&writer, "pages", &file(&pointers), 4 * PAGE, 1);
     for by in ALL {
-        let done = traverse(&ann, "pages", &[0], &options(500, by)).unwrap();
+        let done = traverse(&writer, "pages", &[0], &options(500, by)).unwrap();
         is_right(&done, &pointers, &[0], 500);
     }
     let reader = with(&[Right::Read, Right::Write], day);
@@ -471,7 +471,7 @@ fn nodes_show_each_other_who_they_are_and_clients_get_no_more_than_they_may() {
     assert!(error.contains("no right to run"), "{error}");
     // One that runs out in the meantime: what was begun is done, what begins after is not.
     let short = with(&all, Duration::from_secs(2));
-    let whole = ann.catalog().unwrap().named("pages").unwrap().remove(0);
+    let whole = writer.catalog().unwrap().named("pages").unwrap().remove(0);
     let done = short.traverse(&job(), &whole, &[0], &options(5, By::Nodes)).unwrap();
     is_right(&done, &pointers, &[0], 5);
     thread::sleep(Duration::from_millis(2100));
@@ -508,13 +508,13 @@ fn a_node_that_cannot_show_who_it_is_hands_nothing_on_and_says_so() {
             credentials: Some(changed(token.clone())),
             ..config(name)
         });
-        let own = authority.client("ann", &[Right::Read, Right::Run, Right::Write], day).unwrap();
-        let ann = client(cluster.addresses(), Some(own));
-        put(&ann, "pages", &file(&cycle(100)), 4 * PAGE, 1);
-        let error = told(traverse(&ann, "pages", &[0], &options(500, By::Nodes)).unwrap_err());
+        let own = authority.client("writer", &[Right::Read, Right::Run, Right::Write], day).unwrap();
+        let writer = client(cluster.addresses(), Some(own));
+        put(&writer, "pages", &file(&cycle(100)), 4 * PAGE, 1);
+        let error = told(traverse(&writer, "pages", &[0], &options(500, By::Nodes)).unwrap_err());
         assert!(error.contains(expected) && error.contains("cannot hand on to it"), "{expected}: {error}");
         // The client's own are good.
-        let done = traverse(&ann, "pages", &[0], &options(500, By::Turns)).unwrap();
+        let done = traverse(&writer, "pages", &[0], &options(500, By::Turns)).unwrap();
         is_right(&done, &cycle(100), &[0], 500);
     }
 }

@@ -306,9 +306,9 @@ mod tests {
     fn a_token_says_who_its_bearer_is_and_what_he_may() {
         let authority = Authority::create().unwrap();
         let node = authority.node("a", &["10.0.0.1".to_string(), "a.lan".to_string()], DAY).unwrap();
-        let client = authority.client("ann", &[Right::Read, Right::Run], DAY).unwrap();
+        let client = authority.client("writer", &[Right::Read, Right::Run], DAY).unwrap();
         let claims = node.check(&client.token).unwrap();
-        assert_eq!((claims.name.as_str(), claims.rights), ("ann", vec![Right::Read, Right::Run]));
+        assert_eq!((claims.name.as_str(), claims.rights), ("writer", vec![Right::Read, Right::Run]));
     }
 
     #[test]
@@ -328,11 +328,11 @@ mod tests {
         let (authority, other) = (Authority::create().unwrap(), Authority::create().unwrap());
         let node = authority.node("a", &["a.lan".to_string()], DAY).unwrap();
         let told = |token: &str| node.check(token).unwrap_err().to_string();
-        let expired = authority.client("ann", &Right::ALL, Duration::ZERO).unwrap().token;
-        assert!(told(&expired).contains("ann has expired"));
-        let foreign = other.client("ann", &Right::ALL, DAY).unwrap().token;
+        let expired = authority.client("writer", &Right::ALL, Duration::ZERO).unwrap().token;
+        assert!(told(&expired).contains("writer has expired"));
+        let foreign = other.client("writer", &Right::ALL, DAY).unwrap().token;
         assert!(told(&foreign).contains("not signed by the authority"));
-        let good = authority.client("ann", &[Right::Read], DAY).unwrap().token;
+        let good = authority.client("writer", &[Right::Read], DAY).unwrap().token;
         let (claims, signature) = good.split_once('.').unwrap();
         let more = BASE64.decode(claims).unwrap();
         let more = String::from_utf8(more).unwrap().replace("\"read\"", "\"read\",\"administer\"");

@@ -17,7 +17,7 @@ fn closed(credentials: bool, limits: impl FnOnce(&mut AgentConfig)) -> (Serving,
     if credentials {
         let authority = Authority::create().unwrap();
         config.credentials = Some(authority.node("a", &["127.0.0.1".to_string()], day).unwrap());
-        own = Some(authority.client("ann", &Right::ALL, day).unwrap());
+        own = Some(authority.client("writer", &Right::ALL, day).unwrap());
     }
     limits(&mut config);
     let agent = Agent::new(Store::open(folder.path()).unwrap(), works(&Plan::default()), config);

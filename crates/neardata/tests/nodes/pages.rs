@@ -61,8 +61,8 @@ fn a_page_beyond_this_machine_wants_tls_and_a_token() {
     let agent = Agent::new(store, works(&Plan::default()), config);
     let page = served(&agent, "0.0.0.0:0").unwrap();
     let address = SocketAddr::from(([127, 0, 0, 1], page.address().port()));
-    let reader = authority.client("ann", &[Right::Read], day).unwrap();
-    let runner = authority.client("bob", &[Right::Run], day).unwrap();
+    let reader = authority.client("reader", &[Right::Read], day).unwrap();
+    let runner = authority.client("runner", &[Right::Run], day).unwrap();
     let eve = Authority::create().unwrap().client("eve", &Right::ALL, day).unwrap();
     let admin = authority.client("ops", &[Right::Read, Right::Administer], day).unwrap();
     let bearer = |credentials: &ClientCredentials| format!("Bearer {}", within(credentials, "token"));
