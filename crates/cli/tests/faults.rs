@@ -150,8 +150,10 @@ impl Cluster {
     /// A command that names the nodes.
     fn client(&self, words: &str) -> Run {
         let named: Vec<String> = (0..self.net.count).map(|place| self.net.address(place)).collect();
-        let words =
-            format!("{words} --node {} --credentials keys/client-writer.json --memory 64MiB", named.join(","));
+        let words = format!(
+            "{words} --node {} --credentials keys/client-writer.json --memory 64MiB",
+            named.join(",")
+        );
         self.folder.run(&words).within(&self.net.ip, &self.net.space(self.net.count))
     }
 

@@ -63,7 +63,7 @@ fn a_page_beyond_this_machine_wants_tls_and_a_token() {
     let address = SocketAddr::from(([127, 0, 0, 1], page.address().port()));
     let reader = authority.client("reader", &[Right::Read], day).unwrap();
     let runner = authority.client("runner", &[Right::Run], day).unwrap();
-    let eve = Authority::create().unwrap().client("eve", &Right::ALL, day).unwrap();
+    let stranger = Authority::create().unwrap().client("stranger", &Right::ALL, day).unwrap();
     let admin = authority.client("ops", &[Right::Read, Right::Administer], day).unwrap();
     let bearer = |credentials: &ClientCredentials| format!("Bearer {}", within(credentials, "token"));
     let trusted = within(&reader, "authority");
@@ -80,7 +80,7 @@ fn a_page_beyond_this_machine_wants_tls_and_a_token() {
         assert!(refused.to_lowercase().contains("www-authenticate: basic"), "{refused}");
         assert!(!refused.contains("closed"), "it tells its name to nobody: {refused}");
     }
-    assert!(ask("/", Some(&bearer(&eve))).contains("not signed by the authority"));
+    assert!(ask("/", Some(&bearer(&stranger))).contains("not signed by the authority"));
     assert!(ask("/", Some("Bearer nonsense")).starts_with("HTTP/1.1 401"));
     assert!(ask("/", Some(&bearer(&runner))).starts_with("HTTP/1.1 403"));
     assert!(ask("/", Some(&bearer(&reader))).contains("<title>Inshore</title>"));
