@@ -72,7 +72,7 @@ fn silent_connections_lock_nobody_out_and_are_closed() {
 fn a_connection_whose_tokens_are_wrong_is_a_silent_one() {
     let (serving, _nodes, _folder) = closed(true, |config| config.first_request = Duration::from_millis(500));
     let day = Duration::from_secs(86_400);
-    let other = Authority::create().unwrap().client("eve", &Right::ALL, day).unwrap();
+    let other = Authority::create().unwrap().client("stranger", &Right::ALL, day).unwrap();
     let foreign = client(vec![serving.address().to_string()], Some(other));
     assert!(foreign.status().remove(0).status.is_err());
     let until = Instant::now() + Duration::from_secs(5);
