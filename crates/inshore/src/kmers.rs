@@ -148,7 +148,7 @@ impl Arguments {
 }
 
 /// Counts pieces, of which `bytes` and `count_max` tell as [`KmerPieces::asked`] wants to know, and answers with their ends and k-mers, which
-/// are packed unless the answer stays here.
+/// are packed unless the answer stays here and they are of 32 bases at most.
 fn answer(
     job: &Job,
     arguments: &Arguments,
@@ -240,7 +240,11 @@ impl<C: KmerCode> InOrder for Counted<C> {
     fn of_batch(batch: &RecordBatch, &k: &u32) -> Option<Self> {
         if let Some(codes) = batch.columns().first()?.as_primitive_opt::<UInt64Type>() {
             let counts = batch.columns().get(1)?.as_primitive_opt::<UInt32Type>()?;
+            let has_nulls = codes.null_count() + counts.null_count() > 0;
             let (codes, counts) = (codes.values(), counts.values());
+            if has_nulls || codes.len() > KMER_BLOCK_ROWS {
+                return None;
+            }
             let is_good = codes.is_sorted_by(|code, next| code < next)
                 && codes.last().is_none_or(|last| u128::from(*last) >> (2 * k) == 0)
                 && !counts.contains(&0);

@@ -54,6 +54,10 @@ fn batch(bytes: &[u8]) {
     }
     let message = root_as_message(&header).expect("it was looked at");
     let Some(columns) = message.header_as_record_batch() else { return };
+    // The library asserts that these are as many as its columns want: nodes' answers are read where that is caught.
+    if columns.variadicBufferCounts().is_some() {
+        return;
+    }
     let (body, none, version) = (body.into(), Default::default(), message.version());
     let decoder = RecordBatchDecoder::try_new(&body, columns, part_schema(), &none, &version);
     if let Ok(batch) = decoder.and_then(RecordBatchDecoder::read_record_batch) {

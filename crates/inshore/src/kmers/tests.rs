@@ -295,6 +295,8 @@ fn what_no_node_should_answer_is_none() {
         |codes: &[u64], counts: &[u32]| Counted::<u64>::of_batch(&plain(codes, counts), &25).is_some();
     assert!(is_plain(&[1, 2], &[1, 1]) && !is_plain(&[2, 1], &[1, 1]) && !is_plain(&[1, 1], &[1, 1]));
     assert!(!is_plain(&[1], &[0]) && !is_plain(&[1 << 50], &[1]));
+    let many: Vec<u64> = (0..=KMER_BLOCK_ROWS as u64).collect();
+    assert!(is_plain(&many[1..], &vec![1; KMER_BLOCK_ROWS]) && !is_plain(&many, &vec![1; many.len()]));
     assert!(!row(ENDS, &ends(&(0..20_000).collect::<Vec<_>>())));
     let two = batch(KMERS, &good);
     let two = arrow::compute::concat_batches(&two.schema(), [&two, &two]).unwrap();

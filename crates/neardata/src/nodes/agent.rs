@@ -18,7 +18,7 @@ use std::{
     net::SocketAddr,
     panic::{self, AssertUnwindSafe},
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -475,7 +475,7 @@ impl Agent {
         let cpu = job.report().cpu_seconds;
         let mut reply = Sender {
             encoder: Encoder::new(),
-            squeeze,
+            squeeze: Sends::begin(squeeze),
             out: out.clone(),
             agent: self,
             job: job.clone(),
@@ -680,7 +680,7 @@ struct Begun {
 /// The answers of a task on their way to its client.
 struct Sender<'a> {
     encoder: Encoder,
-    squeeze: Arc<Mutex<Squeeze>>,
+    squeeze: Sends,
     out: mpsc::Sender<Answered>,
     agent: &'a Agent,
     job: Job,
@@ -696,21 +696,38 @@ impl Reply for Sender<'_> {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         self.tell()?;
         let mut waited = Duration::ZERO;
-        let level = self.squeeze().level();
+        let level = self.squeeze.squeeze().level();
         for message in self.encoder.batch(&batch, level)? {
             self.agent.0.counts.bytes_answered.fetch_add(message_bytes(&message), Ordering::Relaxed);
             waited += self.send(message)?;
         }
-        self.squeeze().sent(batch_bytes(&batch), waited, Instant::now());
+        self.squeeze.squeeze().sent(batch_bytes(&batch), waited, Instant::now());
         Ok(())
     }
 }
 
-impl Sender<'_> {
-    fn squeeze(&self) -> MutexGuard<'_, Squeeze> {
-        self.squeeze.lock().expect("no panic under this lock")
+/// A task that sends, until it goes.
+struct Sends(Arc<Mutex<Squeeze>>);
+
+impl Sends {
+    fn begin(squeeze: Arc<Mutex<Squeeze>>) -> Sends {
+        let sends = Sends(squeeze);
+        sends.squeeze().begins(Instant::now());
+        sends
     }
 
+    fn squeeze(&self) -> MutexGuard<'_, Squeeze> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Sends {
+    fn drop(&mut self) {
+        self.squeeze().ends(Instant::now());
+    }
+}
+
+impl Sender<'_> {
     /// Tells how the task stands where it is time: while answers wait for their client, nothing else says it.
     fn tell(&mut self) -> std::result::Result<(), Failure> {
         let Some(every) = self.every else { return Ok(()) };

@@ -57,6 +57,8 @@ const GAIN: f64 = 1.15;
 const TAIL: f64 = 0.5;
 /// What is taken ahead keeps a node from it for good: only where this machine is so much sooner.
 const AHEAD: f64 = 1.25;
+/// No more pieces are ahead for each that was done.
+const AHEAD_PIECES: u64 = 2;
 /// A node that does not say so long whether it gives a piece back is not asked again.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Threads here: as many as a node lets read beside a task.
@@ -188,15 +190,15 @@ struct State {
 const WIDE_FROM_BYTES: u64 = 1 << 20;
 
 impl State {
-    /// Whether nodes answer more than they read.
-    fn answers_are_wide(&self) -> bool {
+    /// Bytes that nodes answer for each that they read; nothing where they read too little to tell.
+    fn width_of_answers(&self) -> Option<f64> {
         let (mut answered, mut read) = (0, 0);
         for watched in &self.watched {
             let told = watched.told.lock().expect("no panic under this lock");
             answered += told.answered_bytes;
             read += told.stands.map_or(0, |(progress, _)| progress);
         }
-        read >= WIDE_FROM_BYTES && answered > read
+        (read >= WIDE_FROM_BYTES).then(|| answered as f64 / read as f64)
     }
 }
 
@@ -377,7 +379,7 @@ impl Here {
             // Nobody may listen any more.
             let is_wanted = !reply.out.is_closed() && !self.stop.is_cancelled();
             match done {
-                Ok(()) if is_wanted => self.did(lane, piece, seconds),
+                Ok(()) if is_wanted => self.did(lane, piece, Some(seconds)),
                 Err(failure) if is_wanted => {
                     let (name, what) = (self.pieces[piece].title.clone(), failure.to_string());
                     self.give_up(what.clone());
@@ -404,7 +406,8 @@ impl Here {
         }
     }
 
-    /// What a thread does next that has taken so many pieces before that it has not begun.
+    /// What a thread does next that has taken so many pieces before that it has not begun: no more than twice as many as were done, by which
+    /// its speed is known (of a query the first ones are read, and what is done with them takes longer).
     fn chosen(&self, lane: usize, ahead: usize) -> Choice {
         if self.waiting.load(Ordering::Relaxed) >= self.room.load(Ordering::Relaxed) {
             // What would come of it would have to wait.
@@ -413,10 +416,10 @@ impl Here {
         let by_pieces = self.kind.is_told_by_pieces();
         let mut state = self.state();
         // Rows may be more than what they were read from.
-        let is_wide = self.kind.is_one_answer() && state.answers_are_wide();
-        self.gate.set_wide(is_wide);
-        let all_moves = is_wide || self.kind.all_moves();
-        if state.is_closed {
+        let width = state.width_of_answers().filter(|width| self.kind.is_one_answer() && *width > 1.0);
+        self.gate.set_width(width);
+        let all_moves = width.is_some() || self.kind.all_moves();
+        if state.is_closed || self.has_given_up.load(Ordering::Relaxed) {
             return Choice::Nothing;
         }
         let (mut nodes_speed, mut progress_of_all) = (0.0, 0);
@@ -490,6 +493,7 @@ impl Here {
         let lanes = state.speeds.len() as f64;
         match own {
             None if state.is_probing || ahead > 0 => return Choice::Wait,
+            Some(_) if ahead as u64 >= AHEAD_PIECES * state.cost.pieces => return Choice::Wait,
             None if unbegun < from => return nothing,
             None => {
                 state.is_probing = true;
@@ -603,14 +607,19 @@ impl Here {
         }
     }
 
-    fn did(&self, lane: usize, piece: usize, seconds: f64) {
+    /// A piece was done in so many seconds; in none that tell how fast this machine is, where none are said.
+    fn did(&self, lane: usize, piece: usize, seconds: Option<f64>) {
         let HerePiece { piece, .. } = &self.pieces[piece];
         let bytes = piece.bytes - piece.from;
         let mut state = self.state();
-        state.speeds[lane] = Some(bytes as f64 / seconds.max(1e-6));
+        match seconds {
+            Some(seconds) => state.speeds[lane] = Some(bytes as f64 / seconds.max(1e-6)),
+            // The next one will tell.
+            None => state.is_probing = false,
+        }
         let known = state.speeds.iter().copied().flatten();
         let (sum, count) = known.fold((0.0, 0.0), |(sum, count), speed| (sum + speed, count + 1.0));
-        state.cost.bytes_per_second = Some(sum / count);
+        state.cost.bytes_per_second = (count > 0.0).then(|| sum / count);
         state.cost.pieces += 1;
         state.done_bytes += bytes;
         if !self.has_given_up.load(Ordering::Relaxed) {

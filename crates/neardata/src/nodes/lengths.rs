@@ -7,7 +7,7 @@
 //!
 //! The library that unpacks makes as much room as a length says and no more, for zstd; an LZ4 frame it unpacks to wherever that ends.
 
-use arrow::ipc::{CompressionType, RecordBatch, root_as_message};
+use arrow::ipc::{CompressionType, MessageHeader, RecordBatch, root_as_message};
 
 /// Bytes that a batch may have.
 pub(crate) const BATCH_BYTES_MAX: u64 = 64 << 20;
@@ -15,29 +15,45 @@ pub(crate) const BATCH_BYTES_MAX: u64 = 64 << 20;
 const AS_IT_IS: i64 = -1;
 const LENGTH_BYTES: usize = size_of::<i64>();
 
-/// Bytes of what a message says when it is unpacked: as many as its body has, where it is not compressed.
+/// Bytes of memory that what a message says may keep: its body, and that of what is unpacked beside it.
 ///
 /// # Errors
-/// What is wrong with it: a compression other than zstd (an LZ4 frame may get longer than it says), a length that is none, more than [`BATCH_BYTES_MAX`].
+/// What is wrong with it: a dictionary (answers have none, and they would stay as long as the stream), a buffer that is not in its body, a compression other than zstd (an LZ4 frame may get longer than it says), a length that
+/// is none, more than [`BATCH_BYTES_MAX`].
 pub(crate) fn check_lengths(header: &[u8], body: &[u8]) -> Result<u64, String> {
     let message = root_as_message(header).map_err(|error| format!("a message that is none: {error}"))?;
-    let batch = message.header_as_record_batch();
-    let batch = batch.or_else(|| message.header_as_dictionary_batch().and_then(|found| found.data()));
-    let Some((batch, compression)) = batch.and_then(|batch| Some((batch, batch.compression()?))) else {
-        return Ok(body.len() as u64);
-    };
-    if compression.codec() != CompressionType::ZSTD {
-        return Err(format!("a batch compressed by {:?}, expected ZSTD", compression.codec()));
+    if message.header_type() == MessageHeader::DictionaryBatch {
+        return Err("a dictionary, where there are none".to_string());
     }
-    unpacked_bytes(&batch, body)
+    let Some(batch) = message.header_as_record_batch() else { return Ok(body.len() as u64) };
+    match batch.compression().map(|compression| compression.codec()) {
+        Some(codec) if codec != CompressionType::ZSTD => {
+            Err(format!("a batch compressed by {codec:?}, expected ZSTD"))
+        }
+        Some(_) => Ok(body.len() as u64 + unpacked_bytes(&batch, body)?),
+        None => {
+            let all_lie_in_it = buffers(&batch, body).try_for_each(|found| found.map(drop));
+            all_lie_in_it.map(|()| body.len() as u64)
+        }
+    }
+}
+
+/// The buffers of a batch, as they lie in the body.
+fn buffers<'a>(
+    batch: &RecordBatch<'a>,
+    body: &'a [u8],
+) -> impl Iterator<Item = Result<&'a [u8], String>> + use<'a> {
+    batch.buffers().into_iter().flatten().map(move |buffer| {
+        let place = usize::try_from(buffer.offset()).ok().zip(usize::try_from(buffer.length()).ok());
+        let found = place.and_then(|(at, len)| body.get(at..at.checked_add(len)?));
+        found.ok_or_else(|| "a buffer that lies outside of its message".to_string())
+    })
 }
 
 fn unpacked_bytes(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
     let mut all = 0u64;
-    for buffer in batch.buffers().into_iter().flatten() {
-        let place = usize::try_from(buffer.offset()).ok().zip(usize::try_from(buffer.length()).ok());
-        let found = place.and_then(|(at, len)| body.get(at..at.checked_add(len)?));
-        let found = found.ok_or_else(|| "a buffer that lies outside of its message".to_string())?;
+    for found in buffers(batch, body) {
+        let found = found?;
         let Some((length, rest)) = found.split_first_chunk::<LENGTH_BYTES>() else {
             match found.len() {
                 0 => continue,
@@ -65,10 +81,11 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::{
-        array::{ArrayRef, BinaryArray, RecordBatch, StringArray, UInt64Array},
+        array::{ArrayRef, BinaryArray, DictionaryArray, RecordBatch, StringArray, UInt64Array},
+        datatypes::Int32Type,
         ipc::{
             reader::RecordBatchDecoder,
-            writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions},
+            writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions, StreamWriter},
         },
     };
     use arrow_flight::FlightData;
@@ -158,6 +175,31 @@ mod tests {
             assert!(check_lengths(&message.data_header, &message.data_body[..bytes]).is_err(), "{bytes}");
         }
         assert!(check_lengths(&message.data_header[..20], &message.data_body).is_err());
+    }
+
+    #[test]
+    fn what_lies_outside_of_its_message_is_refused_though_it_is_not_compressed() {
+        let message = sent(&rows(5_000), None);
+        assert!(check_lengths(&message.data_header, &message.data_body).is_ok());
+        for bytes in [0, 64, message.data_body.len() - 64] {
+            let refused = check_lengths(&message.data_header, &message.data_body[..bytes]);
+            assert!(refused.unwrap_err().contains("outside of its message"), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn dictionaries_are_refused() {
+        let column: DictionaryArray<Int32Type> = ["some", "other"].into_iter().collect();
+        let batch = RecordBatch::try_from_iter([("word", Arc::new(column) as ArrayRef)]).unwrap();
+        let mut file = Vec::new();
+        let mut writer = StreamWriter::try_new(&mut file, &batch.schema()).unwrap();
+        writer.write(&batch).unwrap();
+        // A mark of four bytes, the length of the header, and the header: of the columns, then of the dictionary.
+        let after =
+            |at: usize| at + 8 + u32::from_le_bytes(file[at + 4..at + 8].try_into().unwrap()) as usize;
+        let (columns, list) = (after(0), after(after(0)));
+        let refused = check_lengths(&file[columns + 8..list], &file[list..]);
+        assert_eq!(refused.unwrap_err(), "a dictionary, where there are none");
     }
 
     #[test]

@@ -48,6 +48,7 @@ mod pump;
 mod queue;
 mod squeeze;
 mod traverse;
+mod trials;
 mod wire;
 
 pub use agent::{Agent, AgentConfig, Serving};

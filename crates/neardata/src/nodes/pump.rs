@@ -4,6 +4,7 @@
 //! the connection stops the node.
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, atomic::Ordering},
     time::Instant,
 };
@@ -11,10 +12,10 @@ use std::{
 use arrow::array::RecordBatch;
 use arrow_flight::{
     FlightData, Ticket,
-    decode::{DecodedPayload, FlightDataDecoder},
+    decode::{DecodedFlightData, DecodedPayload, FlightDataDecoder},
     error::FlightError,
 };
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::Status as Refusal;
 
@@ -24,7 +25,7 @@ use super::{
     here::Gate,
     lengths::check_lengths,
     protocol::{TaskAlive, TaskDone, TaskRequest, TaskStands},
-    wire::{batch_bytes, json, message_bytes},
+    wire::{json, message_bytes},
 };
 
 /// Batches that have a place to wait in, whatever memory there is.
@@ -122,6 +123,14 @@ fn decoded(
     FlightDataDecoder::new(looked_at.boxed())
 }
 
+/// The next thing that they say. The library checks most of what a message claims, and asserts the rest: that is a bad answer, too.
+async fn next(
+    decoded: &mut FlightDataDecoder,
+) -> Option<std::result::Result<DecodedFlightData, FlightError>> {
+    let next = AssertUnwindSafe(decoded.next()).catch_unwind().await;
+    next.unwrap_or_else(|_| Some(Err(FlightError::DecodeError("what it claims does not fit".to_string()))))
+}
+
 /// Which answers let others go first on the wire, if any.
 #[derive(Clone, Debug)]
 pub(super) enum Turn {
@@ -131,6 +140,17 @@ pub(super) enum Turn {
     Behind(Arc<Gate>),
     /// There is nothing else.
     Any,
+}
+
+impl Turn {
+    /// So many bytes came.
+    fn came(&self, bytes: u64) {
+        match self {
+            Turn::First(gate) => gate.fetched(bytes),
+            Turn::Behind(gate) => gate.answered(bytes),
+            Turn::Any => {}
+        }
+    }
 }
 
 /// Asks a node, and hands on what it answers.
@@ -171,18 +191,18 @@ pub(super) async fn pump(
     });
     let mut decoded = decoded(counted);
     loop {
-        let next = match &turn {
+        let said = match &turn {
             Turn::First(gate) => {
                 let _fetching = gate.fetches();
-                decoded.next().await
+                next(&mut decoded).await
             }
             Turn::Behind(gate) => {
                 gate.pass().await;
-                decoded.next().await
+                next(&mut decoded).await
             }
-            Turn::Any => decoded.next().await,
+            Turn::Any => next(&mut decoded).await,
         };
-        let Some(message) = next else { break };
+        let Some(message) = said else { break };
         let mut bytes = 0;
         let answer = match message {
             Ok(message) => {
@@ -197,10 +217,13 @@ pub(super) async fn pump(
                         Err(error) => Err(error),
                     },
                     DecodedPayload::RecordBatch(batch) => {
+                        let came = message_bytes(&message.inner);
+                        turn.came(came);
                         let mut told = told.lock().expect("no panic under this lock");
-                        (told.has_answered, told.answered_bytes) =
-                            (true, told.answered_bytes + message_bytes(&message.inner));
-                        bytes = batch_bytes(&batch);
+                        (told.has_answered, told.answered_bytes) = (true, told.answered_bytes + came);
+                        // However few rows it has, its buffers may be longer.
+                        let kept = check_lengths(&message.inner.data_header, &message.inner.data_body);
+                        bytes = kept.unwrap_or(u64::MAX).max(came);
                         Ok(Some(batch))
                     }
                     DecodedPayload::Schema(_) | DecodedPayload::None => continue,
@@ -219,23 +242,37 @@ pub(super) async fn pump(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::Arc, time::Duration};
 
-    use std::sync::Arc;
-
-    use arrow::{array::UInt64Array, datatypes::Schema};
+    use arrow::{
+        array::{Array, ArrayRef, StringViewArray, UInt64Array},
+        datatypes::Schema,
+    };
 
     use super::*;
     use crate::nodes::wire::Encoder;
 
+    fn one(name: &str, column: impl Array + 'static) -> RecordBatch {
+        RecordBatch::try_from_iter([(name, Arc::new(column) as ArrayRef)]).unwrap()
+    }
+
+    fn say(messages: Vec<FlightData>) -> FlightDataDecoder {
+        decoded(futures::stream::iter(messages.into_iter().map(Ok)))
+    }
+
+    /// What is wrong with the second of two messages, of which the first one tells the columns.
+    async fn wrong(messages: Vec<FlightData>) -> String {
+        let mut said = say(messages);
+        assert!(next(&mut said).await.unwrap().is_ok(), "the columns");
+        next(&mut said).await.unwrap().unwrap_err().to_string()
+    }
+
     #[tokio::test]
     async fn a_batch_that_says_it_is_larger_than_any_is_no_answer() {
-        let numbers = Arc::new(UInt64Array::from_iter_values(0..5000)) as _;
-        let sent = RecordBatch::try_from_iter([("number", numbers)]).unwrap();
+        let sent = one("number", UInt64Array::from_iter_values(0..5000));
         let messages = Encoder::new().batch(&sent, Some(0)).unwrap();
-        let say = |messages: Vec<FlightData>| decoded(futures::stream::iter(messages.into_iter().map(Ok)));
         let (mut good, mut count) = (say(messages.clone()), 0);
-        while let Some(message) = good.next().await {
+        while let Some(message) = next(&mut good).await {
             if let DecodedPayload::RecordBatch(batch) = message.unwrap().payload {
                 assert_eq!(batch, sent);
                 count += 1;
@@ -246,10 +283,18 @@ mod tests {
         let mut body = bad[1].data_body.to_vec();
         body[..8].copy_from_slice(&(1i64 << 40).to_le_bytes());
         bad[1].data_body = body.into();
-        let mut bad = say(bad);
-        assert!(bad.next().await.unwrap().is_ok(), "the columns");
-        let error = bad.next().await.unwrap().unwrap_err().to_string();
+        let error = wrong(bad).await;
         assert!(error.contains("a batch that would have 1099511627776 bytes"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_batch_of_other_columns_is_no_answer_though_the_library_panics_at_it() {
+        let mut messages =
+            Encoder::new().batch(&one("number", UInt64Array::from_iter_values(0..2)), None).unwrap();
+        let views = one("number", StringViewArray::from_iter_values(["a", "b"]));
+        messages[1] = Encoder::new().batch(&views, None).unwrap().remove(1);
+        let error = wrong(messages).await;
+        assert!(error.contains("what it claims does not fit"), "{error}");
     }
 
     fn batch() -> Said {

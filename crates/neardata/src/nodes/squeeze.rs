@@ -5,9 +5,8 @@
 //!         ◄──                ◄──                        down where no fewer then arrive
 //! ```
 //!
-//! A way is tried for a moment and kept if answers then go faster, counted as they are before compression. Nothing is assumed about the network, the
-//! processor or the data: where the client is the limit, the node's processor, or data that is packed already, a trial gains nothing, is
-//! taken back, and comes again after twice as long. So do trials of a cheaper way: what was worth it once may not be any more.
+//! A way is tried for a moment and kept if answers then go faster ([`Trials`]), counted as they are before compression. Nothing is assumed about the
+//! network, the processor or the data: where the client is the limit, the node's processor, or data that is packed already, a trial gains nothing.
 //!
 //! Measured, one core: decoded rows of TPC-H shrink to 0.29 at 530 MB/s (fast) and 0.24 at 320 MB/s (small); English text to 0.6 and 0.4.
 //! A link of 1 Gbit/s carries 119 MB/s. LZ4 is no faster than "fast" and its frames do not say how long they get, so that a client could
@@ -15,114 +14,53 @@
 
 use std::time::{Duration, Instant};
 
+use super::trials::Trials;
+
 /// Levels of zstd, after none.
 pub(super) const LEVELS: [i32; 2] = [-1, 1];
 
-/// What is looked at together: so long and so many batches at least.
+/// What is looked at together takes so long at least.
 const WINDOW: Duration = Duration::from_millis(250);
-const WINDOW_BATCHES: u32 = 4;
-/// Share of the time that answers wait from which on it would help if they were smaller.
-const WAITS: f64 = 0.3;
-/// A trial is kept where so many times as much arrives, and a cheaper way where no less than so much does.
-const GAIN: f64 = 1.1;
-const LOSS: f64 = 0.97;
-/// The next trial comes after so long; each that gains nothing doubles it.
+/// After a trial that gains nothing.
 const PAUSE: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Decides by what was sent how the next batch is to be sent.
 #[derive(Debug)]
 pub(super) struct Squeeze {
-    /// 0 for plain, else one of [`LEVELS`].
-    way: usize,
-    window: Window,
-    trial: Option<Trial>,
-    /// When the next trial may begin, and how long after one that gains nothing.
-    next_trial: Instant,
-    pause: Duration,
-    /// The next trial may be of a way that costs more; else it is of one that costs less.
-    may_cost_more: bool,
-}
-
-#[derive(Debug)]
-struct Window {
-    began: Instant,
-    bytes: u64,
-    batches: u32,
-    waited: Duration,
-}
-
-/// A way that is being tried.
-#[derive(Debug)]
-struct Trial {
-    from: usize,
-    /// Bytes a second before.
-    before: f64,
-    /// What was sent before it began is on its way no more.
-    has_settled: bool,
+    /// Way 0 is plain, the others are [`LEVELS`].
+    trials: Trials,
+    /// Tasks that send by it, and since when there are none.
+    tasks: u32,
+    idle_since: Instant,
 }
 
 impl Squeeze {
     pub fn new(now: Instant) -> Squeeze {
-        let window = Window::new(now);
-        Squeeze { way: 0, window, trial: None, next_trial: now, pause: PAUSE, may_cost_more: true }
+        Squeeze { trials: Trials::new(LEVELS.len(), WINDOW, PAUSE, now), tasks: 0, idle_since: now }
+    }
+
+    /// A task begins to send by it.
+    pub fn begins(&mut self, now: Instant) {
+        if self.tasks == 0 {
+            self.trials.pass_over(now.saturating_duration_since(self.idle_since));
+        }
+        self.tasks += 1;
+    }
+
+    /// A task sends no more.
+    pub fn ends(&mut self, now: Instant) {
+        self.tasks -= 1;
+        self.idle_since = now;
     }
 
     /// How the next batch goes: plainly, or by a level of zstd (a place in [`LEVELS`]).
     pub fn level(&self) -> Option<usize> {
-        self.way.checked_sub(1)
+        self.trials.way().checked_sub(1)
     }
 
     /// A batch of so many bytes, before compression, was sent, and waited so long for a place on the wire.
     pub fn sent(&mut self, bytes: u64, waited: Duration, now: Instant) {
-        let window = &mut self.window;
-        window.bytes += bytes;
-        window.batches += 1;
-        window.waited += waited;
-        let lasted = now.saturating_duration_since(window.began);
-        if lasted < WINDOW || window.batches < WINDOW_BATCHES {
-            return;
-        }
-        let rate = window.bytes as f64 / lasted.as_secs_f64();
-        let waiting = window.waited.as_secs_f64() / lasted.as_secs_f64();
-        self.window = Window::new(now);
-        match &mut self.trial {
-            Some(trial) if !trial.has_settled => trial.has_settled = true,
-            Some(trial) => {
-                let costs_more = self.way > trial.from;
-                if rate > trial.before * if costs_more { GAIN } else { LOSS } {
-                    // Further in this direction may be better still.
-                    (self.pause, self.next_trial) = (PAUSE, if costs_more { now } else { now + PAUSE });
-                } else {
-                    self.way = trial.from;
-                    self.may_cost_more = !costs_more;
-                    self.next_trial = now + self.pause;
-                    self.pause = (self.pause * 2).min(PAUSE_MAX);
-                }
-                self.trial = None;
-            }
-            None if now < self.next_trial => {}
-            None => {
-                let can_gain = waiting > WAITS && self.way < LEVELS.len();
-                match can_gain && (self.may_cost_more || self.way == 0) {
-                    true => self.begin(self.way + 1, rate),
-                    false if self.way > 0 => self.begin(self.way - 1, rate),
-                    false => {}
-                }
-                self.may_cost_more = true;
-            }
-        }
-    }
-
-    fn begin(&mut self, way: usize, before: f64) {
-        self.trial = Some(Trial { from: self.way, before, has_settled: false });
-        self.way = way;
-    }
-}
-
-impl Window {
-    fn new(now: Instant) -> Window {
-        Window { began: now, bytes: 0, batches: 0, waited: Duration::ZERO }
+        self.trials.count(bytes as f64, waited / self.tasks.max(1), now);
     }
 }
 
@@ -198,11 +136,45 @@ mod tests {
     #[test]
     fn what_is_no_longer_worth_it_is_left() {
         let began = Instant::now();
-        let mut squeeze = Squeeze { way: 2, ..Squeeze::new(began) };
+        let mut squeeze = Squeeze::new(began);
+        let mut now = began;
+        let mut run = |squeeze: &mut Squeeze, seconds: u64, rate: [u64; 3], waits: f64| {
+            let until = now + Duration::from_secs(seconds);
+            while now < until {
+                let way = squeeze.level().map_or(0, |level| level + 1);
+                let took = Duration::from_secs_f64(BATCH as f64 / (rate[way] as f64 * 1e6));
+                now += took;
+                squeeze.sent(BATCH, took.mul_f64(waits), now);
+            }
+        };
+        run(&mut squeeze, 60, [12, 40, 48], 0.9);
+        assert_eq!(squeeze.level(), Some(1));
         // Nothing waits, and less compression makes no difference: down to none.
-        for step in 1..200u64 {
-            squeeze.sent(BATCH, Duration::ZERO, began + Duration::from_millis(step * 50));
-        }
+        run(&mut squeeze, 200, [50, 50, 50], 0.0);
         assert_eq!(squeeze.level(), None);
+    }
+
+    #[test]
+    fn reads_that_come_after_one_another_are_as_one() {
+        let began = Instant::now();
+        let mut squeeze = Squeeze::new(began);
+        let mut now = began;
+        let mut levels = Vec::new();
+        // A second each, with a pause of some between them, over a link on which the first level is three times as fast.
+        for _ in 0..30 {
+            squeeze.begins(now);
+            let until = now + Duration::from_secs(1);
+            while now < until {
+                let rate = [40e6, 120e6, 80e6][squeeze.level().map_or(0, |level| level + 1)];
+                let took = Duration::from_secs_f64(BATCH as f64 / rate);
+                now += took;
+                levels.push(squeeze.level());
+                squeeze.sent(BATCH, took.mul_f64(0.9), now);
+            }
+            squeeze.ends(now);
+            now += Duration::from_secs(4);
+        }
+        let fast = levels.iter().filter(|&&level| level == Some(0)).count();
+        assert!(fast * 10 > levels.len() * 8, "{fast} of {}", levels.len());
     }
 }

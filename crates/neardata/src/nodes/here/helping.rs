@@ -114,7 +114,11 @@ impl Drop for HelpPiece {
     fn drop(&mut self) {
         *self.ended.lock().expect("no panic under this lock") = Some(Instant::now());
         match self.reader.is_done() {
-            true => self.here.did(self.lane(), self.number as usize, self.began.elapsed().as_secs_f64()),
+            true => {
+                // Of a piece of which nothing is wanted nothing is learned.
+                let seconds = (!self.ranges.is_empty()).then(|| self.began.elapsed().as_secs_f64());
+                self.here.did(self.lane(), self.number as usize, seconds);
+            }
             false => self.here.state().is_closed = true,
         }
     }
