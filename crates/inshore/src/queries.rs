@@ -181,7 +181,8 @@ const ENDS: Duration = Duration::from_secs(2);
 struct State {
     /// Fragments that run.
     open: usize,
-    tables: BTreeMap<String, Arc<Files>>,
+    /// Each with its columns that are to be read as text. A query that begins again does not ask for them anew.
+    tables: BTreeMap<String, (Vec<String>, Arc<Files>)>,
     gathered: Gathered,
     /// What was done here failed, and nodes are left alone from then on.
     help_has_failed: bool,
@@ -212,13 +213,20 @@ fn failed(error: NodesError) -> Error {
 impl Elsewhere for NodeTables {
     fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> Result<Option<Known>> {
         let Some(dataset) = name.strip_prefix("store:") else { return Ok(None) };
+        {
+            let state = self.state.0.lock().expect("no panic under this lock");
+            if let Some((_, files)) = state.tables.get(name).filter(|(texts, _)| texts == as_text) {
+                return Ok(Some(files.known.clone()));
+            }
+        }
         let wholes = self.catalog.named(dataset).map_err(failed)?;
         let asker = Asker { nodes: &self.nodes, options: &self.options, job };
         let mut files = asker.files(name, wholes, as_text)?;
         files.known.path = name.to_string();
         let files = Arc::new(files);
         let known = files.known.clone();
-        self.state.0.lock().expect("no panic under this lock").tables.insert(name.to_string(), files);
+        let described = (as_text.to_vec(), files);
+        self.state.0.lock().expect("no panic under this lock").tables.insert(name.to_string(), described);
         Ok(Some(known))
     }
 
@@ -234,9 +242,10 @@ impl Elsewhere for NodeTables {
     }
 
     fn run(&self, job: &Job, fragment: Fragment) -> Result<Box<dyn FragmentRows>> {
-        let files =
+        let described =
             self.state.0.lock().expect("no panic under this lock").tables.get(fragment.path()).cloned();
-        let files = files.ok_or_else(|| Error::Internal(format!("{} was not described", fragment.path())))?;
+        let (_, files) =
+            described.ok_or_else(|| Error::Internal(format!("{} was not described", fragment.path())))?;
         let arguments = Arguments { fragment: fragment.clone(), files: files.texts.clone() };
         let arguments =
             serde_json::to_value(arguments).map_err(|error| Error::Internal(error.to_string()))?;

@@ -2,7 +2,7 @@
 
 use std::{
     fmt::{self, Debug, Display, Formatter},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock, Weak},
 };
 
 use datafusion::{
@@ -18,7 +18,7 @@ use inshore_sortreduce::{Stats, rows::RowStats};
 use inshore_store::{Job, format_bytes};
 use serde::Serialize;
 
-use crate::{group::Group, join::Join, memory::Memory, order::Order};
+use crate::{elsewhere::Near, group::Group, join::Join, memory::Memory, order::Order};
 
 /// What one operator of a query did, all its partitions together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -98,12 +98,14 @@ pub(crate) struct Shared {
     pub job: Job,
     pub memory: Arc<Memory>,
     pub limits: Limits,
+    /// What the fragments of the query share, as long as one of them runs.
+    pub near: Arc<OnceLock<Weak<Near>>>,
     all: Arc<Mutex<Vec<Arc<Notes>>>>,
 }
 
 impl Shared {
     pub fn new(job: &Job, memory: Arc<Memory>, limits: Limits) -> Shared {
-        Shared { job: job.clone(), memory, limits, all: Arc::default() }
+        Shared { job: job.clone(), memory, limits, near: Arc::default(), all: Arc::default() }
     }
 
     pub fn notes(&self, operator: String) -> Arc<Notes> {

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, OnceLock},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
@@ -77,6 +77,9 @@ pub struct Query {
 
 /// How often a query is begun again since something elsewhere was lost.
 const RESTARTS_MAX: usize = 3;
+
+/// How long what was asked elsewhere is waited for before a query begins again.
+const ENDS: Duration = Duration::from_secs(10);
 
 struct Running {
     // The stream ends before what it runs on.
@@ -164,7 +167,13 @@ impl Query {
 
     /// Runs it from the start, once nothing of the run before it holds memory.
     fn begin_again(&mut self) -> Result<()> {
-        self.running = None;
+        let near = self.running.take().and_then(|running| running.shared.near.get().cloned());
+        // What was asked elsewhere notices soon that nobody wants it.
+        let until = Instant::now() + ENDS;
+        while near.as_ref().is_some_and(|near| near.strong_count() > 0) && Instant::now() < until {
+            self.job.check_cancelled()?;
+            thread::sleep(Duration::from_millis(1));
+        }
         let running = Running::start(&self.job, &self.text, &self.tables, self.limits, self.is_bold)?;
         self.running = Some(running);
         Ok(())
@@ -254,6 +263,9 @@ async fn plan(
             answers: OnceLock::new(),
         })
     });
+    if let Some(near) = &near {
+        shared.near.set(Arc::downgrade(near)).expect("set once");
+    }
     let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> = Vec::new();
     rules.extend(near.clone().map(|near| Arc::new(CutOut(near)) as _));
     rules.push(Arc::new(Replace(shared.clone())));

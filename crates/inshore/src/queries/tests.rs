@@ -105,6 +105,11 @@ impl Cluster {
             batches.push(batch);
         }
         drop(query);
+        // An attempt before may be about to end.
+        let until = Instant::now() + Duration::from_secs(10);
+        while job.budget().reserved_bytes() > 0 && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
         assert_eq!(job.budget().reserved_bytes(), 0);
         (pretty_format_batches(&batches).unwrap().to_string(), near.gathered().here)
     }

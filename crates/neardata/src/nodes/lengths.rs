@@ -81,7 +81,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::{
-        array::{ArrayRef, BinaryArray, DictionaryArray, RecordBatch, StringArray, UInt64Array},
+        array::{ArrayRef, BinaryArray, DictionaryArray, RecordBatch, StringArray, UInt8Array, UInt64Array},
         datatypes::Int32Type,
         ipc::{
             reader::RecordBatchDecoder,
@@ -91,7 +91,10 @@ mod tests {
     use arrow_flight::FlightData;
 
     use super::*;
-    use crate::nodes::wire::{Encoder, batch_bytes};
+    use crate::{
+        nodes::wire::{Encoder, batch_bytes},
+        part_schema,
+    };
 
     /// Numbers that pack well, bytes that do not, and a column that is empty.
     fn rows(count: u64) -> RecordBatch {
@@ -211,5 +214,27 @@ mod tests {
         let message = FlightData::from(encoded.unwrap().1);
         let refused = check_lengths(&message.data_header, &message.data_body);
         assert!(refused.unwrap_err().contains("expected ZSTD"));
+    }
+
+    #[test]
+    #[ignore = "writes the seeds of the fuzz target"]
+    fn make_seeds() {
+        let batch = |rows: u64| {
+            let numbers = |step| Arc::new(UInt64Array::from_iter_values((0..rows).map(|row| row * step)));
+            let whats = UInt8Array::from_iter_values((0..rows).map(|row| (row % 3) as u8));
+            let parts = BinaryArray::from_iter_values((0..rows).map(|row| vec![b'a'; row as usize % 7]));
+            let columns: Vec<ArrayRef> =
+                vec![numbers(1), numbers(0), numbers(7), Arc::new(whats), Arc::new(parts)];
+            RecordBatch::try_new(part_schema(), columns).unwrap()
+        };
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/node_messages");
+        for (name, rows, level) in
+            [("batch", 50, None), ("batch_fast", 300, Some(0)), ("batch_small", 300, Some(1))]
+        {
+            let message = sent(&batch(rows), level);
+            let header_bytes = u16::try_from(message.data_header.len()).unwrap().to_le_bytes();
+            let seed = [&[0x80][..], &header_bytes, &message.data_header, &message.data_body].concat();
+            std::fs::write(format!("{folder}/{name}"), seed).unwrap();
+        }
     }
 }
