@@ -14,15 +14,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::trials::Trials;
+use super::trials::{How, Trials};
 
 /// Levels of zstd, after none.
 pub(super) const LEVELS: [i32; 2] = [-1, 1];
 
-/// What is looked at together takes so long at least.
-const WINDOW: Duration = Duration::from_millis(250);
-/// After a trial that gains nothing.
-const PAUSE: Duration = Duration::from_secs(1);
+const HOW: How = How {
+    way_max: LEVELS.len(),
+    lasts: Duration::from_millis(250),
+    gain: 1.1,
+    pause: Duration::from_secs(1),
+};
 
 /// Decides by what was sent how the next batch is to be sent.
 #[derive(Debug)]
@@ -36,7 +38,7 @@ pub(super) struct Squeeze {
 
 impl Squeeze {
     pub fn new(now: Instant) -> Squeeze {
-        Squeeze { trials: Trials::new(LEVELS.len(), WINDOW, PAUSE, now), tasks: 0, idle_since: now }
+        Squeeze { trials: Trials::new(HOW, now), tasks: 0, idle_since: now }
     }
 
     /// A task begins to send by it.

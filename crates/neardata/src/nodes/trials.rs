@@ -14,26 +14,34 @@ use std::time::{Duration, Instant};
 const WINDOW_MESSAGES: u32 = 4;
 /// Share of the time that something waits from which on a way above is tried.
 const WAITS: f64 = 0.3;
-/// A trial is kept where so many times as much gets through, and one of a way below where no less than so much does.
-const GAIN: f64 = 1.1;
+/// A trial of a way below is kept where no less than so much gets through.
 const LOSS: f64 = 0.97;
 /// Trials that gain nothing come no more seldom.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
+/// How ways are tried.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    /// The last way; the first one is 0.
+    pub way_max: usize,
+    /// What is looked at together takes so long at least.
+    pub lasts: Duration,
+    /// A trial of a way above is kept where so many times as much gets through.
+    pub gain: f64,
+    /// A trial that gains nothing has so long a pause behind it, each further one twice as long a one.
+    pub pause: Duration,
+}
+
 /// Decides by what got through which way is taken next.
 #[derive(Debug)]
 pub(super) struct Trials {
+    how: How,
     way: usize,
-    way_max: usize,
-    /// What is looked at together takes so long at least.
-    lasts: Duration,
     window: Window,
     trial: Option<Trial>,
     /// When the next trial may begin, and how long after one that gains nothing.
     next_trial: Instant,
     pause: Duration,
-    /// As long as that is at first.
-    pause_min: Duration,
     /// The next trial may be of a way above; else it is of one below.
     may_go_up: bool,
 }
@@ -57,26 +65,16 @@ struct Trial {
 }
 
 impl Trials {
-    /// Begins with way 0 of those up to `way_max`. What is looked at together `lasts` so long at least; a trial that gains nothing has a `pause` behind
-    /// it, each further one twice as long a one.
-    pub fn new(way_max: usize, lasts: Duration, pause: Duration, now: Instant) -> Trials {
-        Trials {
-            way: 0,
-            way_max,
-            lasts,
-            window: Window::new(now),
-            trial: None,
-            next_trial: now,
-            pause,
-            pause_min: pause,
-            may_go_up: true,
-        }
+    /// Begins with way 0.
+    pub fn new(how: How, now: Instant) -> Trials {
+        let (window, pause) = (Window::new(now), how.pause);
+        Trials { how, way: 0, window, trial: None, next_trial: now, pause, may_go_up: true }
     }
 
     /// Looks anew from now on, and tries something after a pause.
     pub fn restart(&mut self, now: Instant) {
         (self.window, self.trial) = (Window::new(now), None);
-        (self.pause, self.next_trial) = (self.pause_min, now + self.pause_min);
+        (self.pause, self.next_trial) = (self.how.pause, now + self.how.pause);
     }
 
     pub fn way(&self) -> usize {
@@ -90,7 +88,7 @@ impl Trials {
         window.messages += 1;
         window.waited += waited;
         let lasted = now.saturating_duration_since(window.began);
-        if lasted < self.lasts || window.messages < WINDOW_MESSAGES {
+        if lasted < self.how.lasts || window.messages < WINDOW_MESSAGES {
             return;
         }
         let rate = window.amount / lasted.as_secs_f64();
@@ -100,9 +98,9 @@ impl Trials {
             Some(trial) if !trial.has_settled => trial.has_settled = true,
             Some(trial) => {
                 let is_up = self.way > trial.from;
-                if rate > trial.before * if is_up { GAIN } else { LOSS } {
+                if rate > trial.before * if is_up { self.how.gain } else { LOSS } {
                     // Further in this direction may be better still.
-                    self.pause = self.pause_min;
+                    self.pause = self.how.pause;
                     self.next_trial = if is_up { now } else { now + self.pause };
                 } else {
                     self.way = trial.from;
@@ -114,7 +112,7 @@ impl Trials {
             }
             None if now < self.next_trial => {}
             None => {
-                let can_gain = waiting > WAITS && self.way < self.way_max;
+                let can_gain = waiting > WAITS && self.way < self.how.way_max;
                 match can_gain && (self.may_go_up || self.way == 0) {
                     true => self.begin(self.way + 1, rate),
                     false if self.way > 0 => self.begin(self.way - 1, rate),
@@ -147,8 +145,8 @@ mod tests {
     use super::*;
 
     const STEP: Duration = Duration::from_millis(50);
-    const WINDOW: Duration = Duration::from_millis(250);
-    const PAUSE: Duration = Duration::from_secs(1);
+    const HOW: How =
+        How { way_max: 2, lasts: Duration::from_millis(250), gain: 1.1, pause: Duration::from_secs(1) };
 
     /// Ways of the messages of some minutes, of which so much gets through a second with each way.
     fn ways(trials: &mut Trials, began: Instant, minutes: u32, rate: impl Fn(usize) -> f64) -> Vec<usize> {
@@ -169,7 +167,7 @@ mod tests {
     fn the_way_that_gets_most_through_is_taken_and_others_hardly() {
         for (best, rates) in [(0, [3.0, 2.0, 1.0]), (1, [1.0, 2.0, 1.5]), (2, [1.0, 2.0, 3.0])] {
             let began = Instant::now();
-            let mut trials = Trials::new(2, WINDOW, PAUSE, began);
+            let mut trials = Trials::new(HOW, began);
             let ways = ways(&mut trials, began, 2, |way| rates[way]);
             assert!(share(&ways, best) > 0.85, "{rates:?}: {}", share(&ways, best));
         }
@@ -178,7 +176,7 @@ mod tests {
     #[test]
     fn what_becomes_better_is_found_later() {
         let mut began = Instant::now();
-        let mut trials = Trials::new(1, WINDOW, PAUSE, began);
+        let mut trials = Trials::new(How { way_max: 1, ..HOW }, began);
         ways(&mut trials, began, 1, |way| [2.0, 1.0][way]);
         assert_eq!(trials.way(), 0);
         began += Duration::from_secs(60);
@@ -189,7 +187,7 @@ mod tests {
     #[test]
     fn time_without_anything_to_send_does_not_count() {
         let began = Instant::now();
-        let mut trials = Trials::new(1, WINDOW, PAUSE, began);
+        let mut trials = Trials::new(How { way_max: 1, ..HOW }, began);
         let mut now = began;
         // Half of the time is idle, more and more of it: the same rate while there is something.
         for step in 0..400 {
