@@ -142,6 +142,9 @@ fn program(allowed: &str) -> Result<(String, PathBuf)> {
 
 /// Runs a command on nodes, and says whether all ended with 0.
 pub fn run_command(options: &Everywhere, words: &RunCommand) -> Result<bool> {
+    if words.program.starts_with("store:") {
+        bail!("{} is no program: a command is given what it reads by --input {0}", words.program);
+    }
     let nodes = connect(options)?;
     let mut run = plain_run(options)?;
     let asked = run_options(options);
