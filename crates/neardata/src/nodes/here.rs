@@ -190,15 +190,15 @@ struct State {
 const WIDE_FROM_BYTES: u64 = 1 << 20;
 
 impl State {
-    /// Bytes that nodes answer for each that they read; nothing where they read too little to tell.
-    fn width_of_answers(&self) -> Option<f64> {
+    /// Whether nodes answer more than they read.
+    fn answers_are_wide(&self) -> bool {
         let (mut answered, mut read) = (0, 0);
         for watched in &self.watched {
             let told = watched.told.lock().expect("no panic under this lock");
             answered += told.answered_bytes;
             read += told.stands.map_or(0, |(progress, _)| progress);
         }
-        (read >= WIDE_FROM_BYTES).then(|| answered as f64 / read as f64)
+        read >= WIDE_FROM_BYTES && answered > read
     }
 }
 
@@ -416,9 +416,9 @@ impl Here {
         let by_pieces = self.kind.is_told_by_pieces();
         let mut state = self.state();
         // Rows may be more than what they were read from.
-        let width = state.width_of_answers().filter(|width| self.kind.is_one_answer() && *width > 1.0);
-        self.gate.set_width(width);
-        let all_moves = width.is_some() || self.kind.all_moves();
+        let is_wide = self.kind.is_one_answer() && state.answers_are_wide();
+        self.gate.set_wide(is_wide);
+        let all_moves = is_wide || self.kind.all_moves();
         if state.is_closed || self.has_given_up.load(Ordering::Relaxed) {
             return Choice::Nothing;
         }

@@ -146,8 +146,7 @@ impl Turn {
     /// So many bytes came.
     fn came(&self, bytes: u64) {
         match self {
-            Turn::First(gate) => gate.fetched(bytes),
-            Turn::Behind(gate) => gate.answered(bytes),
+            Turn::First(gate) | Turn::Behind(gate) => gate.came(bytes),
             Turn::Any => {}
         }
     }

@@ -71,12 +71,6 @@ impl Trials {
         Trials { how, way: 0, window, trial: None, next_trial: now, pause, may_go_up: true }
     }
 
-    /// Looks anew from now on, and tries something after a pause.
-    pub fn restart(&mut self, now: Instant) {
-        (self.window, self.trial) = (Window::new(now), None);
-        (self.pause, self.next_trial) = (self.how.pause, now + self.how.pause);
-    }
-
     pub fn way(&self) -> usize {
         self.way
     }

@@ -4,66 +4,92 @@
 //! what they have not begun. A node that waits for its answers to be taken begins no more, so the rest is left for this machine; and when
 //! nothing is fetched, or what is fetched waits for this machine, the wire is for answers again.
 //!
-//! So it is where the wire is what is waited for. Where it is the nodes' drives, or a node that hangs, answers would wait for nothing: so they are let
-//! through for a moment now and then, and further, if more gets here then ([`Trials`]), counted by what was read for it.
+//! So it is where the wire is what is waited for. Where it is the nodes' drives, or a node that hangs, much less comes than the wire has brought before, and
+//! answers would wait for nothing: then they are let through for some seconds.
 
 use std::{
     sync::{
         Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
-
-use super::super::trials::{How, Trials};
 
 /// Nobody waits longer for a message: a node whose answers nobody takes for some seconds sets its task aside.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 /// It is looked again so often.
 const NAP: Duration = Duration::from_millis(2);
-/// Ways of [`Trials`] beyond holding answers back, which is 0.
-const LETS_THROUGH: usize = 1;
-
-const HOW: How = How {
-    way_max: LETS_THROUGH,
-    // Answers that were let through come in bursts.
-    lasts: Duration::from_millis(500),
-    // Where it is not the wire, it is far more; and each byte costs this machine time, too.
-    gain: 1.5,
-    pause: Duration::from_secs(8),
-};
+/// What is looked at together.
+const WINDOW: Duration = Duration::from_millis(500);
+/// Where less than this share comes of what came in the best of these times, the wire is not the limit.
+const LITTLE: f64 = 0.5;
+/// Answers are let through for so long then, before it is looked again.
+const OPEN: Duration = Duration::from_secs(8);
 
 /// Who waits for the wire.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::nodes) struct Gate {
-    /// How many bytes nodes answer for each that they read, as the bits of a float; nothing where that is not more than one.
-    width: AtomicU64,
+    /// What nodes answer is more than what they read.
+    is_wide: AtomicBool,
     /// So many reads wait for bytes on their way here.
     fetching: AtomicUsize,
-    trials: Mutex<Trials>,
+    seen: Mutex<Seen>,
+}
+
+/// How much came.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Since when, and how many bytes.
+    window: Option<(Instant, u64)>,
+    /// Answers were held back since then.
+    has_held: bool,
+    /// Bytes a second, at most.
+    best: f64,
+    open_until: Option<Instant>,
+}
+
+impl Seen {
+    fn came(&mut self, bytes: u64, now: Instant) {
+        self.window.get_or_insert((now, 0)).1 += bytes;
+        self.look(now);
+    }
+
+    /// Whether answers are let through.
+    fn is_open(&mut self, now: Instant) -> bool {
+        self.look(now);
+        let is_open = self.open_until.is_some();
+        if !is_open && !self.has_held {
+            // What came before says nothing of what comes now.
+            (self.window, self.has_held) = (Some((now, 0)), true);
+        }
+        is_open
+    }
+
+    fn look(&mut self, now: Instant) {
+        if self.open_until.is_some_and(|until| now >= until) {
+            (self.open_until, self.window, self.has_held) = (None, None, false);
+        }
+        let (began, bytes) = *self.window.get_or_insert((now, 0));
+        let lasted = now.saturating_duration_since(began);
+        if lasted < WINDOW {
+            return;
+        }
+        self.window = None;
+        let rate = bytes as f64 / lasted.as_secs_f64();
+        self.best = self.best.max(rate);
+        if std::mem::take(&mut self.has_held) && rate < self.best * LITTLE {
+            self.open_until = Some(now + OPEN);
+        }
+    }
 }
 
 /// A read waits for bytes, until it goes.
 pub(in crate::nodes) struct Fetching<'a>(&'a Gate);
 
-impl Default for Gate {
-    fn default() -> Gate {
-        let trials = Mutex::new(Trials::new(HOW, Instant::now()));
-        Gate { width: AtomicU64::new(0), fetching: AtomicUsize::new(0), trials }
-    }
-}
-
 impl Gate {
-    /// How many bytes nodes answer for each that they read, where that is more than one.
-    pub fn set_width(&self, width: Option<f64>) {
-        let before = self.width.swap(width.map_or(0, f64::to_bits), Ordering::Relaxed);
-        if before == 0 && width.is_some() {
-            self.trials.lock().expect("no panic under this lock").restart(Instant::now());
-        }
-    }
-
-    fn width(&self) -> Option<f64> {
-        Some(f64::from_bits(self.width.load(Ordering::Relaxed))).filter(|width| *width > 1.0)
+    /// Whether what nodes answer is more than what they read for it.
+    pub fn set_wide(&self, is_wide: bool) {
+        self.is_wide.store(is_wide, Ordering::Relaxed);
     }
 
     /// A read begins to wait for bytes.
@@ -72,32 +98,20 @@ impl Gate {
         Fetching(self)
     }
 
-    /// So many bytes of what is read came.
-    pub fn fetched(&self, bytes: u64) {
-        self.came(bytes as f64, Instant::now());
+    /// So many bytes came, of answers or of what is read.
+    pub fn came(&self, bytes: u64) {
+        self.seen.lock().expect("no panic under this lock").came(bytes, Instant::now());
     }
 
-    /// So many bytes of answers came.
-    pub fn answered(&self, bytes: u64) {
-        self.came(bytes as f64 / self.width().unwrap_or(1.0), Instant::now());
-    }
-
-    fn came(&self, read: f64, now: Instant) {
-        if self.width().is_some() {
-            // Something always waits.
-            self.trials.lock().expect("no panic under this lock").count(read, HOW.lasts, now);
-        }
-    }
-
-    fn is_closed(&self) -> bool {
-        let is_behind = self.width().is_some() && self.fetching.load(Ordering::Relaxed) > 0;
-        is_behind && self.trials.lock().expect("no panic under this lock").way() != LETS_THROUGH
+    fn is_closed(&self, now: Instant) -> bool {
+        let is_behind = self.is_wide.load(Ordering::Relaxed) && self.fetching.load(Ordering::Relaxed) > 0;
+        is_behind && !self.seen.lock().expect("no panic under this lock").is_open(now)
     }
 
     /// Waits as long as reads go first.
     pub async fn pass(&self) {
         let began = Instant::now();
-        while self.is_closed() && began.elapsed() < WAIT_MAX {
+        while self.is_closed(Instant::now()) && began.elapsed() < WAIT_MAX {
             tokio::time::sleep(NAP).await;
         }
     }
@@ -119,37 +133,42 @@ mod tests {
         let passes = async |gate: &Gate| tokio::time::timeout(WAIT_MAX / 4, gate.pass()).await.is_ok();
         let fetching = gate.fetches();
         assert!(passes(&gate).await);
-        gate.set_width(Some(1.5));
+        gate.set_wide(true);
         assert!(!passes(&gate).await);
         gate.pass().await;
         drop(fetching);
         assert!(passes(&gate).await);
     }
 
-    /// Share of a minute in which answers of three times as many bytes as were read for them are held back, where a wire brings so many bytes a second
-    /// and drives give as many to reads.
-    fn held_back(wire: f64, drives: f64) -> f64 {
+    /// Share of a minute in which answers are held back, where a wire that was full before brings so many bytes a second, and drives give as many to
+    /// reads.
+    fn held_back(wire: u64, drives: u64) -> f64 {
         let gate = Gate::default();
-        gate.set_width(Some(3.0));
-        let _fetching = gate.fetches();
-        let (mut now, mut held, step) = (Instant::now(), 0, Duration::from_millis(20));
-        for _ in 0..3000 {
+        let (mut now, step) = (Instant::now(), Duration::from_millis(20));
+        let mut come = |bytes: u64| {
             now += step;
-            let is_closed = gate.is_closed();
+            gate.seen.lock().unwrap().came(bytes / 50, now);
+            now
+        };
+        (0..100).for_each(|_| {
+            come(wire);
+        });
+        gate.set_wide(true);
+        let _fetching = gate.fetches();
+        let mut held = 0;
+        let mut is_closed = true;
+        for _ in 0..3000 {
+            let now = come(if is_closed { drives.min(wire) } else { wire });
+            is_closed = gate.is_closed(now);
             held += u32::from(is_closed);
-            let fetched = drives.min(if is_closed { wire } else { wire / 2.0 });
-            gate.came(fetched * step.as_secs_f64(), now);
-            if !is_closed {
-                gate.came((wire - fetched) / 3.0 * step.as_secs_f64(), now);
-            }
         }
         f64::from(held) / 3000.0
     }
 
     #[test]
     fn answers_are_held_back_where_the_wire_is_the_limit_and_not_where_drives_are() {
-        assert!(held_back(119e6, 400e6) > 0.85, "{}", held_back(119e6, 400e6));
-        assert!(held_back(119e6, 20e6) < 0.25, "{}", held_back(119e6, 20e6));
-        assert!(held_back(119e6, 0.0) < 0.25, "a node that hangs: {}", held_back(119e6, 0.0));
+        assert!(held_back(119_000_000, 400_000_000) > 0.99);
+        assert!(held_back(119_000_000, 20_000_000) < 0.1);
+        assert!(held_back(119_000_000, 0) < 0.1, "a node that hangs");
     }
 }
