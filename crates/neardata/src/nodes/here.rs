@@ -57,7 +57,7 @@ const GAIN: f64 = 1.15;
 const TAIL: f64 = 0.5;
 /// What is taken ahead keeps a node from it for good: only where this machine is so much sooner.
 const AHEAD: f64 = 1.25;
-/// No more pieces are ahead for each that was done.
+/// Of a query, no more pieces are ahead for each that was done.
 const AHEAD_PIECES: u64 = 2;
 /// A node that does not say so long whether it gives a piece back is not asked again.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -406,8 +406,8 @@ impl Here {
         }
     }
 
-    /// What a thread does next that has taken so many pieces before that it has not begun: no more than twice as many as were done, by which
-    /// its speed is known (of a query the first ones are read, and what is done with them takes longer).
+    /// What a thread does next that has taken so many pieces before that it has not begun. Of a query no more than twice as many as were done: the
+    /// first ones are read, and what is done with them takes longer than that.
     fn chosen(&self, lane: usize, ahead: usize) -> Choice {
         if self.waiting.load(Ordering::Relaxed) >= self.room.load(Ordering::Relaxed) {
             // What would come of it would have to wait.
@@ -493,7 +493,9 @@ impl Here {
         let lanes = state.speeds.len() as f64;
         match own {
             None if state.is_probing || ahead > 0 => return Choice::Wait,
-            Some(_) if ahead as u64 >= AHEAD_PIECES * state.cost.pieces => return Choice::Wait,
+            Some(_) if !self.kind.answers_late() && ahead as u64 >= AHEAD_PIECES * state.cost.pieces => {
+                return Choice::Wait;
+            }
             None if unbegun < from => return nothing,
             None => {
                 state.is_probing = true;
