@@ -87,7 +87,8 @@ class Net:
         return sum(int((counters / name).read_text()) for name in ("rx_bytes", "tx_bytes"))
 
     def remove(self) -> None:
-        for name in self.names:
+        for number, name in enumerate(self.names):
+            quietly("ip", "link", "del", f"ib{number}")  # else the kernel does it some time after the namespace is gone
             quietly("ip", "netns", "del", name)
         quietly("ip", "link", "del", "ibr0")
 

@@ -15,6 +15,7 @@ mod stalls;
 
 use std::{
     io::Cursor,
+    ops::RangeInclusive,
     sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
@@ -516,16 +517,21 @@ impl Dice {
     }
 }
 
-/// INSHORE_SEEDS tells how many.
+/// Seeds of faults: those that INSHORE_SEEDS names, as 10000 (from 1 on) or 2501-5000 (for one of several processes), or so many.
+fn seeds(unless_named: u64) -> RangeInclusive<u64> {
+    let Ok(named) = std::env::var("INSHORE_SEEDS") else { return 1..=unless_named };
+    let (first, last) = named.split_once('-').unwrap_or(("1", &named));
+    first.parse().expect("the first seed")..=last.parse().expect("the last seed")
+}
+
 #[test]
 fn whatever_goes_wrong_on_nodes_nothing_is_told_twice_or_left_out() {
     let cluster = Cluster::new(3);
     let text = text(90_000);
     cluster.put("copied", &text, 2, 900_000);
     let all = expected(&text);
-    let seeds = std::env::var("INSHORE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
     let (mut good, mut bad) = (0, 0);
-    for seed in 1..=seeds {
+    for seed in seeds(60) {
         let mut dice = Dice(u64::wrapping_mul(seed, 0x9E37_79B9_7F4A_7C15));
         let faulty = dice.below(4);
         let mut faults = Vec::new();
@@ -566,7 +572,7 @@ fn whatever_goes_wrong_on_nodes_nothing_is_told_twice_or_left_out() {
             }
         }
     }
-    assert!(good > seeds / 3 && bad > 0, "{good} answers, {bad} errors");
+    assert!(good > bad / 2 && bad > 0, "{good} answers, {bad} errors");
 }
 
 #[test]

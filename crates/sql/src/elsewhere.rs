@@ -25,7 +25,7 @@ use std::{
 };
 
 use arrow::{
-    datatypes::{Schema, SchemaRef},
+    datatypes::{DataType, Schema, SchemaRef},
     ipc::{reader::StreamReader, writer::StreamWriter},
     record_batch::{RecordBatch, RecordBatchOptions},
 };
@@ -313,6 +313,27 @@ fn rows_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     rows_of(node.children()[0])
 }
 
+/// Whether rows travel as they are. Those with dictionaries do not: what a message says would hang on others before it.
+fn travels(node: &Arc<dyn ExecutionPlan>) -> bool {
+    node.schema().fields().iter().all(|field| !has_dictionary(field.data_type()))
+}
+
+fn has_dictionary(kind: &DataType) -> bool {
+    match kind {
+        DataType::Dictionary(..) => true,
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => has_dictionary(item.data_type()),
+        DataType::RunEndEncoded(_, values) => has_dictionary(values.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| has_dictionary(field.data_type())),
+        DataType::Union(fields, _) => fields.iter().any(|(_, field)| has_dictionary(field.data_type())),
+        _ => false,
+    }
+}
+
 /// The table of which a plan is a fragment, where it is one.
 fn fragment_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     if let Some(aggregate) = node.downcast_ref::<AggregateExec>()
@@ -334,6 +355,7 @@ fn cut(
         // The first rows of each node, of which the first ones are taken here.
         if let Some(sort) = node.downcast_ref::<SortExec>()
             && sort.fetch().is_some()
+            && travels(&node)
             && has_portable_expressions(&node)?
             && let Some(table) = rows_of(sort.input())?
         {
@@ -342,7 +364,8 @@ fn cut(
             let node = replace_children_if_necessary(node, vec![below])?;
             return Ok(Transformed::new(node, true, TreeNodeRecursion::Jump));
         }
-        let Some(table) = fragment_of(&node)? else { return Ok(Transformed::no(node)) };
+        let table = if travels(&node) { fragment_of(&node)? } else { None };
+        let Some(table) = table else { return Ok(Transformed::no(node)) };
         let rows = replace(number, &table, &node)?;
         number += 1;
         Ok(Transformed::new(rows, true, TreeNodeRecursion::Jump))

@@ -33,6 +33,9 @@ pub const PORT: u16 = 4710;
 /// Bytes of an answer that are on their way before its node waits.
 pub(super) const STREAM_BYTES: u32 = 2 << 20;
 
+/// Bytes of what is answered to a question that is no task: a catalog, with each piece of each file, is the longest.
+const ANSWERS_BYTES_MAX: usize = 256 << 20;
+
 /// Which nodes, and how to speak with them.
 #[derive(Debug)]
 pub struct ClientConfig {
@@ -241,16 +244,22 @@ impl Node {
         let answered = tokio::time::timeout(patience, async {
             let action = Action { r#type: kind.to_string(), body };
             let mut stream = self.client().do_action(self.request(action)).await?.into_inner();
-            let mut bodies = Vec::new();
+            let (mut bodies, mut bytes) = (Vec::new(), 0);
             while let Some(answer) = stream.next().await {
                 let body = answer?.body;
                 self.bytes_in.fetch_add(body.len() as u64, Ordering::Relaxed);
+                bytes += body.len() + size_of::<Bytes>();
+                if bytes > ANSWERS_BYTES_MAX {
+                    return Ok(None);
+                }
                 bodies.push(body);
             }
-            Ok(bodies)
+            Ok(Some(bodies))
         });
         match answered.await {
-            Ok(answered) => answered.map_err(|refusal| self.error(&refusal)),
+            Ok(Ok(Some(bodies))) => Ok(bodies),
+            Ok(Ok(None)) => Err(self.bad_answer(&format!("more than {ANSWERS_BYTES_MAX} bytes"))),
+            Ok(Err(refusal)) => Err(self.error(&refusal)),
             Err(_) => Err(self.lost(format!("no answer for {} s", patience.as_secs()))),
         }
     }

@@ -39,7 +39,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use super::{
     Error, Nodes, Result, Whole,
     client::STREAM_BYTES,
-    here::{Held, HelpKind, Here, HereCost, Stops, TakenOver},
+    here::{Held, HelpKind, Here, HereCost, PANICKED, Stops, TakenOver},
     protocol::{PieceRequest, TakeBack, TaskDone, TaskRequest, VERSION},
     pump::{Outlet, Told, Turn, pump, queue},
 };
@@ -169,7 +169,7 @@ where
             scope.spawn(move || {
                 let work = AssertUnwindSafe(|| here.work::<K>(lane, budget, arguments));
                 if panic::catch_unwind(work).is_err() {
-                    here.give_up("the work here panicked: this is a fault of this program".to_string());
+                    here.give_up(PANICKED.to_string());
                 }
             });
         }
@@ -635,7 +635,7 @@ impl Gather {
         let (out, answers) = queue(if has_room { self.ahead_bytes } else { 0 });
         let told: Arc<std::sync::Mutex<Told>> = Arc::default();
         if let Some(here) = &self.here {
-            here.watch(number, node, told.clone());
+            here.watch(number, node, &pieces, told.clone());
         }
         let pump = pump(self.nodes.0.nodes[node].clone(), request, out, Arc::clone(&told), self.turn.clone());
         let pump = self.nodes.0.runtime.spawn(pump);

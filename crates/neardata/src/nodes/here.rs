@@ -23,6 +23,8 @@ mod helping;
 mod passing;
 
 use std::{
+    collections::BTreeSet,
+    panic::{self, AssertUnwindSafe},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -68,6 +70,8 @@ const LANE_BYTES_MAX: u64 = 512 << 20;
 const LANE_BYTES_MIN: u64 = 12 << 20;
 /// What a thread wants beside its kernel: a block, answers, and what it reads on its way.
 const READING_BYTES: u64 = 6 << 20;
+/// Why no more is done here, where this program is at fault.
+pub(super) const PANICKED: &str = "the work here panicked: this is a fault of this program";
 /// Nothing is looked at more often, whatever the options say.
 const FROM_MIN: Duration = Duration::from_millis(10);
 
@@ -195,8 +199,8 @@ impl State {
         let (mut answered, mut read) = (0, 0);
         for watched in &self.watched {
             let told = watched.told.lock().expect("no panic under this lock");
-            answered += told.answered_bytes;
-            read += told.stands.map_or(0, |(progress, _)| progress);
+            answered += told.answered_then;
+            read = u64::saturating_add(read, told.stands.map_or(0, |(progress, _)| progress));
         }
         read >= WIDE_FROM_BYTES && answered > read
     }
@@ -222,6 +226,8 @@ struct Watched {
     is_doubtful: bool,
     /// It is asked for nothing any more.
     is_left: bool,
+    /// What it was asked for and has not given back.
+    pieces: BTreeSet<usize>,
     /// Bytes of the pieces that it gave back.
     given_bytes: u64,
 }
@@ -258,19 +264,22 @@ struct Chosen {
 
 type TakenPiece = (usize, mpsc::Sender<Result<Option<Held>>>, Arc<Mutex<Told>>);
 
-/// A kernel for which there is memory here.
+/// A kernel for which there is memory here. A panic is a reason not to help: a node is being asked for a piece, and has to be left.
 fn tried<K>(job: &Job, arguments: &Value) -> std::result::Result<K, String>
 where
     K: Portable,
     K::Error: std::error::Error,
 {
     let told = |error: K::Error| error.to_string();
-    let kernel = K::for_client(arguments).map_err(told)?;
-    let worker = kernel.worker(job).map_err(told)?;
-    let bytes = READING_BYTES + kernel.cached_block_bytes() as u64;
-    let reserved = job.budget().reserve(bytes, "what is read from a node");
-    drop(worker);
-    reserved.map(|_| kernel).map_err(|error| error.to_string())
+    let made = panic::catch_unwind(AssertUnwindSafe(|| {
+        let kernel = K::for_client(arguments).map_err(told)?;
+        let worker = kernel.worker(job).map_err(told)?;
+        let bytes = READING_BYTES + kernel.cached_block_bytes() as u64;
+        let reserved = job.budget().reserve(bytes, "what is read from a node");
+        drop(worker);
+        reserved.map(|_| kernel).map_err(|error| error.to_string())
+    }));
+    made.unwrap_or_else(|_| Err(PANICKED.to_string()))
 }
 
 impl Here {
@@ -433,7 +442,8 @@ impl Here {
         let mut may_come = false;
         for (place, watched) in state.watched.iter().enumerate() {
             let told = watched.told.lock().expect("no panic under this lock");
-            progress_of_all += told.stands.map_or(0, |(progress, _)| progress);
+            progress_of_all =
+                u64::saturating_add(progress_of_all, told.stands.map_or(0, |(progress, _)| progress));
             if told.is_over || watched.is_left || self.kind.answers_late() && told.has_answered {
                 continue;
             }
@@ -449,7 +459,7 @@ impl Here {
             let done = match by_pieces {
                 // Of the piece under way a half is done.
                 true => {
-                    let left = stands.unbegun_bytes + watched.given_bytes;
+                    let left = stands.unbegun_bytes.saturating_add(watched.given_bytes);
                     (stands.bytes.saturating_sub(left) as f64 - piece_bytes / 2.0).max(0.0)
                 }
                 false => progress as f64,
@@ -551,7 +561,10 @@ impl Here {
         let Some((piece, bytes)) = piece.and_then(|piece| Some((piece, self.pieces.get(piece)?.piece.bytes)))
         else {
             // Whatever it said, it has none.
-            (told.stands, *is_probing) = (None, false);
+            if let Some((_, stands)) = &mut told.stands {
+                (stands.unbegun, stands.unbegun_bytes) = (0, 0);
+            }
+            *is_probing = false;
             return None;
         };
         if let Some((_, stands)) = &mut told.stands {
@@ -560,11 +573,13 @@ impl Here {
             stands.unbegun_bytes = stands.unbegun_bytes.saturating_sub(bytes);
         }
         drop(told);
-        watched.given_bytes += bytes;
-        if self.stop.is_cancelled() {
-            watched.is_doubtful = true;
+        // Its pieces were given to others while it was asked; or it gives what it was not asked for, or has given before.
+        let is_none = watched.is_left && watched.is_doubtful || !watched.pieces.remove(&piece);
+        if is_none || self.stop.is_cancelled() {
+            (watched.is_doubtful, *is_probing) = (true, false);
             return None;
         }
+        watched.given_bytes += bytes;
         all_taken.push(TakenOver { piece, from: chosen.attempt, alone });
         self.has_taken.store(true, Ordering::Release);
         Some(piece)
@@ -658,8 +673,8 @@ impl Here {
         self.from / 8
     }
 
-    /// Watches what a node tells of an attempt.
-    pub fn watch(&self, attempt: usize, node: usize, told: Arc<Mutex<Told>>) {
+    /// Watches what a node tells of an attempt, which was asked for these pieces.
+    pub fn watch(&self, attempt: usize, node: usize, pieces: &[usize], told: Arc<Mutex<Told>>) {
         let watched = Watched {
             attempt,
             node,
@@ -667,6 +682,7 @@ impl Here {
             is_asking: false,
             is_doubtful: false,
             is_left: false,
+            pieces: pieces.iter().copied().collect(),
             given_bytes: 0,
         };
         self.state().watched.push(watched);

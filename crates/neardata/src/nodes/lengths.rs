@@ -5,20 +5,23 @@
 //!   body     [ length unpacked, i64 | zstd ] [ -1 | as it is ] ...          a length for each buffer, where the batch is compressed
 //! ```
 //!
-//! The library that unpacks makes as much room as a length says and no more, for zstd; an LZ4 frame it unpacks to wherever that ends.
+//! The library that unpacks makes as much room as a length says and no more, for zstd; an LZ4 frame it unpacks to wherever that ends. What is
+//! not compressed it copies where it does not lie as values have to, buffer by buffer, though they were all in the same place.
 
 use arrow::ipc::{CompressionType, MessageHeader, RecordBatch, root_as_message};
 
 /// Bytes that a batch may have.
 pub(crate) const BATCH_BYTES_MAX: u64 = 64 << 20;
+/// Where buffers lie that are never copied.
+const ALIGNMENT: usize = 16;
 /// What a length says of a buffer that was not worth it, and how many bytes it has.
 const AS_IT_IS: i64 = -1;
 const LENGTH_BYTES: usize = size_of::<i64>();
 
-/// Bytes of memory that what a message says may keep: its body, and that of what is unpacked beside it.
+/// Bytes of memory that what a message says may keep: its body, and that of what is unpacked or copied beside it.
 ///
 /// # Errors
-/// What is wrong with it: a dictionary (answers have none, and they would stay as long as the stream), a buffer that is not in its body, a compression other than zstd (an LZ4 frame may get longer than it says), a length that
+/// What is wrong with it: a dictionary (answers have none, and they would stay as long as the stream), a buffer that is not in its body, buffers that overlap, a compression other than zstd (an LZ4 frame may get longer than it says), a length that
 /// is none, more than [`BATCH_BYTES_MAX`].
 pub(crate) fn check_lengths(header: &[u8], body: &[u8]) -> Result<u64, String> {
     let message = root_as_message(header).map_err(|error| format!("a message that is none: {error}"))?;
@@ -31,10 +34,7 @@ pub(crate) fn check_lengths(header: &[u8], body: &[u8]) -> Result<u64, String> {
             Err(format!("a batch compressed by {codec:?}, expected ZSTD"))
         }
         Some(_) => Ok(body.len() as u64 + unpacked_bytes(&batch, body)?),
-        None => {
-            let all_lie_in_it = buffers(&batch, body).try_for_each(|found| found.map(drop));
-            all_lie_in_it.map(|()| body.len() as u64)
-        }
+        None => Ok(body.len() as u64 + copied_bytes(&batch, body)?),
     }
 }
 
@@ -48,6 +48,21 @@ fn buffers<'a>(
         let found = place.and_then(|(at, len)| body.get(at..at.checked_add(len)?));
         found.ok_or_else(|| "a buffer that lies outside of its message".to_string())
     })
+}
+
+/// Bytes that may be copied of a batch that is not compressed.
+fn copied_bytes(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
+    let (mut all, mut copied) = (0u64, 0);
+    for found in buffers(batch, body) {
+        let found = found?;
+        let bytes = found.len() as u64;
+        all = all.saturating_add(bytes);
+        copied += if (found.as_ptr() as usize).is_multiple_of(ALIGNMENT) { 0 } else { bytes };
+        if all > body.len() as u64 {
+            return Err("buffers that overlap".to_string());
+        }
+    }
+    Ok(copied)
 }
 
 fn unpacked_bytes(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
@@ -78,7 +93,7 @@ fn unpacked_bytes(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
 
 #[cfg(all(test, feature = "nodes"))]
 mod tests {
-    use std::sync::Arc;
+    use std::{ptr, sync::Arc};
 
     use arrow::{
         array::{ArrayRef, BinaryArray, DictionaryArray, RecordBatch, StringArray, UInt8Array, UInt64Array},
@@ -130,7 +145,9 @@ mod tests {
             let batch = rows(count);
             let plain = sent(&batch, None);
             assert_eq!(received(&batch, &plain), batch);
-            assert_eq!(check_lengths(&plain.data_header, &plain.data_body), Ok(plain.data_body.len() as u64));
+            let bytes = check_lengths(&plain.data_header, &plain.data_body).unwrap();
+            let body = plain.data_body.len() as u64;
+            assert!((body..=2 * body).contains(&bytes), "{bytes} of {body}");
             for level in [0, 1] {
                 let packed = sent(&batch, Some(level));
                 let bytes = check_lengths(&packed.data_header, &packed.data_body).unwrap();
@@ -187,6 +204,39 @@ mod tests {
         for bytes in [0, 64, message.data_body.len() - 64] {
             let refused = check_lengths(&message.data_header, &message.data_body[..bytes]);
             assert!(refused.unwrap_err().contains("outside of its message"), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn buffers_in_the_same_place_are_refused_since_each_would_be_copied() {
+        let column = || Arc::new(UInt64Array::from_iter_values(0..999)) as ArrayRef;
+        let message = sent(&RecordBatch::try_from_iter([("a", column()), ("b", column())]).unwrap(), None);
+        let body = message.data_body;
+        let mut header = message.data_header.to_vec();
+        let all = i64::try_from(body.len() - 1).unwrap();
+        let start = header.as_ptr() as usize;
+        let batch = root_as_message(&header).unwrap().header_as_record_batch().unwrap();
+        let buffers: Vec<usize> =
+            batch.buffers().unwrap().iter().map(|buffer| ptr::from_ref(buffer) as usize - start).collect();
+        assert_eq!(buffers.len(), 4);
+        // Each is a place and a length.
+        for at in buffers {
+            header[at..at + 8].copy_from_slice(&1i64.to_le_bytes());
+            header[at + 8..at + 16].copy_from_slice(&all.to_le_bytes());
+        }
+        assert_eq!(check_lengths(&header, &body).unwrap_err(), "buffers that overlap");
+    }
+
+    #[test]
+    fn what_does_not_lie_as_values_have_to_is_counted_twice() {
+        let message = sent(&rows(5_000), None);
+        let mut room = vec![0; message.data_body.len() + 2 * ALIGNMENT];
+        let place = ALIGNMENT - room.as_ptr() as usize % ALIGNMENT;
+        for (beside, is_copied) in [(0, false), (4, true)] {
+            let body = &mut room[place + beside..][..message.data_body.len()];
+            body.copy_from_slice(&message.data_body);
+            let bytes = check_lengths(&message.data_header, body).unwrap();
+            assert_eq!(bytes > body.len() as u64, is_copied, "{beside}");
         }
     }
 

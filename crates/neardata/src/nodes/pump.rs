@@ -46,6 +46,8 @@ pub(super) struct Told {
     pub stands: Option<(u64, TaskStands)>,
     /// When it told so. What it tells comes behind answers, which may have to wait.
     pub stood: Option<Instant>,
+    /// Bytes of the answers that came before that.
+    pub answered_then: u64,
     /// It gave an answer.
     pub has_answered: bool,
     /// Bytes of its answers, as they came over the wire.
@@ -146,7 +148,8 @@ impl Turn {
     /// So many bytes came.
     fn came(&self, bytes: u64) {
         match self {
-            Turn::First(gate) | Turn::Behind(gate) => gate.came(bytes),
+            Turn::First(gate) => gate.came(bytes, true),
+            Turn::Behind(gate) => gate.came(bytes, false),
             Turn::Any => {}
         }
     }
@@ -184,6 +187,7 @@ pub(super) async fn pump(
             }
             if let Some(stands) = stands {
                 (told.stands, told.stood) = (Some((progress, stands)), Some(Instant::now()));
+                told.answered_then = told.answered_bytes;
             }
         }
         std::future::ready(is_answer)

@@ -118,16 +118,14 @@ fn meddle(mut from: TcpStream, mut to: TcpStream, mut dice: Dice) {
     let _ = (to.shutdown(Shutdown::Both), from.shutdown(Shutdown::Both));
 }
 
-/// INSHORE_SEEDS tells how many.
 #[test]
 fn answers_that_are_changed_on_their_way_end_in_an_error_or_an_answer_and_never_in_a_panic() {
     let cluster = Cluster::new(2);
     let text = text(30_000);
     cluster.put("copied", &text, 2, 200_000);
     let address = |node: usize| cluster.serving[node].as_ref().unwrap().address();
-    let seeds = std::env::var("INSHORE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
     let (mut good, mut bad) = (0, 0);
-    for seed in 1..=seeds {
+    for seed in seeds(40) {
         let through = meddler(address(0), seed);
         let nodes = client(vec![through.to_string(), address(1).to_string()], None);
         let began = Instant::now();

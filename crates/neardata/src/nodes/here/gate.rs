@@ -5,7 +5,7 @@
 //! nothing is fetched, or what is fetched waits for this machine, the wire is for answers again.
 //!
 //! So it is where the wire is what is waited for. Where it is the nodes' drives, or a node that hangs, much less comes than the wire has brought before, and
-//! answers would wait for nothing: then they are let through for some seconds.
+//! answers would wait for nothing: then they are let through for some seconds. So they are at first, until it is known what the wire brings.
 
 use std::{
     sync::{
@@ -23,6 +23,8 @@ const NAP: Duration = Duration::from_millis(2);
 const WINDOW: Duration = Duration::from_millis(500);
 /// Where less than this share comes of what came in the best of these times, the wire is not the limit.
 const LITTLE: f64 = 0.5;
+/// What the wire brings is known of so many of these times.
+const FREE_MIN: u32 = 2;
 /// Answers are let through for so long then, before it is looked again.
 const OPEN: Duration = Duration::from_secs(8);
 
@@ -39,28 +41,46 @@ pub(in crate::nodes) struct Gate {
 /// How much came.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Since when, and how many bytes.
-    window: Option<(Instant, u64)>,
-    /// Answers were held back since then.
+    window: Option<Window>,
+    /// Answers were held back since it began, and in the one before.
     has_held: bool,
+    had_held: bool,
+    /// In so many something came and nothing was held back.
+    free: u32,
     /// Bytes a second, at most.
     best: f64,
     open_until: Option<Instant>,
 }
 
+/// Since when, how many bytes, and how many of them nobody holds back.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    began: Instant,
+    bytes: u64,
+    fetched: u64,
+}
+
+impl Window {
+    fn new(began: Instant) -> Window {
+        Window { began, bytes: 0, fetched: 0 }
+    }
+}
+
 impl Seen {
-    fn came(&mut self, bytes: u64, now: Instant) {
-        self.window.get_or_insert((now, 0)).1 += bytes;
+    fn came(&mut self, bytes: u64, is_fetched: bool, now: Instant) {
+        let window = self.window.get_or_insert(Window::new(now));
+        window.bytes += bytes;
+        window.fetched += if is_fetched { bytes } else { 0 };
         self.look(now);
     }
 
     /// Whether answers are let through.
     fn is_open(&mut self, now: Instant) -> bool {
         self.look(now);
-        let is_open = self.open_until.is_some();
+        let is_open = self.open_until.is_some() || self.free < FREE_MIN;
         if !is_open && !self.has_held {
             // What came before says nothing of what comes now.
-            (self.window, self.has_held) = (Some((now, 0)), true);
+            (self.window, self.has_held) = (Some(Window::new(now)), true);
         }
         is_open
     }
@@ -69,16 +89,27 @@ impl Seen {
         if self.open_until.is_some_and(|until| now >= until) {
             (self.open_until, self.window, self.has_held) = (None, None, false);
         }
-        let (began, bytes) = *self.window.get_or_insert((now, 0));
+        let Window { began, bytes, fetched } = *self.window.get_or_insert(Window::new(now));
         let lasted = now.saturating_duration_since(began);
         if lasted < WINDOW {
             return;
         }
         self.window = None;
-        let rate = bytes as f64 / lasted.as_secs_f64();
-        self.best = self.best.max(rate);
-        if std::mem::take(&mut self.has_held) && rate < self.best * LITTLE {
-            self.open_until = Some(now + OPEN);
+        let rate = |bytes: u64| bytes as f64 / lasted.as_secs_f64();
+        let has_held = std::mem::take(&mut self.has_held);
+        match (std::mem::replace(&mut self.had_held, has_held), has_held) {
+            (_, true) => {
+                self.best = self.best.max(rate(fetched));
+                if rate(bytes) < self.best * LITTLE {
+                    self.open_until = Some(now + OPEN);
+                }
+            }
+            // What had come before and was held back comes all at once, and says nothing of the wire.
+            (true, false) => {}
+            (false, false) => {
+                self.best = self.best.max(rate(bytes));
+                self.free += u32::from(bytes > 0 && self.free < FREE_MIN);
+            }
         }
     }
 }
@@ -98,9 +129,9 @@ impl Gate {
         Fetching(self)
     }
 
-    /// So many bytes came, of answers or of what is read.
-    pub fn came(&self, bytes: u64) {
-        self.seen.lock().expect("no panic under this lock").came(bytes, Instant::now());
+    /// So many bytes came, of answers or of what is fetched.
+    pub fn came(&self, bytes: u64, is_fetched: bool) {
+        self.seen.lock().expect("no panic under this lock").came(bytes, is_fetched, Instant::now());
     }
 
     fn is_closed(&self, now: Instant) -> bool {
@@ -134,31 +165,36 @@ mod tests {
         let fetching = gate.fetches();
         assert!(passes(&gate).await);
         gate.set_wide(true);
+        assert!(passes(&gate).await, "it is not known what the wire brings");
+        let now = Instant::now();
+        (0..=3).for_each(|windows| gate.seen.lock().unwrap().came(1000, false, now + WINDOW * windows));
         assert!(!passes(&gate).await);
         gate.pass().await;
         drop(fetching);
         assert!(passes(&gate).await);
     }
 
-    /// Share of a minute in which answers are held back, where a wire that was full before brings so many bytes a second, and drives give as many to
-    /// reads.
-    fn held_back(wire: u64, drives: u64) -> f64 {
+    /// Share of a minute in which answers are held back, where a wire brings so many bytes a second, and drives give as many to reads; the wire has been
+    /// full before for so long.
+    fn held_back(wire: u64, drives: u64, before: Duration) -> f64 {
         let gate = Gate::default();
         let (mut now, step) = (Instant::now(), Duration::from_millis(20));
-        let mut come = |bytes: u64| {
+        let mut come = |fetched: u64, answers: u64| {
             now += step;
-            gate.seen.lock().unwrap().came(bytes / 50, now);
+            let mut seen = gate.seen.lock().unwrap();
+            seen.came(fetched / 50, true, now);
+            seen.came(answers / 50, false, now);
             now
         };
-        (0..100).for_each(|_| {
-            come(wire);
+        (0..before.as_millis() / step.as_millis()).for_each(|_| {
+            come(0, wire);
         });
         gate.set_wide(true);
         let _fetching = gate.fetches();
-        let mut held = 0;
-        let mut is_closed = true;
+        let (mut held, fetched) = (0, drives.min(wire));
+        let mut is_closed = false;
         for _ in 0..3000 {
-            let now = come(if is_closed { drives.min(wire) } else { wire });
+            let now = come(fetched, if is_closed { 0 } else { wire - fetched });
             is_closed = gate.is_closed(now);
             held += u32::from(is_closed);
         }
@@ -167,8 +203,34 @@ mod tests {
 
     #[test]
     fn answers_are_held_back_where_the_wire_is_the_limit_and_not_where_drives_are() {
-        assert!(held_back(119_000_000, 400_000_000) > 0.99);
-        assert!(held_back(119_000_000, 20_000_000) < 0.1);
-        assert!(held_back(119_000_000, 0) < 0.1, "a node that hangs");
+        for before in [Duration::ZERO, Duration::from_millis(300), Duration::from_secs(2)] {
+            assert!(held_back(119_000_000, 400_000_000, before) > 0.95);
+            assert!(held_back(119_000_000, 20_000_000, before) < 0.1);
+            assert!(held_back(119_000_000, 0, before) < 0.1, "a node that hangs");
+        }
+    }
+
+    #[test]
+    fn what_comes_at_once_after_it_was_held_back_says_nothing_of_the_wire() {
+        let (mut seen, mut now, step) = (Seen::default(), Instant::now(), Duration::from_millis(20));
+        let wire = 12_500_000 / 50;
+        (0..100).for_each(|_| {
+            now += step;
+            seen.came(wire, false, now);
+        });
+        for _ in 0..20 {
+            // Two seconds in which something is fetched, and half of one in which what waited comes beside what the wire brings.
+            (0..100).for_each(|_| {
+                now += step;
+                seen.came(wire, true, now);
+                assert!(!seen.is_open(now));
+            });
+            now += step;
+            seen.came(8 << 20, false, now);
+            (0..25).for_each(|_| {
+                now += step;
+                seen.came(wire, false, now);
+            });
+        }
     }
 }

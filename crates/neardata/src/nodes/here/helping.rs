@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 
 use super::{
     super::{Error, Piece as HeldPiece, Result, Whole, gather::ANSWER_BYTES, protocol::TaskDone, pump::Told},
-    Choice, Chosen, Held, HelpKind, HelpWith, Here, HerePiece, LANES_MAX, PieceReader,
+    Choice, Chosen, Held, HelpKind, HelpWith, Here, HerePiece, LANES_MAX, PANICKED, PieceReader,
 };
 use crate::{Failure, Reply};
 
@@ -250,7 +250,7 @@ impl Help {
             job.counters().add(own.counters());
             done
         }));
-        let panicked = || Err("the work here panicked: this is a fault of this program".into());
+        let panicked = || Err(PANICKED.into());
         answers.finish(done.unwrap_or_else(|_| panicked()));
     }
 }
