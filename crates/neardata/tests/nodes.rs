@@ -4,6 +4,8 @@
 mod door;
 #[path = "nodes/helping.rs"]
 mod helping;
+#[path = "nodes/liars.rs"]
+mod liars;
 #[path = "nodes/merging.rs"]
 mod merging;
 #[path = "nodes/pages.rs"]

@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn helping(millis: u64) -> RunOptions {
+pub fn helping(millis: u64) -> RunOptions {
     RunOptions { help_from: Some(Duration::from_millis(millis)), ..RunOptions::default() }
 }
 
 /// Slow on nodes, by so many milliseconds a block.
-fn slow(millis: u64) -> Find {
+pub fn slow(millis: u64) -> Find {
     Find { slow: Duration::from_millis(millis), ..find("needle") }
 }
 
