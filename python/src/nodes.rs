@@ -18,7 +18,7 @@ use inshore::{
             RunOptions, Serving, TraverseOptions, Whole, read_credentials, run_on_nodes,
         },
     },
-    spreading::{cuts, is_quoted, record_lines},
+    spreading::{cuts, record_lines, separator},
     store,
     tables::{Input, NewFile, TableWriter},
     wasm::WASM,
@@ -213,7 +213,7 @@ impl Nodes {
             record_bytes: record.map(|record| positive("record", record)).transpose()?,
             ends: None,
             record_lines: record_lines(&[&name, &path.to_string_lossy()]),
-            is_quoted: is_quoted(&[&name, &path.to_string_lossy()]),
+            separator: separator(&[&name, &path.to_string_lossy()]),
             block_bytes: block
                 .map(|block| positive("block", block))
                 .transpose()?

@@ -22,7 +22,7 @@ use inshore::{
         },
     },
     sandbox::{Policy, Protections},
-    spreading::{cuts, is_quoted, record_lines},
+    spreading::{cuts, record_lines, separator},
     store::{Job, format_bytes},
     tables::{Input, NewFile},
     works,
@@ -539,7 +539,7 @@ pub fn put(options: &Everywhere, words: &Put, name: &str) -> Result<()> {
         record_bytes: words.record,
         ends,
         record_lines: record_lines(&[&called, name]),
-        is_quoted: is_quoted(&[&called, name]),
+        separator: separator(&[name, &called]),
         block_bytes: words.block.map_or(habits.block_bytes, |block| block as u64),
     };
     run.job.start_phase("loading", "bytes", len.unwrap_or(0));

@@ -3,7 +3,8 @@
 //! The operator of a node says which programs it runs, each under a name; a client names one, gives it arguments and the
 //! pieces of files that become its standard input, in order. What it writes travels back as it comes; at its end the client
 //! is told status, time, memory, the end of standard error, and which protections were active. How it is contained, and
-//! ended with all that it has started: see [`inshore_sandbox`].
+//! ended with all that it has started: see [`inshore_sandbox`]. It works in a folder of its own among the system's temporary
+//! files, which is removed with all that it left: see [`Folder`].
 //!
 //! Memory: of the task's memory an eighth is for reading, at least 4 MiB, and the rest the command's.
 //!
@@ -13,13 +14,8 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{self, Read},
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-        mpsc,
-    },
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
@@ -29,7 +25,7 @@ use arrow::{
     datatypes::{DataType, Field, Schema},
 };
 use inshore_neardata::{Contents, Event, Failure, Needs, Next, Reply, Task, Work, run};
-use inshore_sandbox::{Command, CommandLimits, Helper, Policy, Response, Sandbox};
+use inshore_sandbox::{Command, CommandLimits, Folder, Helper, Policy, Response, Sandbox};
 use inshore_store::Budget;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -111,12 +107,12 @@ impl Work for Commands {
         let memory_bytes = command_bytes.ok_or("a command needs a task of 8 MiB at least")?;
         let _memory = job.budget().reserve(memory_bytes, "a command")?;
         let limits = CommandLimits { memory_bytes, ..self.limits.clone() };
-        let folder = Folder::create()?;
-        let command = Command::new(path, &folder.0).args(args);
+        let folder = Folder::create_in(&std::env::temp_dir())?;
+        let command = Command::new(path, folder.path()).args(args);
         let reading = Budget::new(reading_bytes, 1);
         let read_job = job.within(reading);
         let (pieces, input) = mpsc::sync_channel::<Vec<u8>>(2);
-        let response = thread::scope(|scope| {
+        let ran = thread::scope(|scope| {
             let sources = sources.into_iter().map(|source| source.source);
             let reader = scope.spawn(move || {
                 run(&read_job, &Contents, sources, |event: Event<'_, Contents>| {
@@ -145,7 +141,11 @@ impl Work for Commands {
                 (_, _, Err(error)) => Err(error.into()),
                 (Ok(response), None, Ok(_)) => Ok(response),
             }
-        })?;
+        });
+        let removed = folder.remove();
+        let response = ran?;
+        // A node that fills up is worth more than an answer: its log says so, and who asked.
+        removed?;
         job.check_cancelled()?;
         Ok(serde_json::to_value(told(&response))?)
     }
@@ -200,30 +200,6 @@ impl Read for Input {
         out[..len].copy_from_slice(&self.piece[self.given..self.given + len]);
         self.given += len;
         Ok(len)
-    }
-}
-
-/// Where a command works, until it is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn create() -> io::Result<Folder> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        loop {
-            let number = COUNT.fetch_add(1, Ordering::Relaxed);
-            let path = std::env::temp_dir().join(format!("inshore-command-{}-{number}", std::process::id()));
-            match fs::DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Folder(path)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

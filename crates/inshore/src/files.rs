@@ -14,11 +14,11 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use inshore_kernels::packed_with;
 use inshore_neardata::{
     Failure, Source,
-    nodes::{Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, Whole, read_from_nodes},
+    nodes::{CsvRecord, Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, Whole, read_from_nodes},
 };
 use inshore_sql::Known;
 use inshore_store::{Job, Reservation, format_bytes};
-use inshore_tables::{Error as TableError, FilePart, Input, PartBytes, TableReader, row_groups};
+use inshore_tables::{Error as TableError, FilePart, Input, PartBytes, TableReader, row_groups, separator};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a Parquet file's end that are read at first.
@@ -289,25 +289,28 @@ impl Asker<'_> {
         if let Some(record_bytes) = whole.record_bytes {
             return Err(NodesError::NoLines { name, record_bytes }.into());
         }
-        let mut head = Vec::new();
+        let separator = separator(&ending);
+        let (mut head, mut ends) = (Vec::new(), RecordEnds::new(separator));
         let mut wanted = HEAD_BYTES.min(bytes);
         loop {
             head.extend(read(head.len() as u64..wanted)?);
-            let lines = head.iter().filter(|&&byte| byte == b'\n').count();
-            if lines > HEAD_ROWS || wanted == bytes || wanted >= HEAD_BYTES_MAX {
+            ends.go_on(&head);
+            // The first of CSV has the names of columns.
+            if ends.count > HEAD_ROWS || wanted == bytes || wanted >= HEAD_BYTES_MAX {
                 break;
             }
             wanted = (wanted * 4).min(bytes).min(HEAD_BYTES_MAX);
         }
         check_plain(&name, &head)?;
         if (head.len() as u64) < bytes {
-            let end = head.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-            head.truncate(end);
+            if ends.count == 0 {
+                let what = format!("no row ends in its first {}", format_bytes(head.len() as u64));
+                return Err(Error::unfit(&name, what));
+            }
+            head.truncate(ends.last);
         }
         let (_, known) = describe(0, &head)?;
-        let line = first_record(&head);
-        let is_csv = ["csv", "tsv"].contains(&&*ending);
-        let along = is_csv.then(|| (0, BASE64.encode(&head[..line])));
+        let along = separator.map(|_| (0, BASE64.encode(&head[..ends.first.unwrap_or(head.len())])));
         Ok((FileText { name, ending, bytes, along }, known))
     }
 }
@@ -333,24 +336,39 @@ pub(crate) fn ending_of(whole: &Whole) -> String {
     of(called.unwrap_or(&whole.dataset))
 }
 
-/// Where the first record of CSV ends: with a line that is not empty, outside of quotes.
-fn first_record(head: &[u8]) -> usize {
-    let (mut in_quotes, mut has_text) = (false, false);
-    // A quote counts where a field begins, and behind one that closed it (two are one letter). Elsewhere it is a letter.
-    let mut may_open = true;
-    for (place, &byte) in head.iter().enumerate() {
-        if in_quotes {
-            (in_quotes, may_open) = (byte != b'"', byte == b'"');
-            continue;
-        }
-        match byte {
-            b'"' if may_open => (in_quotes, has_text) = (true, true),
-            b'\n' if has_text => return place + 1,
-            b'\n' | b'\r' => may_open = true,
-            _ => (has_text, may_open) = (true, b",;\t|".contains(&byte)),
-        }
+/// Where the first and the last record end in the beginning of a text, and how many do. What is counted are records, as a reader
+/// here counts them, so that as many are looked at there; and cut is behind one.
+struct RecordEnds {
+    /// Of CSV; a line is a record otherwise.
+    csv: Option<CsvRecord>,
+    /// Bytes that were looked at.
+    seen: usize,
+    count: usize,
+    first: Option<usize>,
+    last: usize,
+}
+
+impl RecordEnds {
+    fn new(separator: Option<u8>) -> RecordEnds {
+        RecordEnds { csv: separator.map(CsvRecord::new), seen: 0, count: 0, first: None, last: 0 }
     }
-    head.len()
+
+    /// Looks at what has come since.
+    fn go_on(&mut self, head: &[u8]) {
+        loop {
+            let rest = &head[self.seen..];
+            let end = match &mut self.csv {
+                Some(record) => record.end(rest, 0),
+                None => rest.iter().position(|&byte| byte == b'\n').map(|feed| feed + 1),
+            };
+            let Some(end) = end else { break };
+            self.seen += end;
+            self.count += 1;
+            self.first = self.first.or(Some(self.seen));
+            self.last = self.seen;
+        }
+        self.seen = head.len();
+    }
 }
 
 /// Refuses a file with a row group that no node has whole.

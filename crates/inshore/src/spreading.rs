@@ -19,9 +19,10 @@ pub fn cuts(input: &Input, budget: &Budget) -> inshore_tables::Result<Option<Vec
     Ok(Some(starts))
 }
 
-/// Whether a file of one of these names has line feeds that end no record: CSV, between quotes.
-pub fn is_quoted(names: &[&str]) -> bool {
-    names.iter().any(|name| ["csv", "tsv"].contains(&&*Input::new(name).extension()))
+/// What lies between two fields in a file of one of these names, where it is CSV, whose line feeds between quotes end no record. The
+/// first name that is one of CSV tells: that of the dataset comes before that of the file, since it is what the file is read by.
+pub fn separator(names: &[&str]) -> Option<u8> {
+    names.iter().find_map(|name| inshore_tables::separator(&Input::new(name).extension()))
 }
 
 /// Lines of a record in a file of one of these names, where its records have a fixed number of them: 4 of FASTQ.

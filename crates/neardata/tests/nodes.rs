@@ -775,12 +775,32 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         // A message that is larger than any may be.
         let ticket = Ticket { ticket: vec![b' '; 65 << 20].into() };
         assert!(client.do_get(ticket).await.is_err());
+        // What is little and becomes much when it is read.
+        let many = format!("[{}0]", r#"{"":0},"#.repeat(200_000));
+        let ticket = format!(r#"{{"version":1,"kind":"contents","arguments":{many},"pieces":[]}}"#);
+        let refused = client.do_get(Ticket { ticket: ticket.into() }).await.unwrap_err();
+        assert!(refused.message().contains("64 MiB is the most"), "{refused}");
         // A load that ends before it is whole leaves nothing.
         let step = |step: Value| FlightData { app_metadata: step.to_string().into(), ..FlightData::default() };
         let begin = json!({ "step": "begin", "version": 1, "name": "half", "spread": 1, "block_bytes": 4096 });
         let steps = [step(begin), step(json!({ "step": "file", "name": "piece-00000000" }))];
         let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
         while let Ok(Some(_)) = answers.message().await {}
+        // Pieces have names of one form, and come in order.
+        for names in [&["piece-0"][..], &["piece-99999999"], &["../piece-00000000"], &["map"], &["piece-00000002"; 2]] {
+            let begin = json!({ "step": "begin", "version": 1, "name": "odd", "spread": 1, "block_bytes": 4096 });
+            let files = names.iter().map(|name| step(json!({ "step": "file", "name": name })));
+            let steps: Vec<FlightData> = [step(begin)].into_iter().chain(files).collect();
+            let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
+            let refused = loop {
+                match answers.message().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => panic!("{names:?} were taken"),
+                    Err(refused) => break refused,
+                }
+            };
+            assert!(refused.message().contains("is not the next piece"), "{refused}");
+        }
     });
     assert!(!cluster.nodes.catalog().unwrap().has("half"));
     let found = cluster.find(&find("needle"), "text", &RunOptions::default()).unwrap();

@@ -24,8 +24,9 @@ use crate::{
     CommandLimits, Ended, Error, Policy, Protection, Protections, Result, Sandbox,
     cgroup::Groups,
     channel::{Confinement, Order, Reply, Report, Task},
-    folder::occupied_bytes,
+    folder::open_to_count,
     host::Running,
+    walk::occupied_bytes,
 };
 
 /// Bytes of output read at once, what a pipe holds.
@@ -49,7 +50,9 @@ pub struct Command {
     /// Its arguments, without the program's name.
     pub args: Vec<OsString>,
     /// Where it works: a folder for this command alone, whose files it may read and write but not execute. Where we are
-    /// root, it's given to the policy's user. What it leaves there is to be opened by [`crate::open_left`].
+    /// root, it's given to the policy's user; where we aren't, and it keeps our own user from a folder in it, that user gets
+    /// its rights back, so that all of it can be counted. What it leaves there is to be opened by [`crate::open_left`].
+    /// [`crate::Folder`] makes one, and removes it with what was left.
     pub folder: PathBuf,
     /// Files and folders that it may read, besides the system's programs and libraries (`/usr`, `/bin`, `/lib*`). They must
     /// be readable for the policy's user too.
@@ -157,6 +160,7 @@ impl Sandbox {
         output: impl FnMut(&[u8]) -> io::Result<()>,
         cancel: &dyn Fn() -> bool,
     ) -> Result<Response> {
+        let folder = open_to_count(&command.folder)?;
         let groups = self.groups(limits);
         let order = order(command, limits, &self.policy, &groups);
         let pipe =
@@ -183,7 +187,7 @@ impl Sandbox {
         };
         let (fed, seen) = thread::scope(|scope| {
             let feeder = scope.spawn(move || feed(input, stdin));
-            let seen = watch.until_end(command, limits, cancel);
+            let seen = watch.until_end(folder.as_fd(), limits, cancel);
             // Closed either way: with the helper everything is gone that could keep the feeder waiting.
             let seen = watch.close(seen, &groups);
             (feeder.join(), seen)
@@ -286,7 +290,7 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
     /// Hands output over until the helper has reported and everything has been read.
     fn until_end(
         &mut self,
-        command: &Command,
+        folder: BorrowedFd<'_>,
         limits: &CommandLimits,
         cancel: &dyn Fn() -> bool,
     ) -> Result<Report> {
@@ -328,10 +332,11 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
             } else if self.ended.is_none() && cancel() {
                 self.end(Ended::Cancelled);
             } else if self.ended.is_none() && now > look_at {
-                if occupied_bytes(&command.folder, limits.folder_bytes)
-                    .is_ok_and(|bytes| bytes > limits.folder_bytes)
-                {
-                    self.end(Ended::Folder);
+                match occupied_bytes(folder, limits.folder_bytes) {
+                    Ok(bytes) if bytes <= limits.folder_bytes => {}
+                    Ok(_) => self.end(Ended::Folder),
+                    // What can't be counted may be any number.
+                    Err(error) => self.end(Ended::FolderUnseen { errno: error.raw_os_error() }),
                 }
                 look_at = Instant::now() + LOOK.max(now.elapsed() * LOOK_SHARE);
             }

@@ -3,6 +3,7 @@
 //! The nouns:
 //!
 //! - [`Command`]: a program, its arguments, and the only files it may read and write; [`Response`] is what came of it.
+//! - [`Folder`]: where it works, removed with all that it left there.
 //! - [`CommandLimits`]: how much of each resource it gets before it is ended.
 //! - [`Policy`]: which [`Protections`] are wanted, and without which nothing is run at all.
 //! - [`Helper`]: the program that contains. It is a process of its own; a binary becomes one by [`child_main`].
@@ -37,12 +38,13 @@ mod host;
 mod limits;
 mod policy;
 mod sys;
+mod walk;
 #[cfg(feature = "wasm")]
 mod wasm;
 
 pub use command::{Command, Response};
 pub use error::{Error, Result};
-pub use folder::open_left;
+pub use folder::{Folder, open_left};
 pub use helper::{child_main, child_main_if_asked};
 pub use host::{Helper, Sandbox};
 pub use limits::{CommandLimits, Ended};

@@ -2,6 +2,7 @@
 
 use std::{
     fmt::{self, Display, Formatter},
+    io,
     time::Duration,
 };
 
@@ -29,9 +30,11 @@ pub struct CommandLimits {
     /// Bytes of each file written; a write beyond it fails and kills the process ([`Ended::FileSize`] where that is the
     /// first one). Default: 256 MiB.
     pub file_bytes: u64,
-    /// Bytes that all files of the working folder occupy. Looked at four times a second, so that a fast writer gets some
-    /// further before it is ended ([`Ended::Folder`]): bound `file_bytes` and use a quota where that matters.
-    /// Default: 1 GiB.
+    /// Bytes that all files of the working folder occupy. Looked at four times a second, less often where there are very
+    /// many files, so that a fast writer gets some further before it is ended ([`Ended::Folder`]; [`Ended::FolderUnseen`]
+    /// where the folder can't be looked through). A file that is in no folder any more but still open isn't seen: no more
+    /// than `file_bytes` times `open_files` times `processes` bounds those, and all are gone at the command's end. Use a
+    /// file system of its own or a quota where that matters. Default: 1 GiB.
     pub folder_bytes: u64,
     /// Files that each process has open; beyond it `open` fails in the command. Default: 256.
     pub open_files: u64,
@@ -68,20 +71,30 @@ pub enum Ended {
     FileSize,
     /// The working folder got larger than allowed.
     Folder,
+    /// The working folder could not be looked through, so that it may have been larger than allowed.
+    FolderUnseen {
+        /// What the system said.
+        errno: i32,
+    },
     /// Its caller no longer wanted it.
     Cancelled,
 }
 
 impl Display for Ended {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
+        let text = match self {
             Ended::Deadline => "its time was over",
             Ended::Memory => "it wanted more memory than it had",
             Ended::Cpu => "its processor time was used up",
             Ended::Output => "its output exceeded the limit",
             Ended::FileSize => "a file exceeded the limit",
             Ended::Folder => "its working folder exceeded the limit",
+            Ended::FolderUnseen { errno } => {
+                let error = io::Error::from_raw_os_error(*errno);
+                return write!(out, "its working folder could not be looked through: {error}");
+            }
             Ended::Cancelled => "it was no longer wanted",
-        })
+        };
+        out.write_str(text)
     }
 }

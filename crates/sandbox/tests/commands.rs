@@ -3,7 +3,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -11,8 +11,8 @@ use std::{
 };
 
 use inshore_sandbox::{
-    Command, CommandLimits, Ended, Error, Helper, Policy, Protection, Protections, Response, Result, Sandbox,
-    open_left,
+    Command, CommandLimits, Ended, Error, Folder, Helper, Policy, Protection, Protections, Response, Result,
+    Sandbox, open_left,
 };
 
 const MIB: u64 = 1 << 20;
@@ -98,6 +98,34 @@ fn has_setpriv() -> bool {
         println!("skipped: needs root and setpriv");
     }
     has
+}
+
+/// `nobody`.
+const NOBODY: u32 = 65534;
+
+/// Runs a test of this binary as a user without rights. What keeps a node from its own files doesn't keep root.
+fn without_rights(name: &str, attack: Option<&Path>) {
+    let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+    test.args(["--exact", name, "--nocapture"]).uid(NOBODY).gid(NOBODY);
+    if let Some(attack) = attack {
+        test.env(ATTACK, attack);
+    }
+    let done = test.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && said.contains("1 passed"), "as a user without rights: {said}");
+}
+
+/// Lets a test hold for both: of root, which goes on after this, and of a user without rights.
+fn also_without_rights(name: &str) {
+    if is_root() {
+        without_rights(name, None);
+    }
+}
+
+/// Names in a folder.
+fn names_in(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    names.map(|name| name.into_string().unwrap()).collect()
 }
 
 /// Tells a test that it is the attack.
@@ -542,6 +570,187 @@ fn files_without_end_are_noticed() {
     let ran = script(lenient(), &limits, attack);
     assert_eq!(ran.response.ended, Some(Ended::Folder), "{:?}", ran.response);
     assert!(ran.response.wall < Duration::from_secs(10));
+}
+
+#[test]
+fn a_folder_that_may_not_be_read_counts_whoever_looks() {
+    also_without_rights("a_folder_that_may_not_be_read_counts_whoever_looks");
+    let limits = CommandLimits { folder_bytes: 8 * MIB, ..limits() };
+    let writes = "i=0; while [ $i -lt 100 ]; do head -c 1M /dev/zero > x/$i; i=$((i+1)); sleep 0.05; done";
+    for hides in ["chmod 311 x", "chmod 311 .", "chmod 300 x .", "mkdir y; chmod 0 y"] {
+        let ran = script(lenient(), &limits, &format!("mkdir x; {hides}; {writes}"));
+        assert_eq!(ran.response.ended, Some(Ended::Folder), "{hides}: {:?}", ran.response);
+    }
+    // What is in a folder without rights counts too, and isn't taken for an error.
+    let ran = script(lenient(), &limits, "mkdir x; head -c 1M /dev/zero > x/1; chmod 0 x .; sleep 1");
+    assert!(ran.response.success(), "{:?} {}", ran.response, ran.errors());
+    let hides = "mkdir x; head -c 9M /dev/zero > x/1; chmod 0 x .; sleep 9";
+    let ran = script(lenient(), &limits, hides);
+    assert_eq!(ran.response.ended, Some(Ended::Folder), "{:?}", ran.response);
+}
+
+#[test]
+fn a_folder_that_cannot_be_looked_through_ends_the_command_which_is_told_why() {
+    let name = "a_folder_that_cannot_be_looked_through_ends_the_command_which_is_told_why";
+    if let Some(folder) = std::env::var_os(ATTACK) {
+        let command = shell(Path::new(&folder), "exec sleep 9");
+        let ran = run_with(&Sandbox::new(helper(), lenient()), &command, &limits(), "").unwrap();
+        assert_eq!(ran.response.ended, Some(Ended::FolderUnseen { errno: libc::EACCES }));
+        let told = ran.response.ended.unwrap().to_string();
+        assert!(
+            told.starts_with("its working folder could not be looked through: Permission denied"),
+            "{told}"
+        );
+        return;
+    }
+    if !is_root() {
+        println!("skipped: needs root, to make a folder that is another user's");
+        return;
+    }
+    let folder = folder();
+    std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::create_dir(folder.path().join("theirs")).unwrap();
+    fs::set_permissions(folder.path().join("theirs"), fs::Permissions::from_mode(0o700)).unwrap();
+    without_rights(name, Some(folder.path()));
+}
+
+/// How deep a tree is in which neither paths nor open files reach the end.
+const DEEP: usize = 5_000;
+
+#[test]
+fn attack_by_depth() {
+    if std::env::var_os(ATTACK).is_none() {
+        return;
+    }
+    for _ in 0..DEEP {
+        fs::create_dir("d").unwrap();
+        std::env::set_current_dir("d").unwrap();
+    }
+    fs::write("file", vec![1; 48 << 20]).unwrap();
+    thread::sleep(Duration::from_secs(10));
+}
+
+#[test]
+fn a_tree_of_5000_nested_folders_is_counted_and_removed() {
+    also_without_rights("a_tree_of_5000_nested_folders_is_counted_and_removed");
+    // What most systems give, and fewer than there are folders.
+    let few = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let few = rustix::process::Rlimit { current: Some(1024), ..few };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
+    let (program, parent) = (folder(), folder());
+    let left = Folder::create_in(parent.path()).unwrap();
+    let command = own_attack(program.path(), "attack_by_depth");
+    let command = Command { folder: left.path().to_path_buf(), ..command };
+    // The folders alone are some 20 MiB at most; what lies at the bottom is too much.
+    let limits = CommandLimits { folder_bytes: 40 * MIB, ..limits() };
+    let ran = run_with(&Sandbox::new(helper(), lenient()), &command, &limits, "").unwrap();
+    assert_eq!(ran.response.ended, Some(Ended::Folder), "{:?} {}", ran.response, ran.errors());
+    let start = Instant::now();
+    left.remove().unwrap();
+    println!("removed in {:?}", start.elapsed());
+    assert_eq!(names_in(parent.path()), [] as [&str; 0]);
+}
+
+/// Where links lead, in the environment of an attack.
+const OUTSIDE: &str = "INSHORE_TEST_OUTSIDE";
+
+#[test]
+fn attack_by_links() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    if std::env::var_os(ATTACK).is_none() {
+        return;
+    }
+    fs::create_dir("x").unwrap();
+    fs::write("x/file", "").unwrap();
+    let folder = fs::File::open("x").unwrap();
+    let outside = PathBuf::from(std::env::var_os(OUTSIDE).unwrap());
+    std::os::unix::fs::symlink(&outside, "link").unwrap();
+    std::os::unix::fs::symlink(outside.join("file"), "link_to_file").unwrap();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(4) {
+        folder.set_permissions(fs::Permissions::from_mode(0o311)).unwrap();
+        for _ in 0..1000 {
+            // Now the name of the folder is that of a link, and back.
+            renameat_with(CWD, "x", CWD, "link", RenameFlags::EXCHANGE).unwrap();
+        }
+    }
+}
+
+#[test]
+fn nothing_outside_is_counted_or_changed_or_removed_through_a_link() {
+    also_without_rights("nothing_outside_is_counted_or_changed_or_removed_through_a_link");
+    let (program, parent, outside) = (folder(), folder(), folder());
+    fs::write(outside.path().join("file"), vec![1; 2 << 20]).unwrap();
+    fs::set_permissions(outside.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    let left = Folder::create_in(parent.path()).unwrap();
+    let mut command = own_attack(program.path(), "attack_by_links");
+    command.folder = left.path().to_path_buf();
+    command.env.push((OUTSIDE.into(), outside.path().into()));
+    let limits = CommandLimits { folder_bytes: MIB, ..limits() };
+    let ran = run_with(&Sandbox::new(helper(), lenient()), &command, &limits, "").unwrap();
+    assert!(ran.response.success(), "{:?} {}{}", ran.response, ran.output, ran.errors());
+    left.remove().unwrap();
+    assert_eq!(names_in(parent.path()), [] as [&str; 0]);
+    assert_eq!(fs::metadata(outside.path()).unwrap().permissions().mode() & 0o7777, 0o555);
+    assert_eq!(fs::metadata(outside.path().join("file")).unwrap().len(), 2 << 20);
+    fs::set_permissions(outside.path(), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn what_a_command_leaves_is_gone_afterwards() {
+    also_without_rights("what_a_command_leaves_is_gone_afterwards");
+    let leaves = "mkdir -p a/b/c d; echo x > a/b/c/file; ln -s / a/link; mkfifo a/pipe; echo > a/-rf; \
+        chmod 0 a/b/c/file a/b/c; chmod 311 a/b; chmod 555 a; chmod 0 d .";
+    let parent = folder();
+    for drops in [false, true] {
+        let left = Folder::create_in(parent.path()).unwrap();
+        let ran = run_with(&Sandbox::new(helper(), lenient()), &shell(left.path(), leaves), &limits(), "");
+        let ran = ran.unwrap();
+        assert!(ran.response.success(), "{:?} {}", ran.response, ran.errors());
+        assert_eq!(names_in(parent.path()).len(), 1);
+        if drops {
+            drop(left)
+        } else {
+            left.remove().unwrap()
+        }
+        assert_eq!(names_in(parent.path()), [] as [&str; 0]);
+    }
+}
+
+#[test]
+fn attack_by_leaving() {
+    // Not an attack of the command's: the process that made its folder ends without removing it.
+    let Some(parent) = std::env::var_os(ATTACK) else { return };
+    let left = Folder::create_in(Path::new(&parent)).unwrap();
+    fs::create_dir(left.path().join("x")).unwrap();
+    fs::write(left.path().join("x/file"), "x").unwrap();
+    fs::set_permissions(left.path().join("x"), fs::Permissions::from_mode(0o000)).unwrap();
+    fs::set_permissions(left.path(), fs::Permissions::from_mode(0o000)).unwrap();
+    std::process::exit(0);
+}
+
+#[test]
+fn what_a_dead_process_left_is_removed_by_the_next_and_what_a_living_one_has_stays() {
+    also_without_rights("what_a_dead_process_left_is_removed_by_the_next_and_what_a_living_one_has_stays");
+    let parent = folder();
+    let living = Folder::create_in(parent.path()).unwrap();
+    fs::write(living.path().join("file"), "x").unwrap();
+    fs::write(parent.path().join("inshore-command-file"), "").unwrap();
+    fs::create_dir(parent.path().join("another")).unwrap();
+    std::os::unix::fs::symlink("another", parent.path().join("inshore-command-link")).unwrap();
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "attack_by_leaving"])
+        .env(ATTACK, parent.path())
+        .stdout(std::process::Stdio::null())
+        .status();
+    assert!(status.unwrap().success());
+    assert_eq!(names_in(parent.path()).len(), 5);
+    let next = Folder::create_in(parent.path()).unwrap();
+    let mut names = names_in(parent.path());
+    names.retain(|name| !name.contains(&format!("-{}-", std::process::id())));
+    names.sort();
+    assert_eq!(names, ["another", "inshore-command-file", "inshore-command-link"]);
+    assert!(living.path().join("file").exists() && next.path().exists());
 }
 
 #[test]

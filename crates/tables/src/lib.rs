@@ -69,7 +69,7 @@ pub use kmers::{
 };
 pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use new_file::{NewFile, NewFileWriter};
-pub use reader::{Described, GroupValues, TableReader, column_names, row_groups};
+pub use reader::{Described, GroupValues, TableReader, column_names, row_groups, separator};
 pub use reduce::{
     Aggregate, Fold, NumberConfig, NumberGroups, NumberState, ReduceOptions, ReduceSummary, SortedGroups,
     reduce,

@@ -390,17 +390,26 @@ impl TableReader {
     }
 }
 
+/// What lies between two fields in a file with such an [ending](Input::extension); `None` where it is no CSV.
+pub fn separator(ending: &str) -> Option<u8> {
+    match ending {
+        "csv" => Some(b','),
+        "tsv" => Some(b'\t'),
+        _ => None,
+    }
+}
+
 impl Source {
     fn open(input: &Input, budget: &Budget) -> Result<Self> {
         let ending = input.extension();
-        match (input.is_stdin(), &*ending) {
-            (true, _) | (_, "csv") => CsvSource::open(input, b',', budget).map(Box::new).map(Source::Csv),
-            (_, "tsv") => CsvSource::open(input, b'\t', budget).map(Box::new).map(Source::Csv),
-            (_, "jsonl" | "ndjson" | "json") => {
-                JsonSource::open(input, budget).map(Box::new).map(Source::Json)
-            }
-            (_, "arrow") => IpcSource::open(input, budget).map(Box::new).map(Source::Ipc),
-            (_, "parquet") => ParquetSource::open(input, budget).map(Box::new).map(Source::Parquet),
+        let separator = if input.is_stdin() { Some(b',') } else { separator(&ending) };
+        if let Some(separator) = separator {
+            return CsvSource::open(input, separator, budget).map(Box::new).map(Source::Csv);
+        }
+        match &*ending {
+            "jsonl" | "ndjson" | "json" => JsonSource::open(input, budget).map(Box::new).map(Source::Json),
+            "arrow" => IpcSource::open(input, budget).map(Box::new).map(Source::Ipc),
+            "parquet" => ParquetSource::open(input, budget).map(Box::new).map(Source::Parquet),
             _ => Err(Error::UnknownEnding {
                 file: input.name().to_string(),
                 ending,

@@ -37,5 +37,6 @@ pub(super) fn sort_here(
         };
         Ok(input?.numbered(number))
     });
-    sort_pieces(job, title, arguments, Inputs::asked(inputs, None), reply)
+    // Pieces are taken of the node that has most left, so their numbers go up and down.
+    sort_pieces(job, title, arguments, Inputs::asked(inputs, None).in_any_order(), reply)
 }

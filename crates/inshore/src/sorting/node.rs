@@ -79,10 +79,9 @@ pub(super) fn sort_pieces(
             sorted_records(job, pieces, (record_bytes, key), options, BATCH_BYTES, each)
         }
         What::Table { keys, known, .. } => {
-            let bytes = pieces.bytes();
-            let pieces = pieces.map(|input| Ok(input?.with_columns(known.schema.clone())));
+            let pieces = pieces.changed(|input| input.with_columns(known.schema.clone()));
             let each = &mut |batch| out.columns(batch);
-            sorted_table(job, Inputs::asked(pieces, bytes), &keys, options, BATCH_BYTES, each)
+            sorted_table(job, pieces, &keys, options, BATCH_BYTES, each)
         }
     };
     match (out.failed, sorted) {

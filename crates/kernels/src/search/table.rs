@@ -450,8 +450,10 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> Rows<'a, E> {
 fn characters(text: &[u8], spans: &[(u32, u32)]) -> impl Iterator<Item = (u32, u32)> {
     let (mut bytes, mut passed) = (0, 0);
     let mut place = move |to: u32| {
-        let piece = &text[bytes..to as usize];
-        bytes = to as usize;
+        // A node may have told of the line with its end.
+        let to = (to as usize).min(text.len());
+        let piece = &text[bytes..to];
+        bytes = to;
         passed += piece
             .utf8_chunks()
             .map(|chunk| chunk.valid().chars().count() as u32 + u32::from(!chunk.invalid().is_empty()))

@@ -11,6 +11,7 @@
 //! connection buffers, about 1 MiB).
 
 mod latest;
+mod requests;
 mod visits;
 
 use std::{
@@ -34,7 +35,7 @@ use arrow_flight::{
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
 use inshore_store::{Budget, Cancel, DeviceUsage, Job, Store, format_bytes};
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tonic::{
     Request, Response, Status as Refusal, Streaming,
     service::interceptor::InterceptedService,
@@ -42,8 +43,10 @@ use tonic::{
 };
 use tracing::{info, warn};
 
+pub(super) use self::requests::short;
 use self::{
     latest::Latest,
+    requests::{Held as HeldRequest, Requests, Telling},
     visits::{Traversals, Visits},
 };
 use super::{
@@ -122,6 +125,10 @@ struct Inner {
     store: Store,
     works: Works,
     queue: Queue,
+    requests: Requests,
+    /// Of whom wants to know what lies here: each may have to read much.
+    looks: Arc<Semaphore>,
+    telling: Telling,
     began: Instant,
     draining: AtomicBool,
     tasks: Mutex<BTreeMap<u64, Running>>,
@@ -133,6 +140,8 @@ struct Inner {
     drives: Latest<Vec<DeviceUsage>>,
 }
 
+/// So many catalogs and maps are read at once.
+const LOOKS: usize = 8;
 /// Drives that take longer to tell what is on them are shown as they were before.
 const DRIVE_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -194,6 +203,9 @@ impl Agent {
         });
         Agent(Arc::new(Inner {
             queue,
+            requests: Requests::new(config.memory_bytes),
+            looks: Arc::new(Semaphore::new(LOOKS)),
+            telling: Telling::default(),
             door,
             drives: Latest::default(),
             store,
@@ -468,8 +480,8 @@ impl Agent {
         Ok(sources)
     }
 
-    /// Does a task, in a thread that may wait.
-    fn work(&self, work: &dyn Work, begun: Begun, out: &mpsc::Sender<Answered>) {
+    /// Does a task, in a thread that may wait, and gives its last messages. Whoever takes none would keep the thread.
+    fn work(&self, work: &dyn Work, begun: Begun, out: &mpsc::Sender<Answered>) -> Vec<Answered> {
         let Begun { request, job, queued, place, deadline_is_over, number, unbegun, squeeze } = begun;
         let began = Instant::now();
         let cpu = job.report().cpu_seconds;
@@ -517,7 +529,8 @@ impl Agent {
             }
             Err(error) => {
                 counts.failed.fetch_add(1, Ordering::Relaxed);
-                warn!(kind = request.kind, client = task.client, seconds, %error, "failed");
+                let error = error.to_string();
+                warn!(kind = request.kind, client = task.client, seconds, error = &*short(&error), "failed");
                 Err(if reply.is_set_aside {
                     Refusal::aborted("the task was set aside")
                 } else if deadline_is_over.load(Ordering::Relaxed) {
@@ -525,15 +538,15 @@ impl Agent {
                 } else if job.cancel().is_cancelled() {
                     Refusal::unavailable("the task was stopped: the node ends")
                 } else {
-                    Refusal::failed_precondition(error.to_string())
+                    Refusal::failed_precondition(error)
                 })
             }
         };
         // The memory is free before the client knows that the task has ended.
         drop((task, job, place));
         match answer {
-            Ok(messages) => messages.into_iter().for_each(|message| drop(out.blocking_send(Ok(message)))),
-            Err(refusal) => drop(out.blocking_send(Err(refusal))),
+            Ok(messages) => messages.into_iter().map(Ok).collect(),
+            Err(refusal) => vec![Err(refusal)],
         }
     }
 
@@ -596,7 +609,13 @@ impl Agent {
 
     fn refuse(&self, refusal: Refusal) -> Refusal {
         self.0.counts.refused.fetch_add(1, Ordering::Relaxed);
-        warn!(code = ?refusal.code(), reason = refusal.message(), "refused");
+        if let Some(left_out) = self.0.telling.next(Instant::now()) {
+            let reason = &*short(refusal.message());
+            match left_out {
+                0 => warn!(code = ?refusal.code(), reason, "refused"),
+                _ => warn!(code = ?refusal.code(), reason, others = left_out, "refused, as others before"),
+            }
+        }
         refusal
     }
 }
@@ -793,7 +812,9 @@ impl FlightService for Agent {
         let inner = &self.0;
         // Whoever may not even read is told nothing of what there is.
         self.allowed(&request, Right::Read)?;
-        let asked: TaskRequest = parsed(&request.get_ref().ticket).map_err(|refusal| self.refuse(refusal))?;
+        let ticket = &request.get_ref().ticket;
+        let held = inner.requests.hold(ticket).map_err(|refusal| self.refuse(refusal))?;
+        let asked: TaskRequest = parsed(ticket).map_err(|refusal| self.refuse(refusal))?;
         if asked.version != VERSION {
             let what = format!("requests of version {} (it speaks {VERSION})", asked.version);
             return Err(self.refuse(Refusal::unimplemented(format!("this node does not know {what}"))));
@@ -809,7 +830,7 @@ impl FlightService for Agent {
         };
         let Some(work) = work else {
             let known = inner.works.kinds().collect::<Vec<_>>().join(", ");
-            let what = format!("this node has no work called '{}': it has {known}", asked.kind);
+            let what = format!("this node has no work called '{}': it has {known}", short(&asked.kind));
             return Err(self.refuse(Refusal::unimplemented(what)));
         };
         let right = match work.needs() {
@@ -843,6 +864,7 @@ impl FlightService for Agent {
         let alive =
             asked.alive_ms.map(|every| Alive::begin(self.clone(), out.clone(), Duration::from_millis(every)));
         tokio::spawn(async move {
+            let _held: HeldRequest = held;
             // Whoever goes away while he waits gives up his place.
             let place = tokio::select! {
                 place = entered => place,
@@ -863,10 +885,17 @@ impl FlightService for Agent {
             let deadline_is_over = Arc::new(AtomicBool::new(false));
             let threads = if asks_beside.is_some() { 1 } else { agent.0.config.threads };
             let budget = Budget::new(memory_bytes, threads);
-            let job = match agent.0.store.job(budget, cancel.clone()) {
-                Ok(job) => job,
-                Err(error) => {
+            // A drive that hangs holds this up, and nothing else.
+            let (of_agent, of_job) = (agent.clone(), cancel.clone());
+            let made = tokio::task::spawn_blocking(move || of_agent.0.store.job(budget, of_job)).await;
+            let job = match made.map_err(|error| error.to_string()) {
+                Ok(Ok(job)) => job,
+                Ok(Err(error)) => {
                     let _ = out.send(Err(Refusal::internal(error.to_string()))).await;
+                    return;
+                }
+                Err(panicked) => {
+                    let _ = out.send(Err(Refusal::internal(panicked))).await;
                     return;
                 }
             };
@@ -901,8 +930,14 @@ impl FlightService for Agent {
             });
             let begun =
                 Begun { request: asked, job, queued, place, deadline_is_over, number, unbegun, squeeze };
-            let _ = tokio::task::spawn_blocking(move || agent.work(&*work, begun, &out)).await;
+            let last_out = out.clone();
+            let worked = tokio::task::spawn_blocking(move || agent.work(&*work, begun, &out)).await;
             timer.abort();
+            for message in worked.unwrap_or_default() {
+                if last_out.send(message).await.is_err() {
+                    break;
+                }
+            }
         });
         let answers = futures::stream::poll_fn(move |context| {
             let _held = &stops;
@@ -943,6 +978,12 @@ impl FlightService for Agent {
         };
         let caller = self.allowed(&request, right)?;
         let (agent, body) = (self.clone(), request.into_inner().body);
+        let _looks = match kind.as_str() {
+            "catalog" | "map" => {
+                Some(self.0.looks.clone().acquire_owned().await.expect("it is never closed"))
+            }
+            _ => None,
+        };
         let answered =
             tokio::task::spawn_blocking(move || -> std::result::Result<Vec<bytes::Bytes>, Refusal> {
                 let refused = |error: Error| Refusal::failed_precondition(error.to_string());
@@ -963,7 +1004,7 @@ impl FlightService for Agent {
                         Vec::new()
                     }
                     other => {
-                        let what = format!("this node knows no action '{other}'");
+                        let what = format!("this node knows no action '{}'", short(other));
                         return Err(agent.refuse(Refusal::unimplemented(what)));
                     }
                 })

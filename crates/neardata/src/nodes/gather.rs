@@ -45,6 +45,9 @@ use super::{
 };
 use crate::{Answer, Border, Contents, Event, Next, PartRow, Portable, Reach, part_rows};
 
+/// So many times tasks that were set aside are asked for again while nothing comes.
+const SET_ASIDE_MAX: usize = 64;
+
 /// How nodes are asked.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
@@ -236,10 +239,17 @@ pub fn read_from_nodes(
     options: &RunOptions,
 ) -> Result<Vec<u8>> {
     let wanted = range.end - range.start;
+    let came = |bytes: usize| {
+        let what = format!("{bytes} bytes came of {wanted}");
+        Error::Incomplete { name: whole.title.clone(), what }
+    };
     let mut bytes = Vec::with_capacity(wanted as usize);
     let read = run_on_nodes(nodes, job, &Contents, &[whole.slice(range)], options, |event| {
         bytes.extend(event.part.transpose()?.unwrap_or_default());
-        Ok(Next::Go)
+        match bytes.len() as u64 > wanted {
+            true => Err(crate::Error::Stream(Box::new(came(bytes.len())))),
+            false => Ok(Next::Go),
+        }
     });
     read.map_err(|error: crate::Error| match error {
         crate::Error::Store(error) => Error::Store(error),
@@ -251,10 +261,7 @@ pub fn read_from_nodes(
     })?;
     match bytes.len() as u64 == wanted {
         true => Ok(bytes),
-        false => {
-            let what = format!("{} bytes came of {wanted}", bytes.len());
-            Err(Error::Incomplete { name: whole.title.clone(), what })
-        }
+        false => Err(came(bytes.len())),
     }
 }
 
@@ -301,7 +308,10 @@ impl Gathered {
             own.queued_seconds += cost.queued_seconds;
             own.lost = own.lost.take().or(cost.lost);
         }
-        self.missing.extend(other.missing);
+        // What was asked for twice is missing once.
+        let place = |missing: &Missing| (missing.title.clone(), missing.offset);
+        let mut known: BTreeSet<(String, u64)> = self.missing.iter().map(place).collect();
+        self.missing.extend(other.missing.into_iter().filter(|missing| known.insert(place(missing))));
         self.here = self.here.take().or(other.here);
     }
 }
@@ -340,6 +350,10 @@ pub(super) struct Gather {
     rows: BTreeMap<usize, VecDeque<PartRow>>,
     /// What came so far of a part that comes in several rows.
     beginning: Vec<u8>,
+    /// The attempt that gave it.
+    begun_by: usize,
+    /// So many tasks were set aside since the last row came.
+    set_aside: usize,
     /// Attempts of whose answers some are not wanted any more.
     unwanted: BTreeSet<usize>,
     /// What does a part of it on this machine.
@@ -514,6 +528,8 @@ impl Gather {
             rows: BTreeMap::new(),
             unwanted: BTreeSet::new(),
             beginning: Vec::new(),
+            begun_by: usize::MAX,
+            set_aside: 0,
         })
     }
 
@@ -740,15 +756,6 @@ impl Gather {
         }
     }
 
-    /// The next thing that an attempt says.
-    fn receive(&mut self, attempt: usize) -> Result<Message> {
-        loop {
-            if let Some(message) = self.receive_within(attempt, Duration::from_millis(50))? {
-                return Ok(message);
-            }
-        }
-    }
-
     /// What an attempt says within some time; `None` where that is nothing.
     fn receive_within(&mut self, attempt: usize, wait: Duration) -> Result<Option<Message>> {
         self.job.check_cancelled()?;
@@ -888,7 +895,10 @@ impl Gather {
                     },
                     Message::Done if self.was_taken(number, attempt)? => {}
                     Message::Done => self.lose(number, "it ended without having read all".to_string())?,
-                    Message::Failed(Error::SetAside { .. }) => self.ask_again(attempt),
+                    Message::Failed(Error::SetAside { .. }) if self.set_aside < SET_ASIDE_MAX => {
+                        self.set_aside += 1;
+                        self.ask_again(attempt);
+                    }
                     Message::Failed(error) => {
                         let is_node = self.attempts[attempt].node.is_some();
                         if matches!(error, Error::Refused { .. }) && is_node && self.is_alone(number) {
@@ -899,6 +909,7 @@ impl Gather {
                 }
                 continue;
             };
+            self.set_aside = 0;
             if row.number < number as u64 {
                 // Of a piece of which nothing more is wanted.
                 continue;
@@ -916,10 +927,21 @@ impl Gather {
                 lines: wanted.from.lines.saturating_add(row.reach.lines),
             };
             match row.answer {
-                Answer::Part(_) if reach.bytes <= wanted.reach.bytes || reach.bytes > wanted.piece.bytes => {
+                Answer::Part(_)
+                    if reach.bytes <= wanted.reach.bytes
+                        || reach.bytes > wanted.piece.bytes
+                        || row.reach.lines > row.reach.bytes =>
+                {
                     self.lose(number, "it answers the same twice, or more than there is".to_string())?;
                 }
+                Answer::Beginning(bytes) if bytes.is_empty() => {
+                    self.lose(number, "it begins a part with nothing".to_string())?;
+                }
                 Answer::Beginning(bytes) => {
+                    if self.begun_by != attempt {
+                        self.beginning.clear();
+                        self.begun_by = attempt;
+                    }
                     if self.beginning.len() + bytes.len() > PART_BYTES_MAX {
                         self.lose(number, "it answers a part that is larger than any".to_string())?;
                     } else {
@@ -928,6 +950,10 @@ impl Gather {
                 }
                 Answer::Part(bytes) => {
                     let mut part = std::mem::take(&mut self.beginning);
+                    if self.begun_by != attempt {
+                        // Of another's answer.
+                        part.clear();
+                    }
                     if part.is_empty() {
                         part = bytes;
                     } else {
@@ -1023,6 +1049,10 @@ impl Gather {
     ) -> Result<()> {
         let Some(node) = self.attempts[attempt].node else { return self.give_back(attempt, why) };
         self.attempts[attempt].end();
+        if from_the_start {
+            // Whoever does it instead says it all again.
+            self.attempts[attempt].done = None;
+        }
         self.rows.remove(&attempt);
         self.beginning.clear();
         if is_gone {
@@ -1048,13 +1078,17 @@ impl Gather {
 
     /// Waits for the ends of all tasks, which say what they cost.
     pub(super) fn wait_for_ends(&mut self) -> Result<()> {
+        let until = Instant::now() + self.options.stall;
         for attempt in 0..self.attempts.len() {
-            // One of whose answers not all are wanted may be at work for long: it is stopped.
-            while !self.attempts[attempt].is_over && !self.unwanted.contains(&attempt) {
-                match self.receive(attempt) {
-                    Ok(Message::Batch(_)) => {}
+            // One of whose answers not all are wanted may be at work for long: it is stopped. So is one that does not come to its end.
+            while !self.attempts[attempt].is_over
+                && !self.unwanted.contains(&attempt)
+                && Instant::now() < until
+            {
+                match self.receive_within(attempt, Duration::from_millis(50)) {
+                    Ok(None | Some(Message::Batch(_))) => {}
                     // All that was wanted of it is here.
-                    Ok(Message::Done | Message::Failed(_)) | Err(Error::Deadline { .. }) => break,
+                    Ok(Some(Message::Done | Message::Failed(_))) | Err(Error::Deadline { .. }) => break,
                     Err(error) => return Err(error),
                 }
             }

@@ -23,10 +23,11 @@ use tonic::{Status as Refusal, Streaming};
 
 use super::{
     Error, Nodes, Result,
-    agent::Agent,
+    agent::{Agent, short},
     client::Node,
+    csv::CsvRecord,
     protocol::{
-        LoadAnswer, LoadStep, MAP, MAP_BYTES_MAX, Map, MapNode, MapPiece, SPREAD, VERSION, piece_name,
+        LoadAnswer, LoadStep, MAP, MAP_BYTES_MAX, Map, MapNode, MapPiece, PIECE, SPREAD, VERSION, piece_name,
     },
     queue::Place,
     wire::{json, message_bytes},
@@ -40,6 +41,10 @@ const BUFFER_BYTES: usize = 1 << 20;
 pub(super) const RECEIVE_MEMORY_BYTES: u64 = 16 << 20;
 /// A client that sends nothing for so long has gone, whatever its connection says.
 const IDLE: Duration = Duration::from_secs(600);
+/// Nor does one last that takes no answer for so long.
+const UNTAKEN: Duration = Duration::from_secs(20);
+/// Each piece takes more bytes of the map.
+const PIECES_MAX: usize = MAP_BYTES_MAX / 32;
 
 /// How a file is spread.
 #[derive(Clone, Debug)]
@@ -55,8 +60,8 @@ pub struct LoadOptions {
     pub record_lines: Option<u64>,
     /// Where pieces may end, in order, and nowhere else: between row groups of Parquet.
     pub ends: Option<Vec<u64>>,
-    /// Whether a line feed between quotes ends no record: CSV.
-    pub is_quoted: bool,
+    /// Of CSV, what lies between two fields: a line feed between quotes ends no record then. Where it is not said, every one does.
+    pub separator: Option<u8>,
     /// Bytes between checksums on the nodes.
     pub block_bytes: u64,
 }
@@ -70,7 +75,7 @@ impl Default for LoadOptions {
             record_bytes: None,
             record_lines: None,
             ends: None,
-            is_quoted: false,
+            separator: None,
             block_bytes: 64 << 10,
         }
     }
@@ -148,21 +153,9 @@ impl Nodes {
         for load in &mut loads {
             load.answer(self, job)?;
         }
-        let by_lines = options.record_bytes.is_none() && options.ends.is_none();
-        let record_lines = options.record_lines.filter(|&lines| by_lines && lines > 0);
         let piece_bytes = options.piece_bytes.unwrap_or_else(|| piece_bytes(len, nodes.len() as u64)).max(1);
-        let mut spreading = Spreading {
-            nodes: self,
-            job,
-            loads,
-            copies,
-            pieces: Vec::new(),
-            is_open: false,
-            offset: 0,
-            in_quotes: false,
-            record: LineRecord::default(),
-            record_lines,
-        };
+        let mut cutting = Cutting::new(options, piece_bytes);
+        let mut spreading = Spreading { nodes: self, job, loads, copies, pieces: Vec::new(), is_open: false };
         let mut loaded = Loaded::default();
         let mut buffer = vec![0; DATA_BYTES];
         loop {
@@ -177,12 +170,9 @@ impl Nodes {
             job.progress().add(read as u64);
             let mut rest = &buffer[..read];
             while !rest.is_empty() {
-                let take = spreading.room(rest, piece_bytes, options);
-                let (now, later) = rest.split_at(take.unwrap_or(rest.len()));
+                let (now, later, is_over) = cutting.cut(rest);
                 spreading.write(now)?;
-                if take.is_some() {
-                    spreading.is_open = false;
-                }
+                spreading.is_open = !is_over;
                 rest = later;
             }
         }
@@ -201,6 +191,10 @@ impl Nodes {
         let map_nodes = nodes.iter().zip(numbers).map(node).collect();
         let record_bytes = options.record_bytes.filter(|_| pieces.len() > 1);
         let is_grouped = options.ends.is_some();
+        let record_lines = match cutting.ends {
+            Ends::LineRecords(_, lines) => Some(lines),
+            _ => None,
+        };
         let map = Map {
             version: VERSION,
             spread,
@@ -249,7 +243,7 @@ impl Nodes {
     }
 }
 
-/// A file that is cut into pieces.
+/// Pieces that are sent.
 struct Spreading<'a> {
     nodes: &'a Nodes,
     job: &'a Job,
@@ -257,30 +251,78 @@ struct Spreading<'a> {
     copies: usize,
     pieces: Vec<MapPiece>,
     is_open: bool,
-    /// Bytes of the file that are in pieces.
+}
+
+/// A file that is cut into pieces.
+struct Cutting<'a> {
+    piece_bytes: u64,
+    ends: Ends<'a>,
+    /// Bytes of the file that were cut.
     offset: u64,
-    /// Whether a quote is open behind them.
-    in_quotes: bool,
-    /// Where in a record of lines they end.
-    record: LineRecord,
-    record_lines: Option<u64>,
+    /// Those of them that are in the piece that is not over.
+    written: u64,
 }
 
-/// Whether a number of quotes is odd.
-fn flips(bytes: &[u8]) -> bool {
-    memchr_iter(b'"', bytes).count() % 2 == 1
+/// Where a piece may end.
+enum Ends<'a> {
+    At(&'a [u64]),
+    /// With a record of so many bytes.
+    Records(u64),
+    /// With one of so many lines, and where in one the cut bytes end.
+    LineRecords(LineRecord, u64),
+    Csv(CsvRecord),
+    Lines,
 }
 
-/// The first end of a line from `from` on, outside of quotes: behind its line feed.
-fn end_outside_quotes(bytes: &[u8], from: usize, in_quotes: bool) -> Option<usize> {
-    let (mut in_quotes, mut at) = (in_quotes ^ flips(&bytes[..from]), from);
-    loop {
-        let end = at + memchr(b'\n', &bytes[at..])?;
-        in_quotes ^= flips(&bytes[at..end]);
-        if !in_quotes {
-            return Some(end + 1);
+impl<'a> Cutting<'a> {
+    fn new(options: &'a LoadOptions, piece_bytes: u64) -> Cutting<'a> {
+        let record_lines = options.record_lines.filter(|&lines| lines > 0);
+        let ends = match (&options.ends, options.record_bytes, record_lines, options.separator) {
+            (Some(ends), ..) => Ends::At(ends),
+            (_, Some(bytes), ..) => Ends::Records(bytes),
+            (_, _, Some(lines), _) => Ends::LineRecords(LineRecord::default(), lines),
+            (_, _, _, Some(separator)) => Ends::Csv(CsvRecord::new(separator)),
+            _ => Ends::Lines,
+        };
+        Cutting { piece_bytes, ends, offset: 0, written: 0 }
+    }
+
+    /// What of the bytes that come next belongs to the piece that is not over, what does not, and whether the piece ends between.
+    fn cut<'b>(&mut self, bytes: &'b [u8]) -> (&'b [u8], &'b [u8], bool) {
+        let end = self.end(bytes);
+        let (now, later) = bytes.split_at(end.unwrap_or(bytes.len()));
+        match &mut self.ends {
+            Ends::LineRecords(record, lines) => {
+                record.end(now, usize::MAX, *lines);
+            }
+            Ends::Csv(record) => record.pass(now),
+            _ => {}
         }
-        at = end + 1;
+        self.offset += now.len() as u64;
+        self.written = if end.is_some() { 0 } else { self.written + now.len() as u64 };
+        (now, later, end.is_some())
+    }
+
+    /// How many of `bytes` still belong to the current piece; `None`: all, and the piece goes on.
+    fn end(&self, bytes: &[u8]) -> Option<usize> {
+        let within = |left: u64| (left <= bytes.len() as u64).then_some(left as usize);
+        match &self.ends {
+            Ends::At(ends) => {
+                let start = self.offset - self.written;
+                return within(piece_end(ends, start, self.piece_bytes)? - self.offset);
+            }
+            Ends::Records(bytes) => {
+                return within((self.piece_bytes / bytes).max(1) * bytes - self.written);
+            }
+            _ => {}
+        }
+        let from = self.piece_bytes.saturating_sub(self.written + 1);
+        let from = usize::try_from(from).ok().filter(|&from| from < bytes.len())?;
+        match self.ends {
+            Ends::LineRecords(mut record, lines) => record.end(bytes, from, lines),
+            Ends::Csv(mut record) => record.end(bytes, from),
+            _ => memchr(b'\n', &bytes[from..]).map(|end| from + end + 1),
+        }
     }
 }
 
@@ -316,37 +358,6 @@ impl LineRecord {
 }
 
 impl Spreading<'_> {
-    /// How many of `bytes` still belong to the current piece; `None`: all, and the piece goes on.
-    fn room(&self, bytes: &[u8], piece_bytes: u64, options: &LoadOptions) -> Option<usize> {
-        let written = match self.pieces.last().filter(|_| self.is_open) {
-            Some(piece) => piece.bytes,
-            None => 0,
-        };
-        if let Some(ends) = &options.ends {
-            let left = piece_end(ends, self.offset - written, piece_bytes)? - self.offset;
-            return (left <= bytes.len() as u64).then_some(left as usize);
-        }
-        match options.record_bytes {
-            Some(record) => {
-                let whole = (piece_bytes / record).max(1) * record;
-                let left = whole - written;
-                (left <= bytes.len() as u64).then_some(left as usize)
-            }
-            None => {
-                let from = piece_bytes.saturating_sub(written + 1);
-                let from = usize::try_from(from).ok().filter(|&from| from < bytes.len())?;
-                match (self.record_lines, options.is_quoted) {
-                    (Some(lines), _) => {
-                        let mut record = self.record;
-                        record.end(bytes, from, lines)
-                    }
-                    (None, true) => end_outside_quotes(bytes, from, self.in_quotes),
-                    (None, false) => memchr(b'\n', &bytes[from..]).map(|end| from + end + 1),
-                }
-            }
-        }
-    }
-
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if !self.is_open {
             let first = self.pieces.len() % self.loads.len();
@@ -360,11 +371,6 @@ impl Spreading<'_> {
         }
         let piece = self.pieces.last_mut().expect("one is open");
         piece.bytes += bytes.len() as u64;
-        self.offset += bytes.len() as u64;
-        self.in_quotes ^= flips(bytes);
-        if let Some(lines) = self.record_lines {
-            self.record.end(bytes, usize::MAX, lines);
-        }
         piece.lines += memchr_iter(b'\n', bytes).count() as u64;
         let body = Bytes::copy_from_slice(bytes);
         for &holder in &piece.nodes {
@@ -455,7 +461,28 @@ impl<'a> Load<'a> {
     }
 }
 
-type Answers = mpsc::Sender<std::result::Result<PutResult, Refusal>>;
+type Taken = std::result::Result<FlightData, Refusal>;
+
+/// Where the answers to a load go. Whoever takes none for a while would keep a slot of the node.
+struct Answers {
+    out: mpsc::Sender<std::result::Result<PutResult, Refusal>>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Answers {
+    fn send(&self, answer: std::result::Result<PutResult, Refusal>) -> std::result::Result<(), Refusal> {
+        let sent =
+            self.runtime.block_on(async { tokio::time::timeout(UNTAKEN, self.out.send(answer)).await });
+        // Nobody may listen any more, which the next step tells.
+        sent.map(drop).map_err(|_| {
+            Refusal::deadline_exceeded(format!("its answers were not taken for {} s", UNTAKEN.as_secs()))
+        })
+    }
+}
+
+fn bad(what: &str) -> Refusal {
+    Refusal::invalid_argument(format!("a bad load: {what}"))
+}
 
 /// What a node does with a load.
 pub(super) fn receive(
@@ -464,23 +491,30 @@ pub(super) fn receive(
     mut messages: Streaming<FlightData>,
 ) -> impl Stream<Item = std::result::Result<PutResult, Refusal>> + Send {
     let (out, mut answers) = mpsc::channel(4);
-    let (steps, mut taken) = mpsc::channel::<FlightData>(2);
+    let (steps, mut taken) = mpsc::channel::<Taken>(2);
     tokio::spawn(async move {
         while let Ok(Some(message)) = tokio::time::timeout(IDLE, messages.next()).await {
             // Else the client is gone, or the load has failed.
             let Ok(message) = message else { break };
-            if steps.send(message).await.is_err() {
+            let taken = match message.data_body.len() > 4 * DATA_BYTES {
+                true => Err(bad("more data in a message than any has")),
+                false => Ok(message),
+            };
+            if steps.send(taken).await.is_err() {
                 break;
             }
         }
     });
+    let runtime = tokio::runtime::Handle::current();
     tokio::task::spawn_blocking(move || {
         let _place = place;
+        let out = Answers { out, runtime };
         let mut receiving = Receiving { agent: &agent, begun: None };
         while let Some(message) = taken.blocking_recv() {
-            if let Err(refusal) = receiving.step(message, &out) {
-                tracing::warn!(reason = refusal.message(), "a load failed");
-                let _ = out.blocking_send(Err(refusal));
+            if let Err(refusal) = message.and_then(|message| receiving.step(message, &out)) {
+                tracing::warn!(reason = &*short(refusal.message()), "a load failed");
+                drop(receiving);
+                let _ = out.send(Err(refusal));
                 return;
             }
         }
@@ -501,18 +535,17 @@ struct BegunLoad {
     _job: Job,
     spread: u64,
     block_bytes: usize,
+    /// Pieces come in order.
+    next_piece: usize,
     bytes: u64,
 }
 
 impl Receiving<'_> {
     fn step(&mut self, message: FlightData, out: &Answers) -> std::result::Result<(), Refusal> {
         let failed = |error: inshore_store::Error| Refusal::failed_precondition(error.to_string());
-        let bad = |what: &str| Refusal::invalid_argument(format!("a bad load: {what}"));
         let step: LoadStep =
             serde_json::from_slice(&message.app_metadata).map_err(|error| bad(&error.to_string()))?;
-        let tell = |answer: LoadAnswer| {
-            let _ = out.blocking_send(Ok(PutResult { app_metadata: json(&answer) }));
-        };
+        let tell = |answer: LoadAnswer| out.send(Ok(PutResult { app_metadata: json(&answer) }));
         if let LoadStep::Begin { version, name, spread, block_bytes } = step {
             if version != VERSION {
                 let what =
@@ -530,22 +563,24 @@ impl Receiving<'_> {
             let job = job.map_err(failed)?;
             let builder = store.create_dataset(&job, &name, SPREAD).map_err(failed)?;
             let block_bytes = block_bytes as usize;
-            self.begun = Some(BegunLoad { writer: None, builder, _job: job, spread, block_bytes, bytes: 0 });
-            tell(LoadAnswer::Begun);
-            return Ok(());
+            let (writer, next_piece) = (None, 0);
+            self.begun =
+                Some(BegunLoad { writer, builder, _job: job, spread, block_bytes, next_piece, bytes: 0 });
+            return tell(LoadAnswer::Begun);
         }
         let begun = self.begun.as_mut().ok_or_else(|| bad("it does not begin"))?;
         match step {
             LoadStep::Begin { .. } => unreachable!("done above"),
             LoadStep::File { name } => {
-                if name == MAP {
-                    return Err(bad("a piece has the name of the map"));
+                // All names lie in memory until the end.
+                let number = name.strip_prefix(PIECE).and_then(|number| number.parse::<usize>().ok());
+                let is_next = |number: &usize| (begun.next_piece..PIECES_MAX).contains(number);
+                match number.filter(is_next).filter(|&number| piece_name(number) == name) {
+                    Some(number) => begun.next_piece = number + 1,
+                    None => return Err(bad(&format!("'{}' is not the next piece", short(&name)))),
                 }
                 begun.end_file().map_err(failed)?;
                 begun.begin_file(&name).map_err(failed)?;
-            }
-            LoadStep::Data if message.data_body.len() > 4 * DATA_BYTES => {
-                return Err(bad("more data in a message than any has"));
             }
             LoadStep::Data => {
                 let writer = begun.writer.as_mut().ok_or_else(|| bad("data of no file"))?;
@@ -555,7 +590,7 @@ impl Receiving<'_> {
             }
             LoadStep::Received => {
                 begun.end_file().map_err(failed)?;
-                tell(LoadAnswer::Received { bytes: begun.bytes });
+                tell(LoadAnswer::Received { bytes: begun.bytes })?;
             }
             LoadStep::Commit { map } => {
                 if !map.is_sound() || map.spread != begun.spread || json(&map).len() > MAP_BYTES_MAX {
@@ -569,7 +604,7 @@ impl Receiving<'_> {
                 begun.end_file().map_err(failed)?;
                 let spread = begun.spread;
                 begun.builder.commit(&spread.to_le_bytes()).map_err(failed)?;
-                tell(LoadAnswer::Committed);
+                tell(LoadAnswer::Committed)?;
             }
         }
         Ok(())
@@ -605,15 +640,57 @@ mod tests {
         assert_eq!(piece_bytes(None, 4), 256 * MIB);
     }
 
+    /// Where pieces of about so many bytes end in a text that comes in such blocks.
+    fn piece_ends(text: &[u8], options: &LoadOptions, piece_bytes: u64, block_bytes: usize) -> Vec<usize> {
+        let (mut cutting, mut at, mut ends) = (Cutting::new(options, piece_bytes), 0, Vec::new());
+        for block in text.chunks(block_bytes) {
+            let mut rest = block;
+            while !rest.is_empty() {
+                let (now, later, is_over) = cutting.cut(rest);
+                (at, rest) = (at + now.len(), later);
+                ends.extend(is_over.then_some(at));
+            }
+        }
+        ends
+    }
+
     #[test]
-    fn records_of_csv_end_outside_of_quotes() {
-        let text = b"a,\"x\ny\"\nb,\"\"\"\n\"\nc\n";
-        let ends = |in_quotes| -> Vec<Option<usize>> {
-            (0..text.len()).map(|from| end_outside_quotes(text, from, in_quotes)).collect()
-        };
-        assert_eq!((ends(false)[0], ends(false)[8], ends(false)[9]), (Some(8), Some(16), Some(16)));
-        assert_eq!(ends(true)[0], Some(5));
-        assert_eq!(end_outside_quotes(b"\"\n\n", 0, false), None);
+    fn pieces_of_csv_with_a_quote_in_a_word_end_with_records() {
+        for separator in [',', '\t'] {
+            let row = |row: usize| match row % 10 {
+                // One quote that opens nothing; then one that does, before line feeds.
+                3 => format!("{row}{separator}5\" pipe{separator}x\n"),
+                7 => format!("{row}{separator}\"two\n\"\"lines\"\"\n\"{separator}x\n"),
+                _ => format!("{row}{separator}word{separator}\"x\"\n"),
+            };
+            let rows: Vec<String> = (0..2000).map(row).collect();
+            let mut at = 0;
+            let record_ends: Vec<usize> = rows.iter().map(|row| (at += row.len(), at).1).collect();
+            let text = rows.concat().into_bytes();
+            let options = LoadOptions { separator: Some(separator as u8), ..LoadOptions::default() };
+            for (piece_bytes, block_bytes) in [(1, 7), (500, 64), (500, 333), (1000, 1 << 20), (2000, 1)] {
+                let found = piece_ends(&text, &options, piece_bytes, block_bytes);
+                // Each ends with the first record that makes it large enough.
+                let mut start = 0;
+                let expected = record_ends.iter().copied().filter(|&end| {
+                    let is_enough = (end - start) as u64 >= piece_bytes;
+                    if is_enough {
+                        start = end;
+                    }
+                    is_enough
+                });
+                assert!(found.iter().copied().eq(expected), "{piece_bytes} {block_bytes}: {found:?}");
+                assert!(found.len() >= 8, "{found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_quote_is_a_letter_where_a_file_is_no_csv() {
+        let text = b"\"a\nb\"\n\"\nc\n";
+        assert_eq!(piece_ends(text, &LoadOptions::default(), 1, 4), [3, 6, 8, 10]);
+        let records = LoadOptions { record_bytes: Some(3), separator: Some(b','), ..LoadOptions::default() };
+        assert_eq!(piece_ends(text, &records, 1, 4), [3, 6, 9]);
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct Merged<R: InOrder> {
 /// So many times tasks are begun anew that were set aside. Where a node has no room for two tasks of a job at once, they would set each other
 /// aside for ever.
 const SET_ASIDE_MAX: usize = 4;
+/// So many batches without rows may follow each other.
+const EMPTY_MAX: usize = 1000;
 
 /// Where a stream stands.
 #[derive(Debug)]
@@ -216,11 +218,16 @@ impl<R: InOrder> Merged<R> {
 
     /// Gets the next rows of a stream that has none left.
     fn fill(&mut self, stream: usize) -> Result<()> {
+        let mut empty = 0;
         loop {
             let why = match self.streams.next(stream) {
                 Ok(None) => return Ok(()),
                 Ok(Some(batch)) => match R::of_batch(&batch, &self.how) {
-                    Some(rows) if rows.rows() == 0 => continue,
+                    Some(rows) if rows.rows() == 0 && empty < EMPTY_MAX => {
+                        empty += 1;
+                        continue;
+                    }
+                    Some(rows) if rows.rows() == 0 => self.bad(stream, "nothing, again and again"),
                     Some(rows) if !self.heads[stream].goes_on_with(&rows) => {
                         self.bad(stream, "rows that are in no order")
                     }

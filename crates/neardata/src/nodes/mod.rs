@@ -35,6 +35,7 @@ mod catalog;
 mod client;
 mod connection;
 mod credentials;
+mod csv;
 mod error;
 mod gather;
 mod here;
@@ -58,6 +59,7 @@ pub use credentials::{
     Authority, Claims, ClientCredentials, NodeCredentials, Right, is_loopback, read as read_credentials,
     write as write_credentials,
 };
+pub use csv::CsvRecord;
 pub use error::{Error, Result};
 pub use gather::{
     Gathered, Missing, NodeCost, RunOptions, Streams, read_from_nodes, run_on_nodes, stream_from_each,

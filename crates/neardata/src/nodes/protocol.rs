@@ -240,9 +240,12 @@ impl Map {
     }
 }
 
+/// How the names of pieces begin.
+pub const PIECE: &str = "piece-";
+
 /// The name of the file that holds a piece.
 pub fn piece_name(number: usize) -> String {
-    format!("piece-{number:08}")
+    format!("{PIECE}{number:08}")
 }
 
 /// A dataset on a node.

@@ -135,6 +135,9 @@ pub fn sorted_records(
     each: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<SortSummary> {
     assert!(key.end <= record_bytes, "key {key:?} of {record_bytes}");
+    if inputs.in_any_order {
+        return sorted_by_number(job, inputs, (record_bytes, key), options, block_bytes, each);
+    }
     let shape = FixedRows::new(record_bytes + NUMBER_BYTES, key);
     let target = Target::Blocks(block_bytes, each);
     sort(job, inputs, target, options, shape, RECORD, |input, sink| {
@@ -150,6 +153,53 @@ pub fn sorted_records(
                 }
                 read += part.len() as u64;
                 piece = rest;
+            }
+            Ok(())
+        })?;
+        check_records(input, read, record_bytes as u64)
+    })
+}
+
+/// The same of inputs that come in any order: before a record stand its key and its number, by which it is sorted.
+fn sorted_by_number(
+    job: &Job,
+    inputs: Inputs<'_>,
+    (record_bytes, key): (usize, std::ops::Range<usize>),
+    options: SortOptions,
+    block_bytes: usize,
+    each: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<SortSummary> {
+    let before = key.len() + NUMBER_BYTES;
+    let shape = FixedRows::new(before + record_bytes, 0..before);
+    // The first input comes first, whatever the order of keys is.
+    let turned = |number: u32| if options.descending { !number } else { number };
+    let mut found = Vec::new();
+    let mut give = |block: &[u8]| {
+        found.clear();
+        for row in block.chunks_exact(before + record_bytes) {
+            let (before, record) = row.split_at(before);
+            let number = before.last_chunk().expect("it stands behind the key");
+            found.extend_from_slice(record);
+            found.extend_from_slice(&turned(u32::from_be_bytes(*number)).to_be_bytes());
+        }
+        each(&found)
+    };
+    let target = Target::Blocks(block_bytes, &mut give);
+    sort(job, inputs, target, options, shape, RECORD, |input, sink| {
+        let number = turned(input.number()).to_be_bytes();
+        let (mut record, mut read) = (Vec::with_capacity(record_bytes), 0);
+        pieces(job, input, false, sink, |mut piece, sink| {
+            read += piece.len() as u64;
+            while !piece.is_empty() {
+                let (part, rest) = piece.split_at((record_bytes - record.len()).min(piece.len()));
+                record.extend_from_slice(part);
+                piece = rest;
+                if record.len() == record_bytes {
+                    sink.write(&record[key.clone()])?;
+                    sink.write(&number)?;
+                    sink.write(&record)?;
+                    record.clear();
+                }
             }
             Ok(())
         })?;

@@ -10,18 +10,36 @@ pub struct Inputs<'a> {
     next: Box<dyn Iterator<Item = Result<Input>> + 'a>,
     /// What errors that are about all of them name.
     first: Option<String>,
+    /// They may come in another order than that of their numbers.
+    pub(super) in_any_order: bool,
 }
 
 impl<'a> Inputs<'a> {
     pub(super) fn files(files: &'a [Input]) -> Inputs<'a> {
         let bytes = files.iter().map(Input::bytes_here).sum();
-        Inputs { files, bytes, next: Box::new(files.iter().cloned().map(Ok)), first: None }
+        let next = Box::new(files.iter().cloned().map(Ok));
+        Inputs { files, bytes, next, first: None, in_any_order: false }
     }
 
     /// Those that `next` gives, of `bytes` bytes together if that is known: room for scratch is looked for before the work
     /// begins then.
     pub fn asked(next: impl Iterator<Item = Result<Input>> + 'a, bytes: Option<u64>) -> Inputs<'a> {
-        Inputs { files: &[], bytes, next: Box::new(next), first: None }
+        Inputs { files: &[], bytes, next: Box::new(next), first: None, in_any_order: false }
+    }
+
+    /// They come in any order: rows with equal keys have that of the [numbers](Input::numbered) of their inputs, and where only the first
+    /// of them would stay, the first of each input does.
+    #[must_use]
+    pub fn in_any_order(self) -> Inputs<'a> {
+        Inputs { in_any_order: true, ..self }
+    }
+
+    /// The same, each of them changed.
+    #[must_use]
+    pub fn changed(self, mut change: impl FnMut(Input) -> Input + 'a) -> Inputs<'a> {
+        let Inputs { files, bytes, next, first, in_any_order } = self;
+        let next = Box::new(next.map(move |input| input.map(&mut change)));
+        Inputs { files, bytes, next, first, in_any_order }
     }
 
     /// Bytes of all, where that is known.

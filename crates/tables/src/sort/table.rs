@@ -109,7 +109,7 @@ impl Table<'_> {
         let opened = self.open(&first)?;
         let schema = opened.schema().clone();
         let columns = columns_of(&schema, &target);
-        let codec = self.codec(first.name(), &columns)?;
+        let codec = self.codec(first.name(), &columns, inputs.in_any_order)?;
         // The rest is for pages, batches on their way and the writer.
         let smallest = smallest_row_memory_bytes(budget.threads());
         let memory_bytes = sort_memory(budget, "sorting", 0, (3, 4), smallest)?;
@@ -173,8 +173,13 @@ impl Table<'_> {
         Ok(SortSummary { rows: stats.rows_out, bytes, scratch_bytes_expected: scratch.flatten(), stats })
     }
 
-    fn codec(&self, name: &str, schema: &SchemaRef) -> Result<RowCodec> {
-        RowCodec::new(name, schema, &sort_columns(name, schema, self.keys, self.options)?)
+    /// How rows become bytes; `by_number`: those with equal keys are in the order of their inputs' numbers, the last column.
+    fn codec(&self, name: &str, schema: &SchemaRef, by_number: bool) -> Result<RowCodec> {
+        let mut keys = sort_columns(name, schema, self.keys, self.options)?;
+        if by_number {
+            keys.push((schema.fields().len() - 1, ColumnOrder { descending: false, nulls_first: false }));
+        }
+        RowCodec::new(name, schema, &keys)
     }
 
     fn open(&self, input: &Input) -> Result<TableReader> {

@@ -173,3 +173,63 @@ fn csv_that_looks_like_numbers_can_be_text() {
     assert_eq!(sort(&["a".to_string()]), "a\n010\n10\n9\n");
     assert_eq!(place.read("out.csv").num_rows(), 3);
 }
+
+#[test]
+fn inputs_that_come_in_any_order_are_sorted_as_if_they_came_in_that_of_their_numbers() {
+    let place = Place::new();
+    // Few keys, in the second byte, and what says which record it is.
+    let part = |part: u32| -> Vec<u8> {
+        let record = |i: u32| [9, (i * 7 % 5) as u8].into_iter().chain((part << 16 | i).to_be_bytes());
+        (0..2000).flat_map(record).collect()
+    };
+    let csv = |part: u32| {
+        let row = |i: u32| format!("{},{}\n", part << 16 | i, i * 7 % 5);
+        "row,key\n".to_string() + &(0..2000).map(row).collect::<String>()
+    };
+    let input = |number: u32, ending: &str| {
+        let name = format!("{number}.{ending}");
+        let bytes = if ending == "csv" { csv(number).into_bytes() } else { part(number) };
+        Ok(place.write(&name, &bytes).numbered(number))
+    };
+    for (descending, unique) in [(false, false), (true, false), (false, true), (true, true)] {
+        let options = SortOptions { descending, unique, resume: false };
+        let records = |order: [u32; 3], in_any_order: bool| {
+            let inputs = Inputs::asked(order.map(|number| input(number, "bin")).into_iter(), None);
+            let inputs = if in_any_order { inputs.in_any_order() } else { inputs };
+            let (job, mut all) = (place.job(8 << 20), Vec::new());
+            sorted_records(&job, inputs, (6, 1..2), options, 4096, &mut |block| {
+                all.extend_from_slice(block);
+                Ok(())
+            })
+            .unwrap();
+            all
+        };
+        let rows = |order: [u32; 3], in_any_order: bool| {
+            let inputs = Inputs::asked(order.map(|number| input(number, "csv")).into_iter(), None);
+            let inputs = if in_any_order { inputs.in_any_order() } else { inputs };
+            let (job, mut all) = (place.job(64 << 20), Vec::new());
+            let key = SortKey { column: "key".to_string(), descending: false };
+            sorted_table(&job, inputs, &[key], options, 4096, &mut |batch| {
+                all.push(batch);
+                Ok(())
+            })
+            .unwrap();
+            arrow::compute::concat_batches(&all[0].schema(), &all).unwrap()
+        };
+        match unique {
+            false => {
+                assert_eq!(records([1, 2, 0], true), records([0, 1, 2], false), "{options:?}");
+                assert_eq!(rows([2, 0, 1], true), rows([0, 1, 2], false), "{options:?}");
+            }
+            // The first record of each key in each input, of which the first is that of all.
+            true => {
+                let (all, first) = (records([1, 2, 0], true), records([0, 1, 2], false));
+                assert_eq!((all.len(), first.len()), (15 * 10, 5 * 10));
+                assert!(all.chunks(30).zip(first.chunks(10)).all(|(all, first)| &all[..10] == first));
+                let (all, first) = (rows([2, 0, 1], true), rows([0, 1, 2], false));
+                assert_eq!((all.num_rows(), first.num_rows()), (15, 5));
+                assert!((0..5).all(|row| all.slice(row * 3, 1) == first.slice(row, 1)));
+            }
+        }
+    }
+}

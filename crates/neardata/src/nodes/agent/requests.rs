@@ -1,0 +1,163 @@
+//! What clients say, before anything of it runs: how much memory it takes, and how much of it is told.
+
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tonic::Status as Refusal;
+
+/// The least that all requests together may take.
+const BYTES_MIN: u64 = 64 << 20;
+/// What a member of an object takes at most, since a node of a tree has room for several, and an element of an array, since there is room for twice as many.
+const OBJECT_BYTES: u64 = 700;
+const ELEMENT_BYTES: u64 = 64;
+
+/// Memory of requests that wait or run, which a client decides about: an eighth of what all tasks have.
+#[derive(Debug)]
+pub(super) struct Requests {
+    held: Arc<AtomicU64>,
+    bytes_max: u64,
+}
+
+/// The memory of a request.
+#[derive(Debug)]
+pub(super) struct Held {
+    all: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+/// Of a request, what has any form.
+#[derive(Deserialize)]
+struct Arguments<'a> {
+    #[serde(borrow)]
+    arguments: &'a RawValue,
+}
+
+/// What a text of JSON takes at most when it is read.
+fn read_bytes(json: &str) -> u64 {
+    let weight = |byte: u8| match byte {
+        b'{' => OBJECT_BYTES,
+        b',' | b'[' => ELEMENT_BYTES,
+        _ => 1,
+    };
+    json.bytes().map(weight).sum()
+}
+
+impl Requests {
+    pub fn new(memory_bytes: u64) -> Requests {
+        Requests { held: Arc::default(), bytes_max: (memory_bytes / 8).max(BYTES_MIN) }
+    }
+
+    /// Takes the memory of a request, which is not read yet.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn hold(&self, request: &[u8]) -> Result<Held, Refusal> {
+        let shape: Arguments<'_> = serde_json::from_slice(request)
+            .map_err(|error| Refusal::invalid_argument(format!("a bad request: {error}")))?;
+        let bytes = request.len() as u64 * 2 + read_bytes(shape.arguments.get());
+        let held = Held { all: self.held.clone(), bytes };
+        let all = self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if all > self.bytes_max {
+            return Err(Refusal::resource_exhausted(format!(
+                "its requests would take {}, this one {} of it: {} is the most",
+                inshore_store::format_bytes(all),
+                inshore_store::format_bytes(bytes),
+                inshore_store::format_bytes(self.bytes_max)
+            )));
+        }
+        Ok(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The beginning of what a client said: enough to know it by.
+pub(in crate::nodes) fn short(said: &str) -> Cow<'_, str> {
+    const LETTERS: usize = 300;
+    match said.char_indices().nth(LETTERS) {
+        Some((end, _)) => Cow::Owned(format!("{}...", &said[..end])),
+        None => Cow::Borrowed(said),
+    }
+}
+
+/// Lines about what was refused, of which anybody can cause any number: so many are told each second.
+#[derive(Debug, Default)]
+pub(super) struct Telling(Mutex<Second>);
+
+#[derive(Debug, Default)]
+struct Second {
+    began: Option<Instant>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Telling {
+    const LINES: u32 = 20;
+
+    /// Whether a line is told now, and how many were left out before it.
+    pub fn next(&self, now: Instant) -> Option<u64> {
+        let mut second = self.0.lock().expect("no panic under this lock");
+        if second.began.is_none_or(|began| now.saturating_duration_since(began) >= Duration::from_secs(1)) {
+            (second.began, second.lines) = (Some(now), 0);
+        }
+        if second.lines >= Self::LINES {
+            second.left_out += 1;
+            return None;
+        }
+        second.lines += 1;
+        Some(std::mem::take(&mut second.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_held_against_what_it_takes_when_it_is_read() {
+        let requests = Requests::new(0);
+        let request = |arguments: &str| format!(r#"{{"kind":"x","arguments":{arguments},"pieces":[{{}}]}}"#);
+        let small = requests.hold(request("{\"a\":1}").as_bytes()).unwrap();
+        assert!(small.bytes < 1000);
+        // A MiB that becomes a hundred.
+        let large = request(&format!("[{}0]", r#"{"":0},"#.repeat(150_000)));
+        let why = requests.hold(large.as_bytes()).unwrap_err();
+        assert!(why.message().contains("64 MiB is the most"), "{why}");
+        // What is gone takes nothing.
+        let many = || requests.hold(request(&format!("\"{}\"", "x".repeat(8 << 20))).as_bytes());
+        let held = [many().unwrap(), many().unwrap()];
+        assert!(many().is_err());
+        drop(held);
+        drop(many().unwrap());
+        assert_eq!(requests.held.load(Ordering::Relaxed), small.bytes);
+        assert!(requests.hold(b"{}").unwrap_err().message().contains("missing field `arguments`"));
+    }
+
+    #[test]
+    fn so_many_lines_are_told_in_a_second_and_then_how_many_were_not() {
+        let (telling, now) = (Telling::default(), Instant::now());
+        let told = (0..100).filter(|_| telling.next(now) == Some(0)).count();
+        assert_eq!(told, 20);
+        assert_eq!(telling.next(now + Duration::from_secs(1)), Some(80));
+        assert_eq!(telling.next(now + Duration::from_secs(1)), Some(0));
+    }
+
+    #[test]
+    fn what_is_long_is_told_by_its_beginning() {
+        assert_eq!(short("short"), "short");
+        let long = "ä".repeat(1 << 20);
+        assert_eq!(short(&long).chars().count(), 303);
+    }
+}

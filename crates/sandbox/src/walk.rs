@@ -1,0 +1,386 @@
+//! Going through a folder that a command writes to, or wrote to: to count it, or to remove it. The command isn't trusted, and
+//! may still be at it.
+//!
+//! By open folders, two at a time, down by name and up by `..`: a path may be longer than the system takes, and a tree deeper
+//! than files may be open or than a stack reaches. What is above has to be the folder that we came from, since one that was
+//! moved meanwhile leads elsewhere; then the walk begins again. Links are never followed, and what is mounted isn't entered.
+//!
+//! Where we aren't root, commands run as our own user, who can take the rights to a folder from itself. It gets them back when
+//! that stands in the way (`granted`), by an open folder and never by its name, which might be a link by then.
+
+use std::{
+    ffi::{CStr, CString},
+    mem::{MaybeUninit, size_of},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{
+        AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, chmod, fstat, openat, openat2, statat,
+        unlinkat,
+    },
+    io::{Errno, Result},
+};
+
+/// Bytes of names of a folder that are read at once.
+const NAMES_BYTES: usize = 32 << 10;
+/// Most memory that counting takes for the folders which it has yet to enter: some hundred thousand with the longest names,
+/// millions with usual ones. A tree of more isn't counted, which is an error.
+const COUNTING_BYTES_MAX: usize = 64 << 20;
+/// How often a walk begins again after something was moved, or came to be while it was removed; and how often rights that a
+/// command takes from us are given back in one step of it.
+pub const ATTEMPTS: usize = 8;
+
+/// A folder to start from, not one to read: opening it so takes no right to it.
+const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Bytes that everything in a folder occupies, links not followed; at least 512 for each, so that empty files count too.
+/// Stops once there are more than `enough`. What vanishes meanwhile counts for nothing; all else that keeps us from looking
+/// is an error. Files that are open but in no folder any more aren't seen.
+pub fn occupied_bytes(folder: BorrowedFd<'_>, enough: u64) -> Result<u64> {
+    let mut attempts = 0;
+    loop {
+        let mut count = Count { bytes: 0, enough };
+        match walk(folder, COUNTING_BYTES_MAX, &mut count) {
+            Err(Errno::STALE) if attempts < ATTEMPTS => attempts += 1,
+            walked => return walked.map(|()| count.bytes),
+        }
+    }
+}
+
+/// Removes everything in a folder, links not followed. What can't be removed doesn't keep the rest; its error is returned.
+pub fn empty(folder: BorrowedFd<'_>) -> Result<()> {
+    let mut removal = Removal { failed: None };
+    // No limit of memory: what was too much for counting is to be removed too.
+    walk(folder, usize::MAX, &mut removal)?;
+    removal.failed.map_or(Ok(()), Err)
+}
+
+/// Opens a folder, whose rights may have been taken, so that it can be read.
+pub fn listed(folder: BorrowedFd<'_>) -> Result<OwnedFd> {
+    granted(folder, || openat(folder, c".", LIST, Mode::empty()))
+}
+
+/// What an entry is to a walk.
+enum Found {
+    /// To be entered.
+    Folder,
+    Other,
+    /// The last that matters.
+    Enough,
+}
+
+/// What a walk is for.
+trait Visit {
+    /// Something in a folder. An error ends the walk.
+    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<Found>;
+    /// The walk comes back from a folder in this one.
+    fn left(&mut self, folder: BorrowedFd<'_>, name: &CStr);
+    /// A folder can't be entered or read.
+    fn failed(&mut self, error: Errno) -> Result<()>;
+}
+
+struct Count {
+    bytes: u64,
+    enough: u64,
+}
+
+impl Visit for Count {
+    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<Found> {
+        let data = match granted(folder, || statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)) {
+            Err(Errno::NOENT) => return Ok(Found::Other),
+            data => data?,
+        };
+        self.bytes += (data.st_blocks as u64 * 512).max(512);
+        Ok(if self.bytes > self.enough {
+            Found::Enough
+        } else if FileType::from_raw_mode(data.st_mode).is_dir() {
+            Found::Folder
+        } else {
+            Found::Other
+        })
+    }
+
+    fn left(&mut self, _: BorrowedFd<'_>, _: &CStr) {}
+
+    fn failed(&mut self, error: Errno) -> Result<()> {
+        // What is mounted there, a command can't have mounted.
+        if error == Errno::XDEV { Ok(()) } else { Err(error) }
+    }
+}
+
+struct Removal {
+    /// The first error.
+    failed: Option<Errno>,
+}
+
+impl Removal {
+    fn note(&mut self, removed: Result<()>) {
+        if let Err(error) = removed
+            && error != Errno::NOENT
+        {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+impl Visit for Removal {
+    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<Found> {
+        match granted(folder, || unlinkat(folder, name, AtFlags::empty())) {
+            Err(Errno::ISDIR) => Ok(Found::Folder),
+            removed => {
+                self.note(removed);
+                Ok(Found::Other)
+            }
+        }
+    }
+
+    fn left(&mut self, folder: BorrowedFd<'_>, name: &CStr) {
+        self.note(granted(folder, || unlinkat(folder, name, AtFlags::REMOVEDIR)));
+    }
+
+    fn failed(&mut self, error: Errno) -> Result<()> {
+        self.note(Err(error));
+        Ok(())
+    }
+}
+
+/// A folder on the way to where a walk is.
+struct Level {
+    /// Its name in the one above.
+    name: CString,
+    /// Device and inode: which folder it is.
+    id: (u64, u64),
+    /// Names of folders in it that are yet to be entered, each with a zero at its end: one piece of memory for all.
+    below: Vec<u8>,
+    /// Memory that it took in the beginning.
+    bytes: usize,
+}
+
+impl Level {
+    fn next_below(&mut self) -> Option<CString> {
+        let end = self.below.len().checked_sub(1)?;
+        let start = self.below[..end].iter().rposition(|&byte| byte == 0).map_or(0, |zero| zero + 1);
+        let name = CString::from_vec_with_nul(self.below.split_off(start));
+        Some(name.expect("written with a zero at its end and none within"))
+    }
+}
+
+/// Goes through everything in a folder, each folder's entries before what is below it, with so much memory.
+/// [`Errno::STALE`] where a folder was moved away with the walk in it.
+fn walk(top: BorrowedFd<'_>, memory_bytes: usize, visit: &mut impl Visit) -> Result<()> {
+    let mut buffer = vec![MaybeUninit::uninit(); NAMES_BYTES];
+    let mut at =
+        top.try_clone_to_owned().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let mut levels: Vec<Level> = Vec::new();
+    let mut left_bytes = memory_bytes;
+    let mut entered = Some(CString::default());
+    loop {
+        if let Some(name) = entered.take() {
+            let Some(level) = read(at.as_fd(), name, left_bytes, &mut buffer, visit)? else { return Ok(()) };
+            left_bytes -= level.bytes;
+            levels.push(level);
+        }
+        let level = levels.last_mut().expect("returns with the last one");
+        if let Some(name) = level.next_below() {
+            match enter(at.as_fd(), &name) {
+                Ok(below) => (at, entered) = (below, Some(name)),
+                Err(error) if gone(error) => {}
+                Err(error) => visit.failed(error)?,
+            }
+            continue;
+        }
+        let left = levels.pop().expect("as above");
+        left_bytes += left.bytes;
+        let Some(parent) = levels.last() else { return Ok(()) };
+        at = above(at.as_fd(), parent.id)?;
+        visit.left(at.as_fd(), &left.name);
+    }
+}
+
+/// Visits the entries of a folder, and keeps those to be entered; `None` where it was enough.
+fn read(
+    folder: BorrowedFd<'_>,
+    name: CString,
+    memory_bytes: usize,
+    buffer: &mut [MaybeUninit<u8>],
+    visit: &mut impl Visit,
+) -> Result<Option<Level>> {
+    let own_bytes = size_of::<Level>() + name.as_bytes_with_nul().len();
+    if own_bytes > memory_bytes {
+        return Err(Errno::NOMEM);
+    }
+    let mut level = Level { name, id: id(folder)?, below: Vec::new(), bytes: own_bytes };
+    let open = match listed(folder) {
+        Ok(open) => open,
+        Err(error) if gone(error) => return Ok(Some(level)),
+        Err(error) => {
+            visit.failed(error)?;
+            return Ok(Some(level));
+        }
+    };
+    let mut entries = RawDir::new(&open, buffer);
+    while let Some(entry) = entries.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            // It was removed.
+            Err(error) if gone(error) => break,
+            Err(error) => {
+                visit.failed(error)?;
+                break;
+            }
+        };
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        match visit.entry(folder, name)? {
+            Found::Folder => level.below.extend_from_slice(name.to_bytes_with_nul()),
+            Found::Other => {}
+            Found::Enough => return Ok(None),
+        }
+        if own_bytes + level.below.len() > memory_bytes {
+            return Err(Errno::NOMEM);
+        }
+        level.bytes = own_bytes + level.below.len();
+    }
+    Ok(Some(level))
+}
+
+/// A folder in another one, and nothing else that its name may mean by now.
+fn enter(folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
+    let inside = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    granted(folder, || openat2(folder, name, PLACE, Mode::empty(), inside))
+}
+
+/// The folder above, which has to be this one.
+fn above(folder: BorrowedFd<'_>, expected: (u64, u64)) -> Result<OwnedFd> {
+    match granted(folder, || openat(folder, c"..", PLACE, Mode::empty())) {
+        Ok(parent) if id(parent.as_fd())? == expected => Ok(parent),
+        Ok(_) | Err(Errno::NOENT) => Err(Errno::STALE),
+        Err(error) => Err(error),
+    }
+}
+
+/// Device and inode of something open.
+pub fn id(open: BorrowedFd<'_>) -> Result<(u64, u64)> {
+    fstat(open).map(|data| (data.st_dev, data.st_ino))
+}
+
+/// Whether that says that a folder is no more: nothing of its name is there, or something else.
+fn gone(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
+}
+
+/// Does something in a folder; where that is refused, once more after giving the folder's owner all rights to it, and again
+/// where these are taken just then. (Who is neither the owner nor root can't give them.)
+fn granted<T>(folder: BorrowedFd<'_>, act: impl Fn() -> Result<T>) -> Result<T> {
+    for _ in 0..ATTEMPTS {
+        match act() {
+            Err(Errno::ACCESS) => {}
+            result => return result,
+        }
+        let mode = Mode::from_raw_mode(fstat(folder)?.st_mode) | Mode::RWXU;
+        // Not by `fchmod`, which takes no folder that was opened without a right to it.
+        chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), mode).map_err(|_| Errno::ACCESS)?;
+    }
+    act()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        path::Path,
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
+
+    use super::*;
+
+    fn place(path: &Path) -> OwnedFd {
+        openat(rustix::fs::CWD, path, PLACE, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn as_many_bytes_are_counted_as_a_plain_walk_finds() {
+        fn plain(folder: &Path) -> u64 {
+            let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+            let bytes = |entry: fs::DirEntry| {
+                let data = entry.metadata().unwrap();
+                let below = if data.is_dir() { plain(&entry.path()) } else { 0 };
+                (std::os::unix::fs::MetadataExt::blocks(&data) * 512).max(512) + below
+            };
+            entries.map(bytes).sum()
+        }
+        let top = tempfile::tempdir().unwrap();
+        for folder in ["a/b/c", "a/d", "e", "f/g/h/i"] {
+            let folder = top.path().join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            for file in 0..50 {
+                fs::write(folder.join(format!("{file}")), vec![1; file * 999]).unwrap();
+            }
+        }
+        std::os::unix::fs::symlink("/", top.path().join("a/link")).unwrap();
+        let expected = plain(top.path());
+        let open = place(top.path());
+        assert_eq!(occupied_bytes(open.as_fd(), u64::MAX), Ok(expected));
+        assert_eq!(occupied_bytes(open.as_fd(), expected), Ok(expected));
+        let enough = occupied_bytes(open.as_fd(), 10_000).unwrap();
+        assert!(enough > 10_000 && enough < expected, "{enough} of {expected}");
+    }
+
+    #[test]
+    fn more_folders_than_memory_is_for_are_an_error() {
+        let top = tempfile::tempdir().unwrap();
+        for folder in 0..100 {
+            fs::create_dir(top.path().join(format!("{folder:0200}"))).unwrap();
+        }
+        let mut count = Count { bytes: 0, enough: u64::MAX };
+        let open = place(top.path());
+        assert_eq!(walk(open.as_fd(), 100 * 201, &mut count), Err(Errno::NOMEM));
+        // Those of the folder, and where the walk is: at its top and in one of them.
+        assert_eq!(walk(open.as_fd(), 101 * 201 + 2 * size_of::<Level>() + 1, &mut count), Ok(()));
+    }
+
+    #[test]
+    fn a_folder_that_is_moved_out_with_the_walk_in_it_leads_nowhere_else() {
+        let place_of_all = tempfile::tempdir().unwrap();
+        let [top, outside] = ["top", "outside"].map(|name| place_of_all.path().join(name));
+        let others: Vec<String> = (0..20).map(|number| format!("other{number}")).collect();
+        for other in &others {
+            fs::create_dir_all(outside.join(other)).unwrap();
+            fs::write(outside.join(other).join("kept"), "").unwrap();
+        }
+        let mut moved = 0;
+        for _ in 0..100 {
+            for folder in others.iter().map(String::as_str).chain(["moved", "moved/below"]) {
+                fs::create_dir_all(top.join(folder)).unwrap();
+            }
+            for file in 0..200 {
+                fs::write(top.join("moved/below").join(file.to_string()), "").unwrap();
+            }
+            let open = place(&top);
+            let over = AtomicBool::new(false);
+            let emptied = thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        let _ = fs::rename(top.join("moved"), outside.join("moved"));
+                        let _ = fs::rename(outside.join("moved"), top.join("moved"));
+                    }
+                });
+                let emptied = empty(open.as_fd());
+                over.store(true, Ordering::Relaxed);
+                emptied
+            });
+            moved += usize::from(emptied == Err(Errno::STALE));
+            let kept = others.iter().filter(|other| outside.join(other).join("kept").exists()).count();
+            assert_eq!(kept, others.len());
+        }
+        println!("{moved} of 100 walks were led elsewhere");
+    }
+}
