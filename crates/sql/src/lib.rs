@@ -40,12 +40,14 @@
 //! ```
 #![warn(missing_docs)]
 
+mod bounded;
 mod elsewhere;
 mod error;
 mod feed;
 mod files;
 mod functions;
 mod group;
+mod growth;
 mod join;
 mod memory;
 mod number_order;
@@ -53,6 +55,7 @@ mod numbers;
 mod once;
 mod operator;
 mod order;
+mod plan_size;
 mod query;
 mod scan;
 mod tables;

@@ -29,11 +29,13 @@ use tokio::runtime::Runtime;
 
 use crate::{
     Error, Feed, Fragment, Result, Tables,
+    bounded::{Bounds, Literals},
     elsewhere::{CutOut, Near, Planning},
     files::BATCH_ROWS,
     functions::functions,
     memory::Memory,
     operator::{Limits, Ran, Replace, Shared},
+    plan_size::{check_constants, check_plan, check_statement},
     scan::{Needed, Scan},
 };
 
@@ -280,29 +282,37 @@ async fn plan(
         all_known.extend(known.map(|known| (name.to_string(), known)));
         Ok(Some(table))
     };
-    let plan = logical_plan(&context, text, find).await?;
+    let plan = logical_plan(&context, text, &Bounds::new(job, memory_bytes), find).await?;
     if let Some(near) = near {
         near.tables.set(all_known).expect("set once");
     }
     let frame = context.execute_logical_plan(plan).await?;
     let context = Arc::new(frame.task_ctx());
     let plan = frame.create_physical_plan().await?;
+    check_constants(&plan, memory_bytes)?;
     job.start_phase("query", "bytes", bytes_read(&plan));
     // Planning runs through most of a large library, and what follows through little of it.
     release_code();
     Ok(execute_stream(plan, context)?)
 }
 
-/// Parses a query and finds its tables.
+/// What is planned for of the job's memory: no more than the job has, and no more than its client's, with whom plans have to agree.
+fn memory_of(job: &Job, planning: &Planning) -> u64 {
+    planning.memory_bytes.min(job.budget().memory_bytes())
+}
+
+/// Parses a query and finds its tables. Its plan is not too large, and its functions are within `bounds`.
 async fn logical_plan(
     context: &SessionContext,
     text: &str,
+    bounds: &Bounds,
     mut find: impl FnMut(&str) -> Result<Option<Arc<dyn TableProvider>>>,
 ) -> Result<LogicalPlan> {
     let state = context.state();
     let dialect = state.config().options().sql_parser.dialect;
     let statement = state.sql_to_statement(text, &dialect)?;
     check_asks(&statement)?;
+    check_statement(&statement)?;
     for reference in state.resolve_table_references(&statement)? {
         if let TableReference::Bare { table } = &reference
             && let Some(table) = find(table)?
@@ -311,6 +321,7 @@ async fn logical_plan(
         }
     }
     let plan = context.state().statement_to_plan(statement).await?;
+    check_plan(&plan, bounds.memory_bytes())?;
     let only_reading =
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     only_reading.verify_plan(&plan).map_err(|error| {
@@ -319,7 +330,7 @@ async fn logical_plan(
             error.strip_backtrace()
         ))
     })?;
-    Ok(plan)
+    Ok(bounds.bound_plan(plan)?)
 }
 
 /// Runs a [`Fragment`] of somebody's query over files that are here, which have the columns of its table: says what it will read of them before it
@@ -355,13 +366,15 @@ fn run_fragment_here(
 ) -> Result<Report> {
     let mut running = Running::of(job, Limits::default(), async |shared: &Shared| {
         let context = context(job, shared, fragment.planning(), Vec::new())?;
+        let memory_bytes = memory_of(job, &fragment.planning());
         let find =
             |name: &str| Ok(fragment.table_of(name).map(|table| Arc::new(table) as Arc<dyn TableProvider>));
-        let plan = logical_plan(&context, fragment.sql(), find).await?;
+        let plan = logical_plan(&context, fragment.sql(), &Bounds::new(job, memory_bytes), find).await?;
         let frame = context.execute_logical_plan(plan).await?;
         let task = Arc::new(frame.task_ctx());
         let plan = frame.create_physical_plan().await?;
         let plan = fragment.of_plan(job, plan, feed)?;
+        check_constants(&plan, memory_bytes)?;
         let options = context.state().config().options().clone();
         let plan = Replace(shared.clone()).optimize(plan, &options)?;
         job.start_phase("query", "bytes", bytes_read(&plan));
@@ -436,10 +449,17 @@ fn context(
     options.execution.sort_spill_reservation_bytes = (job.budget().memory_bytes() / 64) as usize;
     let mut state =
         SessionStateBuilder::new_with_default_features().with_config(config).with_runtime_env(runtime);
+    let bounds = Bounds::new(job, memory_of(job, &planning));
+    state.expr_planners().get_or_insert_default().insert(0, Arc::new(Literals(bounds.clone())));
     for rule in rules {
         state = state.with_physical_optimizer_rule(rule);
     }
     let context = SessionContext::new_with_state(state.build());
     functions().into_iter().for_each(|function| context.register_udaf(function));
+    let scalar = context.state().scalar_functions().clone();
+    scalar
+        .values()
+        .filter_map(|function| bounds.bound(function))
+        .for_each(|function| context.register_udf(function));
     Ok(context)
 }

@@ -10,7 +10,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use arrow::{
@@ -30,13 +30,17 @@ use serde_json::json;
 
 use crate::{
     Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Query, Ran, Tables, files::Files,
-    operator::Limits, run_fragment,
+    operator::Limits, run_fragment, smallest_memory_bytes,
 };
 
 fn job(threads: usize) -> (tempfile::TempDir, Job) {
+    job_within(64 << 20, threads)
+}
+
+fn job_within(memory_bytes: u64, threads: usize) -> (tempfile::TempDir, Job) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path().join("store")).unwrap();
-    let job = store.job(Budget::new(64 << 20, threads), Cancel::default()).unwrap();
+    let job = store.job(Budget::new(memory_bytes, threads), Cancel::default()).unwrap();
     (folder, job)
 }
 
@@ -83,7 +87,17 @@ fn found(
     threads: usize,
     limits: Limits,
 ) -> Result<(Vec<String>, Vec<Ran>), Error> {
-    let (_folder, job) = job(threads);
+    found_within(64 << 20, text, tables, threads, limits)
+}
+
+fn found_within(
+    memory_bytes: u64,
+    text: &str,
+    tables: &[Table],
+    threads: usize,
+    limits: Limits,
+) -> Result<(Vec<String>, Vec<Ran>), Error> {
+    let (_folder, job) = job_within(memory_bytes, threads);
     let mut all = Tables::default();
     for (name, batches) in tables {
         all = all.with_batches(name, batches[0].schema(), batches.clone());
@@ -483,6 +497,255 @@ fn what_is_no_question_is_refused() {
     assert!(error.contains("FROM") || error.contains("WHERE"), "{error}");
 }
 
+/// A WITH of forty, each of which makes `step` of the one before; the last is called z.
+fn chain(first: &str, step: &str) -> String {
+    chain_of(40, first, step)
+}
+
+fn chain_of(links: usize, first: &str, step: &str) -> String {
+    let each = (1..links)
+        .map(|number| format!(", x{number} AS ({})", step.replace("before", &format!("x{}", number - 1))));
+    format!("WITH x0 AS ({first}){}, z AS (SELECT * FROM x{})", each.collect::<String>(), links - 1)
+}
+
+/// What a query that is refused says, soon and in any memory.
+fn refused(text: &str, tables: &[Table]) -> String {
+    let mut said = String::new();
+    for memory_bytes in [smallest_memory_bytes(), 64 << 20] {
+        let begun = Instant::now();
+        let error = found_within(memory_bytes, text, tables, 2, Limits::default());
+        let shown: String = text.chars().take(200).collect();
+        said = error.map(|(lines, _)| lines.len()).expect_err(&shown).to_string();
+        assert!(begun.elapsed() < SOON, "{shown} took {:?} until {said}", begun.elapsed());
+    }
+    said
+}
+
+/// A second or two, and more where the machine does much else.
+const SOON: Duration = Duration::from_secs(60);
+
+/// The worst that functions can be asked for: what stands first, so much of it that no memory has it, and the steps of years.
+#[test]
+fn a_function_that_would_take_too_much_is_refused_by_its_name() {
+    let tables = tables(&some_rows(9_000), &[]);
+    for (name, text) in [
+        ("repeat", "SELECT repeat(arrow_cast('x', 'LargeUtf8'), 4000000000000)"),
+        ("repeat", "SELECT repeat(s, 100000) FROM t"),
+        ("repeat", "SELECT repeat(s, k * 1000000) FROM t"),
+        ("repeat", "SELECT count(*) FROM t WHERE repeat(s, 100000) < 'b'"),
+        ("repeat", "SELECT k, min(repeat(s, 100000)) FROM t GROUP BY k"),
+        ("lpad", "SELECT lpad(s, 2000000000) FROM t"),
+        ("lpad", "SELECT lpad(s, k * 1000000, 'é') FROM t"),
+        ("rpad", "SELECT rpad('x', 2000000000, 'ab')"),
+        ("range", "SELECT range(1000000000)"),
+        ("range", "SELECT range(k, 100000000) FROM t"),
+        ("range", "SELECT range(4000000000000, 0, -1)"),
+        ("range", "SELECT range(TIMESTAMP '2000-01-01', TIMESTAMP '2001-01-01', INTERVAL '1 millisecond')"),
+        ("generate_series", "SELECT generate_series(1, 4000000000000)"),
+        ("generate_series", "SELECT generate_series(DATE '0001-01-01', DATE '9999-12-31', INTERVAL '1 day')"),
+        (
+            "generate_series",
+            "SELECT generate_series(DATE '2000-01-01', DATE '2000-02-01', INTERVAL '1 day -24 hours')",
+        ),
+        ("array_repeat", "SELECT array_repeat(1, 1000000000)"),
+        ("array_repeat", "SELECT array_repeat(NULL, 1000000000)"),
+        ("array_repeat", "SELECT array_repeat(make_array(k, k), 1000000) FROM t"),
+        ("array_resize", "SELECT array_resize([1], 1000000000, 7)"),
+        ("array_resize", "SELECT array_resize(make_array(s), 1000000) FROM t"),
+        ("replace", "SELECT replace(repeat('a', 100000), 'a', repeat('b', 100000))"),
+        ("replace", "SELECT replace(repeat(s, 100), 'a', repeat('b', 10000)) FROM t"),
+        ("regexp_replace", "SELECT regexp_replace(repeat('a', 1000), 'a', repeat('b', 100000), 'g')"),
+        ("regexp_replace", "SELECT regexp_replace(repeat(s, 100), '[ab]', repeat('c', 10000), 'g') FROM t"),
+        (
+            "regexp_match",
+            "SELECT regexp_match(repeat('a', 1000000), '((((((((((((((((((((a*))))))))))))))))))))')",
+        ),
+        ("array_to_string", "SELECT array_to_string(range(100000), repeat('x', 1000))"),
+        ("string_to_array", "SELECT string_to_array(repeat('x', 3000000), 'x')"),
+        ("arrays_zip", "SELECT arrays_zip(range(300000), range(300000), range(300000), range(300000))"),
+        ("array_replace_all", "SELECT array_replace_all(array_repeat('a', 100000), 'a', repeat('b', 10000))"),
+        ("to_char", "SELECT to_char(DATE '2000-01-01', repeat('%c', 500000))"),
+        ("levenshtein", "SELECT levenshtein(repeat('a', 2000000), repeat('b', 2000000))"),
+        ("levenshtein", "SELECT count(*) FROM t WHERE levenshtein(s, repeat('x', 1000000)) > 5"),
+        ("strpos", "SELECT strpos(repeat('a', 2000000), concat(repeat('a', 1000000), 'b'))"),
+        ("btrim", "SELECT btrim(repeat('a', 2000000), concat(repeat('b', 1000000), 'a'))"),
+        ("array_has_all", "SELECT array_has_all(range(200000), range(300000, 500000))"),
+    ] {
+        let said = refused(text, &tables);
+        assert!(said.contains(&format!("{name} would")) && said.contains("allowed"), "{text}: {said}");
+    }
+    for (name, first, doubled) in [
+        ("concat", "'x'", "concat(x, x)"),
+        ("concat", "s", "concat(x, x)"),
+        ("concat_ws", "s", "concat_ws('-', x, x)"),
+        ("||", "'x'", "x || x"),
+        ("||", "s", "x || x"),
+        ("overlay", "s", "overlay(x PLACING x FROM 1 FOR 0)"),
+        ("encode", "s", "encode(x, 'hex')"),
+        ("replace", "s", "replace(x, '2', '22')"),
+        ("array_concat", "make_array(k)", "array_concat(x, x)"),
+        ("array_concat", "make_array(k)", "x || x"),
+        ("make_array", "k", "[x, x]"),
+    ] {
+        let text =
+            chain(&format!("SELECT {first} AS x FROM t"), &format!("SELECT {doubled} AS x FROM before"));
+        let said = refused(&format!("{text} SELECT * FROM z"), &tables);
+        assert!(said.contains(&format!("{name} would")) && said.contains("allowed"), "{doubled}: {said}");
+    }
+}
+
+#[test]
+fn functions_within_their_bounds_give_what_the_library_gives() {
+    let tables = tables(&some_rows(6_000), &[]);
+    for text in [
+        "SELECT repeat('=', 40), lpad('x', 10, '0'), rpad('x', 3), repeat('x', 100000)",
+        "SELECT repeat(s, 3), lpad(s, 10, '0'), rpad(s, 10), lpad(s, abs(k), 'é'), repeat(s, NULL), repeat(s, -k) FROM t",
+        "SELECT s || '-' || s, s || k, concat(s, k, s), concat_ws('-', s, s, k), s || NULL, NULL || 'x', 'a' || 'b' FROM t",
+        "SELECT arrow_cast(s, 'Dictionary(Int32, Utf8)') || s, arrow_cast(s, 'Utf8View') || s, concat(arrow_cast(s, 'LargeUtf8'), s) FROM t",
+        "SELECT encode(s, 'hex') || 'x', encode(s, 'base64'), overlay(s PLACING 'xy' FROM 2), strpos(s, 'b'), strpos(s, s) FROM t",
+        "SELECT replace(s, 'a', 'xyz'), replace(repeat(s, 300), 'zz', repeat('y', 100)) = repeat(s, 300) FROM t",
+        "SELECT regexp_replace(repeat(s, 100), '[b0]z', repeat('c', 300), 'g') = repeat(s, 100), regexp_replace(s, '(a)(b)', '$2\\1') FROM t",
+        "SELECT regexp_match(s, '(a)(b)'), string_to_array(s, 'b'), array_to_string(string_to_array(s, 'b'), ', ', 'none') FROM t",
+        "SELECT range(5), range(v % 7), generate_series(k, k + 3), range(k, k + 9, 4), range(3, 0, -1) FROM t",
+        "SELECT range(d, d + 40, INTERVAL '1 month'), generate_series(TIMESTAMP '2000-01-01', TIMESTAMP '2000-01-02', INTERVAL '6 hours') FROM t",
+        "SELECT array_repeat(s, 3), array_repeat([k, 1], 2), array_resize([k, 1], 4, 0), array_resize([s], 2) FROM t",
+        "SELECT [k, v] || [1], [k] || v, array_append([k], 2), array_prepend(1, [k]), array_union([k], [1, 2]), MAP {'a': k}, {'a': k, 'b': s}, struct(k), named_struct('a', s)['a'] FROM t",
+        "SELECT arrays_zip([k], [s, s]), array_replace_all([s, 'a'], 'a', 'xyz'), to_char(d, '%Y-%m-%d %H'), to_char(d, s) IS NULL FROM t",
+        "SELECT levenshtein(s, 'abab'), levenshtein(s, s), btrim(s, 'ab'), ltrim(s, '2a'), trim(s), array_has_all([k, 1], [1]) FROM t",
+        "SELECT s || s AS x, count(*) FROM t GROUP BY s || s HAVING s || s > 'a' ORDER BY s || s",
+        "SELECT count(*) FROM t WHERE s || 'x' LIKE '%2x' AND repeat(s, 2) LIKE s || '%'",
+        "SELECT count(*) FROM t WHERE abs(k) < 9 AND replace(s, 'zz', repeat('y', 50000)) = s AND contains(s, repeat('y', 50000))",
+        "SELECT arrow_cast([k, v], 'FixedSizeList(2, Int64)'), CAST(NULL AS INT[3]) FROM t",
+    ] {
+        let mut expected = expected(text, &tables).unwrap();
+        expected.sort();
+        for memory_bytes in [smallest_memory_bytes(), 64 << 20] {
+            let mut found = found_within(memory_bytes, text, &tables, 2, Limits::default())
+                .unwrap_or_else(|error| panic!("{text} in {memory_bytes} bytes: {error}"));
+            found.0.sort();
+            assert!(found.0 == expected, "{text} in {memory_bytes} bytes");
+        }
+    }
+}
+
+#[test]
+fn columns_of_functions_are_called_as_the_library_calls_them() {
+    let tables = tables(&some_rows(10), &[]);
+    let text = "SELECT s || 'x' || k, repeat(s, 2), concat(s, 'x'), [k, 1], list_repeat(k, 2), length(s || s) > 1 FROM t";
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let expected = runtime.block_on(async {
+        let context = SessionContext::new();
+        let table = MemTable::try_new(tables[0].1[0].schema(), vec![tables[0].1.clone()]).unwrap();
+        context.register_table("t", Arc::new(table)).unwrap();
+        let frame = context.sql(text).await.unwrap();
+        frame.schema().fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>()
+    });
+    let (_folder, job) = job(1);
+    let all = Tables::default().with_batches("t", tables[0].1[0].schema(), tables[0].1.clone());
+    let query = Query::start(&job, text, all).unwrap();
+    let found: Vec<_> = query.schema().fields().iter().map(|field| field.name().clone()).collect();
+    assert_eq!(found, expected);
+}
+
+/// The library reserves memory for it as for a number without sign.
+#[test]
+fn padding_to_less_than_nothing_gives_nothing() {
+    let tables = tables(&some_rows(50), &[]);
+    let text = "SELECT count(*) FROM t WHERE lpad(s, -1 - abs(k), 'é') = '' AND rpad(s, -1 - abs(k)) = ''";
+    let expected = expected("SELECT count(*) FROM t WHERE s IS NOT NULL AND k IS NOT NULL", &tables).unwrap();
+    assert_eq!(found(text, &tables, 2, Limits::default()).unwrap().0, expected);
+}
+
+/// A list of names that the library no longer has would bound nothing.
+#[test]
+fn the_functions_that_are_bounded_are_those_of_the_library() {
+    let state = SessionContext::new().state();
+    let bounded = |name: &&String| crate::growth::Growth::of(name).is_some();
+    let found: Vec<&String> = state.scalar_functions().keys().filter(bounded).collect();
+    assert_eq!(found.len(), 40, "{found:?}");
+}
+
+#[test]
+fn withs_that_double_are_refused_at_once_and_many_unions_are_not() {
+    let tables = tables(&some_rows(50), &[]);
+    let doubling = chain("SELECT k, v FROM t", "SELECT * FROM before UNION ALL SELECT * FROM before");
+    let joining = chain("SELECT k FROM t", "SELECT a.k FROM before a JOIN before b ON a.k = b.k");
+    let shouted = doubling.replace("x7", "X7").replace("x8", "\"x8\"");
+    for text in [
+        format!("{doubling} SELECT * FROM z"),
+        format!("{doubling} SELECT count(*) FROM z"),
+        format!("{doubling} SELECT (SELECT count(*) FROM z WHERE z.k = t.k) FROM t"),
+        format!("{doubling} SELECT k FROM t WHERE k IN (SELECT k FROM z)"),
+        format!("EXPLAIN {doubling} SELECT * FROM z"),
+        format!("SELECT * FROM ({doubling} SELECT * FROM z)"),
+        format!("{shouted} SELECT * FROM z"),
+        format!("{joining} SELECT * FROM z"),
+    ] {
+        let said = refused(&text, &tables);
+        assert!(said.contains("a plan of more than 10000 nodes"), "{text}: {said}");
+    }
+    let unions = vec!["SELECT k, v FROM t"; 100].join(" UNION ALL ");
+    let text = format!("SELECT count(*), count(DISTINCT k) FROM ({unions})");
+    assert_eq!(found(&text, &tables, 2, Limits::default()).unwrap().0, expected(&text, &tables).unwrap());
+    let few = chain_of(7, "SELECT k, v FROM t", "SELECT * FROM before UNION ALL SELECT * FROM before");
+    let text = format!("{few} SELECT count(*) FROM z");
+    assert_eq!(found(&text, &tables, 2, Limits::default()).unwrap().0, [(50 << 6).to_string()]);
+}
+
+/// Conditions are put below what they are about, with all of that in the place of its name.
+#[test]
+fn what_doubles_while_a_plan_is_made_is_refused() {
+    let tables = tables(&some_rows(50), &[]);
+    let doubling = chain("SELECT v AS x, k AS y FROM t", "SELECT x + x AS x, y FROM before");
+    for text in [
+        format!("{doubling} SELECT * FROM z WHERE x > 1"),
+        format!("{doubling} SELECT count(*) FROM z JOIN t ON x = k AND x > 2"),
+        format!("{doubling} SELECT k FROM t WHERE EXISTS (SELECT 1 FROM z WHERE x > 1 AND z.y = t.k)"),
+        format!("{doubling} SELECT x, count(*) FROM z GROUP BY x HAVING x > 1"),
+    ] {
+        let said = refused(&text, &tables);
+        assert!(said.contains("parts with its columns written out"), "{text}: {said}");
+    }
+    let text = format!("{doubling} SELECT count(*) FROM z WHERE y > 1");
+    assert_eq!(
+        found(&text, &tables, 2, Limits::default()).unwrap().0,
+        expected("SELECT count(*) FROM t WHERE k > 1", &tables).unwrap()
+    );
+    for doubled in
+        ["named_struct('a', x, 'b', x)", "struct(x, x)", "(x, x)", "{'a': x, 'b': x}", "arrays_zip([x], [x])"]
+    {
+        let types = chain("SELECT k AS x FROM t", &format!("SELECT {doubled} AS x FROM before"));
+        let said = refused(&format!("{types} SELECT * FROM z"), &tables);
+        assert!(said.contains("a type of more than 10000 types"), "{doubled}: {said}");
+    }
+}
+
+#[test]
+fn a_constant_that_does_not_fit_in_each_row_is_refused() {
+    let tables = tables(&some_rows(9_000), &[]);
+    for text in [
+        "SELECT repeat('x', 1000000), k FROM t",
+        "SELECT named_struct('a', repeat('x', 1000000), 'b', k) FROM t",
+        "SELECT CASE WHEN k > 1 THEN repeat('x', 1000000) ELSE s END FROM t",
+        "SELECT k, min(repeat('x', 1000000)) FROM t GROUP BY k",
+    ] {
+        let said = refused(text, &tables);
+        assert!(said.contains("constants of 976.6 KiB for each of"), "{text}: {said}");
+    }
+    let found = |text| found(text, &tables, 2, Limits::default()).unwrap().0;
+    assert_eq!(found("SELECT length(x) FROM (SELECT repeat('x', 1000000) AS x)"), ["1000000"]);
+    assert_eq!(found("SELECT count(*) FROM t WHERE s = repeat('x', 1000000)"), ["0"]);
+    for text in [
+        "SELECT CAST(NULL AS INT[2000000000])",
+        "SELECT arrow_cast([k], 'FixedSizeList(2000000000, Int64)') FROM t",
+        "SELECT cardinality(arrow_cast([k], 'FixedSizeList(2000000000, Int64)')) FROM t",
+        "SELECT count(*) FROM t WHERE CAST([k] AS BIGINT[2000000000]) IS NULL",
+    ] {
+        let said = refused(text, &tables);
+        assert!(said.contains("each value of a type"), "{text}: {said}");
+    }
+}
+
 /// Tables of files on machines that are pretended, one after the other.
 #[derive(Debug)]
 struct Pretended {
@@ -745,4 +1008,50 @@ fn a_fragment_of_another_plan_is_refused() {
     assert!(refused(fragment("COPY t TO '/tmp/x'", "", 0)).contains("only questions"));
     assert!(refused(fragment("nonsense", "", 0)).contains("Expected"));
     assert!(refused(fragment("SELECT * FROM '/etc/passwd'", "", 0)).contains("not found"));
+    // What would not end, or end the process, before the plans are compared.
+    let begun = Instant::now();
+    let doubling = chain("SELECT amount FROM t", "SELECT * FROM before UNION ALL SELECT * FROM before");
+    assert!(
+        refused(fragment(&format!("{doubling} SELECT * FROM z"), "", 0)).contains("more than 10000 nodes")
+    );
+    let doubling = chain("SELECT amount AS x FROM t", "SELECT x + x AS x FROM before");
+    let said = refused(fragment(&format!("{doubling} SELECT * FROM z WHERE x > 1"), "", 0));
+    assert!(said.contains("parts with its columns written out"), "{said}");
+    for constant in [
+        "repeat(arrow_cast('x', 'LargeUtf8'), 4000000000000)",
+        "repeat(arrow_cast(levenshtein(repeat('a', 2000000), repeat('b', 2000000)), 'Utf8'), 2)",
+    ] {
+        assert!(refused(fragment(&format!("SELECT amount, {constant} FROM t"), "", 0)).contains(another));
+    }
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_function_that_would_take_too_much_is_refused_where_a_table_lies() {
+    let folder = tempfile::tempdir().unwrap();
+    let amounts: ArrayRef = Arc::new(Int64Array::from_iter_values(0..9_000));
+    let batch = RecordBatch::try_from_iter([("amount", amounts)]).unwrap();
+    let pretended = Arc::new(Pretended {
+        tables: vec![("far/t", spread(folder.path(), "t", &batch, 2, "parquet"))],
+        losses: AtomicUsize::new(0),
+        fragments: AtomicUsize::new(0),
+        needed_bytes: Arc::default(),
+    });
+    for (text, expected) in [
+        ("SELECT repeat('x', amount * 1000000) FROM t", "repeat would make"),
+        ("SELECT count(*) FROM t WHERE lpad('x', amount * 1000000) > 'a'", "lpad would make"),
+        ("SELECT amount, repeat(arrow_cast('x', 'LargeUtf8'), 4000000000000) FROM t", "repeat would make"),
+        (
+            "SELECT amount, levenshtein(repeat('a', 2000000), repeat('b', 2000000)) FROM t",
+            "levenshtein would take",
+        ),
+        ("SELECT repeat('x', 1000000), amount FROM t", "constants of 976.6 KiB"),
+    ] {
+        let (_folder, job) = job(2);
+        let all = Tables::default().with_files("t", &["far/t".into()]).with_elsewhere(pretended.clone());
+        let said = Query::start(&job, text, all).and_then(|query| query.collect::<Result<Vec<_>, _>>());
+        let said = said.map(|batches| batches.len()).unwrap_err().to_string();
+        assert!(said.contains(expected), "{text}: {said}");
+    }
+    assert!(pretended.fragments.load(Ordering::Relaxed) >= 5);
 }
