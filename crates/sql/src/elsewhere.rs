@@ -67,6 +67,7 @@ use crate::{
     Error, Feed,
     files::{self, Files},
     once::properties,
+    plan_size::of_every_type,
     scan::Scan,
 };
 
@@ -315,23 +316,8 @@ fn rows_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
 
 /// Whether rows travel as they are. Those with dictionaries do not: what a message says would hang on others before it.
 fn travels(node: &Arc<dyn ExecutionPlan>) -> bool {
-    node.schema().fields().iter().all(|field| !has_dictionary(field.data_type()))
-}
-
-fn has_dictionary(kind: &DataType) -> bool {
-    match kind {
-        DataType::Dictionary(..) => true,
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::ListView(item)
-        | DataType::LargeListView(item)
-        | DataType::FixedSizeList(item, _)
-        | DataType::Map(item, _) => has_dictionary(item.data_type()),
-        DataType::RunEndEncoded(_, values) => has_dictionary(values.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|field| has_dictionary(field.data_type())),
-        DataType::Union(fields, _) => fields.iter().any(|(_, field)| has_dictionary(field.data_type())),
-        _ => false,
-    }
+    let mut is_whole = |kind: &DataType| !matches!(kind, DataType::Dictionary(..));
+    node.schema().fields().iter().all(|field| of_every_type(field.data_type(), &mut is_whole))
 }
 
 /// The table of which a plan is a fragment, where it is one.

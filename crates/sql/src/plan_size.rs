@@ -177,8 +177,12 @@ pub(crate) fn check_plan(plan: &LogicalPlan, memory_bytes: u64) -> Result<()> {
 /// # Errors
 /// [`Error::Query`] or [`Error::Memory`] that says so.
 pub(crate) fn check_type(kind: &DataType, memory_bytes: u64) -> Result<()> {
-    let mut left = TYPES_MAX;
-    if !has_at_most(kind, &mut left) {
+    let mut types = 0;
+    let mut is_one_more = |_: &DataType| {
+        types += 1;
+        types <= TYPES_MAX
+    };
+    if !of_every_type(kind, &mut is_one_more) {
         return Err(refused(format!("a column of the query has a type of more than {TYPES_MAX} types")));
     }
     let (bytes, allowed) = (fixed_bytes(kind), VALUE_BYTES.max(memory_bytes / BATCH_ROWS as u64));
@@ -190,25 +194,26 @@ pub(crate) fn check_type(kind: &DataType, memory_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Takes the types that a type is made of from `left`; whether there were enough.
-fn has_at_most(kind: &DataType, left: &mut usize) -> bool {
-    let Some(fewer) = left.checked_sub(1) else { return false };
-    *left = fewer;
-    match kind {
-        DataType::List(field)
-        | DataType::LargeList(field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field)
-        | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => has_at_most(field.data_type(), left),
-        DataType::Struct(fields) => fields.iter().all(|field| has_at_most(field.data_type(), left)),
-        DataType::Union(fields, _) => fields.iter().all(|(_, field)| has_at_most(field.data_type(), left)),
-        DataType::Dictionary(key, value) => has_at_most(key, left) && has_at_most(value, left),
-        DataType::RunEndEncoded(ends, values) => {
-            has_at_most(ends.data_type(), left) && has_at_most(values.data_type(), left)
+/// Whether `holds` of a type and of all that it is made of; asks no further where it does not.
+pub(crate) fn of_every_type(kind: &DataType, holds: &mut impl FnMut(&DataType) -> bool) -> bool {
+    holds(kind)
+        && match kind {
+            DataType::List(field)
+            | DataType::LargeList(field)
+            | DataType::ListView(field)
+            | DataType::LargeListView(field)
+            | DataType::FixedSizeList(field, _)
+            | DataType::Map(field, _) => of_every_type(field.data_type(), holds),
+            DataType::Struct(fields) => fields.iter().all(|field| of_every_type(field.data_type(), holds)),
+            DataType::Union(fields, _) => {
+                fields.iter().all(|(_, field)| of_every_type(field.data_type(), holds))
+            }
+            DataType::Dictionary(key, value) => of_every_type(key, holds) && of_every_type(value, holds),
+            DataType::RunEndEncoded(ends, values) => {
+                of_every_type(ends.data_type(), holds) && of_every_type(values.data_type(), holds)
+            }
+            _ => true,
         }
-        _ => true,
-    }
 }
 
 /// How many parts each column of a plan has, with all that it is computed from written out.

@@ -888,14 +888,11 @@ impl FlightService for Agent {
             // A drive that hangs holds this up, and nothing else.
             let (of_agent, of_job) = (agent.clone(), cancel.clone());
             let made = tokio::task::spawn_blocking(move || of_agent.0.store.job(budget, of_job)).await;
-            let job = match made.map_err(|error| error.to_string()) {
-                Ok(Ok(job)) => job,
-                Ok(Err(error)) => {
-                    let _ = out.send(Err(Refusal::internal(error.to_string()))).await;
-                    return;
-                }
-                Err(panicked) => {
-                    let _ = out.send(Err(Refusal::internal(panicked))).await;
+            let made = made.map_err(|panicked| panicked.to_string());
+            let job = match made.and_then(|made| made.map_err(|error| error.to_string())) {
+                Ok(job) => job,
+                Err(why) => {
+                    let _ = out.send(Err(Refusal::internal(why))).await;
                     return;
                 }
             };
