@@ -6,6 +6,8 @@ mod door;
 mod helping;
 #[path = "nodes/liars.rs"]
 mod liars;
+#[path = "nodes/loads.rs"]
+mod loads;
 #[path = "nodes/merging.rs"]
 mod merging;
 #[path = "nodes/pages.rs"]
@@ -133,10 +135,20 @@ enum Fault {
     Garbage,
     /// Nothing more comes.
     Hangs,
+    /// The row comes again and again.
+    Endless,
 }
 
-const FAULTS: [Fault; 7] =
-    [Fault::None, Fault::Fails, Fault::Twice, Fault::Skips, Fault::EndsEarly, Fault::Garbage, Fault::Hangs];
+const FAULTS: [Fault; 8] = [
+    Fault::None,
+    Fault::Fails,
+    Fault::Twice,
+    Fault::Skips,
+    Fault::EndsEarly,
+    Fault::Garbage,
+    Fault::Hangs,
+    Fault::Endless,
+];
 
 type Plan = Arc<Mutex<(Fault, usize)>>;
 
@@ -195,6 +207,9 @@ impl Reply for FaultyReply<'_> {
                     }
                     return Err("hung".into());
                 }
+                Fault::Endless => loop {
+                    self.reply.batch(one.clone())?;
+                },
             }
         }
         Ok(())
@@ -575,6 +590,39 @@ fn whatever_goes_wrong_on_nodes_nothing_is_told_twice_or_left_out() {
         }
     }
     assert!(good > bad / 2 && bad > 0, "{good} answers, {bad} errors");
+}
+
+/// What is not wanted any more is passed over, and may not go on without end.
+#[test]
+fn a_node_that_repeats_what_is_over_is_lost() {
+    let cluster = Cluster::new(1);
+    let text = text(30_000);
+    cluster.put("a", &text, 1, 1 << 20);
+    cluster.put("b", &text, 1, 1 << 20);
+    let catalog = cluster.nodes.catalog().unwrap();
+    let wholes: Vec<_> = ["a", "b"].iter().flat_map(|name| catalog.named(name).unwrap()).collect();
+    let find_first = || {
+        let mut places = Vec::new();
+        let found = run_on_nodes(
+            &cluster.nodes,
+            &job(),
+            &find("needle"),
+            &wholes,
+            &RunOptions::default(),
+            |event: Event<'_, Find>| {
+                places.extend(event.part.transpose()?.unwrap_or_default().first().copied());
+                Ok(Next::SkipSource)
+            },
+        );
+        found.map(|_| places)
+    };
+    let first = expected(&text)[0];
+    assert_eq!(find_first().unwrap(), [first, first]);
+    cluster.plan(0, Fault::Endless, 1);
+    let began = Instant::now();
+    let error = told(find_first().unwrap_err());
+    assert!(error.contains("it answers again what is over"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
 #[test]

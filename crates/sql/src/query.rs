@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    panic::{self, AssertUnwindSafe},
     sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
@@ -137,7 +138,7 @@ impl Query {
         }
         loop {
             let Some(running) = &mut self.running else { return Ok(None) };
-            let batch = running.next(&self.job);
+            let batch = unpanicked(|| running.next(&self.job));
             // A side of a join that was thought to be small was not. It is done again without such thoughts.
             if let Err(Error::Memory(_)) = &batch
                 && self.is_bold
@@ -207,7 +208,9 @@ fn check_budget(budget: &Budget) -> Result<()> {
 
 impl Running {
     fn start(job: &Job, text: &str, tables: &Tables, limits: Limits, is_bold: bool) -> Result<Running> {
-        Running::of(job, limits, async |shared: &Shared| plan(job, text, tables, shared, is_bold).await)
+        unpanicked(|| {
+            Running::of(job, limits, async |shared: &Shared| plan(job, text, tables, shared, is_bold).await)
+        })
     }
 
     /// Runs what `plan` plans.
@@ -242,6 +245,15 @@ impl Running {
             }
         })
     }
+}
+
+/// The library asserts some of what it is given: what a node says of a half of an aggregate, too. Then the query fails, and nothing else.
+fn unpanicked<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panicked| {
+        let text = panicked.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
+        Err(Error::Internal(format!("the query library panicked: {text}")))
+    })
 }
 
 async fn plan(

@@ -440,11 +440,23 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`], [`Error::BadName`], [`Error::Io`].
     pub fn remove(&self, name: &str) -> Result<()> {
+        self.remove_dataset(name, None)
+    }
+
+    /// Removes a dataset if it is the one with this number ([`Dataset::id`]), and leaves one that was made anew by this name.
+    ///
+    /// # Errors
+    /// As [`Store::remove`]; [`Error::NotFound`] for another one, too.
+    pub fn remove_exactly(&self, name: &str, id: u64) -> Result<()> {
+        self.remove_dataset(name, Some(id))
+    }
+
+    fn remove_dataset(&self, name: &str, id: Option<u64>) -> Result<()> {
         check_name(name)?;
         let (name, not_found) = (name.to_string(), self.not_found(name));
-        self.commit(move |catalog| match catalog.datasets.contains_key(&name) {
-            true => Ok(vec![Edit::Remove(name)]),
-            false => Err(not_found),
+        self.commit(move |catalog| match catalog.datasets.get(&name) {
+            Some(record) if id.is_none_or(|id| record.id == id) => Ok(vec![Edit::Remove(name)]),
+            _ => Err(not_found),
         })
     }
 
@@ -892,7 +904,10 @@ mod tests {
         assert_eq!((dataset.attributes(), dataset.bytes(), dataset.kind()), (&b"attributes"[..], 5, "test"));
         assert_eq!(again.list().unwrap()[0].name, "a");
         assert!(matches!(put(&store, "a", b"x"), Err(Error::NameExists { .. })));
-        store.remove("a").unwrap();
+        let id = store.dataset("a").unwrap().id();
+        let other = store.remove_exactly("a", id ^ 1);
+        assert!(matches!(other, Err(Error::NotFound { .. })));
+        store.remove_exactly("a", id).unwrap();
         assert!(matches!(store.dataset("a"), Err(Error::NotFound { .. })));
         assert!(matches!(store.remove("a"), Err(Error::NotFound { .. })));
         drop((again, dataset, store));

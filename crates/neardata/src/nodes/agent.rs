@@ -11,6 +11,7 @@
 //! connection buffers, about 1 MiB).
 
 mod latest;
+mod loads;
 mod requests;
 mod visits;
 
@@ -32,10 +33,10 @@ use arrow_flight::{
     HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket,
     flight_service_server::{FlightService, FlightServiceServer},
 };
-use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
+use futures::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::BoxStream};
 use inshore_store::{Budget, Cancel, DeviceUsage, Job, Store, format_bytes};
 use serde::de::DeserializeOwned;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tonic::{
     Request, Response, Status as Refusal, Streaming,
     service::interceptor::InterceptedService,
@@ -43,12 +44,13 @@ use tonic::{
 };
 use tracing::{info, warn};
 
-pub(super) use self::requests::short;
 use self::{
     latest::Latest,
+    loads::Loads,
     requests::{Held as HeldRequest, Requests, Telling},
     visits::{Traversals, Visits},
 };
+pub(super) use self::{loads::LoadPlace, requests::short};
 use super::{
     Error, NodeCredentials, Result, Right,
     alive::{self, Alive},
@@ -135,6 +137,7 @@ struct Inner {
     numbers: AtomicU64,
     counts: Counts,
     traversals: Traversals,
+    loads: Loads,
     door: Arc<Door>,
     /// What is on the drives, which may hang.
     drives: Latest<Vec<DeviceUsage>>,
@@ -217,6 +220,7 @@ impl Agent {
             numbers: AtomicU64::new(0),
             counts: Counts::default(),
             traversals: Traversals::default(),
+            loads: Loads::default(),
         }))
     }
 
@@ -412,6 +416,7 @@ impl Agent {
             warn!(kind = task.kind, client = task.client, "stopped: the node ends");
             task.job.cancel().cancel();
         }
+        self.0.loads.stop().cancel();
     }
 
     /// Who asks, by his token.
@@ -591,12 +596,7 @@ impl Agent {
     }
 
     fn remove(&self, asked: &DatasetKey) -> Result<()> {
-        let dataset = self.0.store.dataset(&asked.name)?;
-        if dataset.id() != asked.id {
-            let what = "it was made anew since".to_string();
-            return Err(Error::Incomplete { name: asked.name.clone(), what });
-        }
-        Ok(self.0.store.remove(&asked.name)?)
+        Ok(self.0.store.remove_exactly(&asked.name, asked.id)?)
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -666,6 +666,7 @@ impl Drop for Serving {
         if self.thread.is_some() {
             self.agent.0.draining.store(true, Ordering::Relaxed);
             self.agent.0.tasks().values().for_each(|task| task.job.cancel().cancel());
+            self.agent.0.loads.stop().cancel();
             let _ = self.end();
         }
     }
@@ -673,8 +674,12 @@ impl Drop for Serving {
 
 type Answered = std::result::Result<FlightData, Refusal>;
 
-/// How long a load waits for a place.
+/// How long a load waits for its place.
 const LOAD_PATIENCE: Duration = Duration::from_secs(20);
+/// Whoever takes no answer for so long gets no more of them.
+pub(super) const UNTAKEN: Duration = Duration::from_secs(20);
+/// Bytes of a message with a part of a long answer.
+const ANSWER_BYTES: usize = 64 << 10;
 /// How long a task waits for its client to take answers, while others wait for its place.
 const SLOW_CLIENT: Duration = Duration::from_secs(5);
 /// Memory of a read beside a task, at most.
@@ -951,16 +956,19 @@ impl FlightService for Agent {
         if self.0.draining.load(Ordering::Relaxed) {
             return Err(self.refuse(Refusal::unavailable("this node ends and takes nothing more")));
         }
-        // A load is a task too. It does not wait for long: two that each hold a node and wait for the other's would for ever.
-        let entered = self.0.queue.enter(&caller.name, load::RECEIVE_MEMORY_BYTES);
-        let entered = entered.map_err(|why| self.refuse(Refusal::resource_exhausted(why)))?;
-        let place = tokio::time::timeout(LOAD_PATIENCE, entered).await.map_err(|_| {
-            let seconds = LOAD_PATIENCE.as_secs();
-            self.refuse(Refusal::resource_exhausted(format!(
-                "its tasks left no room for a load in {seconds} s"
-            )))
-        })?;
-        Ok(Response::new(load::receive(self.clone(), place, request.into_inner()).boxed()))
+        // It does not wait for long: two that each hold a node and wait for the other's would for ever.
+        let came = Instant::now();
+        let place = loop {
+            match self.0.loads.enter(&caller.name, &self.0.queue) {
+                Ok(place) => break place,
+                Err(why) if came.elapsed() > LOAD_PATIENCE => {
+                    return Err(self.refuse(Refusal::resource_exhausted(why)));
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        };
+        let stop = self.0.loads.stop();
+        Ok(Response::new(load::receive(self.clone(), place, stop, request.into_inner()).boxed()))
     }
 
     async fn do_action(
@@ -993,7 +1001,15 @@ impl FlightService for Agent {
                         })]
                     }
                     "catalog" => agent.catalog().map_err(refused)?.iter().map(json).collect(),
-                    "map" => vec![agent.map(&parsed(&body)?).map_err(refused)?.into()],
+                    "map" => {
+                        let map = bytes::Bytes::from(agent.map(&parsed(&body)?).map_err(refused)?);
+                        let starts = (0..map.len()).step_by(ANSWER_BYTES);
+                        starts.map(|start| map.slice(start..map.len().min(start + ANSWER_BYTES))).collect()
+                    }
+                    "certificate" => {
+                        let own = agent.0.config.credentials.as_ref();
+                        own.map(|own| own.certificate.clone().into()).into_iter().collect()
+                    }
                     "remove" => agent.remove(&parsed(&body)?).map(|()| Vec::new()).map_err(refused)?,
                     "take-back" => vec![json(&agent.take_back(&caller.name, parsed(&body)?))],
                     "drain" => {
@@ -1007,8 +1023,9 @@ impl FlightService for Agent {
                 })
             });
         let answers = answered.await.map_err(|error| Refusal::internal(error.to_string()))??;
-        let results = answers.into_iter().map(|body| Ok(arrow_flight::Result { body }));
-        Ok(Response::new(futures::stream::iter(results.collect::<Vec<_>>()).boxed()))
+        let bytes = answers.iter().map(|body| (body.len() + size_of::<bytes::Bytes>()) as u64).sum();
+        let held = self.0.requests.take(bytes).map_err(|refusal| self.refuse(refusal))?;
+        Ok(Response::new(hand_out(answers, held, UNTAKEN).boxed()))
     }
 
     async fn handshake(
@@ -1061,6 +1078,7 @@ impl FlightService for Agent {
             ("status", "how the node is"),
             ("catalog", "the datasets that it holds"),
             ("map", "where the pieces of a spread file lie"),
+            ("certificate", "what the authority signed for the node"),
             ("remove", "removes a dataset"),
             ("take-back", "gives a piece back that a task of the client's has not begun"),
             ("drain", "takes no more tasks"),
@@ -1070,6 +1088,32 @@ impl FlightService for Agent {
         });
         Ok(Response::new(futures::stream::iter(actions).boxed()))
     }
+}
+
+/// Answers one after the other, whose memory is free as soon as they are on their way, or nobody takes any for a while.
+fn hand_out(
+    answers: Vec<bytes::Bytes>,
+    held: HeldRequest,
+    patience: Duration,
+) -> impl Stream<Item = std::result::Result<arrow_flight::Result, Refusal>> {
+    let (out, mut taken) = mpsc::channel(1);
+    let (left, was_left) = oneshot::channel();
+    tokio::spawn(async move {
+        let _held = held;
+        for body in answers {
+            match tokio::time::timeout(patience, out.send(Ok(arrow_flight::Result { body }))).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return,
+                Err(_) => {
+                    let what = format!("its answers were not taken for {} s", patience.as_secs());
+                    let _ = left.send(Refusal::deadline_exceeded(what));
+                    return;
+                }
+            }
+        }
+    });
+    let rest = futures::stream::once(was_left).filter_map(|left| std::future::ready(left.ok().map(Err)));
+    futures::stream::poll_fn(move |context| taken.poll_recv(context)).chain(rest)
 }
 
 fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, Refusal> {
@@ -1112,4 +1156,29 @@ fn warmest() -> Option<f64> {
         Some(text.trim().parse::<f64>().ok()? / 1000.0)
     };
     zones.flatten().filter_map(read).reduce(f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn answers_that_nobody_takes_are_let_go_and_their_end_is_no_end() {
+        let requests = Requests::new(0);
+        let answers = |count: u8| (0..count).map(|number| vec![number].into()).collect::<Vec<bytes::Bytes>>();
+        let held = || requests.take(64 << 20).unwrap();
+        let mut taken = Box::pin(hand_out(answers(5), held(), Duration::from_millis(50)));
+        assert!(requests.take(1).is_err(), "they are held");
+        assert_eq!(&taken.next().await.unwrap().unwrap().body[..], [0]);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(requests.take(1).is_ok(), "nobody took them");
+        let rest: Vec<_> = taken.collect().await;
+        assert!(rest.len() < 5 && rest.last().unwrap().is_err(), "{rest:?}");
+        let all: Vec<_> = hand_out(answers(5), held(), Duration::from_secs(20)).collect().await;
+        assert!(all.len() == 5 && all.iter().all(std::result::Result::is_ok), "{all:?}");
+        // Whoever goes away keeps none.
+        drop(hand_out(answers(5), held(), Duration::from_secs(20)));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(requests.take(64 << 20).is_ok());
+    }
 }

@@ -263,7 +263,7 @@ impl Nodes {
             let asked = DatasetKey { name: name.to_string(), id: dataset.id };
             let node: &Node = &self.0.nodes[*place];
             let read = self.ask(*place, "map", json(&asked)).and_then(|answers| {
-                let map: Map = node.read(answers.first().map_or(&[][..], |body| body))?;
+                let map: Map = node.read(&answers.concat())?;
                 match map.is_sound() && map.spread == spread {
                     true => Ok(map),
                     false => Err(node.bad_answer(&format!("a map of {name} that makes no sense"))),

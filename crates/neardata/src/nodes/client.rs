@@ -73,7 +73,8 @@ pub struct Nodes(pub(super) Arc<Inner>);
 pub(super) struct Inner {
     pub runtime: Runtime,
     pub nodes: Vec<Arc<Node>>,
-    answer: Duration,
+    /// How long an answer to a small question may take.
+    pub answer: Duration,
 }
 
 /// A node as it was named.
@@ -239,7 +240,8 @@ impl Node {
         request
     }
 
-    async fn ask(&self, kind: &str, body: Bytes, patience: Duration) -> Result<Vec<Bytes>> {
+    /// Asks it one thing.
+    pub async fn ask(&self, kind: &str, body: Bytes, patience: Duration) -> Result<Vec<Bytes>> {
         self.bytes_out.fetch_add(body.len() as u64, Ordering::Relaxed);
         let answered = tokio::time::timeout(patience, async {
             let action = Action { r#type: kind.to_string(), body };

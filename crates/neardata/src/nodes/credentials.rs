@@ -21,6 +21,7 @@ use std::{
     net::IpAddr,
     os::unix::fs::OpenOptionsExt,
     path::Path,
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -32,6 +33,11 @@ use rcgen::{
 use ring::signature::{ED25519, Ed25519KeyPair, UnparsedPublicKey};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use time::OffsetDateTime;
+use tokio_rustls::rustls::{
+    self, RootCertStore,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+};
 
 use super::{Error, Result};
 
@@ -203,6 +209,23 @@ impl Authority {
 }
 
 impl NodeCredentials {
+    /// Checks that the authority has signed a certificate for a node that is reached under `host`, and that it holds today: what TLS
+    /// would check with that node, before anything is sent to it.
+    ///
+    /// # Errors
+    /// [`Error::Credentials`] with the reason.
+    pub(super) fn check_node(&self, host: &str, certificate: &str) -> Result<()> {
+        let mut roots = RootCertStore::empty();
+        roots.add(of_pem(&self.authority)?).map_err(|error| bad(error.to_string()))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build();
+        let verifier = verifier.map_err(|error| bad(error.to_string()))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
+        let name = ServerName::try_from(host).map_err(|error| bad(error.to_string()))?;
+        let checked = verifier.verify_server_cert(&of_pem(certificate)?, &[], &name, &[], UnixTime::now());
+        checked.map(drop).map_err(|error| bad(format!("the certificate of {}: {error}", name.to_str())))
+    }
+
     /// What the node shows and checks where it asks another one.
     ///
     /// # Errors
@@ -233,6 +256,10 @@ impl NodeCredentials {
             false => Err(bad(format!("the token of {} has expired", claims.name))),
         }
     }
+}
+
+fn of_pem(pem: &str) -> Result<CertificateDer<'static>> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| bad(format!("a certificate: {error}")))
 }
 
 /// Reads credentials from a file.
@@ -321,6 +348,28 @@ mod tests {
         old.as_object_mut().unwrap().remove("token");
         let old: NodeCredentials = serde_json::from_value(old).unwrap();
         assert!(old.as_client().unwrap_err().to_string().contains("make them anew"));
+    }
+
+    #[test]
+    fn a_certificate_is_for_the_hosts_that_the_authority_signed_it_for() {
+        let (authority, other) = (Authority::create().unwrap(), Authority::create().unwrap());
+        let hosts = ["10.0.0.1".to_string(), "::1".to_string(), "b.lan".to_string()];
+        let node = authority.node("a", &["a.lan".to_string()], DAY).unwrap();
+        let peer = authority.node("b", &hosts, DAY).unwrap().certificate;
+        for host in ["10.0.0.1", "[::1]", "b.lan", "B.lan"] {
+            node.check_node(host, &peer).unwrap();
+        }
+        for host in ["10.0.0.2", "a.lan", "x.b.lan", "b.lan:4710", "", "[", "127.0.0.1"] {
+            assert!(node.check_node(host, &peer).is_err(), "{host}");
+        }
+        let over = authority.node("b", &hosts, Duration::ZERO).unwrap().certificate;
+        // Certificates count in seconds.
+        std::thread::sleep(Duration::from_millis(1100));
+        for not_ours in
+            [over, other.node("b", &hosts, DAY).unwrap().certificate, node.authority.clone(), String::new()]
+        {
+            assert!(node.check_node("b.lan", &not_ours).is_err(), "{not_ours}");
+        }
     }
 
     #[test]

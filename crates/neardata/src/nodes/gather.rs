@@ -426,7 +426,49 @@ struct Attempt {
     told: Arc<std::sync::Mutex<Told>>,
     done: Option<TaskDone>,
     is_over: bool,
+    passed: Passed,
     pump: JoinHandle<()>,
+}
+
+/// How far rows go that an attempt gives of pieces of which nothing more is wanted.
+#[derive(Debug, Default)]
+struct Passed {
+    piece: u64,
+    /// Bytes of the piece up to where they go, from where the attempt began, and whether it is at its end.
+    reach: Option<u64>,
+    is_over: bool,
+    /// Bytes of a part that comes in several rows.
+    beginning: usize,
+}
+
+impl Passed {
+    /// Whether a row goes further than those before, within a piece of so many bytes: what does not is without end.
+    fn goes_on(&mut self, row: &PartRow, piece_bytes: u64) -> bool {
+        if row.number != self.piece {
+            let is_later = row.number > self.piece;
+            *self = Passed { piece: row.number, ..Passed::default() };
+            if !is_later {
+                return false;
+            }
+        }
+        match &row.answer {
+            _ if self.is_over => false,
+            Answer::Beginning(bytes) => {
+                self.beginning += bytes.len();
+                !bytes.is_empty() && self.beginning <= PART_BYTES_MAX
+            }
+            Answer::Part(_) => {
+                let reach = row.reach.bytes;
+                let is_further = self.reach.is_none_or(|before| before < reach) && reach <= piece_bytes;
+                (self.reach, self.beginning) = (Some(reach), 0);
+                is_further
+            }
+            Answer::End | Answer::Failed(_) => {
+                self.is_over = true;
+                true
+            }
+        }
+    }
 }
 
 /// Where the answers of an attempt come from.
@@ -656,7 +698,16 @@ impl Gather {
         let pump = pump(self.nodes.0.nodes[node].clone(), request, out, Arc::clone(&told), self.turn.clone());
         let pump = self.nodes.0.runtime.spawn(pump);
         let (node, answers) = (Some(node), Answers::Node(answers));
-        self.attempts.push(Attempt { node, pieces, answers, told, done: None, is_over: false, pump });
+        self.attempts.push(Attempt {
+            node,
+            pieces,
+            answers,
+            told,
+            done: None,
+            is_over: false,
+            passed: Passed::default(),
+            pump,
+        });
     }
 
     /// Makes attempts of the pieces that this machine has taken over.
@@ -699,6 +750,7 @@ impl Gather {
             told,
             done: None,
             is_over: false,
+            passed: Passed::default(),
             pump: self.nodes.0.runtime.spawn(std::future::ready(())),
         });
     }
@@ -911,7 +963,11 @@ impl Gather {
             };
             self.set_aside = 0;
             if row.number < number as u64 {
-                // Of a piece of which nothing more is wanted.
+                // Of a piece of which nothing more is wanted, which comes to an end all the same.
+                let bytes = self.pieces[row.number as usize].piece.bytes;
+                if !self.attempts[attempt].passed.goes_on(&row, bytes) {
+                    self.lose(number, "it answers again what is over".to_string())?;
+                }
                 continue;
             }
             if row.number > number as u64 {
@@ -1086,9 +1142,10 @@ impl Gather {
                 && Instant::now() < until
             {
                 match self.receive_within(attempt, Duration::from_millis(50)) {
-                    Ok(None | Some(Message::Batch(_))) => {}
+                    Ok(None) => {}
+                    Ok(Some(Message::Batch(batch))) if batch.num_rows() == 0 => {}
                     // All that was wanted of it is here.
-                    Ok(Some(Message::Done | Message::Failed(_))) | Err(Error::Deadline { .. }) => break,
+                    Ok(Some(_)) | Err(Error::Deadline { .. }) => break,
                     Err(error) => return Err(error),
                 }
             }
@@ -1139,4 +1196,35 @@ fn told(missing: &[Missing]) -> String {
         parts => format!(" and {} other parts, {} together", parts - 1, inshore_store::format_bytes(bytes)),
     };
     format!("{title}: bytes {offset} to {}{others} were not read: {why}", offset + first_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_passed_over_come_to_an_end() {
+        let row = |number, bytes, answer| PartRow { number, reach: Reach { bytes, lines: 0 }, answer };
+        let part = |number, bytes| row(number, bytes, Answer::Part(Vec::new()));
+        let beginning = |bytes| row(7, 0, Answer::Beginning(vec![0; bytes]));
+        let goes_on = |rows: Vec<PartRow>| {
+            let mut passed = Passed::default();
+            rows.iter().all(|row| passed.goes_on(row, 100))
+        };
+        let end = || row(4, 0, Answer::End);
+        assert!(goes_on(vec![part(4, 10), part(4, 100), end(), beginning(5), beginning(5), part(7, 1)]));
+        assert!(goes_on(vec![end(), part(5, 100), row(5, 0, Answer::Failed("x".to_string())), part(6, 1)]));
+        for bad in [
+            vec![part(4, 10), part(4, 10)],
+            vec![part(4, 10), part(4, 9)],
+            vec![part(4, 101)],
+            vec![part(4, 10), part(3, 11)],
+            vec![end(), end()],
+            vec![end(), part(4, 10)],
+            vec![beginning(0)],
+            vec![beginning(PART_BYTES_MAX), beginning(1)],
+        ] {
+            assert!(!goes_on(bad));
+        }
+    }
 }

@@ -34,7 +34,7 @@ use super::{Error, client::Node, wire::message_bytes};
 pub const LAST_PAGE: u64 = u64::MAX;
 /// Chains that are followed at once, at most.
 pub const CHAINS_MAX: usize = 1024;
-/// Nodes of a traversal, at most: each is one that others are made to connect to.
+/// Nodes of a traversal, at most: each is one that others connect to.
 pub const NODES_MAX: usize = 256;
 /// Steps of a chain, at most.
 pub const STEPS_MAX: u64 = 1 << 40;
@@ -173,6 +173,9 @@ pub(super) struct Arguments {
     pub chains: u32,
     /// The addresses of the nodes.
     pub nodes: Vec<String>,
+    /// The certificates that they show, where they have any: a node speaks with none but those for whom its authority signed one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub certificates: Vec<Option<String>>,
     /// Where the pieces end: pages of the file up to there.
     pub ends: Vec<u64>,
     /// Whom to hand a chain to that comes to a piece: a place in `nodes`, or none where nobody has it.
@@ -197,6 +200,11 @@ impl Arguments {
         piece.checked_sub(1).map_or(0, |before| self.ends[before])
     }
 
+    /// The certificate of a node, where it has shown one.
+    pub fn certificate(&self, node: u16) -> Option<&str> {
+        self.certificates.get(node as usize)?.as_deref()
+    }
+
     /// Its number.
     pub fn session(&self) -> Option<Session> {
         u128::from_str_radix(&self.session, 16).ok().map(u128::to_be_bytes)
@@ -210,6 +218,7 @@ impl Arguments {
             () if self.session().is_none() => "its number is none",
             () if !self.pointers.is_sound() => "its pointers do not lie in its pages",
             () if self.nodes.len() > NODES_MAX => "more nodes than any may have",
+            () if self.certificates.len() > NODES_MAX => "more certificates than nodes",
             () if self.steps > STEPS_MAX => "more steps than any may have",
             () if self.chains == 0 || self.chains as usize > CHAINS_MAX => "as many chains as none may have",
             () if self.ends.len() != self.holders.len() => "other pieces than holders",
@@ -465,6 +474,7 @@ mod tests {
             steps: 10,
             chains: 1,
             nodes: vec!["a".to_string()],
+            certificates: vec![None],
             ends: vec![3, 3, 5],
             holders: vec![Some(0), None, Some(0)],
             by_itself: true,
@@ -482,6 +492,7 @@ mod tests {
             Arguments { ends: vec![5, 3, 7], ..good.clone() },
             Arguments { ends: vec![1, 2, u64::MAX], ..good.clone() },
             Arguments { holders: vec![Some(1); 3], ..good.clone() },
+            Arguments { certificates: vec![None; NODES_MAX + 1], ..good.clone() },
         ] {
             assert!(bad.fault().is_some(), "{bad:?}");
         }

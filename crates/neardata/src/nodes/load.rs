@@ -11,7 +11,11 @@
 //!
 //! Cost: the file goes over the wire once for each copy; a node writes what it gets, past its page cache.
 
-use std::{io::Read, sync::Arc, time::Duration};
+use std::{
+    io::{self, Read},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use arrow_flight::{FlightData, PutResult};
 use bytes::Bytes;
@@ -23,26 +27,28 @@ use tonic::{Status as Refusal, Streaming};
 
 use super::{
     Error, Nodes, Result,
-    agent::{Agent, short},
+    agent::{Agent, LoadPlace, UNTAKEN, short},
     client::Node,
     csv::CsvRecord,
     protocol::{
         LoadAnswer, LoadStep, MAP, MAP_BYTES_MAX, Map, MapNode, MapPiece, PIECE, SPREAD, VERSION, piece_name,
     },
-    queue::Place,
     wire::{json, message_bytes},
 };
 
 /// Bytes of a message with data.
 const DATA_BYTES: usize = 1 << 20;
+/// Bytes of what is read at once at least. HTTP/2 counts messages below 256 bytes that wait, and breaks connections with
+/// thousands of them.
+const READ_BYTES: usize = 16 << 10;
 /// Buffers with which a node writes.
 const BUFFER_BYTES: usize = 1 << 20;
 /// What a node needs to receive a file: buffers, messages on their way, lists and checksums.
 pub(super) const RECEIVE_MEMORY_BYTES: u64 = 16 << 20;
-/// A client that sends nothing for so long has gone, whatever its connection says.
+/// A client that sends no byte for so long has gone, whatever its connection says.
 const IDLE: Duration = Duration::from_secs(600);
-/// Nor does one last that takes no answer for so long.
-const UNTAKEN: Duration = Duration::from_secs(20);
+/// A load hears within this that it is to stop.
+const LOOK: Duration = Duration::from_secs(1);
 /// Each piece takes more bytes of the map.
 const PIECES_MAX: usize = MAP_BYTES_MAX / 32;
 
@@ -90,6 +96,21 @@ pub struct Loaded {
     pub pieces: u64,
     /// Bytes that went over the wire.
     pub bytes_moved: u64,
+}
+
+/// Reads what there is, and at least [`READ_BYTES`]; less at the end. A pipe gives as little at once as was written to it, and of short
+/// messages a connection takes few.
+fn read_much(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut all = 0;
+    while all < READ_BYTES {
+        match input.read(&mut buffer[all..]) {
+            Ok(0) => break,
+            Ok(read) => all += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all)
 }
 
 /// The pieces of a file of `len` bytes (if that is known) on so many nodes: at least one for each node, a few hundred for
@@ -160,12 +181,11 @@ impl Nodes {
         let mut buffer = vec![0; DATA_BYTES];
         loop {
             job.check_cancelled()?;
-            let read = match input.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(read) => read,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(source) => return Err(Error::Input { name: called.to_string(), source }),
-            };
+            let read = read_much(&mut input, &mut buffer)
+                .map_err(|source| Error::Input { name: called.to_string(), source })?;
+            if read == 0 {
+                break;
+            }
             loaded.bytes += read as u64;
             job.progress().add(read as u64);
             let mut rest = &buffer[..read];
@@ -487,21 +507,38 @@ fn bad(what: &str) -> Refusal {
 /// What a node does with a load.
 pub(super) fn receive(
     agent: Agent,
-    place: Place,
+    place: LoadPlace,
+    stop: Cancel,
     mut messages: Streaming<FlightData>,
 ) -> impl Stream<Item = std::result::Result<PutResult, Refusal>> + Send {
     let (out, mut answers) = mpsc::channel(4);
     let (steps, mut taken) = mpsc::channel::<Taken>(2);
+    let is_stopped = stop.clone();
     tokio::spawn(async move {
-        while let Ok(Some(message)) = tokio::time::timeout(IDLE, messages.next()).await {
-            // Else the client is gone, or the load has failed.
-            let Ok(message) = message else { break };
-            let taken = match message.data_body.len() > 4 * DATA_BYTES {
-                true => Err(bad("more data in a message than any has")),
-                false => Ok(message),
+        let mut brought = Instant::now();
+        loop {
+            let taken = match tokio::time::timeout(LOOK, messages.next()).await {
+                _ if is_stopped.is_cancelled() => {
+                    Err(Refusal::unavailable("the load was stopped: the node ends"))
+                }
+                _ if brought.elapsed() > IDLE => {
+                    let what = format!("no data came for {} s", IDLE.as_secs());
+                    Err(Refusal::deadline_exceeded(what))
+                }
+                Err(_) => continue,
+                Ok(Some(Ok(message))) if message.data_body.len() > 4 * DATA_BYTES => {
+                    Err(bad("more data in a message than any has"))
+                }
+                Ok(Some(Ok(message))) => Ok(message),
+                // The client is gone.
+                Ok(_) => return,
             };
+            if taken.as_ref().is_ok_and(|message| !message.data_body.is_empty()) {
+                brought = Instant::now();
+            }
+            // Else the load has failed.
             if steps.send(taken).await.is_err() {
-                break;
+                return;
             }
         }
     });
@@ -509,7 +546,7 @@ pub(super) fn receive(
     tokio::task::spawn_blocking(move || {
         let _place = place;
         let out = Answers { out, runtime };
-        let mut receiving = Receiving { agent: &agent, begun: None };
+        let mut receiving = Receiving { agent: &agent, stop, begun: None };
         while let Some(message) = taken.blocking_recv() {
             if let Err(refusal) = message.and_then(|message| receiving.step(message, &out)) {
                 tracing::warn!(reason = &*short(refusal.message()), "a load failed");
@@ -524,6 +561,7 @@ pub(super) fn receive(
 
 struct Receiving<'a> {
     agent: &'a Agent,
+    stop: Cancel,
     begun: Option<BegunLoad>,
 }
 
@@ -559,7 +597,7 @@ impl Receiving<'_> {
                 return Err(bad("its checksums are not every 4 to 64 KiB"));
             }
             let store = self.agent.store();
-            let job = store.job(Budget::new(RECEIVE_MEMORY_BYTES, 1), Cancel::default());
+            let job = store.job(Budget::new(RECEIVE_MEMORY_BYTES, 1), self.stop.clone());
             let job = job.map_err(failed)?;
             let builder = store.create_dataset(&job, &name, SPREAD).map_err(failed)?;
             let block_bytes = block_bytes as usize;
@@ -583,6 +621,9 @@ impl Receiving<'_> {
                 begun.begin_file(&name).map_err(failed)?;
             }
             LoadStep::Data => {
+                if message.data_body.is_empty() {
+                    return Err(bad("data without any"));
+                }
                 let writer = begun.writer.as_mut().ok_or_else(|| bad("data of no file"))?;
                 writer.write(&message.data_body).map_err(failed)?;
                 begun.bytes += message.data_body.len() as u64;

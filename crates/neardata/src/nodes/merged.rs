@@ -63,6 +63,8 @@ struct Head<R> {
     next: usize,
     last: Option<Last<R>>,
     behind: Option<Behind<R>>,
+    /// How many rows were taken or passed over of those that were left.
+    gone: u64,
 }
 
 /// The last row that was taken of a stream, and how many that equal it were: taken or passed over.
@@ -80,11 +82,13 @@ struct Behind<R> {
     repeated: usize,
     /// How many of them this stream has passed over.
     passed: u64,
+    /// How many rows it had given or passed over: nobody who replaces it passes over more.
+    gone: u64,
 }
 
 impl<R> Default for Head<R> {
     fn default() -> Head<R> {
-        Head { rows: None, first: 0, next: 0, last: None, behind: None }
+        Head { rows: None, first: 0, next: 0, last: None, behind: None, gone: 0 }
     }
 }
 
@@ -232,8 +236,9 @@ impl<R: InOrder> Merged<R> {
                         self.bad(stream, "rows that are in no order")
                     }
                     Some(rows) => match self.pass_over(stream, &rows) {
-                        first if first == rows.rows() => continue,
-                        first => {
+                        None => self.bad(stream, "other rows than the node before it"),
+                        Some(first) if first == rows.rows() => continue,
+                        Some(first) => {
                             let head = &mut self.heads[stream];
                             (head.rows, head.first, head.next) = (Some(rows), first, first);
                             return Ok(());
@@ -252,9 +257,10 @@ impl<R: InOrder> Merged<R> {
         Error::BadAnswer { node: self.streams.node(stream).to_string(), what: what.to_string() }
     }
 
-    /// The first of some rows that the one that was replaced had not given.
-    fn pass_over(&mut self, stream: usize, rows: &R) -> usize {
-        let Some(behind) = &mut self.heads[stream].behind else { return 0 };
+    /// The first of some rows that the one that was replaced had not given; `None` where it cannot have given so many.
+    fn pass_over(&mut self, stream: usize, rows: &R) -> Option<usize> {
+        let head = &mut self.heads[stream];
+        let Some(behind) = &mut head.behind else { return Some(0) };
         let left = &mut self.repeated[behind.repeated];
         for row in 0..rows.rows() {
             match rows.compare(row, &behind.row, 0) {
@@ -264,10 +270,14 @@ impl<R: InOrder> Merged<R> {
                     *left -= 1;
                     behind.passed += 1;
                 }
-                _ => return row,
+                _ => return Some(row),
+            }
+            head.gone += 1;
+            if head.gone > behind.gone {
+                return None;
             }
         }
-        rows.rows()
+        Some(rows.rows())
     }
 
     /// Asks others for all that a lost node was asked for.
@@ -287,6 +297,8 @@ impl<R: InOrder> Merged<R> {
         let head = &mut self.heads[stream];
         let last = head.last.take();
         let behind = head.behind.take();
+        // Whoever comes now passes over no more than this one did, or would have to.
+        let gone = head.gone.max(behind.as_ref().map_or(0, |behind| behind.gone));
         let was_taken = last.is_some() || behind.is_some();
         if self.streams.missing() > missing && was_taken {
             let what = format!("{why}, and a part of its answer was taken");
@@ -306,8 +318,12 @@ impl<R: InOrder> Merged<R> {
         };
         self.heads.resize_with(new.end, Head::default);
         for stream in new.clone() {
-            let behind =
-                |(row, repeated): &(R, usize)| Behind { row: row.alone(0), repeated: *repeated, passed: 0 };
+            let behind = |(row, repeated): &(R, usize)| Behind {
+                row: row.alone(0),
+                repeated: *repeated,
+                passed: 0,
+                gone,
+            };
             self.heads[stream].behind = from.as_ref().map(behind);
         }
         new.into_iter().try_for_each(|stream| self.fill(stream))
@@ -340,6 +356,7 @@ impl<R: InOrder> Head<R> {
         let end = rows.rows() - 1;
         let row = rows.alone(end);
         let taken = self.first..end + 1;
+        self.gone += taken.len() as u64;
         let equal = taken.clone().rev().take_while(|&other| rows.compare(other, &row, 0).is_eq()).count();
         let reaches_back = equal == taken.len();
         let before = match (&self.last, &self.behind) {

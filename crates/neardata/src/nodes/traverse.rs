@@ -19,6 +19,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    pin::pin,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -318,7 +319,8 @@ impl<'a> Traversal<'a> {
                 return Err(self.missing(chain.walked.page));
             }
         }
-        let mut attempt = self.begin(holders);
+        let Some(certificates) = self.certificates(&holders)? else { return Ok(()) };
+        let mut attempt = self.begin(holders, &certificates);
         let mut began = Instant::now();
         let mut is_ready = false;
         while !self.is_over() {
@@ -344,15 +346,53 @@ impl<'a> Traversal<'a> {
         self.end(attempt)
     }
 
+    /// The certificates of nodes that have some of the file, by which they know each other; `None` where one did not answer, and is
+    /// given up.
+    fn certificates(&mut self, holders: &[Vec<usize>]) -> Result<Option<Vec<Option<String>>>> {
+        let mut certificates = vec![None; self.nodes.0.nodes.len()];
+        if self.options.by != By::Nodes {
+            return Ok(Some(certificates));
+        }
+        let nodes: BTreeSet<usize> = holders.iter().flatten().copied().collect();
+        let inner = &self.nodes.0;
+        let asked =
+            nodes.iter().map(|&node| inner.nodes[node].ask("certificate", Bytes::new(), inner.answer));
+        let mut asked = pin!(futures::future::join_all(asked));
+        let answers = loop {
+            self.check()?;
+            let waited = async { tokio::time::timeout(PATIENCE, &mut asked).await };
+            if let Ok(answers) = inner.runtime.block_on(waited) {
+                break answers;
+            }
+        };
+        for (&node, answer) in nodes.iter().zip(answers) {
+            let answer = answer.and_then(|answer| {
+                let text = String::from_utf8(answer.concat());
+                text.map_err(|_| self.nodes.0.nodes[node].bad_answer("a certificate that is none"))
+            });
+            match answer {
+                Ok(certificate) => {
+                    certificates[node] = Some(certificate).filter(|text| !text.is_empty());
+                }
+                Err(error @ (Error::Lost { .. } | Error::BadAnswer { .. })) => {
+                    self.give_up(node, error);
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(certificates))
+    }
+
     /// Asks all nodes to take part that have some of the file.
-    fn begin(&self, holders: Vec<Vec<usize>>) -> Attempt {
+    fn begin(&self, holders: Vec<Vec<usize>>, certificates: &[Option<String>]) -> Attempt {
         let mut random = [0; 16];
         getrandom::fill(&mut random).expect("the system gives random numbers");
         let nodes: BTreeSet<usize> = holders.iter().flatten().copied().collect();
         let (events_in, events) = mpsc::channel(EVENTS);
         let mut tasks = BTreeMap::new();
         for &node in &nodes {
-            let request = self.request(node, &holders, random);
+            let request = self.request(node, &holders, certificates, random);
             let told: Arc<Mutex<Told>> = Arc::default();
             let (out, mut answers) = queue(0);
             let asked = pump(self.nodes.0.nodes[node].clone(), request, out, told.clone(), Turn::Any);
@@ -383,7 +423,13 @@ impl<'a> Traversal<'a> {
     }
 
     /// What a node is asked: to take part, with the pieces that it has.
-    fn request(&self, node: usize, holders: &[Vec<usize>], session: Session) -> TaskRequest {
+    fn request(
+        &self,
+        node: usize,
+        holders: &[Vec<usize>],
+        certificates: &[Option<String>],
+        session: Session,
+    ) -> TaskRequest {
         let options = self.options;
         let choose = |holders: &Vec<usize>| {
             let own = holders.iter().find(|&&holder| holder == node);
@@ -395,6 +441,7 @@ impl<'a> Traversal<'a> {
             steps: options.steps,
             chains: self.chains.len() as u32,
             nodes: self.nodes.addresses().map(str::to_string).collect(),
+            certificates: certificates.to_vec(),
             ends: self.ends.clone(),
             holders: holders.iter().map(choose).collect(),
             by_itself: options.by == By::Nodes,
@@ -432,15 +479,19 @@ impl<'a> Traversal<'a> {
         }
     }
 
+    /// Whether it goes on.
+    fn check(&self) -> Result<()> {
+        self.job.check_cancelled()?;
+        let Some(until) = self.until.filter(|until| *until <= Instant::now()) else { return Ok(()) };
+        let seconds = (until - self.began).as_secs();
+        let left = self.over.iter().filter(|&&over| !over).count();
+        let what = format!("{left} of {} chains are not at their end", self.chains.len());
+        Err(Error::Deadline { seconds, what })
+    }
+
     /// What is heard next; `None` where that is nothing for a while.
     fn wait(&self, attempt: &mut Attempt) -> Result<Option<Heard>> {
-        self.job.check_cancelled()?;
-        if let Some(until) = self.until.filter(|until| *until <= Instant::now()) {
-            let seconds = (until - self.began).as_secs();
-            let left = self.over.iter().filter(|&&over| !over).count();
-            let what = format!("{left} of {} chains are not at their end", self.chains.len());
-            return Err(Error::Deadline { seconds, what });
-        }
+        self.check()?;
         if let Ok(heard) = attempt.events.try_recv() {
             return Ok(Some(heard));
         }

@@ -46,7 +46,9 @@ impl Work for Lines {
             after = after.saturating_sub(1);
             let lines: ArrayRef = Arc::new(some.iter().map(|(line, _)| Some(*line)).collect::<StringArray>());
             let counts: ArrayRef = Arc::new(some.iter().map(|(_, count)| *count).collect::<UInt64Array>());
-            reply.batch(RecordBatch::try_from_iter([("line", lines), ("count", counts)])?)?;
+            let batch = RecordBatch::try_from_iter([("line", lines), ("count", counts)])?;
+            let times = if fault == Fault::Endless { usize::MAX } else { 1 };
+            (0..times).try_for_each(|_| reply.batch(batch.clone()))?;
         }
         Ok(json!({}))
     }
@@ -84,10 +86,10 @@ fn begun<const SUMS: bool>(nodes: &Nodes, kind: &'static str) -> Merged<Rows<SUM
     Merged::new(streams, ()).unwrap()
 }
 
-fn merged<const SUMS: bool>(nodes: &Nodes, kind: &'static str) -> Vec<(String, u64)> {
+fn merged<const SUMS: bool>(nodes: &Nodes, kind: &'static str) -> Result<Vec<(String, u64)>, Error> {
     let mut merged = begun::<SUMS>(nodes, kind);
     let mut all: Vec<(String, u64)> = Vec::new();
-    while let Some((Rows(lines, counts), rows)) = merged.next().unwrap() {
+    while let Some((Rows(lines, counts), rows)) = merged.next()? {
         for row in rows {
             match all.last_mut().filter(|(last, _)| last == lines.value(row)) {
                 Some((_, sum)) => *sum += counts.value(row),
@@ -95,7 +97,7 @@ fn merged<const SUMS: bool>(nodes: &Nodes, kind: &'static str) -> Vec<(String, u
             }
         }
     }
-    all
+    Ok(all)
 }
 
 /// The same of what is counted, taken together as far as it goes.
@@ -124,10 +126,9 @@ fn merged_together(nodes: &Nodes) -> Vec<(String, u64)> {
 #[test]
 fn what_a_lost_node_counted_or_sorted_is_made_up_for_by_two() {
     let folders: Vec<TempDir> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
-    let plan: Plan = Arc::new(Mutex::new((Fault::None, 0)));
+    let plans: [Plan; 3] = Default::default();
     let serve = |(number, folder): (usize, &TempDir)| {
-        // The first one has a part of both files, and breaks off.
-        let plan = if number == 0 { plan.clone() } else { Plan::default() };
+        let plan = plans[number].clone();
         let works = Works::default()
             .with(Lines { plan: plan.clone(), counts: true })
             .with(Lines { plan, counts: false });
@@ -147,11 +148,22 @@ fn what_a_lost_node_counted_or_sorted_is_made_up_for_by_two() {
     let both = text(3) + &text(5);
     both.lines().for_each(|line| *expected.entry(line.to_string()).or_default() += 1);
     let expected: Vec<(String, u64)> = expected.into_iter().collect();
+    let ask = || client([0, 1, 2].map(address).to_vec(), None);
     for after in 0..50 {
-        *plan.lock().unwrap() = (Fault::Fails, after);
-        let ask = || client([0, 1, 2].map(address).to_vec(), None);
-        assert_eq!(merged::<true>(&ask(), "counted"), expected, "after {after} batches");
+        // It has a part of both files, and breaks off.
+        *plans[0].lock().unwrap() = (Fault::Fails, after);
+        assert_eq!(merged::<true>(&ask(), "counted").unwrap(), expected, "after {after} batches");
         assert_eq!(merged_together(&ask()), expected, "after {after} batches");
-        assert_eq!(merged::<false>(&ask(), "sorted"), expected, "after {after} batches");
+        assert_eq!(merged::<false>(&ask(), "sorted").unwrap(), expected, "after {after} batches");
+    }
+    // Those who make up for it repeat what it has given.
+    *plans[1].lock().unwrap() = (Fault::Endless, 0);
+    *plans[2].lock().unwrap() = (Fault::Endless, 0);
+    *plans[0].lock().unwrap() = (Fault::Fails, 2);
+    let counted = told(merged::<true>(&ask(), "counted").unwrap_err());
+    *plans[0].lock().unwrap() = (Fault::Fails, 6);
+    let sorted = told(merged::<false>(&ask(), "sorted").unwrap_err());
+    for error in [counted, sorted] {
+        assert!(error.contains("other rows than the node before it"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What clients say, before anything of it runs: how much memory it takes, and how much of it is told.
+//! What clients say and are told apart from tasks: how much memory it takes, and how much of it is logged.
 
 use std::{
     borrow::Cow,
@@ -15,18 +15,24 @@ use tonic::Status as Refusal;
 
 /// The least that all requests together may take.
 const BYTES_MIN: u64 = 64 << 20;
-/// What a member of an object takes at most, since a node of a tree has room for several, and an element of an array, since there is room for twice as many.
+/// The first node of an object's tree.
 const OBJECT_BYTES: u64 = 700;
-const ELEMENT_BYTES: u64 = 64;
+/// A further member's share of nodes that are less than half full, and what an allocation costs for its key.
+const MEMBER_BYTES: u64 = 200;
+/// An array has room for four elements from the first one on.
+const ARRAY_BYTES: u64 = 160;
+/// An element of one, while it moves to room for twice as many, and what an allocation costs for its text.
+const ELEMENT_BYTES: u64 = 128;
 
-/// Memory of requests that wait or run, which a client decides about: an eighth of what all tasks have.
+/// Memory of requests that wait or run, and of answers that wait to be taken, about both of which clients decide: an eighth of
+/// what all tasks have.
 #[derive(Debug)]
 pub(super) struct Requests {
     held: Arc<AtomicU64>,
     bytes_max: u64,
 }
 
-/// The memory of a request.
+/// The memory of a request or an answer.
 #[derive(Debug)]
 pub(super) struct Held {
     all: Arc<AtomicU64>,
@@ -44,7 +50,9 @@ struct Arguments<'a> {
 fn read_bytes(json: &str) -> u64 {
     let weight = |byte: u8| match byte {
         b'{' => OBJECT_BYTES,
-        b',' | b'[' => ELEMENT_BYTES,
+        b':' => MEMBER_BYTES,
+        b'[' => ARRAY_BYTES,
+        b',' => ELEMENT_BYTES,
         _ => 1,
     };
     json.bytes().map(weight).sum()
@@ -62,12 +70,19 @@ impl Requests {
     pub fn hold(&self, request: &[u8]) -> Result<Held, Refusal> {
         let shape: Arguments<'_> = serde_json::from_slice(request)
             .map_err(|error| Refusal::invalid_argument(format!("a bad request: {error}")))?;
-        let bytes = request.len() as u64 * 2 + read_bytes(shape.arguments.get());
+        self.take(request.len() as u64 * 2 + read_bytes(shape.arguments.get()))
+    }
+
+    /// Takes so much memory.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn take(&self, bytes: u64) -> Result<Held, Refusal> {
         let held = Held { all: self.held.clone(), bytes };
         let all = self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if all > self.bytes_max {
             return Err(Refusal::resource_exhausted(format!(
-                "its requests would take {}, this one {} of it: {} is the most",
+                "requests and answers that nobody took would have {}, this one {} of it: {} is the most",
                 inshore_store::format_bytes(all),
                 inshore_store::format_bytes(bytes),
                 inshore_store::format_bytes(self.bytes_max)
@@ -130,7 +145,7 @@ mod tests {
         let requests = Requests::new(0);
         let request = |arguments: &str| format!(r#"{{"kind":"x","arguments":{arguments},"pieces":[{{}}]}}"#);
         let small = requests.hold(request("{\"a\":1}").as_bytes()).unwrap();
-        assert!(small.bytes < 1000);
+        assert!(small.bytes < 1200);
         // A MiB that becomes a hundred.
         let large = request(&format!("[{}0]", r#"{"":0},"#.repeat(150_000)));
         let why = requests.hold(large.as_bytes()).unwrap_err();

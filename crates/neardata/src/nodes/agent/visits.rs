@@ -14,8 +14,9 @@
 //! wait for each other's slots would wait for ever. Its memory is refused at once where it is not free, and so is one more than
 //! [`TRAVERSALS_MAX`].
 //!
-//! The nodes that a client names are spoken with over TLS and only where the authority signed their certificates (without
-//! credentials: on this machine alone), so that a node cannot be made to speak with others.
+//! A client names the nodes, and cannot make one speak with others: for each address it sends the certificate that is shown there, and
+//! no connection is tried to a host for which the authority has signed none (without credentials: to another machine). Over that
+//! connection TLS checks the same again. Ports are not in certificates: a client may have those of nodes tried.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -31,7 +32,7 @@ use serde_json::{Value, json};
 use tokio::{runtime::Handle, sync::mpsc};
 use tonic::{Request, Status as Refusal, Streaming};
 
-use super::{Agent, Answered, Caller};
+use super::{Agent, Answered, Caller, short};
 use crate::{
     Failure, Opened, Reply, Task, Work,
     nodes::{
@@ -111,7 +112,7 @@ impl Traversals {
         let address = address.to_string();
         match said {
             FromLink::Hop(hop @ Hop { what: What::Refused, .. }, why) => {
-                let why = String::from_utf8_lossy(&why).into_owned();
+                let why = short(&String::from_utf8_lossy(&why)).into_owned();
                 doors.get(&hop.session).inspect(|door| tell(door, Event::Refused { hop, address, why }));
             }
             // Nothing else is asked of other nodes.
@@ -122,8 +123,8 @@ impl Traversals {
 }
 
 impl Agent {
-    /// The link to another node: the one that there is, or a new one.
-    fn link(&self, address: &str) -> Result<Arc<Link>> {
+    /// The link to another node, which has shown this certificate: the one that there is, or a new one.
+    fn link(&self, address: &str, certificate: Option<&str>) -> Result<Arc<Link>> {
         let mut links = self.0.traversals.links.lock().expect("no panic under this lock");
         let found = links.get(address).and_then(Weak::upgrade).filter(|link| !link.is_closed());
         if let Some(link) = found {
@@ -134,6 +135,9 @@ impl Agent {
             address: address.to_string(),
             what: "this is no address of a node".to_string(),
         })?;
+        if let Some(own) = &self.0.config.credentials {
+            own.check_node(&host, certificate.unwrap_or_default())?;
+        }
         let node = Node::new(&host, named, &ClientConfig::new(Vec::new(), credentials))?;
         let (agent, called) = (self.clone(), address.to_string());
         let link = Arc::new(Link::open(&Handle::current(), Arc::new(node), move |said| {
@@ -473,7 +477,7 @@ impl Visiting<'_> {
         let address = &arguments.nodes[peer as usize];
         let link = match self.links.get(&peer).filter(|link| !link.is_closed()) {
             Some(link) => link.clone(),
-            None => match self.visits.agent.link(address) {
+            None => match self.visits.agent.link(address, arguments.certificate(peer)) {
                 Ok(link) => {
                     self.links.insert(peer, link.clone());
                     link
@@ -529,5 +533,54 @@ impl Visiting<'_> {
     fn tell(&mut self, said: Said, visit: &Visit, text: String) -> std::result::Result<(), Failure> {
         let Hop { chain, walked, .. } = visit.hop;
         self.reply.batch(Telling { said, chain, walked, peer: u64::MAX, text }.batch())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use inshore_store::Store;
+
+    use super::*;
+    use crate::{
+        Works,
+        nodes::{AgentConfig, Authority},
+    };
+
+    #[test]
+    fn a_node_tries_no_connection_to_a_host_for_which_there_is_no_certificate() {
+        let (authority, day) = (Authority::create().unwrap(), Duration::from_secs(86_400));
+        let named = |host: &str| authority.node("n", &[host.to_string()], day).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let credentials = Some(named("127.0.0.1"));
+        let config = AgentConfig { credentials, ..AgentConfig::new("n", 64 << 20, 1) };
+        let agent = Agent::new(Store::open(folder.path()).unwrap(), Works::default(), config);
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let is_tried = |certificate: Option<&str>, wait: Duration| {
+            let link = agent.link(&address, certificate);
+            let until = Instant::now() + wait;
+            while listener.accept().is_err() {
+                if Instant::now() > until {
+                    return (link.map(drop), false);
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            (link.map(drop), true)
+        };
+        let foreign = Authority::create().unwrap().node("n", &["127.0.0.2".to_string()], day).unwrap();
+        for other in
+            [None, Some("no certificate"), Some(&named("127.0.0.1").certificate), Some(&foreign.certificate)]
+        {
+            let (link, is_tried) = is_tried(other, Duration::from_millis(200));
+            assert!(matches!(link, Err(Error::Credentials { .. })), "{link:?}");
+            assert!(!is_tried, "{other:?}");
+        }
+        let (link, is_tried) = is_tried(Some(&named("127.0.0.2").certificate), Duration::from_secs(20));
+        assert!(link.is_ok() && is_tried, "{link:?}");
     }
 }
