@@ -25,7 +25,9 @@ use std::{
 };
 
 use arrow::{
-    datatypes::{DataType, Schema, SchemaRef},
+    array::AsArray,
+    compute::max,
+    datatypes::{DataType, Schema, SchemaRef, UInt64Type},
     ipc::{reader::StreamReader, writer::StreamWriter},
     record_batch::{RecordBatch, RecordBatchOptions},
 };
@@ -67,6 +69,7 @@ use crate::{
     Error, Feed,
     files::{self, Files},
     once::properties,
+    plan_size::CENTROIDS_MAX,
     plan_size::of_every_type,
     scan::Scan,
 };
@@ -505,6 +508,13 @@ fn as_planned(batch: &RecordBatch, schema: &SchemaRef) -> crate::Result<RecordBa
     if kinds(&batch.schema()) != kinds(schema) {
         let (expected, found) = (kinds(schema), kinds(&batch.schema()));
         return Err(Error::Internal(format!("a node answers columns {found:?}, expected {expected:?}")));
+    }
+    // A state of percentiles says how much room its digest is to have.
+    let digests =
+        schema.fields().iter().zip(batch.columns()).filter(|(field, _)| field.name().ends_with("[max_size]"));
+    let sizes = digests.filter_map(|(_, column)| column.as_primitive_opt::<UInt64Type>());
+    if sizes.filter_map(max).any(|size| size > CENTROIDS_MAX as u64) {
+        return Err(Error::Internal("a node answers a digest that is larger than any".to_string()));
     }
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     let batch = RecordBatch::try_new_with_options(schema.clone(), batch.columns().to_vec(), &options);

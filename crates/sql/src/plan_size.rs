@@ -15,7 +15,7 @@ use std::{collections::HashMap, ops::ControlFlow, sync::Arc};
 use arrow::datatypes::DataType;
 use datafusion::{
     common::{
-        Column, DFSchema,
+        Column, DFSchema, ScalarValue,
         stats::Precision,
         tree_node::{TreeNode, TreeNodeRecursion, TreeNodeVisitor},
     },
@@ -49,6 +49,8 @@ pub(crate) const NODES_MAX: usize = 10_000;
 const MORE_PARTS_MAX: u64 = 100_000;
 /// Types that a type is made of.
 const TYPES_MAX: usize = 10_000;
+/// Centroids of a digest of percentiles, which has 16 bytes for each; 100 are what it has unless it is said.
+pub(crate) const CENTROIDS_MAX: i64 = 65_536;
 /// A value that every row has, whatever it is, may be as large as this in any memory.
 const VALUE_BYTES: u64 = 64 << 10;
 
@@ -158,8 +160,13 @@ pub(crate) fn check_plan(plan: &LogicalPlan, memory_bytes: u64) -> Result<()> {
         node.schema().fields().iter().try_for_each(|field| check_type(field.data_type(), memory_bytes))?;
         node.apply_expressions(|expression| {
             expression.apply(|part| {
-                if let Expr::Cast(Cast { field, .. }) | Expr::TryCast(TryCast { field, .. }) = part {
-                    check_type(field.data_type(), memory_bytes)?;
+                match part {
+                    Expr::Cast(Cast { field, .. }) | Expr::TryCast(TryCast { field, .. }) => {
+                        check_type(field.data_type(), memory_bytes)?;
+                    }
+                    Expr::AggregateFunction(call) => check_digest(call.func.name(), &call.params.args)?,
+                    Expr::WindowFunction(call) => check_digest(call.fun.name(), &call.params.args)?,
+                    _ => {}
                 }
                 Ok(TreeNodeRecursion::Continue)
             })
@@ -170,6 +177,31 @@ pub(crate) fn check_plan(plan: &LogicalPlan, memory_bytes: u64) -> Result<()> {
         node.apply_subqueries(|subquery| subquery.visit(&mut Written::default()))
     })?;
     Ok(())
+}
+
+/// Refuses a digest of percentiles that has room for too many centroids from the start.
+///
+/// # Errors
+/// [`Error::Query`] that says so.
+fn check_digest(function: &str, args: &[Expr]) -> Result<()> {
+    let centroids = match function {
+        "approx_percentile_cont" => args.get(2),
+        "approx_percentile_cont_with_weight" => args.get(3),
+        _ => None,
+    };
+    let is_few = |value: &ScalarValue| {
+        let number = value.cast_to(&DataType::Int64);
+        matches!(number, Ok(ScalarValue::Int64(Some(1..=CENTROIDS_MAX))))
+    };
+    match centroids {
+        Some(Expr::Literal(value, _)) if is_few(value) => Ok(()),
+        None => Ok(()),
+        Some(other) => {
+            let what =
+                format!("{function} takes a number of centroids from 1 to {CENTROIDS_MAX}, not {other}");
+            Err(refused(what))
+        }
+    }
 }
 
 /// Refuses a type of too many types, and one of which each value is too large whatever it is.

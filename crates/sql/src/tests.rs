@@ -14,7 +14,10 @@ use std::{
 };
 
 use arrow::{
-    array::{ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, StringArray},
+    array::{
+        ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, StringArray,
+        UInt64Array,
+    },
     datatypes::{DataType, Field, Schema},
     record_batch::RecordBatch,
     util::display::{ArrayFormatter, FormatOptions},
@@ -746,6 +749,29 @@ fn a_constant_that_does_not_fit_in_each_row_is_refused() {
     }
 }
 
+#[test]
+fn a_digest_of_percentiles_has_so_much_room_and_no_more() {
+    let tables = tables(&some_rows(50), &[]);
+    for text in [
+        "SELECT approx_percentile_cont(f, 0.5, 4000000000000) FROM t",
+        "SELECT approx_percentile_cont(f, 0.5, 65537) FROM t",
+        "SELECT approx_percentile_cont(0.5, 2000000 * 2000000) WITHIN GROUP (ORDER BY f) FROM t",
+        "SELECT approx_percentile_cont_with_weight(f, k, 0.5, 4000000000000) FROM t",
+        "SELECT approx_percentile_cont(f, 0.5, 4000000000000) OVER (PARTITION BY k) FROM t",
+        "SELECT count(*) FROM t WHERE f > (SELECT approx_percentile_cont(f, 0.5, 4000000000000) FROM t)",
+    ] {
+        let said = refused(text, &tables);
+        assert!(said.contains("centroids from 1 to 65536"), "{text}: {said}");
+    }
+    let found = |text| found(text, &tables, 2, Limits::default()).unwrap().0;
+    let median = found("SELECT round(approx_percentile_cont(f, 0.5)) FROM t");
+    assert_eq!(found("SELECT round(approx_percentile_cont(f, 0.5, 200)) FROM t"), median);
+    assert_eq!(
+        found("SELECT round(approx_percentile_cont(0.5, 200) WITHIN GROUP (ORDER BY f)) FROM t"),
+        median
+    );
+}
+
 /// Tables of files on machines that are pretended, one after the other.
 #[derive(Debug)]
 struct Pretended {
@@ -756,6 +782,8 @@ struct Pretended {
     fragments: AtomicUsize,
     /// Bytes that machines read who have nothing but what is needed.
     needed_bytes: Arc<AtomicUsize>,
+    /// What becomes of the rows on their way.
+    changed: Option<fn(RecordBatch) -> RecordBatch>,
 }
 
 impl Pretended {
@@ -794,7 +822,7 @@ impl Elsewhere for Pretended {
             run_fragment(&job, &fragment, feed, needed, |batch| {
                 let is_list = |field: &Arc<Field>| matches!(field.data_type(), DataType::Dictionary(..));
                 assert!(!batch.schema().fields().iter().any(is_list), "a dictionary would travel");
-                batches.push(batch);
+                batches.push(self.changed.map_or(batch.clone(), |change| change(batch)));
                 Ok(())
             })?;
             assert_eq!(job.budget().reserved_bytes(), 0);
@@ -911,6 +939,7 @@ fn queries_about_tables_elsewhere_give_what_they_give_here() {
             losses: AtomicUsize::new(0),
             fragments: AtomicUsize::new(0),
             needed_bytes: Arc::default(),
+            changed: None,
         });
         for query in queries.into_iter().filter(|query| ending != "csv" || !query.contains("price")) {
             let near = query.starts_with("EXPLAIN");
@@ -964,6 +993,7 @@ fn what_a_fragment_needs_are_its_columns_and_row_groups() {
         losses: AtomicUsize::new(0),
         fragments: AtomicUsize::new(0),
         needed_bytes: Arc::default(),
+        changed: None,
     });
     for (query, expected, least, most) in [
         ("SELECT sum(v) FROM t WHERE k < 15000", "742500", 1, size / 2),
@@ -1036,6 +1066,7 @@ fn a_function_that_would_take_too_much_is_refused_where_a_table_lies() {
         losses: AtomicUsize::new(0),
         fragments: AtomicUsize::new(0),
         needed_bytes: Arc::default(),
+        changed: None,
     });
     for (text, expected) in [
         ("SELECT repeat('x', amount * 1000000) FROM t", "repeat would make"),
@@ -1054,4 +1085,51 @@ fn a_function_that_would_take_too_much_is_refused_where_a_table_lies() {
         assert!(said.contains(expected), "{text}: {said}");
     }
     assert!(pretended.fragments.load(Ordering::Relaxed) >= 5);
+}
+
+/// What a node says of an aggregate is not always looked at by the library.
+#[test]
+fn a_state_of_an_aggregate_that_is_none_fails_the_query_and_nothing_else() {
+    /// A batch with another column where a name ends so.
+    fn with(batch: &RecordBatch, ending: &str, column: impl Fn(&ArrayRef) -> ArrayRef) -> RecordBatch {
+        let place = batch.schema().fields().iter().position(|field| field.name().ends_with(ending)).unwrap();
+        let mut columns = batch.columns().to_vec();
+        columns[place] = column(&columns[place]);
+        RecordBatch::try_new(batch.schema(), columns).unwrap()
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let numbers: ArrayRef = Arc::new(Float64Array::from_iter_values((0..9_000).map(f64::from)));
+    let batch = RecordBatch::try_from_iter([("f", numbers)]).unwrap();
+    let greatest_first = |batch: RecordBatch| {
+        with(&batch, "[max]", |column| Arc::new(Float64Array::from(vec![-1.0; column.len()])))
+    };
+    let large = |batch: RecordBatch| {
+        with(&batch, "[max_size]", |column| Arc::new(UInt64Array::from(vec![1 << 40; column.len()])))
+    };
+    let changes: [(Option<fn(RecordBatch) -> RecordBatch>, Option<&str>); 3] = [
+        (None, None),
+        (Some(greatest_first), Some("the query library panicked")),
+        (Some(large), Some("larger than any")),
+    ];
+    for (changed, expected) in changes {
+        let pretended = Arc::new(Pretended {
+            tables: vec![("far/t", spread(folder.path(), "t", &batch, 2, "parquet"))],
+            losses: AtomicUsize::new(0),
+            fragments: AtomicUsize::new(0),
+            needed_bytes: Arc::default(),
+            changed,
+        });
+        let (_folder, job) = job(2);
+        let all = Tables::default().with_files("t", &["far/t".into()]).with_elsewhere(pretended.clone());
+        let ran = Query::start(&job, "SELECT approx_percentile_cont(f, 0.5) FROM t", all)
+            .and_then(|query| query.collect::<crate::Result<Vec<RecordBatch>>>());
+        assert!(pretended.fragments.load(Ordering::Relaxed) > 0);
+        match expected {
+            None => assert_eq!(ran.unwrap()[0].num_rows(), 1),
+            Some(expected) => {
+                let said = ran.unwrap_err().to_string();
+                assert!(said.contains(expected), "{said}");
+            }
+        }
+    }
 }
