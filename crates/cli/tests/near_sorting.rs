@@ -133,11 +133,11 @@ fn a_sort_on_nodes_that_is_stopped_leaves_nothing() {
             std::thread::sleep(Duration::from_millis(50));
         }
     };
-    // A load that goes on has the node's only place.
+    // A load that goes on has a quarter of the node's memory, and the sort wants nearly all of it.
     let mut load = folder.run(&format!("store put - --name slow --node {named} --piece 64KiB")).spawn();
     load.stdin.as_mut().unwrap().write_all("line\n".repeat(100_000).as_bytes()).unwrap();
     wait_for("memory_used_bytes", 1);
-    let sort = folder.run(&format!("sort store:lines -o there --node {named}")).spawn();
+    let sort = folder.run(&format!("sort store:lines -o there --node {named} --node-memory 60MiB")).spawn();
     wait_for("waiting", 1);
     kill_process(Pid::from_raw(sort.id() as i32).unwrap(), Signal::INT).unwrap();
     let output = sort.wait_with_output().unwrap();

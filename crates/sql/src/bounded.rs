@@ -3,14 +3,16 @@
 //! The library computes a function for a whole batch, or for a constant while it plans, and asks nobody: `repeat('x', n)` takes
 //! n bytes, and where these are not there the process ends. So each function that makes much of little is put into a
 //! [`Bounded`], which tells from the arguments what it will take ([`Growth`]) and calls it only if that is allowed. Where it is
-//! known only at most, and too much, the rows are done in pieces, and what these take is counted.
+//! known only at most, and too much, the rows are done in pieces, and what these take is counted. So are rows that take many steps,
+//! between which somebody may want to stop.
 //!
 //! Allowed are an eighth of the query's memory more than the largest of its arguments has (its texts are there already), and no
 //! more than all of the memory. What is computed at once is a call: a query with many calls, threads and batches on their way
 //! takes more than one of them.
 //!
 //! All else of the functions is the library's: their names too, of which plans are made that are compared with those of others. The
-//! operator || is one of them here ([`Joined`]), since the library lets no one look at what an operator does.
+//! operator || is one of them here ([`Sign`]), since the library lets no one look at what an operator does; so are those that compare
+//! with a pattern which is not a small one of the query's text.
 
 use std::{
     hash::{Hash, Hasher},
@@ -33,7 +35,7 @@ use datafusion::{
     functions::core::{named_struct, r#struct},
     functions_nested::{make_array::make_array, map::map_udf},
     logical_expr::{
-        BinaryExpr, ColumnarValue, Documentation, Expr, ExpressionPlacement, LogicalPlan, Operator,
+        BinaryExpr, ColumnarValue, Documentation, Expr, ExpressionPlacement, Like, LogicalPlan, Operator,
         ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, StructFieldMapping,
         Volatility,
         interval_arithmetic::Interval,
@@ -51,11 +53,14 @@ use inshore_store::{Job, format_bytes};
 use crate::{
     Error,
     growth::{Cost, Each, Growth, array_bytes, constant_bytes},
+    patterns::Language,
     plan_size::check_type,
 };
 
-/// Steps of a function for one batch: about ten seconds, in which nobody can stop it.
-pub(crate) const STEPS_MAX: u64 = 10_000_000_000;
+/// Steps of a function for a row: some seconds, in which nobody can stop it.
+pub(crate) const STEPS_MAX: u64 = 1_000_000_000;
+/// Steps for rows that are done at once.
+const PIECE_STEPS: u64 = STEPS_MAX / 10;
 
 /// What the functions of a query may take.
 #[derive(Clone, Debug)]
@@ -108,11 +113,13 @@ impl Bounds {
                     };
                     Transformed::yes(Expr::ScalarFunction(call))
                 }
-                Expr::BinaryExpr(BinaryExpr { left, op: Operator::StringConcat, right }) => {
-                    let joined = ScalarUDF::from(Joined::within(self.clone()));
-                    Transformed::yes(joined.call(vec![*left, *right]))
-                }
-                other => Transformed::no(other),
+                other => match Form::of(&other) {
+                    Some(form) => {
+                        let sides = form.sides(other);
+                        Transformed::yes(ScalarUDF::from(Sign::new(form, self.clone())).call(sides))
+                    }
+                    None => Transformed::no(other),
+                },
             })
         })
     }
@@ -147,7 +154,7 @@ impl Bounds {
     ) -> Result<Option<InPieces>> {
         self.job.check_cancelled().map_err(Error::from)?;
         let Cost { bytes, is_at_most, steps } = growth.cost(args, rows)?;
-        if steps > STEPS_MAX {
+        if let Some(steps) = (0..rows).map(|row| steps.at(row)).find(|steps| *steps > STEPS_MAX) {
             let what = format!("{name} would take {steps} steps, and {STEPS_MAX} are allowed at once");
             return Err(Error::Query(what).into());
         }
@@ -159,15 +166,15 @@ impl Bounds {
         if rows > 1 && constants > self.most_bytes && growth.writes_out(args) {
             return Err(too_much(name, constants, self.most_bytes));
         }
-        let total = bytes.total(rows);
-        if total <= self.growth_bytes {
+        let (total, is_long) = (bytes.total(rows), steps.total(rows) > PIECE_STEPS);
+        if total <= self.growth_bytes && !is_long {
             return Ok(None);
         }
         let allowed = self.allowed(args);
         match total <= allowed {
-            true => Ok(None),
-            false if is_at_most && rows > 1 => Ok(Some(InPieces { bytes, allowed })),
-            false => Err(too_much(name, total, allowed)),
+            true if !is_long => Ok(None),
+            false if !is_at_most || rows <= 1 => Err(too_much(name, total, allowed)),
+            _ => Ok(Some(InPieces { bytes, steps, allowed, job: self.job.clone() })),
         }
     }
 }
@@ -181,21 +188,33 @@ fn too_much(name: &str, bytes: u64, allowed: u64) -> DataFusionError {
 struct InPieces {
     /// What each row has at most.
     bytes: Each<u64>,
+    steps: Each<u64>,
     allowed: u64,
+    job: Job,
 }
 
 impl InPieces {
-    fn call(&self, function: &ScalarUDF, args: &ScalarFunctionArgs) -> Result<ColumnarValue> {
+    fn call(
+        &self,
+        name: &str,
+        args: &ScalarFunctionArgs,
+        function: impl Fn(ScalarFunctionArgs) -> Result<ColumnarValue>,
+    ) -> Result<ColumnarValue> {
         let (rows, mut from, mut held_bytes) = (args.number_rows, 0, 0);
         let mut pieces: Vec<ArrayRef> = Vec::new();
         while from < rows {
-            let (mut to, mut piece_bytes) = (from, 0u64);
+            self.job.check_cancelled().map_err(Error::from)?;
+            let (mut to, mut piece_bytes, mut piece_steps) = (from, 0u64, 0u64);
             while to < rows && piece_bytes.saturating_add(self.bytes.at(to)) <= self.allowed {
                 piece_bytes += self.bytes.at(to);
+                piece_steps = piece_steps.saturating_add(self.steps.at(to));
+                if to > from && piece_steps > PIECE_STEPS {
+                    break;
+                }
                 to += 1;
             }
             if to == from {
-                return Err(too_much(function.name(), self.bytes.at(from), self.allowed));
+                return Err(too_much(name, self.bytes.at(from), self.allowed));
             }
             let part = |value: &ColumnarValue| match value {
                 ColumnarValue::Array(array) => ColumnarValue::Array(array.slice(from, to - from)),
@@ -206,10 +225,10 @@ impl InPieces {
                 number_rows: to - from,
                 ..args.clone()
             };
-            let piece = function.invoke_with_args(args)?.into_array(to - from)?;
+            let piece = function(args)?.into_array(to - from)?;
             held_bytes += array_bytes(&piece);
             if held_bytes > self.allowed {
-                return Err(too_much(function.name(), held_bytes, self.allowed));
+                return Err(too_much(name, held_bytes, self.allowed));
             }
             pieces.push(piece);
             from = to;
@@ -229,7 +248,7 @@ fn rows_of(args: &ScalarFunctionArgs) -> usize {
 
 /// Whether a function looks after its arguments itself.
 pub(crate) fn is_bounded(function: &ScalarUDF) -> bool {
-    function.inner().is::<Bounded>() || function.inner().is::<Joined>()
+    function.inner().is::<Bounded>() || function.inner().is::<Sign>()
 }
 
 /// Puts bounded functions in for signs that make types of types: `{'a': 1}`, `(1, 2)` and `MAP {1: 2}`. Types are looked through
@@ -312,7 +331,7 @@ impl ScalarUDFImpl for Bounded {
         }
         match self.bounds.check(self.name(), self.growth, &args.args, rows)? {
             None => self.library.invoke_with_args(args),
-            Some(pieces) => pieces.call(&self.library, &args),
+            Some(pieces) => pieces.call(self.name(), &args, |args| self.library.invoke_with_args(args)),
         }
     }
 
@@ -432,68 +451,122 @@ impl ScalarUDFImpl for Bounded {
     }
 }
 
-/// The operator || of texts and bytes, by the library's own, within bounds.
+/// A sign that is a function here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Form {
+    /// ||, or one of those that compare with a pattern: ~, ~~.
+    Operator(Operator),
+    Like {
+        negated: bool,
+        ignores_case: bool,
+    },
+    SimilarTo {
+        negated: bool,
+        ignores_case: bool,
+    },
+}
+
+impl Form {
+    /// Of an expression that is to be one; `None` where the library may do it.
+    fn of(expression: &Expr) -> Option<Form> {
+        let (form, pattern) = match expression {
+            Expr::BinaryExpr(BinaryExpr { op, right, .. }) => (Form::Operator(*op), right),
+            Expr::Like(Like {
+                negated, pattern, escape_char: None | Some('\\'), case_insensitive, ..
+            }) => (Form::Like { negated: *negated, ignores_case: *case_insensitive }, pattern),
+            Expr::SimilarTo(Like { negated, pattern, escape_char: None, case_insensitive, .. }) => {
+                (Form::SimilarTo { negated: *negated, ignores_case: *case_insensitive }, pattern)
+            }
+            _ => return None,
+        };
+        let is_needed = match form.growth()? {
+            Growth::Pattern(language) => !language.is_small(pattern),
+            _ => true,
+        };
+        is_needed.then_some(form)
+    }
+
+    /// What stands left and right of it.
+    fn sides(self, expression: Expr) -> Vec<Expr> {
+        match expression {
+            Expr::BinaryExpr(BinaryExpr { left, right, .. }) => vec![*left, *right],
+            Expr::Like(like) | Expr::SimilarTo(like) => vec![*like.expr, *like.pattern],
+            other => unreachable!("{other} was none"),
+        }
+    }
+
+    fn operator(self) -> Operator {
+        match self {
+            Form::Operator(operator) => operator,
+            Form::Like { negated: false, ignores_case: false } => Operator::LikeMatch,
+            Form::Like { negated: false, ignores_case: true } => Operator::ILikeMatch,
+            Form::Like { negated: true, ignores_case: false } => Operator::NotLikeMatch,
+            Form::Like { negated: true, ignores_case: true } => Operator::NotILikeMatch,
+            Form::SimilarTo { negated: false, ignores_case: false } => Operator::RegexMatch,
+            Form::SimilarTo { negated: false, ignores_case: true } => Operator::RegexIMatch,
+            Form::SimilarTo { negated: true, ignores_case: false } => Operator::RegexNotMatch,
+            Form::SimilarTo { negated: true, ignores_case: true } => Operator::RegexNotIMatch,
+        }
+    }
+
+    fn growth(self) -> Option<Growth> {
+        use Operator::*;
+        match self.operator() {
+            StringConcat => Some(Growth::Texts),
+            LikeMatch | ILikeMatch | NotLikeMatch | NotILikeMatch => Some(Growth::Pattern(Language::Like)),
+            RegexMatch | RegexIMatch | RegexNotMatch | RegexNotIMatch => {
+                Some(Growth::Pattern(Language::Regexp))
+            }
+            _ => None,
+        }
+    }
+
+    /// As the library has it.
+    fn written(self, left: Expr, right: Expr) -> Expr {
+        let (left, right) = (Box::new(left), Box::new(right));
+        match self {
+            Form::Operator(operator) => Expr::BinaryExpr(BinaryExpr::new(left, operator, right)),
+            Form::Like { negated, ignores_case } => {
+                Expr::Like(Like::new(negated, left, right, None, ignores_case))
+            }
+            Form::SimilarTo { negated, ignores_case } => {
+                Expr::SimilarTo(Like::new(negated, left, right, None, ignores_case))
+            }
+        }
+    }
+}
+
+/// A [`Form`], by the library's own, within bounds.
 #[derive(Debug)]
-struct Joined {
+struct Sign {
+    form: Form,
+    growth: Growth,
     signature: Signature,
     bounds: Bounds,
 }
 
-impl PartialEq for Joined {
-    fn eq(&self, _: &Joined) -> bool {
-        true
+impl PartialEq for Sign {
+    fn eq(&self, other: &Sign) -> bool {
+        self.form == other.form
     }
 }
 
-impl Eq for Joined {}
+impl Eq for Sign {}
 
-impl Hash for Joined {
-    fn hash<H: Hasher>(&self, _: &mut H) {}
-}
-
-impl Joined {
-    fn within(bounds: Bounds) -> Joined {
-        Joined { signature: Signature::user_defined(Volatility::Immutable), bounds }
+impl Hash for Sign {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.form.hash(state);
     }
 }
 
-impl ScalarUDFImpl for Joined {
-    fn name(&self) -> &str {
-        "||"
+impl Sign {
+    fn new(form: Form, bounds: Bounds) -> Sign {
+        let growth = form.growth().expect("it is a form of those");
+        Sign { form, growth, signature: Signature::user_defined(Volatility::Immutable), bounds }
     }
 
-    /// Columns are called as where it is an operator.
-    fn schema_name(&self, args: &[Expr]) -> Result<String> {
-        let [left, right] = args else { return Err(two_expected(args.len())) };
-        let (left, right) = (Box::new(left.clone()), Box::new(right.clone()));
-        let operator = Expr::BinaryExpr(BinaryExpr::new(left, Operator::StringConcat, right));
-        Ok(operator.schema_name().to_string())
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn coerce_types(&self, kinds: &[DataType]) -> Result<Vec<DataType>> {
-        let [left, right] = kinds else { return Err(two_expected(kinds.len())) };
-        let (left, right) = BinaryTypeCoercer::new(left, &Operator::StringConcat, right).get_input_types()?;
-        Ok(vec![left, right])
-    }
-
-    fn return_type(&self, kinds: &[DataType]) -> Result<DataType> {
-        let [left, right] = kinds else { return Err(two_expected(kinds.len())) };
-        BinaryTypeCoercer::new(left, &Operator::StringConcat, right).get_result_type()
-    }
-
-    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
-        let kinds: Vec<DataType> = args.arg_fields.iter().map(|field| field.data_type().clone()).collect();
-        let is_nullable = args.arg_fields.iter().any(|field| field.is_nullable());
-        Ok(Arc::new(Field::new(self.name(), self.return_type(&kinds)?, is_nullable)))
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+    fn evaluate(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let rows = rows_of(&args);
-        self.bounds.check(self.name(), Growth::Texts, &args.args, rows)?;
         let (mut fields, mut columns, mut sides) = (Vec::new(), Vec::new(), Vec::new());
         for value in args.args {
             let side: Arc<dyn PhysicalExpr> = match value {
@@ -507,13 +580,66 @@ impl ScalarUDFImpl for Joined {
             };
             sides.push(side);
         }
-        let [left, right] = <[_; 2]>::try_from(sides).map_err(|sides| two_expected(sides.len()))?;
+        let [left, right] = <[_; 2]>::try_from(sides).map_err(|sides| self.two_expected(sides.len()))?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)?;
-        Computed::new(left, Operator::StringConcat, right).evaluate(&batch)
+        Computed::new(left, self.form.operator(), right).evaluate(&batch)
+    }
+
+    fn coercer<R>(&self, kinds: &[DataType], of: impl Fn(BinaryTypeCoercer<'_>) -> Result<R>) -> Result<R> {
+        let [left, right] = kinds else { return Err(self.two_expected(kinds.len())) };
+        of(BinaryTypeCoercer::new(left, &self.form.operator(), right))
+    }
+
+    fn two_expected(&self, found: usize) -> DataFusionError {
+        DataFusionError::Plan(format!("{} is between two values, got {found}", self.name()))
     }
 }
 
-fn two_expected(found: usize) -> DataFusionError {
-    DataFusionError::Plan(format!("|| joins two values, got {found}"))
+impl ScalarUDFImpl for Sign {
+    fn name(&self) -> &str {
+        match self.form.operator() {
+            Operator::StringConcat => "||",
+            Operator::LikeMatch => "LIKE",
+            Operator::ILikeMatch => "ILIKE",
+            Operator::NotLikeMatch => "NOT LIKE",
+            Operator::NotILikeMatch => "NOT ILIKE",
+            Operator::RegexMatch => "~",
+            Operator::RegexIMatch => "~*",
+            Operator::RegexNotMatch => "!~",
+            _ => "!~*",
+        }
+    }
+
+    /// Columns are called as where it is an operator.
+    fn schema_name(&self, args: &[Expr]) -> Result<String> {
+        let [left, right] = args else { return Err(self.two_expected(args.len())) };
+        Ok(self.form.written(left.clone(), right.clone()).schema_name().to_string())
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, kinds: &[DataType]) -> Result<Vec<DataType>> {
+        let (left, right) = self.coercer(kinds, |coercer| coercer.get_input_types())?;
+        Ok(vec![left, right])
+    }
+
+    fn return_type(&self, kinds: &[DataType]) -> Result<DataType> {
+        self.coercer(kinds, |coercer| coercer.get_result_type())
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        let kinds: Vec<DataType> = args.arg_fields.iter().map(|field| field.data_type().clone()).collect();
+        let is_nullable = args.arg_fields.iter().any(|field| field.is_nullable());
+        Ok(Arc::new(Field::new(self.name(), self.return_type(&kinds)?, is_nullable)))
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        match self.bounds.check(self.name(), self.growth, &args.args, rows_of(&args))? {
+            None => self.evaluate(args),
+            Some(pieces) => pieces.call(self.name(), &args, |args| self.evaluate(args)),
+        }
+    }
 }

@@ -18,14 +18,16 @@ use arrow::{
 };
 use datafusion::{common::ScalarValue, error::Result, logical_expr::ColumnarValue};
 
+use crate::patterns::Language;
+
 /// What a function will take.
 pub(crate) struct Cost {
     /// The bytes of each row of the result.
     pub bytes: Each<u64>,
     /// Whether a result may be much smaller than that.
     pub is_at_most: bool,
-    /// The steps for all rows, where they are not about as many as bytes.
-    pub steps: u64,
+    /// The steps for each row, where they are not about as many as bytes.
+    pub steps: Each<u64>,
 }
 
 /// How the result of a function grows.
@@ -41,6 +43,8 @@ pub(crate) enum Growth {
     Replace,
     RegexpReplace,
     RegexpMatch,
+    /// A text is compared with a pattern.
+    Pattern(Language),
     ToChar,
     StringToArray,
     ArrayToString,
@@ -76,6 +80,7 @@ impl Growth {
             "replace" => Growth::Replace,
             "regexp_replace" => Growth::RegexpReplace,
             "regexp_match" => Growth::RegexpMatch,
+            "regexp_like" | "regexp_count" | "regexp_instr" => Growth::Pattern(Language::Regexp),
             "to_char" => Growth::ToChar,
             "string_to_array" => Growth::StringToArray,
             "array_to_string" => Growth::ArrayToString,
@@ -102,7 +107,7 @@ impl Growth {
         match self {
             // What they are is told by the result.
             Growth::Repeat | Growth::Pad | Growth::Texts | Growth::TextsWith => false,
-            Growth::Replace | Growth::RegexpReplace | Growth::Strpos => {
+            Growth::Replace | Growth::RegexpReplace | Growth::Pattern(_) | Growth::Strpos => {
                 args.iter().skip(1).any(|value| matches!(value, ColumnarValue::Array(_)))
             }
             _ => true,
@@ -111,11 +116,12 @@ impl Growth {
 
     /// What it takes for so many rows of these arguments.
     pub fn cost(self, args: &[ColumnarValue], rows: usize) -> Result<Cost> {
-        let exactly = |bytes| Cost { bytes, is_at_most: false, steps: 0 };
-        let at_most = |bytes| Cost { bytes, is_at_most: true, steps: 0 };
-        let in_steps = |of_row: &dyn Fn(usize) -> u64| {
-            let steps = (0..rows).map(of_row).fold(0, u64::saturating_add);
-            Cost { bytes: Each::Same(0), is_at_most: false, steps }
+        let exactly = |bytes| Cost { bytes, is_at_most: false, steps: Each::Same(0) };
+        let at_most = |bytes| Cost { bytes, is_at_most: true, steps: Each::Same(0) };
+        let in_steps = |of_row: &dyn Fn(usize) -> u64| Cost {
+            bytes: Each::Same(0),
+            is_at_most: false,
+            steps: Each::of(rows, of_row),
         };
         Ok(match (self, args) {
             (Growth::Repeat, [text, count]) => {
@@ -125,7 +131,7 @@ impl Growth {
             (Growth::Pad, [text, length, fill @ ..]) => {
                 let (text, length) = (text_bytes(text)?, numbers(length)?);
                 let widest = |text: &str| text.chars().map(|char| char.len_utf8() as u64).max().unwrap_or(0);
-                let fill = fill.first().map_or(Ok(Each::Same(1)), |fill| of_texts(fill, widest))?;
+                let fill = fill.first().map_or(Ok(Each::Same(1)), |fill| of_texts(fill, 0, widest))?;
                 let padded = |row| at_least_0(length.at(row)).saturating_mul(fill.at(row));
                 at_most(Each::of(rows, |row| text.at(row).saturating_add(padded(row))))
             }
@@ -149,24 +155,31 @@ impl Growth {
                     text.at(row).saturating_add(places.saturating_mul(more))
                 }))
             }
-            (Growth::RegexpReplace, [text, _, to, flags @ ..]) => {
+            (Growth::RegexpReplace, [text, pattern, to, flags @ ..]) => {
                 let (text, to_bytes) = (text_bytes(text)?, text_bytes(to)?);
-                let groups = of_texts(to, |to| to.matches(['$', '\\']).count() as u64)?;
+                let groups = of_texts(to, 0, |to| to.matches(['$', '\\']).count() as u64)?;
                 let is_global = |flags: &str| u64::from(flags.contains('g'));
                 let is_global =
-                    flags.first().map_or(Ok(Each::Same(0)), |flags| of_texts(flags, is_global))?;
-                at_most(Each::of(rows, |row| {
+                    flags.first().map_or(Ok(Each::Same(0)), |flags| of_texts(flags, 0, is_global))?;
+                let made = at_most(Each::of(rows, |row| {
                     let places = is_global.at(row).saturating_mul(text.at(row)).saturating_add(1);
                     let copies = groups.at(row).saturating_add(1).saturating_mul(text.at(row));
                     copies.saturating_add(places.saturating_mul(to_bytes.at(row)))
-                }))
+                }));
+                Language::Regexp.cost(made, rows, &text, pattern)?
             }
             (Growth::RegexpMatch, [text, pattern, ..]) => {
                 let text = text_bytes(text)?;
-                let groups = of_texts(pattern, |pattern| 1 + pattern.matches('(').count() as u64)?;
-                at_most(Each::of(rows, |row| text.at(row).saturating_add(16).saturating_mul(groups.at(row))))
+                let groups = of_texts(pattern, 0, |pattern| 1 + pattern.matches('(').count() as u64)?;
+                let made = at_most(Each::of(rows, |row| {
+                    text.at(row).saturating_add(16).saturating_mul(groups.at(row))
+                }));
+                Language::Regexp.cost(made, rows, &text, pattern)?
             }
-            (Growth::ToChar, [_, format]) => at_most(of_texts(format, formatted_bytes)?),
+            (Growth::Pattern(language), [text, pattern, ..]) => {
+                language.cost(at_most(Each::Same(0)), rows, &text_bytes(text)?, pattern)?
+            }
+            (Growth::ToChar, [_, format]) => at_most(of_texts(format, 0, formatted_bytes)?),
             (Growth::StringToArray, [text, between, ..]) => {
                 let (text, between) = (text_bytes(text)?, text_bytes(between)?);
                 at_most(Each::of(rows, |row| {
@@ -243,7 +256,7 @@ pub(crate) enum Each<T> {
 }
 
 impl<T: Copy> Each<T> {
-    fn of(rows: usize, of_row: impl Fn(usize) -> T) -> Each<T> {
+    pub fn of(rows: usize, of_row: impl Fn(usize) -> T) -> Each<T> {
         Each::Of((0..rows).map(of_row).collect())
     }
 
@@ -283,10 +296,14 @@ fn at_least_0(number: Option<i64>) -> u64 {
     number.map_or(0, |number| u64::try_from(number).unwrap_or(0))
 }
 
-/// What `of_text` says of each text; 0 where it is null.
-fn of_texts(value: &ColumnarValue, of_text: impl Fn(&str) -> u64) -> Result<Each<u64>> {
-    let of_array = |array: &dyn Array| -> Result<Each<u64>> {
-        let of_text = |text: Option<&str>| text.map_or(0, &of_text);
+/// What `of_text` says of each text; `of_null` where it is null.
+pub(crate) fn of_texts<T: Copy>(
+    value: &ColumnarValue,
+    of_null: T,
+    of_text: impl Fn(&str) -> T,
+) -> Result<Each<T>> {
+    let of_array = |array: &dyn Array| -> Result<Each<T>> {
+        let of_text = |text: Option<&str>| text.map_or(of_null, &of_text);
         Ok(Each::Of(match array.data_type() {
             DataType::Utf8 => array.as_string::<i32>().iter().map(of_text).collect(),
             DataType::LargeUtf8 => array.as_string::<i64>().iter().map(of_text).collect(),
@@ -300,7 +317,7 @@ fn of_texts(value: &ColumnarValue, of_text: impl Fn(&str) -> u64) -> Result<Each
     match value {
         ColumnarValue::Array(array) => of_array(array),
         ColumnarValue::Scalar(scalar) => Ok(Each::Same(match scalar.try_as_str() {
-            Some(text) => text.map_or(0, &of_text),
+            Some(text) => text.map_or(of_null, &of_text),
             None => of_array(&scalar.to_array()?)?.at(0),
         })),
     }

@@ -55,6 +55,7 @@ mod numbers;
 mod once;
 mod operator;
 mod order;
+mod patterns;
 mod plan_size;
 mod query;
 mod scan;

@@ -573,6 +573,14 @@ fn a_function_that_would_take_too_much_is_refused_by_its_name() {
         ("strpos", "SELECT strpos(repeat('a', 2000000), concat(repeat('a', 1000000), 'b'))"),
         ("btrim", "SELECT btrim(repeat('a', 2000000), concat(repeat('b', 1000000), 'a'))"),
         ("array_has_all", "SELECT array_has_all(range(200000), range(300000, 500000))"),
+        ("regexp_count", "SELECT regexp_count(repeat('x', 1000000), '((a{99}){99}){99}')"),
+        ("regexp_instr", "SELECT regexp_instr(repeat('x', 1000000), '((a{99}){99}){99}')"),
+        ("regexp_replace", "SELECT regexp_replace(repeat('x', 1000000), '((a{99}){99}){99}', 'y')"),
+        ("~", "SELECT regexp_like(repeat('x', 1000000), '((a{99}){99}){99}')"),
+        ("!~*", "SELECT repeat('x', 1000000) !~* '((a{99}){99}){99}'"),
+        ("~", "SELECT repeat('x', 1000000) SIMILAR TO '((a{99}){99}){99}'"),
+        ("LIKE", "SELECT repeat('a', 1000000) LIKE concat('%', repeat('_', 20000), 'b')"),
+        ("NOT ILIKE", "SELECT repeat('a', 1000000) NOT ILIKE concat('%', repeat('_', 20000), 'b')"),
     ] {
         let said = refused(text, &tables);
         assert!(said.contains(&format!("{name} would")) && said.contains("allowed"), "{text}: {said}");
@@ -597,6 +605,42 @@ fn a_function_that_would_take_too_much_is_refused_by_its_name() {
     }
 }
 
+/// The library takes hundreds of bytes for each of a pattern's before it looks at their number.
+#[test]
+fn a_pattern_that_is_too_long_is_refused() {
+    let tables = tables(&some_rows(50), &[]);
+    let long = "a".repeat(70_000);
+    for text in [
+        "SELECT regexp_like(s, repeat('a', 3000000)) FROM t",
+        "SELECT s ~ repeat('a', 3000000) FROM t",
+        "SELECT s LIKE repeat('a', 3000000) || '_b' FROM t",
+        "SELECT count(*) FROM t WHERE regexp_match(s, repeat('a', 70000)) IS NULL",
+        &format!("SELECT s SIMILAR TO '{long}' FROM t"),
+        &format!("SELECT s ILIKE '{long}_' FROM t"),
+    ] {
+        let said = refused(text, &tables);
+        assert!(said.contains("a pattern is longer than 65536 bytes"), "{text:.80}: {said}");
+    }
+}
+
+#[test]
+fn functions_that_take_long_are_stopped_between_rows() {
+    let tables = tables(&some_rows(9_000), &[]);
+    let (_folder, job) = job(2);
+    let all = Tables::default().with_batches("t", tables[0].1[0].schema(), tables[0].1.clone());
+    let cancel = job.cancel().clone();
+    let stopped = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        cancel.cancel();
+    });
+    let begun = Instant::now();
+    let text = "SELECT sum(levenshtein(x, reverse(x))) FROM (SELECT repeat(s, 1000) AS x FROM (SELECT s FROM t LIMIT 100))";
+    let ran = Query::start(&job, text, all).and_then(|query| query.collect::<crate::Result<Vec<_>>>());
+    assert!(ran.unwrap_err().is_cancelled());
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    stopped.join().unwrap();
+}
+
 #[test]
 fn functions_within_their_bounds_give_what_the_library_gives() {
     let tables = tables(&some_rows(6_000), &[]);
@@ -619,6 +663,11 @@ fn functions_within_their_bounds_give_what_the_library_gives() {
         "SELECT count(*) FROM t WHERE s || 'x' LIKE '%2x' AND repeat(s, 2) LIKE s || '%'",
         "SELECT count(*) FROM t WHERE abs(k) < 9 AND replace(s, 'zz', repeat('y', 50000)) = s AND contains(s, repeat('y', 50000))",
         "SELECT arrow_cast([k, v], 'FixedSizeList(2, Int64)'), CAST(NULL AS INT[3]) FROM t",
+        "SELECT s LIKE s, s NOT LIKE '%' || s || '_', s ILIKE upper(s), s NOT ILIKE NULL, s SIMILAR TO s || 'b*', s NOT SIMILAR TO lower(s) FROM t",
+        "SELECT s ~ s, s ~* upper(s), s !~ (s || '$'), s !~* concat('^', s), s ~ '[ab]+', s LIKE '%b', s ~ NULL, NULL LIKE s FROM t",
+        "SELECT regexp_like(s, s), regexp_like(s, '(a|b){600}', 'i'), regexp_count(s, concat('a', s)), regexp_instr(s, 'b'), regexp_replace(s, s, 'x') FROM t",
+        "SELECT arrow_cast(s, 'Dictionary(Int32, Utf8)') LIKE s || '%', arrow_cast(s, 'Utf8View') ~ s, arrow_cast(s, 'LargeUtf8') LIKE s, regexp_match(s, s) FROM t",
+        "SELECT count(*) FROM t WHERE s ~ '(a|b){3000}' OR s LIKE s || '%' OR s SIMILAR TO '(a|b){3000}'",
     ] {
         let mut expected = expected(text, &tables).unwrap();
         expected.sort();
@@ -634,7 +683,7 @@ fn functions_within_their_bounds_give_what_the_library_gives() {
 #[test]
 fn columns_of_functions_are_called_as_the_library_calls_them() {
     let tables = tables(&some_rows(10), &[]);
-    let text = "SELECT s || 'x' || k, repeat(s, 2), concat(s, 'x'), [k, 1], list_repeat(k, 2), length(s || s) > 1 FROM t";
+    let text = "SELECT s || 'x' || k, repeat(s, 2), concat(s, 'x'), [k, 1], list_repeat(k, 2), length(s || s) > 1, s LIKE s, s NOT ILIKE s, s ~ s, s !~* s, s SIMILAR TO s FROM t";
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let expected = runtime.block_on(async {
         let context = SessionContext::new();
@@ -665,7 +714,7 @@ fn the_functions_that_are_bounded_are_those_of_the_library() {
     let state = SessionContext::new().state();
     let bounded = |name: &&String| crate::growth::Growth::of(name).is_some();
     let found: Vec<&String> = state.scalar_functions().keys().filter(bounded).collect();
-    assert_eq!(found.len(), 40, "{found:?}");
+    assert_eq!(found.len(), 43, "{found:?}");
 }
 
 #[test]
@@ -783,8 +832,10 @@ struct Pretended {
     /// Bytes that machines read who have nothing but what is needed.
     needed_bytes: Arc<AtomicUsize>,
     /// What becomes of the rows on their way.
-    changed: Option<fn(RecordBatch) -> RecordBatch>,
+    changed: Option<Change>,
 }
+
+type Change = fn(RecordBatch) -> RecordBatch;
 
 impl Pretended {
     fn machines(&self, name: &str) -> Option<&Vec<Vec<Input>>> {
@@ -1106,7 +1157,7 @@ fn a_state_of_an_aggregate_that_is_none_fails_the_query_and_nothing_else() {
     let large = |batch: RecordBatch| {
         with(&batch, "[max_size]", |column| Arc::new(UInt64Array::from(vec![1 << 40; column.len()])))
     };
-    let changes: [(Option<fn(RecordBatch) -> RecordBatch>, Option<&str>); 3] = [
+    let changes: [(Option<Change>, Option<&str>); 3] = [
         (None, None),
         (Some(greatest_first), Some("the query library panicked")),
         (Some(large), Some("larger than any")),

@@ -1,0 +1,150 @@
+//! What patterns cost: regular expressions, and those of LIKE, of which the library makes regular expressions.
+//!
+//! One is parsed (about 200 bytes of memory for each of its bytes), compiled to at most 10 MiB, and then matched with at most one
+//! step for each of its states and each byte of a text. A short one can have many states: `((a{99}){99}){99}`. So a pattern is no
+//! longer than [`PATTERN_BYTES_MAX`], and its states are counted without making them.
+
+use datafusion::{
+    common::ScalarValue,
+    error::Result,
+    logical_expr::{ColumnarValue, Expr},
+};
+use regex_syntax::{
+    ParserBuilder,
+    hir::{Class, Hir, HirKind},
+};
+
+use crate::{
+    Error,
+    growth::{Cost, Each, of_texts},
+};
+
+/// Bytes of a pattern, at most.
+const PATTERN_BYTES_MAX: u64 = 64 << 10;
+/// A pattern of the query's text with no more states is left to the library, which plans with it.
+const FEW_STATES: u64 = 10_000;
+/// What is compiled to more is refused by the library.
+const STATES_MAX: u64 = 400_000;
+/// The bytes of a state, and of what each pattern has beside.
+const STATE_BYTES: u64 = 64;
+const COMPILED_BYTES: u64 = 8 << 10;
+/// Steps that it takes to compile a state.
+const COMPILE_STEPS: u64 = 300;
+
+/// The language of patterns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Language {
+    Regexp,
+    Like,
+}
+
+/// About how many states a pattern has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct States {
+    /// In memory: a class of characters has one for each range of these.
+    all: u64,
+    /// Of which a text can be in at once: of a class, as many as a character has bytes.
+    at_once: u64,
+}
+
+impl States {
+    const NONE: States = States { all: 0, at_once: 0 };
+    const TOO_MANY: States = States { all: u64::MAX, at_once: u64::MAX };
+}
+
+impl Language {
+    /// Those of a pattern, with capital letters and small ones alike.
+    fn states(self, pattern: &str) -> States {
+        match self {
+            _ if pattern.len() as u64 > PATTERN_BYTES_MAX => States::TOO_MANY,
+            // Any character of UTF-8 has about so many.
+            Language::Like => States { all: 12 * pattern.len() as u64, at_once: 4 * pattern.len() as u64 },
+            Language::Regexp => {
+                let parsed = ParserBuilder::new().case_insensitive(true).build().parse(pattern);
+                // What is none is refused by the library.
+                let Ok(parsed) = parsed else { return States::NONE };
+                let states = |of_class: fn(usize) -> u64| states_of(&parsed, of_class).min(STATES_MAX);
+                States { all: states(|ranges| ranges as u64), at_once: states(|ranges| ranges.min(4) as u64) }
+            }
+        }
+    }
+
+    /// Whether a pattern is one that any number of texts can be compared with.
+    pub fn is_small(self, pattern: &Expr) -> bool {
+        match pattern {
+            Expr::Literal(value, _) if value.is_null() => true,
+            Expr::Literal(value, _) => {
+                value.try_as_str().flatten().is_some_and(|text| self.states(text).all <= FEW_STATES)
+            }
+            _ => false,
+        }
+    }
+
+    /// Adds to what a function makes of texts of so many bytes what it takes to compare them with a pattern.
+    ///
+    /// # Errors
+    /// [`Error::Query`] for a pattern that is too long.
+    pub fn cost(self, made: Cost, rows: usize, text: &Each<u64>, pattern: &ColumnarValue) -> Result<Cost> {
+        let states = of_texts(pattern, States::NONE, |pattern| self.states(pattern))?;
+        if (0..rows).any(|row| states.at(row) == States::TOO_MANY) {
+            let what = format!("a pattern is longer than {PATTERN_BYTES_MAX} bytes, which are allowed");
+            return Err(Error::Query(what).into());
+        }
+        // Each that is not the same for all rows is compiled, and kept for the batch.
+        let (compiled, each) = match pattern {
+            ColumnarValue::Scalar(ScalarValue::Null) => return Ok(made),
+            ColumnarValue::Scalar(_) => (0, 0),
+            ColumnarValue::Array(_) => (COMPILED_BYTES, COMPILE_STEPS),
+        };
+        let compiled_bytes =
+            |row| if compiled == 0 { 0 } else { states.at(row).all * STATE_BYTES + compiled };
+        let steps = |row| {
+            let (states, matched) = (states.at(row), text.at(row));
+            states.at_once.saturating_mul(matched).saturating_add(states.all * each)
+        };
+        Ok(Cost {
+            bytes: Each::of(rows, |row| made.bytes.at(row).saturating_add(compiled_bytes(row))),
+            is_at_most: true,
+            steps: Each::of(rows, steps),
+        })
+    }
+}
+
+/// About how many states an expression has, with those of a class of so many ranges of characters. The parser allows 250 levels.
+fn states_of(expression: &Hir, of_class: fn(usize) -> u64) -> u64 {
+    let states_of = |part: &Hir| states_of(part, of_class);
+    match expression.kind() {
+        HirKind::Empty | HirKind::Look(_) => 1,
+        HirKind::Literal(literal) => literal.0.len() as u64,
+        HirKind::Class(Class::Unicode(class)) => 1 + of_class(class.ranges().len()),
+        HirKind::Class(Class::Bytes(_)) => 1,
+        HirKind::Repetition(repeated) => {
+            let times = repeated.max.unwrap_or(repeated.min.saturating_add(1)).max(1);
+            states_of(&repeated.sub).saturating_add(1).saturating_mul(times.into())
+        }
+        HirKind::Capture(capture) => states_of(&capture.sub).saturating_add(2),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => {
+            parts.iter().map(states_of).fold(1, u64::saturating_add)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_counted_without_making_them() {
+        let states = |pattern: &str| Language::Regexp.states(pattern);
+        assert_eq!(states("(never closed"), States::NONE);
+        assert!((1..20).contains(&states("^ab+c$").all));
+        let words = states(r"\w+@\w+\.com");
+        assert!((300..10_000).contains(&words.all) && words.at_once < 40, "{words:?}");
+        assert!((2000..20_000).contains(&states("(a{10}){100}").at_once));
+        for many in ["((a{99}){99}){99}", &"a{65536}".repeat(1000)] {
+            assert_eq!(states(many), States { all: STATES_MAX, at_once: STATES_MAX });
+        }
+        assert_eq!(states(&"a".repeat(PATTERN_BYTES_MAX as usize + 1)), States::TOO_MANY);
+        assert_eq!(Language::Like.states("a%_"), States { all: 36, at_once: 12 });
+    }
+}
