@@ -54,7 +54,7 @@ use crate::{
     Error,
     growth::{Cost, Each, Growth, array_bytes, constant_bytes},
     patterns::Language,
-    plan_size::check_type,
+    plan_size::{check_elements, check_type},
 };
 
 /// Steps of a function for a row: some seconds, in which nobody can stop it.
@@ -153,7 +153,8 @@ impl Bounds {
         rows: usize,
     ) -> Result<Option<InPieces>> {
         self.job.check_cancelled().map_err(Error::from)?;
-        let Cost { bytes, is_at_most, steps } = growth.cost(args, rows)?;
+        let Cost { bytes, is_at_most, steps } =
+            growth.cost(args, rows, &|| Ok(self.job.check_cancelled().map_err(Error::from)?))?;
         if let Some(steps) = (0..rows).map(|row| steps.at(row)).find(|steps| *steps > STEPS_MAX) {
             let what = format!("{name} would take {steps} steps, and {STEPS_MAX} are allowed at once");
             return Err(Error::Query(what).into());
@@ -200,7 +201,7 @@ impl InPieces {
         args: &ScalarFunctionArgs,
         function: impl Fn(ScalarFunctionArgs) -> Result<ColumnarValue>,
     ) -> Result<ColumnarValue> {
-        let (rows, mut from, mut held_bytes) = (args.number_rows, 0, 0);
+        let (rows, mut from, mut held_bytes) = (rows_of(args), 0, 0);
         let mut pieces: Vec<ArrayRef> = Vec::new();
         while from < rows {
             self.job.check_cancelled().map_err(Error::from)?;
@@ -386,6 +387,9 @@ impl ScalarUDFImpl for Bounded {
     fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         let field = self.library().return_field_from_args(args)?;
         check_type(field.data_type(), self.bounds.most_bytes)?;
+        if self.growth == Growth::Cast {
+            check_elements(field.data_type())?;
+        }
         Ok(field)
     }
 
@@ -520,20 +524,6 @@ impl Form {
             _ => None,
         }
     }
-
-    /// As the library has it.
-    fn written(self, left: Expr, right: Expr) -> Expr {
-        let (left, right) = (Box::new(left), Box::new(right));
-        match self {
-            Form::Operator(operator) => Expr::BinaryExpr(BinaryExpr::new(left, operator, right)),
-            Form::Like { negated, ignores_case } => {
-                Expr::Like(Like::new(negated, left, right, None, ignores_case))
-            }
-            Form::SimilarTo { negated, ignores_case } => {
-                Expr::SimilarTo(Like::new(negated, left, right, None, ignores_case))
-            }
-        }
-    }
 }
 
 /// A [`Form`], by the library's own, within bounds.
@@ -614,7 +604,13 @@ impl ScalarUDFImpl for Sign {
     /// Columns are called as where it is an operator.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         let [left, right] = args else { return Err(self.two_expected(args.len())) };
-        Ok(self.form.written(left.clone(), right.clone()).schema_name().to_string())
+        let sign = match self.form {
+            Form::Operator(operator) => operator.to_string(),
+            Form::Like { .. } => self.name().to_string(),
+            Form::SimilarTo { negated: false, .. } => "SIMILAR TO".to_string(),
+            Form::SimilarTo { negated: true, .. } => "NOT SIMILAR TO".to_string(),
+        };
+        Ok(format!("{} {sign} {}", left.schema_name(), right.schema_name()))
     }
 
     fn signature(&self) -> &Signature {

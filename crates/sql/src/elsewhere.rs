@@ -28,7 +28,7 @@ use arrow::{
     array::AsArray,
     compute::max,
     datatypes::{DataType, Schema, SchemaRef, UInt64Type},
-    ipc::{reader::StreamReader, writer::StreamWriter},
+    ipc::{convert::fb_to_schema, root_as_message, writer::StreamWriter},
     record_batch::{RecordBatch, RecordBatchOptions},
 };
 use async_trait::async_trait;
@@ -69,8 +69,7 @@ use crate::{
     Error, Feed,
     files::{self, Files},
     once::properties,
-    plan_size::CENTROIDS_MAX,
-    plan_size::of_every_type,
+    plan_size::{CENTROIDS_MAX, of_every_type},
     scan::Scan,
 };
 
@@ -96,7 +95,15 @@ fn write_schema<S: Serializer>(schema: &SchemaRef, out: S) -> std::result::Resul
 
 fn read_schema<'de, D: Deserializer<'de>>(input: D) -> std::result::Result<SchemaRef, D::Error> {
     let bytes = BASE64.decode(String::deserialize(input)?).map_err(D::Error::custom)?;
-    Ok(StreamReader::try_new(&bytes[..], None).map_err(D::Error::custom)?.schema())
+    schema_of(&bytes).map(Arc::new).ok_or_else(|| D::Error::custom("these are no columns"))
+}
+
+/// The columns that a stream begins with. The library's reader makes room for whatever lengths it is told.
+fn schema_of(stream: &[u8]) -> Option<Schema> {
+    let stream = stream.strip_prefix(&[0xff; 4])?;
+    let (length, stream) = stream.split_first_chunk()?;
+    let header = stream.get(..usize::try_from(i32::from_le_bytes(*length)).ok()?)?;
+    Some(fb_to_schema(root_as_message(header).ok()?.header_as_schema()?))
 }
 
 /// The numbers of which a plan is made, beside its text and its tables.
@@ -319,8 +326,8 @@ fn rows_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
 
 /// Whether rows travel as they are. Those with dictionaries do not: what a message says would hang on others before it.
 fn travels(node: &Arc<dyn ExecutionPlan>) -> bool {
-    let mut is_whole = |kind: &DataType| !matches!(kind, DataType::Dictionary(..));
-    node.schema().fields().iter().all(|field| of_every_type(field.data_type(), &mut is_whole))
+    let mut is_whole = |kind: &DataType, _: usize| !matches!(kind, DataType::Dictionary(..));
+    node.schema().fields().iter().all(|field| of_every_type(field.data_type(), 0, &mut is_whole))
 }
 
 /// The table of which a plan is a fragment, where it is one.

@@ -114,8 +114,11 @@ impl Growth {
         }
     }
 
-    /// What it takes for so many rows of these arguments.
-    pub fn cost(self, args: &[ColumnarValue], rows: usize) -> Result<Cost> {
+    /// What it takes for so many rows of these arguments. Where telling takes long, `stop` is asked meanwhile.
+    ///
+    /// # Errors
+    /// What keeps arguments from being looked at, patterns that are refused, and what `stop` gives.
+    pub fn cost(self, args: &[ColumnarValue], rows: usize, stop: &dyn Fn() -> Result<()>) -> Result<Cost> {
         let exactly = |bytes| Cost { bytes, is_at_most: false, steps: Each::Same(0) };
         let at_most = |bytes| Cost { bytes, is_at_most: true, steps: Each::Same(0) };
         let in_steps = |of_row: &dyn Fn(usize) -> u64| Cost {
@@ -166,18 +169,20 @@ impl Growth {
                     let copies = groups.at(row).saturating_add(1).saturating_mul(text.at(row));
                     copies.saturating_add(places.saturating_mul(to_bytes.at(row)))
                 }));
-                Language::Regexp.cost(made, rows, &text, pattern)?
+                Language::Regexp.cost(made, rows, &text, (pattern, flags.first()), stop)?
             }
-            (Growth::RegexpMatch, [text, pattern, ..]) => {
+            (Growth::RegexpMatch, [text, pattern, flags @ ..]) => {
                 let text = text_bytes(text)?;
                 let groups = of_texts(pattern, 0, |pattern| 1 + pattern.matches('(').count() as u64)?;
                 let made = at_most(Each::of(rows, |row| {
                     text.at(row).saturating_add(16).saturating_mul(groups.at(row))
                 }));
-                Language::Regexp.cost(made, rows, &text, pattern)?
+                Language::Regexp.cost(made, rows, &text, (pattern, flags.first()), stop)?
             }
-            (Growth::Pattern(language), [text, pattern, ..]) => {
-                language.cost(at_most(Each::Same(0)), rows, &text_bytes(text)?, pattern)?
+            (Growth::Pattern(language), [text, pattern, more @ ..]) => {
+                // Behind the place to begin at, if there is one; a number is no group of them either.
+                let flags = more.iter().find(|more| more.data_type().is_string());
+                language.cost(at_most(Each::Same(0)), rows, &text_bytes(text)?, (pattern, flags), stop)?
             }
             (Growth::ToChar, [_, format]) => at_most(of_texts(format, 0, formatted_bytes)?),
             (Growth::StringToArray, [text, between, ..]) => {

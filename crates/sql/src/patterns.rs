@@ -1,8 +1,13 @@
 //! What patterns cost: regular expressions, and those of LIKE, of which the library makes regular expressions.
 //!
-//! One is parsed (about 200 bytes of memory for each of its bytes), compiled to at most 10 MiB, and then matched with at most one
-//! step for each of its states and each byte of a text. A short one can have many states: `((a{99}){99}){99}`. So a pattern is no
-//! longer than [`PATTERN_BYTES_MAX`], and its states are counted without making them.
+//! One is parsed (hundreds of bytes of memory for each of its bytes, and tens of KiB for each class of Unicode), compiled to at most
+//! 10 MiB, and then matched with at most one step for each of its states and each byte of a text; where groups are asked for, with a
+//! place for each group in each state. A short one can have many states: `((a{99}){99}){99}`. So what it takes to parse and to match
+//! is estimated, and its states are counted without making them.
+//!
+//! Functions that look for all matches may look through the rest of a text for each: the square of the steps that are counted here.
+
+use std::cell::RefCell;
 
 use datafusion::{
     common::ScalarValue,
@@ -20,9 +25,17 @@ use crate::{
 };
 
 /// Bytes of a pattern, at most.
-const PATTERN_BYTES_MAX: u64 = 64 << 10;
-/// A pattern of the query's text with no more states is left to the library, which plans with it.
-const FEW_STATES: u64 = 10_000;
+const PATTERN_BYTES_MAX: usize = 64 << 10;
+/// Memory to parse one, for each of its bytes and each class; and what that may come to.
+const PARSED_BYTES: usize = 400;
+const PARSED_CLASS_BYTES: usize = 40 << 10;
+const PARSED_BYTES_MAX: usize = 48 << 20;
+/// Groups of a pattern, at most.
+const GROUPS_MAX: u64 = 100;
+/// Flags of one, at most.
+const FLAGS_MAX: usize = 8;
+/// A pattern of the query's text with no more states, and no more at once, is left to the library, which plans with it.
+const FEW_STATES: States = States { all: 10_000, at_once: 256, groups: GROUPS_MAX };
 /// What is compiled to more is refused by the library.
 const STATES_MAX: u64 = 400_000;
 /// The bytes of a state, and of what each pattern has beside.
@@ -45,26 +58,48 @@ struct States {
     all: u64,
     /// Of which a text can be in at once: of a class, as many as a character has bytes.
     at_once: u64,
+    /// Groups, of which each state has the places.
+    groups: u64,
 }
 
 impl States {
-    const NONE: States = States { all: 0, at_once: 0 };
-    const TOO_MANY: States = States { all: u64::MAX, at_once: u64::MAX };
+    const NONE: States = States { all: 0, at_once: 0, groups: 0 };
+    const TOO_MANY: States = States { all: u64::MAX, at_once: u64::MAX, groups: u64::MAX };
+
+    fn are_within(self, most: States) -> bool {
+        self.all <= most.all && self.at_once <= most.at_once && self.groups <= most.groups
+    }
+}
+
+/// Whether a pattern can be parsed in the memory for that.
+fn can_be_parsed(pattern: &str) -> bool {
+    let escapes = pattern.bytes().zip(pattern.bytes().skip(1));
+    let classes = escapes.filter(|&(sign, class)| sign == b'\\' && b"pPwWdDsS".contains(&class)).count();
+    pattern.len() <= PATTERN_BYTES_MAX
+        && pattern.len() * PARSED_BYTES + classes * PARSED_CLASS_BYTES <= PARSED_BYTES_MAX
 }
 
 impl Language {
     /// Those of a pattern, with capital letters and small ones alike.
     fn states(self, pattern: &str) -> States {
         match self {
-            _ if pattern.len() as u64 > PATTERN_BYTES_MAX => States::TOO_MANY,
+            _ if !can_be_parsed(pattern) => States::TOO_MANY,
             // Any character of UTF-8 has about so many.
-            Language::Like => States { all: 12 * pattern.len() as u64, at_once: 4 * pattern.len() as u64 },
+            Language::Like => {
+                let bytes = pattern.len() as u64;
+                States { all: 12 * bytes, at_once: 4 * bytes, groups: 0 }
+            }
             Language::Regexp => {
                 let parsed = ParserBuilder::new().case_insensitive(true).build().parse(pattern);
                 // What is none is refused by the library.
                 let Ok(parsed) = parsed else { return States::NONE };
                 let states = |of_class: fn(usize) -> u64| states_of(&parsed, of_class).min(STATES_MAX);
-                States { all: states(|ranges| ranges as u64), at_once: states(|ranges| ranges.min(4) as u64) }
+                let groups = parsed.properties().explicit_captures_len() as u64;
+                States {
+                    all: states(|ranges| ranges as u64),
+                    at_once: states(|ranges| ranges.min(4) as u64),
+                    groups,
+                }
             }
         }
     }
@@ -74,21 +109,46 @@ impl Language {
         match pattern {
             Expr::Literal(value, _) if value.is_null() => true,
             Expr::Literal(value, _) => {
-                value.try_as_str().flatten().is_some_and(|text| self.states(text).all <= FEW_STATES)
+                value.try_as_str().flatten().is_some_and(|text| self.states(text).are_within(FEW_STATES))
             }
             _ => false,
         }
     }
 
-    /// Adds to what a function makes of texts of so many bytes what it takes to compare them with a pattern.
+    /// Adds to what a function makes of texts of so many bytes what it takes to compare them with a pattern. `stop` is asked between rows.
     ///
     /// # Errors
-    /// [`Error::Query`] for a pattern that is too long.
-    pub fn cost(self, made: Cost, rows: usize, text: &Each<u64>, pattern: &ColumnarValue) -> Result<Cost> {
-        let states = of_texts(pattern, States::NONE, |pattern| self.states(pattern))?;
-        if (0..rows).any(|row| states.at(row) == States::TOO_MANY) {
-            let what = format!("a pattern is longer than {PATTERN_BYTES_MAX} bytes, which are allowed");
-            return Err(Error::Query(what).into());
+    /// [`Error::Query`] for a pattern that is too large, and flags that are none; what `stop` gives.
+    pub fn cost(
+        self,
+        made: Cost,
+        rows: usize,
+        text: &Each<u64>,
+        (pattern, flags): (&ColumnarValue, Option<&ColumnarValue>),
+        stop: &dyn Fn() -> Result<()>,
+    ) -> Result<Cost> {
+        let refused = |what: String| Err(Error::Query(what).into());
+        // They become a part of the pattern.
+        let are_flags =
+            |flags: &str| flags.len() <= FLAGS_MAX && flags.bytes().all(|flag| flag.is_ascii_alphabetic());
+        let flags = flags.map_or(Ok(Each::Same(true)), |flags| of_texts(flags, true, are_flags))?;
+        if (0..rows).any(|row| !flags.at(row)) {
+            return refused(format!("flags of a pattern are letters, {FLAGS_MAX} at most"));
+        }
+        let last = RefCell::new((String::new(), States::NONE, Ok(())));
+        let states = of_texts(pattern, States::NONE, |pattern| {
+            let mut last = last.borrow_mut();
+            if last.2.is_ok() && last.0 != pattern {
+                *last = (pattern.to_string(), self.states(pattern), stop());
+            }
+            last.1
+        })?;
+        last.into_inner().2?;
+        if (0..rows).any(|row| !states.at(row).are_within(States { groups: GROUPS_MAX, ..States::TOO_MANY }))
+        {
+            return refused(format!(
+                "a pattern is larger than is allowed ({PATTERN_BYTES_MAX} bytes, {GROUPS_MAX} groups, about a thousand classes)"
+            ));
         }
         // Each that is not the same for all rows is compiled, and kept for the batch.
         let (compiled, each) = match pattern {
@@ -136,15 +196,18 @@ mod tests {
     #[test]
     fn states_are_counted_without_making_them() {
         let states = |pattern: &str| Language::Regexp.states(pattern);
+        assert_eq!(states(&r"\w".repeat(2000)), States::TOO_MANY);
+        assert_eq!(states("(a)(?:b)(c(?<d>e))").groups, 3);
         assert_eq!(states("(never closed"), States::NONE);
         assert!((1..20).contains(&states("^ab+c$").all));
         let words = states(r"\w+@\w+\.com");
         assert!((300..10_000).contains(&words.all) && words.at_once < 40, "{words:?}");
         assert!((2000..20_000).contains(&states("(a{10}){100}").at_once));
         for many in ["((a{99}){99}){99}", &"a{65536}".repeat(1000)] {
-            assert_eq!(states(many), States { all: STATES_MAX, at_once: STATES_MAX });
+            let states = states(many);
+            assert_eq!((states.all, states.at_once), (STATES_MAX, STATES_MAX));
         }
-        assert_eq!(states(&"a".repeat(PATTERN_BYTES_MAX as usize + 1)), States::TOO_MANY);
-        assert_eq!(Language::Like.states("a%_"), States { all: 36, at_once: 12 });
+        assert_eq!(states(&"a".repeat(PATTERN_BYTES_MAX + 1)), States::TOO_MANY);
+        assert_eq!(Language::Like.states("a%_"), States { all: 36, at_once: 12, groups: 0 });
     }
 }

@@ -20,7 +20,7 @@ use datafusion::{
         tree_node::{TreeNode, TreeNodeRecursion, TreeNodeVisitor},
     },
     error::{DataFusionError, Result},
-    logical_expr::{Cast, Distinct, Expr, Join, JoinType, LogicalPlan, TryCast},
+    logical_expr::{Cast, Distinct, Expr, GroupingSet, Join, JoinType, LogicalPlan, TryCast},
     physical_expr::{
         ScalarFunctionExpr,
         expressions::{CaseExpr, Literal},
@@ -31,7 +31,7 @@ use datafusion::{
     },
     sql::{
         parser::Statement,
-        sqlparser::ast::{Ident, ObjectName, Query, Visit, Visitor},
+        sqlparser::ast::{Expr as Asked, Ident, ObjectName, Query, Visit, Visitor},
     },
 };
 use inshore_store::format_bytes;
@@ -45,14 +45,26 @@ use crate::{
 
 /// Nodes of a plan: about a second of planning (6,000 nodes took 0.8 s in a build for tests), in which nobody can stop it.
 pub(crate) const NODES_MAX: usize = 10_000;
-/// Parts that the expressions of a filter or join have more where they are put below what they are about.
+/// Expressions in expressions of a text: the planner's steps grow with the third power of them, and its stack with them.
+const DEPTH_MAX: usize = 1000;
+/// Expressions of a text, with all WITH written out.
+const PARTS_MAX: usize = 200_000;
+/// Joins of a plan: so many take some seconds to plan, and twice as many eight times as long.
+const JOINS_MAX: usize = 128;
+/// Sets that an aggregate groups by.
+const SETS_MAX: usize = 256;
+/// Parts of a column with all that it is computed from written out; parts that all conditions have more where they are put below what they are about.
 const MORE_PARTS_MAX: u64 = 100_000;
-/// Types that a type is made of.
+/// Types that a type is made of, one in another, and bytes of their names.
 const TYPES_MAX: usize = 10_000;
+const TYPE_DEPTH_MAX: usize = 64;
+const NAME_BYTES_MAX: usize = 1 << 20;
 /// Centroids of a digest of percentiles, which has 16 bytes for each; 100 are what it has unless it is said.
 pub(crate) const CENTROIDS_MAX: i64 = 65_536;
 /// A value that every row has, whatever it is, may be as large as this in any memory.
-const VALUE_BYTES: u64 = 64 << 10;
+const VALUE_BYTES: u64 = 16 << 10;
+/// The same for each element of a list, of which a row has any number, where a type is asked for.
+const ELEMENT_BYTES: u64 = 1 << 10;
 
 fn refused(what: String) -> DataFusionError {
     Error::Query(what).into()
@@ -67,16 +79,16 @@ fn too_many_nodes() -> DataFusionError {
 /// Refuses a statement whose plan would be too large with all its WITH written out.
 ///
 /// # Errors
-/// [`Error::Query`] for more than [`NODES_MAX`] nodes.
+/// [`Error::Query`] for more than [`NODES_MAX`] nodes, or too many expressions.
 pub(crate) fn check_statement(statement: &Statement) -> Result<()> {
     let statement = match statement {
         Statement::Statement(statement) => statement,
         Statement::Explain(explain) => return check_statement(&explain.statement),
         _ => return Ok(()),
     };
-    let mut count = Count { open: vec![Open::default()], named: HashMap::new() };
+    let mut count = Count { open: vec![Open::default()], named: HashMap::new(), depth: 0 };
     match statement.visit(&mut count) {
-        ControlFlow::Break(()) => Err(too_many_nodes()),
+        ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
     }
 }
@@ -87,59 +99,93 @@ struct Count {
     open: Vec<Open>,
     /// Queries in a WITH, by where they lie, with their names.
     named: HashMap<*const Query, String>,
+    /// Expressions around this place.
+    depth: usize,
 }
 
 #[derive(Default)]
 struct Open {
-    nodes: usize,
+    size: Size,
     /// What the names in its WITH stand for.
-    sizes: HashMap<String, usize>,
+    sizes: HashMap<String, Size>,
+}
+
+/// The size of a query.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    nodes: usize,
+    /// Its expressions.
+    parts: usize,
 }
 
 impl Count {
-    fn add(&mut self, nodes: usize) -> ControlFlow<()> {
-        let open = self.open.last_mut().expect("the statement is around all of it");
-        open.nodes = open.nodes.saturating_add(nodes);
-        if open.nodes > NODES_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    fn add(&mut self, size: Size) -> ControlFlow<DataFusionError> {
+        let own = &mut self.open.last_mut().expect("the statement is around all of it").size;
+        own.nodes = own.nodes.saturating_add(size.nodes);
+        own.parts = own.parts.saturating_add(size.parts);
+        if own.nodes > NODES_MAX {
+            return ControlFlow::Break(too_many_nodes());
+        }
+        if own.parts > PARTS_MAX {
+            return ControlFlow::Break(refused(format!(
+                "the query has more than {PARTS_MAX} expressions with its WITH written out, which is more than is planned for"
+            )));
+        }
+        ControlFlow::Continue(())
     }
 }
 
 /// A name as the library compares it.
 fn normal(name: &Ident) -> String {
-    if name.quote_style.is_some() { name.value.clone() } else { name.value.to_lowercase() }
+    if name.quote_style.is_some() { name.value.clone() } else { name.value.to_ascii_lowercase() }
 }
 
 impl Visitor for Count {
-    type Break = ();
+    type Break = DataFusionError;
 
-    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
-        self.open.push(Open { nodes: 1, sizes: HashMap::new() });
+    fn pre_visit_expr(&mut self, _: &Asked) -> ControlFlow<DataFusionError> {
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return ControlFlow::Break(refused(format!(
+                "the query has more than {DEPTH_MAX} expressions in each other, as a + b + ... and a OR b OR ... have: IN takes more"
+            )));
+        }
+        self.add(Size { nodes: 0, parts: 1 })
+    }
+
+    fn post_visit_expr(&mut self, _: &Asked) -> ControlFlow<DataFusionError> {
+        self.depth -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<DataFusionError> {
+        self.open.push(Open { size: Size { nodes: 1, parts: 0 }, sizes: HashMap::new() });
         for named in query.with.iter().flat_map(|with| &with.cte_tables) {
             self.named.insert(&raw const *named.query, normal(&named.alias.name));
         }
         ControlFlow::Continue(())
     }
 
-    fn post_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
-        let nodes = self.open.pop().expect("it was opened").nodes;
+    fn post_visit_query(&mut self, query: &Query) -> ControlFlow<DataFusionError> {
+        let size = self.open.pop().expect("it was opened").size;
         match self.named.remove(&(&raw const *query)) {
             // It counts where it is named.
             Some(name) => {
-                self.open.last_mut().expect("a WITH is in a query").sizes.insert(name, nodes);
+                self.open.last_mut().expect("a WITH is in a query").sizes.insert(name, size);
                 ControlFlow::Continue(())
             }
-            None => self.add(nodes),
+            None => self.add(size),
         }
     }
 
-    fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<()> {
+    fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<DataFusionError> {
         let name = match &relation.0[..] {
             [part] => part.as_ident().map(normal),
             _ => None,
         };
         let size =
             name.and_then(|name| self.open.iter().rev().find_map(|open| open.sizes.get(&name).copied()));
-        self.add(size.unwrap_or(1))
+        self.add(size.unwrap_or(Size { nodes: 1, parts: 0 }))
     }
 }
 
@@ -148,21 +194,37 @@ impl Visitor for Count {
 /// # Errors
 /// [`Error::Query`] that names the number.
 pub(crate) fn check_plan(plan: &LogicalPlan, memory_bytes: u64) -> Result<()> {
-    let mut nodes = 0;
-    plan.apply_with_subqueries(|_| {
+    let (mut nodes, mut joins) = (0, 0);
+    plan.apply_with_subqueries(|node| {
         nodes += 1;
+        joins += usize::from(matches!(node, LogicalPlan::Join(_)));
         Ok(if nodes > NODES_MAX { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     if nodes > NODES_MAX {
         return Err(too_many_nodes());
     }
+    if joins > JOINS_MAX {
+        let what = format!(
+            "the query has {joins} joins (EXCEPT and INTERSECT are some): {JOINS_MAX} are planned for"
+        );
+        return Err(refused(what));
+    }
     plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Aggregate(aggregate) = node {
+            let sets = aggregate.group_expr.iter().map(sets_of).fold(1, usize::saturating_mul);
+            if sets > SETS_MAX {
+                return Err(refused(format!(
+                    "the query groups by {sets} sets of columns, and {SETS_MAX} are allowed"
+                )));
+            }
+        }
         node.schema().fields().iter().try_for_each(|field| check_type(field.data_type(), memory_bytes))?;
         node.apply_expressions(|expression| {
             expression.apply(|part| {
                 match part {
                     Expr::Cast(Cast { field, .. }) | Expr::TryCast(TryCast { field, .. }) => {
                         check_type(field.data_type(), memory_bytes)?;
+                        check_elements(field.data_type())?;
                     }
                     Expr::AggregateFunction(call) => check_digest(call.func.name(), &call.params.args)?,
                     Expr::WindowFunction(call) => check_digest(call.fun.name(), &call.params.args)?,
@@ -172,11 +234,23 @@ pub(crate) fn check_plan(plan: &LogicalPlan, memory_bytes: u64) -> Result<()> {
             })
         })
     })?;
-    plan.visit(&mut Written::default())?;
-    plan.apply_with_subqueries(|node| {
-        node.apply_subqueries(|subquery| subquery.visit(&mut Written::default()))
-    })?;
+    let mut written = Written::default();
+    plan.visit(&mut written)?;
+    plan.apply_with_subqueries(|node| node.apply_subqueries(|subquery| subquery.visit(&mut written)))?;
     Ok(())
+}
+
+/// How many sets of columns an expression groups by.
+fn sets_of(group: &Expr) -> usize {
+    match group {
+        Expr::GroupingSet(GroupingSet::Cube(columns)) => u32::try_from(columns.len())
+            .ok()
+            .and_then(|columns| 1usize.checked_shl(columns))
+            .unwrap_or(usize::MAX),
+        Expr::GroupingSet(GroupingSet::Rollup(columns)) => columns.len() + 1,
+        Expr::GroupingSet(GroupingSet::GroupingSets(sets)) => sets.len(),
+        _ => 1,
+    }
 }
 
 /// Refuses a digest of percentiles that has room for too many centroids from the start.
@@ -209,13 +283,19 @@ fn check_digest(function: &str, args: &[Expr]) -> Result<()> {
 /// # Errors
 /// [`Error::Query`] or [`Error::Memory`] that says so.
 pub(crate) fn check_type(kind: &DataType, memory_bytes: u64) -> Result<()> {
-    let mut types = 0;
-    let mut is_one_more = |_: &DataType| {
+    let (mut types, mut name_bytes) = (0, 0);
+    let mut is_one_more = |kind: &DataType, depth: usize| {
         types += 1;
-        types <= TYPES_MAX
+        name_bytes += match kind {
+            DataType::Struct(fields) => fields.iter().map(|field| field.name().len()).sum(),
+            _ => 0,
+        };
+        types <= TYPES_MAX && depth <= TYPE_DEPTH_MAX && name_bytes <= NAME_BYTES_MAX
     };
-    if !of_every_type(kind, &mut is_one_more) {
-        return Err(refused(format!("a column of the query has a type of more than {TYPES_MAX} types")));
+    if !of_every_type(kind, 0, &mut is_one_more) {
+        return Err(refused(format!(
+            "a column of the query has a type of more than {TYPES_MAX} types, {TYPE_DEPTH_MAX} in each other, or a MiB of names"
+        )));
     }
     let (bytes, allowed) = (fixed_bytes(kind), VALUE_BYTES.max(memory_bytes / BATCH_ROWS as u64));
     if bytes > allowed {
@@ -226,23 +306,57 @@ pub(crate) fn check_type(kind: &DataType, memory_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether `holds` of a type and of all that it is made of; asks no further where it does not.
-pub(crate) fn of_every_type(kind: &DataType, holds: &mut impl FnMut(&DataType) -> bool) -> bool {
-    holds(kind)
+/// Refuses a type that is asked for of whose lists each element is large whatever it is.
+///
+/// # Errors
+/// [`Error::Memory`] that says so.
+pub(crate) fn check_elements(kind: &DataType) -> Result<()> {
+    let mut largest = 0;
+    of_every_type(kind, 0, &mut |list, _| {
+        if let DataType::List(element)
+        | DataType::LargeList(element)
+        | DataType::ListView(element)
+        | DataType::LargeListView(element)
+        | DataType::Map(element, _) = list
+        {
+            largest = largest.max(fixed_bytes(element.data_type()));
+        }
+        true
+    });
+    if largest > ELEMENT_BYTES {
+        let [bytes, allowed] = [largest, ELEMENT_BYTES].map(format_bytes);
+        let what = format!("each element of a type of the query has {bytes}, and {allowed} are allowed");
+        return Err(Error::Memory(what).into());
+    }
+    Ok(())
+}
+
+/// Whether `holds` of a type and of all that it is made of, each with how many are around it; asks no further where it does not.
+pub(crate) fn of_every_type(
+    kind: &DataType,
+    depth: usize,
+    holds: &mut impl FnMut(&DataType, usize) -> bool,
+) -> bool {
+    holds(kind, depth)
         && match kind {
             DataType::List(field)
             | DataType::LargeList(field)
             | DataType::ListView(field)
             | DataType::LargeListView(field)
             | DataType::FixedSizeList(field, _)
-            | DataType::Map(field, _) => of_every_type(field.data_type(), holds),
-            DataType::Struct(fields) => fields.iter().all(|field| of_every_type(field.data_type(), holds)),
-            DataType::Union(fields, _) => {
-                fields.iter().all(|(_, field)| of_every_type(field.data_type(), holds))
+            | DataType::Map(field, _) => of_every_type(field.data_type(), depth + 1, holds),
+            DataType::Struct(fields) => {
+                fields.iter().all(|field| of_every_type(field.data_type(), depth + 1, holds))
             }
-            DataType::Dictionary(key, value) => of_every_type(key, holds) && of_every_type(value, holds),
+            DataType::Union(fields, _) => {
+                fields.iter().all(|(_, field)| of_every_type(field.data_type(), depth + 1, holds))
+            }
+            DataType::Dictionary(key, value) => {
+                of_every_type(key, depth + 1, holds) && of_every_type(value, depth + 1, holds)
+            }
             DataType::RunEndEncoded(ends, values) => {
-                of_every_type(ends.data_type(), holds) && of_every_type(values.data_type(), holds)
+                of_every_type(ends.data_type(), depth + 1, holds)
+                    && of_every_type(values.data_type(), depth + 1, holds)
             }
             _ => true,
         }
@@ -253,6 +367,8 @@ pub(crate) fn of_every_type(kind: &DataType, holds: &mut impl FnMut(&DataType) -
 struct Written {
     /// For the inputs that were walked through and not used yet.
     inputs: Vec<Vec<u64>>,
+    /// Parts that the conditions so far have more.
+    more: u64,
 }
 
 impl<'n> TreeNodeVisitor<'n> for Written {
@@ -268,13 +384,13 @@ impl<'n> TreeNodeVisitor<'n> for Written {
                 projection.expr.iter().map(of).collect::<Result<Vec<u64>>>()?
             }
             LogicalPlan::Filter(filter) => {
-                check_filter(&filter.predicate, &[(filter.input.schema(), &inputs[0])])?;
+                self.check_filter(&filter.predicate, &[(filter.input.schema(), &inputs[0])])?;
                 inputs.into_iter().next().unwrap_or_default()
             }
             LogicalPlan::Join(join) => {
                 let sides = [(join.left.schema(), &inputs[0]), (join.right.schema(), &inputs[1])];
                 let on = join.on.iter().flat_map(|(left, right)| [left, right]);
-                on.chain(&join.filter).try_for_each(|expression| check_filter(expression, &sides))?;
+                on.chain(&join.filter).try_for_each(|expression| self.check_filter(expression, &sides))?;
                 joined(join, &inputs)
             }
             LogicalPlan::Aggregate(aggregate) => {
@@ -292,6 +408,12 @@ impl<'n> TreeNodeVisitor<'n> for Written {
             | LogicalPlan::Distinct(Distinct::All(_)) => inputs.into_iter().next().unwrap_or_default(),
             _ => vec![largest; columns],
         };
+        if let Some(written) = parts.iter().find(|parts| **parts > MORE_PARTS_MAX) {
+            return Err(refused(format!(
+                "a column of the query has {written} parts with the columns that it is computed from written out, which is more than \
+                 is planned for"
+            )));
+        }
         // Aggregates and windows are computed, and nothing is put below them.
         parts.resize(columns, 1);
         self.inputs.push(parts);
@@ -326,15 +448,19 @@ fn parts_of(expression: &Expr, sides: &[Side<'_>]) -> Result<u64> {
     Ok(parts)
 }
 
-fn check_filter(expression: &Expr, sides: &[Side<'_>]) -> Result<()> {
-    let (written, own) = (parts_of(expression, sides)?, parts_of(expression, &[])?);
-    if written > own.saturating_add(MORE_PARTS_MAX) {
-        return Err(refused(format!(
-            "a condition of the query has {written} parts with its columns written out, which is more than is planned for \
-             (a condition nearer to the tables helps)"
-        )));
+impl Written {
+    fn check_filter(&mut self, expression: &Expr, sides: &[Side<'_>]) -> Result<()> {
+        let (written, own) = (parts_of(expression, sides)?, parts_of(expression, &[])?);
+        self.more = self.more.saturating_add(written.saturating_sub(own));
+        if self.more > MORE_PARTS_MAX {
+            return Err(refused(format!(
+                "the conditions of the query have {} parts more with their columns written out, which is more than is planned for \
+                 (conditions nearer to the tables help)",
+                self.more
+            )));
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Refuses a plan that writes constants out for each row of a batch which have more than all memory together.

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     panic::{self, AssertUnwindSafe},
+    pin::pin,
     sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
@@ -42,10 +43,10 @@ use crate::{
 
 /// How long a stop may go unnoticed.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Stacks are used up by plans that are deep, of which the library makes many on its way.
-const STACK_BYTES: usize = 8 << 20;
-/// The same where somebody else's query is planned. Only what is used is memory.
-const FRAGMENT_STACK_BYTES: usize = 256 << 20;
+/// Stacks are used up by plans that are deep, of which the library makes many on its way. Only what is used is memory.
+const STACK_BYTES: usize = 64 << 20;
+/// The same where a query is planned.
+const PLANNER_STACK_BYTES: usize = 256 << 20;
 
 /// The smallest budget that a query works in.
 pub fn smallest_memory_bytes() -> u64 {
@@ -85,8 +86,8 @@ const RESTARTS_MAX: usize = 3;
 const ENDS: Duration = Duration::from_secs(10);
 
 struct Running {
-    // The stream ends before what it runs on.
-    stream: SendableRecordBatchStream,
+    // The stream ends before what it runs on. None behind an error.
+    stream: Option<SendableRecordBatchStream>,
     shared: Shared,
     runtime: Runtime,
 }
@@ -105,7 +106,7 @@ impl Query {
     pub(crate) fn start_within(job: &Job, text: &str, tables: Tables, limits: Limits) -> Result<Query> {
         check_budget(job.budget())?;
         let running = Running::start(job, text, &tables, limits, true)?;
-        let schema = running.stream.schema();
+        let schema = running.stream.as_ref().expect("it was just begun").schema();
         let (job, text) = (job.clone(), text.to_string());
         let running = Some(running);
         Ok(Query {
@@ -209,7 +210,11 @@ fn check_budget(budget: &Budget) -> Result<()> {
 impl Running {
     fn start(job: &Job, text: &str, tables: &Tables, limits: Limits, is_bold: bool) -> Result<Running> {
         unpanicked(|| {
-            Running::of(job, limits, async |shared: &Shared| plan(job, text, tables, shared, is_bold).await)
+            on_large_stack(|| {
+                Running::of(job, limits, async |shared: &Shared| {
+                    plan(job, text, tables, shared, is_bold).await
+                })
+            })
         })
     }
 
@@ -230,20 +235,32 @@ impl Running {
         let memory = Arc::new(Memory::new(job.budget())?);
         let shared = Shared::new(job, memory.clone(), limits);
         let stream = runtime.block_on(plan(&shared))?;
-        Ok(Running { stream, shared, runtime })
+        Ok(Running { stream: Some(stream), shared, runtime })
     }
 
     fn next(&mut self, job: &Job) -> Result<Option<RecordBatch>> {
-        let stream = &mut self.stream;
-        self.runtime.block_on(async {
+        let Some(mut stream) = self.stream.take() else { return Ok(None) };
+        // On a thread with a stack for deep expressions.
+        let asked = self.runtime.spawn(async move {
+            let batch = stream.next().await;
+            (stream, batch)
+        });
+        let waited = self.runtime.block_on(async {
+            let mut asked = pin!(asked);
             loop {
                 job.check_cancelled()?;
-                match tokio::time::timeout(PATIENCE, stream.next()).await {
-                    Ok(batch) => return Ok(batch.transpose()?),
-                    Err(_) => continue,
+                if let Ok(answered) = tokio::time::timeout(PATIENCE, &mut asked).await {
+                    return Ok::<_, Error>(answered);
                 }
             }
-        })
+        });
+        match waited? {
+            Ok((stream, batch)) => {
+                self.stream = Some(stream);
+                Ok(batch.transpose()?)
+            }
+            Err(panicked) => panic::resume_unwind(panicked.into_panic()),
+        }
     }
 }
 
@@ -360,12 +377,17 @@ pub fn run_fragment(
 ) -> Result<Report> {
     check_budget(job.budget())?;
     fragment.check()?;
-    // A query of many terms is a deep tree, and is taken down as deep.
+    on_large_stack(|| run_fragment_here(job, fragment, feed, needed, each))
+}
+
+/// Does what walks through a plan: a query of many terms is a deep tree, and is taken down as deep.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
-        let builder = thread::Builder::new().name("fragment".to_string()).stack_size(FRAGMENT_STACK_BYTES);
-        let running = builder.spawn_scoped(scope, || run_fragment_here(job, fragment, feed, needed, each));
-        let running = running.map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
-        running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let builder = thread::Builder::new().name("planner".to_string()).stack_size(PLANNER_STACK_BYTES);
+        let planning = builder.spawn_scoped(scope, work);
+        let planning =
+            planning.map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
+        planning.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
     })
 }
 
@@ -456,7 +478,9 @@ fn context(
     };
     options.optimizer.hash_join_single_partition_threshold = bytes;
     options.optimizer.hash_join_single_partition_threshold_rows = rows;
-    options.optimizer.enable_dynamic_filter_pushdown = false;
+    options.optimizer.enable_topk_dynamic_filter_pushdown = false;
+    options.optimizer.enable_join_dynamic_filter_pushdown = false;
+    options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     // One stream of a merge may hold so much without asking.
     options.execution.sort_spill_reservation_bytes = (job.budget().memory_bytes() / 64) as usize;
     let mut state =

@@ -586,20 +586,23 @@ fn a_function_that_would_take_too_much_is_refused_by_its_name() {
         assert!(said.contains(&format!("{name} would")) && said.contains("allowed"), "{text}: {said}");
     }
     for (name, first, doubled) in [
-        ("concat", "'x'", "concat(x, x)"),
+        ("concat", "repeat('x', 1000)", "concat(x, x)"),
         ("concat", "s", "concat(x, x)"),
         ("concat_ws", "s", "concat_ws('-', x, x)"),
-        ("||", "'x'", "x || x"),
+        ("||", "repeat('x', 1000)", "x || x"),
         ("||", "s", "x || x"),
         ("overlay", "s", "overlay(x PLACING x FROM 1 FOR 0)"),
         ("encode", "s", "encode(x, 'hex')"),
-        ("replace", "s", "replace(x, '2', '22')"),
+        ("replace", "repeat(s, 50)", "replace(x, '2', '22')"),
         ("array_concat", "make_array(k)", "array_concat(x, x)"),
         ("array_concat", "make_array(k)", "x || x"),
         ("make_array", "k", "[x, x]"),
     ] {
-        let text =
-            chain(&format!("SELECT {first} AS x FROM t"), &format!("SELECT {doubled} AS x FROM before"));
+        let text = chain_of(
+            14,
+            &format!("SELECT {first} AS x FROM t"),
+            &format!("SELECT {doubled} AS x FROM before"),
+        );
         let said = refused(&format!("{text} SELECT * FROM z"), &tables);
         assert!(said.contains(&format!("{name} would")) && said.contains("allowed"), "{doubled}: {said}");
     }
@@ -615,11 +618,93 @@ fn a_pattern_that_is_too_long_is_refused() {
         "SELECT s ~ repeat('a', 3000000) FROM t",
         "SELECT s LIKE repeat('a', 3000000) || '_b' FROM t",
         "SELECT count(*) FROM t WHERE regexp_match(s, repeat('a', 70000)) IS NULL",
+        "SELECT regexp_match(s, '[ab]*' || repeat('(a?)', 12000)) FROM t",
+        "SELECT regexp_like(s, repeat('\\w', 20000)) FROM t",
+        &format!("SELECT regexp_match(s, '{}') FROM t", "(a?)".repeat(101)),
         &format!("SELECT s SIMILAR TO '{long}' FROM t"),
         &format!("SELECT s ILIKE '{long}_' FROM t"),
     ] {
         let said = refused(text, &tables);
-        assert!(said.contains("a pattern is longer than 65536 bytes"), "{text:.80}: {said}");
+        assert!(said.contains("a pattern is larger than is allowed"), "{text:.80}: {said}");
+    }
+}
+
+#[test]
+fn flags_of_a_pattern_are_letters() {
+    let tables = tables(&some_rows(50), &[]);
+    for text in [
+        "SELECT regexp_like('x', 'a', 'i)' || repeat('\\w', 200000) || '(?i') FROM t",
+        "SELECT regexp_count(s, 'a', 1, ')(') FROM t",
+        "SELECT regexp_replace(s, 'a', 'b', 'gggggggggg') FROM t",
+        "SELECT regexp_match(s, 'a', s || '(') FROM t",
+    ] {
+        let said = refused(text, &tables);
+        assert!(said.contains("flags of a pattern are letters"), "{text}: {said}");
+    }
+}
+
+/// What is small in a text and large in a plan.
+#[test]
+fn queries_that_would_take_long_to_plan_are_refused() {
+    let tables = tables(&some_rows(50), &[]);
+    let terms = |count: usize, between: &str| vec!["v"; count].join(between);
+    let many: Vec<String> = (0..20_000).map(|number| number.to_string()).collect();
+    let many = many.join(", ");
+    let expression = "expressions in each other";
+    let withs = (1..40).map(|number| {
+        let before = number - 1;
+        format!("É{number} AS (SELECT * FROM \"É{before}\" UNION ALL SELECT * FROM \"É{before}\")")
+    });
+    let capital = format!("WITH É0 AS (SELECT k FROM t), {}", withs.collect::<Vec<_>>().join(", "));
+    let (deep, ends) = ("List(".repeat(9000), ")".repeat(9000));
+    for (text, expected) in [
+        (format!("SELECT {} FROM t", terms(1002, " + ")), expression),
+        (format!("SELECT count(*) FROM t WHERE {} > 5", terms(5000, " + ")), expression),
+        (format!("SELECT {} FROM t", terms(100_000, " || ")), expression),
+        (format!("SELECT count(*) FROM t WHERE v = {}", terms(2000, " OR v = ")), expression),
+        (
+            format!(
+                "WITH x AS (SELECT v FROM t WHERE v IN ({many})) SELECT 1 FROM {}",
+                vec!["x"; 50].join(", ")
+            ),
+            "more than 200000 expressions",
+        ),
+        (format!("{capital} SELECT * FROM \"É39\""), "more than 10000 nodes"),
+        (
+            "EXPLAIN SELECT count(*) FROM t GROUP BY CUBE(k+1,k+2,k+3,k+4,k+5,k+6,k+7,k+8,k+9,k+10)"
+                .to_string(),
+            "groups by 1024 sets",
+        ),
+        (
+            "SELECT count(*) FROM t GROUP BY CUBE(k, v, s, f), CUBE(k+1, k+2, k+3, k+4, k+5)".to_string(),
+            "sets of columns",
+        ),
+        (
+            format!(
+                "SELECT count(*) FROM {}",
+                (0..200).map(|name| format!("t AS t{name}")).collect::<Vec<_>>().join(", ")
+            ),
+            "199 joins",
+        ),
+        (
+            "SELECT arrow_cast([NULL], 'List(FixedSizeList(2000000000, Int64))')".to_string(),
+            "each element of a type",
+        ),
+        ("SELECT CAST([NULL] AS BIGINT[2000000000][])".to_string(), "each element of a type"),
+        ("SELECT CAST(array_repeat(NULL, 1000000) AS BIGINT[8000][])".to_string(), "each element of a type"),
+        (format!("SELECT count(arrow_cast(v, '{deep}Int64{ends}')) FROM t"), "64 in each other"),
+    ] {
+        let said = refused(&text, &tables);
+        assert!(said.contains(expected), "{text:.200}: {said:.500}");
+    }
+    let found = |text: &str| found(text, &tables, 2, Limits::default()).unwrap().0;
+    for text in [
+        &format!("SELECT sum({}) FROM t", terms(300, " + ")),
+        &format!("SELECT count(*) FROM t WHERE v IN ({many})"),
+        "SELECT k, v, s, count(*) FROM t GROUP BY CUBE(k, v, s)",
+        &format!("SELECT max({}) FROM t", vec!["s"; 300].join(" || '|' || ")),
+    ] {
+        assert!(!found(text).is_empty());
     }
 }
 
@@ -756,19 +841,14 @@ fn what_doubles_while_a_plan_is_made_is_refused() {
         format!("{doubling} SELECT x, count(*) FROM z GROUP BY x HAVING x > 1"),
     ] {
         let said = refused(&text, &tables);
-        assert!(said.contains("parts with its columns written out"), "{text}: {said}");
+        assert!(said.contains("parts with the columns that it is computed from"), "{text}: {said}");
     }
-    let text = format!("{doubling} SELECT count(*) FROM z WHERE y > 1");
-    assert_eq!(
-        found(&text, &tables, 2, Limits::default()).unwrap().0,
-        expected("SELECT count(*) FROM t WHERE k > 1", &tables).unwrap()
-    );
     for doubled in
         ["named_struct('a', x, 'b', x)", "struct(x, x)", "(x, x)", "{'a': x, 'b': x}", "arrays_zip([x], [x])"]
     {
         let types = chain("SELECT k AS x FROM t", &format!("SELECT {doubled} AS x FROM before"));
         let said = refused(&format!("{types} SELECT * FROM z"), &tables);
-        assert!(said.contains("a type of more than 10000 types"), "{doubled}: {said}");
+        assert!(said.contains("a type of"), "{doubled}: {said}");
     }
 }
 
@@ -1097,7 +1177,7 @@ fn a_fragment_of_another_plan_is_refused() {
     );
     let doubling = chain("SELECT amount AS x FROM t", "SELECT x + x AS x FROM before");
     let said = refused(fragment(&format!("{doubling} SELECT * FROM z WHERE x > 1"), "", 0));
-    assert!(said.contains("parts with its columns written out"), "{said}");
+    assert!(said.contains("parts with the columns that it is computed from"), "{said}");
     for constant in [
         "repeat(arrow_cast('x', 'LargeUtf8'), 4000000000000)",
         "repeat(arrow_cast(levenshtein(repeat('a', 2000000), repeat('b', 2000000)), 'Utf8'), 2)",
