@@ -15,6 +15,7 @@
 //! with a pattern which is not a small one of the query's text.
 
 use std::{
+    collections::HashSet,
     hash::{Hash, Hasher},
     sync::Arc,
 };
@@ -52,7 +53,7 @@ use inshore_store::{Job, format_bytes};
 
 use crate::{
     Error,
-    growth::{Cost, Each, Growth, array_bytes, constant_bytes},
+    growth::{Cost, Each, Growth, Once, array_bytes, constant_bytes},
     patterns::Language,
     plan_size::{check_elements, check_type},
 };
@@ -153,7 +154,7 @@ impl Bounds {
         rows: usize,
     ) -> Result<Option<InPieces>> {
         self.job.check_cancelled().map_err(Error::from)?;
-        let Cost { bytes, is_at_most, steps } =
+        let Cost { bytes, is_at_most, steps, once } =
             growth.cost(args, rows, &|| Ok(self.job.check_cancelled().map_err(Error::from)?))?;
         if let Some(steps) = (0..rows).map(|row| steps.at(row)).find(|steps| *steps > STEPS_MAX) {
             let what = format!("{name} would take {steps} steps, and {STEPS_MAX} are allowed at once");
@@ -167,7 +168,8 @@ impl Bounds {
         if rows > 1 && constants > self.most_bytes && growth.writes_out(args) {
             return Err(too_much(name, constants, self.most_bytes));
         }
-        let (total, is_long) = (bytes.total(rows), steps.total(rows) > PIECE_STEPS);
+        let all_once = once.iter().flat_map(|once| &once.bytes).copied().fold(0, u64::saturating_add);
+        let (total, is_long) = (bytes.total(rows).saturating_add(all_once), steps.total(rows) > PIECE_STEPS);
         if total <= self.growth_bytes && !is_long {
             return Ok(None);
         }
@@ -175,7 +177,7 @@ impl Bounds {
         match total <= allowed {
             true if !is_long => Ok(None),
             false if !is_at_most || rows <= 1 => Err(too_much(name, total, allowed)),
-            _ => Ok(Some(InPieces { bytes, steps, allowed, job: self.job.clone() })),
+            _ => Ok(Some(InPieces { bytes, steps, once, allowed, job: self.job.clone() })),
         }
     }
 }
@@ -190,6 +192,7 @@ struct InPieces {
     /// What each row has at most.
     bytes: Each<u64>,
     steps: Each<u64>,
+    once: Option<Once>,
     allowed: u64,
     job: Job,
 }
@@ -206,8 +209,19 @@ impl InPieces {
         while from < rows {
             self.job.check_cancelled().map_err(Error::from)?;
             let (mut to, mut piece_bytes, mut piece_steps) = (from, 0u64, 0u64);
-            while to < rows && piece_bytes.saturating_add(self.bytes.at(to)) <= self.allowed {
-                piece_bytes += self.bytes.at(to);
+            let (mut taken, mut needed) = (HashSet::new(), 0);
+            while to < rows {
+                let once = self.once.as_ref().map(|once| (once.of_row[to], once));
+                let once = once.filter(|(number, _)| !taken.contains(number));
+                let more =
+                    once.and_then(|(number, once)| once.bytes.get(number as usize)).copied().unwrap_or(0);
+                let more = self.bytes.at(to).saturating_add(more);
+                needed = piece_bytes.saturating_add(more);
+                if needed > self.allowed {
+                    break;
+                }
+                piece_bytes = needed;
+                taken.extend(once.map(|(number, _)| number));
                 piece_steps = piece_steps.saturating_add(self.steps.at(to));
                 if to > from && piece_steps > PIECE_STEPS {
                     break;
@@ -215,7 +229,7 @@ impl InPieces {
                 to += 1;
             }
             if to == from {
-                return Err(too_much(name, self.bytes.at(from), self.allowed));
+                return Err(too_much(name, needed, self.allowed));
             }
             let part = |value: &ColumnarValue| match value {
                 ColumnarValue::Array(array) => ColumnarValue::Array(array.slice(from, to - from)),

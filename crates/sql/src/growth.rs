@@ -28,6 +28,16 @@ pub(crate) struct Cost {
     pub is_at_most: bool,
     /// The steps for each row, where they are not about as many as bytes.
     pub steps: Each<u64>,
+    /// What is taken for some rows together.
+    pub once: Option<Once>,
+}
+
+/// Bytes that all rows with the same number take together.
+#[derive(Debug)]
+pub(crate) struct Once {
+    pub of_row: Vec<u32>,
+    /// By number.
+    pub bytes: Vec<u64>,
 }
 
 /// How the result of a function grows.
@@ -119,12 +129,13 @@ impl Growth {
     /// # Errors
     /// What keeps arguments from being looked at, patterns that are refused, and what `stop` gives.
     pub fn cost(self, args: &[ColumnarValue], rows: usize, stop: &dyn Fn() -> Result<()>) -> Result<Cost> {
-        let exactly = |bytes| Cost { bytes, is_at_most: false, steps: Each::Same(0) };
-        let at_most = |bytes| Cost { bytes, is_at_most: true, steps: Each::Same(0) };
+        let exactly = |bytes| Cost { bytes, is_at_most: false, steps: Each::Same(0), once: None };
+        let at_most = |bytes| Cost { bytes, is_at_most: true, steps: Each::Same(0), once: None };
         let in_steps = |of_row: &dyn Fn(usize) -> u64| Cost {
             bytes: Each::Same(0),
             is_at_most: false,
             steps: Each::of(rows, of_row),
+            once: None,
         };
         Ok(match (self, args) {
             (Growth::Repeat, [text, count]) => {

@@ -7,10 +7,9 @@
 //!
 //! Functions that look for all matches may look through the rest of a text for each: the square of the steps that are counted here.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, collections::HashMap};
 
 use datafusion::{
-    common::ScalarValue,
     error::Result,
     logical_expr::{ColumnarValue, Expr},
 };
@@ -21,7 +20,7 @@ use regex_syntax::{
 
 use crate::{
     Error,
-    growth::{Cost, Each, of_texts},
+    growth::{Cost, Each, Once, of_texts},
 };
 
 /// Bytes of a pattern, at most.
@@ -135,38 +134,49 @@ impl Language {
         if (0..rows).any(|row| !flags.at(row)) {
             return refused(format!("flags of a pattern are letters, {FLAGS_MAX} at most"));
         }
-        let last = RefCell::new((String::new(), States::NONE, Ok(())));
-        let states = of_texts(pattern, States::NONE, |pattern| {
-            let mut last = last.borrow_mut();
-            if last.2.is_ok() && last.0 != pattern {
-                *last = (pattern.to_string(), self.states(pattern), stop());
+        let known = RefCell::new((HashMap::<String, (u32, States)>::new(), Ok(())));
+        let states = of_texts(pattern, (0, States::NONE), |pattern| {
+            let (known, stopped) = &mut *known.borrow_mut();
+            if let Some(states) = known.get(pattern) {
+                return *states;
             }
-            last.1
+            if stopped.is_ok() {
+                *stopped = stop();
+            }
+            let states = if stopped.is_ok() { self.states(pattern) } else { States::NONE };
+            let number = known.len() as u32;
+            known.insert(pattern.to_string(), (number, states));
+            (number, states)
         })?;
-        last.into_inner().2?;
-        if (0..rows).any(|row| !states.at(row).are_within(States { groups: GROUPS_MAX, ..States::TOO_MANY }))
-        {
+        let (known, stopped) = known.into_inner();
+        stopped?;
+        let most = States { groups: GROUPS_MAX, ..States::TOO_MANY };
+        if !known.values().all(|(_, states)| states.are_within(most)) {
             return refused(format!(
                 "a pattern is larger than is allowed ({PATTERN_BYTES_MAX} bytes, {GROUPS_MAX} groups, about a thousand classes)"
             ));
         }
-        // Each that is not the same for all rows is compiled, and kept for the batch.
-        let (compiled, each) = match pattern {
-            ColumnarValue::Scalar(ScalarValue::Null) => return Ok(made),
-            ColumnarValue::Scalar(_) => (0, 0),
-            ColumnarValue::Array(_) => (COMPILED_BYTES, COMPILE_STEPS),
-        };
-        let compiled_bytes =
-            |row| if compiled == 0 { 0 } else { states.at(row).all * STATE_BYTES + compiled };
-        let steps = |row| {
-            let (states, matched) = (states.at(row), text.at(row));
-            states.at_once.saturating_mul(matched).saturating_add(states.all * each)
-        };
-        Ok(Cost {
-            bytes: Each::of(rows, |row| made.bytes.at(row).saturating_add(compiled_bytes(row))),
-            is_at_most: true,
-            steps: Each::of(rows, steps),
-        })
+        // Those that are not the same for all rows are compiled, and those of regular expressions kept for the batch.
+        let is_kept = self == Language::Regexp && matches!(pattern, ColumnarValue::Array(_));
+        let once = is_kept.then(|| {
+            let mut bytes = vec![0; known.len()];
+            for (number, states) in known.values() {
+                bytes[*number as usize] = states.all * STATE_BYTES + COMPILED_BYTES;
+            }
+            // Where it is null nothing is compiled, but for whose number it has.
+            Once { of_row: (0..rows).map(|row| states.at(row).0).collect(), bytes }
+        });
+        let compiles = if matches!(pattern, ColumnarValue::Array(_)) { COMPILE_STEPS } else { 0 };
+        let mut compiled = vec![false; known.len()];
+        let steps = (0..rows).map(|row| {
+            let ((number, states), matched) = (states.at(row), text.at(row));
+            let is_first =
+                compiled.get_mut(number as usize).is_some_and(|done| !std::mem::replace(done, true));
+            let compiling = if is_first { states.all * compiles } else { 0 };
+            states.at_once.saturating_mul(matched).saturating_add(compiling)
+        });
+        let steps = Each::Of(steps.collect());
+        Ok(Cost { is_at_most: true, steps, once, ..made })
     }
 }
 

@@ -752,6 +752,7 @@ fn functions_within_their_bounds_give_what_the_library_gives() {
         "SELECT s ~ s, s ~* upper(s), s !~ (s || '$'), s !~* concat('^', s), s ~ '[ab]+', s LIKE '%b', s ~ NULL, NULL LIKE s FROM t",
         "SELECT regexp_like(s, s), regexp_like(s, '(a|b){600}', 'i'), regexp_count(s, concat('a', s)), regexp_instr(s, 'b'), regexp_replace(s, s, 'x') FROM t",
         "SELECT arrow_cast(s, 'Dictionary(Int32, Utf8)') LIKE s || '%', arrow_cast(s, 'Utf8View') ~ s, arrow_cast(s, 'LargeUtf8') LIKE s, regexp_match(s, s) FROM t",
+        "SELECT k, s ~ concat('\\pL{', coalesce(abs(k) % 3, 1), '}'), regexp_count(s, concat('\\w{', coalesce(abs(v) % 3, 1), '}')) FROM t",
         "SELECT count(*) FROM t WHERE s ~ '(a|b){3000}' OR s LIKE s || '%' OR s SIMILAR TO '(a|b){3000}'",
     ] {
         let mut expected = expected(text, &tables).unwrap();
