@@ -509,7 +509,7 @@ fn constants(expression: &Arc<dyn PhysicalExpr>, is_written_out: bool) -> u64 {
         return children.map(|child| constants(child, true)).max().unwrap_or(0);
     }
     let function = expression.downcast_ref::<ScalarFunctionExpr>().map(ScalarFunctionExpr::fun);
-    let keeps = |name: &str| ["contains", "starts_with", "ends_with", "regexp_like"].contains(&name);
+    let keeps = |name: &str| ["contains", "starts_with", "ends_with"].contains(&name);
     let is_given = function.is_some_and(|function| !is_bounded(function) && !keeps(function.name()));
     children.map(|child| constants(child, is_given)).fold(0, u64::saturating_add)
 }
