@@ -21,8 +21,7 @@ use inshore::{
     spreading::{cuts, record_lines, separator},
     store,
     tables::{Input, NewFile, TableWriter},
-    wasm::WASM,
-    works,
+    works_within,
 };
 use pyo3::prelude::*;
 use serde_json::{Value, json};
@@ -77,8 +76,7 @@ pub(crate) fn serve(
         let credentials = credentials.map(|path| read_credentials(&file(path))).transpose()?;
         let config = AgentConfig { slots, credentials, ..habits };
         // Modules run in this program, started once more as a helper; and this program is Python.
-        let works = works().without(WASM);
-        inshore::neardata::nodes::Agent::new(store, works, config).serve(address)
+        inshore::neardata::nodes::Agent::new(store, works_within(), config).serve(address)
     });
     let serving = serving.map_err(nodes_to_python)?;
     Ok(Agent { address: serving.address(), serving: Mutex::new(Some(serving)) })

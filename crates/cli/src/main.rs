@@ -52,8 +52,8 @@ use store_words::StoreCommand;
 use words::{Command, CountCommand, Everywhere, Generator, GraphCommand, LanguageCommand, Words};
 
 fn main() -> ExitCode {
-    // Where a node has started this program to contain a command.
-    inshore::sandbox::child_main_if_asked();
+    // Where a node has started this program once more, to contain a command or for a task of its own.
+    inshore::child_main_if_asked();
     match run(Words::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),

@@ -33,6 +33,11 @@ impl Cgroup {
         None
     }
 
+    /// Puts a process into it, and those that it starts from then on.
+    pub fn add(&self, process: u32) {
+        fs::write(self.0.join("cgroup.procs"), process.to_string()).unwrap();
+    }
+
     /// What a shell runs to be in it.
     pub fn join(&self) -> String {
         format!("echo $$ > {}/cgroup.procs; ", self.0.display())

@@ -4,6 +4,7 @@
 //! what goes wrong is told, and that nothing is lost whatever happens.
 
 mod answers;
+mod apart;
 mod drives;
 mod faults;
 mod graphs;

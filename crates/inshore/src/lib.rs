@@ -5,7 +5,7 @@
 //! - [`sortreduce`]: sorts and combines streams of records larger than memory.
 //! - [`store`]: bytes on flash, memory budgets and jobs, which everything above is made of.
 //! - [`works`]: what nodes can do; [`queries`], [`sorting`], [`kmers`], [`commands`] and [`wasm`] are the works in which two of the
-//!   libraries meet.
+//!   libraries meet, [`apart`] does one in a process of its own.
 //!
 //! ```text
 //!   inshore ── graph ── tables ── sortreduce ── store        each uses those to its right
@@ -45,6 +45,7 @@
 //! ```
 #![warn(missing_docs)]
 
+pub mod apart;
 pub mod commands;
 mod files;
 pub mod kmers;
@@ -72,8 +73,19 @@ pub use inshore_store as store;
 #[doc(inline)]
 pub use inshore_tables as tables;
 
-/// All kinds of work that a node can do: where the kernels and the runtime of nodes meet.
+/// All kinds of work that a node can do: where the kernels and the runtime of nodes meet. Some of them start this program once more,
+/// which has to begin with [`child_main_if_asked`].
 pub fn works() -> neardata::Works {
+    works_here().with(apart::WorkApart::new(queries::Queries, sql::stack_bytes)).with(wasm::WebAssembly)
+}
+
+/// Those that are done within this process, for programs that are not ours. A query that takes more memory than it should is then ended
+/// with all else.
+pub fn works_within() -> neardata::Works {
+    works_here().with(queries::Queries)
+}
+
+fn works_here() -> neardata::Works {
     neardata::Works::default()
         .with(neardata::Parts::<neardata::Contents>::default())
         .with(neardata::Parts::<kernels::Search>::default())
@@ -81,7 +93,11 @@ pub fn works() -> neardata::Works {
         .with(neardata::Parts::<kernels::LanguageOfText>::default())
         .with(kernels::Packs)
         .with(kmers::CountsKmers)
-        .with(queries::Queries)
         .with(sorting::Sorts)
-        .with(wasm::WebAssembly)
+}
+
+/// Does what this program was started once more for, if it was, and never returns then: to be called first thing in `main`.
+pub fn child_main_if_asked() {
+    sandbox::child_main_if_asked();
+    sandbox::apart_main_if_asked(|socket, memory| apart::work_apart(socket, memory, &[&queries::Queries]));
 }

@@ -22,7 +22,7 @@ use inshore_neardata::{
     Failure, Reply, Task, TaskSource, Work,
     nodes::{
         Catalog, Error as NodesError, Gathered, HelpPieces, HelpWith, Nodes, RunOptions, Streams,
-        stream_with_help,
+        batch_bytes, stream_with_help,
     },
 };
 use inshore_sql::{Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Result, run_fragment};
@@ -90,8 +90,8 @@ fn answer(
 ) -> std::result::Result<Value, Failure> {
     let mut failed = None;
     let ran = run_fragment(job, fragment, feed, needed, |batch| {
-        // No message is larger than it has to be.
-        let parts = batch.get_array_memory_size().div_ceil(MESSAGE_BYTES).max(1);
+        // No message is larger than it has to be. What else lies in the buffers of a batch is not sent.
+        let parts = (batch_bytes(&batch) as usize).div_ceil(MESSAGE_BYTES).max(1);
         let rows = batch.num_rows().div_ceil(parts).max(1);
         (0..batch.num_rows().max(1)).step_by(rows).try_for_each(|start| {
             let part = batch.slice(start, rows.min(batch.num_rows() - start));

@@ -48,12 +48,31 @@ pub struct Task {
 ///
 /// A work that takes its sources one after the other [offers](Self::offer) them; of others none can be taken back.
 #[derive(Clone, Debug, Default)]
-pub struct Unbegun(Arc<Mutex<Offered>>);
+pub struct Unbegun {
+    sources: Arc<Mutex<Offered>>,
+    elsewhere: Option<Elsewhere>,
+}
 
 /// Number and bytes of each source; none before any were offered.
 type Offered = Option<VecDeque<(u64, u64)>>;
 
+/// Who knows whether a source may be begun, where that is decided in another process.
+#[derive(Clone)]
+struct Elsewhere(Arc<dyn Fn(u64) -> bool + Send + Sync>);
+
+impl std::fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Elsewhere")
+    }
+}
+
 impl Unbegun {
+    /// Sources of which `begin` says whether one may be [begun](Self::begin): for a task whose work is done in another process than
+    /// the one that is asked to take sources back.
+    pub fn elsewhere(begin: impl Fn(u64) -> bool + Send + Sync + 'static) -> Unbegun {
+        Unbegun { elsewhere: Some(Elsewhere(Arc::new(begin))), ..Unbegun::default() }
+    }
+
     /// Tells of the sources: number and bytes of each, in the order in which they are begun.
     pub fn offer(&self, sources: impl Iterator<Item = (u64, u64)>) {
         *self.sources() = Some(sources.collect());
@@ -66,6 +85,9 @@ impl Unbegun {
 
     /// A source is begun; false where it was taken back.
     pub fn begin(&self, number: u64) -> bool {
+        if let Some(Elsewhere(begin)) = &self.elsewhere {
+            return begin(number);
+        }
         let mut sources = self.sources();
         let Some(sources) = &mut *sources else { return false };
         let place = sources.iter().position(|&(other, _)| other == number);
@@ -88,8 +110,19 @@ impl Unbegun {
     }
 
     fn sources(&self) -> MutexGuard<'_, Offered> {
-        self.0.lock().expect("no panic under this lock")
+        self.sources.lock().expect("no panic under this lock")
     }
+}
+
+/// Where in the store of a node a source lies, in words that another process understands.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// The dataset.
+    pub dataset: String,
+    /// Its number: see [`inshore_store::Dataset::id`].
+    pub id: u64,
+    /// The file in it.
+    pub file: String,
 }
 
 /// Something that a task reads.
@@ -101,6 +134,8 @@ pub struct TaskSource {
     pub whole: u64,
     /// The bytes.
     pub source: Source,
+    /// Where they lie, if it is in the node's store.
+    pub stored: Option<Stored>,
 }
 
 /// Where answers go.
@@ -133,6 +168,11 @@ pub trait Work: Send + Sync {
     /// What a client has to be trusted with.
     fn needs(&self) -> Needs {
         Needs::BuiltIn
+    }
+
+    /// The memory of a task with so many threads that does not ask for some is no less.
+    fn smallest_memory_bytes(&self, _threads: usize) -> u64 {
+        0
     }
 
     /// Does it. What it gives back is told at the end, beside what the job cost.

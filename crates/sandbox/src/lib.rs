@@ -1,4 +1,5 @@
-//! Runs code that is not trusted and contains it: Linux commands, and (feature `wasm`) WebAssembly kernels.
+//! Runs what is not trusted in processes that can be ended: Linux commands and (feature `wasm`) WebAssembly kernels, contained, and our
+//! own code over what others ask.
 //!
 //! The nouns:
 //!
@@ -7,6 +8,7 @@
 //! - [`CommandLimits`]: how much of each resource it gets before it is ended.
 //! - [`Policy`]: which [`Protections`] are wanted, and without which nothing is run at all.
 //! - [`Helper`]: the program that contains. It is a process of its own; a binary becomes one by [`child_main`].
+//! - [`Apart`]: our own program once more, within a limit of memory and not contained otherwise ([`apart_main_if_asked`]).
 //!
 //! ```text
 //!   our process            helper               init (PID 1 of its namespace)     the command
@@ -28,6 +30,7 @@
 #![cfg(target_os = "linux")]
 #![warn(missing_docs)]
 
+mod apart;
 mod cgroup;
 mod channel;
 mod command;
@@ -37,11 +40,13 @@ mod helper;
 mod host;
 mod limits;
 mod policy;
+mod shared;
 mod sys;
 mod walk;
 #[cfg(feature = "wasm")]
 mod wasm;
 
+pub use apart::{Apart, ApartLimits, ApartMemory, apart_main_if_asked};
 pub use command::{Command, Response};
 pub use error::{Error, Result};
 pub use folder::{Folder, open_left};

@@ -145,6 +145,12 @@ pub fn kill(pid: i32) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
+/// A signal does nothing from now on.
+pub fn ignore(signal: libc::c_int) {
+    // SAFETY: to ignore runs no code of ours.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
 /// All signals are as at the start of a program: none ignored (Rust's runtime ignores SIGPIPE), none blocked.
 pub fn reset_signals() {
     for signal in 1..=64 {
@@ -156,6 +162,15 @@ pub fn reset_signals() {
         let none: libc::sigset_t = mem::zeroed();
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
     }
+}
+
+/// Gives memory back to the system that was freed here, where the allocator can.
+pub fn give_back_freed() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes a number, and the allocator's own locks.
+    unsafe {
+        libc::malloc_trim(0)
+    };
 }
 
 /// Our user.

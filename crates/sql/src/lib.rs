@@ -67,6 +67,6 @@ pub use elsewhere::{Elsewhere, Fragment, FragmentRows, Known};
 pub use error::{Error, Result};
 pub use feed::Feed;
 pub use operator::Ran;
-pub use query::{Query, Report, run_fragment, smallest_memory_bytes};
+pub use query::{Query, Report, run_fragment, smallest_memory_bytes, stack_bytes};
 pub use scan::Needed;
 pub use tables::Tables;

@@ -53,6 +53,11 @@ pub fn smallest_memory_bytes() -> u64 {
     24 << 20
 }
 
+/// Room for the stacks of a query with so many threads, in bytes: memory only as far as they are used.
+pub fn stack_bytes(threads: usize) -> u64 {
+    (PLANNER_STACK_BYTES + threads * STACK_BYTES) as u64
+}
+
 /// What a query did.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {

@@ -71,8 +71,22 @@ pub struct Counters {
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     repairs: AtomicU64,
+    other_cpu_us: AtomicU64,
     levels: Mutex<BTreeMap<u32, (u64, u64)>>,
     phases: Mutex<Vec<PhaseReport>>,
+}
+
+/// What a process did, as far as it is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessCounts {
+    /// Bytes read from devices.
+    pub bytes_read: u64,
+    /// Bytes written to devices.
+    pub bytes_written: u64,
+    /// Pieces that were damaged and came from a second copy.
+    pub repairs: u64,
+    /// Time of the processor, in microseconds.
+    pub cpu_us: u64,
 }
 
 impl Counters {
@@ -93,13 +107,24 @@ impl Counters {
 
     /// Adds what a job did on behalf of this one. Its phases are not added: they went on beside this one's.
     pub fn add(&self, other: &Counters) {
-        self.add_read(other.bytes_read());
-        self.add_written(other.bytes_written());
-        self.repairs.fetch_add(other.repairs(), Ordering::Relaxed);
+        self.add_of_process(ProcessCounts {
+            bytes_read: other.bytes_read(),
+            bytes_written: other.bytes_written(),
+            repairs: other.repairs(),
+            cpu_us: other.other_cpu_us.load(Ordering::Relaxed),
+        });
         let levels = other.levels.lock().expect("no panic under this lock").clone();
         levels.into_iter().for_each(|(level, (records_in, records_out))| {
             self.add_level(level, records_in, records_out);
         });
+    }
+
+    /// Adds what another process did on behalf of this job.
+    pub fn add_of_process(&self, other: ProcessCounts) {
+        self.add_read(other.bytes_read);
+        self.add_written(other.bytes_written);
+        self.repairs.fetch_add(other.repairs, Ordering::Relaxed);
+        self.other_cpu_us.fetch_add(other.cpu_us, Ordering::Relaxed);
     }
 
     pub(crate) fn add_read(&self, bytes: u64) {
@@ -202,7 +227,7 @@ impl Progress {
 pub struct Report {
     /// Time from the start of the job.
     pub seconds: f64,
-    /// CPU time of the whole process, user and system.
+    /// CPU time of the whole process, user and system, and of other processes that worked on behalf of the job.
     pub cpu_seconds: f64,
     /// The budget in bytes.
     pub memory_budget_bytes: u64,
@@ -317,6 +342,17 @@ impl Job {
         &self.inner.counters
     }
 
+    /// What this process did so far: for another one, which [adds](Counters::add_of_process) it to a job of its own.
+    pub fn counts(&self) -> ProcessCounts {
+        let counters = self.counters();
+        ProcessCounts {
+            bytes_read: counters.bytes_read(),
+            bytes_written: counters.bytes_written(),
+            repairs: counters.repairs(),
+            cpu_us: (cpu_seconds() * 1e6) as u64,
+        }
+    }
+
     /// How far it is.
     pub fn progress(&self) -> &Progress {
         &self.inner.progress
@@ -410,7 +446,7 @@ impl Job {
         let levels = counters.levels.lock().expect("no panic under this lock");
         Report {
             seconds: self.inner.started.elapsed().as_secs_f64(),
-            cpu_seconds: cpu_seconds(),
+            cpu_seconds: cpu_seconds() + counters.other_cpu_us.load(Ordering::Relaxed) as f64 / 1e6,
             memory_budget_bytes: self.inner.budget.memory_bytes(),
             memory_reserved_bytes_max: self.inner.budget.reserved_bytes_max(),
             memory_resident_bytes_max: resident_bytes_max(),

@@ -74,7 +74,10 @@ pub use code::release_code;
 pub use device::{Device, Directory, EXTENT_BYTES, SEGMENT_EXTENTS};
 pub use error::{Error, Result};
 pub use faulty::{Fault, Faulty};
-pub use job::{Cancel, Counters, DriveFloor, Job, LevelReport, PhaseReport, Progress, ProgressState, Report};
+pub use job::{
+    Cancel, Counters, DriveFloor, Job, LevelReport, PhaseReport, ProcessCounts, Progress, ProgressState,
+    Report,
+};
 pub use keep::{Keep, Kept, KeptPiece};
 pub use log::DeviceEntry;
 pub use measure::{MeasurePlan, measure};

@@ -812,6 +812,11 @@ impl Shared {
             .collect()
     }
 
+    /// The folders of the devices that are there.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        folders(&self.devices.read().expect("no panic under this lock"))
+    }
+
     /// How many devices the store has that are not there.
     pub fn missing_devices(&self) -> usize {
         let state = self.state();
@@ -894,16 +899,28 @@ impl Shared {
             Err(Error::Io { source, .. }) if is_read_only(&source) => return Ok(self.registry.nowhere("")),
             guard => guard?,
         };
-        let dead = guard.remove_dead()?;
-        if !dead.is_empty() {
-            self.refresh(&mut state)?;
-            let busy = self.busy(&guard, &state.log.superblock, &state.catalog)?;
-            self.discard(&Run::without(&dead, &busy));
-        }
+        self.bury(&guard, &mut state)?;
         match guard.join("") {
             Err(error) if is_full(&error) => Ok(self.registry.nowhere("")),
             joined => joined,
         }
+    }
+
+    /// Gives back what dead jobs had taken, without waiting for the next job that begins.
+    pub fn bury_dead(&self) -> Result<()> {
+        let mut state = self.state();
+        let guard = self.lock(&mut state)?;
+        self.bury(&guard, &mut state)
+    }
+
+    fn bury(&self, guard: &Guard, state: &mut State) -> Result<()> {
+        let dead = guard.remove_dead()?;
+        if !dead.is_empty() {
+            self.refresh(state)?;
+            let busy = self.busy(guard, &state.log.superblock, &state.catalog)?;
+            self.discard(&Run::without(&dead, &busy));
+        }
+        Ok(())
     }
 
     /// Gives back what a job had taken and no dataset took over.

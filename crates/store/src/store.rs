@@ -283,6 +283,11 @@ impl Store {
         self.0.home()
     }
 
+    /// The folders of its devices that are there: [`Store::open_folders`] finds it by them, wherever they were moved.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        self.0.folders()
+    }
+
     /// How many buffers of `buffer_bytes` keep all drives busy while a file is streamed: four extents for each drive that
     /// takes data, since neighbours in a file lie on different drives; but no more than a quarter of the budget, and
     /// two at least.
@@ -295,6 +300,14 @@ impl Store {
     /// The random number that the store was given when it was made, which stands on each of its devices.
     pub fn uuid(&self) -> [u8; 16] {
         self.0.uuid()
+    }
+
+    /// Gives back what jobs of killed processes left behind: for who killed one. Otherwise the next job does that when it begins.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn give_back_of_dead(&self) -> Result<()> {
+        self.0.bury_dead()
     }
 
     /// Starts a job, after giving back what dead jobs left behind.

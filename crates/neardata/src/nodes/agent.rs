@@ -56,15 +56,16 @@ use super::{
     alive::{self, Alive},
     connection::{Door, DoorLimits, Guest},
     load,
+    pieces::open_pieces,
     protocol::{
-        DatasetKey, Drive, Held, MAP, MAP_BYTES_MAX, PieceRequest, RunningTask, SPREAD, Status, TRAVERSE,
-        TakeBack, TakenBack, TaskDone, TaskRequest, TaskStands, VERSION,
+        DatasetKey, Drive, Held, MAP, MAP_BYTES_MAX, RunningTask, SPREAD, Status, TRAVERSE, TakeBack,
+        TakenBack, TaskDone, TaskRequest, TaskStands, VERSION,
     },
     queue::{Fullness, Place, Queue},
     squeeze::Squeeze,
     wire::{Encoder, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, batch_bytes, json, message_bytes},
 };
-use crate::{Base, Failure, Needs, Reply, Source, Task, TaskSource, Unbegun, Work, Works};
+use crate::{Failure, Needs, Reply, Task, Unbegun, Work, Works};
 
 /// What an agent is made of. All limits have safe defaults.
 #[derive(Debug)]
@@ -453,38 +454,6 @@ impl Agent {
         }
     }
 
-    fn sources(&self, pieces: Vec<PieceRequest>) -> std::result::Result<Vec<TaskSource>, Failure> {
-        let mut opened: BTreeMap<(String, u64), inshore_store::Dataset> = BTreeMap::new();
-        let mut sources = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            let PieceRequest { number, whole, dataset, id, file, from, to, offset, lines } = piece;
-            let found = match opened.entry((dataset.clone(), id)) {
-                std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-                std::collections::btree_map::Entry::Vacant(entry) => {
-                    entry.insert(self.0.store.dataset(&dataset)?)
-                }
-            };
-            if found.id() != id {
-                return Err(
-                    format!("{dataset} is another one than the client knows: it was made anew").into()
-                );
-            }
-            let bytes = found.file(&file).ok_or_else(|| format!("{dataset} has no file {file}"))?;
-            if from > to || to > bytes.len() {
-                return Err(
-                    format!("{dataset}/{file} has no bytes {from} to {to}, only {}", bytes.len()).into()
-                );
-            }
-            // A byte is a line at most.
-            if offset.checked_add(to).is_none() || lines.checked_add(to).is_none() {
-                return Err(format!("{dataset}/{file} is no part of anything so large").into());
-            }
-            let source = Source::dataset_part(bytes, from..to).behind(Base { offset, lines });
-            sources.push(TaskSource { number, whole, source });
-        }
-        Ok(sources)
-    }
-
     /// Does a task, in a thread that may wait, and gives its last messages. Whoever takes none would keep the thread.
     fn work(&self, work: &dyn Work, begun: Begun, out: &mpsc::Sender<Answered>) -> Vec<Answered> {
         let Begun { request, job, queued, place, deadline_is_over, number, unbegun, squeeze } = begun;
@@ -504,7 +473,7 @@ impl Agent {
         };
         // A work that panics ends its task and nothing else.
         let worked = panic::catch_unwind(AssertUnwindSafe(|| {
-            let sources = self.sources(request.pieces)?;
+            let sources = open_pieces(&self.0.store, request.pieces)?;
             let (job, arguments) = (job.clone(), request.arguments);
             work.work(Task { job, arguments, sources, unbegun }, &mut reply)
         }));
@@ -849,6 +818,7 @@ impl FlightService for Agent {
             return Err(self.refuse(Refusal::unavailable("this node ends and takes no more tasks")));
         }
         let habit = if traverses { visits::MEMORY_BYTES } else { inner.config.task_memory_bytes };
+        let habit = habit.max(work.smallest_memory_bytes(inner.config.threads));
         let memory_bytes = asked.memory_bytes.unwrap_or(habit);
         // What reads for a client that does a part of a task itself must not wait for that task's place.
         let asks_beside =

@@ -604,7 +604,8 @@ impl Here {
             let reader = reader.map_err(|error| crate::Error::Stream(Box::new(error)))?;
             Ok(Opened::Stream(Box::new(reader)))
         };
-        TaskSource { number: number as u64, whole: *whole, source: Source::new(title, open).behind(base) }
+        let source = Source::new(title, open).behind(base);
+        TaskSource { number: number as u64, whole: *whole, source, stored: None }
     }
 
     /// A piece as something to read, from those nodes that will do.

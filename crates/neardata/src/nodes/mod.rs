@@ -44,6 +44,7 @@ mod lengths;
 mod load;
 mod merged;
 mod page;
+mod pieces;
 pub mod protocol;
 mod pump;
 mod queue;
@@ -70,4 +71,6 @@ pub use hop::{CHAINS_MAX, LAST_PAGE, PAGE_BYTES_MAX, Pointers, STEPS_MAX, Visite
 pub use load::{LoadOptions, Loaded};
 pub use merged::{InOrder, Merged};
 pub use page::{Page, PageConfig};
+pub use pieces::open_pieces;
 pub use traverse::{By, Chain, NodeVisits, TraverseOptions, Traversed};
+pub use wire::batch_bytes;

@@ -100,7 +100,7 @@ impl Encoder {
 }
 
 /// Bytes of the rows of a batch, whatever else lies in its buffers.
-pub(super) fn batch_bytes(batch: &RecordBatch) -> u64 {
+pub fn batch_bytes(batch: &RecordBatch) -> u64 {
     let bytes = |column: &dyn Array| column.to_data().get_slice_memory_size().unwrap_or(0) as u64;
     batch.columns().iter().map(|column| bytes(column)).sum()
 }

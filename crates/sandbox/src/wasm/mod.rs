@@ -38,7 +38,6 @@
 
 mod blocks;
 mod run;
-mod shared;
 mod unpack;
 mod wire;
 mod worker;

@@ -14,7 +14,6 @@ use std::{
 
 use super::{
     BATCH, FileBlocks, WasmLimits, WasmResult,
-    shared::Shared,
     wire::{ANSWER_BYTES, Answer, Ask, Call, HAS_STATE, LAST, PAYLOAD_BYTES, Say},
 };
 use crate::{
@@ -23,6 +22,7 @@ use crate::{
     channel::{Confinement, Order, Reply, Report, Task},
     command::confinement,
     host::Running,
+    shared::Shared,
 };
 
 /// Blocks under way: one that the module works on, and one that lies ready.

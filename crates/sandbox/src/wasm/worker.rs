@@ -17,10 +17,10 @@ use wasmtime::{
 use super::{
     BATCH,
     blocks::Found,
-    shared::Lent,
     unpack::unpack,
     wire::{Ask, Call, HAS_STATE, Outbox, PAYLOAD_BYTES, Place, Say},
 };
+use crate::shared::Lent;
 
 /// The version of what a module imports and exports.
 const ABI: i32 = 1;

@@ -1,7 +1,7 @@
-//! The memory that our process and a module's have in common: all `unsafe` of modules is in here.
+//! The memory that our process and another one have in common, a module's or one of our own: all `unsafe` of it is in here.
 //!
 //! A file in memory (`memfd`) that can't become shorter: so what the other process does to it can't take pages away that ours
-//! has mapped. Ours only ever writes to it.
+//! has mapped.
 
 use std::{
     fs::File,
@@ -11,7 +11,7 @@ use std::{
 
 use rustix::{
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create},
-    mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap},
+    mm::{MapFlags, ProtFlags, mmap, munmap},
 };
 
 /// The file grows by multiples of this.
@@ -30,9 +30,14 @@ unsafe impl Send for Shared {}
 
 impl Shared {
     pub fn new() -> io::Result<Shared> {
-        let file = memfd_create("inshore-blocks", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let file = memfd_create("inshore-shared", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         fcntl_add_seals(&file, SealFlags::SHRINK)?;
         Ok(Shared { file: File::from(file), at: None, mapped_bytes: 0 })
+    }
+
+    /// The other end of one.
+    pub fn of(file: File) -> Shared {
+        Shared { file, at: None, mapped_bytes: 0 }
     }
 
     pub fn file(&self) -> &File {
@@ -69,6 +74,23 @@ impl Shared {
         Ok(())
     }
 
+    /// Adds the first `length` bytes to `bytes`. The other side is not to write there meanwhile; where it does, what is added is neither
+    /// what was nor what is.
+    pub fn take(&mut self, length: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
+        if length == 0 {
+            return Ok(());
+        }
+        self.grow(length)?;
+        bytes.reserve(length);
+        let (at, end) = (self.at.expect("mapped just now"), bytes.len());
+        // SAFETY: `length` bytes are mapped, of a file that can't become shorter, and as many are reserved behind the end.
+        unsafe {
+            ptr::copy_nonoverlapping(at.as_ptr(), bytes.as_mut_ptr().add(end), length);
+            bytes.set_len(end + length);
+        }
+        Ok(())
+    }
+
     fn unmap(&mut self) {
         if let Some(at) = self.at.take() {
             // SAFETY: what was mapped in `grow`, and is forgotten with this.
@@ -86,6 +108,7 @@ impl Drop for Shared {
 }
 
 /// A part of a module's memory in place of which the shared file lies.
+#[cfg(feature = "wasm")]
 #[derive(Clone, Copy, Debug)]
 pub struct Lent {
     at: *mut u8,
@@ -93,8 +116,10 @@ pub struct Lent {
 }
 
 // SAFETY: an address and a length; whoever uses them says why they hold.
+#[cfg(feature = "wasm")]
 unsafe impl Send for Lent {}
 
+#[cfg(feature = "wasm")]
 impl Lent {
     /// Lays the first `bytes` of the file over the memory at `at`.
     ///
@@ -115,7 +140,7 @@ impl Lent {
     pub unsafe fn take_back(self) -> io::Result<()> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
         // SAFETY: it takes the place of what `lend` put there.
-        unsafe { mmap_anonymous(self.at.cast(), self.bytes, protection, flags) }?;
+        unsafe { rustix::mm::mmap_anonymous(self.at.cast(), self.bytes, protection, flags) }?;
         Ok(())
     }
 }
@@ -139,8 +164,16 @@ mod tests {
         };
         assert_eq!((&read(0), &read(100_000)), (b"aXc", b"def"));
         assert!(shared.file().set_len(10).is_err());
+        let mut other = Shared::of(shared.file().try_clone().unwrap());
+        let mut bytes = b"before".to_vec();
+        other.take(3, &mut bytes).unwrap();
+        assert_eq!(bytes, b"beforeaXc");
+        other.put(0, b"from there").unwrap();
+        shared.take(10, &mut bytes).unwrap();
+        assert_eq!(bytes, b"beforeaXcfrom there");
     }
 
+    #[cfg(feature = "wasm")]
     #[test]
     fn lent_memory_shows_the_file_until_it_is_taken_back() {
         let mut shared = Shared::new().unwrap();
@@ -149,7 +182,8 @@ mod tests {
         let flags = MapFlags::PRIVATE;
         // SAFETY: a mapping of this test alone, read through raw pointers.
         unsafe {
-            let at = mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags);
+            let at =
+                rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags);
             let at = at.unwrap().cast::<u8>();
             let lent = Lent::lend(at, bytes, shared.file()).unwrap();
             assert_eq!(at.add(2).read_volatile(), b'c');

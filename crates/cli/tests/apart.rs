@@ -1,0 +1,165 @@
+//! Fragments of queries, which nodes run in processes of their own: what goes wrong in one ends that task and nothing else.
+
+use std::{
+    fs,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{
+    memory::Cgroup,
+    nodes::Node,
+    util::{Folder, Run},
+};
+
+/// Who started a process that runs.
+fn parent(pid: i32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    (fields.next()? != "Z").then(|| fields.next()?.parse().ok())?
+}
+
+/// Processes that this one started and that run.
+fn children(of: u32) -> Vec<i32> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    all.filter(|&pid| parent(pid) == Some(of)).collect()
+}
+
+/// Waits until a node has so many, and gives them.
+fn wait_for_children(node: &Node, count: usize) -> Vec<i32> {
+    let began = Instant::now();
+    loop {
+        let found = children(node.id());
+        if found.len() == count {
+            return found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{found:?}");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+fn peak_bytes(node: &Node) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", node.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// A node with a table of words in groups.
+fn node(folder: &Folder, words: &str) -> Node {
+    let node = Node::start_with(folder, "store", "192MiB", words);
+    let row = |row: usize| format!("{},{}{}\n", row % 2000, "abcdefghij".repeat(5), row % 1000);
+    folder.write("t.csv", "g,s\n".to_string() + &(0..100_000).map(row).collect::<String>());
+    folder.run(&format!("store put t.csv --node {} --quiet", node.address)).ok();
+    node
+}
+
+fn ask(folder: &Folder, node: &Node, query: &str) -> Run {
+    folder.write("q.sql", query);
+    folder.run(&format!("sql --file q.sql --table t=store:t.csv --node {}", node.address))
+}
+
+const EASY: &str = "SELECT count(*), sum(length(s)) FROM t WHERE g < 1000";
+/// Takes the square of its text.
+const SLOW: &str = "SELECT sum(length(regexp_replace(repeat(s, 9), '[a-j0-9]*Q|[a-j0-9]', '', 'g'))) FROM t";
+
+/// Each of its columns is within bounds: a batch of it has 2 MiB. All together have 400.
+fn large() -> String {
+    let column = |number| format!("repeat(substr(s, {}), {})", number % 40 + 1, 6 + number / 40);
+    let columns: Vec<String> = (0..200).map(column).collect();
+    format!("SELECT {} FROM t WHERE g < 1000", columns.join(", "))
+}
+
+#[test]
+fn a_fragment_that_takes_too_much_memory_ends_alone() {
+    let folder = Folder::new();
+    let mut node = node(&folder, "");
+    let easy = ask(&folder, &node, EASY).ok().stdout;
+    let said = ask(&folder, &node, &large()).exits(2);
+    assert!(said.stderr.contains("it wanted more memory than the"), "{}", said.stderr);
+    wait_for_children(&node, 0);
+    assert!(peak_bytes(&node) < 128 << 20, "{}", peak_bytes(&node));
+    assert_eq!(ask(&folder, &node, EASY).ok().stdout, easy);
+    let log = node.stop();
+    assert!(log.contains("it wanted more memory than the"), "{log}");
+}
+
+#[test]
+fn a_node_whose_fragments_take_too_much_keeps_to_its_memory() {
+    let folder = Folder::new();
+    let node = node(&folder, "");
+    match Cgroup::new("apart", (192 + 96) << 20) {
+        Some(group) => {
+            group.add(node.id());
+            folder.write("large.sql", large());
+            let words = format!("sql --file large.sql --table t=store:t.csv --node {}", node.address);
+            for _ in 0..3 {
+                let clients = [0; 3].map(|_| folder.run(&words).spawn());
+                for client in clients {
+                    let said = client.wait_with_output().unwrap();
+                    let errors = String::from_utf8_lossy(&said.stderr);
+                    let is_told =
+                        errors.contains("it wanted more memory") || errors.contains("it was killed");
+                    assert!(said.status.code() == Some(2) && is_told, "{errors}");
+                }
+            }
+            ask(&folder, &node, EASY).ok();
+            assert!(peak_bytes(&node) < 128 << 20, "{}", peak_bytes(&node));
+            drop(node);
+        }
+        None => println!("skipped: no memory cgroup can be made here"),
+    }
+}
+
+#[test]
+fn a_fragment_that_does_not_end_is_ended_at_the_deadline() {
+    let folder = Folder::new();
+    let node = node(&folder, "--task-deadline 2");
+    let began = Instant::now();
+    let said = ask(&folder, &node, SLOW).exits(2);
+    assert!(said.stderr.contains("deadline"), "{}", said.stderr);
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    wait_for_children(&node, 0);
+    ask(&folder, &node, EASY).ok();
+}
+
+#[test]
+fn a_fragment_ends_with_its_client_and_its_node() {
+    let folder = Folder::new();
+    let mut node = node(&folder, "--log none");
+    let mut client = ask(&folder, &node, SLOW).spawn();
+    wait_for_children(&node, 1);
+    client.kill().unwrap();
+    client.wait().unwrap();
+    wait_for_children(&node, 0);
+    let mut client = ask(&folder, &node, SLOW).spawn();
+    let pids = wait_for_children(&node, 1);
+    node.send(Signal::KILL);
+    let began = Instant::now();
+    while parent(pids[0]).is_some() {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        sleep(Duration::from_millis(5));
+    }
+    assert!(!client.wait().unwrap().success());
+    // What the process had in the store is free again: the next one works there.
+    drop(node);
+    node = Node::start_with(&folder, "store", "192MiB", "--log none");
+    ask(&folder, &node, EASY).ok();
+    node.stop();
+}
+
+#[test]
+fn a_fragment_that_is_killed_is_an_error_that_says_so() {
+    let folder = Folder::new();
+    let node = node(&folder, "");
+    let client = ask(&folder, &node, SLOW).spawn();
+    let pids = wait_for_children(&node, 1);
+    kill_process(Pid::from_raw(pids[0]).unwrap(), Signal::KILL).unwrap();
+    let said = client.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.code() == Some(2) && errors.contains("it was killed"), "{errors}");
+    ask(&folder, &node, EASY).ok();
+}

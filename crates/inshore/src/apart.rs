@@ -1,0 +1,548 @@
+//! A kind of work that a node does in a process of its own: one of which nobody can foretell how much memory it takes, or when it
+//! ends.
+//!
+//! ```text
+//!   node                                               its program once more
+//!     order: store, memory, arguments, pieces ────────►  opens the store, begins a job there
+//!     Unbegun ◄── may this piece be begun? ──────────── Work
+//!        └─────── yes, no ────────────────────────────►  │
+//!     Reply   ◄── batches ──────────────────────────────┘
+//!     job     ◄── what was read and written so far, with each message
+//! ```
+//!
+//! Beyond its memory, when its task is stopped, or with the node, the process is killed: then the task has failed, and everything else
+//! goes on. All of it is within the memory of the task, which is within that of the node: [`own_bytes`] are for the program and what
+//! no budget counts, a sixteenth, [`ANSWER_BYTES_MIN`] at least, for what is on its way here, the rest is the job's.
+//!
+//! A message to the node: kind u8, length u64, bytes read, bytes written, pieces repaired and microseconds of the processor so far u64
+//! each, little endian, and that many bytes: of batches, which are pieces of one stream in Arrow's format, in the memory in common, of
+//! all else in the socket. To the node's program: the order in JSON, then a byte for each question, and for each batch when its place
+//! may be taken by the next one.
+//!
+//! Paper: tasks in place, under an operating system that ends them: 2019 thesis 3.2.2.
+
+use std::{
+    ffi::OsString,
+    io::{self, BufReader, BufWriter, Read, Write},
+    os::unix::{ffi::OsStringExt, net::UnixStream},
+    panic::{self, AssertUnwindSafe},
+    path::PathBuf,
+    process,
+    sync::{Arc, Mutex, MutexGuard},
+    thread,
+    time::Duration,
+};
+
+use arrow::{
+    array::RecordBatch,
+    buffer::Buffer,
+    ipc::{reader::StreamDecoder, writer::StreamWriter},
+};
+use inshore_neardata::{
+    Failure, Needs, Reply, Task, Unbegun, Work,
+    nodes::{open_pieces, protocol::PieceRequest},
+};
+use inshore_sandbox::{Apart, ApartLimits, ApartMemory, Helper};
+use inshore_store::{Budget, Cancel, Job, ProcessCounts, Store, format_bytes};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+/// What the process takes beside its job's memory: the program's own, plans, what is free between allocations, and what its threads
+/// touch until it is seen that it is too much. Of queries with two threads 23 MiB were seen.
+pub fn own_bytes(threads: usize) -> u64 {
+    (28 + 2 * threads as u64) * MIB
+}
+
+/// The least for what is on its way to the client.
+pub const ANSWER_BYTES_MIN: u64 = 4 * MIB;
+const ANSWER_PART: u64 = 16;
+const ANSWER_BYTES_MAX: u64 = 192 * MIB;
+/// So often a batch is in the memory of the node: as it comes, as the message that is sent, two that wait, on the wire, and what
+/// compresses it.
+const COPIES: u64 = 6;
+/// The longest words of how it ended, or failed.
+const WORDS_BYTES_MAX: usize = 4 << 10;
+const SUMMARY_BYTES_MAX: u64 = 64 << 10;
+/// Room to write batches down that is kept.
+const ROOM_BYTES: usize = 1 << 20;
+/// The smallest memory of a job in a process of its own.
+const JOB_BYTES_MIN: u64 = 24 * MIB;
+/// Room for stacks of threads that are not the work's.
+const STACK_BYTES: u64 = 128 * MIB;
+/// How soon a wish to stop is noticed, and how often it is told what was read where nothing else is said.
+const TICK: Duration = Duration::from_millis(50);
+
+const COUNTS: u8 = 0;
+const MAY_BEGIN: u8 = 1;
+const ROWS: u8 = 2;
+const DONE: u8 = 3;
+const FAILED: u8 = 4;
+/// What the node says: no, yes, and that a batch was taken.
+const NO: u8 = 0;
+const YES: u8 = 1;
+const TAKEN: u8 = 2;
+
+/// A kind of work, done in a process of its own.
+#[derive(Debug)]
+pub struct WorkApart<W> {
+    work: W,
+    stack_bytes: fn(usize) -> u64,
+    helper: Helper,
+}
+
+impl<W: Work> WorkApart<W> {
+    /// Done by our own program, which begins with [`crate::child_main_if_asked`]: where it does not, a task fails within 10 s.
+    /// `stack_bytes` tells the room for stacks that the work takes with so many threads.
+    pub fn new(work: W, stack_bytes: fn(usize) -> u64) -> WorkApart<W> {
+        WorkApart { work, stack_bytes, helper: Helper::own() }
+    }
+
+    /// The same, done by another program.
+    #[must_use]
+    pub fn with_helper(self, helper: Helper) -> WorkApart<W> {
+        WorkApart { helper, ..self }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Order {
+    kind: String,
+    /// Folders of its devices: any bytes.
+    store: Vec<Vec<u8>>,
+    memory_bytes: u64,
+    threads: usize,
+    batch_bytes_max: u64,
+    arguments: Value,
+    pieces: Vec<PieceRequest>,
+}
+
+/// The header of a message to the node.
+#[derive(Debug, PartialEq, Eq)]
+struct Header {
+    kind: u8,
+    length: u64,
+    counts: ProcessCounts,
+}
+
+const HEADER_BYTES: usize = 1 + 5 * 8;
+
+impl Header {
+    fn to_bytes(&self) -> [u8; HEADER_BYTES] {
+        let ProcessCounts { bytes_read, bytes_written, repairs, cpu_us } = self.counts;
+        let mut bytes = [self.kind; HEADER_BYTES];
+        let numbers = [self.length, bytes_read, bytes_written, repairs, cpu_us];
+        for (place, number) in bytes[1..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn parse(bytes: &[u8; HEADER_BYTES]) -> Header {
+        let number =
+            |place: usize| u64::from_le_bytes(bytes[1 + 8 * place..][..8].try_into().expect("8 bytes"));
+        let (bytes_read, bytes_written, repairs, cpu_us) = (number(1), number(2), number(3), number(4));
+        let counts = ProcessCounts { bytes_read, bytes_written, repairs, cpu_us };
+        Header { kind: bytes[0], length: number(0), counts }
+    }
+
+    /// The most bytes of a message of this kind.
+    fn length_max(kind: u8, batch_bytes_max: u64) -> u64 {
+        match kind {
+            MAY_BEGIN => 8,
+            ROWS => batch_bytes_max,
+            DONE | FAILED => SUMMARY_BYTES_MAX,
+            _ => 0,
+        }
+    }
+}
+
+/// What a process did since it told the last time.
+fn since(now: ProcessCounts, before: ProcessCounts) -> ProcessCounts {
+    ProcessCounts {
+        bytes_read: now.bytes_read.saturating_sub(before.bytes_read),
+        bytes_written: now.bytes_written.saturating_sub(before.bytes_written),
+        repairs: now.repairs.saturating_sub(before.repairs),
+        cpu_us: now.cpu_us.saturating_sub(before.cpu_us),
+    }
+}
+
+impl<W: Work> Work for WorkApart<W> {
+    fn kind(&self) -> &'static str {
+        self.work.kind()
+    }
+
+    fn needs(&self) -> Needs {
+        self.work.needs()
+    }
+
+    fn smallest_memory_bytes(&self, threads: usize) -> u64 {
+        own_bytes(threads) + ANSWER_BYTES_MIN + JOB_BYTES_MIN
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let Task { job, arguments, sources, unbegun } = task;
+        let all = job.budget().free_bytes();
+        let _memory = job.budget().reserve(all, "a process apart")?;
+        let threads = job.budget().threads();
+        let (given, smallest) = (all, self.smallest_memory_bytes(threads));
+        if given < smallest {
+            let what = format!("'{}' on a node", self.kind());
+            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
+        }
+        let answer_bytes = (given / ANSWER_PART).clamp(ANSWER_BYTES_MIN, ANSWER_BYTES_MAX);
+        let pieces = sources.iter().map(|source| source.request()).collect::<Option<Vec<_>>>();
+        unbegun.offer(sources.iter().map(|source| (source.number, source.source.part_bytes())));
+        let folder = |path: PathBuf| path.into_os_string().into_vec();
+        let order = Order {
+            kind: self.kind().to_string(),
+            store: job.store().folders().into_iter().map(folder).collect(),
+            memory_bytes: given - own_bytes(threads) - answer_bytes,
+            threads,
+            batch_bytes_max: answer_bytes / COPIES,
+            arguments,
+            pieces: pieces.ok_or("a source that is no part of a dataset")?,
+        };
+        let limits = ApartLimits {
+            memory_bytes: given - answer_bytes,
+            stack_bytes: STACK_BYTES + (self.stack_bytes)(threads),
+            threads,
+        };
+        let mut apart = Apart::start(&self.helper, limits)?;
+        let mut way = Way { apart: &mut apart, job: &job };
+        let answered = way.give(&order).and_then(|()| {
+            let most = order.batch_bytes_max;
+            drop(order);
+            way.take(most, &unbegun, reply)
+        });
+        let failed = match answered {
+            Ok(Answered::Done(summary)) => {
+                apart.ended();
+                return Ok(summary);
+            }
+            // It takes away what it has in the store.
+            Ok(Answered::Failed(text)) => {
+                apart.ended();
+                return Err(text.into());
+            }
+            Ok(Answered::Ended) => {
+                apart.ended().unwrap_or_else(|| "its process ended early".to_string()).into()
+            }
+            Err(failure) => {
+                drop(apart);
+                failure
+            }
+        };
+        // What it had there is free again before its task is over; otherwise the next job does that.
+        let _ = job.store().give_back_of_dead();
+        Err(failed)
+    }
+}
+
+enum Answered {
+    Done(Value),
+    Failed(String),
+    /// The process is at its end without a word.
+    Ended,
+}
+
+/// The way to the process, as the node sees it.
+struct Way<'a> {
+    apart: &'a mut Apart,
+    job: &'a Job,
+}
+
+impl Way<'_> {
+    /// Hands over what is to be done. That the process has ended meanwhile is seen later.
+    fn give(&mut self, order: &Order) -> Result<(), Failure> {
+        let socket = self.apart.socket();
+        socket.set_read_timeout(Some(TICK))?;
+        socket.set_write_timeout(Some(TICK))?;
+        let mut out = BufWriter::new(Patient { socket, job: self.job });
+        let given =
+            serde_json::to_writer(&mut out, order).map_err(io::Error::from).and_then(|()| out.flush());
+        self.job.check_cancelled()?;
+        // Where it has ended, its silence says so.
+        let _ = given;
+        Ok(())
+    }
+
+    /// Takes all that the process says, as far as its last word.
+    fn take(
+        &mut self,
+        batch_bytes_max: u64,
+        unbegun: &Unbegun,
+        reply: &mut dyn Reply,
+    ) -> Result<Answered, Failure> {
+        let mut decoder = StreamDecoder::new();
+        let mut counted = ProcessCounts::default();
+        loop {
+            let mut header = Vec::with_capacity(HEADER_BYTES);
+            self.add(&mut header, HEADER_BYTES as u64)?;
+            let Some(header) = header.first_chunk() else { return Ok(Answered::Ended) };
+            let Header { kind, length, counts } = Header::parse(header);
+            self.job.counters().add_of_process(since(counts, counted));
+            counted = counts;
+            if length > Header::length_max(kind, batch_bytes_max) {
+                return Err(format!("its process sends {} of kind {kind}", format_bytes(length)).into());
+            }
+            let mut bytes = Vec::with_capacity(length as usize);
+            if kind == ROWS {
+                self.apart.take(length as usize, &mut bytes)?;
+                self.say(TAKEN);
+            } else if !self.add(&mut bytes, length)? {
+                return Ok(Answered::Ended);
+            }
+            match kind {
+                COUNTS => self.job.check_cancelled()?,
+                MAY_BEGIN => {
+                    let number = bytes.try_into().map(u64::from_le_bytes);
+                    let number = number.map_err(|_| "its process asks for something else than a piece")?;
+                    self.say(if unbegun.begin(number) { YES } else { NO });
+                }
+                ROWS => {
+                    let mut buffer = Buffer::from(bytes);
+                    while let Some(batch) = decoder.decode(&mut buffer)? {
+                        reply.batch(batch)?;
+                    }
+                }
+                DONE => {
+                    decoder.finish()?;
+                    return Ok(Answered::Done(serde_json::from_slice(&bytes)?));
+                }
+                FAILED => return Ok(Answered::Failed(String::from_utf8_lossy(&bytes).into_owned())),
+                other => return Err(format!("its process sends a message of kind {other}").into()),
+            }
+        }
+    }
+
+    /// Says a byte, of which no more than a few are ever on their way.
+    fn say(&self, what: u8) {
+        // Where it has ended, its silence says so.
+        let _ = self.apart.socket().write_all(&[what]);
+    }
+
+    /// Reads so many bytes; false where they do not come.
+    fn add(&mut self, bytes: &mut Vec<u8>, length: u64) -> Result<bool, Failure> {
+        let mut rest = self.apart.socket().take(length);
+        loop {
+            match rest.read_to_end(bytes) {
+                Ok(_) => return Ok(bytes.len() as u64 == length),
+                Err(error) if is_pause(&error) => self.job.check_cancelled()?,
+                Err(_) => return Ok(false),
+            }
+        }
+    }
+}
+
+/// Writes for as long as it takes, while the job is wanted.
+struct Patient<'a> {
+    socket: &'a UnixStream,
+    job: &'a Job,
+}
+
+impl Write for Patient<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.socket.write(bytes) {
+                Err(error) if is_pause(&error) => self.job.check_cancelled().map_err(io::Error::other)?,
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether nothing came for a moment, and that is all.
+fn is_pause(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}
+
+/// Does what a node orders, as one of `works`: the life of a process apart.
+pub(crate) fn work_apart(socket: UnixStream, memory: ApartMemory, works: &[&dyn Work]) {
+    let Some((order, bytes)) = ordered(&socket) else { return };
+    let ways = Ways { socket, memory, is_taken: true };
+    let out = Out { ways: Arc::new(Mutex::new(ways)), job: Arc::default() };
+    // A work that panics says so by its end.
+    let worked = panic::catch_unwind(AssertUnwindSafe(|| obey(order, bytes, works, &out)));
+    let worked = worked.unwrap_or_else(|_| Err("the work panicked: this is a fault of its program".into()));
+    let said = match worked {
+        Ok(summary) => out.say(DONE, &serde_json::to_vec(&summary).expect("plain data")),
+        Err(failure) => out.say(FAILED, shortened(&failure.to_string()).as_bytes()),
+    };
+    // Whether anybody listens or not: what the job had on disk goes with its last owner.
+    drop((said, out.job().take()));
+}
+
+/// Words that are not too long to be told: the value that was no number may be one of millions of letters.
+fn shortened(words: &str) -> String {
+    match words.len() > WORDS_BYTES_MAX {
+        true => format!("{} ...", &words[..words.floor_char_boundary(WORDS_BYTES_MAX)]),
+        false => words.to_string(),
+    }
+}
+
+/// What is to be done, and how long its text was. Nothing comes behind it before something is asked.
+fn ordered(socket: &UnixStream) -> Option<(Order, u64)> {
+    let mut counted = Counted { from: socket, bytes: 0 };
+    let order = Order::deserialize(&mut serde_json::Deserializer::from_reader(BufReader::new(&mut counted)));
+    Some((order.ok()?, counted.bytes))
+}
+
+/// Counts what is read.
+struct Counted<R> {
+    from: R,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(buffer)?;
+        self.bytes += read as u64;
+        Ok(read)
+    }
+}
+
+fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Result<Value, Failure> {
+    let Order { kind, store, memory_bytes, threads, batch_bytes_max, arguments, pieces } = order;
+    let work = works.iter().find(|work| work.kind() == kind);
+    let work = work.ok_or_else(|| format!("no work called '{kind}' is done apart"))?;
+    let folders: Vec<PathBuf> = store.into_iter().map(|path| OsString::from_vec(path).into()).collect();
+    let store = Store::open_folders(&folders)?;
+    // A long order is in memory as well, and what is made of it.
+    let memory_bytes = memory_bytes.saturating_sub(2 * order_bytes.saturating_sub(MIB));
+    let job = store.job(Budget::new(memory_bytes, threads), Cancel::default())?;
+    *out.job() = Some(job.clone());
+    let sources = open_pieces(&store, pieces)?;
+    let (asks, tells) = (out.clone(), out.clone());
+    let unbegun = Unbegun::elsewhere(move |number| asks.may_begin(number));
+    thread::Builder::new().name("counts".to_string()).spawn(move || {
+        loop {
+            listened(tells.say(COUNTS, &[]));
+            thread::sleep(TICK);
+        }
+    })?;
+    let mut reply = Rows { out, writer: None, batch_bytes_max };
+    work.work(Task { job, arguments, sources, unbegun }, &mut reply)
+}
+
+/// Ends this process where nobody listens: whatever it does is for nobody.
+fn listened<T>(said: io::Result<T>) -> T {
+    said.unwrap_or_else(|_| process::exit(1))
+}
+
+/// The way to the node, as its process sees it.
+#[derive(Clone)]
+struct Out {
+    ways: Arc<Mutex<Ways>>,
+    /// Whose counters are told.
+    job: Arc<Mutex<Option<Job>>>,
+}
+
+impl Out {
+    fn job(&self) -> MutexGuard<'_, Option<Job>> {
+        self.job.lock().expect("no panic under this lock")
+    }
+
+    fn ways(&self) -> MutexGuard<'_, Ways> {
+        self.ways.lock().expect("no panic under this lock")
+    }
+
+    fn header(&self, kind: u8, length: usize) -> [u8; HEADER_BYTES] {
+        let counts = self.job().as_ref().map(Job::counts).unwrap_or_default();
+        Header { kind, length: length as u64, counts }.to_bytes()
+    }
+
+    fn say(&self, kind: u8, bytes: &[u8]) -> io::Result<()> {
+        let message = [&self.header(kind, bytes.len()), bytes].concat();
+        self.ways().socket.write_all(&message)
+    }
+
+    /// Tells of a batch, once the one before it was taken.
+    fn rows(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut ways = self.ways();
+        while !ways.is_taken {
+            ways.listen()?;
+        }
+        ways.memory.put(bytes)?;
+        ways.is_taken = false;
+        ways.socket.write_all(&self.header(ROWS, bytes.len()))
+    }
+
+    /// Asks the node whether a piece may be begun. One asks at a time.
+    fn may_begin(&self, number: u64) -> bool {
+        let mut ways = self.ways();
+        let message = [&self.header(MAY_BEGIN, 8)[..], &number.to_le_bytes()].concat();
+        listened(ways.socket.write_all(&message));
+        loop {
+            if let Some(answer) = listened(ways.listen()) {
+                return answer;
+            }
+        }
+    }
+}
+
+struct Ways {
+    socket: UnixStream,
+    memory: ApartMemory,
+    /// Whether the place for a batch is free.
+    is_taken: bool,
+}
+
+impl Ways {
+    /// Waits for what the node says: an answer, or that a batch was taken.
+    fn listen(&mut self) -> io::Result<Option<bool>> {
+        let mut said = [0];
+        self.socket.read_exact(&mut said)?;
+        match said[0] {
+            TAKEN => self.is_taken = true,
+            answer => return Ok(Some(answer == YES)),
+        }
+        Ok(None)
+    }
+}
+
+/// Batches on their way to the node.
+struct Rows<'a> {
+    out: &'a Out,
+    writer: Option<StreamWriter<Vec<u8>>>,
+    batch_bytes_max: u64,
+}
+
+impl Reply for Rows<'_> {
+    fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure> {
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            none => none.insert(StreamWriter::try_new(Vec::new(), &batch.schema())?),
+        };
+        let begun = writer.get_ref().len();
+        writer.write(&batch)?;
+        let bytes = writer.get_mut();
+        if bytes.len() as u64 > self.batch_bytes_max {
+            let length = bytes.len() as u64;
+            bytes.truncate(begun);
+            let half = batch.num_rows() / 2;
+            if half > 0 {
+                self.batch(batch.slice(0, half))?;
+                return self.batch(batch.slice(half, batch.num_rows() - half));
+            }
+            return Err(format!(
+                "a row of its answer has {}: more than the {} that there is room for in its memory (a larger --node-memory helps)",
+                format_bytes(length),
+                format_bytes(self.batch_bytes_max)
+            )
+            .into());
+        }
+        self.out.rows(bytes)?;
+        bytes.clear();
+        bytes.shrink_to(ROOM_BYTES);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

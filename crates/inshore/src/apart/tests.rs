@@ -1,0 +1,225 @@
+//! A work that does as it is told, in a process of this program that the harness of tests starts with one test.
+
+use std::{env, fs, sync::mpsc, time::Instant};
+
+use arrow::{
+    array::{ArrayRef, AsArray, StringArray},
+    datatypes::UInt64Type,
+};
+use inshore_neardata::{TaskSource, nodes::open_pieces};
+use inshore_sandbox::apart_main_if_asked;
+use inshore_store::{Budget, FileReader};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+
+struct Tries;
+
+impl Work for Tries {
+    fn kind(&self) -> &'static str {
+        "tries"
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let Task { job, arguments, sources, unbegun } = task;
+        match arguments["what"].as_str().unwrap() {
+            "numbers" => {}
+            "fail" => return Err("a planned failure".into()),
+            "long" => return Err("é".repeat(100_000).into()),
+            "rows" => {
+                let texts: Vec<String> = (1..=8).map(|row| "x".repeat(row * 50_000)).collect();
+                let column: ArrayRef = Arc::new(StringArray::from(texts));
+                reply.batch(RecordBatch::try_from_iter([("text", column)])?)?;
+                return Ok(Value::Null);
+            }
+            "panic" => panic!("a planned panic"),
+            "sleep" => thread::sleep(Duration::from_secs(1000)),
+            "large" => {
+                let text = "x".repeat(arguments["bytes"].as_u64().unwrap() as usize);
+                let column: ArrayRef = Arc::new(StringArray::from(vec![text]));
+                reply.batch(RecordBatch::try_from_iter([("text", column)])?)?;
+                return Ok(Value::Null);
+            }
+            other => panic!("{other}"),
+        }
+        let mut sums = Vec::new();
+        unbegun.offer(sources.iter().map(|source| (source.number, source.source.part_bytes())));
+        for source in sources.into_iter().filter(|source| unbegun.begin(source.number)) {
+            let (file, range) = source.source.part().unwrap();
+            let mut reader = FileReader::new(&job, file, range.clone(), 64 << 10)?;
+            let mut sum = 0;
+            while let Some(piece) = reader.next_piece()? {
+                sum += piece.iter().map(|&byte| u64::from(byte)).sum::<u64>();
+            }
+            sums.push(source.number);
+            let numbers: ArrayRef = Arc::new(arrow::array::UInt64Array::from(vec![source.number, sum]));
+            reply.batch(RecordBatch::try_from_iter([("number", numbers)])?)?;
+        }
+        Ok(json!({ "memory": job.budget().memory_bytes(), "numbers": sums }))
+    }
+}
+
+/// Not a test where this program was started to work apart.
+#[test]
+fn works_apart() {
+    apart_main_if_asked(|socket, memory| work_apart(socket, memory, &[&Tries]));
+}
+
+/// Answers as they come, of which the first may take a piece back.
+struct Answers {
+    batches: Vec<RecordBatch>,
+    unbegun: Unbegun,
+    takes_back: usize,
+    taken: Vec<u64>,
+}
+
+impl Reply for Answers {
+    fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure> {
+        if self.takes_back > 0 {
+            self.takes_back -= 1;
+            self.taken.extend(self.unbegun.take_back());
+        }
+        self.batches.push(batch);
+        Ok(())
+    }
+}
+
+struct Bench {
+    _folder: TempDir,
+    store: Store,
+    pieces: Vec<PieceRequest>,
+}
+
+const PIECES: u64 = 20;
+const PIECE_BYTES: u64 = 100_000;
+
+impl Bench {
+    fn new() -> Bench {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("store")).unwrap();
+        let job = store.job(Budget::new(16 * MIB, 1), Cancel::default()).unwrap();
+        let mut builder = store.create_dataset(&job, "data", "test").unwrap();
+        let mut writer = builder.file("bytes", 4096, 64 << 10).unwrap();
+        let bytes: Vec<u8> = (0..PIECES * PIECE_BYTES).map(|place| (place / PIECE_BYTES) as u8).collect();
+        writer.write(&bytes).unwrap();
+        builder.add(writer).unwrap();
+        builder.commit(&[]).unwrap();
+        let id = store.dataset("data").unwrap().id();
+        let piece = |number: u64| PieceRequest {
+            number,
+            whole: 0,
+            dataset: "data".to_string(),
+            id,
+            file: "bytes".to_string(),
+            from: number * PIECE_BYTES,
+            to: (number + 1) * PIECE_BYTES,
+            offset: 0,
+            lines: 0,
+        };
+        Bench { _folder: folder, store, pieces: (0..PIECES).map(piece).collect() }
+    }
+
+    fn job(&self) -> Job {
+        self.store.job(Budget::new(64 * MIB, 2), Cancel::default()).unwrap()
+    }
+
+    fn run(&self, job: &Job, arguments: Value, takes_back: usize) -> (Result<Value, Failure>, Answers) {
+        let helper = Helper::at(env::current_exe().unwrap()).with_args([
+            "--exact",
+            "apart::tests::works_apart",
+            "--nocapture",
+        ]);
+        let work = WorkApart::new(Tries, |_| 0).with_helper(helper);
+        let unbegun = Unbegun::default();
+        let sources: Vec<TaskSource> = open_pieces(&self.store, self.pieces.clone()).unwrap();
+        let mut answers =
+            Answers { batches: Vec::new(), unbegun: unbegun.clone(), takes_back, taken: Vec::new() };
+        let done = work.work(Task { job: job.clone(), arguments, sources, unbegun }, &mut answers);
+        assert_eq!(job.budget().reserved_bytes(), 0);
+        (done, answers)
+    }
+}
+
+#[test]
+fn what_it_answers_comes_and_pieces_that_were_taken_back_are_left_alone() {
+    let bench = Bench::new();
+    for takes_back in [0, 3] {
+        let job = bench.job();
+        let (done, answers) = bench.run(&job, json!({ "what": "numbers" }), takes_back);
+        let done = done.unwrap();
+        assert_eq!(done["memory"], 64 * MIB - own_bytes(2) - ANSWER_BYTES_MIN);
+        let rows = answers.batches.iter().map(|batch| batch.column(0).as_primitive::<UInt64Type>());
+        let rows: Vec<(u64, u64)> = rows.map(|column| (column.value(0), column.value(1))).collect();
+        assert!(rows.iter().all(|(number, sum)| *sum == number * PIECE_BYTES));
+        let mut all: Vec<u64> = rows.iter().map(|(number, _)| *number).chain(answers.taken.clone()).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..PIECES).collect::<Vec<_>>());
+        assert_eq!(answers.taken.len(), takes_back);
+        assert_eq!(answers.unbegun.left(), (0, 0));
+        let read = job.counters().bytes_read();
+        assert!(read >= (PIECES - takes_back as u64) * PIECE_BYTES, "{read}");
+        // Nothing of its job is left in the store, only this one's.
+        let scratch = fs::read_dir(bench.store.path().join("scratch")).unwrap().flatten();
+        let is_job = |name: &str| name.starts_with(|first: char| first.is_ascii_digit());
+        assert_eq!(scratch.filter(|entry| is_job(&entry.file_name().to_string_lossy())).count(), 1);
+    }
+}
+
+#[test]
+fn how_it_failed_is_told() {
+    let bench = Bench::new();
+    for (arguments, words) in [
+        (json!({ "what": "fail" }), "a planned failure"),
+        (json!({ "what": "panic" }), "the work panicked"),
+        (json!({ "what": "large", "bytes": 2 * MIB }), "more than the 682.7 KiB that there is room for"),
+        (json!({ "what": "large", "bytes": 200 * MIB }), "it wanted more memory than the 60 MiB that it had"),
+    ] {
+        let (done, answers) = bench.run(&bench.job(), arguments, 0);
+        let told = done.unwrap_err().to_string();
+        assert!(told.contains(words) && answers.batches.is_empty(), "{told}");
+    }
+    let (done, answers) = bench.run(&bench.job(), json!({ "what": "large", "bytes": MIB / 2 }), 0);
+    assert_eq!(answers.batches[0].column(0).as_string::<i32>().value(0).len() as u64, MIB / 2);
+    done.unwrap();
+    let job = bench.store.job(Budget::new(59 * MIB, 2), Cancel::default()).unwrap();
+    let told = bench.run(&job, json!({ "what": "numbers" }), 0).0.unwrap_err().to_string();
+    assert!(told.contains("60 MiB"), "{told}");
+}
+
+#[test]
+fn rows_that_are_too_many_to_be_sent_at_once_are_sent_a_few_at_a_time() {
+    let bench = Bench::new();
+    let (done, answers) = bench.run(&bench.job(), json!({ "what": "rows" }), 0);
+    done.unwrap();
+    let lengths = answers.batches.iter().flat_map(|batch| {
+        batch.column(0).as_string::<i32>().iter().map(|text| text.unwrap().len()).collect::<Vec<_>>()
+    });
+    assert_eq!(lengths.collect::<Vec<_>>(), (1..=8).map(|row| row * 50_000).collect::<Vec<_>>());
+    assert!(answers.batches.len() > 3);
+    let told = bench.run(&bench.job(), json!({ "what": "long" }), 0).0.unwrap_err().to_string();
+    assert!(told.len() <= WORDS_BYTES_MAX + 4 && told.ends_with("é ..."), "{}", told.len());
+}
+
+#[test]
+fn headers_come_back_as_they_were() {
+    let counts = ProcessCounts { bytes_read: 1, bytes_written: 1 << 40, repairs: 3, cpu_us: u64::MAX };
+    let header = Header { kind: ROWS, length: 1 << 33, counts };
+    assert_eq!(Header::parse(&header.to_bytes()), header);
+}
+
+#[test]
+fn one_that_is_stopped_ends_at_once() {
+    let bench = Bench::new();
+    let job = bench.job();
+    let (tell, told) = mpsc::channel();
+    let cancel = job.cancel().clone();
+    thread::spawn(move || {
+        thread::sleep(Duration::from_millis(300));
+        cancel.cancel();
+        tell.send(Instant::now()).unwrap();
+    });
+    let (done, _) = bench.run(&job, json!({ "what": "sleep" }), 0);
+    assert!(done.unwrap_err().to_string().contains("stop"));
+    assert!(told.recv().unwrap().elapsed() < Duration::from_secs(2));
+}

@@ -1,0 +1,48 @@
+//! Pieces of datasets, from what requests say of them to what a task reads, and back: for another process that does the task.
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use inshore_store::{Dataset, Store};
+
+use super::protocol::PieceRequest;
+use crate::{Base, Failure, Source, Stored, TaskSource};
+
+/// Opens what a request names.
+///
+/// # Errors
+/// Where a dataset is gone, or another one than the request knows, or has no such bytes.
+pub fn open_pieces(store: &Store, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSource>, Failure> {
+    let mut opened: BTreeMap<(String, u64), Dataset> = BTreeMap::new();
+    let mut sources = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let PieceRequest { number, whole, dataset, id, file, from, to, offset, lines } = piece;
+        let found = match opened.entry((dataset.clone(), id)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(store.dataset(&dataset)?),
+        };
+        if found.id() != id {
+            return Err(format!("{dataset} is another one than the client knows: it was made anew").into());
+        }
+        let bytes = found.file(&file).ok_or_else(|| format!("{dataset} has no file {file}"))?;
+        if from > to || to > bytes.len() {
+            return Err(format!("{dataset}/{file} has no bytes {from} to {to}, only {}", bytes.len()).into());
+        }
+        // A byte is a line at most.
+        if offset.checked_add(to).is_none() || lines.checked_add(to).is_none() {
+            return Err(format!("{dataset}/{file} is no part of anything so large").into());
+        }
+        let source = Source::dataset_part(bytes, from..to).behind(Base { offset, lines });
+        sources.push(TaskSource { number, whole, source, stored: Some(Stored { dataset, id, file }) });
+    }
+    Ok(sources)
+}
+
+impl TaskSource {
+    /// What [`open_pieces`] opens as this source; none where it is no part of a dataset.
+    pub fn request(&self) -> Option<PieceRequest> {
+        let (Stored { dataset, id, file }, (_, range)) = (self.stored.clone()?, self.source.part()?);
+        let Base { offset, lines } = self.source.base();
+        let (number, whole, from, to) = (self.number, self.whole, range.start, range.end);
+        Some(PieceRequest { number, whole, dataset, id, file, from, to, offset, lines })
+    }
+}
