@@ -12,7 +12,7 @@
 //!
 //! Beyond its memory, when its task is stopped, or with the node, the process is killed: then the task has failed, and everything else
 //! goes on. All of it is within the memory of the task, which is within that of the node: [`own_bytes`] are for the program and what
-//! no budget counts, a sixteenth, [`ANSWER_BYTES_MIN`] at least, for what is on its way here, the rest is the job's.
+//! no budget counts, an eighth, [`ANSWER_BYTES_MIN`] at least, for what is on its way here, the rest is the job's.
 //!
 //! A message to the node: kind u8, length u64, bytes read, bytes written, pieces repaired and microseconds of the processor so far u64
 //! each, little endian, and that many bytes: of batches, which are pieces of one stream in Arrow's format, in the memory in common, of
@@ -28,7 +28,11 @@ use std::{
     panic::{self, AssertUnwindSafe},
     path::PathBuf,
     process,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -54,13 +58,19 @@ pub fn own_bytes(threads: usize) -> u64 {
     (28 + 2 * threads as u64) * MIB
 }
 
+/// As many threads as a quarter of this memory has room for; of the least memory two.
+fn threads_within(bytes: u64) -> usize {
+    ((bytes / 4).saturating_sub(own_bytes(0)) / (2 * MIB)).max(THREADS_MIN as u64) as usize
+}
+
+const THREADS_MIN: usize = 2;
+
 /// The least for what is on its way to the client.
 pub const ANSWER_BYTES_MIN: u64 = 4 * MIB;
-const ANSWER_PART: u64 = 16;
-const ANSWER_BYTES_MAX: u64 = 192 * MIB;
-/// So often a batch is in the memory of the node: as it comes, as the message that is sent, two that wait, on the wire, and what
-/// compresses it.
-const COPIES: u64 = 6;
+const ANSWER_PART: u64 = 8;
+const ANSWER_BYTES_MAX: u64 = 320 * MIB;
+/// So often a batch is in the memory of the node: as it comes, as the message that is sent, two that wait, and on the wire.
+const COPIES: u64 = 5;
 /// The longest words of how it ended, or failed.
 const WORDS_BYTES_MAX: usize = 4 << 10;
 const SUMMARY_BYTES_MAX: u64 = 64 << 10;
@@ -72,6 +82,9 @@ const JOB_BYTES_MIN: u64 = 24 * MIB;
 const STACK_BYTES: u64 = 128 * MIB;
 /// How soon a wish to stop is noticed, and how often it is told what was read where nothing else is said.
 const TICK: Duration = Duration::from_millis(50);
+
+/// How long what a killed process had in the store is waited for.
+const GIVE_BACK: Duration = Duration::from_secs(1);
 
 const COUNTS: u8 = 0;
 const MAY_BEGIN: u8 = 1;
@@ -176,21 +189,22 @@ impl<W: Work> Work for WorkApart<W> {
         self.work.needs()
     }
 
-    fn smallest_memory_bytes(&self, threads: usize) -> u64 {
-        own_bytes(threads) + ANSWER_BYTES_MIN + JOB_BYTES_MIN
+    fn smallest_memory_bytes(&self) -> u64 {
+        own_bytes(THREADS_MIN) + ANSWER_BYTES_MIN + JOB_BYTES_MIN
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
         let Task { job, arguments, sources, unbegun } = task;
         let all = job.budget().free_bytes();
         let _memory = job.budget().reserve(all, "a process apart")?;
-        let threads = job.budget().threads();
-        let (given, smallest) = (all, self.smallest_memory_bytes(threads));
+        let (given, smallest) = (all, self.smallest_memory_bytes());
         if given < smallest {
             let what = format!("'{}' on a node", self.kind());
             return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
         }
-        let answer_bytes = (given / ANSWER_PART).clamp(ANSWER_BYTES_MIN, ANSWER_BYTES_MAX);
+        let threads = job.budget().threads().min(threads_within(given));
+        let most = given - own_bytes(threads) - JOB_BYTES_MIN;
+        let answer_bytes = (given / ANSWER_PART).min(ANSWER_BYTES_MAX).min(most).max(ANSWER_BYTES_MIN);
         let pieces = sources.iter().map(|source| source.request()).collect::<Option<Vec<_>>>();
         unbegun.offer(sources.iter().map(|source| (source.number, source.source.part_bytes())));
         let folder = |path: PathBuf| path.into_os_string().into_vec();
@@ -215,27 +229,43 @@ impl<W: Work> Work for WorkApart<W> {
             drop(order);
             way.take(most, &unbegun, reply)
         });
-        let failed = match answered {
-            Ok(Answered::Done(summary)) => {
-                apart.ended();
-                return Ok(summary);
-            }
+        let (done, is_killed) = match answered {
             // It takes away what it has in the store.
-            Ok(Answered::Failed(text)) => {
-                apart.ended();
-                return Err(text.into());
-            }
+            Ok(Answered::Done(summary)) => (Ok(summary), apart.ended().is_some()),
+            Ok(Answered::Failed(text)) => (Err(text.into()), apart.ended().is_some()),
             Ok(Answered::Ended) => {
-                apart.ended().unwrap_or_else(|| "its process ended early".to_string()).into()
+                let why = apart.ended().unwrap_or_else(|| "its process ended early".to_string());
+                (Err(why.into()), true)
             }
             Err(failure) => {
                 drop(apart);
-                failure
+                (Err(failure), true)
             }
         };
-        // What it had there is free again before its task is over; otherwise the next job does that.
-        let _ = job.store().give_back_of_dead();
-        Err(failed)
+        if is_killed {
+            give_back(&job.store());
+        }
+        done
+    }
+}
+
+/// Gives back what a process had in the store that was killed, so that it is free before its task is over: unless that takes long, on
+/// a drive that hangs. Otherwise the next job does that.
+fn give_back(store: &Store) {
+    static GIVES_BACK: AtomicBool = AtomicBool::new(false);
+    if GIVES_BACK.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let (store, (tell, told)) = (store.clone(), mpsc::channel());
+    let given = thread::Builder::new().name("give back".to_string()).spawn(move || {
+        // What it cannot do now, the next job does or says.
+        let _ = store.give_back_of_dead();
+        GIVES_BACK.store(false, Ordering::Relaxed);
+        let _ = tell.send(());
+    });
+    match given {
+        Ok(_) => drop(told.recv_timeout(GIVE_BACK)),
+        Err(_) => GIVES_BACK.store(false, Ordering::Relaxed),
     }
 }
 
@@ -319,7 +349,7 @@ impl Way<'_> {
     /// Says a byte, of which no more than a few are ever on their way.
     fn say(&self, what: u8) {
         // Where it has ended, its silence says so.
-        let _ = self.apart.socket().write_all(&[what]);
+        let _ = Patient { socket: self.apart.socket(), job: self.job }.write_all(&[what]);
     }
 
     /// Reads so many bytes; false where they do not come.
@@ -427,7 +457,9 @@ fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Resul
         }
     })?;
     let mut reply = Rows { out, writer: None, batch_bytes_max };
-    work.work(Task { job, arguments, sources, unbegun }, &mut reply)
+    let summary = work.work(Task { job, arguments, sources, unbegun }, &mut reply)?;
+    reply.end()?;
+    Ok(summary)
 }
 
 /// Ends this process where nobody listens: whatever it does is for nobody.
@@ -458,8 +490,10 @@ impl Out {
     }
 
     fn say(&self, kind: u8, bytes: &[u8]) -> io::Result<()> {
+        // What is counted later is told later.
+        let mut ways = self.ways();
         let message = [&self.header(kind, bytes.len()), bytes].concat();
-        self.ways().socket.write_all(&message)
+        ways.socket.write_all(&message)
     }
 
     /// Tells of a batch, once the one before it was taken.
@@ -513,6 +547,15 @@ struct Rows<'a> {
     batch_bytes_max: u64,
 }
 
+impl Rows<'_> {
+    /// Ends the stream: a batch of no bytes, which has rows all the same, is known to be whole by what follows it.
+    fn end(self) -> Result<(), Failure> {
+        let Some(mut writer) = self.writer else { return Ok(()) };
+        writer.finish()?;
+        Ok(self.out.rows(writer.get_ref())?)
+    }
+}
+
 impl Reply for Rows<'_> {
     fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure> {
         let writer = match &mut self.writer {
@@ -524,6 +567,7 @@ impl Reply for Rows<'_> {
         let bytes = writer.get_mut();
         if bytes.len() as u64 > self.batch_bytes_max {
             let length = bytes.len() as u64;
+            // No batch has dictionaries, which would be gone with it.
             bytes.truncate(begun);
             let half = batch.num_rows() / 2;
             if half > 0 {

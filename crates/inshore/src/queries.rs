@@ -17,7 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::record_batch::RecordBatch;
+use arrow::{
+    array::{ArrayRef, AsArray},
+    datatypes::DataType,
+    record_batch::{RecordBatch, RecordBatchOptions},
+};
 use inshore_neardata::{
     Failure, Reply, Task, TaskSource, Work,
     nodes::{
@@ -91,10 +95,11 @@ fn answer(
     let mut failed = None;
     let ran = run_fragment(job, fragment, feed, needed, |batch| {
         // No message is larger than it has to be. What else lies in the buffers of a batch is not sent.
+        let batch = compact(batch);
         let parts = (batch_bytes(&batch) as usize).div_ceil(MESSAGE_BYTES).max(1);
         let rows = batch.num_rows().div_ceil(parts).max(1);
         (0..batch.num_rows().max(1)).step_by(rows).try_for_each(|start| {
-            let part = batch.slice(start, rows.min(batch.num_rows() - start));
+            let part = compact(batch.slice(start, rows.min(batch.num_rows() - start)));
             reply.batch(part).map_err(|failure| {
                 failed = Some(failure);
                 Error::Store(inshore_store::Error::Cancelled)
@@ -105,6 +110,22 @@ fn answer(
         (Some(failure), _) => Err(failure),
         (None, ran) => Ok(serde_json::to_value(ran?)?),
     }
+}
+
+/// A batch whose views have no buffers but for their own texts: what is written down are all of them, of a slice too.
+fn compact(batch: RecordBatch) -> RecordBatch {
+    let is_view = |column: &ArrayRef| matches!(column.data_type(), DataType::Utf8View | DataType::BinaryView);
+    if !batch.columns().iter().any(is_view) {
+        return batch;
+    }
+    let (schema, columns, rows) = batch.into_parts();
+    let columns = columns.into_iter().map(|column| match column.data_type() {
+        DataType::Utf8View => Arc::new(column.as_string_view().gc()) as ArrayRef,
+        DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
+        _ => column,
+    });
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(schema, columns.collect(), &options).expect("the same columns")
 }
 
 /// Ranges of a file that are nearer to each other are read as one.

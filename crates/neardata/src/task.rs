@@ -170,8 +170,8 @@ pub trait Work: Send + Sync {
         Needs::BuiltIn
     }
 
-    /// The memory of a task with so many threads that does not ask for some is no less.
-    fn smallest_memory_bytes(&self, _threads: usize) -> u64 {
+    /// The memory of a task that does not ask for some is no less.
+    fn smallest_memory_bytes(&self) -> u64 {
         0
     }
 

@@ -56,6 +56,8 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_MAX: Duration = Duration::from_millis(20);
 const LOOK_MIN: Duration = Duration::from_millis(1);
 const BYTES_PER_MS: u64 = 8 << 20;
+/// What is read of what the system says of a process.
+const STATUS_BYTES: usize = 32 << 10;
 /// The statuses with which it ends where it has more memory than it was given, and where the system no longer tells how much that is.
 const TOO_LARGE: i32 = 77;
 const UNKNOWN_SIZE: i32 = 78;
@@ -294,7 +296,7 @@ fn begin(limits: ApartLimits) -> io::Result<(UnixStream, ApartMemory)> {
     let size = Size::open()?;
     thread::Builder::new()
         .name("memory".to_string())
-        .stack_size(64 << 10)
+        .stack_size(128 << 10)
         .spawn(move || watch(&size, limits))?;
     socket.write_all(&[READY])?;
     Ok((socket, ApartMemory(Shared::of(File::from(shared)))))
@@ -329,11 +331,13 @@ impl Size {
 
     /// What is resident or swapped out and no file's.
     fn bytes(&self) -> Option<u64> {
-        let mut text = [0; 4096];
+        let mut text = [0; STATUS_BYTES];
         let length = self.0.read_at(&mut text, 0).ok()?;
+        // Whole lines: a user of very many groups has a long one.
+        let whole = text[..length].iter().rposition(|&byte| byte == b'\n')?;
         let mut kib = 0;
         let mut found = 0;
-        for line in text[..length].split(|&byte| byte == b'\n') {
+        for line in text[..whole].split(|&byte| byte == b'\n') {
             let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
             if let b"RssAnon" | b"RssShmem" | b"VmSwap" = &line[..colon] {
                 let number = str::from_utf8(&line[colon + 1..]).ok()?.trim().trim_end_matches(" kB");

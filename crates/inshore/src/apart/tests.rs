@@ -3,8 +3,8 @@
 use std::{env, fs, sync::mpsc, time::Instant};
 
 use arrow::{
-    array::{ArrayRef, AsArray, StringArray},
-    datatypes::UInt64Type,
+    array::{ArrayRef, AsArray, RecordBatchOptions, StringArray},
+    datatypes::{Schema, UInt64Type},
 };
 use inshore_neardata::{TaskSource, nodes::open_pieces};
 use inshore_sandbox::apart_main_if_asked;
@@ -28,7 +28,7 @@ impl Work for Tries {
             "fail" => return Err("a planned failure".into()),
             "long" => return Err("é".repeat(100_000).into()),
             "rows" => {
-                let texts: Vec<String> = (1..=8).map(|row| "x".repeat(row * 50_000)).collect();
+                let texts: Vec<String> = (1..=8).map(|row| "x".repeat(row * 100_000)).collect();
                 let column: ArrayRef = Arc::new(StringArray::from(texts));
                 reply.batch(RecordBatch::try_from_iter([("text", column)])?)?;
                 return Ok(Value::Null);
@@ -39,6 +39,17 @@ impl Work for Tries {
                 let text = "x".repeat(arguments["bytes"].as_u64().unwrap() as usize);
                 let column: ArrayRef = Arc::new(StringArray::from(vec![text]));
                 reply.batch(RecordBatch::try_from_iter([("text", column)])?)?;
+                return Ok(Value::Null);
+            }
+            "empty" => {
+                let none: ArrayRef = Arc::new(arrow::array::NullArray::new(3));
+                let numbers: ArrayRef = Arc::new(arrow::array::UInt64Array::from(Vec::<u64>::new()));
+                let options = RecordBatchOptions::new().with_row_count(Some(5));
+                reply.batch(match arguments["bytes"].as_u64().unwrap() {
+                    0 => RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options)?,
+                    1 => RecordBatch::try_from_iter([("none", none)])?,
+                    _ => RecordBatch::try_from_iter([("numbers", numbers)])?,
+                })?;
                 return Ok(Value::Null);
             }
             other => panic!("{other}"),
@@ -148,7 +159,7 @@ fn what_it_answers_comes_and_pieces_that_were_taken_back_are_left_alone() {
         let job = bench.job();
         let (done, answers) = bench.run(&job, json!({ "what": "numbers" }), takes_back);
         let done = done.unwrap();
-        assert_eq!(done["memory"], 64 * MIB - own_bytes(2) - ANSWER_BYTES_MIN);
+        assert_eq!(done["memory"], 64 * MIB - own_bytes(2) - 8 * MIB);
         let rows = answers.batches.iter().map(|batch| batch.column(0).as_primitive::<UInt64Type>());
         let rows: Vec<(u64, u64)> = rows.map(|column| (column.value(0), column.value(1))).collect();
         assert!(rows.iter().all(|(number, sum)| *sum == number * PIECE_BYTES));
@@ -172,8 +183,8 @@ fn how_it_failed_is_told() {
     for (arguments, words) in [
         (json!({ "what": "fail" }), "a planned failure"),
         (json!({ "what": "panic" }), "the work panicked"),
-        (json!({ "what": "large", "bytes": 2 * MIB }), "more than the 682.7 KiB that there is room for"),
-        (json!({ "what": "large", "bytes": 200 * MIB }), "it wanted more memory than the 60 MiB that it had"),
+        (json!({ "what": "large", "bytes": 2 * MIB }), "more than the 1.6 MiB that there is room for"),
+        (json!({ "what": "large", "bytes": 200 * MIB }), "it wanted more memory than the 56 MiB that it had"),
     ] {
         let (done, answers) = bench.run(&bench.job(), arguments, 0);
         let told = done.unwrap_err().to_string();
@@ -195,10 +206,26 @@ fn rows_that_are_too_many_to_be_sent_at_once_are_sent_a_few_at_a_time() {
     let lengths = answers.batches.iter().flat_map(|batch| {
         batch.column(0).as_string::<i32>().iter().map(|text| text.unwrap().len()).collect::<Vec<_>>()
     });
-    assert_eq!(lengths.collect::<Vec<_>>(), (1..=8).map(|row| row * 50_000).collect::<Vec<_>>());
-    assert!(answers.batches.len() > 3);
+    assert_eq!(lengths.collect::<Vec<_>>(), (1..=8).map(|row| row * 100_000).collect::<Vec<_>>());
+    assert!(answers.batches.len() > 2);
     let told = bench.run(&bench.job(), json!({ "what": "long" }), 0).0.unwrap_err().to_string();
     assert!(told.len() <= WORDS_BYTES_MAX + 4 && told.ends_with("é ..."), "{}", told.len());
+}
+
+#[test]
+fn batches_of_no_bytes_come_too() {
+    let bench = Bench::new();
+    for (kind, rows) in [(0, 5), (1, 3), (2, 0)] {
+        let (done, answers) = bench.run(&bench.job(), json!({ "what": "empty", "bytes": kind }), 0);
+        done.unwrap();
+        let found: Vec<usize> = answers.batches.iter().map(|batch| batch.num_rows()).collect();
+        assert_eq!(found, [rows], "{kind}");
+    }
+}
+
+#[test]
+fn memory_is_shared_out_within_what_there_is() {
+    assert_eq!([60, 128, 256, 1024, 4096].map(|mib| threads_within(mib * MIB)), [2, 2, 18, 114, 498]);
 }
 
 #[test]

@@ -818,7 +818,7 @@ impl FlightService for Agent {
             return Err(self.refuse(Refusal::unavailable("this node ends and takes no more tasks")));
         }
         let habit = if traverses { visits::MEMORY_BYTES } else { inner.config.task_memory_bytes };
-        let habit = habit.max(work.smallest_memory_bytes(inner.config.threads));
+        let habit = habit.max(work.smallest_memory_bytes());
         let memory_bytes = asked.memory_bytes.unwrap_or(habit);
         // What reads for a client that does a part of a task itself must not wait for that task's place.
         let asks_beside =

@@ -4,7 +4,7 @@
 
 use arrow::{
     array::{Array, RecordBatch},
-    datatypes::SchemaRef,
+    datatypes::{DataType, SchemaRef},
     ipc::{
         CompressionType, MetadataVersion,
         writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions},
@@ -99,9 +99,14 @@ impl Encoder {
     }
 }
 
-/// Bytes of the rows of a batch, whatever else lies in its buffers.
+/// Bytes of the rows of a batch, whatever else lies in its buffers; of views all that lies in theirs.
 pub fn batch_bytes(batch: &RecordBatch) -> u64 {
-    let bytes = |column: &dyn Array| column.to_data().get_slice_memory_size().unwrap_or(0) as u64;
+    let bytes = |column: &dyn Array| {
+        let data = column.to_data();
+        let views = matches!(column.data_type(), DataType::Utf8View | DataType::BinaryView);
+        let texts = data.buffers().iter().skip(1).filter(|_| views).map(|buffer| buffer.len()).sum::<usize>();
+        (data.get_slice_memory_size().unwrap_or(0) + texts) as u64
+    };
     batch.columns().iter().map(|column| bytes(column)).sum()
 }
 
