@@ -44,7 +44,7 @@ use arrow::{
 };
 use inshore_neardata::{
     Failure, Needs, Reply, Task, Unbegun, Work,
-    nodes::{open_pieces, protocol::PieceRequest},
+    nodes::{compact, open_pieces, protocol::PieceRequest},
 };
 use inshore_sandbox::{Apart, ApartLimits, ApartMemory, Helper};
 use inshore_store::{Budget, Cancel, Job, ProcessCounts, Store, format_bytes};
@@ -76,8 +76,6 @@ const WORDS_BYTES_MAX: usize = 4 << 10;
 const SUMMARY_BYTES_MAX: u64 = 64 << 10;
 /// Room to write batches down that is kept.
 const ROOM_BYTES: usize = 1 << 20;
-/// The smallest memory of a job in a process of its own.
-const JOB_BYTES_MIN: u64 = 24 * MIB;
 /// Room for stacks of threads that are not the work's.
 const STACK_BYTES: u64 = 128 * MIB;
 /// How soon a wish to stop is noticed, and how often it is told what was read where nothing else is said.
@@ -190,7 +188,7 @@ impl<W: Work> Work for WorkApart<W> {
     }
 
     fn smallest_memory_bytes(&self) -> u64 {
-        own_bytes(THREADS_MIN) + ANSWER_BYTES_MIN + JOB_BYTES_MIN
+        own_bytes(THREADS_MIN) + ANSWER_BYTES_MIN + self.work.smallest_memory_bytes()
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
@@ -203,7 +201,7 @@ impl<W: Work> Work for WorkApart<W> {
             return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
         }
         let threads = job.budget().threads().min(threads_within(given));
-        let most = given - own_bytes(threads) - JOB_BYTES_MIN;
+        let most = given - own_bytes(threads) - self.work.smallest_memory_bytes();
         let answer_bytes = (given / ANSWER_PART).min(ANSWER_BYTES_MAX).min(most).max(ANSWER_BYTES_MIN);
         let pieces = sources.iter().map(|source| source.request()).collect::<Option<Vec<_>>>();
         unbegun.offer(sources.iter().map(|source| (source.number, source.source.part_bytes())));
@@ -289,12 +287,15 @@ impl Way<'_> {
         socket.set_read_timeout(Some(TICK))?;
         socket.set_write_timeout(Some(TICK))?;
         let mut out = BufWriter::new(Patient { socket, job: self.job });
-        let given =
-            serde_json::to_writer(&mut out, order).map_err(io::Error::from).and_then(|()| out.flush());
+        let written = serde_json::to_writer(&mut out, order);
+        let given = written.and_then(|()| out.flush().map_err(serde_json::Error::io));
         self.job.check_cancelled()?;
-        // Where it has ended, its silence says so.
-        let _ = given;
-        Ok(())
+        match given {
+            // It would wait for the rest, and we for it.
+            Err(error) if !error.is_io() => Err(error.into()),
+            // Where it has ended, its silence says so.
+            _ => Ok(()),
+        }
     }
 
     /// Takes all that the process says, as far as its last word.
@@ -571,8 +572,8 @@ impl Reply for Rows<'_> {
             bytes.truncate(begun);
             let half = batch.num_rows() / 2;
             if half > 0 {
-                self.batch(batch.slice(0, half))?;
-                return self.batch(batch.slice(half, batch.num_rows() - half));
+                self.batch(compact(batch.slice(0, half)))?;
+                return self.batch(compact(batch.slice(half, batch.num_rows() - half)));
             }
             return Err(format!(
                 "a row of its answer has {}: more than the {} that there is room for in its memory (a larger --node-memory helps)",

@@ -17,16 +17,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::{
-    array::{ArrayRef, AsArray},
-    datatypes::DataType,
-    record_batch::{RecordBatch, RecordBatchOptions},
-};
+use arrow::record_batch::RecordBatch;
 use inshore_neardata::{
     Failure, Reply, Task, TaskSource, Work,
     nodes::{
         Catalog, Error as NodesError, Gathered, HelpPieces, HelpWith, Nodes, RunOptions, Streams,
-        batch_bytes, stream_with_help,
+        batch_bytes, compact, stream_with_help,
     },
 };
 use inshore_sql::{Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Result, run_fragment};
@@ -62,6 +58,10 @@ impl Work for Queries {
         KIND
     }
 
+    fn smallest_memory_bytes(&self) -> u64 {
+        inshore_sql::smallest_memory_bytes()
+    }
+
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let Task { job, arguments, sources, unbegun } = task;
         let Arguments { fragment, files } = serde_json::from_value(arguments)?;
@@ -95,7 +95,6 @@ fn answer(
     let mut failed = None;
     let ran = run_fragment(job, fragment, feed, needed, |batch| {
         // No message is larger than it has to be. What else lies in the buffers of a batch is not sent.
-        let batch = compact(batch);
         let parts = (batch_bytes(&batch) as usize).div_ceil(MESSAGE_BYTES).max(1);
         let rows = batch.num_rows().div_ceil(parts).max(1);
         (0..batch.num_rows().max(1)).step_by(rows).try_for_each(|start| {
@@ -110,22 +109,6 @@ fn answer(
         (Some(failure), _) => Err(failure),
         (None, ran) => Ok(serde_json::to_value(ran?)?),
     }
-}
-
-/// A batch whose views have no buffers but for their own texts: what is written down are all of them, of a slice too.
-fn compact(batch: RecordBatch) -> RecordBatch {
-    let is_view = |column: &ArrayRef| matches!(column.data_type(), DataType::Utf8View | DataType::BinaryView);
-    if !batch.columns().iter().any(is_view) {
-        return batch;
-    }
-    let (schema, columns, rows) = batch.into_parts();
-    let columns = columns.into_iter().map(|column| match column.data_type() {
-        DataType::Utf8View => Arc::new(column.as_string_view().gc()) as ArrayRef,
-        DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
-        _ => column,
-    });
-    let options = RecordBatchOptions::new().with_row_count(Some(rows));
-    RecordBatch::try_new_with_options(schema, columns.collect(), &options).expect("the same columns")
 }
 
 /// Ranges of a file that are nearer to each other are read as one.

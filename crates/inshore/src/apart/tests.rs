@@ -3,8 +3,9 @@
 use std::{env, fs, sync::mpsc, time::Instant};
 
 use arrow::{
-    array::{ArrayRef, AsArray, RecordBatchOptions, StringArray},
-    datatypes::{Schema, UInt64Type},
+    array::{ArrayRef, AsArray, RecordBatchOptions, StringArray, StringViewArray},
+    compute::cast,
+    datatypes::{DataType, Schema, UInt64Type},
 };
 use inshore_neardata::{TaskSource, nodes::open_pieces};
 use inshore_sandbox::apart_main_if_asked;
@@ -21,6 +22,10 @@ impl Work for Tries {
         "tries"
     }
 
+    fn smallest_memory_bytes(&self) -> u64 {
+        24 * MIB
+    }
+
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
         let Task { job, arguments, sources, unbegun } = task;
         match arguments["what"].as_str().unwrap() {
@@ -29,7 +34,10 @@ impl Work for Tries {
             "long" => return Err("é".repeat(100_000).into()),
             "rows" => {
                 let texts: Vec<String> = (1..=8).map(|row| "x".repeat(row * 100_000)).collect();
-                let column: ArrayRef = Arc::new(StringArray::from(texts));
+                let column: ArrayRef = match arguments["views"] == true {
+                    true => Arc::new(StringViewArray::from_iter_values(texts)),
+                    false => Arc::new(StringArray::from(texts)),
+                };
                 reply.batch(RecordBatch::try_from_iter([("text", column)])?)?;
                 return Ok(Value::Null);
             }
@@ -201,13 +209,17 @@ fn how_it_failed_is_told() {
 #[test]
 fn rows_that_are_too_many_to_be_sent_at_once_are_sent_a_few_at_a_time() {
     let bench = Bench::new();
-    let (done, answers) = bench.run(&bench.job(), json!({ "what": "rows" }), 0);
-    done.unwrap();
-    let lengths = answers.batches.iter().flat_map(|batch| {
-        batch.column(0).as_string::<i32>().iter().map(|text| text.unwrap().len()).collect::<Vec<_>>()
-    });
-    assert_eq!(lengths.collect::<Vec<_>>(), (1..=8).map(|row| row * 100_000).collect::<Vec<_>>());
-    assert!(answers.batches.len() > 2);
+    for views in [false, true] {
+        let (done, answers) = bench.run(&bench.job(), json!({ "what": "rows", "views": views }), 0);
+        done.unwrap();
+        let texts = answers.batches.iter().map(|batch| cast(batch.column(0), &DataType::Utf8).unwrap());
+        let lengths = texts.flat_map(|column| {
+            column.as_string::<i32>().iter().map(|text| text.unwrap().len()).collect::<Vec<_>>()
+        });
+        let expected: Vec<usize> = (1..=8).map(|row| row * 100_000).collect();
+        assert_eq!(lengths.collect::<Vec<_>>(), expected, "{views}");
+        assert!(answers.batches.len() > 2);
+    }
     let told = bench.run(&bench.job(), json!({ "what": "long" }), 0).0.unwrap_err().to_string();
     assert!(told.len() <= WORDS_BYTES_MAX + 4 && told.ends_with("é ..."), "{}", told.len());
 }

@@ -73,4 +73,4 @@ pub use merged::{InOrder, Merged};
 pub use page::{Page, PageConfig};
 pub use pieces::open_pieces;
 pub use traverse::{By, Chain, NodeVisits, TraverseOptions, Traversed};
-pub use wire::batch_bytes;
+pub use wire::{batch_bytes, compact};

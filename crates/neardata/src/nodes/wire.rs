@@ -2,8 +2,10 @@
 //!
 //! A batch may be compressed by zstd, as Arrow's format has it: see `squeeze.rs` for when, `lengths.rs` for what is looked at where it comes in.
 
+use std::sync::Arc;
+
 use arrow::{
-    array::{Array, RecordBatch},
+    array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions},
     datatypes::{DataType, SchemaRef},
     ipc::{
         CompressionType, MetadataVersion,
@@ -99,15 +101,33 @@ impl Encoder {
     }
 }
 
-/// Bytes of the rows of a batch, whatever else lies in its buffers; of views all that lies in theirs.
+/// Bytes of the rows of a batch, whatever else lies in its buffers.
 pub fn batch_bytes(batch: &RecordBatch) -> u64 {
     let bytes = |column: &dyn Array| {
-        let data = column.to_data();
-        let views = matches!(column.data_type(), DataType::Utf8View | DataType::BinaryView);
-        let texts = data.buffers().iter().skip(1).filter(|_| views).map(|buffer| buffer.len()).sum::<usize>();
-        (data.get_slice_memory_size().unwrap_or(0) + texts) as u64
+        let texts = match column.data_type() {
+            DataType::Utf8View => column.as_string_view().total_buffer_bytes_used(),
+            DataType::BinaryView => column.as_binary_view().total_buffer_bytes_used(),
+            _ => 0,
+        };
+        (column.to_data().get_slice_memory_size().unwrap_or(0) + texts) as u64
     };
     batch.columns().iter().map(|column| bytes(column)).sum()
+}
+
+/// A batch whose views have no buffers but for their own texts: what is written down are all of them, of a slice too.
+pub fn compact(batch: RecordBatch) -> RecordBatch {
+    let is_view = |column: &ArrayRef| matches!(column.data_type(), DataType::Utf8View | DataType::BinaryView);
+    if !batch.columns().iter().any(is_view) {
+        return batch;
+    }
+    let (schema, columns, rows) = batch.into_parts();
+    let columns = columns.into_iter().map(|column| match column.data_type() {
+        DataType::Utf8View => Arc::new(column.as_string_view().gc()) as ArrayRef,
+        DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
+        _ => column,
+    });
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(schema, columns.collect(), &options).expect("the same columns")
 }
 
 /// A message of JSON.
