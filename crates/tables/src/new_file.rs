@@ -50,6 +50,29 @@ impl NewFile {
     /// # Errors
     /// [`Error::Io`] if no file can be made there; [`Error::Unsupported`] if `path` is a device, pipe or folder.
     pub fn create(path: &Path) -> Result<Self> {
+        Self::create_with(path, None)
+    }
+
+    /// As [`NewFile::create`], for a file that only its owner may read or write, whoever may read what it replaces. The permissions that it
+    /// is to have in the end are set on [`NewFile::file`] before it is published, so that no other user can open it before.
+    ///
+    /// # Errors
+    /// As [`NewFile::create`].
+    pub fn create_private(path: &Path) -> Result<Self> {
+        Self::create_with(path, Some(0o600))
+    }
+
+    /// Writes a whole file, as durably as [`NewFile::publish`] does: what is at `path` stays until all of it is on the drive.
+    ///
+    /// # Errors
+    /// As [`NewFile::create`] and [`NewFile::publish`]; [`Error::Io`] where it cannot be written.
+    pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+        let file = Self::create(path)?;
+        file.writer()?.write_all(bytes).map_err(|error| file.error(error))?;
+        file.publish()
+    }
+
+    fn create_with(path: &Path, mode: Option<u32>) -> Result<Self> {
         let name = path.display().to_string();
         // Through a link the table behind it is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
@@ -61,7 +84,7 @@ impl NewFile {
             ));
         }
         fs::metadata(folder_of(&path)).map_err(|source| Error::io(&name, "find the folder of it", source))?;
-        let mode = old.map_or(0o666, |old| old.permissions().mode());
+        let mode = mode.unwrap_or_else(|| old.map_or(0o666, |old| old.permissions().mode()));
         let make = || -> io::Result<(Part, NewFileWriter)> {
             let part = Part::create(&path, mode)?;
             let out = NewFileWriter::new(part.file().try_clone()?);
@@ -166,7 +189,10 @@ impl Part {
             let name = folder_of(path).join(format!(".{file_name}.{}-{turn}.part", std::process::id()));
             match linkat(CWD, &unnamed, CWD, &name, AtFlags::SYMLINK_FOLLOW) {
                 Ok(()) => {
-                    return fs::rename(&name, path).inspect_err(|_| _ = fs::remove_file(&name));
+                    // Without a journal, a sync before the file had a name is lost with its first name: ext4 and ext2 write
+                    // the links of an inode when it is synced.
+                    let renamed = file.sync_all().and_then(|()| fs::rename(&name, path));
+                    return renamed.inspect_err(|_| _ = fs::remove_file(&name));
                 }
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),

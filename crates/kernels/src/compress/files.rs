@@ -91,25 +91,31 @@ fn one(
     {
         return Err(Error::BadName { path: output, what: "it is the file that is read" });
     }
-    let out = if is_stdout { NewFile::stdout()? } else { NewFile::create(&output)? };
+    let from = input.path().filter(|_| !is_stdout);
+    let out = match from {
+        _ if is_stdout => NewFile::stdout()?,
+        // Whoever may not read the source never reads what is made of it.
+        Some(_) => NewFile::create_private(&output)?,
+        None => NewFile::create(&output)?,
+    };
     let done = work(&input, &out)?;
+    if let Some(from) = from {
+        keep_facts(from, &out.file()?, &output)?;
+    }
     out.publish()?;
-    if let Some(from) = input.path().filter(|_| !is_stdout) {
-        keep_facts(from, &output)?;
-        if options.remove {
-            let refused = |source| Error::Io { name: from.display().to_string(), what: "remove it", source };
-            fs::remove_file(from).map_err(refused)?;
-        }
+    if let Some(from) = from.filter(|_| options.remove) {
+        let refused = |source| Error::Io { name: from.display().to_string(), what: "remove it", source };
+        fs::remove_file(from).map_err(refused)?;
     }
     Ok((output, done))
 }
 
-/// Who may read it, and when it was changed, stay what they were.
-fn keep_facts(from: &Path, to: &Path) -> Result<()> {
+/// Gives a file that has no name yet the permissions and the time of the source.
+fn keep_facts(from: &Path, file: &fs::File, to: &Path) -> Result<()> {
     let keep = || -> io::Result<()> {
         let facts = fs::metadata(from)?;
-        fs::set_permissions(to, facts.permissions())?;
-        fs::File::options().append(true).open(to)?.set_modified(facts.modified()?)
+        file.set_permissions(facts.permissions())?;
+        file.set_modified(facts.modified()?)
     };
     let what = "keep its permissions and time";
     keep().map_err(|source| Error::Io { name: to.display().to_string(), what, source })

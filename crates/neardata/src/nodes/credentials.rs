@@ -281,7 +281,10 @@ pub fn write<T: Serialize>(path: &Path, credentials: &T) -> Result<()> {
     let mut file =
         fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(fail)?;
     let text = serde_json::to_string_pretty(credentials).expect("plain data");
-    file.write_all(format!("{text}\n").as_bytes()).and_then(|()| file.sync_all()).map_err(fail)
+    file.write_all(format!("{text}\n").as_bytes()).and_then(|()| file.sync_all()).map_err(fail)?;
+    // The name, too, is on the drive before anybody is told of it.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(fail)
 }
 
 /// Whether an address is one that only this machine reaches.
