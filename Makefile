@@ -11,6 +11,8 @@ LOCKED ?=
 
 LOGS := target/test-logs
 
+DEMO_MINUTES := 4
+
 VENV := .venv
 VENV_READY := $(VENV)/ready
 IN_VENV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
@@ -36,8 +38,12 @@ build: need-rust ## release build of the `inshore` command
 install: need-rust ## build `inshore` and put it into cargo's bin folder
 	cargo install --locked --path crates/cli
 
+# With graphs alone, in a folder of its own: a build with all features takes five times as long.
 .PHONY: demo
-demo: build ## a first look at what it does
+demo: need-rust ## a first look at what it does
+	@echo "Building the command with graphs alone: 137 packages, usually $(DEMO_MINUTES) minutes on two cores, in target/demo"
+	@cargo build $(LOCKED) --release -p inshore-cli --no-default-features --features graph \
+		--target-dir "$${CARGO_TARGET_DIR:-target}/demo"
 	scripts/demo.sh
 
 .PHONY: bench
@@ -47,6 +53,24 @@ bench: build ## measure against the peers
 .PHONY: test
 test: ## everything that .ci/run checks
 	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh lint-rust deny test-rust fuzz lint-python test-python
+
+# Too long for every change: each feature by itself, and a longer look for hostile bytes.
+.PHONY: nightly
+nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes
+	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long
+
+.PHONY: features
+features: need-rust ## the command with graphs alone: what it has, and what it says of the rest
+	@mkdir -p $(LOGS)
+	scripts/features.sh graph 2>&1 | tee $(LOGS)/features.log
+
+.PHONY: features-each
+features-each: need-rust
+	scripts/features.sh graph records text sql wasm nodes
+
+.PHONY: fuzz-long
+fuzz-long: export FUZZ_SECONDS = 600
+fuzz-long: fuzz
 
 .PHONY: lint-rust
 lint-rust: need-rust ## rustfmt, clippy and the docs, with warnings as errors

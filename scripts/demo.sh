@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 
 scale=${1:-22}
 memory=${2:-32MiB}
-inshore=${CARGO_TARGET_DIR:-target}/release/inshore
+# Built with what is shown here alone, and apart: `make build` and `make install` build all of it.
+inshore=${CARGO_TARGET_DIR:-target}/demo/release/inshore
 # Beside the build and not in /tmp, which lies in memory on many machines.
 work=$(mktemp -d "${CARGO_TARGET_DIR:-target}/demo.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -35,3 +36,9 @@ echo
 echo "Checking both answers against plain computations in memory (these need room for the whole graph):"
 step graph check kron "$work/ranks.parquet" --iterations 10
 step graph check kron "$work/tree.parquet" --source "$source"
+cat <<TEXT
+
+That was one feature of six, graphs. \`make install\` builds all of them (25 minutes on two cores) and puts \`inshore\` into cargo's
+bin folder: sorting, grouping and counting of files larger than memory, search, SQL, kernels in WebAssembly, and nodes that do all of
+it where the data lies. docs/guide.md shows each.
+TEXT

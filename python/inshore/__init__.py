@@ -1,4 +1,4 @@
-"""Analytics on flash: graphs and tables larger than memory, in exactly the memory that was given.
+"""Analytics on flash: graphs and tables larger than memory, within a memory budget that you set.
 
 A `Store` is a folder of named graphs. A `Graph` answers questions as tables:
 
@@ -22,11 +22,12 @@ Every job takes a budget (``memory="64MiB"``, ``threads=4``) and keeps it. Long 
 Ctrl-C stops it and leaves the store as it was. The words are those of the command line.
 """
 
-from inshore._native import __version__
+from inshore._native import __version__, features
 from inshore.errors import (
     BudgetError,
     DamagedError,
     ExistsError,
+    FeatureError,
     FileError,
     InputError,
     InshoreError,
@@ -56,6 +57,7 @@ __all__ = [
     "BudgetError",
     "DamagedError",
     "ExistsError",
+    "FeatureError",
     "FileError",
     "Graph",
     "GraphInfo",
@@ -82,6 +84,7 @@ __all__ = [
     "connect",
     "count_words",
     "decompress",
+    "features",
     "language_identify",
     "language_train",
     "report",

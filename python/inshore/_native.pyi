@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 __version__: str
+features: tuple[str, ...]
 
 def check_output(path: _StrPath) -> None: ...
 def sort_tables(

@@ -9,6 +9,7 @@
     ├── BudgetError
     ├── DamagedError
     ├── NodeError
+    ├── FeatureError    also an AttributeError
     └── FileError       also an OSError
 
 Ctrl-C raises `KeyboardInterrupt`, as everywhere. A file that was passed over because it was asked for
@@ -42,6 +43,10 @@ class DamagedError(InshoreError):
 
 class NodeError(InshoreError):
     """A node cannot be reached, refuses, was lost, or took longer than the deadline; the message names it."""
+
+
+class FeatureError(InshoreError, AttributeError):
+    """A function needs a feature that this build lacks; the message names the feature."""
 
 
 class FileError(InshoreError, OSError):

@@ -5,11 +5,11 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use arrow::{
-    array::{Array, RecordBatch, StructArray},
-    datatypes::SchemaRef,
+use arrow_array::{
+    Array, RecordBatch, StructArray,
     ffi::{FFI_ArrowSchema, to_ffi},
 };
+use arrow_schema::SchemaRef;
 use inshore::{
     graph::{self, Rows},
     store,
@@ -143,7 +143,7 @@ impl Batch {
     }
 }
 
-fn arrow_error(error: arrow::error::ArrowError) -> PyErr {
+fn arrow_error(error: arrow_schema::ArrowError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 

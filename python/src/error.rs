@@ -1,6 +1,12 @@
 //! From Rust's errors to Python's exceptions: one mapping, and the readings of arguments that can fail.
 
-use inshore::{graph, kernels, neardata, neardata::nodes, sortreduce, sql, store, tables};
+#[cfg(feature = "nodes")]
+use inshore::neardata::nodes;
+#[cfg(feature = "sql")]
+use inshore::sql;
+use inshore::{graph, sortreduce, store, tables};
+#[cfg(feature = "text")]
+use inshore::{kernels, neardata};
 use pyo3::{exceptions::PyOverflowError, intern, prelude::*, types::PyAnyMethods};
 
 /// No space left on device, on every system that this runs on.
@@ -18,7 +24,10 @@ mod tree {
     import_exception!(inshore.errors, DamagedError);
     import_exception!(inshore.errors, InputError);
     import_exception!(inshore.errors, FileError);
+    #[cfg(feature = "nodes")]
     import_exception!(inshore.errors, NodeError);
+    #[cfg(not(feature = "full"))]
+    import_exception!(inshore.errors, FeatureError);
 }
 
 /// The exception for an error of any of the libraries.
@@ -54,6 +63,7 @@ pub(crate) fn to_python(error: impl Into<graph::Error>) -> PyErr {
 }
 
 /// The exception for an error of a query.
+#[cfg(feature = "sql")]
 pub(crate) fn sql_to_python(error: sql::Error) -> PyErr {
     let message = error.to_string();
     match error {
@@ -66,6 +76,7 @@ pub(crate) fn sql_to_python(error: sql::Error) -> PyErr {
 }
 
 /// The exception for an error of a kernel.
+#[cfg(feature = "text")]
 pub(crate) fn kernel_to_python(error: kernels::Error) -> PyErr {
     let message = error.to_string();
     match error {
@@ -95,6 +106,7 @@ pub(crate) fn kernel_to_python(error: kernels::Error) -> PyErr {
 }
 
 /// The exception for an error of nodes.
+#[cfg(feature = "nodes")]
 pub(crate) fn nodes_to_python(error: nodes::Error) -> PyErr {
     let message = error.to_string();
     match error {
@@ -110,6 +122,7 @@ pub(crate) fn nodes_to_python(error: nodes::Error) -> PyErr {
     }
 }
 
+#[cfg(feature = "text")]
 fn of_reading(error: neardata::Error, message: String) -> PyErr {
     match error {
         neardata::Error::Store(error) => of_store(error, message),
@@ -119,10 +132,13 @@ fn of_reading(error: neardata::Error, message: String) -> PyErr {
             Ok(error) => to_python(*error),
             Err(error) => match error.downcast::<store::Error>() {
                 Ok(error) => of_store(*error, message),
+                #[cfg(feature = "nodes")]
                 Err(error) => match error.downcast::<nodes::Error>() {
                     Ok(error) => nodes_to_python(*error),
                     Err(_) => tree::InputError::new_err(message),
                 },
+                #[cfg(not(feature = "nodes"))]
+                Err(_) => tree::InputError::new_err(message),
             },
         },
         _ => tree::InshoreError::new_err(message),
@@ -166,6 +182,17 @@ where
         }
         bad_option(option, value, &format!("0 to {}", T::MAX))
     })
+}
+
+/// The exception for a function that needs a feature which this build lacks.
+#[cfg(not(feature = "full"))]
+pub(crate) fn feature_error(feature: &str) -> PyErr {
+    let has: Vec<&str> = inshore::FEATURES.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
+    tree::FeatureError::new_err(format!(
+        "this needs the feature '{feature}', which this build of inshore lacks (it has: {}): install a wheel, which has all \
+         features",
+        has.join(", ")
+    ))
 }
 
 /// The exception for an option out of its range.

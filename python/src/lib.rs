@@ -11,42 +11,65 @@
 //!
 //! There is no `unsafe` here: a [`answer::Batch`] hands its buffers over in capsules that own them.
 
-use pyo3::prelude::*;
+use pyo3::{prelude::*, types::PyTuple};
 
+#[cfg(not(feature = "full"))]
+mod absent;
 mod answer;
 mod error;
 mod files;
 mod graph;
 mod job;
+#[cfg(feature = "nodes")]
 mod nodes;
+#[cfg(feature = "text")]
 mod packing;
+#[cfg(feature = "text")]
 mod search;
+#[cfg(feature = "sql")]
 mod sql;
 mod store;
+#[cfg(feature = "records")]
 mod tables;
+#[cfg(feature = "text")]
 mod texts;
 
 #[pymodule(gil_used = false)]
 mod _native {
     use super::*;
 
+    #[cfg(not(feature = "full"))]
+    #[pymodule_export]
+    use super::absent::__getattr__;
+    #[cfg(feature = "nodes")]
+    #[pymodule_export]
+    use super::nodes::{Agent, Nodes, connect, serve};
+    #[cfg(feature = "sql")]
+    #[pymodule_export]
+    use super::sql::{Asked, query};
+    #[cfg(feature = "records")]
+    #[pymodule_export]
+    use super::tables::{group, kmers, sort_binary, sort_tables, sort_text};
     #[pymodule_export]
     use super::{
         answer::{Answer, Batch, check_output},
         files::{File, Files, Writer},
         graph::Graph,
         job::Job,
-        nodes::{Agent, Nodes, connect, serve},
+        store::Store,
+    };
+    #[cfg(feature = "text")]
+    #[pymodule_export]
+    use super::{
         packing::{check_checksums, checksum, compress, decompress},
         search::{Searching, search},
-        sql::{Asked, query},
-        store::Store,
-        tables::{group, kmers, sort_binary, sort_tables, sort_text},
         texts::{count_words, language_identify, language_train},
     };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let features = inshore::FEATURES.iter().filter(|(_, has)| *has).map(|(name, _)| *name);
+        module.add("features", PyTuple::new(module.py(), features.collect::<Vec<_>>())?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

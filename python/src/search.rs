@@ -15,7 +15,8 @@ use std::{
     time::Duration,
 };
 
-use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
 use inshore::{
     kernels::{
         self, Candidate, PatternOptions, SearchColumns, SearchItem, SearchSummary, SearchTable,

@@ -5,7 +5,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
 use inshore::{
     sql::{self, Query, Tables},
     store,

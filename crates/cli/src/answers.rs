@@ -16,14 +16,14 @@ use inshore::{
 };
 
 use crate::{
+    args::{self, Asked, Resumed},
     outcome::Outcome,
     session::Session,
     sizes::Sizes,
     top::{Best, Order, Top},
-    words::{self, Asked, Resumed},
 };
 
-pub fn pagerank(session: &Session, words: &words::Pagerank) -> Result<()> {
+pub fn pagerank(session: &Session, words: &args::Pagerank) -> Result<()> {
     let options = PageRankOptions {
         tolerance: words.tolerance,
         resume: resume(&words.resumed),
@@ -46,7 +46,7 @@ pub fn pagerank(session: &Session, words: &words::Pagerank) -> Result<()> {
     answer(session, "graph pagerank", &words.asked, shown, run, sentence)
 }
 
-pub fn bfs(session: &Session, words: &words::Bfs) -> Result<()> {
+pub fn bfs(session: &Session, words: &args::Bfs) -> Result<()> {
     let options = BfsOptions {
         resume: resume(&words.resumed),
         tuning: tuning(&words.asked),
@@ -60,7 +60,7 @@ pub fn bfs(session: &Session, words: &words::Bfs) -> Result<()> {
     answer(session, "graph bfs", &words.asked, Shown::Rows(Order::Ascending(2)), run, sentence)
 }
 
-pub fn sssp(session: &Session, words: &words::Sssp) -> Result<()> {
+pub fn sssp(session: &Session, words: &args::Sssp) -> Result<()> {
     let options = SsspOptions {
         resume: resume(&words.resumed),
         tuning: tuning(&words.asked),
@@ -73,7 +73,7 @@ pub fn sssp(session: &Session, words: &words::Sssp) -> Result<()> {
     answer(session, "graph sssp", &words.asked, Shown::Rows(Order::Ascending(1)), run, sentence)
 }
 
-pub fn communities(session: &Session, words: &words::Communities) -> Result<()> {
+pub fn communities(session: &Session, words: &args::Communities) -> Result<()> {
     let options = CommunitiesOptions {
         iterations: words.iterations,
         resume: resume(&words.resumed),
@@ -86,7 +86,7 @@ pub fn communities(session: &Session, words: &words::Communities) -> Result<()> 
     answer(session, "graph communities", &words.asked, Shown::Sizes, run, sentence)
 }
 
-pub fn clustering(session: &Session, words: &words::Clustering) -> Result<()> {
+pub fn clustering(session: &Session, words: &args::Clustering) -> Result<()> {
     let options = ClusteringOptions { tuning: tuning(&words.asked) };
     let run = |graph: &Graph, job: &Job| graph::clustering(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
@@ -97,7 +97,7 @@ pub fn clustering(session: &Session, words: &words::Clustering) -> Result<()> {
     answer(session, "graph clustering", &words.asked, shown, run, sentence)
 }
 
-pub fn components(session: &Session, words: &words::Components) -> Result<()> {
+pub fn components(session: &Session, words: &args::Components) -> Result<()> {
     let options = ComponentsOptions { resume: resume(&words.resumed), tuning: tuning(&words.asked) };
     let run = |graph: &Graph, job: &Job| graph::components(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
@@ -106,7 +106,7 @@ pub fn components(session: &Session, words: &words::Components) -> Result<()> {
     answer(session, "graph components", &words.asked, Shown::Sizes, run, sentence)
 }
 
-pub fn betweenness(session: &Session, words: &words::Betweenness) -> Result<()> {
+pub fn betweenness(session: &Session, words: &args::Betweenness) -> Result<()> {
     let (sources, seed) = (words.sample.sources, words.sample.seed);
     let options =
         BetweennessOptions { sources, seed, resume: resume(&words.resumed), tuning: tuning(&words.asked) };

@@ -18,12 +18,11 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
+    args::{Bench, Everywhere},
     figure::{self, format_rate},
     outcome::{Outcome, print_line},
     session::Session,
-    store_words::Bench,
     table::{self, Align},
-    words::Everywhere,
 };
 
 /// The longest bar of the chart on the terminal.

@@ -2,7 +2,7 @@
 
 use std::{io, process::ExitCode};
 
-use inshore::{graph, kernels, sorting, sql, store, tables};
+use inshore::{store, tables};
 
 use crate::{outcome::say, signals};
 
@@ -40,17 +40,29 @@ fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 fn is_cancelled(cause: &(dyn std::error::Error + 'static)) -> bool {
-    let graph = cause.downcast_ref::<graph::Error>().is_some_and(graph::Error::is_cancelled);
-    let tables = cause.downcast_ref::<tables::Error>().is_some_and(tables::Error::is_cancelled);
-    let kernels = cause.downcast_ref::<kernels::Error>().is_some_and(kernels::Error::is_cancelled);
-    let sql = cause.downcast_ref::<sql::Error>().is_some_and(sql::Error::is_cancelled);
-    let sorting = cause.downcast_ref::<sorting::Error>().is_some_and(sorting::Error::is_cancelled);
-    graph
-        || sorting
-        || tables
-        || kernels
-        || sql
-        || cause.downcast_ref::<store::Error>().is_some_and(store::Error::is_cancelled)
+    fn is<E: std::error::Error + 'static>(
+        cause: &(dyn std::error::Error + 'static),
+        is_cancelled: fn(&E) -> bool,
+    ) -> bool {
+        cause.downcast_ref::<E>().is_some_and(is_cancelled)
+    }
+    #[cfg(feature = "graph")]
+    if is(cause, inshore::graph::Error::is_cancelled) {
+        return true;
+    }
+    #[cfg(feature = "text")]
+    if is(cause, inshore::kernels::Error::is_cancelled) {
+        return true;
+    }
+    #[cfg(feature = "sql")]
+    if is(cause, inshore::sql::Error::is_cancelled) {
+        return true;
+    }
+    #[cfg(feature = "nodes")]
+    if is(cause, inshore::sorting::Error::is_cancelled) {
+        return true;
+    }
+    is(cause, tables::Error::is_cancelled) || is(cause, store::Error::is_cancelled)
 }
 
 #[cfg(test)]
@@ -68,7 +80,7 @@ mod tests {
 
     #[test]
     fn cancellation_and_broken_pipes_are_found_in_the_chain() {
-        let stopped: anyhow::Result<()> = Err(graph::Error::from(store::Error::Cancelled).into());
+        let stopped: anyhow::Result<()> = Err(tables::Error::from(store::Error::Cancelled).into());
         assert!(stopped.context("ranking").unwrap_err().chain().any(is_cancelled));
         let stopped = anyhow::Error::from(tables::Error::from(store::Error::Cancelled));
         assert!(stopped.chain().any(is_cancelled));

@@ -11,13 +11,13 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
+    args,
     outcome::{Outcome, print_json, print_line, say},
     session::Session,
     table::{self, Align},
-    words,
 };
 
-pub fn import(session: &Session, words: &words::Import) -> Result<()> {
+pub fn import(session: &Session, words: &args::Import) -> Result<()> {
     let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
     let options = ImportOptions {
         undirected: words.undirected,
@@ -34,7 +34,7 @@ pub fn import(session: &Session, words: &words::Import) -> Result<()> {
     made(session, Outcome::new("graph import", run.finish(), &info, sentence(&info)))
 }
 
-pub fn generate_kronecker(session: &Session, words: &words::Kronecker) -> Result<()> {
+pub fn generate_kronecker(session: &Session, words: &args::Kronecker) -> Result<()> {
     let kronecker = graph::Kronecker { scale: words.scale, edge_factor: words.edge_factor, seed: words.seed };
     let mut run = session.start()?;
     let info = graph::generate(&session.store, &run.job, &words.name, &kronecker, words.reverse)?;
@@ -137,7 +137,7 @@ pub fn export(session: &Session, name: &str, output: &Path) -> Result<()> {
 }
 
 /// Whether the answer is right.
-pub fn check(session: &Session, words: &words::Check) -> Result<bool> {
+pub fn check(session: &Session, words: &args::Check) -> Result<bool> {
     let graph = Graph::open(&session.store, &words.graph)?;
     let ranks = words.how.options();
     let options = CheckOptions {

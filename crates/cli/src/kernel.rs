@@ -11,27 +11,23 @@ use std::{
 use anyhow::{Context, Result, bail};
 use inshore::{
     kernels::text_sources,
-    neardata::nodes::{self as remote, LoadOptions, Nodes, RunOptions, run_on_nodes},
-    neardata::{Contents, Error as ReadError, Event, Next},
     sandbox::WasmResult,
     store::{self, DatasetSummary, Job, format_bytes},
     tables::NewFile,
-    wasm::{
-        self, ENDING, MODULE_BYTES_MAX, Module, WasmKernel, WasmSummary, dataset_of, run_wasm,
-        run_wasm_on_nodes,
-    },
+    wasm::{self, ENDING, MODULE_BYTES_MAX, Module, WasmKernel, WasmSummary, dataset_of, run_wasm},
 };
 use serde_json::{Value, json};
 
 use crate::{
-    kernel_words::{Push, RunKernel},
-    nodes::{
-        are_named, connect, costs, rm as remove_from_nodes, run_options, tell_missing, wholes, with_nodes,
-    },
+    args::{Everywhere, Push, RunKernel},
     outcome::{Outcome, print_json, say},
-    session::{Session, plain_job, plain_run},
+    session::{Session, plain_job},
     table::{self, Align},
-    words::Everywhere,
+};
+#[cfg(feature = "nodes")]
+use crate::{
+    kernel_on_nodes,
+    nodes::{are_named, rm as remove_from_nodes},
 };
 
 /// The module in a file, called after it.
@@ -61,47 +57,38 @@ pub fn push(options: &Everywhere, words: &Push) -> Result<()> {
     }
     let result = WasmKernel::new(module.clone(), "").check()?;
     let (name, bytes) = (module.name.clone(), module.bytes.len() as u64);
-    let (report, on) = match are_named(options) {
-        true => {
-            let nodes = connect(options)?;
-            let mut run = plain_run(options)?;
-            let count = nodes.addresses().count();
-            // All of it on each node.
-            let load = LoadOptions { copies: count, piece_bytes: Some(bytes + 2), ..LoadOptions::default() };
-            let called = words.module.display().to_string();
-            nodes.put(&run.job, &dataset_of(&name), (&called, Some(bytes)), &module.bytes[..], &load)?;
-            (run.finish(), if count == 1 { " on 1 node".to_string() } else { format!(" on {count} nodes") })
-        }
-        false => {
-            let session = Session::open(options.clone())?;
-            let mut run = session.start()?;
-            module.put(&session.store, &run.job)?;
-            (run.finish(), String::new())
-        }
+    let here = || {
+        let session = Session::open(options.clone())?;
+        let mut run = session.start()?;
+        module.put(&session.store, &run.job)?;
+        anyhow::Ok((run.finish(), String::new()))
     };
+    #[cfg(feature = "nodes")]
+    let (report, on) = match are_named(options) {
+        true => kernel_on_nodes::put(options, words, &module)?,
+        false => here()?,
+    };
+    #[cfg(not(feature = "nodes"))]
+    let (report, on) = here()?;
     let sentence = format!("{name}: a kernel of {}{on}, with {}", format_bytes(bytes), told(result));
     let summary = json!({ "name": name, "bytes": bytes, "sha256": module.sha256() });
     Ok(Outcome::new("kernel push", report, summary, sentence).tell(options)?)
 }
 
 pub fn ls(options: &Everywhere) -> Result<()> {
-    let mut found: Vec<(String, u64, String)> = Vec::new();
+    #[cfg(feature = "nodes")]
     if are_named(options) {
-        let nodes = connect(options)?;
-        let catalog = nodes.catalog()?;
-        for whole in catalog.wholes() {
-            if let Some(name) = whole.dataset.strip_suffix(ENDING) {
-                found.push((name.to_string(), whole.bytes(), whole.nodes(&nodes).join(" ")));
-            }
-        }
-        catalog.lost().iter().for_each(|(_, why)| say(&format!("note: {why}")));
-    } else {
-        let session = Session::open_existing(options.clone())?;
-        let module = |summary: DatasetSummary| {
-            Some((summary.name.strip_suffix(ENDING)?.to_string(), summary.bytes, "here".to_string()))
-        };
-        found.extend(session.store.list()?.into_iter().filter_map(module));
+        return list(options, kernel_on_nodes::found(options)?);
     }
+    let session = Session::open_existing(options.clone())?;
+    let module = |summary: DatasetSummary| {
+        Some((summary.name.strip_suffix(ENDING)?.to_string(), summary.bytes, "here".to_string()))
+    };
+    list(options, session.store.list()?.into_iter().filter_map(module).collect())
+}
+
+/// Prints names of kernels, their bytes, and where they are.
+fn list(options: &Everywhere, found: Vec<(String, u64, String)>) -> Result<()> {
     if options.json {
         let value =
             |(name, bytes, on): &(String, u64, String)| json!({ "name": name, "bytes": bytes, "on": on });
@@ -122,6 +109,7 @@ pub fn ls(options: &Everywhere) -> Result<()> {
 
 pub fn rm(options: &Everywhere, names: &[String]) -> Result<()> {
     let datasets: Vec<String> = names.iter().map(|name| dataset_of(name)).collect();
+    #[cfg(feature = "nodes")]
     if are_named(options) {
         return remove_from_nodes(options, &datasets);
     }
@@ -133,8 +121,9 @@ pub fn run(options: &Everywhere, words: &RunKernel) -> Result<()> {
     if options.json && words.output.is_none() {
         bail!("--json wants standard output, where the result goes: name a file for it with --output");
     }
+    #[cfg(feature = "nodes")]
     if are_named(options) {
-        return run_there(options, words);
+        return kernel_on_nodes::run(options, words);
     }
     let is_file = words.kernel.ends_with(ENDING);
     let needs_store =
@@ -156,52 +145,11 @@ pub fn run(options: &Everywhere, words: &RunKernel) -> Result<()> {
     let kernel = WasmKernel::new(module, &words.args);
     let sources = text_sources(&job, &words.paths)?;
     let summary = write(words, |out| run_wasm(&job, &kernel, sources.into_iter(), out))?;
-    tell(options, words, &job, &summary, None)
-}
-
-fn run_there(options: &Everywhere, words: &RunKernel) -> Result<()> {
-    let nodes = connect(options)?;
-    let job = plain_job(options)?;
-    let module = match words.kernel.ends_with(ENDING) {
-        true => read_module(Path::new(&words.kernel))?,
-        false => pushed_module(&nodes, &job, &words.kernel)?,
-    };
-    let kernel = WasmKernel::new(module, &words.args);
-    let wholes = wholes(&nodes, &words.paths)?;
-    let asked = run_options(options);
-    let mut gathered = remote::Gathered::default();
-    let summary = write(words, |out| {
-        let (summary, all) = run_wasm_on_nodes(&nodes, &job, &kernel, &wholes, &asked, out)?;
-        gathered = all;
-        Ok(summary)
-    })?;
-    tell_missing(options, &gathered);
-    tell(options, words, &job, &summary, Some((&nodes, &gathered)))
-}
-
-/// The module that was pushed to nodes under this name: what runs there is looked at here.
-fn pushed_module(nodes: &Nodes, job: &Job, name: &str) -> Result<Module> {
-    let wholes = nodes.catalog()?.named(&dataset_of(name))?;
-    let [whole] = &wholes[..] else {
-        bail!(
-            "{name}: these nodes have different kernels of this name: push it anew, or run the file itself"
-        );
-    };
-    if whole.bytes() > MODULE_BYTES_MAX {
-        bail!("{name}: the dataset of this name is too large for a module");
-    }
-    let mut bytes = Vec::new();
-    run_on_nodes(nodes, job, &Contents, &wholes, &RunOptions::default(), |event: Event<'_, Contents>| {
-        if let Some(part) = event.part {
-            bytes.extend(part?);
-        }
-        Ok::<_, ReadError>(Next::Go)
-    })?;
-    Ok(Module { is_pushed: true, ..Module::new(name, bytes)? })
+    tell(options, words, &job, &summary, |summary| (summary, Vec::new()))
 }
 
 /// Has a result written where the words say, whole or not at all where that is a file.
-fn write(
+pub fn write(
     words: &RunKernel,
     work: impl FnOnce(wasm::Output<'_>) -> std::result::Result<WasmSummary, wasm::Error>,
 ) -> Result<WasmSummary> {
@@ -226,22 +174,18 @@ fn write(
 }
 
 /// Says what it cost, where someone asked.
-fn tell(
+pub fn tell(
     options: &Everywhere,
     words: &RunKernel,
     job: &Job,
     summary: &WasmSummary,
-    there: Option<(&Nodes, &remote::Gathered)>,
+    complete: impl FnOnce(Value) -> (Value, Vec<(&'static str, String)>),
 ) -> Result<()> {
-    let mut value = json!({ "kernel": words.kernel, "module": summary });
-    if let Some((nodes, gathered)) = there {
-        value = with_nodes(value, nodes, gathered);
-    }
+    let (value, costs) = complete(json!({ "kernel": words.kernel, "module": summary }));
     let report = job.report();
     if let Some(path) = &words.counters {
         let counters: Value = json!({ "command": "kernel run", "report": report, "summary": value });
-        fs::write(path, format!("{counters}\n"))
-            .with_context(|| format!("{}: cannot write it", path.display()))?;
+        NewFile::write_whole(path, format!("{counters}\n").as_bytes())?;
     }
     let mut how = vec![(
         "kernel",
@@ -253,7 +197,7 @@ fn tell(
             summary.protections
         ),
     )];
-    how.extend(there.iter().flat_map(|(_, gathered)| costs(gathered)));
+    how.extend(costs);
     how.extend(summary.log.lines().map(|line| ("log", line.to_string())));
     let sentence = format!("{}: {}", words.kernel, format_bytes(summary.output_bytes));
     let outcome =

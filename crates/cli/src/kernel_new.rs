@@ -11,15 +11,15 @@ use std::{
 use anyhow::{Context, Result, bail};
 use inshore::{
     store::format_bytes,
+    tables::NewFile,
     wasm::{Module, WasmKernel},
 };
 use serde_json::json;
 
 use crate::{
+    args::{Build, Everywhere, Example, Language, New},
     kernel::{read_module, told},
-    kernel_words::{Build, Example, Language, New},
     outcome::{print_json, print_line},
-    words::Everywhere,
 };
 
 /// Targets of Rust without a system, the first that is installed is taken.
@@ -132,10 +132,9 @@ pub fn new(options: &Everywhere, words: &New) -> Result<()> {
     }
     for (path, text) in &files {
         let path = folder.join(path);
-        let shown = path.display();
         let above = path.parent().expect("it is in the folder");
         fs::create_dir_all(above).with_context(|| format!("{}: cannot make this folder", above.display()))?;
-        fs::write(&path, text).with_context(|| format!("{shown}: cannot write it"))?;
+        NewFile::write_whole(&path, text.as_bytes())?;
     }
     if options.json {
         let files: Vec<&str> = files.iter().map(|(path, _)| *path).collect();
@@ -162,7 +161,7 @@ pub fn build(options: &Everywhere, words: &Build) -> Result<()> {
     let module = Module { name: name.to_string(), ..module };
     let result = WasmKernel::new(module.clone(), "").check()?;
     let path = folder.join(format!("{name}.wasm"));
-    fs::write(&path, &module.bytes).with_context(|| format!("{}: cannot write it", path.display()))?;
+    NewFile::write_whole(&path, &module.bytes)?;
     let bytes = module.bytes.len() as u64;
     if options.json {
         let made =

@@ -6,22 +6,27 @@ use std::{
 };
 
 use anyhow::{Result, bail};
+#[cfg(feature = "nodes")]
+use inshore::kernels::{LanguageOfText, identify_on_nodes};
 use inshore::{
     kernels::{
-        self, Classifier, Identified, LanguageOfText, LanguagePlace, LanguageSummary, LanguageTable,
-        Profiles, Unit, identify, identify_column, identify_on_nodes, table_inputs, text_sources,
+        self, Classifier, Identified, LanguagePlace, LanguageSummary, LanguageTable, Profiles, Unit,
+        identify, identify_column, table_inputs, text_sources,
     },
-    neardata::{Source, nodes::Gathered},
+    neardata::Source,
+    store::Job,
     tables::{Input, TableWriter},
 };
-use serde_json::json;
+use serde_json::{Value, json};
+
+#[cfg(feature = "nodes")]
+use crate::nodes;
 
 use crate::{
+    args::{Identify, Train},
     failure::AlreadyTold,
-    nodes,
     outcome::{Outcome, say},
     session::Session,
-    words::{Identify, Train},
 };
 
 pub fn train(session: &Session, words: &Train) -> Result<()> {
@@ -58,60 +63,88 @@ fn labelled(sample: &str) -> Result<(String, PathBuf)> {
 }
 
 pub fn tell(session: &Session, words: &Identify) -> Result<()> {
+    identify_by(session, words, |asked, table| {
+        match &words.column {
+            Some(column) => {
+                for input in table_inputs(asked.job, &words.inputs)? {
+                    identify_column(asked.job, asked.classifier, &input, column, |row, verdict| {
+                        table.add(input.name(), Some(row), verdict)
+                    })?;
+                }
+            }
+            None => {
+                let sources = text_sources(asked.job, &words.inputs)?.into_iter();
+                let write = |found: Identified<'_>| table.add_found(&found);
+                identify(asked.job, asked.classifier, sources, asked.unit, write, asked.failed)?;
+            }
+        }
+        Ok(|summary| (summary, Vec::new()))
+    })
+}
+
+/// Tells languages of datasets on nodes.
+#[cfg(feature = "nodes")]
+pub fn tell_on_nodes(session: &Session, words: &Identify) -> Result<()> {
+    if words.column.is_some() {
+        bail!("--column does not go with --node: texts are told as a whole or, with --lines, by lines");
+    }
+    let nodes = &nodes::connect(&session.options)?;
+    let wholes = nodes::wholes(nodes, &words.inputs)?;
+    identify_by(session, words, |asked, table| {
+        let kernel = LanguageOfText::new(asked.profiles, asked.unit);
+        let write = |found: Identified<'_>| table.add_found(&found);
+        let options = nodes::run_options(&session.options);
+        let gathered = identify_on_nodes(nodes, asked.job, &kernel, &wholes, &options, write, asked.failed)?;
+        Ok(move |summary| {
+            nodes::tell_missing(&session.options, &gathered);
+            (nodes::with_nodes(summary, nodes, &gathered), nodes::costs(&gathered))
+        })
+    })
+}
+
+/// How languages are told, wherever that is done.
+struct Asked<'a> {
+    job: &'a Job,
+    #[cfg_attr(not(feature = "nodes"), expect(dead_code, reason = "only nodes are sent profiles"))]
+    profiles: &'a Profiles,
+    classifier: &'a Classifier,
+    unit: Unit,
+    /// Prints the error of a text; the others go on.
+    failed: &'a (dyn Fn(kernels::Error) -> kernels::Result<()> + Sync),
+}
+
+/// Tells languages by `work`, which fills the table and returns what completes the summary.
+fn identify_by<T>(
+    session: &Session,
+    words: &Identify,
+    work: impl FnOnce(&Asked<'_>, &mut LanguageTable<'_>) -> Result<T>,
+) -> Result<()>
+where
+    T: FnOnce(Value) -> (Value, Vec<(&'static str, String)>),
+{
     session.check_stdout_is_free(&words.output)?;
     TableWriter::check_path(&words.output)?;
     let mut run = session.start()?;
     let job = &run.job;
-    let profiles = Profiles::load(&session.store, job, &words.profiles)?;
+    let profiles = &Profiles::load(&session.store, job, &words.profiles)?;
     let _filters = job.budget().reserve(Classifier::BYTES, "filters of languages")?;
-    let classifier = Classifier::new(&profiles);
+    let classifier = &Classifier::new(profiles);
     let bytes: Option<u64> = words.inputs.iter().map(|path| Input::new(path).compressed_bytes()).sum();
     job.start_phase("reading", "bytes", bytes.unwrap_or(0));
-    let near = match nodes::are_named(&session.options) {
-        true if words.column.is_some() => {
-            bail!("--column does not go with --node: texts are told as a whole or, with --lines, by lines");
-        }
-        true => {
-            let nodes = nodes::connect(&session.options)?;
-            let wholes = nodes::wholes(&nodes, &words.inputs)?;
-            Some((nodes, wholes))
-        }
-        false => None,
-    };
     let place = match (&words.column, words.lines) {
         (Some(_), _) => LanguagePlace::Row,
         (None, true) => LanguagePlace::Line,
         (None, false) => LanguagePlace::Whole,
     };
-    let mut table = LanguageTable::create(job, &words.output, &classifier, place)?;
+    let mut table = LanguageTable::create(job, &words.output, classifier, place)?;
     let failures = AtomicU64::new(0);
-    let unit = if words.lines { Unit::Line } else { Unit::Source };
-    let failed = |error: kernels::Error| {
+    let failed = &|error: kernels::Error| {
         failures.fetch_add(1, Ordering::Relaxed);
         say(&format!("inshore: {error}"));
         Ok(())
     };
-    let mut gathered = Gathered::default();
-    match (&words.column, &near) {
-        (None, Some((nodes, wholes))) => {
-            let kernel = LanguageOfText::new(&profiles, unit);
-            let write = |found: Identified<'_>| table.add_found(&found);
-            let asked = nodes::run_options(&session.options);
-            gathered = identify_on_nodes(nodes, job, &kernel, wholes, &asked, write, failed)?;
-        }
-        (Some(column), _) => {
-            for input in table_inputs(job, &words.inputs)? {
-                identify_column(job, &classifier, &input, column, |row, verdict| {
-                    table.add(input.name(), Some(row), verdict)
-                })?;
-            }
-        }
-        (None, None) => {
-            let sources = text_sources(job, &words.inputs)?;
-            let write = |found: Identified<'_>| table.add_found(&found);
-            identify(job, &classifier, sources.into_iter(), unit, write, failed)?;
-        }
-    }
+    let unit = if words.lines { Unit::Line } else { Unit::Source };
+    let complete = work(&Asked { job, profiles, classifier, unit, failed }, &mut table)?;
     let LanguageSummary { texts, unknown } = table.finish()?;
     let what = match place {
         LanguagePlace::Row => "rows",
@@ -120,16 +153,11 @@ pub fn tell(session: &Session, words: &Identify) -> Result<()> {
     };
     let sentence =
         format!("{texts} {what}, {unknown} of them in none of {} languages", classifier.labels().len());
-    let mut summary =
-        json!({ "texts": texts, "unknown": unknown, "failed": failures.load(Ordering::Relaxed) });
-    if let Some((nodes, _)) = &near {
-        nodes::tell_missing(&session.options, &gathered);
-        summary = nodes::with_nodes(summary, nodes, &gathered);
-    }
+    let failures = failures.load(Ordering::Relaxed);
+    let (summary, how) = complete(json!({ "texts": texts, "unknown": unknown, "failed": failures }));
     let outcome = Outcome::new("language identify", run.finish(), summary, sentence);
-    let how = nodes::costs(&gathered);
     Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?;
-    if failures.load(Ordering::Relaxed) > 0 {
+    if failures > 0 {
         bail!(AlreadyTold);
     }
     Ok(())

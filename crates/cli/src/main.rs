@@ -1,60 +1,78 @@
 //! The `inshore` command.
 //!
-//! `main` is the table of contents: each arm of its `match` is one command, in one function. The words are read
-//! by [`words`]; a [`session::Session`] is what all commands have in common (store, budget, stop flag); a
+//! `main` is the table of contents: each arm of its `match` is one command, in one function. The arguments are read
+//! by [`args`]; a [`session::Session`] is what all commands have in common (store, budget, stop flag); a
 //! [`outcome::Outcome`] is what a job has to say at its end, to a person or as JSON.
 //!
 //! ```text
-//!   words ─► Session ─► Run (a job and its progress bar) ─► Outcome ─► standard output, standard error, exit code
+//!   args ─► Session ─► Run (a job and its progress bar) ─► Outcome ─► standard output, standard error, exit code
 //! ```
 //!
 //! Exit codes: 0 done, 1 a "no", 2 an error, 130 stopped by a signal.
 
+mod absent;
+#[cfg(feature = "graph")]
 mod answers;
+mod args;
 mod bench;
+#[cfg(feature = "records")]
 mod counting;
+#[cfg(feature = "text")]
+mod counting_words;
 mod failure;
 mod figure;
+#[cfg(feature = "graph")]
 mod graphs;
+#[cfg(feature = "wasm")]
 mod kernel;
+#[cfg(feature = "wasm")]
 mod kernel_new;
-mod kernel_words;
+#[cfg(all(feature = "nodes", feature = "wasm"))]
+mod kernel_on_nodes;
+#[cfg(feature = "text")]
 mod language;
 mod manual;
 mod mount;
+#[cfg(all(feature = "nodes", feature = "sql"))]
+mod near;
+#[cfg(feature = "nodes")]
 mod node_page;
-mod node_words;
+#[cfg(feature = "nodes")]
 mod nodes;
+#[cfg(feature = "nodes")]
+mod on_nodes;
 mod outcome;
+#[cfg(feature = "text")]
 mod packing;
 mod progress;
+#[cfg(feature = "text")]
 mod search;
 mod session;
 mod signals;
+#[cfg(feature = "graph")]
 mod sizes;
+#[cfg(feature = "records")]
 mod sorting;
+#[cfg(feature = "sql")]
 mod sql;
-mod store_words;
 mod stores;
 mod table;
+#[cfg_attr(not(feature = "graph"), expect(dead_code, reason = "only graphs show their best rows"))]
 mod top;
+#[cfg(feature = "nodes")]
 mod traversing;
-mod words;
 
+#[cfg(feature = "nodes")]
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use kernel_words::KernelCommand;
-use node_words::NodeCommand;
+use args::{Cli, Command, Everywhere, StoreCommand};
 use session::Session;
-use store_words::StoreCommand;
-use words::{Command, CountCommand, Everywhere, Generator, GraphCommand, LanguageCommand, Words};
 
 fn main() -> ExitCode {
     // Where a node has started this program once more, to contain a command or for a task of its own.
     inshore::child_main_if_asked();
-    match run(Words::parse()) {
+    match absent::parse().and_then(run) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => failure::tell(&error),
@@ -62,75 +80,135 @@ fn main() -> ExitCode {
 }
 
 /// Runs one command. `false` is a "no", which is not an error.
-fn run(words: Words) -> anyhow::Result<bool> {
-    if !words.command.knows_nodes() {
-        nodes::refuse(&words.everywhere)?;
+fn run(cli: Cli) -> anyhow::Result<bool> {
+    let Cli { everywhere: options, command } = cli;
+    #[cfg(feature = "nodes")]
+    let command = match nodes::are_named(&options) {
+        true => match on_nodes(&options, command)? {
+            ControlFlow::Break(done) => return Ok(done),
+            ControlFlow::Continue(command) => command,
+        },
+        false => command,
+    };
+    #[cfg(not(feature = "nodes"))]
+    if !options.node.is_empty() {
+        return Err(absent::lacks("--node", "nodes"));
     }
-    match words.command {
-        Command::Graph { command } => graph(words.everywhere, command),
-        Command::Store { command } => store(words.everywhere, command),
-        Command::Node { command } => match command {
-            NodeCommand::Serve(serve) => nodes::serve(&words.everywhere, &serve).map(|()| true),
-            NodeCommand::Credentials(made) => nodes::credentials(&words.everywhere, &made).map(|()| true),
-            NodeCommand::Run(run) => nodes::run_command(&words.everywhere, &run),
-            NodeCommand::Traverse(words_of) => {
-                traversing::traverse(&words.everywhere, &words_of).map(|()| true)
-            }
-            NodeCommand::Status => nodes::status(&words.everywhere),
-        },
-        Command::Kernel { command } => match command {
-            KernelCommand::New(new) => kernel_new::new(&words.everywhere, &new).map(|()| true),
-            KernelCommand::Build(build) => kernel_new::build(&words.everywhere, &build).map(|()| true),
-            KernelCommand::Push(push) => kernel::push(&words.everywhere, &push).map(|()| true),
-            KernelCommand::Run(run) => kernel::run(&words.everywhere, &run).map(|()| true),
-            KernelCommand::Ls => kernel::ls(&words.everywhere).map(|()| true),
-            KernelCommand::Rm { names } => kernel::rm(&words.everywhere, &names).map(|()| true),
-        },
-        Command::Language { command } => {
-            match command {
-                LanguageCommand::Train(train) => language::train(&Session::open(words.everywhere)?, &train)?,
-                LanguageCommand::Identify(identify) => {
-                    language::tell(&Session::open_existing(words.everywhere)?, &identify)?
-                }
-            }
-            Ok(true)
-        }
-        Command::Search(search) => search::search(words.everywhere, &search),
-        Command::Compress(compress) if nodes::are_named(&words.everywhere) => {
-            packing::compress_on_nodes(&words.everywhere, &compress).map(|()| true)
-        }
-        Command::Compress(compress) => packing::compress(&words.everywhere, &compress).map(|()| true),
-        Command::Decompress(decompress) => packing::decompress(&words.everywhere, &decompress).map(|()| true),
-        Command::Checksum(checksum) => packing::checksum(&words.everywhere, &checksum),
-        Command::Sort(sort) if nodes::are_named(&words.everywhere) => {
-            sorting::sort_on_nodes(words.everywhere, &sort).map(|()| true)
-        }
-        Command::Sort(sort) => sorting::sort(&Session::open(words.everywhere)?, &sort).map(|()| true),
-        Command::Reduce(reduce) if nodes::are_named(&words.everywhere) => {
-            sorting::reduce_on_nodes(&Session::open(words.everywhere)?, &reduce).map(|()| true)
-        }
-        Command::Reduce(reduce) => sorting::reduce(&Session::open(words.everywhere)?, &reduce).map(|()| true),
-        Command::Sql(sql) => sql::sql(&Session::open(words.everywhere)?, &sql).map(|()| true),
-        Command::Count { command: CountCommand::Words(count) } if nodes::are_named(&words.everywhere) => {
-            counting::words_on_nodes(words.everywhere, &count).map(|()| true)
-        }
-        Command::Count { command: CountCommand::Kmers(kmers) } if nodes::are_named(&words.everywhere) => {
-            counting::kmers_on_nodes(words.everywhere, &kmers).map(|()| true)
-        }
-        Command::Count { command: CountCommand::Values(values) } if nodes::are_named(&words.everywhere) => {
-            counting::values_on_nodes(&Session::open(words.everywhere)?, &values).map(|()| true)
-        }
-        Command::Count { command } => {
-            let session = Session::open(words.everywhere)?;
-            match command {
-                CountCommand::Kmers(kmers) => counting::kmers(&session, &kmers)?,
-                CountCommand::Values(values) => counting::values(&session, &values)?,
-                CountCommand::Words(words) => counting::words(&session, &words)?,
-            }
-            Ok(true)
-        }
+    match command {
+        #[cfg(feature = "graph")]
+        Command::Graph { command } => graph(options, command),
+        Command::Store { command } => store(options, command),
+        #[cfg(feature = "nodes")]
+        Command::Node { command } => node(&options, command),
+        #[cfg(feature = "wasm")]
+        Command::Kernel { command } => kernel(&options, command).map(|()| true),
+        #[cfg(feature = "text")]
+        Command::Language { command } => language(options, command).map(|()| true),
+        #[cfg(feature = "text")]
+        Command::Search(search) => search::search(options, &search),
+        #[cfg(feature = "text")]
+        Command::Compress(compress) => packing::compress(&options, &compress).map(|()| true),
+        #[cfg(feature = "text")]
+        Command::Decompress(decompress) => packing::decompress(&options, &decompress).map(|()| true),
+        #[cfg(feature = "text")]
+        Command::Checksum(checksum) => packing::checksum(&options, &checksum),
+        #[cfg(feature = "records")]
+        Command::Sort(sort) => sorting::sort(&Session::open(options)?, &sort).map(|()| true),
+        #[cfg(feature = "records")]
+        Command::Reduce(reduce) => sorting::reduce(&Session::open(options)?, &reduce).map(|()| true),
+        #[cfg(feature = "sql")]
+        Command::Sql(sql) => sql::sql(&Session::open(options)?, &sql).map(|()| true),
+        #[cfg(any(feature = "records", feature = "text"))]
+        Command::Count { command } => count(&Session::open(options)?, command).map(|()| true),
         Command::Completions { shell } => manual::completions(shell).map(|()| true),
         Command::Man { out } => manual::man(out.as_deref()).map(|()| true),
+    }
+}
+
+/// Runs a command with `--node`, and gives back those that find out themselves what nodes do of them.
+#[cfg(feature = "nodes")]
+fn on_nodes(options: &Everywhere, command: Command) -> anyhow::Result<ControlFlow<bool, Command>> {
+    if !command.knows_nodes() {
+        nodes::refuse(options)?;
+    }
+    let options = options.clone();
+    match command {
+        Command::Language { command: args::LanguageCommand::Identify(identify) } => {
+            language::tell_on_nodes(&Session::open_existing(options)?, &identify)?;
+        }
+        Command::Search(search) => return on_nodes::search(&options, &search).map(ControlFlow::Break),
+        Command::Compress(compress) => on_nodes::compress(&options, &compress)?,
+        Command::Sort(sort) => on_nodes::sort(options, &sort)?,
+        #[cfg(feature = "sql")]
+        Command::Reduce(reduce) => near::reduce(&Session::open(options)?, &reduce)?,
+        #[cfg(feature = "sql")]
+        Command::Count { command: args::CountCommand::Values(values) } => {
+            near::values(&Session::open(options)?, &values)?;
+        }
+        #[cfg(not(feature = "sql"))]
+        Command::Reduce(_) | Command::Count { command: args::CountCommand::Values(_) } => {
+            return Err(absent::lacks("grouping on nodes", "sql"));
+        }
+        Command::Count { command: args::CountCommand::Words(words) } => {
+            on_nodes::count_words(options, &words)?
+        }
+        Command::Count { command: args::CountCommand::Kmers(kmers) } => {
+            on_nodes::count_kmers(options, &kmers)?
+        }
+        Command::Store { command: StoreCommand::Ls } => nodes::ls(&options)?,
+        Command::Store { command: StoreCommand::Put(put) } => {
+            nodes::put(&options, &put, &stores::name_of(&put)?)?;
+        }
+        Command::Store { command: StoreCommand::Get(get) } => nodes::get(&options, &get)?,
+        Command::Store { command: StoreCommand::Rm { names } } => nodes::rm(&options, &names)?,
+        command => return Ok(ControlFlow::Continue(command)),
+    }
+    Ok(ControlFlow::Break(true))
+}
+
+#[cfg(feature = "nodes")]
+fn node(options: &Everywhere, command: args::NodeCommand) -> anyhow::Result<bool> {
+    match command {
+        args::NodeCommand::Serve(serve) => nodes::serve(options, &serve)?,
+        args::NodeCommand::Credentials(made) => nodes::credentials(options, &made)?,
+        args::NodeCommand::Run(run) => return nodes::run_command(options, &run),
+        args::NodeCommand::Traverse(traverse) => traversing::traverse(options, &traverse)?,
+        args::NodeCommand::Status => return nodes::status(options),
+    }
+    Ok(true)
+}
+
+#[cfg(feature = "wasm")]
+fn kernel(options: &Everywhere, command: args::KernelCommand) -> anyhow::Result<()> {
+    match command {
+        args::KernelCommand::New(new) => kernel_new::new(options, &new),
+        args::KernelCommand::Build(build) => kernel_new::build(options, &build),
+        args::KernelCommand::Push(push) => kernel::push(options, &push),
+        args::KernelCommand::Run(run) => kernel::run(options, &run),
+        args::KernelCommand::Ls => kernel::ls(options),
+        args::KernelCommand::Rm { names } => kernel::rm(options, &names),
+    }
+}
+
+#[cfg(feature = "text")]
+fn language(options: Everywhere, command: args::LanguageCommand) -> anyhow::Result<()> {
+    match command {
+        args::LanguageCommand::Train(train) => language::train(&Session::open(options)?, &train),
+        args::LanguageCommand::Identify(identify) => {
+            language::tell(&Session::open_existing(options)?, &identify)
+        }
+    }
+}
+
+#[cfg(any(feature = "records", feature = "text"))]
+fn count(session: &Session, command: args::CountCommand) -> anyhow::Result<()> {
+    match command {
+        #[cfg(feature = "records")]
+        args::CountCommand::Kmers(kmers) => counting::kmers(session, &kmers),
+        #[cfg(feature = "records")]
+        args::CountCommand::Values(values) => counting::values(session, &values),
+        #[cfg(feature = "text")]
+        args::CountCommand::Words(words) => counting_words::words(session, &words),
     }
 }
 
@@ -143,16 +221,6 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
     }
     if let StoreCommand::Rejoin(words) = command {
         return stores::rejoin(&options, &words).map(|()| true);
-    }
-    if nodes::are_named(&options) {
-        match command {
-            StoreCommand::Ls => nodes::ls(&options)?,
-            StoreCommand::Put(words) => nodes::put(&options, &words, &stores::name_of(&words)?)?,
-            StoreCommand::Get(words) => nodes::get(&options, &words)?,
-            StoreCommand::Rm { names } => nodes::rm(&options, &names)?,
-            _ => unreachable!("refused above"),
-        }
-        return Ok(true);
     }
     // Only what puts something into a store makes one.
     let session = match command {
@@ -183,29 +251,30 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn graph(options: Everywhere, command: GraphCommand) -> anyhow::Result<bool> {
+#[cfg(feature = "graph")]
+fn graph(options: Everywhere, command: args::GraphCommand) -> anyhow::Result<bool> {
     let session = match command {
-        GraphCommand::Import(_) | GraphCommand::Generate { .. } => Session::open(options)?,
+        args::GraphCommand::Import(_) | args::GraphCommand::Generate { .. } => Session::open(options)?,
         _ => Session::open_existing(options)?,
     };
     let session = &session;
     match command {
-        GraphCommand::Import(words) => graphs::import(session, &words)?,
-        GraphCommand::Generate { generator: Generator::Kronecker(words) } => {
+        args::GraphCommand::Import(words) => graphs::import(session, &words)?,
+        args::GraphCommand::Generate { generator: args::Generator::Kronecker(words) } => {
             graphs::generate_kronecker(session, &words)?
         }
-        GraphCommand::Ls => graphs::ls(session)?,
-        GraphCommand::Info { graph } => graphs::info(session, &graph)?,
-        GraphCommand::Rm { graphs } => graphs::rm(session, &graphs)?,
-        GraphCommand::Export { graph, output } => graphs::export(session, &graph, &output)?,
-        GraphCommand::Pagerank(words) => answers::pagerank(session, &words)?,
-        GraphCommand::Bfs(words) => answers::bfs(session, &words)?,
-        GraphCommand::Sssp(words) => answers::sssp(session, &words)?,
-        GraphCommand::Communities(words) => answers::communities(session, &words)?,
-        GraphCommand::Clustering(words) => answers::clustering(session, &words)?,
-        GraphCommand::Components(words) => answers::components(session, &words)?,
-        GraphCommand::Betweenness(words) => answers::betweenness(session, &words)?,
-        GraphCommand::Check(words) => return graphs::check(session, &words),
+        args::GraphCommand::Ls => graphs::ls(session)?,
+        args::GraphCommand::Info { graph } => graphs::info(session, &graph)?,
+        args::GraphCommand::Rm { graphs } => graphs::rm(session, &graphs)?,
+        args::GraphCommand::Export { graph, output } => graphs::export(session, &graph, &output)?,
+        args::GraphCommand::Pagerank(words) => answers::pagerank(session, &words)?,
+        args::GraphCommand::Bfs(words) => answers::bfs(session, &words)?,
+        args::GraphCommand::Sssp(words) => answers::sssp(session, &words)?,
+        args::GraphCommand::Communities(words) => answers::communities(session, &words)?,
+        args::GraphCommand::Clustering(words) => answers::clustering(session, &words)?,
+        args::GraphCommand::Components(words) => answers::components(session, &words)?,
+        args::GraphCommand::Betweenness(words) => answers::betweenness(session, &words)?,
+        args::GraphCommand::Check(words) => return graphs::check(session, &words),
     }
     Ok(true)
 }

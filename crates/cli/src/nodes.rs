@@ -34,14 +34,12 @@ use signal_hook::{
 };
 
 use crate::{
+    args::{Credentials, Everywhere, Get, Log, Put, RunCommand, Serve},
     node_page,
-    node_words::{Credentials, Log, RunCommand, Serve},
     outcome::{Outcome, print_json, print_line, say},
     session::{Session, budget, plain_run},
     signals::STOPPED,
-    store_words::{Get, Put},
     table::{self, Align},
-    words::Everywhere,
 };
 
 /// Whether the command is meant for nodes.

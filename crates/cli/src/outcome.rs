@@ -14,9 +14,9 @@ use inshore::store::{Report, format_bytes};
 use serde::Serialize;
 
 use crate::{
+    args::Everywhere,
     table::{self, Align},
     top::Top,
-    words::Everywhere,
 };
 
 /// The end of a job. As JSON it has the fields that are not for people.
@@ -156,6 +156,12 @@ fn section(text: &mut Vec<u8>, header: &[(&str, Align)], rows: &[Vec<String>]) {
         text.push(b'\n');
         let _ = table::print(text, header, rows);
     }
+}
+
+/// Names the file that rows went to, where that is not standard output.
+#[cfg(any(feature = "records", feature = "text"))]
+pub fn place(output: &std::path::Path) -> String {
+    if output == std::path::Path::new("-") { String::new() } else { format!(" to {}", output.display()) }
 }
 
 #[cfg(test)]

@@ -9,30 +9,26 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use inshore::{
     kernels::{
-        self, FileOptions, Format, Pack, PackSummary, checksum_files, compress_file, decompress_file,
-        listed_checksums,
+        self, FileOptions, PackSummary, checksum_files, compress_file, decompress_file, listed_checksums,
     },
-    neardata::nodes::Gathered,
     store::format_bytes,
-    tables::{Input, NewFile},
+    tables::Input,
 };
 use serde::Serialize;
-use serde_json::json;
 
 use crate::{
+    args::{Checksum, Compress, Decompress, Everywhere, Packed},
     failure::AlreadyTold,
-    nodes,
     outcome::{Outcome, say},
     session::{Run, plain_run},
-    words::{Checksum, Compress, Decompress, Everywhere, Packed},
 };
 
 /// All files together, as JSON has it.
 #[derive(Serialize)]
-struct Summary {
-    files: u64,
+pub struct Summary {
+    pub files: u64,
     #[serde(flatten)]
-    sums: PackSummary,
+    pub sums: PackSummary,
 }
 
 pub fn compress(options: &Everywhere, words: &Compress) -> Result<()> {
@@ -42,62 +38,8 @@ pub fn compress(options: &Everywhere, words: &Compress) -> Result<()> {
     all(options, "compress", &words.packed, work)
 }
 
-/// The same of files on nodes, each of which compresses what it has.
-pub fn compress_on_nodes(options: &Everywhere, words: &Compress) -> Result<()> {
-    let Packed { output, force, remove, inputs } = &words.packed;
-    if *remove {
-        bail!("--rm does not go with --node: store rm removes what is there");
-    }
-    let nodes = nodes::connect(options)?;
-    let wholes = nodes::wholes(&nodes, inputs)?;
-    if let Some(output) = output
-        && wholes.len() > 1
-    {
-        bail!("-o {} is one file, and {} are named", output.display(), wholes.len());
-    }
-    let is_stdout = output.as_deref() == Some(Path::new("-"));
-    if is_stdout && options.json {
-        bail!("-o - and --json both want standard output: give -o FILE");
-    }
-    let format = words.format.or_else(|| Format::of_path(output.as_deref()?)).unwrap_or(Format::Zstd);
-    let pack = Pack::new(format, words.level)?;
-    let mut run = plain_run(options)?;
-    run.job.start_phase("compress", "bytes", wholes.iter().map(|whole| whole.bytes()).sum());
-    let asked = nodes::run_options(options);
-    let mut summary = Summary { files: 0, sums: PackSummary::default() };
-    let mut all = Gathered::default();
-    for whole in &wholes {
-        let (done, gathered) = match is_stdout {
-            true => kernels::compress_on_nodes(&nodes, &run.job, whole, pack, &asked, io::stdout().lock())?,
-            false => {
-                let called = whole.file.as_deref().unwrap_or(&whole.dataset);
-                let path = output.clone().unwrap_or_else(|| format!("{called}.{}", format.ending()).into());
-                if path.exists() && !force {
-                    bail!("{}: it is there already: --force replaces it", path.display());
-                }
-                let file = NewFile::create(&path)?;
-                let mut writer = file.writer()?;
-                let done = kernels::compress_on_nodes(&nodes, &run.job, whole, pack, &asked, &mut writer)?;
-                drop(writer);
-                file.publish()?;
-                done
-            }
-        };
-        summary.files += 1;
-        summary.sums.bytes_in += done.bytes_in;
-        summary.sums.bytes_out += done.bytes_out;
-        summary.sums.pieces += done.pieces;
-        all.add(gathered);
-    }
-    nodes::tell_missing(options, &all);
-    let sentence = told(&summary);
-    let summary = nodes::with_nodes(json!(summary), &nodes, &all);
-    let outcome = Outcome::new("compress", run.finish(), summary, sentence);
-    Ok(Outcome { sentence_aside: is_stdout, how: nodes::costs(&all), ..outcome }.tell(options)?)
-}
-
 /// What became of all files.
-fn told(summary: &Summary) -> String {
+pub fn told(summary: &Summary) -> String {
     let sums = summary.sums;
     format!(
         "{} files, {} became {}, {:.1} % of it",

@@ -6,15 +6,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use inshore::{
-    neardata::nodes::RunOptions,
-    store::{
-        Budget, Cancel, Error, Job, Kept, Report, Store, default_memory_bytes, default_store_path,
-        format_bytes,
-    },
-};
+use inshore::store::{Budget, Cancel, Error, Job, Report, Store, default_memory_bytes, default_store_path};
+#[cfg(any(feature = "graph", feature = "records"))]
+use inshore::store::{Kept, format_bytes};
 
-use crate::{outcome::say, progress::Bar, signals, words::Everywhere};
+use crate::{args::Everywhere, outcome::say, progress::Bar, signals};
 
 /// One invocation of the command.
 pub struct Session {
@@ -40,6 +36,7 @@ impl Session {
     }
 
     /// Opens the store, or makes it; signals are heard by somebody else.
+    #[cfg(feature = "nodes")]
     pub fn open_unheard(options: Everywhere) -> Result<Session> {
         let folders = folders(&store_path(&options)?);
         let store = match Store::open_folders(&folders) {
@@ -92,6 +89,7 @@ pub fn budget(options: &Everywhere) -> Budget {
 }
 
 /// Starts a job that needs no store, begins to listen for signals, and draws its progress where someone can see it.
+#[cfg(feature = "text")]
 pub fn plain_run(options: &Everywhere) -> Result<Run> {
     let job = plain_job(options)?;
     Ok(run(job, options))
@@ -99,7 +97,11 @@ pub fn plain_run(options: &Everywhere) -> Result<Run> {
 
 /// Starts a job on nodes: on a store here where this machine may do a part of it, which may need flash; without one where there is no
 /// place for a store. Gives the options back.
-pub fn run_beside_nodes(options: Everywhere, asked: &RunOptions) -> Result<(Run, Everywhere)> {
+#[cfg(feature = "nodes")]
+pub fn run_beside_nodes(
+    options: Everywhere,
+    asked: &inshore::neardata::nodes::RunOptions,
+) -> Result<(Run, Everywhere)> {
     match asked.help_from.filter(|_| store_path(&options).is_ok()) {
         None => Ok((plain_run(&options)?, options)),
         Some(_) => {
@@ -116,6 +118,7 @@ fn run(job: Job, options: &Everywhere) -> Run {
 }
 
 /// Starts a job that needs no store, and begins to listen for signals.
+#[cfg(feature = "text")]
 pub fn plain_job(options: &Everywhere) -> Result<Job> {
     let cancel = Cancel::default();
     signals::listen(&cancel)?;
@@ -146,6 +149,7 @@ pub struct Run {
 
 impl Run {
     /// Takes the bar off the screen and says what of a job that failed or was stopped is kept.
+    #[cfg(any(feature = "graph", feature = "records"))]
     pub fn tell_kept(&mut self, session: &Session) {
         self.bar = None;
         let mine = |kept: &Kept| kept.process == Some(std::process::id());

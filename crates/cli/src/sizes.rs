@@ -4,10 +4,7 @@
 //! vertices, operation: sum) in a part of the job's budget. Neighbouring rows of one component are counted
 //! together first; in most graphs that leaves little to sort, since most vertices are in one component.
 
-use arrow::{
-    array::{AsArray, RecordBatch},
-    datatypes::UInt64Type,
-};
+use arrow_array::{RecordBatch, cast::AsArray, types::UInt64Type};
 use inshore::{
     graph,
     sortreduce::{Config, Operation, Sink, SortReduce, Strategy},
@@ -93,7 +90,7 @@ impl Sizes {
 mod tests {
     use std::{collections::BTreeMap, sync::Arc};
 
-    use arrow::array::{ArrayRef, UInt64Array};
+    use arrow_array::{ArrayRef, UInt64Array};
     use inshore::store::{Budget, Cancel, Store};
 
     use super::*;

@@ -1,29 +1,20 @@
 //! `inshore sort` and `inshore reduce`.
 
-use std::{
-    ops::Range,
-    path::{Path, PathBuf},
-};
-
-use anyhow::{Result, bail};
-use inshore::{
-    sorting::{self, SortBy},
-    sortreduce::{Choice, Estimate, rows::FixedRows},
-    sql::{Query, Tables},
-    store::format_bytes,
-    tables::{
-        self, Aggregate, Input, ReduceOptions, ReduceSummary, SortKey, SortOptions, SortSummary, TableWriter,
-        sort_lines, sort_records, sort_table,
-    },
-};
-use serde_json::json;
+use std::{ops::Range, path::Path};
 
 use crate::{
-    nodes,
+    args::{KeyBytes, Reduce, Sort},
     outcome::Outcome,
-    session::{self, Session, check_stdout_is_free},
-    sql::Near,
-    words::{Everywhere, KeyBytes, Reduce, Sort},
+    session::Session,
+};
+use anyhow::{Result, bail};
+use inshore::{
+    sortreduce::{Choice, Estimate, rows::FixedRows},
+    store::format_bytes,
+    tables::{
+        self, Aggregate, Input, ReduceOptions, ReduceSummary, SortKey, SortOptions, SortSummary, sort_lines,
+        sort_records, sort_table,
+    },
 };
 
 pub fn sort(session: &Session, words: &Sort) -> Result<()> {
@@ -52,49 +43,13 @@ pub fn sort(session: &Session, words: &Sort) -> Result<()> {
     Ok(Outcome { sentence_aside: true, how: how(&summary), ..outcome }.tell(&session.options)?)
 }
 
-/// The same on nodes. What this machine sorts of it is kept in its store.
-pub fn sort_on_nodes(options: Everywhere, words: &Sort) -> Result<()> {
-    if words.resume {
-        bail!("--resume does not go with --node: nodes keep no runs");
-    }
-    check_stdout_is_free(&options, &words.output)?;
-    let keys: Vec<SortKey> = words.key.iter().map(|key| key.0.clone()).collect();
-    let (by, what) = match words.record {
-        Some(bytes) => {
-            let (bytes, key) = record(bytes, words.key_bytes)?;
-            (SortBy::Records(bytes, key), "records")
-        }
-        None if keys.is_empty() => (SortBy::Lines, "lines"),
-        None => (SortBy::Columns { keys, as_text: words.text.clone() }, "rows"),
-    };
-    let nodes = nodes::connect(&options)?;
-    let wholes = nodes::wholes(&nodes, &words.inputs)?;
-    if matches!(by, SortBy::Lines)
-        && let Some(table) = wholes.iter().find(|whole| sorting::is_binary_table(whole))
-    {
-        bail!("{}: a table is sorted by its columns: name them with --key", table.title);
-    }
-    let asked = nodes::run_options(&options);
-    let (mut run, options) = session::run_beside_nodes(options, &asked)?;
-    let how_to = SortOptions { descending: words.reverse, unique: words.unique, resume: false };
-    let sorted = sorting::sort_on_nodes(&nodes, &run.job, wholes, &by, how_to, &words.output, &asked);
-    let (summary, gathered) = sorted?;
-    nodes::tell_missing(&options, &gathered);
-    let mut how = how(&summary);
-    how.extend(nodes::costs(&gathered));
-    let sentence = sentence(&summary, what, &words.output);
-    let told = nodes::with_nodes(json!(summary), &nodes, &gathered);
-    let outcome = Outcome::new("sort", run.finish(), told, sentence);
-    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&options)?)
-}
-
 /// Whether lines of it mean nothing.
 fn is_binary_table(input: &Input) -> bool {
     matches!(&*input.extension(), "parquet" | "arrow")
 }
 
 /// The bytes of a record, and which of them are the key.
-fn record(record_bytes: u64, key: Option<KeyBytes>) -> Result<(usize, Range<usize>)> {
+pub fn record(record_bytes: u64, key: Option<KeyBytes>) -> Result<(usize, Range<usize>)> {
     let bytes = usize::try_from(record_bytes)?;
     let KeyBytes { start, end } = key.unwrap_or(KeyBytes { start: 0, end: bytes });
     if end > bytes {
@@ -103,7 +58,7 @@ fn record(record_bytes: u64, key: Option<KeyBytes>) -> Result<(usize, Range<usiz
     Ok((bytes, start..end))
 }
 
-fn sentence(summary: &SortSummary, what: &str, output: &Path) -> String {
+pub fn sentence(summary: &SortSummary, what: &str, output: &Path) -> String {
     let (rows, bytes) = (summary.rows, format_bytes(summary.bytes));
     let sentence = match output == Path::new("-") {
         true => format!("{rows} {what}"),
@@ -117,7 +72,7 @@ pub fn kept(count: u64, what: &str) -> String {
     if count > 0 { format!("; {count} {what} were sorted before") } else { String::new() }
 }
 
-fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {
+pub fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {
     let stats = &summary.stats;
     if stats.runs == 0 {
         return vec![("sorted in", "memory".to_string())];
@@ -159,81 +114,6 @@ pub fn reduce(session: &Session, words: &Reduce) -> Result<()> {
     let how = how_reduced(&summary);
     let outcome = Outcome::new("reduce", run.finish(), summary, sentence);
     Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
-}
-
-/// The same on nodes: the first half of grouping runs where the rows lie.
-pub fn reduce_on_nodes(session: &Session, words: &Reduce) -> Result<()> {
-    if words.resume || !words.first.is_empty() || !words.last.is_empty() {
-        bail!("--first, --last and --resume do not go with --node: nodes answer in no order");
-    }
-    let mut columns = Vec::new();
-    let named = |function: &str, column: &str| name(&format!("{function}_{column}"));
-    columns.extend(words.count.iter().map(|column| match &**column {
-        "" => "arrow_cast(count(*), 'UInt64') AS \"count\"".to_string(),
-        column => format!("arrow_cast(count({}), 'UInt64') AS {}", name(column), named("count", column)),
-    }));
-    columns
-        .extend(words.sum.iter().map(|column| format!("sum({}) AS {}", name(column), named("sum", column))));
-    columns.extend(
-        words
-            .mean
-            .iter()
-            .map(|column| format!("avg(CAST({} AS DOUBLE)) AS {}", name(column), named("mean", column))),
-    );
-    columns
-        .extend(words.min.iter().map(|column| format!("min({}) AS {}", name(column), named("min", column))));
-    columns
-        .extend(words.max.iter().map(|column| format!("max({}) AS {}", name(column), named("max", column))));
-    if words.by.is_empty() && columns.is_empty() {
-        bail!(
-            "nothing is asked for: name columns with --by, or what to compute (--count, --sum COLUMN, ...)"
-        );
-    }
-    group_on_nodes(session, "reduce", (&words.inputs, &words.text), (&words.by, &columns), &words.output)
-}
-
-/// Groups the rows of a table on nodes by columns, and writes these and more `columns` of SQL, in the order of groups.
-pub fn group_on_nodes(
-    session: &Session,
-    command: &'static str,
-    (inputs, text): (&[PathBuf], &[String]),
-    (by, columns): (&[String], &[String]),
-    output: &Path,
-) -> Result<()> {
-    session.check_stdout_is_free(output)?;
-    TableWriter::check_path(output)?;
-    let [input] = inputs else { bail!("one table is grouped on nodes: name one dataset, store:NAME") };
-    let by: Vec<String> = by.iter().map(|column| name(column)).collect();
-    let all = by.iter().chain(columns).cloned().collect::<Vec<_>>().join(", ");
-    let mut query = format!("SELECT {all} FROM rows");
-    if !by.is_empty() {
-        let order = by.iter().map(|column| format!("{column} ASC NULLS LAST")).collect::<Vec<_>>();
-        query += &format!(" GROUP BY {} ORDER BY {}", by.join(", "), order.join(", "));
-    }
-    let near = Near::connect(session)?;
-    let tables = Tables::default().with_text(text).with_files("rows", std::slice::from_ref(input));
-    let mut run = session.start()?;
-    let mut query = Query::start(&run.job, &query, tables.with_elsewhere(near.tables.clone()))?;
-    let mut writer = TableWriter::create(output, query.schema().clone(), run.job.budget())?;
-    while let Some(batch) = query.next_batch()? {
-        writer.write(&batch)?;
-    }
-    writer.finish()?;
-    let report = query.report();
-    drop(query);
-    let sentence = match output == Path::new("-") {
-        true => format!("{} groups", report.rows),
-        false => format!("{} groups written to {}", report.rows, output.display()),
-    };
-    let summary = json!({ "groups": report.rows, "operators": report.operators });
-    let (how, summary) = near.told(session, summary);
-    let outcome = Outcome::new(command, run.finish(), summary, sentence);
-    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
-}
-
-/// The name of a column in SQL.
-fn name(column: &str) -> String {
-    format!("\"{}\"", column.replace('"', "\"\""))
 }
 
 /// In the order in which the help names them.

@@ -3,20 +3,20 @@
 use std::{
     io::{self, IsTerminal, Read, Write},
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use anyhow::{Context, Result};
-use arrow::{array::AsArray, record_batch::RecordBatch, util::pretty::pretty_format_batches};
+use arrow_array::{RecordBatch, cast::AsArray};
+use arrow_cast::pretty::pretty_format_batches;
 use inshore::{
-    neardata::nodes::Nodes,
-    queries::NodeTables,
     sql::{Query, Tables},
     tables::TableWriter,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::{nodes, outcome::Outcome, session::Session, words::Sql};
+use crate::{args::Sql, outcome::Outcome, session::Session};
+#[cfg(feature = "nodes")]
+use crate::{near::Near, nodes};
 
 /// Rows that are shown to a person.
 const SHOWN_ROWS: usize = 40;
@@ -36,7 +36,9 @@ pub fn sql(session: &Session, words: &Sql) -> Result<()> {
     for table in &words.table {
         tables = tables.with_files(&table.name, std::slice::from_ref(&table.path));
     }
+    #[cfg(feature = "nodes")]
     let near = nodes::are_named(&session.options).then(|| Near::connect(session)).transpose()?;
+    #[cfg(feature = "nodes")]
     if let Some(near) = &near {
         tables = tables.with_elsewhere(near.tables.clone());
     }
@@ -61,8 +63,11 @@ pub fn sql(session: &Session, words: &Sql) -> Result<()> {
         false => format!("{rows} rows written to {}", output.display()),
     };
     let operators = report.operators.iter();
-    let mut how: Vec<_> = operators.map(|ran| ("operator", format!("{}: {ran}", ran.operator))).collect();
-    let mut summary = json!(report);
+    let how: Vec<_> = operators.map(|ran| ("operator", format!("{}: {ran}", ran.operator))).collect();
+    let summary = json!(report);
+    #[cfg(feature = "nodes")]
+    let (mut how, mut summary) = (how, summary);
+    #[cfg(feature = "nodes")]
     if let Some(near) = &near {
         let told = near.told(session, summary);
         how.extend(told.0);
@@ -73,27 +78,6 @@ pub fn sql(session: &Session, words: &Sql) -> Result<()> {
         io::stdout().write_all(shown.as_bytes())?;
     }
     Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
-}
-
-/// Nodes, and the tables that lie on them.
-pub struct Near {
-    nodes: Nodes,
-    pub tables: Arc<NodeTables>,
-}
-
-impl Near {
-    pub fn connect(session: &Session) -> Result<Near> {
-        let nodes = nodes::connect(&session.options)?;
-        let tables = Arc::new(NodeTables::new(&nodes, nodes::run_options(&session.options))?);
-        Ok(Near { nodes, tables })
-    }
-
-    /// What nodes did, for --explain and in a summary; says what is missing.
-    pub fn told(&self, session: &Session, summary: Value) -> (Vec<(&'static str, String)>, Value) {
-        let gathered = self.tables.gathered();
-        nodes::tell_missing(&session.options, &gathered);
-        (nodes::costs(&gathered), nodes::with_nodes(summary, &self.nodes, &gathered))
-    }
 }
 
 /// The text of the query: given, from a file, or from standard input.

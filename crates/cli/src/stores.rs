@@ -19,11 +19,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
+    args::{AddDevice, Compact, Everywhere, Get, Init, Locate, Put, Rejoin, RemoveDevice},
     outcome::{Outcome, print_json, print_line, say},
     session::{Session, store_path},
-    store_words::{AddDevice, Compact, Get, Init, Locate, Put, Rejoin, RemoveDevice},
     table::{self, Align},
-    words::Everywhere,
 };
 
 /// The unit in which bytes stream: larger requests gain nothing.

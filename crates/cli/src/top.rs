@@ -5,10 +5,12 @@
 
 use std::{collections::BinaryHeap, io, io::Write};
 
-use arrow::{
-    array::{Array, AsArray, RecordBatch},
-    datatypes::{DataType, Float64Type, UInt32Type, UInt64Type},
+use arrow_array::{
+    Array, RecordBatch,
+    cast::AsArray,
+    types::{Float64Type, UInt32Type, UInt64Type},
 };
+use arrow_schema::DataType;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::table::{self, Align};

@@ -10,12 +10,11 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
-    node_words::{FollowedBy, Traverse},
+    args::{Everywhere, FollowedBy, Traverse},
     nodes::{connect, wholes},
     outcome::Outcome,
     session::plain_run,
     table::{self, Align},
-    words::Everywhere,
 };
 
 impl From<FollowedBy> for By {

@@ -8,10 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::{
-    array::{ArrayRef, Date32Array, Float64Array, Int64Array, StringArray},
-    record_batch::RecordBatch,
-};
+use arrow_array::{ArrayRef, Date32Array, Float64Array, Int64Array, RecordBatch, StringArray};
 use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 use rustix::process::{Pid, Signal, kill_process};
 

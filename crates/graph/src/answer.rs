@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::{
-    array::{ArrayRef, RecordBatch, UInt64Array},
-    datatypes::SchemaRef,
-};
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
+use arrow_schema::SchemaRef;
 use inshore_sortreduce::Strategy;
 use inshore_store::{Job, Keep};
 use serde::Serialize;

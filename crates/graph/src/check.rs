@@ -6,10 +6,12 @@
 
 use std::collections::HashMap;
 
-use arrow::{
-    array::{Array, AsArray, RecordBatch},
-    datatypes::{DataType, Field, Float64Type, UInt32Type, UInt64Type},
+use arrow_array::{
+    Array, RecordBatch,
+    cast::AsArray,
+    types::{Float64Type, UInt32Type, UInt64Type},
 };
+use arrow_schema::{DataType, Field};
 use inshore_store::{Budget, Job};
 use inshore_tables::{Input, TableReader, column_names};
 

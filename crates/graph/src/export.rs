@@ -6,10 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use arrow::{
-    array::{ArrayRef, Float64Array, RecordBatch, UInt64Array},
-    datatypes::{DataType, Field, Schema},
-};
+use arrow_array::{ArrayRef, Float64Array, RecordBatch, UInt64Array};
+use arrow_schema::{DataType, Field, Schema};
 use inshore_store::Job;
 use inshore_tables::{NewFile, TableWriter};
 

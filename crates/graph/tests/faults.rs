@@ -4,10 +4,7 @@ mod support;
 
 use std::{sync::Arc, time::Duration};
 
-use arrow::{
-    array::{AsArray, RecordBatch},
-    datatypes::Float64Type,
-};
+use arrow_array::{RecordBatch, cast::AsArray, types::Float64Type};
 use inshore_graph::{
     Answer, BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions, Graph,
     ImportOptions, Kronecker, PageRankOptions, Regime, SsspOptions, Tuning, betweenness, bfs, clustering,

@@ -37,11 +37,9 @@ use std::{
     time::Duration,
 };
 
-use arrow::{
-    array::RecordBatch,
-    buffer::Buffer,
-    ipc::{reader::StreamDecoder, writer::StreamWriter},
-};
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
+use arrow_ipc::{reader::StreamDecoder, writer::StreamWriter};
 use inshore_neardata::{
     Failure, Needs, Reply, Task, Unbegun, Work,
     nodes::{compact, open_pieces, protocol::PieceRequest},

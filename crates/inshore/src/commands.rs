@@ -20,10 +20,8 @@ use std::{
     time::Duration,
 };
 
-use arrow::{
-    array::{ArrayRef, AsArray, BinaryArray, RecordBatch},
-    datatypes::{DataType, Field, Schema},
-};
+use arrow_array::{ArrayRef, BinaryArray, RecordBatch, cast::AsArray};
+use arrow_schema::{DataType, Field, Schema};
 use inshore_neardata::{Contents, Event, Failure, Needs, Next, Reply, Task, Work, run};
 use inshore_sandbox::{Command, CommandLimits, Folder, Helper, Policy, Response, Sandbox};
 use inshore_store::Budget;

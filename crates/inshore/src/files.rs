@@ -16,9 +16,10 @@ use inshore_neardata::{
     Failure, Source,
     nodes::{CsvRecord, Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, Whole, read_from_nodes},
 };
-use inshore_sql::Known;
 use inshore_store::{Job, Reservation, format_bytes};
-use inshore_tables::{Error as TableError, FilePart, Input, PartBytes, TableReader, row_groups, separator};
+use inshore_tables::{
+    Error as TableError, FilePart, Input, Known, PartBytes, TableReader, row_groups, separator,
+};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a Parquet file's end that are read at first.
@@ -72,6 +73,7 @@ impl From<inshore_store::Error> for Error {
     }
 }
 
+#[cfg(feature = "sql")]
 impl From<Error> for inshore_sql::Error {
     fn from(error: Error) -> inshore_sql::Error {
         match error {
@@ -152,7 +154,7 @@ pub(crate) fn piece_of(source: &Source) -> Result<FilePart, Failure> {
     Ok(FilePart { at: source.base().offset, bytes })
 }
 
-/// Memory for so many pieces at once of these files.
+/// Reserves memory for so many pieces at once of these files.
 ///
 /// # Errors
 /// Where three quarters of the budget have no room for them.

@@ -20,9 +20,10 @@
 
 use std::{cell::RefCell, cmp::Ordering, iter, ops::Range, path::Path, sync::Arc, thread};
 
-use arrow::{
-    array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch, UInt8Array, UInt32Array, UInt64Array},
-    datatypes::{UInt8Type, UInt32Type, UInt64Type},
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, RecordBatch, UInt8Array, UInt32Array, UInt64Array,
+    cast::AsArray,
+    types::{UInt8Type, UInt32Type, UInt64Type},
 };
 use inshore_neardata::{
     Failure, Reply, Task, Work,

@@ -1,4 +1,4 @@
-//! One door to the libraries of Inshore: analytics on flash, in exactly the memory that was given.
+//! One door to the libraries of Inshore: analytics on flash, within a memory budget that the caller sets.
 //!
 //! - [`graph`]: graphs larger than memory and the algorithms on them. Start here.
 //! - [`tables`]: files of records in and out: Parquet, CSV, Arrow, text, compressed.
@@ -6,6 +6,9 @@
 //! - [`store`]: bytes on flash, memory budgets and jobs, which everything above is made of.
 //! - [`works`]: what nodes can do; [`queries`], [`sorting`], [`kmers`], [`commands`] and [`wasm`] are the works in which two of the
 //!   libraries meet, [`apart`] does one in a process of its own.
+//!
+//! Features decide what is built: `graph`, `records`, `text`, `sql`, `wasm` and `nodes`; `full`, the default, is all of them.
+//! [`FEATURES`] lists those of this build. The store, sort-reduce and tables are in every build.
 //!
 //! ```text
 //!   inshore ── graph ── tables ── sortreduce ── store        each uses those to its right
@@ -45,27 +48,40 @@
 //! ```
 #![warn(missing_docs)]
 
+#[cfg(all(feature = "nodes", feature = "sql"))]
 pub mod apart;
+#[cfg(feature = "nodes")]
 pub mod commands;
+#[cfg(feature = "nodes")]
 mod files;
+#[cfg(feature = "nodes")]
 pub mod kmers;
+#[cfg(all(feature = "nodes", feature = "sql"))]
 pub mod queries;
+#[cfg(feature = "nodes")]
 pub mod sorting;
+#[cfg(feature = "nodes")]
 pub mod spreading;
-#[cfg(test)]
+#[cfg(all(test, feature = "nodes"))]
 mod testing;
+#[cfg(feature = "wasm")]
 pub mod wasm;
 
+#[cfg(feature = "graph")]
 #[doc(inline)]
 pub use inshore_graph as graph;
+#[cfg(feature = "text")]
 #[doc(inline)]
 pub use inshore_kernels as kernels;
+#[cfg(feature = "text")]
 #[doc(inline)]
 pub use inshore_neardata as neardata;
+#[cfg(any(feature = "nodes", feature = "wasm"))]
 #[doc(inline)]
 pub use inshore_sandbox as sandbox;
 #[doc(inline)]
 pub use inshore_sortreduce as sortreduce;
+#[cfg(feature = "sql")]
 #[doc(inline)]
 pub use inshore_sql as sql;
 #[doc(inline)]
@@ -73,18 +89,39 @@ pub use inshore_store as store;
 #[doc(inline)]
 pub use inshore_tables as tables;
 
-/// All kinds of work that a node can do: where the kernels and the runtime of nodes meet. Some of them start this program once more,
-/// which has to begin with [`child_main_if_asked`].
+/// Names each feature of the library and tells whether this build has it.
+pub const FEATURES: [(&str, bool); 6] = [
+    ("graph", cfg!(feature = "graph")),
+    ("records", cfg!(feature = "records")),
+    ("text", cfg!(feature = "text")),
+    ("sql", cfg!(feature = "sql")),
+    ("wasm", cfg!(feature = "wasm")),
+    ("nodes", cfg!(feature = "nodes")),
+];
+
+/// Lists the kinds of work that a node of this build can do: where the kernels and the runtime of nodes meet. Some of them start
+/// this program once more, which has to begin with [`child_main_if_asked`].
+#[cfg(feature = "nodes")]
 pub fn works() -> neardata::Works {
-    works_here().with(apart::WorkApart::new(queries::Queries, sql::stack_bytes)).with(wasm::WebAssembly)
+    let works = works_here();
+    #[cfg(feature = "sql")]
+    let works = works.with(apart::WorkApart::new(queries::Queries, sql::stack_bytes));
+    #[cfg(feature = "wasm")]
+    let works = works.with(wasm::WebAssembly);
+    works
 }
 
-/// Those that are done within this process, for programs that are not ours. A query that takes more memory than it should is then ended
-/// with all else.
+/// Lists those that are done within this process, for programs that are not ours. A query that takes more memory than it should is then
+/// ended with all else.
+#[cfg(feature = "nodes")]
 pub fn works_within() -> neardata::Works {
-    works_here().with(queries::Queries)
+    let works = works_here();
+    #[cfg(feature = "sql")]
+    let works = works.with(queries::Queries);
+    works
 }
 
+#[cfg(feature = "nodes")]
 fn works_here() -> neardata::Works {
     neardata::Works::default()
         .with(neardata::Parts::<neardata::Contents>::default())
@@ -98,6 +135,8 @@ fn works_here() -> neardata::Works {
 
 /// Does what this program was started once more for, if it was, and never returns then: to be called first thing in `main`.
 pub fn child_main_if_asked() {
+    #[cfg(any(feature = "nodes", feature = "wasm"))]
     sandbox::child_main_if_asked();
+    #[cfg(all(feature = "nodes", feature = "sql"))]
     sandbox::apart_main_if_asked(|socket, memory| apart::work_apart(socket, memory, &[&queries::Queries]));
 }

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::record_batch::RecordBatch;
+use arrow_array::RecordBatch;
 use inshore_neardata::{
     Failure, Reply, Task, TaskSource, Work,
     nodes::{

@@ -26,20 +26,19 @@ use std::{
     time::Duration,
 };
 
-use arrow::{
-    array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch},
-    datatypes::{DataType, Field, Schema},
-};
+#[cfg(feature = "nodes")]
+use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, cast::AsArray};
+#[cfg(feature = "nodes")]
+use arrow_schema::{DataType, Field, Schema};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use inshore_neardata::{
-    Block, Border, Error as ReadError, Event, Failure, FileBlocks, Kernel, Needs, Next, Portable, Reply,
-    Source, Task, Work, answer_parts,
-    nodes::{
-        self, Gathered, Nodes, RunOptions, Whole,
-        protocol::{MAP, SPREAD},
-        run_on_nodes, stream_from_nodes,
-    },
+    Block, Border, Error as ReadError, Event, FileBlocks, Kernel, MAP, Needs, Next, Portable, SPREAD, Source,
     run, smallest_memory_bytes,
+};
+#[cfg(feature = "nodes")]
+use inshore_neardata::{
+    Failure, Reply, Task, Work, answer_parts,
+    nodes::{self, Gathered, Nodes, RunOptions, Whole, run_on_nodes, stream_from_nodes},
 };
 use inshore_sandbox::{
     BlockPart, Error as SandboxError, Helper, Policy, Sandbox, WasmLimits, WasmResponse, WasmResult, WasmRun,
@@ -68,6 +67,7 @@ const CALL: Duration = Duration::from_secs(20);
 /// Runs end with their job, whenever that is.
 const WALL: Duration = Duration::from_secs(365 * 86_400);
 /// Bytes of a state that are sent at once.
+#[cfg(feature = "nodes")]
 const BATCH_BYTES: usize = 1 << 20;
 /// Several blocks are worked on at once until this part of what may come of one has come of them.
 const ENOUGH: u64 = 4;
@@ -118,6 +118,7 @@ impl From<inshore_store::Error> for Error {
     }
 }
 
+#[cfg(feature = "nodes")]
 impl From<nodes::Error> for Error {
     fn from(error: nodes::Error) -> Error {
         Error::Read(match error {
@@ -300,6 +301,7 @@ impl WasmSummary {
         self.protections = response.active.to_string();
     }
 
+    #[cfg(feature = "nodes")]
     fn add_other(&mut self, other: WasmSummary) {
         self.instances += other.instances;
         self.cpu_seconds += other.cpu_seconds;
@@ -728,6 +730,7 @@ pub fn run_wasm(
 ///
 /// # Errors
 /// As [`run_wasm`], and those of nodes.
+#[cfg(feature = "nodes")]
 pub fn run_wasm_on_nodes(
     nodes: &Nodes,
     job: &Job,
@@ -794,9 +797,11 @@ pub fn run_wasm_on_nodes(
 }
 
 /// The work of running modules that clients name or send.
+#[cfg(feature = "nodes")]
 #[derive(Clone, Copy, Debug)]
 pub struct WebAssembly;
 
+#[cfg(feature = "nodes")]
 impl Work for WebAssembly {
     fn kind(&self) -> &'static str {
         WASM
@@ -830,13 +835,15 @@ impl Work for WebAssembly {
     }
 }
 
+#[cfg(feature = "nodes")]
 fn batch(bytes: &[u8]) -> RecordBatch {
     let schema = Arc::new(Schema::new(vec![Field::new("state", DataType::Binary, false)]));
     let column: ArrayRef = Arc::new(BinaryArray::from(vec![bytes]));
     RecordBatch::try_new(schema, vec![column]).expect("one column")
 }
 
-/// The bytes of a batch of a state; `None` where it is none.
+/// Returns the bytes of a batch of a state; `None` where it is none.
+#[cfg(feature = "nodes")]
 fn state_of(batch: &RecordBatch) -> Option<&[u8]> {
     let column = batch.columns().first()?.as_binary_opt::<i32>()?;
     (column.len() == 1).then(|| column.value(0))

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, io::Cursor, path::Path, sync::Arc, thread, time::Duration};
 
-use arrow::{
-    array::{AsArray, RecordBatch},
-    datatypes::UInt64Type,
-};
+use arrow_array::{RecordBatch, cast::AsArray, types::UInt64Type};
 
 use inshore_neardata::{
     Block, Border, Contents, Event, Kernel, Next, Parts, Portable, Reach, Source, Works,

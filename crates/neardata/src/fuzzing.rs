@@ -7,10 +7,8 @@ use std::{
     sync::{Arc, Once},
 };
 
-use arrow::{
-    array::{ArrayRef, BinaryArray, RecordBatch, UInt8Array, UInt64Array},
-    ipc::{reader::RecordBatchDecoder, root_as_message},
-};
+use arrow_array::{ArrayRef, BinaryArray, RecordBatch, UInt8Array, UInt64Array};
+use arrow_ipc::{reader::RecordBatchDecoder, root_as_message};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{lengths::check_lengths, part_rows, part_schema, protocol};

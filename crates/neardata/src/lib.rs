@@ -45,7 +45,7 @@ pub use error::{Error, Result};
 pub use kernel::{Block, Border, FileBlocks, Kernel};
 pub use order::Next;
 pub use runner::{Event, Reach, run, smallest_memory_bytes};
-pub use source::{Base, Opened, Source};
+pub use source::{Base, MAP, Opened, SPREAD, Source};
 pub use task::{
     Answer, Contents, Failure, Needs, PartRow, Parts, Portable, Reply, Stored, Task, TaskSource, Unbegun,
     Work, Works, answer_parts, part_rows, part_schema,

@@ -6,6 +6,12 @@ use inshore_store::{CheckedFile, Job, PlainFile};
 
 use crate::{Error, Result};
 
+/// The kind of a dataset whose files are pieces of files that are spread over nodes.
+pub const SPREAD: &str = "spread";
+
+/// The file of such a dataset that says where all pieces are.
+pub const MAP: &str = "map";
+
 /// Something to be read in blocks. It is opened by the worker that comes to it.
 pub struct Source {
     name: String,

@@ -16,13 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::{
-    array::{
-        ArrayRef, BinaryArray, BinaryBuilder, RecordBatch, UInt8Array, UInt8Builder, UInt64Array,
-        UInt64Builder,
-    },
-    datatypes::{DataType, Field, Schema, SchemaRef},
+use arrow_array::{
+    ArrayRef, BinaryArray, RecordBatch, UInt8Array, UInt64Array,
+    builder::{BinaryBuilder, UInt8Builder, UInt64Builder},
 };
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::{Job, Reservation};
 use serde_json::{Value, json};
 

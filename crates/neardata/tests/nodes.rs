@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use inshore_neardata::{
     Block, Border, Contents, Error as ReadError, Event, Failure, Kernel, Next, Parts, Portable, Reply, Task,
     Work, Works,
@@ -198,7 +198,7 @@ impl Reply for FaultyReply<'_> {
                 Fault::EndsEarly => return Err("ends early".into()),
                 Fault::Garbage => {
                     let mut columns = one.columns().to_vec();
-                    columns[4] = Arc::new(arrow::array::BinaryArray::from(vec![&b"garbage"[..]]));
+                    columns[4] = Arc::new(arrow_array::BinaryArray::from(vec![&b"garbage"[..]]));
                     self.reply.batch(RecordBatch::try_new(one.schema(), columns)?)?;
                 }
                 Fault::Hangs => {

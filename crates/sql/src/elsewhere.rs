@@ -28,11 +28,9 @@ use arrow::{
     array::AsArray,
     compute::max,
     datatypes::{DataType, Schema, SchemaRef, UInt64Type},
-    ipc::{convert::fb_to_schema, root_as_message, writer::StreamWriter},
     record_batch::{RecordBatch, RecordBatchOptions},
 };
 use async_trait::async_trait;
-use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use datafusion::{
     catalog::{Session, TableProvider},
     common::{
@@ -62,7 +60,8 @@ use datafusion::{
 };
 use futures::stream;
 use inshore_store::{Budget, Job, Reservation};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use inshore_tables::Known;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -72,39 +71,6 @@ use crate::{
     plan_size::{CENTROIDS_MAX, of_every_type},
     scan::Scan,
 };
-
-/// What is known of a table before its rows are read: as much as a plan is made of.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Known {
-    /// Its columns.
-    #[serde(serialize_with = "write_schema", deserialize_with = "read_schema")]
-    pub schema: SchemaRef,
-    /// Its rows, where that is known.
-    pub rows: Option<u64>,
-    /// What [`Elsewhere::describe`] called it; nothing where it lies with the client.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub path: String,
-}
-
-fn write_schema<S: Serializer>(schema: &SchemaRef, out: S) -> std::result::Result<S::Ok, S::Error> {
-    let mut bytes = Vec::new();
-    let written = StreamWriter::try_new(&mut bytes, schema).and_then(|mut writer| writer.finish());
-    written.map_err(serde::ser::Error::custom)?;
-    out.serialize_str(&BASE64.encode(bytes))
-}
-
-fn read_schema<'de, D: Deserializer<'de>>(input: D) -> std::result::Result<SchemaRef, D::Error> {
-    let bytes = BASE64.decode(String::deserialize(input)?).map_err(D::Error::custom)?;
-    schema_of(&bytes).map(Arc::new).ok_or_else(|| D::Error::custom("these are no columns"))
-}
-
-/// The columns that a stream begins with. The library's reader makes room for whatever lengths it is told.
-fn schema_of(stream: &[u8]) -> Option<Schema> {
-    let stream = stream.strip_prefix(&[0xff; 4])?;
-    let (length, stream) = stream.split_first_chunk()?;
-    let header = stream.get(..usize::try_from(i32::from_le_bytes(*length)).ok()?)?;
-    Some(fb_to_schema(root_as_message(header).ok()?.header_as_schema()?))
-}
 
 /// The numbers of which a plan is made, beside its text and its tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -63,9 +63,10 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use elsewhere::{Elsewhere, Fragment, FragmentRows, Known};
+pub use elsewhere::{Elsewhere, Fragment, FragmentRows};
 pub use error::{Error, Result};
 pub use feed::Feed;
+pub use inshore_tables::Known;
 pub use operator::Ran;
 pub use query::{Query, Report, run_fragment, smallest_memory_bytes, stack_bytes};
 pub use scan::Needed;

@@ -11,11 +11,11 @@ use std::{
 use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
 use datafusion::{catalog::TableProvider, datasource::MemTable};
 use inshore_store::Job;
-use inshore_tables::Input;
+use inshore_tables::{Input, Known};
 
 use crate::{
     Elsewhere, Error, Result,
-    elsewhere::{AbsentTable, Known, Planning},
+    elsewhere::{AbsentTable, Planning},
     files::Files,
 };
 

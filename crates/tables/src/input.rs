@@ -17,7 +17,7 @@ use std::{
     },
 };
 
-use arrow::datatypes::SchemaRef;
+use arrow_schema::SchemaRef;
 use flate2::bufread::MultiGzDecoder;
 use inshore_store::{Budget, Cancel, FILE_SOURCE_BYTES, FileSource, Job, NamedFile, PlainFile};
 use rustix::{
@@ -119,6 +119,7 @@ impl Input {
     }
 
     /// The number that goes with its rows.
+    #[cfg(feature = "records")]
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
@@ -136,6 +137,7 @@ impl Input {
     }
 
     /// Whether it is parts or a stream, which are never unpacked.
+    #[cfg(feature = "records")]
     pub(crate) fn is_as_it_lies(&self) -> bool {
         matches!(self.place, Place::Parts(_) | Place::Stream(_))
     }
@@ -198,6 +200,7 @@ impl Input {
     }
 
     /// Bytes that are here to be read: those of the file, or of its parts on flash.
+    #[cfg(feature = "records")]
     pub(crate) fn bytes_here(&self) -> Option<u64> {
         match self.parts() {
             Some(parts) => Some(parts.stored_bytes()),

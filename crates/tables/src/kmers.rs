@@ -444,10 +444,8 @@ fn push<K: Code>(
 mod tests {
     use std::collections::BTreeMap;
 
-    use arrow::{
-        array::AsArray,
-        datatypes::{DataType, UInt32Type},
-    };
+    use arrow_array::{cast::AsArray, types::UInt32Type};
+    use arrow_schema::DataType;
     use inshore_store::{Budget, Cancel, Store};
 
     use super::*;

@@ -25,7 +25,7 @@
 //! # fn main() -> inshore_tables::Result<()> {
 //! use inshore_store::Budget;
 //! use inshore_tables::{Input, TableReader};
-//! use arrow::datatypes::DataType;
+//! use arrow_schema::DataType;
 //!
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let path = folder.path().join("edges.csv");
@@ -44,38 +44,54 @@
 mod allowance;
 mod error;
 mod input;
+#[cfg(feature = "records")]
 mod kmers;
+mod known;
 mod lines;
 mod new_file;
+#[cfg(feature = "records")]
 mod pieces;
 mod reader;
+#[cfg(feature = "records")]
 mod records;
+#[cfg(feature = "records")]
 mod reduce;
+#[cfg(feature = "records")]
 mod resume;
+#[cfg(feature = "records")]
 mod row_codec;
+#[cfg(feature = "records")]
 mod sequences;
+#[cfg(feature = "records")]
 mod sort;
 mod stored;
+#[cfg(feature = "records")]
 mod words;
 mod writer;
 mod zstd_frames;
 
 pub use error::{Error, LINE_BYTES_MAX, Result};
 pub use input::{Bytes, Input, ahead_bytes};
+#[cfg(feature = "records")]
 pub use kmers::{
     KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KMER_MAX, KmerAnswer, KmerBorders, KmerCode, KmerList, KmerOptions,
     KmerPiece, KmerPieces, KmerSummary, KmerSums, KmerWriter, count_kmer_pieces, count_kmers, pack_kmers,
     unpack_kmers,
 };
+pub use known::Known;
 pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use new_file::{NewFile, NewFileWriter};
 pub use reader::{Described, GroupValues, TableReader, column_names, row_groups, separator};
+#[cfg(feature = "records")]
 pub use reduce::{
     Aggregate, Fold, NumberConfig, NumberGroups, NumberState, ReduceOptions, ReduceSummary, SortedGroups,
     reduce,
 };
+#[cfg(feature = "records")]
 pub use row_codec::RowCodec;
+#[cfg(feature = "records")]
 pub use sequences::{Begins, PieceEnds};
+#[cfg(feature = "records")]
 pub use sort::{
     Inputs, NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortKey, SortOptions, SortSummary,
     SortedNumbers, check_output_space, check_space, is_packed_by_name, sort_columns, sort_lines,

@@ -9,6 +9,10 @@
 
 mod csv;
 mod ipc;
+#[cfg(feature = "json")]
+mod json;
+#[cfg(not(feature = "json"))]
+#[path = "reader/json_absent.rs"]
 mod json;
 mod parquet;
 mod parquet_pages;
@@ -26,10 +30,8 @@ use std::{
     sync::Arc,
 };
 
-use arrow::{
-    datatypes::{DataType, Field, Schema, SchemaRef},
-    record_batch::RecordBatch,
-};
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::Budget;
 
 use self::{

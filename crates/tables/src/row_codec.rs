@@ -7,14 +7,9 @@
 //! The encoding is that of the `arrow` crate ("row format"): comparable as bytes, in either order with nulls at either
 //! end, and turned back into columns at the end.
 
-use arrow::{
-    array::ArrayRef,
-    compute::SortOptions,
-    datatypes::SchemaRef,
-    error::ArrowError,
-    record_batch::{RecordBatch, RecordBatchOptions},
-    row::{RowConverter, SortField},
-};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_row::{RowConverter, SortField};
+use arrow_schema::{ArrowError, SchemaRef, SortOptions};
 use inshore_sortreduce::rows::{FramedRows, RowShape, frame};
 
 use crate::{Error, Result};

@@ -108,6 +108,7 @@ impl Parts {
     }
 
     /// Bytes of the parts that are not in memory.
+    #[cfg(feature = "records")]
     pub fn stored_bytes(&self) -> u64 {
         let stored = self.list.iter().filter(|part| matches!(part.bytes, PartBytes::Stored(..)));
         stored.map(|part| part.range().end - part.at).sum()

@@ -8,11 +8,13 @@ use std::{
     },
 };
 
-use arrow::{
-    array::{Array, ArrayRef, AsArray, Decimal128Array, Float64Array, Int64Array, UInt64Array},
-    compute::cast,
-    datatypes::{DataType, Decimal128Type, Float64Type, Int64Type, UInt64Type},
+use arrow_array::{
+    Array, ArrayRef, Decimal128Array, Float64Array, Int64Array, UInt64Array,
+    cast::AsArray,
+    types::{Decimal128Type, Float64Type, Int64Type, UInt64Type},
 };
+use arrow_cast::cast::cast;
+use arrow_schema::DataType;
 use inshore_sortreduce::{Key, Operation};
 
 use crate::{Error, Result};
@@ -245,7 +247,7 @@ pub(crate) fn unordered(bits: u64) -> f64 {
 
 /// A column as words.
 pub(crate) fn words_of(array: &ArrayRef, combine: Combine, file: &str) -> Result<Vec<u64>> {
-    let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
+    let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
     let kind = array.data_type();
     let is_ordered = matches!(combine, Combine::Min | Combine::Max);
     if kind.is_floating() {
@@ -277,7 +279,7 @@ pub(crate) fn words_of(array: &ArrayRef, combine: Combine, file: &str) -> Result
 
 /// Words as a column of a type that [`words_of`] took.
 pub(crate) fn column_of(words: Vec<u64>, combine: Combine, kind: &DataType, file: &str) -> Result<ArrayRef> {
-    let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
+    let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
     let is_ordered = matches!(combine, Combine::Min | Combine::Max);
     let array: ArrayRef = if combine == Combine::Count || kind.is_unsigned_integer() {
         Arc::new(UInt64Array::from(words))
@@ -301,7 +303,7 @@ pub(crate) fn key_words(array: &ArrayRef, file: &str) -> Result<Vec<u64>> {
     if kind.is_unsigned_integer() {
         return words_of(array, Combine::Min, file);
     }
-    let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
+    let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
     // Dates and times are whole numbers beneath: 32 bits go by way of their own width.
     let narrow = is_narrow(kind);
     let array = match kind {
@@ -316,7 +318,7 @@ pub(crate) fn key_words(array: &ArrayRef, file: &str) -> Result<Vec<u64>> {
 
 /// Keys of records as a column.
 pub(crate) fn key_column<K: Key>(keys: &[K], first: u64, kind: &DataType, file: &str) -> Result<ArrayRef> {
-    let fail = |error: arrow::error::ArrowError| Error::unsupported(file, error.to_string());
+    let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
     let word = |key: &K| key.to_u64().wrapping_add(first);
     if kind.is_unsigned_integer() {
         return column_of(keys.iter().map(word).collect(), Combine::Min, kind, file);

@@ -4,6 +4,7 @@
 //! batches and whatever the budget: rows are regrouped into batches of [`BATCH_ROWS`] and row groups of
 //! [`ROW_GROUP_ROWS`], and only where finished pages wait depends on memory (see [`pages`]).
 
+#[cfg(feature = "records")]
 mod background;
 mod columns;
 mod pages;
@@ -12,13 +13,11 @@ mod tests;
 
 use std::{path::Path, sync::Arc};
 
-use arrow::{
-    compute::BatchCoalescer,
-    csv::WriterBuilder,
-    datatypes::{Schema, SchemaRef},
-    ipc::writer::FileWriter,
-    record_batch::RecordBatch,
-};
+use arrow_array::RecordBatch;
+use arrow_csv::WriterBuilder;
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::{Schema, SchemaRef};
+use arrow_select::coalesce::BatchCoalescer;
 use inshore_store::{Budget, Reservation};
 use parquet::{
     arrow::{ArrowWriter, arrow_writer::ArrowWriterOptions},
@@ -27,6 +26,7 @@ use parquet::{
     schema::types::ColumnPath,
 };
 
+#[cfg(feature = "records")]
 pub(crate) use self::background::BackgroundWriter;
 use self::{columns::ColumnsWriter, pages::WaitingPages};
 use crate::{
@@ -57,7 +57,7 @@ pub struct TableWriter {
 }
 
 enum Format {
-    Csv(Box<arrow::csv::Writer<NewFileWriter>>),
+    Csv(Box<arrow_csv::Writer<NewFileWriter>>),
     Ipc(Box<FileWriter<NewFileWriter>>),
     Parquet(Box<ArrowWriter<NewFileWriter>>),
     Columns(Box<ColumnsWriter>),

@@ -13,15 +13,12 @@ use std::{
     },
 };
 
-use arrow::{
-    array::{ArrayRef, Float64Array, StringArray, UInt64Array},
-    datatypes::DataType,
-    ipc::{
-        CompressionType,
-        writer::{FileWriter, IpcWriteOptions, StreamWriter},
-    },
-    record_batch::RecordBatch,
+use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
+use arrow_ipc::{
+    CompressionType,
+    writer::{FileWriter, IpcWriteOptions, StreamWriter},
 };
+use arrow_schema::DataType;
 use inshore_store::Budget;
 use inshore_tables::{Input, TableReader, TableWriter};
 use parquet::{

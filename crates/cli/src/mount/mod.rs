@@ -33,9 +33,9 @@ use rustix::{
 };
 
 use crate::{
+    args,
     outcome::{Outcome, say},
     session::Session,
-    store_words,
 };
 use cache::SLOT_BYTES;
 use tree::Owner;
@@ -55,7 +55,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// How long those who have files open may take to close them after Ctrl-C.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-pub fn mount(session: &Session, words: &store_words::Mount) -> Result<()> {
+pub fn mount(session: &Session, words: &args::Mount) -> Result<()> {
     let place = words.mountpoint.display();
     check_mountpoint(&words.mountpoint)?;
     let mountpoint = words.mountpoint.canonicalize().with_context(|| format!("cannot mount at {place}"))?;
@@ -88,7 +88,7 @@ fn sentence(served: &Served) -> String {
     )
 }
 
-fn config(words: &store_words::Mount) -> Config {
+fn config(words: &args::Mount) -> Config {
     let mut config = Config::default();
     let name = MountOption::FSName("inshore".into());
     config.mount_options = vec![name, MountOption::RO, MountOption::NoAtime, MountOption::DefaultPermissions];

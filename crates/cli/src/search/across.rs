@@ -31,9 +31,8 @@ use termcolor::{Ansi, NoColor, WriteColor};
 use super::{
     json::Json,
     print::{Shown, Style},
-    words::Search,
 };
-use crate::outcome::say;
+use crate::{args::Search, outcome::say};
 
 /// Something to be searched.
 pub struct Text {

@@ -8,7 +8,6 @@
 mod across;
 mod json;
 mod print;
-pub mod words;
 
 use std::{
     collections::VecDeque,
@@ -27,7 +26,7 @@ use inshore::{
         self, Candidate, PatternOptions, Search as Kernel, TextOptions, WalkOptions, Wanted, dataset_name,
         file_types, stored_sources, walk,
     },
-    neardata::{Event, Next, nodes::run_on_nodes, run},
+    neardata::{Event, Next, run},
     store::Job,
     tables::NewFile,
 };
@@ -35,24 +34,20 @@ use serde_json::{Value, json};
 
 use grep_regex::RegexMatcher;
 
+pub use self::print::{Printer, Whose};
 use self::{
     across::{Shower, Text},
-    print::{Printer, Style, Whose},
-    words::{Color, Search},
+    print::Style,
 };
 use crate::{
+    args::{Color, Everywhere, Search},
     failure::AlreadyTold,
-    nodes,
     outcome::say,
     session::{Session, plain_job},
-    words::Everywhere,
 };
 
 /// Searches, and says whether there was a match.
 pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
-    if nodes::are_named(&options) {
-        return search_on_nodes(&options, words);
-    }
     if words.type_list {
         file_types().iter().try_for_each(|line| writeln!(io::stdout(), "{line}"))?;
         return Ok(true);
@@ -165,7 +160,7 @@ fn end(
 }
 
 /// Where matches go: the file that was named, or standard output.
-fn writer(file: Option<&NewFile>) -> Result<Box<dyn Write + Send + '_>> {
+pub fn writer(file: Option<&NewFile>) -> Result<Box<dyn Write + Send + '_>> {
     Ok(match file {
         Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
         None => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
@@ -173,7 +168,7 @@ fn writer(file: Option<&NewFile>) -> Result<Box<dyn Write + Send + '_>> {
 }
 
 /// Prints what came of a block, or the end of a source.
-fn print(
+pub fn print(
     printer: &mut Printer<'_>,
     whose: &Whose,
     event: Event<'_, Kernel>,
@@ -193,85 +188,26 @@ fn print(
     next.map_err(kernels::Error::Write)
 }
 
-fn write_counters(words: &Search, job: &Job, summary: Value) -> Result<()> {
+pub fn write_counters(words: &Search, job: &Job, summary: Value) -> Result<()> {
     let Some(path) = &words.counters else { return Ok(()) };
     let counters = json!({ "command": "search", "report": job.report(), "summary": summary });
-    fs::write(path, format!("{counters}\n")).with_context(|| format!("{}: cannot write it", path.display()))
-}
-
-/// Searches datasets where they lie. What is printed is what a search here would print.
-fn search_on_nodes(options: &Everywhere, words: &Search) -> Result<bool> {
-    if words.files || words.type_list || words.search_zip {
-        bail!(
-            "--files, --type-list and --search-zip do not go with --node: datasets are searched as they are"
-        );
-    }
-    let (patterns, paths) = patterns(words)?;
-    let job = plain_job(options)?;
-    if matcher_across_lines(words, &patterns, job.budget().memory_bytes())?.is_some() {
-        bail!("a match across lines (-U) is not looked for on nodes, which have pieces of files");
-    }
-    if words.max_count == Some(0) {
-        // As it is here: nothing is looked at, and nothing is found.
-        return Ok(false);
-    }
-    if paths.is_empty() {
-        bail!("which datasets? name them: store:NAME (`inshore store ls --node ...` lists them)");
-    }
-    let nodes = nodes::connect(options)?;
-    let wholes = nodes::wholes(&nodes, &paths)?;
-    let failed = AtomicBool::new(false);
-    let several = paths
-        .len()
-        .max(usize::from(wholes.len() > 1 && wholes[0].dataset != wholes[wholes.len() - 1].dataset) * 2);
-    let style = style(options, words, several, &[]);
-    let kernel = kernel(words, &patterns, &style)?;
-    let titles: Vec<Whose> =
-        wholes.iter().map(|whole| Whose { path: PathBuf::from(&whole.title), is_named: true }).collect();
-    let file = words.output.as_deref().map(NewFile::create).transpose()?;
-    let out = writer(file.as_ref())?;
-    let mut printer = Printer::new(style, out);
-    let asked = nodes::run_options(options);
-    let searched = run_on_nodes(&nodes, &job, &kernel, &wholes, &asked, |event: Event<'_, Kernel>| {
-        let whose = &titles[event.source];
-        print(&mut printer, whose, event, &failed)
-    });
-    let has_match = printer.has_match();
-    let finished = printer.finish();
-    let gathered = match searched {
-        Ok(gathered) => gathered,
-        Err(error) => return Err(unwrapped(error)),
-    };
-    finished?;
-    drop(printer);
-    if let Some(file) = file {
-        file.publish()?;
-    }
-    nodes::tell_missing(options, &gathered);
-    if options.explain {
-        nodes::costs(&gathered).iter().for_each(|(name, told)| say(&format!("{name:<12} {told}")));
-    }
-    write_counters(words, &job, nodes::with_nodes(json!({ "matched": has_match }), &nodes, &gathered))?;
-    if failed.load(Ordering::Relaxed) && !(has_match && is_quiet(options, words)) {
-        bail!(AlreadyTold);
-    }
-    Ok(has_match)
+    Ok(NewFile::write_whole(path, format!("{counters}\n").as_bytes())?)
 }
 
 /// An error of writing keeps its kind: a reader that has seen enough is none.
-fn unwrapped(error: kernels::Error) -> anyhow::Error {
+pub fn unwrapped(error: kernels::Error) -> anyhow::Error {
     match error {
         kernels::Error::Write(error) => error.into(),
         error => error.into(),
     }
 }
 
-fn is_quiet(options: &Everywhere, words: &Search) -> bool {
+pub fn is_quiet(options: &Everywhere, words: &Search) -> bool {
     options.quiet || words.q
 }
 
 /// The patterns, and the paths: the first word is one of these where patterns are named otherwise.
-fn patterns(words: &Search) -> Result<(Vec<String>, Vec<PathBuf>)> {
+pub fn patterns(words: &Search) -> Result<(Vec<String>, Vec<PathBuf>)> {
     let mut patterns = words.regexp.clone();
     for path in &words.file {
         let mut text = String::new();
@@ -348,7 +284,7 @@ fn list(words: &Search, candidates: impl Iterator<Item = Candidate>, failed: &At
     Ok(any)
 }
 
-fn style(options: &Everywhere, words: &Search, datasets: usize, paths: &[PathBuf]) -> Style {
+pub fn style(options: &Everywhere, words: &Search, datasets: usize, paths: &[PathBuf]) -> Style {
     let on_terminal = words.output.is_none() && io::stdout().is_terminal();
     let colours = match words.color {
         Color::Always => true,
@@ -409,7 +345,11 @@ fn pattern_options(words: &Search) -> PatternOptions {
 }
 
 /// What is looked for across lines: where -U is given, and a match could have the end of a line in it.
-fn matcher_across_lines(words: &Search, patterns: &[String], memory: u64) -> Result<Option<RegexMatcher>> {
+pub fn matcher_across_lines(
+    words: &Search,
+    patterns: &[String],
+    memory: u64,
+) -> Result<Option<RegexMatcher>> {
     let (options, dot_is_all) = (pattern_options(words), words.multiline_dotall);
     let memory = (memory / 8) as usize;
     Ok(match words.multiline {
@@ -418,7 +358,7 @@ fn matcher_across_lines(words: &Search, patterns: &[String], memory: u64) -> Res
     })
 }
 
-fn kernel(words: &Search, patterns: &[String], style: &Style) -> Result<Kernel> {
+pub fn kernel(words: &Search, patterns: &[String], style: &Style) -> Result<Kernel> {
     use print::Shown;
     let options = pattern_options(words);
     let Style { before, after, line_number, colours, column, .. } = *style;

@@ -5,11 +5,9 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use arrow::{
-    array::{UInt32Array, UInt64Array},
-    buffer::{BooleanBuffer, NullBuffer},
-    datatypes::{DataType, Field, Schema},
-};
+use arrow_array::{UInt32Array, UInt64Array};
+use arrow_buffer::{BooleanBuffer, NullBuffer};
+use arrow_schema::{DataType, Field, Schema};
 use inshore_store::Job;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -14,10 +14,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use arrow::{
-    array::Float64Array,
-    datatypes::{DataType, Field, Schema},
-};
+use arrow_array::Float64Array;
+use arrow_schema::{DataType, Field, Schema};
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
 use inshore_store::{Buffer, FileWriter, Job, format_bytes, largest_buffer, taken_bytes};
 

@@ -19,10 +19,8 @@ use std::{
     time::Duration,
 };
 
-use arrow::{
-    array::UInt64Builder,
-    datatypes::{DataType, Field, Schema},
-};
+use arrow_array::builder::UInt64Builder;
+use arrow_schema::{DataType, Field, Schema};
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
 use inshore_store::Job;
 

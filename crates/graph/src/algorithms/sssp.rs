@@ -17,10 +17,8 @@ use std::{
     time::Duration,
 };
 
-use arrow::{
-    array::Float64Array,
-    datatypes::{DataType, Field, Schema},
-};
+use arrow_array::Float64Array;
+use arrow_schema::{DataType, Field, Schema};
 use inshore_store::Job;
 
 use crate::{

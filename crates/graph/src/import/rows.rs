@@ -1,9 +1,11 @@
 //! Tables of edges (CSV, Parquet, Arrow) and raw pairs of 32-bit numbers.
 
-use arrow::{
-    array::{Array, AsArray, RecordBatch},
-    datatypes::{DataType, Float64Type, UInt64Type},
+use arrow_array::{
+    Array, RecordBatch,
+    cast::AsArray,
+    types::{Float64Type, UInt64Type},
 };
+use arrow_schema::DataType;
 use inshore_store::Job;
 use inshore_tables::{Input, TableReader, column_names};
 

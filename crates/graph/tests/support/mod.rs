@@ -6,9 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use arrow::{
-    array::{Array, AsArray},
-    datatypes::{Float64Type, UInt32Type, UInt64Type},
+use arrow_array::{
+    Array,
+    cast::AsArray,
+    types::{Float64Type, UInt32Type, UInt64Type},
 };
 use inshore_graph::{Answer, Graph, GraphInfo, ImportOptions, Kronecker, Regime, Result, Tuning, import};
 use inshore_sortreduce::Strategy;

@@ -2,11 +2,11 @@
 
 use std::{env, fs, sync::mpsc, time::Instant};
 
-use arrow::{
-    array::{ArrayRef, AsArray, RecordBatchOptions, StringArray, StringViewArray},
-    compute::cast,
-    datatypes::{DataType, Schema, UInt64Type},
+use arrow_array::{
+    ArrayRef, RecordBatchOptions, StringArray, StringViewArray, cast::AsArray, types::UInt64Type,
 };
+use arrow_cast::cast::cast;
+use arrow_schema::{DataType, Schema};
 use inshore_neardata::{TaskSource, nodes::open_pieces};
 use inshore_sandbox::apart_main_if_asked;
 use inshore_store::{Budget, FileReader};
@@ -50,8 +50,8 @@ impl Work for Tries {
                 return Ok(Value::Null);
             }
             "empty" => {
-                let none: ArrayRef = Arc::new(arrow::array::NullArray::new(3));
-                let numbers: ArrayRef = Arc::new(arrow::array::UInt64Array::from(Vec::<u64>::new()));
+                let none: ArrayRef = Arc::new(arrow_array::NullArray::new(3));
+                let numbers: ArrayRef = Arc::new(arrow_array::UInt64Array::from(Vec::<u64>::new()));
                 let options = RecordBatchOptions::new().with_row_count(Some(5));
                 reply.batch(match arguments["bytes"].as_u64().unwrap() {
                     0 => RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options)?,
@@ -72,7 +72,7 @@ impl Work for Tries {
                 sum += piece.iter().map(|&byte| u64::from(byte)).sum::<u64>();
             }
             sums.push(source.number);
-            let numbers: ArrayRef = Arc::new(arrow::array::UInt64Array::from(vec![source.number, sum]));
+            let numbers: ArrayRef = Arc::new(arrow_array::UInt64Array::from(vec![source.number, sum]));
             reply.batch(RecordBatch::try_from_iter([("number", numbers)])?)?;
         }
         Ok(json!({ "memory": job.budget().memory_bytes(), "numbers": sums }))

@@ -299,7 +299,7 @@ fn what_no_node_should_answer_is_none() {
     assert!(is_plain(&many[1..], &vec![1; KMER_BLOCK_ROWS]) && !is_plain(&many, &vec![1; many.len()]));
     assert!(!row(ENDS, &ends(&(0..20_000).collect::<Vec<_>>())));
     let two = batch(KMERS, &good);
-    let two = arrow::compute::concat_batches(&two.schema(), [&two, &two]).unwrap();
+    let two = arrow_select::concat::concat_batches(&two.schema(), [&two, &two]).unwrap();
     assert!(Counted::<u64>::of_batch(&two, &25).is_none());
     let other: ArrayRef = Arc::new(UInt8Array::from(vec![1]));
     let no_bytes = RecordBatch::try_from_iter([("what", other)]).unwrap();

@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use arrow::util::pretty::pretty_format_batches;
+use arrow_cast::pretty::pretty_format_batches;
 use inshore_neardata::{
     Contents, Needs, Parts, Portable, Works,
     nodes::{Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Serving},

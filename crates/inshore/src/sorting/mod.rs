@@ -39,10 +39,9 @@ use std::{
 use inshore_neardata::nodes::{
     Error as NodesError, Gathered, HelpWith, Nodes, RunOptions, Streams, Whole, stream_with_help,
 };
-use inshore_sql::Known;
 use inshore_store::{Job, Reservation, format_bytes};
 use inshore_tables::{
-    Error as TableError, SortKey, SortOptions, SortSummary, TableWriter, check_output_space,
+    Error as TableError, Known, SortKey, SortOptions, SortSummary, TableWriter, check_output_space,
     is_packed_by_name, row_groups,
 };
 use serde::{Deserialize, Serialize};

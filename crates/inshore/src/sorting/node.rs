@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::{
-    array::{ArrayRef, BinaryArray},
-    buffer::{Buffer, OffsetBuffer, ScalarBuffer},
-    datatypes::{DataType, Field, Schema},
-    record_batch::RecordBatch,
-};
+use arrow_array::{ArrayRef, BinaryArray, RecordBatch};
+use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
+use arrow_schema::{DataType, Field, Schema};
 use inshore_neardata::{Failure, Reply, Task, TaskSource, Work};
 use inshore_store::{Job, Reservation};
 use inshore_tables::{

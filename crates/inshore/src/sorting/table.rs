@@ -2,13 +2,10 @@
 
 use std::{cmp::Ordering, path::Path, sync::Arc};
 
-use arrow::{
-    array::{Array, ArrayRef, AsArray, BinaryArray, UInt32Array},
-    compute::interleave,
-    datatypes::{DataType, SchemaRef, UInt32Type},
-    record_batch::RecordBatch,
-    row::{RowConverter, SortField},
-};
+use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, UInt32Array, cast::AsArray, types::UInt32Type};
+use arrow_row::{RowConverter, SortField};
+use arrow_schema::{DataType, SchemaRef};
+use arrow_select::interleave::interleave;
 use inshore_neardata::nodes::{Gathered, InOrder, Merged, Whole};
 use inshore_tables::{Error as TableError, SortKey, SortOptions, SortSummary, TableWriter, sort_columns};
 
@@ -133,7 +130,7 @@ impl Waiting {
     }
 
     /// The rows in their order; none are left.
-    fn take(&mut self, schema: &SchemaRef) -> std::result::Result<RecordBatch, arrow::error::ArrowError> {
+    fn take(&mut self, schema: &SchemaRef) -> std::result::Result<RecordBatch, arrow_schema::ArrowError> {
         let column = |column: usize| {
             let all: Vec<&dyn Array> =
                 self.batches.iter().map(|batch| batch.column(column).as_ref()).collect();

@@ -8,10 +8,7 @@ use std::{
     time::Duration,
 };
 
-use arrow::{
-    array::{ArrayRef, BinaryArray, Int64Array},
-    record_batch::RecordBatch,
-};
+use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use inshore_neardata::{
     Contents, Failure, Needs, Parts, Portable, Reply, Task, Work, Works,
     nodes::{Agent, AgentConfig, ClientConfig, InOrder, LoadOptions, Serving},

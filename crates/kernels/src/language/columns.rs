@@ -8,10 +8,8 @@
 //! A piece has about as many bytes as the budget has for one, however long its rows are; what is longer than a piece is
 //! scored where it was read, so that a few long rows take no more memory than the reader has for them.
 
-use arrow::{
-    array::{Array, AsArray},
-    datatypes::DataType,
-};
+use arrow_array::{Array, cast::AsArray};
+use arrow_schema::DataType;
 use inshore_store::Job;
 use inshore_tables::{Input, TableReader};
 

@@ -2,10 +2,11 @@
 
 use std::{path::Path, sync::Arc};
 
-use arrow::{
-    array::{ArrayRef, Float64Builder, RecordBatch, StringBuilder, UInt64Builder},
-    datatypes::{DataType, Field, Schema, SchemaRef},
+use arrow_array::{
+    ArrayRef, RecordBatch,
+    builder::{Float64Builder, StringBuilder, UInt64Builder},
 };
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::Job;
 use inshore_tables::TableWriter;
 use serde::Serialize;

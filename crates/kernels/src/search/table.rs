@@ -15,13 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::{
-    array::{
-        ArrayRef, BinaryBuilder, ListArray, RecordBatch, StringBuilder, StructArray, UInt32Array, UInt64Array,
-    },
-    buffer::OffsetBuffer,
-    datatypes::{DataType, Field, Fields, Schema, SchemaRef},
+use arrow_array::{
+    ArrayRef, ListArray, RecordBatch, StructArray, UInt32Array, UInt64Array,
+    builder::{BinaryBuilder, StringBuilder},
 };
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 #[cfg(feature = "nodes")]
 use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
 use inshore_neardata::{Event, Next, Source, run};

@@ -25,10 +25,8 @@ mod tally;
 
 use std::sync::{Arc, Mutex};
 
-use arrow::{
-    array::RecordBatch,
-    datatypes::{DataType, Field, Schema, SchemaRef},
-};
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run, smallest_memory_bytes};
 use inshore_sortreduce::rows::{
     FramedRows, RowConfig, RowOperation, RowShape, RowSort, frame, smallest_row_memory_bytes,

@@ -10,10 +10,7 @@
 
 use std::{cmp::Ordering, thread};
 
-use arrow::{
-    array::{Array, AsArray, RecordBatch, StringArray, UInt64Array},
-    datatypes::UInt64Type,
-};
+use arrow_array::{Array, RecordBatch, StringArray, UInt64Array, cast::AsArray, types::UInt64Type};
 use inshore_neardata::{
     Error as ReadError, Failure, Opened, Reply, Source, Task, Work,
     nodes::{

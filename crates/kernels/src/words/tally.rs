@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
-use arrow::array::{ArrayRef, RecordBatch, StringBuilder, UInt64Array};
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array, builder::StringBuilder};
 
 use super::{WordOptions, WordSummary, word_schema};
 
@@ -56,6 +56,7 @@ impl Tally {
     }
 
     /// Bytes of them and of their counts.
+    #[cfg(feature = "nodes")]
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -2,8 +2,8 @@ use std::cmp::Reverse;
 
 use std::collections::BTreeMap;
 
-use arrow::array::AsArray;
-use arrow::datatypes::UInt64Type;
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt64Type;
 use inshore_neardata::Opened;
 use inshore_store::{Budget, Cancel, Store};
 use unicode_segmentation::UnicodeSegmentation;

@@ -27,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest,
     HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket,

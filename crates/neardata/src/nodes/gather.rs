@@ -30,7 +30,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use inshore_store::{Job, Reservation};
 use serde::Serialize;
 use serde_json::Value;

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt8Array, UInt64Array};
+use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt8Array, UInt64Array};
 use arrow_flight::FlightData;
 use bytes::Bytes;
 use futures::future::BoxFuture;

@@ -8,7 +8,7 @@
 //! The library that unpacks makes as much room as a length says and no more, for zstd; an LZ4 frame it unpacks to wherever that ends. What is
 //! not compressed it copies where it does not lie as values have to, buffer by buffer, though they were all in the same place.
 
-use arrow::ipc::{CompressionType, MessageHeader, RecordBatch, root_as_message};
+use arrow_ipc::{CompressionType, MessageHeader, RecordBatch, root_as_message};
 
 /// Bytes that a batch may have.
 pub(crate) const BATCH_BYTES_MAX: u64 = 64 << 20;
@@ -95,15 +95,15 @@ fn unpacked_bytes(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
 mod tests {
     use std::{ptr, sync::Arc};
 
-    use arrow::{
-        array::{ArrayRef, BinaryArray, DictionaryArray, RecordBatch, StringArray, UInt8Array, UInt64Array},
-        datatypes::Int32Type,
-        ipc::{
-            reader::RecordBatchDecoder,
-            writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions, StreamWriter},
-        },
+    use arrow_array::{
+        ArrayRef, BinaryArray, DictionaryArray, RecordBatch, StringArray, UInt8Array, UInt64Array,
+        types::Int32Type,
     };
     use arrow_flight::FlightData;
+    use arrow_ipc::{
+        reader::RecordBatchDecoder,
+        writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions, StreamWriter},
+    };
 
     use super::*;
     use crate::{

@@ -12,7 +12,7 @@
 
 use std::{cmp::Ordering, fmt::Debug, ops::Range};
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 
 use super::{Error, Gathered, Result, Streams};
 

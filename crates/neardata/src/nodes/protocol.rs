@@ -13,11 +13,7 @@ use serde_json::Value;
 /// The version of the messages. A node refuses another one by name.
 pub const VERSION: u32 = 1;
 
-/// The kind of a dataset whose files are pieces of files that are spread over nodes.
-pub const SPREAD: &str = "spread";
-
-/// The file of such a dataset that holds its [`Map`].
-pub const MAP: &str = "map";
+pub use crate::source::{MAP, SPREAD};
 
 /// The kind of a task that follows pointers from page to page.
 pub const TRAVERSE: &str = "traverse";

@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use arrow_flight::{
     FlightData, Ticket,
     decode::{DecodedFlightData, DecodedPayload, FlightDataDecoder},
@@ -247,10 +247,8 @@ pub(super) async fn pump(
 mod tests {
     use std::{sync::Arc, time::Duration};
 
-    use arrow::{
-        array::{Array, ArrayRef, StringViewArray, UInt64Array},
-        datatypes::Schema,
-    };
+    use arrow_array::{Array, ArrayRef, StringViewArray, UInt64Array};
+    use arrow_schema::Schema;
 
     use super::*;
     use crate::nodes::wire::Encoder;

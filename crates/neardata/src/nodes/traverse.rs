@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use bytes::Bytes;
 use futures::FutureExt;
 use inshore_store::{Job, Reservation};

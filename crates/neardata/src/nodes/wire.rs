@@ -4,15 +4,13 @@
 
 use std::sync::Arc;
 
-use arrow::{
-    array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions},
-    datatypes::{DataType, SchemaRef},
-    ipc::{
-        CompressionType, MetadataVersion,
-        writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions},
-    },
-};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, cast::AsArray};
 use arrow_flight::{FlightData, SchemaAsIpc};
+use arrow_ipc::{
+    CompressionType, MetadataVersion,
+    writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions},
+};
+use arrow_schema::{DataType, SchemaRef};
 use bytes::Bytes;
 use serde::Serialize;
 
@@ -42,7 +40,7 @@ struct Way {
 }
 
 impl Way {
-    fn packed(level: i32) -> Result<Way, arrow::error::ArrowError> {
+    fn packed(level: i32) -> Result<Way, arrow_schema::ArrowError> {
         let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5)?
             .try_with_compression(Some(CompressionType::ZSTD))?
             .try_with_compression_level(Some(level))?;
@@ -68,7 +66,7 @@ impl Encoder {
         &mut self,
         batch: &RecordBatch,
         level: Option<usize>,
-    ) -> Result<Vec<FlightData>, arrow::error::ArrowError> {
+    ) -> Result<Vec<FlightData>, arrow_schema::ArrowError> {
         let mut messages = Vec::with_capacity(2);
         if self.schema.is_none() {
             messages.push(SchemaAsIpc::new(&batch.schema(), &self.plain.options).into());
@@ -92,9 +90,9 @@ impl Encoder {
     }
 
     /// The last messages: no rows, and what the task cost.
-    pub fn done(mut self, done: &TaskDone) -> Result<Vec<FlightData>, arrow::error::ArrowError> {
+    pub fn done(mut self, done: &TaskDone) -> Result<Vec<FlightData>, arrow_schema::ArrowError> {
         let schema =
-            self.schema.clone().unwrap_or_else(|| std::sync::Arc::new(arrow::datatypes::Schema::empty()));
+            self.schema.clone().unwrap_or_else(|| std::sync::Arc::new(arrow_schema::Schema::empty()));
         let mut messages = self.batch(&RecordBatch::new_empty(schema), None)?;
         messages.last_mut().expect("a batch").app_metadata = json(done);
         Ok(messages)

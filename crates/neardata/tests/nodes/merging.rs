@@ -2,10 +2,7 @@
 
 use std::{cmp::Ordering, collections::BTreeMap, ops::Range};
 
-use arrow::{
-    array::{Array, ArrayRef, AsArray, StringArray, UInt64Array},
-    datatypes::UInt64Type,
-};
+use arrow_array::{Array, ArrayRef, StringArray, UInt64Array, cast::AsArray, types::UInt64Type};
 use inshore_neardata::nodes::{InOrder, Merged, stream_from_nodes};
 
 use super::*;

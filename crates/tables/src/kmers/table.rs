@@ -2,12 +2,9 @@
 
 use std::{path::Path, sync::Arc};
 
-use arrow::{
-    array::{ArrayRef, StringArray, UInt32Array, UInt64Array},
-    buffer::{Buffer, OffsetBuffer},
-    datatypes::{DataType, Field, Schema, SchemaRef},
-    record_batch::RecordBatch,
-};
+use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow_buffer::{Buffer, OffsetBuffer};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::Job;
 
 use super::{KmerCode, KmerOptions, KmerSummary};

@@ -8,16 +8,13 @@ use std::{
     sync::Arc,
 };
 
-use arrow::{
-    array::{
-        Array, ArrayRef, AsArray, Float32Array, Float64Array, Int32Array, Int64Array, StringArray,
-        StringBuilder, UInt32Array, UInt64Array, make_array,
-    },
-    buffer::NullBuffer,
-    compute::cast,
-    datatypes::{DataType, Field, Schema, SchemaRef},
-    record_batch::RecordBatch,
+use arrow_array::{
+    Array, ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
+    UInt32Array, UInt64Array, builder::StringBuilder, cast::AsArray, make_array,
 };
+use arrow_buffer::NullBuffer;
+use arrow_cast::cast::cast;
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use csv::{ByteRecord, ErrorKind, Position, Reader, ReaderBuilder, Terminator};
 use inshore_store::Budget;
 

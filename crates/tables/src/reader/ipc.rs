@@ -17,12 +17,10 @@ use std::{
     sync::Arc,
 };
 
-use arrow::{
-    buffer::{Buffer, MutableBuffer},
-    datatypes::{Schema, SchemaRef},
-    ipc::{Message, MessageHeader, convert::fb_to_schema, reader::RecordBatchDecoder, root_as_message},
-    record_batch::RecordBatch,
-};
+use arrow_array::RecordBatch;
+use arrow_buffer::{Buffer, MutableBuffer};
+use arrow_ipc::{Message, MessageHeader, convert::fb_to_schema, reader::RecordBatchDecoder, root_as_message};
+use arrow_schema::{Schema, SchemaRef};
 use inshore_store::Budget;
 
 use crate::{
@@ -171,7 +169,7 @@ impl IpcSource {
     }
 
     /// The decoder asserts that all buffers lie in the body.
-    fn check_buffers(&self, header: &arrow::ipc::RecordBatch, body_bytes: u64) -> Result<()> {
+    fn check_buffers(&self, header: &arrow_ipc::RecordBatch, body_bytes: u64) -> Result<()> {
         for buffer in header.buffers().iter().flatten() {
             let (offset, length) = (u64::try_from(buffer.offset()), u64::try_from(buffer.length()));
             let end = offset.ok().zip(length.ok()).and_then(|(offset, length)| offset.checked_add(length));
@@ -183,7 +181,7 @@ impl IpcSource {
     }
 
     /// What the buffers of a compressed batch say that they unpack to.
-    fn unpacked_bytes(&self, header: &arrow::ipc::RecordBatch, body: &[u8]) -> Result<u64> {
+    fn unpacked_bytes(&self, header: &arrow_ipc::RecordBatch, body: &[u8]) -> Result<u64> {
         let mut sum = 0u64;
         for buffer in header.buffers().iter().flatten() {
             if buffer.length() == 0 {

@@ -8,12 +8,9 @@ use std::{
     sync::Arc,
 };
 
-use arrow::{
-    datatypes::{DataType, Field, Fields, Schema, SchemaRef},
-    error::ArrowError,
-    json::{ReaderBuilder, reader::Decoder},
-    record_batch::RecordBatch,
-};
+use arrow_array::RecordBatch;
+use arrow_json::{ReaderBuilder, reader::Decoder};
+use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
 use inshore_store::Budget;
 use serde::{
     Deserialize, Deserializer,

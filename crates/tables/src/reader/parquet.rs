@@ -6,12 +6,9 @@
 
 use std::{ops::Range, sync::Arc};
 
-use arrow::{
-    array::{ArrayRef, UInt64Array},
-    compute::cast,
-    datatypes::{DataType, Field, Fields, Schema},
-    record_batch::RecordBatch,
-};
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
+use arrow_cast::cast::cast;
+use arrow_schema::{DataType, Field, Fields, Schema};
 use inshore_store::Budget;
 use parquet::{
     arrow::{

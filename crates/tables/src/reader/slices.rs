@@ -5,13 +5,9 @@
 //! name file, row and column. A fraction where whole numbers are wanted is refused by the type of the column,
 //! since a fraction that is cut off would be a wrong answer.
 
-use arrow::{
-    array::{Array, ArrayRef, AsArray},
-    compute::{CastOptions, can_cast_types, cast_with_options},
-    datatypes::{DataType, SchemaRef},
-    record_batch::RecordBatch,
-    util::display::array_value_to_string,
-};
+use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray};
+use arrow_cast::{CastOptions, can_cast_types, cast::cast_with_options, display::array_value_to_string};
+use arrow_schema::{DataType, SchemaRef};
 
 use crate::{Error, Result};
 

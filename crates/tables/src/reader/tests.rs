@@ -5,18 +5,17 @@ use ::parquet::{
     basic::{Compression, Encoding, GzipLevel, ZstdLevel},
     file::properties::{WriterProperties, WriterVersion},
 };
-use arrow::{
-    array::{
-        ArrayRef, AsArray, DictionaryArray, Float64Array, Int64Array, LargeStringArray, StringArray,
-        UInt32Array, UInt64Array,
-    },
-    compute::concat_batches,
-    datatypes::{Float64Type, Int32Type, UInt64Type},
-    ipc::{
-        CompressionType,
-        writer::{FileWriter, IpcWriteOptions, StreamWriter},
-    },
+use arrow_array::{
+    ArrayRef, DictionaryArray, Float64Array, Int64Array, LargeStringArray, StringArray, UInt32Array,
+    UInt64Array,
+    cast::AsArray,
+    types::{Float64Type, Int32Type, UInt64Type},
 };
+use arrow_ipc::{
+    CompressionType,
+    writer::{FileWriter, IpcWriteOptions, StreamWriter},
+};
+use arrow_select::concat::concat_batches;
 use tempfile::TempDir;
 
 use super::*;
@@ -505,6 +504,6 @@ fn texts_of_parts_have_the_columns_that_they_are_known_to_have() {
     );
     let batch = read(&json).unwrap().unwrap();
     assert_eq!((batch.num_rows(), batch.column(0).null_count()), (2, 2));
-    let values = batch.column(1).as_primitive::<arrow::datatypes::Int64Type>().values().to_vec();
+    let values = batch.column(1).as_primitive::<arrow_array::types::Int64Type>().values().to_vec();
     assert_eq!(values, [4, 3]);
 }

@@ -1,6 +1,6 @@
 //! What can be computed of a group.
 
-use arrow::datatypes::DataType;
+use arrow_schema::DataType;
 
 /// One column of the result: a function of one column of the input, or of the rows.
 #[derive(Clone, Debug, PartialEq, Eq)]

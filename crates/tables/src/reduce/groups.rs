@@ -1,10 +1,8 @@
 //! Groups of one key of whole numbers with states that are numbers, for who has the rows already: a query.
 
-use arrow::{
-    array::{Array, ArrayRef},
-    buffer::NullBuffer,
-    datatypes::DataType,
-};
+use arrow_array::{Array, ArrayRef};
+use arrow_buffer::NullBuffer;
+use arrow_schema::DataType;
 use inshore_sortreduce::{Config, Stats, smallest_memory_bytes};
 use inshore_store::Job;
 

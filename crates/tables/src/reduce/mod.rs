@@ -21,7 +21,7 @@ mod tests;
 
 use std::path::Path;
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_sortreduce::Choice;
 use inshore_store::{Job, Keep};
 use serde::Serialize;

@@ -9,11 +9,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use arrow::{
-    array::{Array, Float64Array},
-    datatypes::{DataType, Schema, SchemaRef},
-    record_batch::RecordBatch,
-};
+use arrow_array::{Array, Float64Array, RecordBatch};
+use arrow_schema::{DataType, Schema, SchemaRef};
 use inshore_sortreduce::{Config, Key, Operation, SortReduce, Strategy, choose, smallest_memory_bytes};
 
 use super::{Asked, ReduceSummary, aggregate::Function};

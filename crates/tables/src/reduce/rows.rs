@@ -17,17 +17,16 @@ use std::{
     },
 };
 
-use arrow::{
-    array::{
-        Array, ArrayRef, AsArray, Decimal128Array, Float64Array, Int64Array, UInt64Array, new_null_array,
-    },
-    buffer::NullBuffer,
-    compute::{SortOptions as ColumnOrder, cast},
-    datatypes::{DataType, Decimal128Type, Float64Type, Int64Type, Schema, SchemaRef, UInt64Type},
-    error::ArrowError,
-    record_batch::RecordBatch,
-    row::{RowConverter, Rows, SortField},
+use arrow_array::{
+    Array, ArrayRef, Decimal128Array, Float64Array, Int64Array, RecordBatch, UInt64Array,
+    cast::AsArray,
+    new_null_array,
+    types::{Decimal128Type, Float64Type, Int64Type, UInt64Type},
 };
+use arrow_buffer::NullBuffer;
+use arrow_cast::cast::cast;
+use arrow_row::{RowConverter, Rows, SortField};
+use arrow_schema::{ArrowError, DataType, Schema, SchemaRef, SortOptions as ColumnOrder};
 use inshore_sortreduce::rows::{
     FramedRows, RowConfig, RowOperation, RowShape, RowSort, frame, smallest_row_memory_bytes,
 };

@@ -2,11 +2,10 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
-use arrow::{
-    array::{ArrayRef, Date32Array, Float64Array, Int32Array, Int64Array, StringArray, UInt64Array},
-    compute::concat_batches,
-    record_batch::RecordBatch,
+use arrow_array::{
+    ArrayRef, Date32Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, UInt64Array,
 };
+use arrow_select::concat::concat_batches;
 use inshore_store::{Budget, Cancel, Store};
 
 use super::*;

@@ -7,12 +7,9 @@
 //!
 //! Rows with equal keys are the same row. Columns that nothing is sorted by stand behind those that something is.
 
-use arrow::{
-    array::{Array, ArrayRef, make_array},
-    buffer::NullBuffer,
-    compute::SortOptions,
-    datatypes::DataType,
-};
+use arrow_array::{Array, ArrayRef, make_array};
+use arrow_buffer::NullBuffer;
+use arrow_schema::{DataType, SortOptions};
 use inshore_sortreduce::{Config, Stats, smallest_memory_bytes};
 use inshore_store::Job;
 
@@ -318,10 +315,9 @@ impl SortedNumbers {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::{
-        array::{Date32Array, Float64Array, Int16Array, Int64Array, UInt64Array},
-        compute::{SortColumn, lexsort_to_indices, take},
-    };
+    use arrow_array::{Date32Array, Float64Array, Int16Array, Int64Array, UInt64Array};
+    use arrow_ord::sort::{SortColumn, lexsort_to_indices};
+    use arrow_select::take::take;
     use inshore_store::{Budget, Cancel, Store};
     use proptest::prelude::*;
 
@@ -374,7 +370,7 @@ mod tests {
                 assert!(expected.is_empty());
                 continue;
             }
-            assert_eq!(&arrow::compute::concat(&found).unwrap(), &expected);
+            assert_eq!(&arrow_select::concat::concat(&found).unwrap(), &expected);
         }
     }
 
@@ -437,9 +433,9 @@ mod tests {
         assert!(!NumberSort::is_possible(&[column(DataType::Utf8, None)]));
         assert!(NumberSort::is_possible(&[column(DataType::Int64, Some((0, 1 << 40))), byte.clone()]));
         let shape = Shape::new("rows", &[byte]).unwrap();
-        let outside: ArrayRef = Arc::new(arrow::array::UInt8Array::from(vec![3, 5]));
+        let outside: ArrayRef = Arc::new(arrow_array::UInt8Array::from(vec![3, 5]));
         assert!(matches!(shape.keys(&[outside]), Err(Error::Damaged { .. })));
-        let null: ArrayRef = Arc::new(arrow::array::UInt8Array::from(vec![Some(3), None]));
+        let null: ArrayRef = Arc::new(arrow_array::UInt8Array::from(vec![Some(3), None]));
         assert!(matches!(shape.keys(&[null]), Err(Error::Damaged { .. })));
     }
 }

@@ -2,12 +2,8 @@
 
 use std::{path::Path, sync::Arc};
 
-use arrow::{
-    array::UInt32Array,
-    compute::SortOptions as ColumnOrder,
-    datatypes::{DataType, Field, Schema, SchemaRef},
-    record_batch::RecordBatch,
-};
+use arrow_array::{RecordBatch, UInt32Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef, SortOptions as ColumnOrder};
 use inshore_sortreduce::rows::{
     FramedRows, KeepAll, KeepFirst, RowConfig, RowOperation, RowSort, RowStats, SortedRows,
     smallest_row_memory_bytes,

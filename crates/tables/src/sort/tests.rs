@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write, path::PathBuf};
 
-use arrow::{array::AsArray, datatypes::Int64Type, record_batch::RecordBatch};
+use arrow_array::{RecordBatch, cast::AsArray, types::Int64Type};
 use inshore_sortreduce::rows::FixedRows;
 use inshore_store::{Budget, Cancel, Job, Store};
 use tempfile::TempDir;
@@ -214,7 +214,7 @@ fn inputs_that_come_in_any_order_are_sorted_as_if_they_came_in_that_of_their_num
                 Ok(())
             })
             .unwrap();
-            arrow::compute::concat_batches(&all[0].schema(), &all).unwrap()
+            arrow_select::concat::concat_batches(&all[0].schema(), &all).unwrap()
         };
         match unique {
             false => {

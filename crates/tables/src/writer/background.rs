@@ -6,7 +6,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
 use inshore_store::Budget;
 
 use super::TableWriter;
@@ -44,7 +45,7 @@ impl BackgroundWriter {
     pub fn finish(mut self) -> Result<u64> {
         if let Some(queue) = self.batches.take() {
             // The end of the queue alone would be taken for a job that failed.
-            let end = RecordBatch::new_empty(arrow::datatypes::Schema::empty().into());
+            let end = RecordBatch::new_empty(arrow_schema::Schema::empty().into());
             let _ = queue.send(end);
         }
         self.join()

@@ -12,7 +12,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
 use parquet::{
     arrow::{
         ArrowWriter,

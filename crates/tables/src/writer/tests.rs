@@ -1,11 +1,9 @@
 use std::{fs, path::PathBuf};
 
-use arrow::{
-    array::{ArrayRef, Float64Array, ListArray, StringArray, StructArray, UInt32Array, UInt64Array},
-    buffer::OffsetBuffer,
-    compute::concat_batches,
-    datatypes::{DataType, Field},
-};
+use arrow_array::{ArrayRef, Float64Array, ListArray, StringArray, StructArray, UInt32Array, UInt64Array};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{DataType, Field};
+use arrow_select::concat::concat_batches;
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use proptest::prelude::*;

@@ -18,10 +18,8 @@ mod sets;
 
 use std::{sync::Arc, time::Duration};
 
-use arrow::{
-    array::UInt64Builder,
-    datatypes::{DataType, Field, Schema},
-};
+use arrow_array::builder::UInt64Builder;
+use arrow_schema::{DataType, Field, Schema};
 use inshore_store::Job;
 
 use self::contract::contract;

@@ -1,4 +1,4 @@
-use arrow::array::AsArray;
+use arrow_array::cast::AsArray;
 use inshore_neardata::Opened;
 use inshore_store::{Budget, Cancel};
 
@@ -26,8 +26,7 @@ fn rows(table: &SearchTable, texts: &[&'static [u8]]) -> (Vec<String>, SearchSum
     let mut rows = Vec::new();
     let each = |item: SearchItem| {
         let SearchItem::Rows(batch) = item else { panic!("a file that cannot be read") };
-        let shown =
-            |column: &ArrayRef, row| arrow::util::display::array_value_to_string(column, row).unwrap();
+        let shown = |column: &ArrayRef, row| arrow_cast::display::array_value_to_string(column, row).unwrap();
         for row in 0..batch.num_rows() {
             let cells: Vec<String> = batch.columns().iter().map(|column| shown(column, row)).collect();
             rows.push(cells.join("|"));

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use inshore_store::{Budget, Job};
 use serde_json::Value;
 use tokio::sync::mpsc;

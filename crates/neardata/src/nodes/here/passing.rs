@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use inshore_store::Job;
 use serde_json::json;
 use tokio::sync::mpsc;

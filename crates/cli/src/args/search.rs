@@ -1,4 +1,4 @@
-//! The words of `inshore search`: those of ripgrep wherever it has one for the same thing.
+//! `inshore search`: the arguments of ripgrep, wherever it has one for the same thing.
 
 use std::path::PathBuf;
 

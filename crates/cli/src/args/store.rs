@@ -1,4 +1,4 @@
-//! The words of `inshore store`.
+//! `inshore store`.
 
 use std::path::PathBuf;
 

@@ -1,11 +1,9 @@
-//! The words of `inshore node`.
+//! `inshore node`.
 
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use inshore::{neardata::nodes::Right, store::parse_bytes};
-
-use crate::node_page::PageWords;
 
 #[derive(Subcommand)]
 pub enum NodeCommand {
@@ -82,7 +80,7 @@ pub struct Serve {
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub drain: u64,
     #[command(flatten)]
-    pub page: PageWords,
+    pub page: PageArgs,
 }
 
 /// How a node logs.
@@ -198,4 +196,20 @@ pub struct Credentials {
     /// How long the credentials hold
     #[arg(long, value_name = "N", default_value = "365", value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: u32,
+}
+
+/// What a node shows of itself.
+#[derive(Args)]
+pub struct PageArgs {
+    /// Serve a page that shows what this node does, with its counters for Prometheus under /metrics. On this machine alone
+    /// (127.0.0.1:4780) everybody here sees it; elsewhere it is HTTPS with the node's certificate, and a token with the right to
+    /// read is the password
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Page")]
+    pub page: Option<SocketAddr>,
+    /// Other nodes that the page shows too: HOST or HOST:PORT of each
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',', requires = "page", help_heading = "Page")]
+    pub peers: Vec<String>,
+    /// The credentials of a client, with which the page asks the --peers how they are; the right to read is enough
+    #[arg(long, value_name = "FILE", requires = "peers", help_heading = "Page")]
+    pub peer_credentials: Option<PathBuf>,
 }

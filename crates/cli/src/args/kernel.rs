@@ -1,4 +1,4 @@
-//! The words of `inshore kernel`.
+//! `inshore kernel`.
 
 use std::path::PathBuf;
 

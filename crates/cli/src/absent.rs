@@ -1,0 +1,101 @@
+//! Verbs that a build without their feature lacks: known by name, so that the error says which feature has them.
+
+use anyhow::anyhow;
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
+use inshore::FEATURES;
+
+use crate::args::Cli;
+
+/// Verbs, and the feature that each needs.
+const VERBS: [(&[&str], &str); 12] = [
+    (&["graph"], "graph"),
+    (&["sort"], "records"),
+    (&["reduce"], "records"),
+    (&["count", "kmers"], "records"),
+    (&["count", "values"], "records"),
+    (&["count", "words"], "text"),
+    (&["search"], "text"),
+    (&["language"], "text"),
+    (&["compress"], "text"),
+    (&["decompress"], "text"),
+    (&["checksum"], "text"),
+    (&["sql"], "sql"),
+];
+/// Nouns that whole features are about.
+const NOUNS: [(&[&str], &str); 2] = [(&["kernel"], "wasm"), (&["node"], "nodes")];
+
+/// Reads the command line. Ends the process as clap does for `--help` and for what cannot be understood.
+///
+/// # Errors
+/// Where a verb is asked for that needs a feature which this build lacks.
+pub fn parse() -> anyhow::Result<Cli> {
+    let mut command = with_absent(Cli::command());
+    let matches = command.get_matches_mut();
+    if let Some((verb, feature)) = asked_for(&matches) {
+        return Err(lacks(&format!("`inshore {}`", verb.join(" ")), feature));
+    }
+    Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit()))
+}
+
+/// The error of asking for what needs a feature which this build lacks.
+pub fn lacks(what: &str, feature: &str) -> anyhow::Error {
+    let has: Vec<&str> = FEATURES.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
+    anyhow!(
+        "{what} needs the feature `{feature}`, which this build lacks (it has: {}): install with `cargo install --path crates/cli`, \
+         which has all features, or add `{feature}` to --features",
+        has.join(", ")
+    )
+}
+
+fn absent() -> impl Iterator<Item = (&'static [&'static str], &'static str)> {
+    let is_absent = |feature: &str| FEATURES.iter().any(|(name, has)| *name == feature && !has);
+    VERBS.into_iter().chain(NOUNS).filter(move |(_, feature)| is_absent(feature))
+}
+
+/// Adds the verbs that are absent. Each takes any arguments.
+fn with_absent(command: Command) -> Command {
+    absent().fold(command, |command, (path, feature)| add(command, path, feature))
+}
+
+fn add(command: Command, path: &[&'static str], feature: &str) -> Command {
+    let (&name, rest) = path.split_first().expect("a verb has a name");
+    if command.find_subcommand(name).is_some() {
+        return match rest {
+            [] => command,
+            rest => command.mut_subcommand(name, |sub| add(sub, rest, feature)),
+        };
+    }
+    let arguments = Arg::new("arguments").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true);
+    let about = format!("Not in this build: it needs the feature `{feature}`");
+    command.subcommand(Command::new(name).about(about).disable_help_flag(true).arg(arguments.hide(true)))
+}
+
+/// The absent verb that a command line asks for, and its feature.
+fn asked_for(matches: &ArgMatches) -> Option<(&'static [&'static str], &'static str)> {
+    let (noun, sub) = matches.subcommand()?;
+    let verb = sub.subcommand_name();
+    absent().find(|(path, _)| match path {
+        [name] => *name == noun,
+        [name, rest] => *name == noun && verb.is_none_or(|verb| verb == *rest),
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tests of verbs run with all features; `scripts/features.sh` runs the command without some of them.
+    #[test]
+    fn every_verb_that_needs_a_feature_is_one() {
+        for (path, feature) in VERBS.into_iter().chain(NOUNS) {
+            assert!(FEATURES.iter().any(|(name, _)| *name == feature), "{feature}");
+            let found = path
+                .iter()
+                .try_fold(&Cli::command(), |command, name| command.find_subcommand(name).ok_or(name))
+                .map(|_| ());
+            let has = FEATURES.iter().any(|(name, has)| *name == feature && *has);
+            assert_eq!(found.is_ok(), has, "{path:?}");
+        }
+    }
+}

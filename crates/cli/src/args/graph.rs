@@ -1,0 +1,459 @@
+//! `inshore graph`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use inshore::{
+    graph::{self, BetweennessOptions, CommunitiesOptions, EdgeFormat, PageRankOptions},
+    sortreduce,
+};
+
+use super::TOP_MAX;
+
+#[derive(Subcommand)]
+pub enum GraphCommand {
+    Import(Import),
+    /// Make a graph out of nothing
+    ///
+    /// For measurements and demonstrations. The same arguments give the same graph on every machine.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore graph generate kronecker --scale 20 --name kron20
+  inshore graph generate kronecker --scale 24 --edge-factor 16 --seed 1 --name kron24 --memory 64MiB"
+    )]
+    Generate {
+        #[command(subcommand)]
+        generator: Generator,
+    },
+    /// List the graphs of the store
+    ///
+    /// One line for each graph: its name, vertices, edges, kind and size on flash. With --json, an array.
+    #[command(after_help = "\
+Examples:
+  inshore graph ls
+  inshore graph ls --store /mnt/nvme/inshore
+  inshore graph ls --json | jq '.[].name'")]
+    Ls,
+    /// Tell what is known of a graph
+    ///
+    /// Vertices, edges, degrees, size on flash and the smallest budget with which every job on it works. Reads
+    /// no edges.
+    #[command(after_help = "\
+Examples:
+  inshore graph info web
+  inshore graph info web --json | jq .summary.vertices")]
+    Info {
+        /// Name of the graph
+        #[arg(value_name = "NAME")]
+        graph: String,
+    },
+    /// Remove graphs from the store
+    ///
+    /// Jobs that have one of them open go on undisturbed. Names that are not there are errors; the others are
+    /// removed all the same.
+    #[command(after_help = "\
+Examples:
+  inshore graph rm web
+  inshore graph rm kron20 kron24")]
+    Rm {
+        /// Names of the graphs
+        #[arg(value_name = "NAME", required = true)]
+        graphs: Vec<String>,
+    },
+    /// Write a graph's edges to a file
+    ///
+    /// One row for each edge, with columns source, target and (in a weighted graph) weight, in the order of the
+    /// sources. The file's ending chooses the format: .parquet, .arrow, .csv, or .bin for raw pairs of
+    /// little-endian u32, without weights; - is CSV on standard output. An edge of an undirected graph is one row,
+    /// from its smaller id (import it with --undirected). Vertices without edges are in no row.
+    #[command(after_help = "\
+Examples:
+  inshore graph export web -o edges.parquet
+  inshore graph export web -o edges.csv --memory 64MiB")]
+    Export {
+        /// Name of the graph
+        #[arg(value_name = "NAME")]
+        graph: String,
+        /// The file to write
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
+    Pagerank(Pagerank),
+    Bfs(Bfs),
+    Sssp(Sssp),
+    Components(Components),
+    Communities(Communities),
+    Clustering(Clustering),
+    Betweenness(Betweenness),
+    Check(Check),
+}
+
+/// Import an edge list from files or standard input
+///
+/// Reads SNAP text (two ids in a line, tabs, spaces or commas, comments with #), CSV, Parquet, Arrow, Matrix
+/// Market, LDBC .v and .e, and raw pairs of little-endian u32; gzip and zstd are unpacked on the way. Duplicate
+/// edges merge; self-loops stay unless --drop-loops. The import works within --memory and either makes the whole
+/// graph or leaves the store as it was.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph import web.txt.gz --name web
+  inshore graph import part-*.csv --name calls --source-column caller --target-column callee
+  inshore graph import g.v g.e --name g --undirected
+  zcat edges.gz | inshore graph import - --name piped --memory 64MiB")]
+pub struct Import {
+    /// Files of edges; - is standard input. LDBC graphs are given as g.v g.e
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// Name of the new graph
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    /// Format of the inputs [default: by the file's ending, else text]
+    #[arg(long, value_name = "FORMAT", value_parser = edge_format())]
+    pub format: Option<EdgeFormat>,
+    /// Take every edge in both directions
+    #[arg(long)]
+    pub undirected: bool,
+    /// Leave out edges from a vertex to itself
+    #[arg(long)]
+    pub drop_loops: bool,
+    /// Keep weights: a third column of text, or the weight column; of duplicate edges the smallest stays
+    #[arg(long)]
+    pub weighted: bool,
+    /// Keep in-edges too, so that no job has to make them; costs the same space again
+    #[arg(long)]
+    pub reverse: bool,
+    /// Column of the edges' sources (CSV, Parquet, Arrow) [default: one called source, src or from, else the
+    /// first]
+    #[arg(long, value_name = "COLUMN")]
+    pub source_column: Option<String>,
+    /// Column of the edges' targets (CSV, Parquet, Arrow) [default: one called target, dst or to, else the
+    /// second]
+    #[arg(long, value_name = "COLUMN")]
+    pub target_column: Option<String>,
+    /// Column of the edges' weights (CSV, Parquet, Arrow); implies --weighted, which takes one called weight
+    #[arg(long, value_name = "COLUMN")]
+    pub weight_column: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub enum Generator {
+    Kronecker(Kronecker),
+}
+
+/// Make a Graph500 Kronecker graph
+///
+/// A directed graph of 2^scale vertices with a few very large degrees and many small ones. Duplicate edges merge,
+/// so that it has somewhat fewer than edge-factor edges for each vertex.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph generate kronecker --scale 16 --name small
+  inshore graph generate kronecker --scale 24 --edge-factor 16 --seed 1 --name kron24 --memory 64MiB")]
+pub struct Kronecker {
+    /// The graph has 2^scale vertices
+    #[arg(long, value_name = "N")]
+    pub scale: u32,
+    /// Edges drawn for each vertex
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub edge_factor: u64,
+    /// Beginning of the random numbers
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Name of the new graph
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    /// Keep in-edges too
+    #[arg(long)]
+    pub reverse: bool,
+}
+
+/// What every algorithm is asked for.
+#[derive(Args)]
+pub struct Asked {
+    /// Name of the graph
+    #[arg(value_name = "NAME")]
+    pub graph: String,
+    /// Write all rows to a file; .parquet, .arrow or .csv chooses the format, - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Print the first N rows of the result, best first
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=TOP_MAX))]
+    pub top: Option<u64>,
+    /// Force how updates are combined [default: dense where it fits the budget]
+    #[arg(long, value_name = "STRATEGY")]
+    pub strategy: Option<Strategy>,
+    /// Force what lies in memory [default: as much as the budget holds]
+    #[arg(long, value_name = "REGIME", conflicts_with = "strategy")]
+    pub regime: Option<Regime>,
+}
+
+/// What algorithms that go superstep by superstep are asked for.
+#[derive(Args)]
+pub struct Resumed {
+    /// Keep the state of all vertices now and then, and go on with what it kept when it was interrupted (store jobs lists it)
+    #[arg(long)]
+    pub resume: bool,
+    /// With --resume: keep it about this often, between two supersteps (betweenness: two sources)
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, requires = "resume", value_parser = seconds)]
+    pub checkpoint_every: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=1e9).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds, 0 or more".to_string())
+}
+
+/// Rank vertices by the links that point to them
+///
+/// PageRank as LDBC defines it: ranks sum to 1, and what vertices without out-edges hold is spread evenly. The
+/// result has columns vertex and rank.
+///
+/// With --vertex-tolerance V ranks converge vertex by vertex: a vertex sends by how much its rank changed, and only while that is
+/// more than V of it. Late supersteps walk along few edges, and it ends when no vertex has more to send. Then all ranks together
+/// differ from converged ones by at most 2 V damping / (1 - damping); how much it may be at most in this job is told.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph pagerank web --memory 64MiB --top 20
+  inshore graph pagerank web --iterations 30 --tolerance 1e-9 -o ranks.parquet
+  inshore graph pagerank web --vertex-tolerance 1e-4 --memory 64MiB -o ranks.parquet --resume
+  inshore graph pagerank web -o - | sort -t, -k2 -gr | head")]
+pub struct Pagerank {
+    #[command(flatten)]
+    pub asked: Asked,
+    #[command(flatten)]
+    pub resumed: Resumed,
+    #[command(flatten)]
+    pub how: PagerankHow,
+    /// Stop earlier, once all ranks together change by at most this much
+    #[arg(long, value_name = "T", default_value_t = PageRankOptions::default().tolerance, conflicts_with = "vertex_tolerance")]
+    pub tolerance: f64,
+}
+
+/// The numbers that ranks depend on.
+#[derive(Args)]
+pub struct PagerankHow {
+    /// Iterations (PageRank, communities) [default: 10; with --vertex-tolerance as many as it takes]
+    #[arg(long, value_name = "N")]
+    pub iterations: Option<u32>,
+    /// Send only by how much ranks changed, and while that is more than this share of a vertex's rank (PageRank)
+    #[arg(long, value_name = "V")]
+    pub vertex_tolerance: Option<f64>,
+    /// Chance of going on along a link (PageRank)
+    #[arg(long, value_name = "D", default_value_t = PageRankOptions::default().damping)]
+    pub damping: f64,
+}
+
+impl PagerankHow {
+    /// The options that are asked for, with defaults for the rest.
+    pub fn options(&self) -> PageRankOptions {
+        let usual = self.vertex_tolerance.map_or_else(PageRankOptions::default, PageRankOptions::converging);
+        let iterations = self.iterations.unwrap_or(usual.iterations);
+        PageRankOptions { iterations, damping: self.damping, ..usual }
+    }
+}
+
+/// Search breadth first from a vertex
+///
+/// The result has columns vertex, parent and level. The source is its own parent at level 0; of the possible
+/// parents it is the smallest, so that the tree is the same at every budget; unreached vertices have null.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph bfs web --source 42
+  inshore graph bfs web --source 42 --memory 64MiB -o tree.parquet
+  inshore graph bfs web --source 42 --top 10")]
+pub struct Bfs {
+    #[command(flatten)]
+    pub asked: Asked,
+    #[command(flatten)]
+    pub resumed: Resumed,
+    /// Vertex to begin from
+    #[arg(long, value_name = "ID")]
+    pub source: u64,
+}
+
+/// Find shortest paths from a vertex, by weights
+///
+/// The result has columns vertex and distance: the least sum of weights on a path from the source, null where there is
+/// none. The graph must have weights (import --weighted), none below zero. --top prints the nearest vertices.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph sssp roads --source 42 --top 10
+  inshore graph sssp roads --source 42 --memory 64MiB -o distances.parquet")]
+pub struct Sssp {
+    #[command(flatten)]
+    pub asked: Asked,
+    #[command(flatten)]
+    pub resumed: Resumed,
+    /// Vertex to begin from
+    #[arg(long, value_name = "ID")]
+    pub source: u64,
+}
+
+/// Find communities by label propagation
+///
+/// As LDBC defines it: every vertex begins with its own id as label and takes, in each iteration, the label that most of
+/// its neighbours have, the smallest of several; directions do not count, but whom edges join both ways counts twice.
+/// The result has columns vertex and community. --top prints the largest communities and how many vertices they have.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph communities web --top 10
+  inshore graph communities web --iterations 20 --memory 64MiB -o communities.parquet")]
+pub struct Communities {
+    #[command(flatten)]
+    pub asked: Asked,
+    #[command(flatten)]
+    pub resumed: Resumed,
+    /// Iterations at most; it ends before where no label changes
+    #[arg(long, value_name = "N", default_value_t = CommunitiesOptions::default().iterations)]
+    pub iterations: u32,
+}
+
+/// Tell how closely each vertex's neighbours are connected
+///
+/// Local clustering coefficients: of the pairs of a vertex's neighbours, the share that an edge joins. Directions do not
+/// count for who is a neighbour; between two neighbours each direction counts half. The result has columns vertex and
+/// coefficient, 0 where there are fewer than two neighbours; the summary tells the number of triangles.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph clustering web
+  inshore graph clustering web --memory 64MiB --top 20 -o clustering.parquet")]
+pub struct Clustering {
+    #[command(flatten)]
+    pub asked: Asked,
+}
+
+/// Find the connected components
+///
+/// Weakly connected: directions do not count. The result has columns vertex and component, where a component is
+/// called by the smallest id in it. --top prints the largest components and how many vertices they have.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph components web
+  inshore graph components web --memory 64MiB --top 10 -o components.parquet")]
+pub struct Components {
+    #[command(flatten)]
+    pub asked: Asked,
+    #[command(flatten)]
+    pub resumed: Resumed,
+}
+
+/// Find the vertices that shortest paths pass through
+///
+/// Betweenness centrality by Brandes' algorithm over sampled sources, without weights and not scaled. The result
+/// has columns vertex and centrality.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph betweenness web --top 20
+  inshore graph betweenness web --sources 16 --seed 7 --memory 128MiB -o centrality.parquet")]
+pub struct Betweenness {
+    #[command(flatten)]
+    pub asked: Asked,
+    #[command(flatten)]
+    pub resumed: Resumed,
+    #[command(flatten)]
+    pub sample: Sample,
+}
+
+/// Which sources betweenness is summed over.
+#[derive(Args)]
+pub struct Sample {
+    /// Sources to sample (betweenness)
+    #[arg(long, value_name = "N", default_value_t = BetweennessOptions::default().sources)]
+    pub sources: u64,
+    /// Beginning of the random numbers that sample them (betweenness)
+    #[arg(long, value_name = "N", default_value_t = BetweennessOptions::default().seed)]
+    pub seed: u64,
+}
+
+/// Check a result against an independent, plain computation
+///
+/// Takes a file that one of the algorithms wrote; its columns say which. Give the same options as the job had (after
+/// --tolerance, the iterations that it told). Ranks of a job with --vertex-tolerance are compared with converged ones. Exit code 1
+/// means that the result is wrong.
+/// The check loads the whole graph into memory and keeps no budget.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore graph check web ranks.parquet --iterations 10
+  inshore graph check web ranks.parquet --vertex-tolerance 1e-4
+  inshore graph check web tree.parquet --source 42
+  inshore graph check web centrality.csv --sources 16 --seed 7")]
+pub struct Check {
+    /// Name of the graph
+    #[arg(value_name = "NAME")]
+    pub graph: String,
+    /// The result: .parquet, .arrow or .csv
+    #[arg(value_name = "FILE")]
+    pub answer: PathBuf,
+    #[command(flatten)]
+    pub how: PagerankHow,
+    /// Vertex that the search began from (BFS, shortest paths) [default: the first one at level or distance 0]
+    #[arg(long, value_name = "ID")]
+    pub source: Option<u64>,
+    #[command(flatten)]
+    pub sample: Sample,
+}
+
+/// What of a graph lies in memory.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Regime {
+    /// What is known of vertices, their updates, and (shortest paths, betweenness) edges
+    Memory,
+    /// What is known of vertices and their updates (communities and clustering: where it fits)
+    SemiExternal,
+    /// Neither: states lie on flash, updates are combined a part at a time
+    External,
+}
+
+impl From<Regime> for graph::Regime {
+    fn from(regime: Regime) -> Self {
+        match regime {
+            Regime::Memory => graph::Regime::Memory,
+            Regime::SemiExternal => graph::Regime::SemiExternal,
+            Regime::External => graph::Regime::External,
+        }
+    }
+}
+
+/// How updates are combined in each superstep.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Strategy {
+    /// In an array with a place for every vertex
+    Dense,
+    /// By sorting and merging
+    Merge,
+}
+
+impl From<Strategy> for sortreduce::Strategy {
+    fn from(strategy: Strategy) -> Self {
+        match strategy {
+            Strategy::Dense => sortreduce::Strategy::Dense,
+            Strategy::Merge => sortreduce::Strategy::Merge,
+        }
+    }
+}
+
+/// Reads a format by the library's own names, and lets help and completions list them.
+fn edge_format() -> impl clap::builder::TypedValueParser<Value = EdgeFormat> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    let all = [
+        EdgeFormat::Text,
+        EdgeFormat::Csv,
+        EdgeFormat::Parquet,
+        EdgeFormat::Arrow,
+        EdgeFormat::MatrixMarket,
+        EdgeFormat::Ldbc,
+        EdgeFormat::Binary,
+    ];
+    PossibleValuesParser::new(all.map(|format| format.to_string())).try_map(|name| name.parse::<EdgeFormat>())
+}

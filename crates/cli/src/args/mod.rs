@@ -1,0 +1,369 @@
+//! The arguments of the command line, as clap reads them: `inshore NOUN VERB`, and the options that go everywhere.
+//!
+//! A flat table in one file for each feature. Defaults that the library has are taken from the library, so that there is one place for
+//! each.
+
+#[cfg(feature = "graph")]
+mod graph;
+#[cfg(feature = "wasm")]
+mod kernel;
+#[cfg(feature = "nodes")]
+mod node;
+#[cfg(feature = "records")]
+mod records;
+#[cfg(feature = "text")]
+mod search;
+#[cfg(feature = "sql")]
+mod sql;
+mod store;
+#[cfg(feature = "text")]
+mod text;
+
+#[cfg(feature = "graph")]
+pub use graph::*;
+#[cfg(feature = "wasm")]
+pub use kernel::*;
+#[cfg(feature = "nodes")]
+pub use node::*;
+#[cfg(feature = "records")]
+pub use records::*;
+#[cfg(feature = "text")]
+pub use search::*;
+#[cfg(feature = "sql")]
+pub use sql::*;
+pub use store::*;
+#[cfg(feature = "text")]
+pub use text::*;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use inshore::{FEATURES, store::parse_bytes};
+
+/// The most rows that `--top` shows: they are held in memory, in the part that no budget counts.
+#[cfg(any(feature = "graph", feature = "text"))]
+const TOP_MAX: u64 = 100_000;
+
+/// Analytics on flash: data several times larger than memory, within a memory budget that you set.
+///
+/// Graphs are imported into a store, a folder on a drive, and stay there. Each job gets a budget of memory
+/// (--memory): the process takes at most that plus 64 MiB, however large the graph is. What does not fit streams from the drive.
+#[derive(Parser)]
+#[command(name = "inshore", version, long_version = long_version(), arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(after_help = "\
+Examples:
+  inshore graph import web.txt.gz --name web
+  inshore graph pagerank web --memory 64MiB --top 20 -o ranks.parquet
+  inshore sort access.log -o sorted.log --memory 1GiB
+  inshore search 'timeout after [0-9]+ ms' logs/
+
+Exit codes: 0 done, 1 a \"no\" (search, graph check), 2 an error, 130 stopped by a signal.")]
+pub struct Cli {
+    #[command(flatten)]
+    pub everywhere: Everywhere,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The version, the commit and the features of this build.
+fn long_version() -> String {
+    let has = |wanted: bool| {
+        let names = FEATURES.iter().filter(move |(_, has)| *has == wanted).map(|(name, _)| *name);
+        names.collect::<Vec<_>>().join(" ")
+    };
+    let mut text =
+        format!("{} ({})\nfeatures: {}", env!("CARGO_PKG_VERSION"), env!("INSHORE_COMMIT"), has(true));
+    if !has(false).is_empty() {
+        text += &format!("\nwithout: {}", has(false));
+    }
+    text
+}
+
+/// Options that go with every command.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Everywhere")]
+pub struct Everywhere {
+    /// Memory that the job may use, such as 64MiB [default: a quarter of the machine's or cgroup's]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory: Option<u64>,
+    /// Worker threads [default: one for each core that this process may use]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Folder of the store, made on first use [default: $INSHORE_STORE, else one in the user's data directory]. Of a
+    /// store on several drives any of its folders, or DIR:DIR:... where they were moved apart
+    #[arg(long, global = true, value_name = "DIR")]
+    pub store: Option<PathBuf>,
+    /// Print counters and facts as one JSON value, and nothing else, on standard output
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print no progress, no costs and no notices on standard error
+    #[arg(long, global = true)]
+    pub quiet: bool,
+    /// Tell on standard error how it is going to be done (graph jobs, reduce), and after the run how it was done and where the
+    /// time went
+    #[arg(long, global = true)]
+    pub explain: bool,
+    /// Do it on these nodes, where the data lies (search, count, sql, reduce, sort, language identify, compress, kernel,
+    /// store put|get|ls|rm, node run|status|traverse): HOST or HOST:PORT of each
+    #[arg(long, global = true, value_name = "HOST,...", value_delimiter = ',', help_heading = "Nodes")]
+    pub node: Vec<String>,
+    /// The file of this client's credentials, or of this node's for `node serve` (see `inshore node credentials`)
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Nodes")]
+    pub credentials: Option<PathBuf>,
+    /// With --node: answer without what lost nodes have, and say what is missing; else that is an error
+    #[arg(long, global = true, help_heading = "Nodes")]
+    pub partial: bool,
+    /// With --node: give up after so many seconds
+    #[arg(long, global = true, value_name = "SECONDS", help_heading = "Nodes", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    pub deadline: Option<u64>,
+    /// With --node: memory of the task on each node [default: as the node is set up]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Nodes")]
+    pub node_memory: Option<u64>,
+    /// With --node: a node that says nothing for so many seconds, not even that it is alive, is lost
+    #[arg(long, global = true, value_name = "SECONDS", default_value = "10", help_heading = "Nodes", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub silence: u64,
+    /// With --node: what a node got no further with for so many seconds is asked of others that have it
+    #[arg(long, global = true, value_name = "SECONDS", default_value = "30", help_heading = "Nodes", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    pub stall: u64,
+    /// With --node: leave all of the work to the nodes. Else this machine's cores do a part of search, language identify, compress, count,
+    /// sort, reduce and sql where that is measured to be faster, although more bytes have to come here then
+    #[arg(long, global = true, help_heading = "Nodes")]
+    pub only_nodes: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    #[cfg(feature = "graph")]
+    /// Graphs larger than memory: import them, ask them, give them back
+    ///
+    /// A graph is imported once, from an edge list of any of the usual formats, and asked as often as you like.
+    /// Vertex ids are any numbers of 64 bits; results carry the same ids.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore graph import web.txt.gz --name web
+  inshore graph bfs web --source 42 -o tree.parquet
+  inshore graph ls"
+    )]
+    Graph {
+        #[command(subcommand)]
+        command: GraphCommand,
+    },
+    /// What the store holds: datasets as files
+    ///
+    /// A dataset is a sequence of bytes with a name, checked whenever it is read; a graph is one of several files.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore store mount /mnt/data
+  inshore store mount --help"
+    )]
+    Store {
+        #[command(subcommand)]
+        command: StoreCommand,
+    },
+    #[cfg(feature = "nodes")]
+    /// Machines that do the work where their data lies
+    ///
+    /// Any machine with drives becomes a node: `inshore node serve` there, and --node NAME,... with search, count words and
+    /// store here. The command travels, the data stays, the answer comes back.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore node serve --store /mnt/nvme/inshore
+  inshore node status --node a.lan,b.lan,c.lan --credentials client-laptop.json
+  inshore search ERROR store:web.log --node a.lan,b.lan,c.lan --credentials client-laptop.json"
+    )]
+    Node {
+        #[command(subcommand)]
+        command: NodeCommand,
+    },
+    #[cfg(feature = "text")]
+    Search(Search),
+    #[cfg(feature = "wasm")]
+    /// Kernels of your own, in WebAssembly: begin one, build it, run it where the data lies
+    ///
+    /// A kernel is a module that is given lines and says what came of them: in Rust, C or any language that compiles to
+    /// WebAssembly. It runs contained, with all threads, here or on nodes. docs/kernels-wasm.md tells what it exports.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore kernel new errors
+  inshore kernel build errors
+  inshore kernel run errors/errors.wasm --args timeout app.log"
+    )]
+    Kernel {
+        #[command(subcommand)]
+        command: KernelCommand,
+    },
+    #[cfg(feature = "text")]
+    /// Which language texts are in: learn languages from samples, and tell them
+    ///
+    /// A set of profiles is made of labelled samples once and stays in the store.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore language train cs.txt.gz da.txt.gz en=english.txt --name europe
+  inshore language identify --profiles europe mails/*.txt"
+    )]
+    Language {
+        #[command(subcommand)]
+        command: LanguageCommand,
+    },
+    #[cfg(feature = "records")]
+    Sort(Sort),
+    #[cfg(feature = "records")]
+    Reduce(Reduce),
+    #[cfg(feature = "sql")]
+    Sql(Sql),
+    #[cfg(feature = "text")]
+    Compress(Compress),
+    #[cfg(feature = "text")]
+    Decompress(Decompress),
+    #[cfg(feature = "text")]
+    Checksum(Checksum),
+    #[cfg(any(feature = "records", feature = "text"))]
+    /// Count what occurs how often: words of texts, k-mers of sequences, values of a column
+    ///
+    /// The result is a table with one row for each of them and its count, in order.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore count words books/*.txt --top 20
+  inshore count kmers reads.fq.gz -k 25 -o kmers.parquet
+  inshore count values log.csv --column user -o users.parquet"
+    )]
+    Count {
+        #[command(subcommand)]
+        command: CountCommand,
+    },
+    /// Print the completions of a shell
+    ///
+    /// The script goes to standard output. Your shell's manual says where it wants it.
+    #[command(after_help = "\
+Examples:
+  inshore completions bash > ~/.local/share/bash-completion/completions/inshore
+  inshore completions zsh > ~/.zfunc/_inshore
+  inshore completions fish > ~/.config/fish/completions/inshore.fish")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the manual pages
+    ///
+    /// With --out, one page for each command into a folder; without, the first page to standard output.
+    #[command(after_help = "\
+Examples:
+  inshore man | man -l -
+  inshore man --out ~/.local/share/man/man1")]
+    Man {
+        /// Folder for the pages of all commands, made if it is not there
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+}
+
+#[cfg(any(feature = "records", feature = "text"))]
+#[derive(Subcommand)]
+pub enum CountCommand {
+    #[cfg(feature = "records")]
+    Kmers(Kmers),
+    #[cfg(feature = "records")]
+    Values(Values),
+    #[cfg(feature = "text")]
+    Words(CountWords),
+}
+
+#[cfg(feature = "nodes")]
+impl Command {
+    /// Tells whether the command can be done on nodes.
+    pub fn knows_nodes(&self) -> bool {
+        use StoreCommand::{Get, Ls, Put, Rm};
+        match self {
+            Command::Search(_)
+            | Command::Compress(_)
+            | Command::Reduce(_)
+            | Command::Sort(_)
+            | Command::Count { .. } => true,
+            #[cfg(feature = "sql")]
+            Command::Sql(_) => true,
+            Command::Language { command } => matches!(command, LanguageCommand::Identify(_)),
+            Command::Node { command } => {
+                matches!(command, NodeCommand::Status | NodeCommand::Run(_) | NodeCommand::Traverse(_))
+            }
+            Command::Store { command } => matches!(command, Ls | Put(_) | Get(_) | Rm { .. }),
+            #[cfg(feature = "wasm")]
+            Command::Kernel { command } => {
+                !matches!(command, KernelCommand::New(_) | KernelCommand::Build(_))
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory};
+
+    fn leaves(command: &Command, path: String, visit: &mut impl FnMut(&str, &Command)) {
+        visit(&path, command);
+        for sub in command.get_subcommands() {
+            leaves(sub, format!("{path} {}", sub.get_name()), visit);
+        }
+    }
+
+    #[test]
+    fn the_table_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_a_paragraph_and_examples_of_itself() {
+        leaves(&super::Cli::command(), "inshore".into(), &mut |path, command| {
+            assert!(command.get_long_about().is_some(), "{path}: no description");
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples = help.lines().filter(|line| line.starts_with("  ") && line.contains(path)).count();
+            assert!((2..=4).contains(&examples), "{path}: {examples} examples");
+        });
+    }
+
+    /// The words of a line, cut at spaces outside of quotes.
+    fn shell_words(line: &str) -> Vec<String> {
+        let (mut words, mut quote) = (vec![String::new()], None);
+        for letter in line.chars() {
+            match (letter, quote) {
+                ('"' | '\'', None) => quote = Some(letter),
+                (_, Some(open)) if open == letter => quote = None,
+                (' ', None) => words.push(String::new()),
+                _ => words.last_mut().expect("never empty").push(letter),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    #[test]
+    fn every_example_is_understood() {
+        leaves(&super::Cli::command(), "inshore".into(), &mut |_, command| {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in help.lines().filter(|line| line.starts_with("  ")) {
+                let from_here = &line[line.find("inshore").unwrap()..];
+                let until_there = from_here.split(['|', '>', '&']).next().unwrap();
+                let words = shell_words(until_there);
+                match super::Cli::command().try_get_matches_from(words) {
+                    Ok(_) => {}
+                    Err(error) => {
+                        assert_eq!(error.kind(), clap::error::ErrorKind::DisplayHelp, "{line}: {error}")
+                    }
+                }
+            }
+        });
+    }
+}

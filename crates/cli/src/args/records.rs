@@ -1,0 +1,208 @@
+//! `inshore sort`, `inshore reduce`, `inshore count kmers` and `inshore count values`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use inshore::tables::{KMER_MAX, SortKey};
+
+/// Sort lines, records or tables larger than memory
+///
+/// Lines are sorted by their bytes, as LC_ALL=C sort does; records of a fixed number of bytes (--record) by some of
+/// their bytes; tables (.parquet, .csv, .tsv, .arrow) by columns (--key). What is equal keeps the order of the input.
+/// Where the input does not fit --memory, sorted runs lie in the store for a while, as large as the input; whether there
+/// is room is looked at before. The output appears whole or not at all. gzip and zstd are unpacked.
+///
+/// With --node, each node sorts its pieces of datasets (store:NAME) in the memory of its task, with runs in its own store,
+/// and the sorted rows are merged here as they come: the same bytes as from a sort here. Records have to be loaded with
+/// store put --record.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore sort access-*.log.gz --unique -o sorted.log --memory 256MiB
+  inshore sort sales.parquet --key region,price:desc -o sorted.parquet
+  inshore sort records.bin --record 100 --key-bytes 0..10 -o sorted.bin --memory 1GiB --resume
+  inshore sort store:sales.parquet --key price:desc -o sorted.parquet --node a.lan,b.lan")]
+pub struct Sort {
+    /// Files to sort together; - is standard input
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The file to write; - is standard output. For tables its ending chooses the format: .parquet, .arrow or .csv
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Columns that tables are sorted by; the greatest first where :desc follows. Nulls come last
+    #[arg(short, long, value_name = "COLUMN[:desc]", value_delimiter = ',')]
+    pub key: Vec<Key>,
+    /// Columns of CSV that are text even where they look like numbers
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',', requires = "key")]
+    pub text: Vec<String>,
+    /// Sort records of so many bytes instead of lines
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=65536), conflicts_with = "key")]
+    pub record: Option<u64>,
+    /// The bytes that records are sorted by: from the first, counted from 0, to before the second [default: all]
+    #[arg(long, value_name = "A..B", requires = "record")]
+    pub key_bytes: Option<KeyBytes>,
+    /// The greatest first, and the smallest where a key says :desc
+    #[arg(short, long)]
+    pub reverse: bool,
+    /// Of lines that are equal, or records and rows with equal keys, keep the first only
+    #[arg(short, long)]
+    pub unique: bool,
+    /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
+    #[arg(long)]
+    pub resume: bool,
+}
+
+/// A column to sort by.
+#[derive(Clone, Debug)]
+pub struct Key(pub SortKey);
+
+impl std::str::FromStr for Key {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (column, descending) = match text.rsplit_once(':') {
+            Some((column, "desc")) => (column, true),
+            Some((column, "asc")) => (column, false),
+            _ => (text, false),
+        };
+        if column.is_empty() {
+            return Err("expected the name of a column".to_string());
+        }
+        Ok(Key(SortKey { column: column.to_string(), descending }))
+    }
+}
+
+/// A range of bytes in a record.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyBytes {
+    /// The first.
+    pub start: usize,
+    /// Behind the last.
+    pub end: usize,
+}
+
+impl std::str::FromStr for KeyBytes {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let range =
+            text.split_once("..").and_then(|(start, end)| Some((start.parse().ok()?, end.parse().ok()?)));
+        match range {
+            Some((start, end)) if start < end => Ok(KeyBytes { start, end }),
+            _ => Err("expected a range of bytes such as 0..10".to_string()),
+        }
+    }
+}
+
+/// Group the rows of tables by columns and compute something of each group
+///
+/// GROUP BY for tables larger than memory: Parquet, CSV, TSV and Arrow in, one row for each group out, in the order of
+/// the columns that they are grouped by. Nulls are passed over by aggregates and are a group of their own in --by.
+/// Without --by all rows are one group. A sum of whole numbers that needs more than 64 bits is an error.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore reduce sales.parquet --by shop --sum price --count -o shops.parquet
+  inshore reduce log-*.csv --by user,day --count --min time --max time -o days.csv --memory 256MiB
+  inshore reduce sales.parquet --mean price --max price -o -")]
+pub struct Reduce {
+    /// Tables to read together; - is CSV from standard input
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Columns whose values make a group
+    #[arg(short, long, value_name = "COLUMN", value_delimiter = ',')]
+    pub by: Vec<String>,
+    /// Count the rows of each group; with columns, their values that are not null
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',', num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub count: Vec<String>,
+    /// Add up a column
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub sum: Vec<String>,
+    /// The mean of a column
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub mean: Vec<String>,
+    /// The smallest value of a column
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub min: Vec<String>,
+    /// The greatest value of a column
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub max: Vec<String>,
+    /// The first value of a column, in the order of the input
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub first: Vec<String>,
+    /// The last value of a column, in the order of the input
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub last: Vec<String>,
+    /// Columns of CSV that are text even where they look like numbers
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub text: Vec<String>,
+    /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
+    #[arg(long)]
+    pub resume: bool,
+}
+
+/// Count the k-mers of FASTA and FASTQ files
+///
+/// A k-mer is a stretch of k bases. It and its reverse complement count as one, the smaller of both, unless --forward
+/// is given; letters that are no bases break a sequence. The table has the columns kmer and count. With --node, each node
+/// counts what it has, of files that are not compressed; FASTQ has to be loaded under a name that ends with .fastq or .fq.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore count kmers reads.fq.gz -k 25 -o kmers.parquet --memory 512MiB
+  inshore count kmers store:reads.fq -k 25 -o kmers.parquet --node a.lan,b.lan
+  inshore count kmers genome.fa -k 31 --min-count 2 --codes -o kmers.parquet
+  inshore count kmers genome.fa -k 21 --histogram spectrum.csv -o kmers.parquet")]
+pub struct Kmers {
+    /// Files of sequences; - is standard input. gzip and zstd are unpacked
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Bases in a k-mer
+    #[arg(short, value_name = "K", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=KMER_MAX as i64))]
+    pub k: u32,
+    /// Count a k-mer and its reverse complement apart
+    #[arg(long)]
+    pub forward: bool,
+    /// Write those only that occur so often
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub min_count: u32,
+    /// Write numbers with two bits for each base (A 0, C 1, G 2, T 3) instead of text; k up to 32
+    #[arg(long)]
+    pub codes: bool,
+    /// Also write how many k-mers occur once, twice, ...: CSV with the columns count and kmers
+    #[arg(long, value_name = "FILE")]
+    pub histogram: Option<PathBuf>,
+    /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
+    #[arg(long)]
+    pub resume: bool,
+}
+
+/// Count how often each value of a column occurs
+///
+/// The same as reduce --by COLUMN --count: the table has the column and count, in the order of the values.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore count values log.csv --column user -o users.parquet
+  inshore count values sales-*.parquet --column shop,day -o - | head")]
+pub struct Values {
+    /// Tables to read together; - is CSV from standard input
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The column, or several whose values count together
+    #[arg(short, long, value_name = "COLUMN", value_delimiter = ',', required = true)]
+    pub column: Vec<String>,
+    /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Columns of CSV that are text even where they look like numbers
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub text: Vec<String>,
+    /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
+    #[arg(long)]
+    pub resume: bool,
+}

@@ -1,0 +1,62 @@
+//! `inshore sql`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Answer a question in SQL about tables larger than memory
+///
+/// Tables are Parquet, CSV, TSV, JSON lines or Arrow: name them in quotes (FROM 'sales/*.parquet'), or give them names with
+/// --table and --tables. The SQL is that of DataFusion, which is close to PostgreSQL's. Grouping, sorting and joining
+/// go on with sort-reduce where memory is short; EXPLAIN shows the plan, EXPLAIN ANALYZE and --explain show what was done.
+/// Without -o the first rows are shown on a terminal, and CSV is written elsewhere.
+///
+/// With --node a table called store:NAME lies on nodes: filters, and the first half of grouping, run there, and only their
+/// results travel. Other tables, and the rest of the query, are here.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore sql \"SELECT shop, sum(price) FROM 'sales.parquet' GROUP BY shop ORDER BY 2 DESC LIMIT 10\"
+  inshore sql --table log='logs/*.csv.gz' \"SELECT count(DISTINCT user) FROM log\" --memory 256MiB
+  inshore sql --tables tpch/ --file q1.sql -o q1.parquet
+  inshore --node a,b,c sql \"SELECT shop, sum(price) FROM 'store:sales.parquet' GROUP BY shop\"
+  inshore sql \"EXPLAIN ANALYZE SELECT * FROM 'sales.parquet' ORDER BY price\"")]
+pub struct Sql {
+    /// The query; - reads it from standard input
+    #[arg(value_name = "QUERY", required_unless_present = "file")]
+    pub query: Option<String>,
+    /// Read the query from a file
+    #[arg(long, value_name = "FILE", conflicts_with = "query")]
+    pub file: Option<PathBuf>,
+    /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Call a file, a folder or files with * a table
+    #[arg(long, value_name = "NAME=PATH")]
+    pub table: Vec<NamedTable>,
+    /// Every table in a folder, by its name without the ending
+    #[arg(long, value_name = "DIR")]
+    pub tables: Vec<PathBuf>,
+    /// Columns of CSV and JSON lines that are text even where they look like numbers
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub text: Vec<String>,
+}
+
+/// A name and what it stands for.
+#[derive(Clone, Debug)]
+pub struct NamedTable {
+    pub name: String,
+    pub path: PathBuf,
+}
+
+impl std::str::FromStr for NamedTable {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, path)) if !name.is_empty() && !path.is_empty() => {
+                Ok(NamedTable { name: name.to_string(), path: PathBuf::from(path) })
+            }
+            _ => Err("expected NAME=PATH such as sales=sales.parquet".to_string()),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! `inshore count words`, `inshore language`, `inshore compress`, `inshore decompress` and `inshore checksum`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use inshore::kernels::{self, Format};
+
+use super::TOP_MAX;
+
+/// Count how often each word occurs in texts
+///
+/// Words are those of Unicode (UAX #29) that have a letter or digit, or with --split whatever stands between white space.
+/// The table has the columns word and count, in the order of the words' bytes; without -o the most frequent words are
+/// shown. However many different words there are, the counts are exact: what does not fit --memory lies in the store for
+/// a while. gzip, bzip2, zstd and lz4 are unpacked; store:NAME names a dataset of the store.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore count words books/*.txt --top 20
+  inshore count words crawl.txt.gz --ignore-case --min-count 2 -o words.parquet --memory 256MiB
+  inshore count words store:logs --split -o - | head")]
+pub struct CountWords {
+    /// Texts to read together; - is standard input
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Show the most frequent words [default: 20, without -o]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=TOP_MAX))]
+    pub top: Option<u64>,
+    /// Take whatever stands between white space for a word
+    #[arg(long)]
+    pub split: bool,
+    /// Count words that differ in case only as one, in lower case
+    #[arg(short, long)]
+    pub ignore_case: bool,
+    /// Write and show those only that occur so often
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub min_count: u64,
+}
+
+#[derive(Subcommand)]
+pub enum LanguageCommand {
+    Train(Train),
+    Identify(Identify),
+}
+
+/// Learn languages from samples of text
+///
+/// For each label the byte sequences of length 4 that are most frequent in its samples are kept, as a dataset of the
+/// store. 50 KB of text for each language suffice; samples of about the same size and kind are best. Up to 64 labels.
+/// gzip, bzip2, zstd and lz4 are unpacked.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore language train cs.txt.gz da.txt.gz de.txt.gz --name europe
+  inshore language train rust=main.rs rust=lib.rs python=setup.py --name code --grams 2000")]
+pub struct Train {
+    /// Samples: a file whose name up to the first dot is the label, or LABEL=FILE. A label may have several
+    #[arg(value_name = "[LABEL=]FILE", required = true)]
+    pub samples: Vec<String>,
+    /// Name of the set of profiles in the store
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    /// Byte sequences that each profile has at most. More of them need more text
+    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub grams: u32,
+}
+
+/// Tell which language texts are in
+///
+/// One row for each file, for each line that is not empty (--lines), or for each row of a table (--column), in order: the
+/// language and how sure it is, from 0 to 1, by how far the next language is behind. A text of which no profile has
+/// anything has no language. gzip, bzip2, zstd and lz4 are unpacked; store:NAME names a dataset of the store.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore language identify --profiles europe mails/*.txt
+  inshore language identify --profiles europe --lines subtitles.txt.gz -o languages.parquet
+  inshore language identify --profiles europe --column body articles.parquet -o languages.parquet")]
+pub struct Identify {
+    /// Texts, or with --column tables; - is standard input
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The set of profiles, as it was trained
+    #[arg(long, value_name = "NAME")]
+    pub profiles: String,
+    /// Tell the language of each line
+    #[arg(long, conflicts_with = "column")]
+    pub lines: bool,
+    /// Tell the language of each row of this column of text
+    #[arg(long, value_name = "COLUMN")]
+    pub column: Option<String>,
+    /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub output: PathBuf,
+}
+
+/// Compress files with all cores: zstd, gzip, bzip2 or lz4
+///
+/// Every program that knows the format reads the result. The same file gives the same bytes, whatever the memory and the
+/// number of threads. Files are kept, and a file that is there already is not replaced, unless asked for; the result has
+/// the permissions and the time of its file.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore compress access.log
+  inshore compress --format gzip --level 9 *.csv --rm
+  tar c photos | inshore compress - -o photos.tar.zst")]
+pub struct Compress {
+    #[command(flatten)]
+    pub packed: Packed,
+    /// zstd, gzip, bzip2 or lz4 [default: as the ending of -o says, else zstd]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// How hard to try: zstd 1 to 19 (habit: 3), gzip 1 to 12 (6), bzip2 1 to 9 (9), lz4 1
+    #[arg(long, value_name = "N")]
+    pub level: Option<u32>,
+}
+
+/// Decompress files with all cores: zstd, gzip, bzip2 and lz4, known by their first bytes
+///
+/// What was compressed here, by pbzip2, or in several frames or members is decompressed by all cores; what is one piece by
+/// one. Damage and truncation are errors, and leave nothing behind.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore decompress access.log.zst
+  inshore decompress *.csv.gz --rm
+  inshore decompress dump.sql.bz2 -o - | head")]
+pub struct Decompress {
+    #[command(flatten)]
+    pub packed: Packed,
+}
+
+/// What is compressed or decompressed, and where to.
+#[derive(Args)]
+pub struct Packed {
+    /// Files; - is standard input
+    #[arg(value_name = "FILE", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// The file to write instead of FILE with another ending; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace files that are there already
+    #[arg(short, long)]
+    pub force: bool,
+    /// Remove each file once what it became is on the drive
+    #[arg(long = "rm")]
+    pub remove: bool,
+}
+
+/// Compute or check checksums of files
+///
+/// Prints what sha256sum and its kin print, and reads it with --check; files are read side by side. Exits with 1 where a
+/// checked file differs.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore checksum *.parquet > sums.txt
+  inshore checksum --check sums.txt
+  inshore checksum --algorithm blake3 backup.tar")]
+pub struct Checksum {
+    /// Files; - is standard input
+    #[arg(value_name = "FILE", required_unless_present = "check")]
+    pub inputs: Vec<PathBuf>,
+    /// sha256, blake3, md5, xxh64 or crc32
+    #[arg(long, value_name = "NAME", default_value = "sha256")]
+    pub algorithm: kernels::Checksum,
+    /// Read checksums and names from this file, and compare
+    #[arg(long, value_name = "FILE", conflicts_with = "inputs")]
+    pub check: Option<PathBuf>,
+}

@@ -1,0 +1,41 @@
+//! What a request says of a table that lies on another machine, so that both make the same plan.
+
+use std::sync::Arc;
+
+use arrow_ipc::{convert::fb_to_schema, root_as_message, writer::StreamWriter};
+use arrow_schema::{Schema, SchemaRef};
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// Describes a table before its rows are read: as much as a plan is made of. Columns travel as an Arrow IPC schema in base64.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Known {
+    /// Its columns.
+    #[serde(serialize_with = "write_schema", deserialize_with = "read_schema")]
+    pub schema: SchemaRef,
+    /// Its rows, where that is known.
+    pub rows: Option<u64>,
+    /// The name of a table on nodes; empty for a table of the client.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub path: String,
+}
+
+fn write_schema<S: Serializer>(schema: &SchemaRef, out: S) -> std::result::Result<S::Ok, S::Error> {
+    let mut bytes = Vec::new();
+    let written = StreamWriter::try_new(&mut bytes, schema).and_then(|mut writer| writer.finish());
+    written.map_err(serde::ser::Error::custom)?;
+    out.serialize_str(&BASE64.encode(bytes))
+}
+
+fn read_schema<'de, D: Deserializer<'de>>(input: D) -> std::result::Result<SchemaRef, D::Error> {
+    let bytes = BASE64.decode(String::deserialize(input)?).map_err(D::Error::custom)?;
+    schema_of(&bytes).map(Arc::new).ok_or_else(|| D::Error::custom("these are no columns"))
+}
+
+/// Reads the columns that a stream begins with. The library's reader allocates whatever lengths the stream claims.
+fn schema_of(stream: &[u8]) -> Option<Schema> {
+    let stream = stream.strip_prefix(&[0xff; 4])?;
+    let (length, stream) = stream.split_first_chunk()?;
+    let header = stream.get(..usize::try_from(i32::from_le_bytes(*length)).ok()?)?;
+    Some(fb_to_schema(root_as_message(header).ok()?.header_as_schema()?))
+}

@@ -1,0 +1,36 @@
+//! JSON lines in a build without the feature `json`: a file of them is refused by name. Nothing of this type exists.
+
+use arrow_array::RecordBatch;
+use arrow_schema::{Schema, SchemaRef};
+use inshore_store::Budget;
+
+use crate::{Error, Input, Result};
+
+pub(super) enum JsonSource {}
+
+impl JsonSource {
+    pub fn open(input: &Input, _: &Budget) -> Result<Self> {
+        let what = "JSON lines are not read by this build, which lacks the feature `json`".to_string();
+        Err(Error::Unsupported { file: input.name().to_string(), what })
+    }
+
+    pub fn schema(&self) -> &Schema {
+        match *self {}
+    }
+
+    pub fn position(&self) -> u64 {
+        match *self {}
+    }
+
+    pub fn take_as_text(&mut self, _: &[usize]) {
+        match *self {}
+    }
+
+    pub fn choose(&mut self, _: &SchemaRef, _: usize) -> Result<()> {
+        match *self {}
+    }
+
+    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        match *self {}
+    }
+}
