@@ -8,6 +8,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How long a test waits for what has to happen. Only a test that fails waits so long, so that a busy machine fails none.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until something is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// A temporary folder. Commands run in it, with the store in `store` below it.
 pub struct Folder(tempfile::TempDir);
 
@@ -57,24 +69,37 @@ impl Folder {
         entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect()
     }
 
-    /// Waits until the command has a scratch folder, and a moment more, so that it is at its first read.
+    /// Waits until the command has a scratch folder and all of its threads wait, so that it is at its first read.
     pub fn wait_for_job(&self, child: &mut Child) {
-        while self.scratch().is_empty() {
+        let began = Instant::now();
+        let mut idle_looks = 0;
+        while idle_looks < 20 {
             assert!(child.try_wait().unwrap().is_none(), "the job ended before it began");
-            std::thread::sleep(Duration::from_millis(2));
+            assert!(began.elapsed() < PATIENCE, "the job never waits");
+            let is_idle = !self.scratch().is_empty() && all_threads_sleep(child.id());
+            idle_looks = if is_idle { idle_looks + 1 } else { 0 };
+            std::thread::sleep(Duration::from_millis(5));
         }
-        std::thread::sleep(Duration::from_millis(200));
     }
 
     /// Waits until some job has taken at least `bytes` bytes of extents.
     pub fn wait_for_scratch(&self, bytes: u64, child: &mut Child) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
         while self.scratch().iter().map(|path| bytes_taken(path)).sum::<u64>() < bytes {
             assert!(child.try_wait().unwrap().is_none(), "the job ended before it took {bytes} bytes");
-            assert!(Instant::now() < deadline, "nothing was taken after 30 s");
+            assert!(Instant::now() < deadline, "nothing was taken");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// Whether no thread of a process runs or wants to; one that the machine gives no time to wants to.
+fn all_threads_sleep(process: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    threads.map(|thread| thread.path().join("stat")).all(|path| {
+        fs::read_to_string(path)
+            .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S')))
+    })
 }
 
 /// Bytes of the extents that a job has written down as taken: device, first extent and count, 10 bytes a run.
