@@ -179,13 +179,14 @@ def test_a_search_whose_reader_goes_stops(tmp_path: Path) -> None:
     reader = inshore.search("fox", pipe, stream=True, memory="16MiB", threads=2)
     assert reader.read_next_batch().num_rows > 1
     # Nobody reads: what is searched meanwhile is bounded.
-    time.sleep(0.5)
-    waiting = sent
-    time.sleep(0.3)
+    waiting = -1
+    while waiting != sent < 64 << 20:
+        waiting = sent
+        time.sleep(0.5)
     assert sent == waiting < 64 << 20
     del reader
     gc.collect()
-    feeder.join(timeout=10)
+    feeder.join(timeout=120)
     assert stop.is_set()
     assert threads() <= before
 

@@ -15,8 +15,13 @@ use rustix::process::Signal;
 
 use crate::{
     nodes::{Node, text},
-    util::{Folder, Run, Said},
+    util::{Folder, PATIENCE, Run, Said, until},
 };
+
+/// What a command that does not wait for nodes keeps below on any machine. Whatever it might wait for takes longer.
+const AT_ONCE: Duration = Duration::from_secs(15);
+/// The same with a deadline, or for what is noticed after some seconds: what a slow node has takes more than a minute.
+const IN_TIME: Duration = Duration::from_secs(60);
 
 /// A hub, and namespaces with a link to it each: those of the nodes, and the client's at the end.
 struct Net {
@@ -89,6 +94,14 @@ impl Net {
 
     fn mend(&self, place: usize) {
         self.ip(&format!("-n {} link set p{place} up", self.hub()));
+    }
+
+    /// Bytes that have come to a place.
+    fn received(&self, place: usize) -> u64 {
+        let words = format!("-n {} -s -j link show eth0", self.space(place));
+        let shown = Command::new(&self.ip).args(words.split(' ')).output().unwrap();
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+        shown[0]["stats64"]["rx"]["bytes"].as_u64().unwrap()
     }
 
     /// What a node sends goes no faster.
@@ -164,8 +177,9 @@ impl Cluster {
     /// Runs a command, and does something to the nodes when it is in the middle.
     fn in_the_middle(&self, words: &str, does: impl FnOnce()) -> (Option<i32>, Said, Duration) {
         thread::scope(|scope| {
+            let before = self.net.received(self.net.count);
             let running = scope.spawn(|| self.client(words).ends());
-            thread::sleep(Duration::from_millis(1200));
+            until("nothing comes", || self.net.received(self.net.count) > before + (1 << 20));
             assert!(!running.is_finished(), "{words}: it ended too early: {:?}", running.join().unwrap());
             let began = Instant::now();
             does();
@@ -184,28 +198,23 @@ impl Cluster {
     }
 
     /// Waits until nothing runs on the nodes that answer.
-    fn is_idle_within(&self, seconds: u64) {
+    fn is_idle_soon(&self) {
         let began = Instant::now();
-        loop {
+        until("tasks run on", || {
             let (_, said) = self.client("node status --json").ends();
             let all = said.json();
             let running = |node: &serde_json::Value| node["status"]["running"].as_array().map_or(0, Vec::len);
-            let running: usize = all.as_array().unwrap().iter().map(running).sum();
-            if running == 0 {
-                println!("nothing runs after {:.1} s", began.elapsed().as_secs_f64());
-                return;
-            }
-            assert!(began.elapsed() < Duration::from_secs(seconds), "after {seconds} s: {}", said.stdout);
-            thread::sleep(Duration::from_millis(100));
-        }
+            all.as_array().unwrap().iter().map(running).sum::<usize>() == 0
+        });
+        println!("nothing runs after {:.1} s", began.elapsed().as_secs_f64());
     }
 }
 
-fn names_what_is_missing((code, said, took): (Option<i32>, Said, Duration), address: &str, seconds: u64) {
+fn names_what_is_missing((code, said, took): (Option<i32>, Said, Duration), address: &str) {
     assert_eq!(code, Some(2), "{said:?}");
     let names = said.stderr.contains("store:single: bytes") && said.stderr.contains("were not read");
     assert!(names && said.stderr.contains(address), "{}", said.stderr);
-    assert!(took < Duration::from_secs(seconds), "it took {took:?}");
+    assert!(took < IN_TIME, "it took {took:?}");
 }
 
 #[test]
@@ -214,12 +223,12 @@ fn a_node_killed_in_the_middle_is_made_up_for_by_copies_or_named() {
     cluster.slow_all("8mbit");
     let (code, said, took) =
         cluster.in_the_middle("store get safe -o got --quiet", || cluster.nodes[1].send(Signal::KILL));
-    assert!(code == Some(0) && took < Duration::from_secs(60), "{said:?}");
+    assert!(code == Some(0) && took < PATIENCE, "{said:?}");
     cluster.has_text("got");
     cluster.nodes[1] = cluster.serve(1);
     let ended =
         cluster.in_the_middle("store get single -o none --quiet", || cluster.nodes[1].send(Signal::KILL));
-    names_what_is_missing(ended, &cluster.net.address(1), 20);
+    names_what_is_missing(ended, &cluster.net.address(1));
     assert!(!cluster.folder.path("none").exists());
     // It comes back, and with it what it has.
     cluster.nodes[1] = cluster.serve(1);
@@ -255,13 +264,13 @@ fn a_link_that_is_cut_is_survived_made_up_for_or_named() {
         })
     };
     let (code, said, took) = cut("store get safe -o made-up --quiet --silence 4");
-    assert!(code == Some(0) && took < Duration::from_secs(60), "{said:?}");
+    assert!(code == Some(0) && took < PATIENCE, "{said:?}");
     cluster.has_text("made-up");
     let ended = cut("store get single -o none --quiet --silence 4");
-    names_what_is_missing(ended, &cluster.net.address(1), 15);
+    names_what_is_missing(ended, &cluster.net.address(1));
     // Whole again, it is of use at once, and does not work on for who has gone.
     cluster.client("search -q ERROR store:single").ok();
-    cluster.is_idle_within(40);
+    cluster.is_idle_soon();
 }
 
 #[test]
@@ -277,13 +286,13 @@ fn a_node_a_hundred_times_slower_is_waited_for_left_or_named_at_the_deadline() {
     println!("right after {:.1} s", began.elapsed().as_secs_f64());
     let began = Instant::now();
     let (code, said) = cluster.client("store get single -o none --quiet --deadline 3").ends();
-    names_what_is_missing((code, said, began.elapsed()), &cluster.net.address(1), 6);
+    names_what_is_missing((code, said, began.elapsed()), &cluster.net.address(1));
     // Others have what it has: it is left when it says nothing for long enough.
     let began = Instant::now();
     cluster.client("store get safe -o got --quiet --stall 2").ok();
     cluster.has_text("got");
     println!("left, and right after {:.1} s", began.elapsed().as_secs_f64());
-    assert!(began.elapsed() < Duration::from_secs(45), "it was waited for: {:?}", began.elapsed());
+    assert!(began.elapsed() < IN_TIME, "it was waited for: {:?}", began.elapsed());
 }
 
 #[test]
@@ -320,7 +329,7 @@ fn a_node_that_stands_still_is_lost() {
     let right = ask("").ok().stdout;
     nodes[1].send(Signal::STOP);
     let began = Instant::now();
-    let (code, said) = ask("--deadline 30").ends();
+    let (code, said) = ask("--deadline 120").ends();
     println!("{code:?} after {:.1} s: {}", began.elapsed().as_secs_f64(), said.stderr);
     assert!(code == Some(0) && said.stdout == right, "{said:?}");
     nodes[1].send(Signal::CONT);
@@ -341,15 +350,6 @@ fn tasks(folder: &Folder, named: &str, name: &str) -> u64 {
     status.as_array().unwrap().iter().map(count).sum()
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) -> f64 {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(20), "{what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-    began.elapsed().as_secs_f64()
-}
-
 #[test]
 fn tasks_of_a_killed_client_end_within_seconds() {
     let folder = Folder::new();
@@ -360,9 +360,11 @@ fn tasks_of_a_killed_client_end_within_seconds() {
     let mut client = stuck(&folder, &format!("store get web.log --node {named}"));
     until("nothing runs", || tasks(&folder, &named, "running") == 2);
     client.kill().unwrap();
-    let seconds = until("tasks run on", || tasks(&folder, &named, "running") == 0);
-    println!("ended after {seconds:.1} s");
-    assert!(seconds < 5.0, "{seconds} s");
+    let began = Instant::now();
+    until("tasks run on", || tasks(&folder, &named, "running") == 0);
+    // A node waits 20 s for a client that lives and takes nothing.
+    println!("ended after {:.1} s", began.elapsed().as_secs_f64());
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
     client.wait().unwrap();
 }
 
@@ -381,7 +383,7 @@ fn a_full_queue_refuses_with_the_reason() {
     let began = Instant::now();
     let said = folder.run(&format!("search ERROR store:web.log --node {named}")).exits(2);
     assert!(said.stderr.contains("its queue is full: 1 tasks run and 1 wait"), "{}", said.stderr);
-    assert!(began.elapsed() < Duration::from_secs(3), "at once: {:?}", began.elapsed());
+    assert!(began.elapsed() < AT_ONCE, "at once: {:?}", began.elapsed());
     for mut client in clients {
         client.kill().unwrap();
         client.wait().unwrap();

@@ -13,7 +13,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{nodes::Node, util::Folder};
+use crate::{
+    nodes::Node,
+    util::{Folder, PATIENCE, until},
+};
 
 /// Numbers that look random, from a seed.
 struct Dice(u64);
@@ -266,7 +269,7 @@ fn dataset_id(address: &str) -> u64 {
     ];
     let asked = [asked.concat(), frame(0, 1, 1, &body)].concat();
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&asked).unwrap();
     let mut heard = Vec::new();
     let mut piece = [0; 4096];
@@ -331,15 +334,10 @@ fn an_agent_outlives_whatever_is_sent_to_it() {
         });
     }
     is_well();
-    let until = Instant::now() + Duration::from_secs(20);
-    loop {
+    until("tasks run on without clients", || {
         let status = folder.run(&format!("node status --node {address} --json")).ok().json();
-        match status[0]["status"]["running"].as_array().unwrap().len() {
-            0 => break,
-            _ => assert!(Instant::now() < until, "tasks run on without clients: {status}"),
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        status[0]["status"]["running"].as_array().unwrap().is_empty()
+    });
     // 64 MiB for tasks, 64 more for the process, and what is on its way on 32 connections.
     let most = resident_bytes_max(process);
     println!("at most {} MiB were resident", most >> 20);

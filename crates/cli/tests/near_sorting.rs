@@ -1,23 +1,21 @@
 //! `sort --node` as a user has it: the same bytes as a sort here.
 
-use std::{
-    io::Write,
-    time::{Duration, Instant},
-};
+use std::io::Write;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     nodes::{Node, cluster, sales},
-    util::Folder,
+    util::{Folder, until},
 };
 
 /// Sorts a file here and the same on nodes: the results have to be the same.
 fn same(folder: &Folder, named: &str, file: &str, words: &str, output: &str) {
     let here = format!("sort {file} {words} -o here.{output} --quiet");
     folder.run(&here).ok();
-    let there =
-        format!("sort store:{file} {words} -o there.{output} --node {named} --node-memory 8MiB --json");
+    let there = format!(
+        "sort store:{file} {words} -o there.{output} --node {named} --node-memory 8MiB --only-nodes --json"
+    );
     let counters = folder.run(&there).ok().json();
     let summary = &counters["summary"];
     assert!(summary["runs"].as_u64().unwrap() > 3, "{file} {words}: nothing was written to flash: {summary}");
@@ -123,15 +121,10 @@ fn a_sort_on_nodes_that_is_stopped_leaves_nothing() {
     folder.write("lines", "b\na\n".repeat(1000));
     folder.run(&format!("store put lines --node {named} --quiet")).ok();
     let wait_for = |what: &str, least: u64| {
-        let until = Instant::now() + Duration::from_secs(20);
-        loop {
+        until(&format!("{what} is not {least}"), || {
             let status = folder.run(&format!("node status --node {named} --json")).ok().json();
-            if status[0]["status"][what].as_u64().unwrap() >= least {
-                return;
-            }
-            assert!(Instant::now() < until, "{what} is not {least}: {status}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            status[0]["status"][what].as_u64().unwrap() >= least
+        });
     };
     // A load that goes on has a quarter of the node's memory, and the sort wants nearly all of it.
     let mut load = folder.run(&format!("store put - --name slow --node {named} --piece 64KiB")).spawn();

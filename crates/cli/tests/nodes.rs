@@ -5,14 +5,14 @@ use std::{
     io::{BufRead, BufReader},
     process::Child,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use arrow_array::{ArrayRef, Date32Array, Float64Array, Int64Array, RecordBatch, StringArray};
 use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::util::{Folder, Run};
+use crate::util::{Folder, PATIENCE, Run, until};
 
 /// An agent in a process of its own; killed where the test ends without stopping it.
 pub struct Node {
@@ -123,8 +123,9 @@ fn a_search_on_nodes_prints_what_one_here_prints() {
         };
         assert_eq!(stable(&there.stdout), stable(&here.stdout), "{words}");
     }
-    let said =
-        folder.run(&format!("search ERROR store:web.log --node {named} -c --counters c.json --explain")).ok();
+    let counting =
+        format!("search ERROR store:web.log --node {named} -c --counters c.json --explain --only-nodes");
+    let said = folder.run(&counting).ok();
     assert!(said.stderr.contains("read") && said.stderr.contains("came here"), "{}", said.stderr);
     let counters: serde_json::Value = serde_json::from_str(&folder.read("c.json")).unwrap();
     let nodes = counters["summary"]["nodes"].as_array().unwrap();
@@ -265,10 +266,7 @@ fn commands_that_the_operator_allows_run_where_the_data_lies() {
     assert!(said.stderr.contains("ermission denied"), "{}", said.stderr);
     let began = Instant::now();
     let sleeping = folder.run(&format!("node run --node {named} --deadline 1 sh -c yes>/dev/null")).exits(2);
-    assert!(
-        sleeping.stderr.contains("deadline") && began.elapsed() < Duration::from_secs(20),
-        "{sleeping:?}"
-    );
+    assert!(sleeping.stderr.contains("deadline") && began.elapsed() < PATIENCE, "{sleeping:?}");
     let plain = Node::start(&folder, "node3", "");
     let said = folder.run(&format!("node run --node {} grep x", plain.address)).exits(2);
     assert!(said.stderr.contains("no work called 'command'"), "{}", said.stderr);
@@ -321,14 +319,8 @@ fn a_node_ends_when_it_is_asked_to() {
     let folder = Folder::new();
     let mut node = Node::start(&folder, "node0", "--drain 5 --log json");
     node.send(Signal::TERM);
-    let until = Instant::now() + Duration::from_secs(10);
-    let status = loop {
-        match node.child.try_wait().unwrap() {
-            Some(status) => break status,
-            None => assert!(Instant::now() < until, "it goes on"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    until("it goes on", || node.child.try_wait().unwrap().is_some());
+    let status = node.child.wait().unwrap();
     assert!(status.success(), "{status}");
     let mut log = String::new();
     std::io::Read::read_to_string(node.child.stderr.as_mut().unwrap(), &mut log).unwrap();
@@ -439,8 +431,9 @@ fn questions_are_answered_where_the_tables_lie() {
         drop(here);
     }
     folder.write("q.sql", questions[0]);
-    let said = folder
-        .run(&format!("sql --file q.sql --node {named} --table sales=store:sales.parquet --json -o out.csv"));
+    let said = folder.run(&format!(
+        "sql --file q.sql --node {named} --table sales=store:sales.parquet --json -o out.csv --only-nodes"
+    ));
     let counters = said.ok().json();
     let nodes = counters["summary"]["nodes"].as_array().unwrap();
     assert!(nodes.len() == 3 && nodes.iter().all(|node| node["bytes_read"].as_u64().unwrap() > 0));

@@ -1,11 +1,11 @@
 //! Jobs with `--resume` that are killed and begun again.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::util::Folder;
+use crate::util::{Folder, PATIENCE};
 
 /// Numbers in no order (SplitMix64).
 fn mixed(i: u64) -> u64 {
@@ -49,7 +49,7 @@ fn kept_runs(folder: &Folder) -> u64 {
 /// Begins a job and stops it once it keeps more than `runs` runs; gives how many it left. `None`: it ended before.
 fn interrupted(folder: &Folder, words: &str, runs: u64, signal: Signal) -> Option<u64> {
     let mut child = folder.run(words).spawn();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     while kept_runs(folder) <= runs && child.try_wait().unwrap().is_none() {
         assert!(Instant::now() < deadline, "{words} kept nothing");
     }

@@ -8,13 +8,20 @@ use std::{
 
 use rustix::{
     fs::{CWD, FileType, Mode, mknodat},
-    process::{Pid, Signal, kill_process},
+    process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid},
 };
 
-use crate::util::{EDGES, Folder};
+use crate::util::{EDGES, Folder, PATIENCE, processor_time};
 
 fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
+}
+
+/// Waits for the end of a command, and gives the processor time that it took: how busy the machine is says nothing of that.
+fn processor_time_until_end(child: &Child) -> Duration {
+    let id = WaitId::Pid(Pid::from_raw(child.id() as i32).unwrap());
+    waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+    processor_time(child.id())
 }
 
 /// Makes a graph large enough for a signal to arrive in time.
@@ -27,13 +34,14 @@ fn a_signal_stops_a_job_and_leaves_the_store_as_it_was() {
     for signal in [Signal::INT, Signal::TERM] {
         let mut child = folder.run(LONG_JOB).spawn();
         folder.wait_for_scratch(1 << 20, &mut child);
-        let sent = Instant::now();
+        let before = processor_time(child.id());
         send(&child, signal);
+        let worked = processor_time_until_end(&child) - before;
         let output = child.wait_with_output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(130), "{signal:?}: {stderr}");
         assert_eq!(stderr, "inshore: stopped before it was done; the store is as it was\n");
-        assert!(sent.elapsed() < Duration::from_secs(5), "{signal:?}: {:?}", sent.elapsed());
+        assert!(worked < Duration::from_secs(3), "{signal:?}: it worked on for {worked:?}");
         assert!(output.stdout.is_empty());
         assert!(folder.scratch().is_empty(), "{signal:?}");
         assert_eq!(folder.graphs(), ["old"]);
@@ -52,7 +60,7 @@ fn a_signal_stops_an_import_that_waits_for_standard_input() {
     send(&child, Signal::INT);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
-    assert!(sent.elapsed() < Duration::from_secs(3), "{:?}", sent.elapsed());
+    assert!(sent.elapsed() < PATIENCE, "{:?}", sent.elapsed());
     drop(pipe);
     assert!(folder.scratch().is_empty());
 }
@@ -65,13 +73,14 @@ fn a_second_signal_ends_a_job_that_hangs() {
     let mut child = folder.run("graph import pipe --name g").spawn();
     folder.wait_for_job(&mut child);
     send(&child, Signal::INT);
+    // Long enough for a signal that is seen, and a test that passes does not depend on it.
     std::thread::sleep(Duration::from_millis(200));
     assert!(child.try_wait().unwrap().is_none(), "the first signal was seen: this needs a job that hangs");
     let sent = Instant::now();
     send(&child, Signal::INT);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
-    assert!(sent.elapsed() < Duration::from_secs(3), "{:?}", sent.elapsed());
+    assert!(sent.elapsed() < PATIENCE, "{:?}", sent.elapsed());
     assert_eq!(folder.graphs(), [""; 0]);
 }
 
@@ -89,7 +98,7 @@ fn a_kill_during_import_leaves_the_old_graph_and_scratch_that_the_next_job_remov
                 return;
             }
         }
-        std::thread::sleep(Duration::from_secs(60));
+        std::thread::sleep(2 * PATIENCE);
     });
     folder.wait_for_scratch(1 << 20, &mut child);
     send(&child, Signal::KILL);

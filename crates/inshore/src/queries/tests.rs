@@ -106,7 +106,7 @@ impl Cluster {
         }
         drop(query);
         // An attempt before may be about to end.
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(120);
         while job.budget().reserved_bytes() > 0 && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
         }

@@ -205,7 +205,7 @@ impl Cluster {
         let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
         let run = RunOptions {
             help_from: Some(Duration::from_millis(60)),
-            deadline: Some(Duration::from_secs(20)),
+            deadline: Some(Duration::from_secs(120)),
             ..RunOptions::default()
         };
         let sorted = sort_on_nodes(&self.nodes, &job, wholes, by, options, &self.here("out.csv"), &run);

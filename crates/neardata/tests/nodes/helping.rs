@@ -112,7 +112,7 @@ fn a_client_that_has_enough_or_is_stopped_does_not_wait_for_what_it_does_itself(
         Ok(if parts == 12 { Next::Stop } else { Next::Go })
     })
     .unwrap();
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     let cancel = Cancel::default();
     let job = Job::without_store(Budget::new(64 << 20, 2), cancel.clone());
     let stopped = run_on_nodes(&cluster.nodes, &job, &slow_here, &wholes, &helping(100), |event| {
@@ -148,7 +148,7 @@ fn whatever_goes_wrong_while_a_client_helps_nothing_is_told_twice_or_left_out() 
         let hangs = faults.iter().any(|(fault, _)| *fault == Fault::Hangs);
         let options = RunOptions {
             stall: Duration::from_millis(if hangs { 400 } else { 30_000 }),
-            deadline: Some(Duration::from_secs(10)),
+            deadline: Some(PATIENCE),
             ..helping(30)
         };
         let kernel = Find { fails_here: dice.below(6) == 0, ..slow(10) };

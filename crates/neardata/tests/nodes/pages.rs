@@ -71,7 +71,7 @@ fn a_page_beyond_this_machine_wants_tls_and_a_token() {
     let ask = |path: &str, authorization: Option<&str>| {
         runtime.block_on(async {
             let answered = get(address, &trusted, path, authorization);
-            tokio::time::timeout(Duration::from_secs(20), answered).await.unwrap()
+            tokio::time::timeout(PATIENCE, answered).await.unwrap()
         })
     };
     for path in ["/", "/status.json", "/metrics", "/nothing"] {
