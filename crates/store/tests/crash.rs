@@ -1,7 +1,15 @@
 //! Every crash that could have happened: after each step of what a store does to its devices, with what no sync had
 //! made durable kept, lost or torn. What was acknowledged must be there, whole; what was not may be there, whole.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
 
 use inshore_store::{
     Budget, Cancel, Device, Fate, FileReader, History, Memory, Operation, Recording, Redundancy, Result,
@@ -33,6 +41,12 @@ enum Step {
 
 /// Devices that a run may have in the end.
 const DEVICES_MAX: usize = 4;
+
+/// A folder for a store whose data lie on devices in memory: there too where that can be, since tens of thousands are made.
+fn home() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir()).unwrap()
+}
 
 /// Bytes that tell one dataset from another, and each sector from the next.
 fn content(name: &str, len: usize) -> Vec<u8> {
@@ -103,7 +117,7 @@ fn record(devices: usize, steps: &[Step]) -> Run {
     let recorded = |number: u16| -> Arc<dyn Device> {
         Arc::new(Recording::new(Arc::new(Memory::new(EXTENTS)), number, &history))
     };
-    let home = tempfile::tempdir().unwrap();
+    let home = home();
     let len = || history.lock().unwrap().len();
     let store = Store::open_on(home.path(), (0..devices as u16).map(recorded).collect()).unwrap();
     let mut model = Model::new();
@@ -179,7 +193,7 @@ impl Run {
         let is_there = |(n, device): &(usize, Memory)| *n < self.devices || !device.written().is_empty();
         let left = left.into_iter().enumerate().filter(is_there);
         let left: Vec<Arc<dyn Device>> = left.map(|(_, device)| Arc::new(device) as _).collect();
-        let home = tempfile::tempdir().unwrap();
+        let home = home();
         // The last state that was acknowledged, and those that were on their way. Before the store itself was
         // acknowledged there may be none, and then an empty one is made.
         let last = self.states.iter().rposition(|(_, after, _)| *after <= end).unwrap_or(0);
@@ -231,9 +245,12 @@ const STEPS: [Step; 10] = [
 
 #[test]
 fn every_crash_in_every_short_sequence_leaves_what_was_acknowledged() {
-    let mut crashes = 0;
-    for first in STEPS {
-        for second in STEPS {
+    let (next, crashes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let check_pairs = || {
+        while let pair = next.fetch_add(1, Ordering::Relaxed)
+            && pair < STEPS.len() * STEPS.len()
+        {
+            let (first, second) = (STEPS[pair / STEPS.len()], STEPS[pair % STEPS.len()]);
             for third in STEPS {
                 let run = record(1, &[first, second, third]);
                 // What the first two steps do is looked at once for each pair.
@@ -242,11 +259,17 @@ fn every_crash_in_every_short_sequence_leaves_what_was_acknowledged() {
                     let what = format!("{first:?}, {second:?}, {third:?}, crash after {end}");
                     run.check(end, |_| Fate::Kept, &what);
                     run.check(end, |_| Fate::Lost, &what);
-                    crashes += 2;
+                    crashes.fetch_add(2, Ordering::Relaxed);
                 }
             }
         }
-    }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(check_pairs);
+        }
+    });
+    let crashes = crashes.into_inner();
     println!("{crashes} crashes");
     assert!(crashes > 10_000);
 }
