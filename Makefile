@@ -71,14 +71,17 @@ lint-rust: need-rust ## rustfmt, clippy and the docs, with warnings as errors
 	PYO3_PYTHON="$$(scripts/find-python.sh)" cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(LOCKED) --workspace --no-deps
 
-# Examples are compiled by clippy, and not again here.
-# --show-output: a test that skips itself says so on a line that cargo hides otherwise, and it is counted. The log has
-# all; what is printed leaves the names of tests that passed out.
+# Examples are compiled by clippy, and not again here. The Python extension has no tests in Rust.
+PROGRAMS := --workspace --exclude inshore-python --lib --bins --tests
+
+# --show-output: a test that skips itself says so on a line that is hidden otherwise, and it is counted. The log has all;
+# what is printed leaves the names of tests that passed out.
 .PHONY: test-rust
 test-rust: need-rust ## the tests and doc tests of the workspace
 	@mkdir -p $(LOGS)
 	{ status=0; \
-		cargo test $(LOCKED) --workspace --lib --bins --tests --no-fail-fast -- --show-output || status=$$?; \
+		cargo test $(LOCKED) $(PROGRAMS) --no-run --message-format=json-render-diagnostics | \
+			"$$(scripts/find-python.sh)" scripts/run_tests.py -- --show-output || status=$$?; \
 		cargo test $(LOCKED) --workspace --doc -- --show-output || status=$$?; exit $$status; } 2>&1 | \
 		tee $(LOGS)/cargo.log | grep --line-buffered -vE '^(test .* \.\.\. ok|successes:|    [a-z0-9_:]+|)$$'
 
@@ -94,7 +97,7 @@ deny: need-rust $(VENV_READY) ## licences, bans and sources of the dependencies
 
 .PHONY: lint-python
 lint-python: extension ## ruff, and mypy in strict mode
-	@$(VENV)/bin/python -m doctest scripts/count_tests.py
+	@for script in scripts/*.py; do $(VENV)/bin/python -m doctest "$$script"; done
 	$(VENV)/bin/ruff check --config python/pyproject.toml python scripts
 	$(VENV)/bin/ruff format --config python/pyproject.toml --check python scripts
 	cd python && ../$(VENV)/bin/mypy --strict
