@@ -42,9 +42,12 @@ demo: need-rust ## a first look at what it does
 bench: build ## measure against the peers
 	bench/run.sh
 
+# What the workspace depends on is compiled once for lints, docs and tests: see scripts/rustc_with_lints.sh.
 .PHONY: test
+test: export RUSTC_WORKSPACE_WRAPPER := $(CURDIR)/scripts/rustc_with_lints.sh
 test: ## everything that .ci/run checks
-	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh lint-rust deny test-rust fuzz lint-python test-python
+	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh \
+		format deny build-rust test-rust fuzz lint-python test-python
 
 # Too long for every change: each feature by itself, and a longer look for hostile bytes.
 .PHONY: nightly
@@ -65,14 +68,23 @@ fuzz-long: export FUZZ_SECONDS = 600
 fuzz-long: fuzz
 
 .PHONY: lint-rust
-lint-rust: need-rust ## rustfmt, clippy and the docs, with warnings as errors
-	@scripts/need.sh rustfmt clippy python
-	cargo fmt --all --check
+lint-rust: format ## rustfmt, clippy and the docs, with warnings as errors: quicker than `make test` while you work
+	@scripts/need.sh clippy python
 	PYO3_PYTHON="$$(scripts/find-python.sh)" cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(LOCKED) --workspace --no-deps
 
-# Examples are compiled by clippy, and not again here. The Python extension has no tests in Rust.
+.PHONY: format
+format: need-rust
+	@scripts/need.sh rustfmt
+	cargo fmt --all --check
+
+# The Python extension has no tests in Rust.
 PROGRAMS := --workspace --exclude inshore-python --lib --bins --tests
+
+.PHONY: build-rust
+build-rust: need-rust
+	@scripts/need.sh clippy
+	WITH_LINTS=1 cargo test $(LOCKED) $(PROGRAMS) --examples --no-run --no-fail-fast
 
 # --show-output: a test that skips itself says so on a line that is hidden otherwise, and it is counted. The log has all;
 # what is printed leaves the names of tests that passed out.
@@ -110,7 +122,7 @@ test-python: extension ## the tests and doc tests of the Python package
 # The development profile: optimised, with the checks kept, like the Rust tests.
 .PHONY: extension
 extension: need-rust $(VENV_READY) ## build the Python extension into .venv
-	cd python && $(IN_VENV) maturin develop $(LOCKED)
+	cd python && WITH_LINTS=1 $(IN_VENV) maturin develop $(LOCKED)
 
 .PHONY: fmt
 fmt: $(VENV_READY) ## format Rust and Python
