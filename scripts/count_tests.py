@@ -1,13 +1,13 @@
-"""Add up the tests in saved logs of `cargo test -- --show-output`, `scripts/fuzz.sh` and `pytest`.
+"""Add up the tests in saved logs of cargo test, `scripts/fuzz.sh`, `scripts/dist_check.sh` and pytest.
 
-    python3 scripts/count_tests.py target/test-logs/{cargo,fuzz,pytest}.log
+    python3 scripts/count_tests.py target/test-logs/{cargo,fuzz,pytest,package}.log
 
 Names the tests that failed, with the first lines of what they said. The last line printed is
 `N passed, N failed`, and `, N skipped` where any were. Skipped are: what
 cargo ignored, what pytest skipped or expected to fail, and a Rust test that printed a line starting
 with `skipped:` and returned: cargo reports that one as passed and shows what it printed only under
-`--show-output`. Each fuzz target counts as one test. The exit code is 1 where a test failed, or where a
-log is absent or holds no result.
+`--show-output`. Each fuzz target and each check of a package counts as one test. The exit code is 1 where a
+test failed, or where a log is absent or holds no result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 CARGO_RESULT = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
 CARGO_TEST_OUTPUT = re.compile(r"---- .+ stdout ----$")
-FUZZ_RESULT = re.compile(r"fuzz \w+ \.\.\. (ok|FAILED|skipped:)")
+SCRIPT_RESULT = re.compile(r"(?:fuzz|package) \w+ \.\.\. (ok|FAILED|skipped:)")
 PYTEST_WORDS = "passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?|rerun|subtests passed"
 PYTEST_RESULT = re.compile(rf"=*\s*(\d+ (?:{PYTEST_WORDS})(?:, \d+ (?:{PYTEST_WORDS}))*) in [\d.]+s\b")
 
@@ -105,16 +105,16 @@ def count_cargo(lines: list[str]) -> Count | None:
     return total
 
 
-def count_fuzz(lines: list[str]) -> Count | None:
-    """Count the lines of `scripts/fuzz.sh`, one for each target; None where there is none.
+def count_script(lines: list[str]) -> Count | None:
+    """Count the lines of our scripts, one for each fuzz target or package; None where there is none.
 
-    >>> print(count_fuzz(["fuzz store ... ok (7 inputs)", "fuzz log ... FAILED", "fuzz lists ... ok ()"]))
+    >>> print(count_script(["fuzz store ... ok (7 inputs)", "fuzz log ... FAILED", "fuzz lists ... ok ()"]))
     2 passed, 1 failed
-    >>> print(count_fuzz(["fuzz store ... skipped: needs a nightly toolchain"]))
-    0 passed, 0 failed, 1 skipped
-    >>> count_fuzz(["error: could not compile `inshore-fuzz`"])
+    >>> print(count_script(["package wheel ... ok (1 s)", "package deb ... skipped: chroot needs root"]))
+    1 passed, 0 failed, 1 skipped
+    >>> count_script(["error: could not compile `inshore-fuzz`"])
     """
-    words = [result.group(1) for line in lines if (result := FUZZ_RESULT.match(line))]
+    words = [result.group(1) for line in lines if (result := SCRIPT_RESULT.match(line))]
     if not words:
         return None
     return Count(words.count("ok"), words.count("FAILED"), words.count("skipped:"))
@@ -162,12 +162,12 @@ def failures(lines: list[str]) -> list[str]:
     FAILED sort
         seed 7
         thread 'sort' panicked at sort.rs:1:1:
-    >>> failures(["fuzz log ... FAILED", "FAILED tests/test_store.py::test_put - OSError: no room"])
-    ['FAILED fuzz log', 'FAILED tests/test_store.py::test_put - OSError: no room']
+    >>> failures(["package deb ... FAILED", "FAILED tests/test_store.py::test_put - OSError: no room"])
+    ['FAILED package deb', 'FAILED tests/test_store.py::test_put - OSError: no room']
     """
     told = []
     for line in lines:
-        if line.startswith("fuzz ") and line.endswith(" ... FAILED"):
+        if line.startswith(("fuzz ", "package ")) and line.endswith(" ... FAILED"):
             told.append(f"FAILED {line.removesuffix(' ... FAILED')}")
         elif line.startswith(("FAILED ", "ERROR ")):
             told.append(line)
@@ -190,10 +190,10 @@ def count_log(path: Path) -> Count | None:
         print(f"{path}: {error.strerror}", file=sys.stderr)
         return None
     lines = ANSI_COLOUR.sub("", text).splitlines()
-    count = count_cargo(lines) or count_fuzz(lines) or count_pytest(lines)
+    count = count_cargo(lines) or count_script(lines) or count_pytest(lines)
     print("".join(f"{line}\n" for line in failures(lines)), end="")
     if count is None:
-        print(f"{path}: no result of cargo test, fuzzing or pytest in it", file=sys.stderr)
+        print(f"{path}: no result of cargo test, fuzzing, packages or pytest in it", file=sys.stderr)
     return count
 
 

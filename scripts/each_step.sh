@@ -26,10 +26,10 @@ for step in "$@"; do
     fi
     went=$?
     if ((went == 0)); then
-        line=$(printf '%-12s ok     %4d s' "$step" "$((SECONDS - began))")
+        line=$(printf '%-13s ok     %4d s' "$step" "$((SECONDS - began))")
     else
         status=1
-        line=$(printf '%-12s FAILED %4d s' "$step" "$((SECONDS - began))")
+        line=$(printf '%-13s FAILED %4d s' "$step" "$((SECONDS - began))")
         [[ -z ${STEP_LOGS:-} ]] || grep -vE "$noise" "$STEP_LOGS/$step.txt" | tail -n "$shown" | cut -c1-300
     fi
     [[ -z ${STEP_LOGS:-} ]] || echo "$line"
