@@ -1,5 +1,6 @@
-# The commands of daily work. What they need is taken from crates.io and PyPI and kept in target/ and
-# .venv/; what has to be there already (Rust, Python, a C compiler) is named in one line if it is not.
+# The commands of daily work. What they need is taken from crates.io and PyPI, and for package-check from Debian,
+# and kept in target/, .venv/ and .tools/; what has to be there already (Rust, Python, a C compiler) is named in
+# one line if it is not.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,10 +18,14 @@ VENV := .venv
 VENV_READY := $(VENV)/ready
 IN_VENV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
+# maturin, zig and auditwheel for `make dist`: apart from .venv, since zig alone takes 300 MB.
+PACKAGING := .tools/packaging
+IN_PACKAGING := VIRTUAL_ENV="$(CURDIR)/$(PACKAGING)" PATH="$(CURDIR)/$(PACKAGING)/bin:$$PATH"
+
 .PHONY: help
 help: ## list these targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
-		while IFS='|' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
+		while IFS='|' read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
 
 .PHONY: build
 build: need-rust ## release build of the `inshore` command
@@ -47,7 +52,7 @@ bench: build ## measure against the peers
 test: export RUSTC_WORKSPACE_WRAPPER := $(CURDIR)/scripts/rustc_with_lints.sh
 test: ## everything that .ci/run checks
 	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh \
-		format deny build-rust test-rust fuzz lint-python test-python
+		format deny features build-rust test-rust fuzz lint-python test-python package-check
 
 # Too long for every change: each feature by itself, and a longer look for hostile bytes.
 .PHONY: nightly
@@ -124,6 +129,29 @@ test-python: extension ## the tests and doc tests of the Python package
 extension: need-rust $(VENV_READY) ## build the Python extension into .venv
 	cd python && WITH_LINTS=1 $(IN_VENV) maturin develop $(LOCKED)
 
+# The same packages and checks as of `dist`, of what `test-rust` and `extension` have built: nothing is compiled again.
+.PHONY: package-check
+package-check: need-rust $(VENV_READY) target/debug/inshore ## packages of what is built for the tests, each installed and run
+	@scripts/need.sh objcopy
+	@mkdir -p $(LOGS)
+	rm -rf target/package
+	cd python && $(IN_VENV) maturin build $(LOCKED) --profile dev --auditwheel skip --compression-method stored \
+		--out ../target/package
+	LEVEL=1 scripts/package.sh target/debug/inshore target/package
+	scripts/dist_check.sh target/package 2>&1 | tee $(LOGS)/package.log
+
+target/debug/inshore: | need-rust
+	cargo build $(LOCKED) -p inshore-cli
+
+.PHONY: dist
+dist: need-rust $(PACKAGING)/ready ## packages of a release in target/dist: half an hour on two cores
+	@scripts/need.sh objcopy dpkg
+	$(IN_PACKAGING) scripts/dist.sh target/dist
+
+.PHONY: dist-check
+dist-check: $(PACKAGING)/ready ## install what `dist` made into clean roots, and run a job with each
+	$(IN_PACKAGING) scripts/dist_check.sh target/dist
+
 .PHONY: fmt
 fmt: $(VENV_READY) ## format Rust and Python
 	@scripts/need.sh cargo rustfmt
@@ -132,7 +160,7 @@ fmt: $(VENV_READY) ## format Rust and Python
 
 .PHONY: clean
 clean: ## remove everything that these targets made
-	rm -rf target fuzz/target fuzz/corpus $(VENV) .ruff_cache python/inshore/*.so
+	rm -rf target fuzz/target fuzz/corpus $(VENV) .tools .ruff_cache python/inshore/*.so python/THIRD-PARTY
 	rm -rf $(addprefix python/,.mypy_cache .pytest_cache .ruff_cache)
 	find python scripts -name __pycache__ -prune -exec rm -rf {} +
 
@@ -143,4 +171,9 @@ need-rust:
 $(VENV_READY): python/requirements-dev.txt
 	@python=$$(scripts/find-python.sh) && rm -rf $(VENV) && "$$python" -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(PACKAGING)/ready: packaging/requirements.txt
+	@python=$$(scripts/find-python.sh) && rm -rf $(PACKAGING) && "$$python" -m venv $(PACKAGING)
+	$(PACKAGING)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@

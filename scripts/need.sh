@@ -39,10 +39,15 @@ for tool in "$@"; do
     cc)
         command -v "${CC:-cc}" >/dev/null ||
             lacks "a C compiler (zstd is C): install gcc or clang, e.g. 'apt install build-essential'" ;;
+    objcopy)
+        command -v objcopy >/dev/null || lacks "objcopy: install binutils, e.g. 'apt install binutils'" ;;
+    dpkg)
+        command -v dpkg-deb dpkg-shlibdeps >/dev/null ||
+            lacks "dpkg-deb or dpkg-shlibdeps: install them, e.g. 'apt install dpkg-dev'" ;;
     python)
         scripts/find-python.sh >/dev/null || missing=1 ;;
     *)
-        echo "need.sh: knows cargo, rustfmt, clippy, cc and python, not '$tool'" >&2
+        echo "need.sh: knows cargo, rustfmt, clippy, cc, objcopy, dpkg and python, not '$tool'" >&2
         exit 2 ;;
     esac
 done
