@@ -1,12 +1,12 @@
-"""Add up the tests in saved logs of cargo test, `scripts/fuzz.sh`, `scripts/dist_check.sh` and pytest.
+"""Add up the tests in saved logs of cargo test, pytest, `scripts/features.sh`, `scripts/fuzz.sh` and `scripts/dist_check.sh`.
 
-    python3 scripts/count_tests.py target/test-logs/{cargo,fuzz,pytest,package}.log
+    python3 scripts/count_tests.py target/test-logs/{features,cargo,fuzz,pytest,package}.log
 
 Names the tests that failed, with the first lines of what they said. The last line printed is
 `N passed, N failed`, and `, N skipped` where any were. Skipped are: what
 cargo ignored, what pytest skipped or expected to fail, and a Rust test that printed a line starting
 with `skipped:` and returned: cargo reports that one as passed and shows what it printed only under
-`--show-output`. Each fuzz target and each check of a package counts as one test. The exit code is 1 where a
+`--show-output`. Each set of features, fuzz target and package counts as one test. The exit code is 1 where a
 test failed, or where a log is absent or holds no result.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 CARGO_RESULT = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
 CARGO_TEST_OUTPUT = re.compile(r"---- .+ stdout ----$")
-SCRIPT_RESULT = re.compile(r"(?:fuzz|package) \w+ \.\.\. (ok|FAILED|skipped:)")
+SCRIPT_RESULT = re.compile(r"(?:features|fuzz|package) \w+ \.\.\. (ok|FAILED|skipped:)")
 PYTEST_WORDS = "passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?|rerun|subtests passed"
 PYTEST_RESULT = re.compile(rf"=*\s*(\d+ (?:{PYTEST_WORDS})(?:, \d+ (?:{PYTEST_WORDS}))*) in [\d.]+s\b")
 
@@ -106,7 +106,7 @@ def count_cargo(lines: list[str]) -> Count | None:
 
 
 def count_script(lines: list[str]) -> Count | None:
-    """Count the lines of our scripts, one for each fuzz target or package; None where there is none.
+    """Count the lines of our scripts, one for each set of features, fuzz target or package; None where there is none.
 
     >>> print(count_script(["fuzz store ... ok (7 inputs)", "fuzz log ... FAILED", "fuzz lists ... ok ()"]))
     2 passed, 1 failed
@@ -167,7 +167,7 @@ def failures(lines: list[str]) -> list[str]:
     """
     told = []
     for line in lines:
-        if line.startswith(("fuzz ", "package ")) and line.endswith(" ... FAILED"):
+        if line.startswith(("features ", "fuzz ", "package ")) and line.endswith(" ... FAILED"):
             told.append(f"FAILED {line.removesuffix(' ... FAILED')}")
         elif line.startswith(("FAILED ", "ERROR ")):
             told.append(line)
