@@ -1,4 +1,4 @@
-"""Add up the tests in saved logs of cargo test, pytest, `scripts/features.sh`, `scripts/fuzz.sh` and `scripts/dist_check.sh`.
+"""Add up the tests in saved logs of cargo test, pytest and our scripts (features, fuzz, dist_check).
 
     python3 scripts/count_tests.py target/test-logs/{features,cargo,fuzz,pytest,package}.log
 
