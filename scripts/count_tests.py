@@ -106,7 +106,7 @@ def count_cargo(lines: list[str]) -> Count | None:
 
 
 def count_script(lines: list[str]) -> Count | None:
-    """Count the lines of our scripts, one for each set of features, fuzz target or package; None where there is none.
+    """Count the lines of our scripts, one for each thing that they check; None where there is none.
 
     >>> print(count_script(["fuzz store ... ok (7 inputs)", "fuzz log ... FAILED", "fuzz lists ... ok ()"]))
     2 passed, 1 failed
