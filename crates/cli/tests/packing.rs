@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Read,
     os::unix::fs::PermissionsExt,
     time::{Duration, SystemTime},
 };
@@ -32,6 +33,22 @@ fn files_become_smaller_and_come_back_as_they_were() {
     folder.run("compress - -o c.gz --level 9").stdin("from a pipe").ok();
     assert_eq!(folder.run("decompress c.gz -o -").ok().stdout, "from a pipe");
     assert_eq!(folder.run("search -c pipe c.gz").ok().stdout, "1\n");
+}
+
+#[test]
+fn small_output_files_replace_old_ones_and_never_truncate_them() {
+    let folder = Folder::new();
+    folder.write("reads.fa", ">a\nACGTACGTACGT\n");
+    for words in ["count kmers reads.fa -k 3 -o k.csv --histogram FILE", "search A reads.fa --counters FILE"]
+    {
+        folder.write("FILE", "what was there before");
+        let mut old = fs::File::open(folder.path("FILE")).unwrap();
+        folder.run(words).ok();
+        assert_ne!(folder.read("FILE"), "what was there before", "{words}");
+        let mut held = String::new();
+        old.read_to_string(&mut held).unwrap();
+        assert_eq!(held, "what was there before", "{words}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use std::{fs, path::PathBuf};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use arrow_array::{ArrayRef, Float64Array, ListArray, StringArray, StructArray, UInt32Array, UInt64Array};
 use arrow_buffer::OffsetBuffer;
@@ -190,6 +190,19 @@ fn a_full_disk_is_an_error_of_the_file() {
         assert!(matches!(error, Error::Io { .. }), "{error}");
         assert!(error.to_string().starts_with("out: cannot write it: No space left"), "{error}");
     }
+}
+
+#[test]
+fn a_private_file_is_private_before_it_has_its_name() {
+    let (_folder, path) = folder_and("private");
+    fs::write(&path, "old, for all").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let file = NewFile::create_private(&path).unwrap();
+    let mode = |file: &fs::File| file.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&file.file().unwrap()), 0o600);
+    file.file().unwrap().set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
+    file.publish().unwrap();
+    assert_eq!(mode(&fs::File::open(&path).unwrap()), 0o640);
 }
 
 #[test]
