@@ -60,13 +60,13 @@ nightly: ## what takes longer than CI may: each feature by itself, ten minutes o
 	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long
 
 .PHONY: features
-features: need-rust ## the command with graphs alone: what it has, and what it says of the rest
+features: need-rust ## compile the command with graphs alone
 	@mkdir -p $(LOGS)
 	scripts/features.sh graph 2>&1 | tee $(LOGS)/features.log
 
 .PHONY: features-each
 features-each: need-rust
-	scripts/features.sh graph records text sql wasm nodes
+	scripts/features.sh --run graph records text sql wasm nodes
 
 .PHONY: fuzz-long
 fuzz-long: export FUZZ_SECONDS = 600

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the command with each set of features alone and asks it for verbs: those of the set are there, others are errors
-# that name the feature. Prints one line for each set, which scripts/count_tests.py counts.
+# Compiles the command and the library with each set of features alone; with --run it also asks the command for verbs: those of
+# the set are there, others are errors that name the feature. Prints one line for each set, which scripts/count_tests.py counts.
 #
 #   scripts/features.sh graph                          one set, as CI does
-#   scripts/features.sh graph records text sql wasm nodes
+#   scripts/features.sh --run graph records text sql wasm nodes
 #
 # Development profile, in the build folder of the tests, so that equal dependencies are built once. The command that is left there
 # is that of the last set, until it is built again.
@@ -31,16 +31,25 @@ has() {
     esac
 }
 
+run=''
+if [[ ${1:-} == --run ]]; then
+    run=1
+    shift
+fi
+
+# Called in a condition, where bash goes on after a command that fails.
 check() {
     local set=$1 feature said
     # The library, too: the command asks for some features of dependencies that the library has to ask for by itself.
-    cargo check --quiet ${LOCKED:-} -p inshore --no-default-features --features "$set"
-    cargo build --quiet ${LOCKED:-} -p inshore-cli --no-default-features --features "$set"
+    cargo check --quiet ${LOCKED:-} -p inshore --no-default-features --features "$set" || return 1
+    cargo check --quiet ${LOCKED:-} -p inshore-cli --no-default-features --features "$set" || return 1
+    [[ -n $run ]] || return 0
+    cargo build --quiet ${LOCKED:-} -p inshore-cli --no-default-features --features "$set" || return 1
     [[ $("$built" --version) == *"features: "*"$set"* ]] || { echo "--version does not tell of $set"; return 1; }
     for feature in graph records text sql wasm nodes; do
         # shellcheck disable=SC2046
         if has "$set" "$feature"; then
-            "$built" $(verb_of "$feature") >/dev/null
+            "$built" $(verb_of "$feature") >/dev/null || return 1
         elif said=$("$built" $(verb_of "$feature") 2>&1) || [[ $said != *"needs the feature \`$feature\`"* ]]; then
             echo "$(verb_of "$feature"), in a build with $set alone: $said"
             return 1
