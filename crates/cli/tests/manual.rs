@@ -41,7 +41,16 @@ fn help_and_version_go_to_standard_output() {
     }
     let help = folder.run("graph pagerank --help").ok().stdout;
     assert!(help.contains("[default: 0.85]") && help.contains("--memory <SIZE>"), "{help}");
-    assert_eq!(folder.run("--version").ok().stdout, format!("inshore {}\n", env!("CARGO_PKG_VERSION")));
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(folder.run("-V").ok().stdout, format!("inshore {version}\n"));
+    let long = folder.run("--version").ok().stdout;
+    let (first, rest) = long.split_once('\n').unwrap();
+    let commit = first.strip_prefix(&format!("inshore {version} (")).unwrap().strip_suffix(')').unwrap();
+    assert!(
+        commit == "unknown" || commit.len() >= 7 && commit.chars().all(|c| c.is_ascii_hexdigit()),
+        "{long}"
+    );
+    assert_eq!(rest, "features: graph records text sql wasm nodes\n");
 }
 
 #[test]
