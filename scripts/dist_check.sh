@@ -2,15 +2,16 @@
 # Installs the packages in FOLDER into clean places and runs a job with each. Each check prints one line,
 # which scripts/count_tests.py counts.
 #
-#   scripts/dist_check.sh FOLDER          what `make dist` or `make package-check` has put there
-#   SUITES="bullseye trixie" scripts/dist_check.sh FOLDER
+#   scripts/dist_check.sh target/dist               what `make dist` has made
+#   scripts/dist_check.sh target/package wheel deb  some checks of what `make package-check` has made
+#   SUITES="bullseye trixie" scripts/dist_check.sh target/dist deb
 #
 # The .deb and the container are tried by chroot, which takes root. SUITES are the Debian releases that the
 # .deb is installed on; their roots are made once and kept in .tools/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-out=$(realpath "${1:?"usage: scripts/dist_check.sh FOLDER"}")
+out=$(realpath "${1:?"usage: scripts/dist_check.sh FOLDER [CHECK...]"}")
 version=$(scripts/version.sh)
 arch=$(uname -m)
 name=inshore-$version-linux-$arch
@@ -29,8 +30,12 @@ else
     : "${SUITES:=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")}"
 fi
 
+(($# == 1)) || checks=("${@:2}")
+
 work=$(mktemp -d "$PWD/target/dist-check.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+tree=$work/$name
+tar -xf "$out/$name.tar.gz" -C "$work"
 
 # Ends a check that this machine cannot do.
 skip() {
@@ -125,8 +130,7 @@ check_sbom() {
 }
 
 check_tarball() {
-    tar -xf "$out/$name.tar.gz" -C "$work"
-    local tree=$work/$name page script
+    local page script
     for page in inshore inshore-sort inshore-graph-pagerank; do
         grep -q '^\.TH' "$tree/share/man/man1/$page.1" || fail "$page.1 is no manual page"
     done
@@ -142,9 +146,8 @@ check_tarball() {
 
 # The stripped command must name its debug file, and that must lead from an address to a line.
 check_debug() {
-    tar -xf "$out/$name.tar.gz" -C "$work"
     local address
-    readelf --string-dump=.gnu_debuglink "$work/$name/bin/inshore" | grep -q "$name\.debug"
+    readelf --string-dump=.gnu_debuglink "$tree/bin/inshore" | grep -q "$name\.debug"
     address=$(nm -C "$out/$name.debug" | awk '$3 == "inshore::main" { print $1 }')
     addr2line -e "$out/$name.debug" "$address" | grep -q 'main\.rs:[0-9]' || fail "inshore::main has no line"
     du -h "$out/$name.debug" | cut -f 1
@@ -200,10 +203,9 @@ check_wheel() {
 }
 
 check_glibc() {
-    tar -xf "$out/$name.tar.gz" -C "$work"
     "$python" -m zipfile -e "$wheel" "$work/wheel"
     local file newest
-    for file in "$work/$name/bin/inshore" "$work/wheel/inshore/_native.abi3.so"; do
+    for file in "$tree/bin/inshore" "$work/wheel/inshore/_native.abi3.so"; do
         newest=$(objdump -T "$file" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
         at_most "${newest#GLIBC_}" "$glibc" || fail "${file##*/} needs $newest, and may need $glibc"
     done
