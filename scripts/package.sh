@@ -15,6 +15,7 @@ level=${LEVEL:-9}
 version=$(scripts/version.sh)
 arch=$(uname -m)
 name=inshore-$version-linux-$arch
+maintainer="The Inshore authors <maintainers@inshore.invalid>"
 python=$(scripts/find-python.sh)
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 
@@ -61,6 +62,13 @@ make_deb() {
     mv "$deb/usr/share/zsh/site-functions" "$deb/usr/share/zsh/vendor-completions"
     sed -i 's|/usr/local/bin/|/usr/bin/|' "$deb/usr/lib/systemd/system/inshore-node.service"
     gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
+    gzip -9nc >"$doc/changelog.Debian.gz" <<END
+inshore ($version-1) unstable; urgency=medium
+
+  * changelog.gz lists the changes.
+
+ -- $maintainer  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")
+END
     gzip -9n "$doc/THIRD-PARTY"
     rm "$doc/LICENSE" "$doc/CHANGELOG.md"
     install -m 644 packaging/copyright "$doc/copyright"
@@ -72,9 +80,9 @@ make_deb() {
         sed -n 's/^shlibs:Depends=//p')
     cat >"$deb/DEBIAN/control" <<END
 Package: inshore
-Version: $version
+Version: $version-1
 Architecture: $(dpkg --print-architecture)
-Maintainer: The Inshore authors <maintainers@inshore.invalid>
+Maintainer: $maintainer
 Installed-Size: $(du -sk "$deb/usr" | cut -f 1)
 Depends: $depends
 Recommends: fuse3
