@@ -1,8 +1,6 @@
 //! Sorts that are interrupted at any time and go on with the runs that they kept: the answer of one that was not.
 
-mod common;
-
-use common::{Random, Records, assert_same, by, model, read};
+use crate::common::{Random, Records, assert_same, by, model, read};
 use inshore_sortreduce::{
     Config, Error, Operation, Result, SortReduce, Strategy,
     rows::{KeepAll, KeepFirst, Lines, RowConfig, RowOperation, RowShape, RowSort, frame},

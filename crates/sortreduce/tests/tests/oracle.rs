@@ -1,8 +1,6 @@
 //! Sort-reduce against a `BTreeMap`: every strategy, budget and key shape gives the same answer.
 
-mod common;
-
-use common::{Random, TestJob, assert_same, by, job, model, sort_reduce, sort_reduce_in};
+use crate::common::{Random, TestJob, assert_same, by, job, model, sort_reduce, sort_reduce_in};
 use inshore_sortreduce::{
     Block, Config, Error, Key, Operation, SortReduce, Strategy, choose, smallest_memory_bytes,
 };
@@ -266,12 +264,12 @@ fn the_parts_of_a_result_hold_about_equally_many_records() {
         for parts in [1, 2, 3, 5] {
             let job = job(config.memory_bytes, &[]);
             let sort = SortReduce::new(&job.job, operation.clone(), &config).unwrap();
-            common::push_all(&sort, 2, &records).unwrap();
+            crate::common::push_all(&sort, 2, &records).unwrap();
             let sorted = sort.finish().unwrap().split(parts).unwrap();
             assert_eq!(sorted.len(), parts);
             let mut got = Vec::new();
             for part in sorted {
-                let (records, stats) = common::read(part).unwrap();
+                let (records, stats) = crate::common::read(part).unwrap();
                 assert_eq!(stats.records_in, 1_200_000);
                 let fair = expected.len() / parts;
                 // A shard of a dense array has 2^16 keys.
@@ -303,7 +301,7 @@ fn parts_in_turns_are_the_whole_in_the_memory_that_they_tell() {
         for (parts, readers) in [(1, 1), (7, 1), (20, 2), (1000, 3)] {
             let job = job(config.memory_bytes, &[]);
             let sort = SortReduce::new(&job.job, operation.clone(), &config).unwrap();
-            common::push_all(&sort, 2, &records).unwrap();
+            crate::common::push_all(&sort, 2, &records).unwrap();
             let (sorted, readers) = sort.finish().unwrap().split_in_turns(parts, readers).unwrap();
             assert!((1..=parts).contains(&sorted.len()) && (1..=3).contains(&readers));
             let told: Vec<u64> = sorted.iter().map(|part| part.reading_bytes()).collect();
@@ -327,7 +325,7 @@ fn parts_in_turns_are_the_whole_in_the_memory_that_they_tell() {
 fn a_result_that_is_being_read_is_not_cut() {
     let (job, config, records) = spill(1000, 1);
     let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config).unwrap();
-    common::push_all(&sort, 1, &records).unwrap();
+    crate::common::push_all(&sort, 1, &records).unwrap();
     let mut sorted = sort.finish().unwrap();
     sorted.next_block().unwrap();
     let _ = sorted.split(2);
@@ -358,7 +356,7 @@ fn sinks_one_after_the_other_share_a_chunk() {
         let mut records: Vec<(u32, u64)> = Vec::new();
         for count in [0, 1, 300, 5, 2000, 1, 255, 256] {
             let part: Vec<_> = (0..count).map(|n| (random.below(1 << 20) as u32, n)).collect();
-            common::push_all(&sort, 1, &part).unwrap();
+            crate::common::push_all(&sort, 1, &part).unwrap();
             records.extend(part);
         }
         let mut sorted = sort.finish().unwrap();
@@ -480,7 +478,7 @@ fn the_answer_does_not_depend_on_strategy_budget_threads_or_parts() {
 fn a_result_that_is_dropped_half_read_leaves_nothing_behind() {
     let (job, config, records) = spill(50_000, 2);
     let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config).unwrap();
-    common::push_all(&sort, 2, &records).unwrap();
+    crate::common::push_all(&sort, 2, &records).unwrap();
     let mut sorted = sort.finish().unwrap();
     assert!(sorted.next_block().unwrap().is_some());
     assert_ne!(job.job.extents_in_use(), 0);

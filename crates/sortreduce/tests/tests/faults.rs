@@ -1,8 +1,6 @@
 //! Drives that fail, fill up or lie, and jobs that are stopped, in every phase: an error, never a wrong answer.
 
-mod common;
-
-use common::{Random, TestJob, assert_same, by, job, model, push_all};
+use crate::common::{Random, TestJob, assert_same, by, job, model, push_all};
 use inshore_sortreduce::{
     Config, Error, Result, SortReduce, Strategy,
     rows::{KeepAll, Lines, RowConfig, RowSort, smallest_row_memory_bytes},
@@ -38,7 +36,7 @@ fn sort(job: &TestJob, strategy: Strategy, records: &[(u64, u64)]) -> Result<Vec
     let mut out = Vec::new();
     // One part after the other, so that a fault of a number hits the same place each time.
     for part in sort.finish()?.split(2)? {
-        out.extend(common::read(part)?.0);
+        out.extend(crate::common::read(part)?.0);
     }
     Ok(out)
 }
@@ -181,7 +179,7 @@ fn a_dense_sort_reduce_does_no_io() {
     let config = Config { key_range: Some(1 << 17), memory_bytes, ..Config::default() };
     let records: Vec<(u32, u64)> = (0..100_000).map(|n| (n * 7 % (1 << 17), 1)).collect();
     let operation = by(|a: u64, b| a + b);
-    let (got, stats) = common::sort_reduce(&job, &operation, &config, &records).unwrap();
+    let (got, stats) = crate::common::sort_reduce(&job, &operation, &config, &records).unwrap();
     assert_same(&got, &model(&operation, &records), "dense");
     assert_eq!((stats.strategy, stats.bytes_spilled), (Strategy::Dense, 0));
     assert_eq!(job.device.counts(), (0, 0, 0));

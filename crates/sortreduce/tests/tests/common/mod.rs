@@ -1,5 +1,4 @@
 //! What the tests share: operations, a job on a throw-away store, and the naive model.
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::{collections::BTreeMap, fmt::Debug, marker::PhantomData, sync::Arc};
 
