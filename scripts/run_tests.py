@@ -85,7 +85,7 @@ def programs(messages: Iterable[str]) -> list[Program]:
 
 def run(program: Program, arguments: list[str]) -> Ended:
     """Run a program where cargo would, with the environment that cargo would give it."""
-    log = LOGS / f"{program.package}-{program.name.replace(' ', '-').strip('()')}.txt"
+    log = LOGS / f"{program.package}-{Path(program.path).name}.txt"
     began = time.monotonic()
     environment = os.environ | {"CARGO_MANIFEST_DIR": str(program.folder), "CARGO_PKG_NAME": program.package}
     with log.open("wb") as out:
