@@ -537,9 +537,9 @@ fn memory_of_all_processes_together_is_limited() {
         return;
     }
     let limits = CommandLimits { memory_bytes: 100 * MIB, ..limits() };
-    // Each holds what it read when it begins to write, and writes no more until all of them do.
-    let attack = "for i in 1 2 3 4; do head -c 48M /dev/zero | tail -c 48M | (head -c 1 > $i; \
-        until [ -s 1 -a -s 2 -a -s 3 -a -s 4 ]; do sleep 0.02; done; wc -c) & done; wait";
+    // Each holds what it read when it begins to write, and goes on when all of them do or were killed.
+    let attack = "for i in 1 2 3 4; do head -c 48M /dev/zero | tail -c 48M | (head -c 1 > /dev/null; touch $i; \
+        until [ -e 1 -a -e 2 -a -e 3 -a -e 4 ]; do sleep 0.02; done; wc -c) & done; wait";
     let ran = script(lenient(), &limits, attack);
     assert_eq!(ran.response.ended, Some(Ended::Memory), "{:?}", ran.response);
     assert!(ran.response.memory_bytes_max <= limits.memory_bytes);
