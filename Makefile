@@ -12,7 +12,7 @@ LOCKED ?=
 
 LOGS := target/test-logs
 
-DEMO_MINUTES := 4
+DEMO_MINUTES := 5
 
 VENV := .venv
 VENV_READY := $(VENV)/ready
