@@ -24,7 +24,8 @@ pub fn by<K: Key, V: Value>(combine: fn(V, V) -> V) -> By<K, V> {
 pub struct TestJob {
     pub job: Job,
     pub device: Faulty,
-    pub folder: tempfile::TempDir,
+    // Removed with it.
+    pub _folder: tempfile::TempDir,
 }
 
 /// A job with a budget of `memory_bytes` on a device with `faults`.
@@ -35,7 +36,7 @@ pub fn job(memory_bytes: u64, faults: &[Fault]) -> TestJob {
     let store = Store::open_on(folder.path(), vec![Arc::new(device.clone())]).unwrap();
     let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
     device.set(faults);
-    TestJob { job, device, folder }
+    TestJob { job, device, _folder: folder }
 }
 
 impl TestJob {
