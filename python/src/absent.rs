@@ -1,4 +1,4 @@
-//! What a build without some features says of the functions that it lacks.
+//! A build without some features answers for the functions that it lacks.
 
 use pyo3::{exceptions::PyAttributeError, prelude::*};
 

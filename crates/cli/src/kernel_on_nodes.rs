@@ -66,7 +66,7 @@ pub fn run(options: &Everywhere, words: &RunKernel) -> Result<()> {
     tell(options, words, &job, &summary, |summary| (with_nodes(summary, &nodes, &gathered), costs(&gathered)))
 }
 
-/// The module that was pushed to nodes under this name: what runs there is looked at here.
+/// The module that was pushed to nodes under this name: this machine checks the module that runs there.
 fn pushed_module(nodes: &Nodes, job: &Job, name: &str) -> Result<Module> {
     let wholes = nodes.catalog()?.named(&dataset_of(name))?;
     let [whole] = &wholes[..] else {

@@ -37,7 +37,7 @@ use crate::{
     sorting::{how, record, sentence},
 };
 
-/// Sorts datasets on nodes. What this machine sorts of it is kept in its store.
+/// Sorts datasets on nodes. Rows that this machine sorts lie in its own store meanwhile.
 pub fn sort(options: Everywhere, words: &Sort) -> Result<()> {
     if words.resume {
         bail!("--resume does not go with --node: nodes keep no runs");
@@ -170,7 +170,7 @@ pub fn compress(options: &Everywhere, words: &Compress) -> Result<()> {
     Ok(Outcome { sentence_aside: is_stdout, how: nodes::costs(&all), ..outcome }.tell(options)?)
 }
 
-/// Searches datasets where they lie. What is printed is what a search here would print.
+/// Searches datasets where they lie, and prints what a local search prints.
 pub fn search(options: &Everywhere, words: &Search) -> Result<bool> {
     if words.files || words.type_list || words.search_zip {
         bail!(

@@ -1,4 +1,4 @@
-//! What each feature costs: the packages that a build without the others compiles.
+//! Each feature has a cost: the packages that a build without the others compiles.
 
 use std::{collections::BTreeSet, process::Command};
 

@@ -94,7 +94,7 @@ fn one(
     let from = input.path().filter(|_| !is_stdout);
     let out = match from {
         _ if is_stdout => NewFile::stdout()?,
-        // Whoever may not read the source never reads what is made of it.
+        // A user who may not read the source must not be able to open the result at any moment.
         Some(_) => NewFile::create_private(&output)?,
         None => NewFile::create(&output)?,
     };
