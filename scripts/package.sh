@@ -73,11 +73,13 @@ END
     rm "$doc/LICENSE" "$doc/CHANGELOG.md"
     install -m 644 packaging/copyright "$doc/copyright"
 
-    # dpkg-shlibdeps takes the versions of the libraries from the symbols that the command uses.
+    # dpkg-shlibdeps names the libraries. For symbols that glibc 2.34 moved from libpthread to libc it asks for 2.34,
+    # also where the command takes them from the older library; so glibc's version is that of the newest symbol.
     touch "$work/debian/control"
-    local depends
+    local depends newest
+    newest=$(objdump -T "$tree/bin/inshore" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
     depends=$(cd "$work" && dpkg-shlibdeps -O -edeb/usr/bin/inshore 2>/dev/null |
-        sed -n 's/^shlibs:Depends=//p')
+        sed -n "s/libc6 (>= [^)]*)/libc6 (>= ${newest#GLIBC_})/; s/^shlibs:Depends=//p")
     cat >"$deb/DEBIAN/control" <<END
 Package: inshore
 Version: $version-1
