@@ -152,7 +152,7 @@ pub(crate) fn search(
     let table =
         SearchTable::new(&patterns, &options.patterns(), options.table()?).map_err(kernel_to_python)?;
     let (walking, skip) = (options.walk()?, options.skip);
-    let text = TextOptions { unpack: options.unpack, keep_encoding: false };
+    let text = TextOptions { unpack: options.unpack, ..TextOptions::default() };
     let own = job.clone();
     let files = py.detach(move || files(&own, paths, &walking, text)).map_err(kernel_to_python)?;
     start(job, table, skip, move |table, job, each| table.run(job, files, each))
@@ -195,7 +195,7 @@ fn files(
     let mut datasets = Vec::new();
     for named in stored.iter().filter_map(|path| dataset_name(path)) {
         let whole = |(path, source)| (Candidate { path, is_named: true }, source);
-        datasets.extend(stored_sources(job, named)?.into_iter().map(whole));
+        datasets.extend(stored_sources(job, named, text)?.into_iter().map(whole));
     }
     let paths: Vec<PathBuf> = paths.into_iter().map(file).collect();
     let found = (is_here || !paths.is_empty()).then(|| walk(&paths, walking)).transpose()?;

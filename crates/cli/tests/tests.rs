@@ -9,6 +9,7 @@ mod drives;
 mod faults;
 mod graphs;
 mod hostile;
+mod inputs;
 mod kernels;
 mod kills;
 mod kmers;

@@ -11,14 +11,13 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use inshore_kernels::packed_with;
 use inshore_neardata::{
     Failure, Source,
     nodes::{CsvRecord, Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, Whole, read_from_nodes},
 };
 use inshore_store::{Job, Reservation, format_bytes};
 use inshore_tables::{
-    Error as TableError, FilePart, Input, Known, PartBytes, TableReader, row_groups, separator,
+    Compression, Error as TableError, FilePart, Input, Known, PartBytes, TableReader, row_groups, separator,
 };
 use serde::{Deserialize, Serialize};
 
@@ -322,11 +321,13 @@ impl Asker<'_> {
 /// # Errors
 /// [`Error::Unfit`].
 pub(crate) fn check_plain(name: &str, head: &[u8]) -> Result<(), Error> {
-    match packed_with(head) {
+    match Compression::of_head(head) {
         None => Ok(()),
-        Some(_) => Err(Error::unfit(
+        Some(format) => Err(Error::unfit(
             name,
-            "it is compressed as a whole, so no node can read its piece: load it decompressed",
+            format!(
+                "it is compressed as a whole, so no node can read its piece: load it decompressed ({format})"
+            ),
         )),
     }
 }

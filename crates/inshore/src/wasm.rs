@@ -31,6 +31,8 @@ use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, cast::AsArray};
 #[cfg(feature = "nodes")]
 use arrow_schema::{DataType, Field, Schema};
 use base64::{Engine, prelude::BASE64_STANDARD};
+#[cfg(feature = "nodes")]
+use inshore_kernels::refuse_compressed;
 use inshore_neardata::{
     Block, Border, Error as ReadError, Event, FileBlocks, Kernel, MAP, Needs, Next, Portable, SPREAD, Source,
     run, smallest_memory_bytes,
@@ -739,6 +741,7 @@ pub fn run_wasm_on_nodes(
     options: &RunOptions,
     output: Output<'_>,
 ) -> Result<(WasmSummary, Gathered)> {
+    refuse_compressed(nodes, job, wholes, options)?;
     if kernel.check()? == WasmResult::InOrder {
         let mut summary = WasmSummary::default();
         let gathered = run_on_nodes(nodes, job, kernel, wholes, options, |event: Event<'_, WasmKernel>| {

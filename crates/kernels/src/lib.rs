@@ -18,7 +18,6 @@ mod error;
 #[cfg(all(test, feature = "nodes"))]
 mod helping_tests;
 mod language;
-mod lz4_frames;
 mod ordered;
 mod search;
 mod texts;
@@ -43,9 +42,10 @@ pub use search::{
     Found, FoundLine, PatternOptions, Search, SearchColumns, SearchItem, SearchSummary, SearchTable,
     SearchTableOptions, Wanted, matcher_across_lines,
 };
+#[cfg(feature = "nodes")]
+pub use texts::refuse_compressed;
 pub use texts::{
-    TextOptions, dataset_name, packed_with, stored_sources, table_inputs, text_reader, text_source,
-    text_sources,
+    TextOptions, dataset_name, stored_sources, table_inputs, text_reader, text_source, text_sources,
 };
 pub use walk::{Candidate, WalkOptions, file_types, walk};
 #[cfg(feature = "nodes")]

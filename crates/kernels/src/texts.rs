@@ -2,13 +2,14 @@
 
 use std::{
     fs::File,
-    io::{self, BufReader, Cursor, Read},
+    io::{self, Cursor, Read},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
-use bzip2::read::MultiBzDecoder;
 use encoding_rs_io::DecodeReaderBytesBuilder;
+#[cfg(feature = "nodes")]
+use inshore_neardata::nodes;
 use inshore_neardata::{Opened, Source};
 use inshore_store::{Job, NamedFile, PlainFile, Reservation};
 use inshore_tables::Input;
@@ -18,10 +19,21 @@ use crate::{Error, Format, lz4_frames::Lz4Frames};
 /// How a file becomes text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextOptions {
-    /// Unpacks gzip, bzip2, zstd and lz4, known by their first bytes.
+    /// Unpacks gzip, bzip2, zstd and lz4, known by their first bytes; other formats of compression are errors.
     pub unpack: bool,
+    /// Takes archives (zip, 7z, rar) as they are, also where other formats of compression are unpacked or refused: a walk
+    /// through folders meets many that nobody means.
+    pub keep_archives: bool,
     /// Takes files for UTF-8 even where a mark at their beginning says UTF-16.
     pub keep_encoding: bool,
+}
+
+impl TextOptions {
+    /// Whether a file that begins so is not given as it is.
+    fn unpacks(&self, head: &[u8]) -> bool {
+        let is_meant = |format: Compression| !(self.keep_archives && format.is_archive());
+        self.unpack && Compression::of_head(head).is_some_and(is_meant)
+    }
 }
 
 /// A file, or standard input for `-`, as text: unpacked if asked for, from UTF-16 where its mark says so, and else as it
@@ -47,10 +59,10 @@ fn open(path: &Path, options: TextOptions, job: &Job) -> inshore_neardata::Resul
     if !found.is_file() || found.len() == 0 {
         return stream();
     }
-    let mut head = [0; HEAD_BYTES];
+    let mut head = [0; Compression::HEAD_BYTES];
     let read = file.read_at(&mut head, 0).map_err(fail)?;
     let is_marked = !options.keep_encoding && has_mark(&head[..read]);
-    if is_marked || options.unpack && packed_with(&head[..read]).is_some() {
+    if is_marked || options.unpacks(&head[..read]) {
         return stream();
     }
     Ok(Opened::File(PlainFile::of(file, path)?))
@@ -61,29 +73,89 @@ pub fn dataset_name(path: &Path) -> Option<&str> {
     path.to_str()?.strip_prefix("store:")
 }
 
-/// The files of the dataset `named` (`NAME` or `NAME/FILE`) of the job's store, each with what it is called.
+/// The files of the dataset `named` (`NAME` or `NAME/FILE`) of the job's store, each with what it is called. A file is read as it
+/// is, unless it is to be unpacked and is compressed by its first bytes; no encoding but UTF-8 is looked for.
 ///
 /// # Errors
 /// [`inshore_store::Error::NotFound`].
-pub fn stored_sources(job: &Job, named: &str) -> inshore_store::Result<Vec<(PathBuf, Source)>> {
+pub fn stored_sources(
+    job: &Job,
+    named: &str,
+    options: TextOptions,
+) -> inshore_store::Result<Vec<(PathBuf, Source)>> {
     let files = job.store().named_files(named)?;
     let source = |found: NamedFile| {
         let title = found.title();
-        (PathBuf::from(&title), Source::dataset(found.file).called(title))
+        let source = match options.unpack {
+            false => Source::dataset(found.file).called(&title),
+            true => Source::new(&title, move |job| open_stored(found, job)),
+        };
+        (PathBuf::from(title), source)
     };
     Ok(files.into_iter().map(source).collect())
 }
 
-/// Files, unpacked where they are packed, and datasets of the job's store, in this order of paths.
+/// A file of a dataset, unpacked if it is compressed.
+fn open_stored(found: NamedFile, job: &Job) -> inshore_neardata::Result<Opened> {
+    let file = found.file.clone();
+    let input = Input::of_stored(job, found);
+    let options = TextOptions { unpack: true, keep_encoding: true, ..TextOptions::default() };
+    if options.unpacks(&head_of(&input)?) {
+        return text_reader(&input, options, job).map(Opened::Stream);
+    }
+    let all = 0..file.len();
+    Ok(Opened::Dataset(file, all))
+}
+
+/// The first bytes of an input that can be opened again.
+fn head_of(input: &Input) -> inshore_neardata::Result<Vec<u8>> {
+    let mut head = vec![0; Compression::HEAD_BYTES];
+    let filled = input.open_as_is().and_then(|mut bytes| bytes.fill(&mut head)).map_err(opened)?;
+    head.truncate(filled);
+    Ok(head)
+}
+
+/// Refuses files on nodes that are compressed: a node reads pieces, which cannot be unpacked alone. Costs a request for each file.
+///
+/// # Errors
+/// [`nodes::Error::Unfit`], which names the format; what asking for the first bytes fails with.
+#[cfg(feature = "nodes")]
+pub fn refuse_compressed(
+    nodes: &nodes::Nodes,
+    job: &Job,
+    wholes: &[nodes::Whole],
+    options: &nodes::RunOptions,
+) -> nodes::Result<()> {
+    for whole in wholes {
+        let range = 0..whole.bytes().min(Compression::HEAD_BYTES as u64);
+        let head = match nodes::read_from_nodes(nodes, job, whole, range, options) {
+            // What is lost is told in the end.
+            Err(nodes::Error::Missing { .. }) if options.partial => continue,
+            head => head?,
+        };
+        if let Some(format) = Compression::of_head(&head) {
+            let what = format!(
+                "it is compressed as a whole, so no node can read its piece: load it decompressed ({format})"
+            );
+            return Err(nodes::Error::Unfit { name: whole.title.clone(), what });
+        }
+    }
+    Ok(())
+}
+
+/// Files and datasets of the job's store, unpacked where they are packed, in this order of paths.
 ///
 /// # Errors
 /// As [`stored_sources`]. Files are opened when it is their turn.
 pub fn text_sources(job: &Job, paths: &[PathBuf]) -> inshore_store::Result<Vec<Source>> {
+    let options = TextOptions { unpack: true, ..TextOptions::default() };
     let mut all = Vec::new();
     for path in paths {
         match dataset_name(path) {
-            Some(named) => all.extend(stored_sources(job, named)?.into_iter().map(|(_, source)| source)),
-            None => all.push(text_source(path, TextOptions { unpack: true, ..TextOptions::default() })),
+            Some(named) => {
+                all.extend(stored_sources(job, named, options)?.into_iter().map(|(_, source)| source));
+            }
+            None => all.push(text_source(path, options)),
         }
     }
     Ok(all)
@@ -115,19 +187,6 @@ fn has_utf16_mark(head: &[u8]) -> bool {
     head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff])
 }
 
-/// Bytes by which it is known what a file is packed with.
-const HEAD_BYTES: usize = 10;
-/// What the blocks of bzip2 begin with, and the end where there is none.
-const BZIP2_BLOCKS: [[u8; 6]; 2] =
-    [[0x31, 0x41, 0x59, 0x26, 0x53, 0x59], [0x17, 0x72, 0x45, 0x38, 0x50, 0x90]];
-
-/// What a file that begins so is packed with, by its first 10 bytes. A text may begin as the header of bzip2 does, but not as that
-/// and a block.
-pub fn packed_with(head: &[u8]) -> Option<Format> {
-    let is_block = |head: &[u8]| BZIP2_BLOCKS.iter().any(|block| head.get(4..HEAD_BYTES) == Some(block));
-    Format::of_head(head).filter(|&format| format != Format::Bzip2 || is_block(head))
-}
-
 /// The text of an input, from its beginning to its end: unpacked if asked for and decoded, as its first bytes say.
 ///
 /// # Errors
@@ -138,23 +197,17 @@ pub fn text_reader(
     job: &Job,
 ) -> inshore_neardata::Result<Box<dyn Read + Send>> {
     let input = input.clone().stopped_by(job.cancel());
-    let opened = |error: inshore_tables::Error| match error {
-        inshore_tables::Error::Store(error) => inshore_neardata::Error::Store(error),
-        error => inshore_neardata::Error::Stream(Box::new(error)),
-    };
     let failed = |error| inshore_neardata::Error::from_read(input.name(), error);
-    let bytes: Box<dyn Read + Send> = match options.unpack {
-        false => Box::new(input.open_as_is().map_err(opened)?),
-        true => {
-            let bytes = input.open(job.budget()).map_err(opened)?;
-            match bytes.is_unpacked() {
-                true => Box::new(bytes),
-                false => unpacked(input.name(), bytes, job)?,
-            }
-        }
+    // Only files that a walk found keep archives, and a file can be opened twice.
+    let unpacks = options.unpack && (!options.keep_archives || options.unpacks(&head_of(&input)?));
+    let bytes = match unpacks {
+        false => input.open_as_is().map_err(opened)?,
+        true => input.open(job.budget()).map_err(opened)?,
     };
+    let memory = job.budget().reserve(bytes.uncounted_bytes(), "what a file is unpacked with")?;
+    let bytes = Held { reader: bytes, _memory: memory };
     if options.keep_encoding {
-        return Ok(bytes);
+        return Ok(Box::new(bytes));
     }
     let (head, mut whole) = peeked(bytes, UTF8_MARK.len()).map_err(failed)?;
     if head == UTF8_MARK {
@@ -166,56 +219,22 @@ pub fn text_reader(
     })
 }
 
-/// What is packed as bzip2 or lz4, unpacked; anything else as it is.
-fn unpacked(
-    name: &str,
-    bytes: impl Read + Send + 'static,
-    job: &Job,
-) -> inshore_neardata::Result<Box<dyn Read + Send>> {
-    let failed = |error| inshore_neardata::Error::from_read(name, error);
-    let (head, whole) = peeked(bytes, HEAD_BYTES).map_err(failed)?;
-    let memory = |bytes| job.budget().reserve(bytes, "what a file is unpacked with");
-    let name = name.to_string();
-    Ok(match packed_with(&head) {
-        Some(Format::Bzip2) => {
-            let (memory, reader) = (memory(BZIP2_BYTES)?, MultiBzDecoder::new(BufReader::new(whole)));
-            Box::new(Unpacked { reader, name, format: "bzip2", _memory: memory })
-        }
-        Some(Format::Lz4) => {
-            let (memory, reader) = (memory(LZ4_BYTES)?, Lz4Frames::new(BufReader::new(whole)));
-            Box::new(Unpacked { reader, name, format: "lz4", _memory: memory })
-        }
-        _ => Box::new(whole),
-    })
-}
-
-/// A block of 900 KB as numbers of 32 bits, and tables.
-const BZIP2_BYTES: u64 = 4 << 20;
-
-/// A block packed and two of them unpacked, of the largest kind: what frames follow the first is not known.
-const LZ4_BYTES: u64 = 3 * (4 << 20) + (128 << 10);
-
-/// Bytes that are unpacked as they are read, whose errors name the file.
-struct Unpacked<R> {
+/// Bytes, and memory that goes with them: each worker may unpack a file.
+struct Held<R> {
     reader: R,
-    name: String,
-    format: &'static str,
     _memory: Reservation,
 }
 
-impl<R: Read> Read for Unpacked<R> {
+impl<R: Read> Read for Held<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        self.reader.read(out).map_err(|error| {
-            let Unpacked { name, format, .. } = self;
-            let is_named = error.get_ref().is_some_and(|inner| inner.is::<inshore_tables::Error>());
-            let what = match error.kind() {
-                _ if is_named || error.raw_os_error().is_some() => return error,
-                io::ErrorKind::Interrupted => return error,
-                io::ErrorKind::UnexpectedEof => format!("truncated: the {format} data ends in the middle"),
-                _ => format!("damaged {format} data: {error}"),
-            };
-            io::Error::other(Error::Damaged { name: name.clone(), what })
-        })
+        self.reader.read(out)
+    }
+}
+
+fn opened(error: inshore_tables::Error) -> inshore_neardata::Error {
+    match error {
+        inshore_tables::Error::Store(error) => inshore_neardata::Error::Store(error),
+        error => inshore_neardata::Error::Stream(Box::new(error)),
     }
 }
 

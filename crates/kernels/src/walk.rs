@@ -38,7 +38,12 @@ pub struct Candidate {
 impl Candidate {
     /// The file as text.
     pub fn source(&self, options: TextOptions) -> Source {
-        text_source(&self.path, options)
+        text_source(&self.path, self.options(options))
+    }
+
+    /// How it becomes text: archives that a walk found are not meant to be unpacked.
+    pub fn options(&self, options: TextOptions) -> TextOptions {
+        TextOptions { keep_archives: !self.is_named, ..options }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::Result;
 
 /// Bytes of decoder state of one input that are not counted: half a dozen Parquet columns with pages and
 /// dictionaries of the usual 1 MiB, or the window of `zstd -19`. A few inputs at once stay below 64 MiB.
-const UNCOUNTED_BYTES: u64 = 8 << 20;
+pub(crate) const UNCOUNTED_BYTES: u64 = 8 << 20;
 
 /// The largest indivisible piece of a file that is accepted: a quarter of the budget.
 pub(crate) fn piece_limit(budget: &Budget) -> u64 {

@@ -6,7 +6,7 @@
 use std::{
     fmt,
     fs::File,
-    io::{self, BufReader, Cursor, Read},
+    io::{self, Read},
     num::NonZeroU64,
     ops::Range,
     os::{fd::AsFd, unix::fs::FileExt},
@@ -28,14 +28,11 @@ use rustix::{
 use crate::{
     Error, Result,
     stored::{FilePart, PartPieces, Parts, PartsStream, Stored, StoredPieces, StoredStream},
-    zstd_frames::{ZstdFrames, is_zstd},
+    unpack::{Compression, Unpacked},
 };
 
-const BUFFER_BYTES: usize = 128 << 10;
 /// With a smaller budget a file is read through the page cache.
 const AHEAD_BUDGET_BYTES: u64 = 16 * FILE_SOURCE_BYTES;
-/// Bytes that suffice to know gzip from zstd.
-const MAGIC_BYTES: usize = 4;
 
 /// Where records come from: a path, standard input, a file of a dataset, parts of a file, or a stream.
 #[derive(Clone, Debug)]
@@ -87,13 +84,16 @@ impl Input {
     /// # Errors
     /// [`inshore_store::Error::NotFound`].
     pub fn stored(job: &Job, named: &str) -> Result<Vec<Input>> {
-        let file_input = |found: NamedFile| {
-            let name = found.title();
-            let ending = ending_of(Path::new(if found.is_all { &found.dataset } else { &found.name }));
-            let stored = Stored { job: job.clone(), file: found.file };
-            Input::at(Place::Stored(Box::new(stored)), name, Some(ending))
-        };
-        Ok(job.store().named_files(named)?.into_iter().map(file_input).collect())
+        let files = job.store().named_files(named)?;
+        Ok(files.into_iter().map(|found| Input::of_stored(job, found)).collect())
+    }
+
+    /// A file of a dataset that was found, as [`Input::stored`] gives it.
+    pub fn of_stored(job: &Job, found: NamedFile) -> Input {
+        let name = found.title();
+        let ending = ending_of(Path::new(if found.is_all { &found.dataset } else { &found.name }));
+        let stored = Stored { job: job.clone(), file: found.file };
+        Input::at(Place::Stored(Box::new(stored)), name, Some(ending))
     }
 
     /// A file of `len` bytes, called `name` and of the format that `ending` says, of which only some parts are here: of parts that
@@ -224,13 +224,14 @@ impl Input {
         self.path().map(ending_of).unwrap_or_default()
     }
 
-    /// Opens it, and decompresses gzip (with any number of members) and zstd (with any number of frames), known
-    /// by their first bytes. Two buffers of 128 KiB and the decompressor's window are held.
+    /// Opens it, and decompresses gzip, zstd, bzip2 and lz4 (with any number of members or frames), known by their first
+    /// bytes ([`Compression::of_head`]). Two buffers of 128 KiB and the decompressor's state are held.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be opened or read; [`Error::TooLarge`] if it is zstd with a window above a
-    /// quarter of the budget; [`Error::Store`] if such a window (what exceeds 8 MiB of it) is no longer free in
-    /// the budget. Damage further inside comes out of [`Bytes::read`].
+    /// [`Error::Io`] if it cannot be opened or read; [`Error::Unsupported`] for a format of compression that is not
+    /// unpacked; [`Error::TooLarge`] if it is zstd with a window above a quarter of the budget; [`Error::Store`] if such a
+    /// window, or lz4's blocks (what exceeds 8 MiB of them), are no longer free in the budget. Damage further inside comes
+    /// out of [`Bytes::read`].
     pub fn open(&self, budget: &Budget) -> Result<Bytes> {
         self.unpack(self.counted()?, budget)
     }
@@ -256,17 +257,8 @@ impl Input {
         self.unpack((counted, position), job.budget())
     }
 
-    fn unpack(&self, (mut counted, position): (Counted, Arc<AtomicU64>), budget: &Budget) -> Result<Bytes> {
-        let head = read_head(&mut counted).map_err(|source| Error::from_read(&self.name, source))?;
-        let (is_gzip, is_zstd) = (head.starts_with(&[0x1f, 0x8b]), is_zstd(&head));
-        let whole = Cursor::new(head).chain(counted);
-        let source = if is_gzip {
-            Source::Gzip(Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, whole))))
-        } else if is_zstd {
-            Source::Zstd(Box::new(ZstdFrames::new(whole, &self.name, budget)?))
-        } else {
-            Source::Plain(whole)
-        };
+    fn unpack(&self, (counted, position): (Counted, Arc<AtomicU64>), budget: &Budget) -> Result<Bytes> {
+        let source = Unpacked::open(counted, &self.name, budget)?;
         Ok(Bytes { name: self.name.clone(), source, position })
     }
 
@@ -276,8 +268,7 @@ impl Input {
     /// [`Error::Io`] if it cannot be opened.
     pub fn open_as_is(&self) -> Result<Bytes> {
         let (counted, position) = self.counted()?;
-        let source = Source::Plain(Cursor::new(Vec::new()).chain(counted));
-        Ok(Bytes { name: self.name.clone(), source, position })
+        Ok(Bytes { name: self.name.clone(), source: Unpacked::plain(counted), position })
     }
 
     fn counted(&self) -> Result<(Counted, Arc<AtomicU64>)> {
@@ -335,7 +326,7 @@ pub fn ahead_bytes(budget: &Budget) -> u64 {
 fn ending_of(path: &Path) -> String {
     let lower = |path: &Path| path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
     match lower(path) {
-        Some(ending) if ["gz", "zst", "zstd"].contains(&&*ending) => lower(&path.with_extension("")),
+        Some(ending) if Compression::is_ending(&ending) => lower(&path.with_extension("")),
         other => other,
     }
     .unwrap_or_default()
@@ -383,29 +374,15 @@ impl Pieces {
     }
 }
 
-fn read_head(source: &mut impl Read) -> io::Result<Vec<u8>> {
-    let mut head = Vec::with_capacity(MAGIC_BYTES);
-    source.take(MAGIC_BYTES as u64).read_to_end(&mut head)?;
-    Ok(head)
-}
-
 /// The decompressed bytes of an [`Input`].
 ///
 /// Errors of its [`Read`] carry an [`Error`] that names the file; damage and truncation of compressed data are
-/// among them. A gzip or zstd file that was cut exactly between two members or frames cannot be told from a
+/// among them. A compressed file that was cut exactly between two members or frames cannot be told from a
 /// whole one.
 pub struct Bytes {
     name: String,
-    source: Source,
+    source: Unpacked<Counted>,
     position: Arc<AtomicU64>,
-}
-
-type Whole = io::Chain<Cursor<Vec<u8>>, Counted>;
-
-enum Source {
-    Plain(Whole),
-    Gzip(Box<MultiGzDecoder<BufReader<Whole>>>),
-    Zstd(Box<ZstdFrames<Whole>>),
 }
 
 impl Bytes {
@@ -419,9 +396,14 @@ impl Bytes {
         &self.name
     }
 
-    /// Whether they are unpacked, and not as they lie.
-    pub fn is_unpacked(&self) -> bool {
-        !matches!(self.source, Source::Plain(_))
+    /// Of which format they are unpacked; `None` for bytes as they lie.
+    pub fn format(&self) -> Option<Compression> {
+        self.source.format()
+    }
+
+    /// Bytes of the decoder's state that the budget does not know of: to be reserved by whoever reads many inputs at a time.
+    pub fn uncounted_bytes(&self) -> u64 {
+        self.source.uncounted_bytes()
     }
 
     /// Fills `out` as far as there are bytes; fewer than its length, 0 too, mean the end.
@@ -444,30 +426,11 @@ impl Bytes {
 
 impl Read for Bytes {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        match &mut self.source {
-            Source::Plain(source) => source.read(out),
-            Source::Gzip(source) => source.read(out).map_err(|error| gzip_error(&self.name, error)),
-            Source::Zstd(source) => source.read(out),
-        }
-        .map_err(|error| match error.kind() {
+        self.source.read(&self.name, out).map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => error,
             _ => io::Error::other(Error::from_read(&self.name, error)),
         })
     }
-}
-
-/// An error of the system keeps its meaning; what the decompressor says itself is damage.
-fn gzip_error(name: &str, error: io::Error) -> io::Error {
-    if error.raw_os_error().is_some() || error.kind() == io::ErrorKind::Interrupted {
-        return error;
-    }
-    let what = match error.kind() {
-        io::ErrorKind::UnexpectedEof => {
-            "truncated: the gzip data, or what follows it, ends in the middle".to_string()
-        }
-        _ => format!("damaged gzip data: {error}"),
-    };
-    io::Error::other(Error::damaged(name, what))
 }
 
 /// The bytes as they lie.
@@ -609,9 +572,61 @@ mod tests {
         }
     }
 
+    fn bzip2(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn lz4(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn formats_that_are_not_unpacked_are_refused_by_name() {
+        let budget = Budget::new(64 << 20, 1);
+        for (head, name) in [
+            (&b"\xfd7zXZ\0\0\x04"[..], "with xz,"),
+            (&[0x5d, 0, 0, 0x80, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0], "with lzma,"),
+            (&[0x1f, 0x9d, 0x90, 1], "with compress (.Z),"),
+            (b"LZIP\x01", "with lzip,"),
+            (b"PK\x03\x04", "a zip archive"),
+        ] {
+            let (_folder, input) = file(head);
+            let error = input.open(&budget).err().unwrap().to_string();
+            assert!(error.contains("data.txt.gz: it is ") && error.contains(name), "{error}");
+            // As it is, whoever wants it gets it.
+            let mut bytes = Vec::new();
+            input.open_as_is().unwrap().read_to_end(&mut bytes).unwrap();
+            assert_eq!(bytes, head);
+        }
+    }
+
+    #[test]
+    fn skippable_frames_before_zstd_and_lz4_are_passed_over() {
+        let skippable = |bytes: &[u8]| {
+            [&[0x5f, 0x2a, 0x4d, 0x18][..], &(bytes.len() as u32).to_le_bytes(), bytes].concat()
+        };
+        for pack in [zstd, lz4] {
+            for skipped in [&b""[..], b"a", &[7; 12], &[0; 300_000]] {
+                let one = [skippable(skipped), pack(b"text")].concat();
+                assert_eq!(read(&one, 64 << 20).unwrap(), b"text");
+                let two = [skippable(b"x"), skippable(skipped), pack(b"text"), skippable(skipped)].concat();
+                assert_eq!(read(&two, 64 << 20).unwrap(), b"text");
+            }
+        }
+        assert_eq!(read(&skippable(b"alone"), 64 << 20).unwrap(), b"");
+        let error = read(&[skippable(b"x"), gzip(b"text")].concat(), 64 << 20).unwrap_err().to_string();
+        assert!(error.contains("expected a frame behind a skippable one"), "{error}");
+        let error = read(&skippable(b"cut")[..10], 64 << 20).unwrap_err().to_string();
+        assert!(error.contains("truncated"), "{error}");
+    }
+
     #[test]
     fn compressed_files_of_several_parts_are_read_to_the_end() {
-        for pack in [gzip, zstd] {
+        for pack in [gzip, zstd, bzip2, lz4] {
             let packed = [pack(b"one\n"), pack(b""), pack(&[b'x'; 500_000]), pack(b"end")].concat();
             let expected = [&b"one\n"[..], &[b'x'; 500_000], b"end"].concat();
             assert!(read(&packed, 64 << 20).unwrap() == expected);
@@ -621,11 +636,12 @@ mod tests {
     #[test]
     fn compressed_files_cut_anywhere_are_refused_by_name() {
         let text: Vec<u8> = (0..300u32).flat_map(|n| n.to_string().into_bytes()).collect();
-        for pack in [gzip, zstd] {
+        for pack in [gzip, zstd, bzip2, lz4] {
             let (first, second) = (pack(&text), pack(b"more"));
             let packed = [&first[..], &second].concat();
-            // Below 4 bytes the format cannot be known, and between the parts nothing is missing.
-            for length in (4..packed.len()).filter(|&length| length != first.len()) {
+            // Below so many bytes the format cannot be known, and between the parts nothing is missing.
+            let known = (1..).find(|&bytes| Compression::of_head(&packed[..bytes]).is_some()).unwrap();
+            for length in (known..packed.len()).filter(|&length| length != first.len()) {
                 let error = read(&packed[..length], 64 << 20).unwrap_err().to_string();
                 assert!(error.contains("data.txt.gz: "), "{length}: {error}");
                 assert!(error.contains("truncated") || error.contains("damaged"), "{length}: {error}");
@@ -635,7 +651,7 @@ mod tests {
 
     #[test]
     fn garbage_after_the_last_part_is_an_error() {
-        for pack in [gzip, zstd] {
+        for pack in [gzip, zstd, bzip2, lz4] {
             let packed = [&pack(b"text")[..], b"garbage that is no header of any kind"].concat();
             assert!(matches!(read(&packed, 64 << 20), Err(Error::Damaged { .. })));
         }

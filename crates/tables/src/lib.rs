@@ -3,7 +3,7 @@
 //! The nouns:
 //!
 //! - [`Input`]: where records come from, a path or standard input. Opened, it gives [`Bytes`], decompressed on
-//!   the way if they are gzip or zstd.
+//!   the way if they are gzip, zstd, bzip2 or lz4.
 //! - [`LineBlocks`]: cuts [`Bytes`] into blocks of whole lines, to be parsed by many threads.
 //! - [`TableReader`]: reads chosen columns of a table (Parquet, CSV, TSV, JSON lines, Arrow) as Arrow record batches.
 //! - [`TableWriter`]: writes record batches as Parquet, Arrow or CSV; the file appears whole or not at all.
@@ -65,10 +65,10 @@ mod sequences;
 #[cfg(feature = "records")]
 mod sort;
 mod stored;
+mod unpack;
 #[cfg(feature = "records")]
 mod words;
 mod writer;
-mod zstd_frames;
 
 pub use error::{Error, LINE_BYTES_MAX, Result};
 pub use input::{Bytes, Input, ahead_bytes};
@@ -98,4 +98,5 @@ pub use sort::{
     sort_records, sort_table, sorted_lines, sorted_records, sorted_table,
 };
 pub use stored::{FilePart, PartBytes};
+pub use unpack::{Compression, GzipMembers, Lz4Frames};
 pub use writer::TableWriter;

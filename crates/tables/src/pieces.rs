@@ -4,12 +4,12 @@ use std::{fs::File, io::Read, path::Path};
 
 use inshore_store::{Buffer, FileSource, Job};
 
-use crate::{Bytes, Error, Input, Result, zstd_frames::is_zstd};
+use crate::{Bytes, Error, Input, Result, unpack::Compression};
 
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Calls `take` with the bytes of an input, in order, in pieces of at least one byte and at most 1 MiB; unpacked if
-/// `may_unpack` and they are gzip or zstd by their first bytes. Counts the job's progress in bytes of the file. Takes up to
+/// `may_unpack` and they are compressed by their first bytes. Counts the job's progress in bytes of the file. Takes up to
 /// 4 MiB from the budget.
 ///
 /// # Errors
@@ -73,9 +73,10 @@ fn plain_file(input: &Input, may_unpack: bool) -> Result<Option<(&Path, u64)>> {
 
 fn is_packed(input: &Input, path: &Path) -> Result<bool> {
     let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(4).read_to_end(&mut head));
+    let wanted = Compression::HEAD_BYTES as u64;
+    let read = File::open(path).and_then(|file| file.take(wanted).read_to_end(&mut head));
     read.map_err(|source| Error::io(input.name(), "open it", source))?;
-    Ok(head.starts_with(&[0x1f, 0x8b]) || is_zstd(&head))
+    Ok(Compression::of_head(&head).is_some())
 }
 
 fn of_file(mut source: FileSource, job: &Job, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {

@@ -93,7 +93,7 @@ Examples:
 /// Import an edge list from files or standard input
 ///
 /// Reads SNAP text (two ids in a line, tabs, spaces or commas, comments with #), CSV, Parquet, Arrow, Matrix
-/// Market, LDBC .v and .e, and raw pairs of little-endian u32; gzip and zstd are unpacked on the way. Duplicate
+/// Market, LDBC .v and .e, and raw pairs of little-endian u32; gzip, zstd, bzip2 and lz4 are unpacked. Duplicate
 /// edges merge; self-loops stay unless --drop-loops. The import works within --memory and either makes the whole
 /// graph or leaves the store as it was.
 #[derive(Args)]

@@ -10,7 +10,7 @@ use inshore::tables::{KMER_MAX, SortKey};
 /// Lines are sorted by their bytes, as LC_ALL=C sort does; records of a fixed number of bytes (--record) by some of
 /// their bytes; tables (.parquet, .csv, .tsv, .arrow) by columns (--key). What is equal keeps the order of the input.
 /// Where the input does not fit --memory, sorted runs lie in the store for a while, as large as the input; whether there
-/// is room is looked at before. The output appears whole or not at all. gzip and zstd are unpacked.
+/// is room is looked at before. The output appears whole or not at all. gzip, zstd, bzip2 and lz4 are unpacked.
 ///
 /// With --node, each node sorts its pieces of datasets (store:NAME) in the memory of its task, with runs in its own store,
 /// and the sorted rows are merged here as they come: the same bytes as from a sort here. Records have to be loaded with
@@ -155,7 +155,7 @@ Examples:
   inshore count kmers genome.fa -k 31 --min-count 2 --codes -o kmers.parquet
   inshore count kmers genome.fa -k 21 --histogram spectrum.csv -o kmers.parquet")]
 pub struct Kmers {
-    /// Files of sequences; - is standard input. gzip and zstd are unpacked
+    /// Files of sequences; - is standard input. gzip, zstd, bzip2 and lz4 are unpacked
     #[arg(value_name = "INPUT", required = true)]
     pub inputs: Vec<PathBuf>,
     /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output

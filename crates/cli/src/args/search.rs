@@ -164,7 +164,7 @@ pub struct Search {
     /// Go down so many folders at most
     #[arg(short = 'd', long, value_name = "N", help_heading = "Files")]
     pub max_depth: Option<usize>,
-    /// Unpack gzip, bzip2, zstd and lz4, known by their first bytes
+    /// Unpack gzip, bzip2, zstd and lz4, known by their first bytes; xz and others are told of, and not searched
     #[arg(short = 'z', long, help_heading = "Files")]
     pub search_zip: bool,
     /// Search binary files as text

@@ -44,14 +44,15 @@ pub struct Text {
 
 impl Text {
     pub fn of_file(candidate: Candidate, how: TextOptions) -> Text {
+        let how = candidate.options(how);
         let Candidate { path, is_named } = candidate;
         let title = if path == Path::new("-") { PathBuf::from("<stdin>") } else { path.clone() };
         Text { input: Input::new(path), title, is_named, how }
     }
 
-    /// A dataset, which is searched as it is.
-    pub fn of_dataset(input: Input) -> Text {
-        let how = TextOptions { unpack: false, keep_encoding: true };
+    /// A dataset, which is searched as it is, or unpacked.
+    pub fn of_dataset(input: Input, unpack: bool) -> Text {
+        let how = TextOptions { unpack, keep_encoding: true, ..TextOptions::default() };
         Text { title: PathBuf::from(input.name()), input, is_named: true, how }
     }
 }

@@ -78,11 +78,11 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         return list(words, candidates, &failed);
     }
     let style = style(&options, words, datasets.len(), &paths);
-    let text = TextOptions { unpack: words.search_zip, keep_encoding: false };
+    let text = TextOptions { unpack: words.search_zip, ..TextOptions::default() };
     if let Some(matcher) = matcher_across_lines(words, &patterns, job.budget().memory_bytes())? {
         let stored = kernels::table_inputs(&job, &datasets)?;
         let files = candidates.map(|file| Text::of_file(file, text));
-        let texts = files.chain(stored.into_iter().map(Text::of_dataset));
+        let texts = files.chain(stored.into_iter().map(|input| Text::of_dataset(input, text.unpack)));
         let file = words.output.as_deref().map(NewFile::create).transpose()?;
         let has_match = {
             let mut shower = Shower::new(words, &style, writer(file.as_ref())?);
@@ -93,7 +93,7 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
     let kernel = kernel(words, &patterns, &style)?;
     let mut stored = Vec::new();
     for named in datasets.iter().filter_map(|path| dataset_name(path)) {
-        stored.extend(stored_sources(&job, named)?);
+        stored.extend(stored_sources(&job, named, text)?);
     }
     let asked = whose.clone();
     let sources = candidates.map(move |candidate| {

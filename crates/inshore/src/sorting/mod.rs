@@ -41,8 +41,8 @@ use inshore_neardata::nodes::{
 };
 use inshore_store::{Job, Reservation, format_bytes};
 use inshore_tables::{
-    Error as TableError, Known, SortKey, SortOptions, SortSummary, TableWriter, check_output_space,
-    is_packed_by_name, row_groups,
+    Compression, Error as TableError, Known, SortKey, SortOptions, SortSummary, TableWriter,
+    check_output_space, is_packed_by_name, row_groups,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -222,7 +222,7 @@ impl LongRows {
 
 /// Refuses what a sort of lines here would unpack.
 fn check_lines(asker: &Asker<'_>, whole: &Whole) -> Result<()> {
-    const HEAD_BYTES: u64 = 10;
+    const HEAD_BYTES: u64 = Compression::HEAD_BYTES as u64;
     if whole.is_grouped {
         return Err(NodesError::RowGroups { name: whole.title.clone() }.into());
     }

@@ -35,6 +35,8 @@ pub(super) const GZIP_HEAD_BYTES: usize = GZIP_HEAD.len() + 8;
 const GZIP_TAIL_BYTES: usize = 8;
 pub(super) const LZ4_MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
 pub(super) const ZSTD_MAGIC: u32 = 0xfd2f_b528;
+/// A frame to be passed over begins with one of 16 magic numbers, which zstd and lz4 share.
+pub(super) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 /// Version 1, independent blocks, a checksum of the content; blocks of up to 4 MiB.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
 /// The largest window and piece of zstd that is written, as a power of two.

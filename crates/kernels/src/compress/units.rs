@@ -15,16 +15,17 @@ use std::{
 };
 
 use inshore_store::{Budget, Buffer, Job, Reservation};
+use inshore_tables::{Compression, GzipMembers, Lz4Frames};
 use twox_hash::XxHash32;
 
 use super::{
     fill,
     formats::{
-        Format, GZIP_HEAD_BYTES, GZIP_SIZE_FIELD, LARGEST_ZSTD_WINDOW, LZ4_MAGIC, LZ4_PLAIN, ZSTD_MAGIC,
-        lz4_descriptor_check,
+        Format, GZIP_HEAD_BYTES, GZIP_SIZE_FIELD, LARGEST_ZSTD_WINDOW, LZ4_MAGIC, LZ4_PLAIN, SKIPPABLE_MAGIC,
+        ZSTD_MAGIC, lz4_descriptor_check,
     },
 };
-use crate::{Error, Result, lz4_frames::Lz4Frames};
+use crate::{Error, Result};
 
 /// Bytes that are read at once.
 pub(super) const READ_BYTES: usize = 256 << 10;
@@ -146,20 +147,47 @@ impl<R: Read> Units<R> {
             frame: None,
             is_whole: false,
         };
-        let head = units.peek(4)?;
-        units.format = match Format::of_head(head) {
-            Some(format) => format,
-            None => {
-                let what = match head.is_empty() {
-                    true => "expected gzip, bzip2, zstd or lz4, got an empty file".to_string(),
-                    false => {
-                        format!("expected gzip, bzip2, zstd or lz4, got a file that begins with {head:02x?}")
-                    }
+        let has_skipped = units.skip_frames()?;
+        let head = units.peek(Compression::HEAD_BYTES)?;
+        units.format = match (Format::of_head(head), Compression::of_head(head)) {
+            (Some(format), _) => format,
+            // Nothing but skippable frames is an empty file of zstd.
+            (None, _) if has_skipped && head.is_empty() => Format::Zstd,
+            (None, other) => {
+                let found = match other {
+                    Some(other) => format!("a file of {other}"),
+                    None if head.is_empty() => "an empty file".to_string(),
+                    None => format!("a file that begins with {:02x?}", &head[..head.len().min(4)]),
                 };
-                return Err(damaged(&units.name, what));
+                return Err(damaged(&units.name, format!("expected gzip, bzip2, zstd or lz4, got {found}")));
             }
         };
         Ok(units)
+    }
+
+    /// Passes over skippable frames, with which zstd and lz4 may begin, and says whether there are any. A frame may be
+    /// longer than what is held of the input.
+    fn skip_frames(&mut self) -> Result<bool> {
+        let mut has_skipped = false;
+        loop {
+            let head = self.peek(8)?;
+            let word = |at: usize| head.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
+            let (magic, length) = (word(0), word(4));
+            if magic.is_none_or(|magic| magic & !15 != SKIPPABLE_MAGIC) {
+                return Ok(has_skipped);
+            }
+            (has_skipped, self.format) = (true, Format::Zstd);
+            let Some(length) = length else { return Err(self.truncated()) };
+            let mut left = 8 + u64::from(length);
+            while left > 0 {
+                let here = self.peek(READ_BYTES)?.len().min(left.try_into().unwrap_or(usize::MAX));
+                if here == 0 {
+                    return Err(self.truncated());
+                }
+                self.skip(here);
+                left -= here as u64;
+            }
+        }
     }
 
     pub fn format(&self) -> Format {
@@ -282,7 +310,7 @@ impl<R: Read> Units<R> {
             }
             let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
             // A frame that is there to be passed over.
-            if word(0) & 0xffff_fff0 == 0x184d_2a50 {
+            if word(0) & !15 == SKIPPABLE_MAGIC {
                 let size = 8 + word(4) as usize;
                 if size > limit {
                     return Ok(None);
@@ -388,7 +416,7 @@ impl<R: Read> Units<R> {
         let counted = Counted { inner: &mut self.input, read: &mut self.read };
         let all = BufReader::with_capacity(READ_BYTES, read_before.chain(counted));
         let (decoder, memory): (Box<dyn Read>, Option<Reservation>) = match self.format {
-            Format::Gzip => (Box::new(flate2::bufread::MultiGzDecoder::new(all)), None),
+            Format::Gzip => (Box::new(GzipMembers::new(all)), None),
             Format::Bzip2 => unreachable!("bzip2 is cut at its blocks"),
             Format::Zstd => {
                 let (window, memory) = zstd_window(job.budget())?;

@@ -14,7 +14,7 @@ use super::{
     Classifier, GRAM_BYTES, Identified, Identify, LANGUAGES_MAX, Part, Profiles, Reader, Scores, Unit,
     Verdict, telling,
 };
-use crate::{Error, Result};
+use crate::{Error, Result, texts::refuse_compressed};
 
 /// What travels: the n-grams of each language.
 #[derive(Serialize, Deserialize)]
@@ -164,6 +164,8 @@ pub fn identify_on_nodes(
     mut each: impl FnMut(Identified<'_>) -> Result<()> + Send,
     failed: impl FnMut(Error) -> Result<()> + Send,
 ) -> Result<Gathered> {
+    refuse_compressed(nodes, job, wholes, options)
+        .map_err(|error| Error::Read(inshore_neardata::Error::Stream(Box::new(error))))?;
     let classifier: &Classifier = &kernel.0.classifier;
     let languages = classifier.labels().len();
     let known = |found: Identified<'_>| {

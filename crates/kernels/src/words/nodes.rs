@@ -22,7 +22,7 @@ use inshore_store::Job;
 use serde_json::Value;
 
 use super::{WordOptions, WordSummary, count_words, tally::Tally};
-use crate::{Error, Result};
+use crate::{Error, Result, texts::refuse_compressed};
 
 const KIND: &str = "count-words";
 /// Bytes of words and counts that are given at once.
@@ -84,6 +84,7 @@ pub fn count_words_on_nodes(
     run: &RunOptions,
     each: impl FnMut(RecordBatch) -> Result<()>,
 ) -> Result<(WordSummary, Gathered)> {
+    refuse_compressed(nodes, job, wholes, run).map_err(failed)?;
     let arguments = serde_json::to_value(options).expect("plain data");
     let with = HelpWith { all_moves: false, by_threads: true, ..HelpWith::default() };
     thread::scope(|scope| {

@@ -60,6 +60,14 @@ pub enum Error {
         /// What was not read, and which nodes were lost.
         what: String,
     },
+    /// A file that cannot be worked on where it lies.
+    #[error("{name}: {what}")]
+    Unfit {
+        /// The dataset.
+        name: String,
+        /// Why, and what to do.
+        what: String,
+    },
     /// Something that no node has.
     #[error("{name}: on none of the nodes")]
     NotFound {

@@ -19,6 +19,7 @@ use crate::{
     Error, Input, NewFile, Result,
     pieces::{for_each_piece_as_is, for_each_piece_from},
     resume,
+    unpack::Compression,
 };
 
 /// How rows are sorted.
@@ -52,7 +53,7 @@ pub struct SortSummary {
 const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 
 /// Sorts the lines of all inputs together, by their bytes, as `LC_ALL=C sort` does, and writes them to `output` (`-`:
-/// standard output). A last line without an end gets one. gzip and zstd are unpacked.
+/// standard output). A last line without an end gets one. gzip, zstd, bzip2 and lz4 are unpacked.
 ///
 /// Moves the bytes four times (in, run, run, out), or twice where they fit the budget.
 ///
@@ -92,7 +93,7 @@ fn read_lines(job: &Job, input: &Input, sink: &mut dyn TakesRows) -> Result<()> 
 }
 
 /// Sorts records of a fixed number of bytes by some of their bytes; records with equal keys keep the order of the input.
-/// Files whose names end in `.gz` or `.zst` are unpacked.
+/// Files whose names end as those of compressed files do (`.gz`, `.zst`) are unpacked.
 ///
 /// # Errors
 /// As [`sort_lines`]; [`Error::Damaged`] for a file that is no whole number of records.
@@ -240,8 +241,7 @@ fn pieces(
 
 /// Whether a file of records is unpacked, by the ending of its name: any bytes may begin a record.
 pub fn is_packed_by_name(path: &Path) -> bool {
-    let ending = path.extension().unwrap_or_default();
-    ["gz", "zst", "zstd"].iter().any(|packed| ending.eq_ignore_ascii_case(packed))
+    path.extension().and_then(|ending| ending.to_str()).is_some_and(Compression::is_ending)
 }
 
 /// A sink of rows of any kind.

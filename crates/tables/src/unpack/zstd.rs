@@ -13,24 +13,16 @@ use std::io::{self, Read};
 use inshore_store::Budget;
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
+use super::SKIPPABLE_MAGIC;
 use crate::{
     Error, Result,
     allowance::{Allowance, piece_limit},
 };
 
 const MAGIC: u32 = 0xfd2f_b528;
-const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 /// The longest frame header.
 const HEADER_BYTES_MAX: usize = 18;
 const BUFFER_BYTES: usize = 128 << 10;
-
-/// Whether a file that begins with these bytes is zstd.
-pub(crate) fn is_zstd(head: &[u8]) -> bool {
-    head.first_chunk().is_some_and(|magic| {
-        let magic = u32::from_le_bytes(*magic);
-        magic == MAGIC || magic & !15 == SKIPPABLE_MAGIC
-    })
-}
 
 /// The decompressed bytes of all frames of a stream.
 pub(crate) struct ZstdFrames<R> {

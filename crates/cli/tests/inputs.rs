@@ -1,0 +1,155 @@
+//! What comes in: compressed files, files that do not know their size, marks of encodings; and what is told of what cannot.
+
+use std::{fs, io::Write};
+
+use crate::{nodes::cluster, util::Folder};
+
+const TEXT: &str = "hello\nworld\n";
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// The text in formats that are not unpacked, each with its name.
+fn refused() -> Vec<(&'static str, Vec<u8>, &'static str)> {
+    let xz = [
+        0xfd, 0x37, 0x7a, 0x58, 0x5a, 0x00, 0x00, 0x04, 0xe6, 0xd6, 0xb4, 0x46, 0x02, 0x00, 0x21, 0x01, 0x1c,
+        0x00, 0x00, 0x00, 0x10, 0xcf, 0x58, 0xcc, 0x01, 0x00, 0x0b, 0x68, 0x65, 0x6c, 0x6c, 0x6f, 0x0a, 0x77,
+        0x6f, 0x72, 0x6c, 0x64, 0x0a, 0x00, 0x87, 0xc6, 0xce, 0x77, 0xce, 0x46, 0x2b, 0xae, 0x00, 0x01, 0x24,
+        0x0c, 0xa6, 0x18, 0xd8, 0xd8, 0x1f, 0xb6, 0xf3, 0x7d, 0x01, 0x00, 0x00, 0x00, 0x00, 0x04, 0x59, 0x5a,
+    ];
+    let lzma = [
+        0x5d, 0x00, 0x00, 0x80, 0x00, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x00, 0x34, 0x19, 0x49,
+        0xee, 0x8d, 0xdd, 0x16, 0xaa, 0x61, 0x84, 0xab, 0x35, 0x09, 0x61, 0x69, 0xeb, 0xff, 0xfd, 0x35, 0xc0,
+    ];
+    vec![
+        ("text.xz", xz.to_vec(), "xz"),
+        ("text.lzma", lzma.to_vec(), "lzma"),
+        ("text.Z", vec![0x1f, 0x9d, 0x90, 0x68, 0xca, 0xb0, 0x61, 0xf3, 0xb6], "compress"),
+        // The name decides nothing.
+        ("text.txt", xz.to_vec(), "xz"),
+    ]
+}
+
+#[test]
+fn compressed_files_are_unpacked_by_every_verb_or_refused_by_name() {
+    let folder = Folder::new();
+    folder.write("text", TEXT);
+    for format in ["gzip", "bzip2", "zstd", "lz4"] {
+        folder.run(&format!("compress text -o packed --format {format} --force --quiet")).ok();
+        // As it is called elsewhere, and without an ending.
+        for name in ["packed", "packed.csv"] {
+            if name != "packed" {
+                fs::copy(folder.path("packed"), folder.path(name)).unwrap();
+            }
+            let said = folder.run(&format!("count words {name} --top 3 --quiet")).ok().stdout;
+            assert!(said.contains("hello") && said.contains("world"), "{format}: {said}");
+            assert_eq!(folder.run(&format!("sort {name} -o - --quiet")).ok().stdout, TEXT, "{format}");
+            assert_eq!(folder.run(&format!("search -z world {name}")).ok().stdout, "world\n", "{format}");
+        }
+        let said = folder.run("sql --quiet SELECT/**/max(hello)/**/FROM/**/'packed.csv'").ok().stdout;
+        assert!(said.ends_with("world\n"), "{format}: {said}");
+        folder.run(&format!("store put packed --name {format} --quiet")).ok();
+        let said = folder.run(&format!("count words store:{format} --top 3 --quiet")).ok().stdout;
+        assert!(said.contains("hello") && said.contains("world"), "{format}: {said}");
+        let said = folder.run(&format!("search -z -n world store:{format}")).ok().stdout;
+        assert_eq!(said, "2:world\n", "{format}");
+        let said = folder.run(&format!("search -z -U o\\nw store:{format}")).ok().stdout;
+        assert_eq!(said, TEXT, "{format}");
+    }
+    for (name, bytes, format) in refused() {
+        folder.write(name, &bytes);
+        folder.write("text.csv", &bytes);
+        folder.run(&format!("store put {name} --quiet")).ok();
+        for verb in [
+            format!("count words {name}"),
+            format!("count words store:{name}"),
+            format!("sort {name} -o out"),
+            format!("search -z hello {name}"),
+            format!("search -z hello store:{name}"),
+            format!("search -z -U hello {name}"),
+            format!("graph import {name} --name g --format text"),
+            format!("count kmers {name} -k 3 -o out.csv"),
+            "sql SELECT/**/1/**/FROM/**/'text.csv'".to_string(),
+            format!("language train {name} --name l"),
+        ] {
+            let said = folder.run(&verb).exits(2);
+            let is_told = said.stderr.contains(&format!("it is compressed with {format}"));
+            assert!(is_told && said.stderr.contains("text."), "{verb}: {}", said.stderr);
+            assert!(!folder.path("out").exists() && !folder.path("out.csv").exists());
+        }
+        let said = folder.run(&format!("decompress {name} -o out")).exits(2);
+        assert!(said.stderr.contains(&format!("got a file of {format}")), "{}", said.stderr);
+    }
+    // Without -z, a search looks at the bytes as they are.
+    folder.run("search hello text.xz").ok();
+}
+
+#[test]
+fn a_search_tells_of_files_that_it_cannot_unpack_and_searches_the_others() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("logs")).unwrap();
+    folder.write("logs/a.gz", gzip(TEXT.as_bytes()));
+    for (name, bytes, _) in refused() {
+        folder.write(&format!("logs/{name}"), bytes);
+    }
+    // Archives that nobody named are binary files like others.
+    folder.write("logs/z.zip", b"PK\x03\x04\0\0hello\n");
+    let said = folder.run("search -z hello logs").exits(2);
+    assert_eq!(said.stdout, "logs/a.gz:hello\n");
+    assert_eq!(said.stderr.lines().count(), 4, "{}", said.stderr);
+    let said = folder.run("search -z hello logs/z.zip").exits(2);
+    assert!(said.stderr.contains("it is a zip archive"), "{}", said.stderr);
+}
+
+#[test]
+fn compressed_text_is_refused_by_name_on_nodes() {
+    let folder = Folder::new();
+    let (_nodes, named) = cluster(&folder, 2);
+    folder.write("t.gz", gzip(&TEXT.repeat(1000).into_bytes()));
+    folder.write("plain", TEXT.repeat(1000));
+    folder.run("language train plain --name l --quiet").ok();
+    let mut files = refused();
+    files.push(("t.gz", fs::read(folder.path("t.gz")).unwrap(), "gzip"));
+    for (name, bytes, format) in files {
+        folder.write(name, bytes);
+        folder.run(&format!("store put {name} --node {named} --quiet")).ok();
+        for verb in ["count words", "language identify --profiles l", "sort -o out"] {
+            let said = folder.run(&format!("{verb} store:{name} --node {named}")).exits(2);
+            let expected = format!("store:{name}: it is compressed as a whole");
+            assert!(
+                said.stderr.contains(&expected) && said.stderr.contains(format),
+                "{verb}: {}",
+                said.stderr
+            );
+        }
+    }
+}
+
+#[test]
+fn gzip_that_is_padded_and_lz4_behind_a_skippable_frame_are_read() {
+    let folder = Folder::new();
+    let skippable = [&[0x53, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
+    folder.write("text", TEXT);
+    folder.run("compress text -o text.lz4 --quiet").ok();
+    let lz4 = fs::read(folder.path("text.lz4")).unwrap();
+    folder.run("compress text -o ours.gz --quiet").ok();
+    let (ours, theirs) = (fs::read(folder.path("ours.gz")).unwrap(), gzip(TEXT.as_bytes()));
+    let twice = TEXT.repeat(2);
+    for (name, parts, expected) in [
+        ("padded.gz", &[&theirs[..], &[0; 700]][..], TEXT),
+        ("padded.gz", &[&ours, &[0; 512]], TEXT),
+        ("between.gz", &[&theirs, &[0; 9], &ours, &[0; 1], &theirs], &TEXT.repeat(3)),
+        ("behind.lz4", &[&skippable, &skippable, &lz4], TEXT),
+        ("both.lz4", &[&lz4, &skippable, &lz4, &skippable], &twice),
+        ("nothing.lz4", &[&skippable], ""),
+    ] {
+        folder.write(name, parts.concat());
+        assert_eq!(folder.run(&format!("decompress {name} -o -")).ok().stdout, expected, "{name}");
+        let mut sorted: Vec<&str> = expected.split_inclusive('\n').collect();
+        sorted.sort_unstable();
+        assert_eq!(folder.run(&format!("sort {name} -o - --quiet")).ok().stdout, sorted.concat(), "{name}");
+    }
+}

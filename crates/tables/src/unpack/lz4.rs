@@ -1,0 +1,127 @@
+//! Frames of lz4 one after the other, with skippable frames before, between and behind them. The decoder of lz4_flex (0.14)
+//! stops behind the first, refuses skippable ones, and takes the end of its input for the end of a frame wherever that comes.
+
+use std::io::{self, BufRead, Cursor, Read};
+
+use lz4_flex::frame::FrameDecoder;
+
+use super::{is_skippable, skip_exact};
+
+/// Memory of a decoder: two blocks unpacked, of the largest kind (of what kind the frames behind the first are is not known), and
+/// one packed, which takes less: a block that does not become smaller is stored as it is. A sort leaves room for what of it is
+/// counted, and for a piece of 1 MiB.
+pub(super) const LZ4_BYTES: u64 = 2 * (4 << 20) + (3 << 20);
+
+/// The bytes of all frames. A frame that is cut is an error.
+pub struct Lz4Frames<R: Read> {
+    /// Between frames.
+    source: Option<R>,
+    decoder: Option<FrameDecoder<Ending<R>>>,
+}
+
+impl<R: BufRead> Lz4Frames<R> {
+    /// Decodes what `source` gives. Nothing is read before the first [`Read::read`].
+    pub fn new(source: R) -> Lz4Frames<R> {
+        Lz4Frames { source: Some(source), decoder: None }
+    }
+}
+
+impl<R: BufRead> Read for Lz4Frames<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(decoder) = &mut self.decoder {
+                let read = decoder.read(out)?;
+                if read > 0 || out.is_empty() {
+                    return Ok(read);
+                }
+                let Ending { inner, has_ended, .. } =
+                    self.decoder.take().expect("looked at above").into_inner();
+                self.source = Some(inner);
+                if has_ended {
+                    // Whoever is at the end of a frame has read that, and no further.
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a frame ends in the middle"));
+                }
+            }
+            let Some(source) = &mut self.source else { return Ok(0) };
+            let Some(magic) = next_frame(source)? else { return Ok(0) };
+            let inner = self.source.take().expect("looked at above");
+            self.decoder =
+                Some(FrameDecoder::new(Ending { magic: Cursor::new(magic), inner, has_ended: false }));
+        }
+    }
+}
+
+/// The first bytes of the next frame that is not skippable; `None` at the end.
+fn next_frame(source: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
+    loop {
+        let mut magic = Vec::with_capacity(4);
+        source.by_ref().take(4).read_to_end(&mut magic)?;
+        if magic.is_empty() {
+            return Ok(None);
+        }
+        if !is_skippable(&magic) {
+            return Ok(Some(magic));
+        }
+        let mut length = [0; 4];
+        source.read_exact(&mut length)?;
+        skip_exact(source, u32::from_le_bytes(length).into())?;
+    }
+}
+
+/// Something that is read behind bytes that were taken from it, and whether its end was met.
+struct Ending<R> {
+    magic: Cursor<Vec<u8>>,
+    inner: R,
+    has_ended: bool,
+}
+
+impl<R: Read> Read for Ending<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = match self.magic.read(out)? {
+            0 => self.inner.read(out)?,
+            read => read,
+        };
+        self.has_ended |= read == 0 && !out.is_empty();
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use lz4_flex::frame::{BlockMode, FrameEncoder, FrameInfo};
+
+    use super::*;
+
+    fn unpacked(packed: &[u8]) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        Lz4Frames::new(packed).read_to_end(&mut bytes).map(|_| bytes)
+    }
+
+    #[test]
+    fn all_frames_are_read_and_one_that_is_cut_anywhere_is_an_error() {
+        // Frames to be passed over, of 0 and of 3 bytes.
+        let skippable = |bytes: &[u8]| {
+            [&[0x5c, 0x2a, 0x4d, 0x18][..], &(bytes.len() as u32).to_le_bytes(), bytes].concat()
+        };
+        let mut packed = skippable(b"");
+        // Where a frame ends, and how many bytes there are up to there.
+        let mut ends = vec![(0, 0), (packed.len(), 0)];
+        for (mode, checksum) in [(BlockMode::Linked, false), (BlockMode::Independent, true)] {
+            let info = FrameInfo::new().block_mode(mode).content_checksum(checksum);
+            let mut encoder = FrameEncoder::with_frame_info(info, packed);
+            encoder.write_all(b"one and one and one and one").unwrap();
+            packed = encoder.finish().unwrap();
+            let bytes = ends.last().unwrap().1 + 27;
+            ends.push((packed.len(), bytes));
+            packed.extend(skippable(b"abc"));
+            ends.push((packed.len(), bytes));
+        }
+        for cut in 0..=packed.len() {
+            let expected = ends.iter().find(|&&(end, _)| end == cut).map(|&(_, bytes)| bytes);
+            let found = unpacked(&packed[..cut]).ok().map(|bytes| bytes.len());
+            assert_eq!(found, expected, "{cut} of {ends:?}");
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Compressed input: which format the first bytes of a file belong to, and what is done with each.
+//!
+//! Every command asks [`Compression::of_head`], so that the same file is unpacked, or refused by its format's name,
+//! wherever it is read. Bytes that no one unpacks never pass for text.
+//!
+//! | format | here |
+//! |---|---|
+//! | gzip, zstd, bzip2, lz4 | unpacked as a stream, also several members or frames one after the other |
+//! | xz, lzma, compress (.Z), pack (.z), lzip, lzop, snappy, legacy lz4 | refused by name |
+//! | zip, 7z, rar | refused by name: archives, which have any number of files in them |
+//!
+//! Not known by first bytes, and taken for what they look like: brotli and zlib, which have no magic number.
+
+mod gzip;
+mod lz4;
+mod zstd;
+
+use std::{
+    fmt,
+    io::{self, BufReader, Cursor, Read},
+};
+
+use bzip2::bufread::MultiBzDecoder;
+use inshore_store::Budget;
+
+pub use self::{gzip::GzipMembers, lz4::Lz4Frames};
+use self::{lz4::LZ4_BYTES, zstd::ZstdFrames};
+use crate::{
+    Error, Result,
+    allowance::{Allowance, UNCOUNTED_BYTES},
+};
+
+const BUFFER_BYTES: usize = 128 << 10;
+
+/// Memory of a bzip2 decoder: a block of 900 KB as numbers of 32 bits, and tables.
+const BZIP2_BYTES: u64 = 4 << 20;
+
+/// A skippable frame begins with one of 16 magic numbers, which zstd and lz4 share.
+const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
+
+/// A format of compressed files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Compression {
+    /// gzip (RFC 1952).
+    Gzip,
+    /// Zstandard (RFC 8878).
+    Zstd,
+    /// bzip2.
+    Bzip2,
+    /// LZ4 frames.
+    Lz4,
+    /// LZ4 as programs wrote it before it had frames.
+    Lz4Legacy,
+    /// xz.
+    Xz,
+    /// LZMA alone, the format before xz.
+    Lzma,
+    /// compress of Unix.
+    Compress,
+    /// pack of Unix.
+    Pack,
+    /// lzip.
+    Lzip,
+    /// lzop.
+    Lzop,
+    /// Framed snappy.
+    Snappy,
+    /// zip.
+    Zip,
+    /// 7-Zip.
+    SevenZip,
+    /// RAR.
+    Rar,
+}
+
+impl Compression {
+    /// So many first bytes of a file suffice to know its format.
+    pub const HEAD_BYTES: usize = 16;
+
+    /// The format of a file that begins with `head`, its first [`HEAD_BYTES`](Self::HEAD_BYTES) bytes, or all that it
+    /// has. `None` for what is not compressed in a format with a magic number. No text begins as any of them do:
+    /// where the magic number alone is letters, the bytes behind it are looked at too.
+    ///
+    /// A skippable frame is taken for zstd; lz4 may follow it.
+    ///
+    /// ```
+    /// use inshore_tables::Compression;
+    /// assert_eq!(Compression::of_head(&[0xfd, b'7', b'z', b'X', b'Z', 0]), Some(Compression::Xz));
+    /// assert_eq!(Compression::of_head(b"BZh9 is how bzip2 begins"), None);
+    /// ```
+    pub fn of_head(head: &[u8]) -> Option<Compression> {
+        use Compression::*;
+        Some(match head {
+            [0x1f, 0x8b, ..] => Gzip,
+            [0x1f, 0x9d, ..] => Compress,
+            [0x1f, 0x1e, ..] => Pack,
+            // The header, then the magic number of a block, or of the end.
+            [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59, ..] => Bzip2,
+            [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, 0x38, 0x50, 0x90, ..] => Bzip2,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Zstd,
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Zstd,
+            [0x04, 0x22, 0x4d, 0x18, ..] => Lz4,
+            [0x02, 0x21, 0x4c, 0x18, ..] => Lz4Legacy,
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Xz,
+            [b'L', b'Z', b'I', b'P', 0..=1, ..] => Lzip,
+            [0x89, b'L', b'Z', b'O', 0, 0x0d, 0x0a, 0x1a, 0x0a, ..] => Lzop,
+            [0xff, 0x06, 0, 0, b's', b'N', b'a', b'P', b'p', b'Y', ..] => Snappy,
+            [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => Zip,
+            [b'7', b'z', 0xbc, 0xaf, 0x27, 0x1c, ..] => SevenZip,
+            [b'R', b'a', b'r', b'!', 0x1a, 0x07, ..] => Rar,
+            _ if is_lzma(head) => Lzma,
+            _ => return None,
+        })
+    }
+
+    /// Whether [`Input::open`](crate::Input::open) unpacks it.
+    pub fn is_unpacked(self) -> bool {
+        matches!(self, Compression::Gzip | Compression::Zstd | Compression::Bzip2 | Compression::Lz4)
+    }
+
+    /// Whether it has files in it, each compressed by itself.
+    pub fn is_archive(self) -> bool {
+        matches!(self, Compression::Zip | Compression::SevenZip | Compression::Rar)
+    }
+
+    /// The error of meeting this format where it is not unpacked.
+    pub(crate) fn refuse(self, name: &str) -> Error {
+        let what = match self.is_archive() {
+            true => format!("it is a {self} archive, which is not read: extract the files in it first"),
+            false => format!(
+                "it is compressed with {self}, which is not unpacked here: decompress it first (gzip, zstd, bzip2 and lz4 \
+                 are unpacked)"
+            ),
+        };
+        Error::unsupported(name, what)
+    }
+
+    /// The endings of files that may be compressed. The ending decides nothing by itself, but where any bytes may begin
+    /// a record, only a file with such an ending is looked at.
+    const ENDINGS: [&'static str; 17] = [
+        "gz", "zst", "zstd", "bz2", "lz4", "xz", "lzma", "Z", "z", "lz", "lzo", "sz", "snappy", "zip", "7z",
+        "rar", "tgz",
+    ];
+
+    /// Whether a name ends as those of compressed files do.
+    pub(crate) fn is_ending(ending: &str) -> bool {
+        Self::ENDINGS.iter().any(|known| known.eq_ignore_ascii_case(ending))
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+            Compression::Bzip2 => "bzip2",
+            Compression::Lz4 => "lz4",
+            Compression::Lz4Legacy => "lz4 in its legacy format",
+            Compression::Xz => "xz",
+            Compression::Lzma => "lzma",
+            Compression::Compress => "compress (.Z)",
+            Compression::Pack => "pack (.z)",
+            Compression::Lzip => "lzip",
+            Compression::Lzop => "lzop",
+            Compression::Snappy => "snappy",
+            Compression::Zip => "zip",
+            Compression::SevenZip => "7z",
+            Compression::Rar => "rar",
+        })
+    }
+}
+
+/// Properties (nearly always `5d`), the size of the dictionary, 4 bytes, and that of the content, 8 bytes, which is
+/// all ones where it is not known. As liblzma does, only dictionaries of 2^n and 2^n + 2^(n-1) bytes are believed.
+fn is_lzma(head: &[u8]) -> bool {
+    let Some((&[0x5d, a, b, c, d], rest)) = head.split_first_chunk() else { return false };
+    let dictionary = u32::from_le_bytes([a, b, c, d]);
+    let Some(size) = rest.first_chunk().map(|size| u64::from_le_bytes(*size)) else { return false };
+    let ones = dictionary.count_ones();
+    let is_plausible = dictionary == u32::MAX
+        || dictionary >= 1 << 12 && (ones == 1 || ones == 2 && dictionary & dictionary << 1 != 0);
+    is_plausible && (size == u64::MAX || size < 1 << 38)
+}
+
+pub(crate) type Whole<R> = io::Chain<Cursor<Vec<u8>>, R>;
+
+/// The bytes of a source: as they are, or unpacked.
+pub(crate) enum Unpacked<R: Read> {
+    Plain(Whole<R>),
+    Gzip(Box<GzipMembers<BufReader<Whole<R>>>>),
+    Zstd(Box<ZstdFrames<Whole<R>>>),
+    Bzip2 { decoder: Box<MultiBzDecoder<BufReader<Whole<R>>>>, _memory: Allowance },
+    Lz4 { decoder: Box<Lz4Frames<BufReader<Whole<R>>>>, _memory: Allowance },
+}
+
+impl<R: Read> Unpacked<R> {
+    /// Whatever comes, as it is.
+    pub fn plain(source: R) -> Unpacked<R> {
+        Unpacked::Plain(Cursor::new(Vec::new()).chain(source))
+    }
+
+    /// Looks at the first bytes of a source called `name`, and unpacks it where they say so.
+    pub fn open(mut source: R, name: &str, budget: &Budget) -> Result<Unpacked<R>> {
+        let failed = |source| Error::from_read(name, source);
+        let mut head = read_head(&mut source).map_err(failed)?;
+        let first = Compression::of_head(&head);
+        let mut whole = Cursor::new(head.clone()).chain(source);
+        let mut format = first;
+        if is_skippable(&head) {
+            (head, whole) = behind_skippable(whole).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => {
+                    Error::damaged(name, "truncated: the data ends in the middle of a skippable frame")
+                }
+                _ => failed(error),
+            })?;
+            format = Compression::of_head(&head);
+            let is_frame = matches!(format, Some(Compression::Zstd | Compression::Lz4));
+            if !is_frame && !head.is_empty() {
+                let what = "damaged zstd or lz4 data: expected a frame behind a skippable one, or the end";
+                return Err(Error::damaged(name, what));
+            }
+            // Nothing but skippable frames is an empty file of zstd.
+            format = format.or(first);
+        }
+        let buffered = |whole| BufReader::with_capacity(BUFFER_BYTES, whole);
+        Ok(match format {
+            None => Unpacked::Plain(whole),
+            Some(Compression::Gzip) => Unpacked::Gzip(Box::new(GzipMembers::new(buffered(whole)))),
+            Some(Compression::Zstd) => Unpacked::Zstd(Box::new(ZstdFrames::new(whole, name, budget)?)),
+            Some(Compression::Bzip2) => Unpacked::Bzip2 {
+                _memory: allowance(budget, BZIP2_BYTES, "what bzip2 is unpacked with")?,
+                decoder: Box::new(MultiBzDecoder::new(buffered(whole))),
+            },
+            Some(Compression::Lz4) => Unpacked::Lz4 {
+                _memory: allowance(budget, LZ4_BYTES, "what lz4 is unpacked with")?,
+                decoder: Box::new(Lz4Frames::new(buffered(whole))),
+            },
+            Some(other) => return Err(other.refuse(name)),
+        })
+    }
+
+    /// The name of the format, if it is unpacked.
+    pub fn format(&self) -> Option<Compression> {
+        match self {
+            Unpacked::Plain(_) => None,
+            Unpacked::Gzip(_) => Some(Compression::Gzip),
+            Unpacked::Zstd(_) => Some(Compression::Zstd),
+            Unpacked::Bzip2 { .. } => Some(Compression::Bzip2),
+            Unpacked::Lz4 { .. } => Some(Compression::Lz4),
+        }
+    }
+
+    /// What bzip2 and lz4 hold beside the budget. (gzip holds little; what zstd does is in [`UNCOUNTED_BYTES`].)
+    pub fn uncounted_bytes(&self) -> u64 {
+        match self {
+            Unpacked::Plain(_) | Unpacked::Gzip(_) | Unpacked::Zstd(_) => 0,
+            Unpacked::Bzip2 { .. } => BZIP2_BYTES.min(UNCOUNTED_BYTES),
+            Unpacked::Lz4 { .. } => LZ4_BYTES.min(UNCOUNTED_BYTES),
+        }
+    }
+
+    /// Reads unpacked bytes. Errors that the decoder found carry an [`Error`] that names the file.
+    pub fn read(&mut self, name: &str, out: &mut [u8]) -> io::Result<usize> {
+        let read = match self {
+            Unpacked::Plain(source) => return source.read(out),
+            // Its errors are our own.
+            Unpacked::Zstd(source) => return source.read(out),
+            Unpacked::Gzip(source) => source.read(out),
+            Unpacked::Bzip2 { decoder, .. } => decoder.read(out),
+            Unpacked::Lz4 { decoder, .. } => decoder.read(out),
+        };
+        read.map_err(|error| {
+            let is_named = error.get_ref().is_some_and(|inner| inner.is::<Error>());
+            let format = self.format().expect("it is unpacked");
+            let what = match error.kind() {
+                // An error of the system keeps its meaning; what the decoder says itself is damage.
+                _ if is_named || error.raw_os_error().is_some() => return error,
+                io::ErrorKind::Interrupted => return error,
+                io::ErrorKind::UnexpectedEof => {
+                    format!("truncated: the {format} data, or what follows it, ends in the middle")
+                }
+                _ => format!("damaged {format} data: {error}"),
+            };
+            io::Error::other(Error::damaged(name, what))
+        })
+    }
+}
+
+fn allowance(budget: &Budget, bytes: u64, what: &'static str) -> Result<Allowance> {
+    let mut allowance = Allowance::new(budget, what)?;
+    allowance.hold(bytes)?;
+    Ok(allowance)
+}
+
+fn read_head(source: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::with_capacity(Compression::HEAD_BYTES);
+    source.take(Compression::HEAD_BYTES as u64).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+fn is_skippable(head: &[u8]) -> bool {
+    head.first_chunk().is_some_and(|magic| u32::from_le_bytes(*magic) & !15 == SKIPPABLE_MAGIC)
+}
+
+/// Passes over skippable frames (magic number, length in 4 bytes, so many bytes) and gives the first bytes behind them.
+fn behind_skippable<R: Read>(mut whole: Whole<R>) -> io::Result<(Vec<u8>, Whole<R>)> {
+    loop {
+        let mut header = [0; 8];
+        whole.read_exact(&mut header)?;
+        let [_, _, _, _, length @ ..] = header;
+        skip_exact(&mut whole, u32::from_le_bytes(length).into())?;
+        let head = read_head(&mut whole)?;
+        let (peeked, rest) = whole.into_inner();
+        // Bytes of the first look that lie behind those of the second.
+        let left = &peeked.get_ref()[peeked.position() as usize..];
+        let is_more = is_skippable(&head);
+        whole = Cursor::new([&head[..], left].concat()).chain(rest);
+        if !is_more {
+            return Ok((head, whole));
+        }
+    }
+}
+
+/// Passes over `bytes` bytes, which have to be there.
+fn skip_exact(source: &mut impl Read, bytes: u64) -> io::Result<()> {
+    match io::copy(&mut source.take(bytes), &mut io::sink())? {
+        passed if passed == bytes => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_known_by_their_first_bytes_and_texts_are_none() {
+        let lzma = [0x5d, 0, 0, 0x80, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0x18, 0x9a];
+        for (head, expected) in [
+            (&[0x1f, 0x8b, 8, 0][..], Compression::Gzip),
+            (&[0x1f, 0x9d, 0x90], Compression::Compress),
+            (b"BZh91AY&SY", Compression::Bzip2),
+            (&[0x28, 0xb5, 0x2f, 0xfd], Compression::Zstd),
+            (&[0x53, 0x2a, 0x4d, 0x18], Compression::Zstd),
+            (&[0x04, 0x22, 0x4d, 0x18], Compression::Lz4),
+            (&[0x02, 0x21, 0x4c, 0x18], Compression::Lz4Legacy),
+            (b"\xfd7zXZ\0", Compression::Xz),
+            (&lzma, Compression::Lzma),
+            (b"PK\x03\x04", Compression::Zip),
+        ] {
+            assert_eq!(Compression::of_head(head), Some(expected));
+        }
+        let texts =
+            ["", "B", "BZh9", "BZh91AY&S", "PK", "LZIP is", "Rar!", "] ", "7z", "P*M", "the quick brown fox"];
+        for text in texts {
+            assert_eq!(Compression::of_head(text.as_bytes()), None, "{text}");
+        }
+        // A dictionary of no size that liblzma writes.
+        assert_eq!(
+            Compression::of_head(&[0x5d, 0, 0, 0x81, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+            None
+        );
+    }
+}
