@@ -23,7 +23,7 @@ use inshore::{
     },
     sandbox::{Policy, Protections},
     spreading::{cuts, record_lines, separator},
-    store::{Job, format_bytes},
+    store::{Job, file_bytes, format_bytes},
     tables::{Input, NewFile},
     works,
 };
@@ -516,8 +516,8 @@ pub fn put(options: &Everywhere, words: &Put, name: &str) -> Result<()> {
         true => (Box::new(io::stdin().lock()), None),
         false => {
             let file = File::open(&words.file).with_context(|| called.clone())?;
-            let found = file.metadata().with_context(|| called.clone())?;
-            (Box::new(file), found.is_file().then_some(found.len()))
+            let len = file_bytes(&file).with_context(|| called.clone())?;
+            (Box::new(file), len)
         }
     };
     let habits = LoadOptions::default();

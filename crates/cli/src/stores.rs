@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use inshore::{
     store::{
         BYTES, CheckedFile, Dataset, DatasetBuilder, DatasetSummary, Directory, Error, FileReader,
-        FileSource, FileWriter, Job, JobUsage, Kept, Redundancy, Store, format_bytes,
+        FileSource, FileWriter, Job, JobUsage, Kept, Redundancy, Store, file_bytes, format_bytes,
     },
     tables::NewFile,
 };
@@ -183,14 +183,18 @@ fn put_once(session: &Session, job: &Job, name: &str, words: &Put) -> Result<(u6
         // Not through the buffer of `Stdin`, which would be a copy more.
         let mut stream = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
         put_stream(job, &mut stream, &mut writer)?;
-    } else if std::fs::metadata(&words.file).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
-        // A named pipe or a device.
-        let mut stream =
-            std::fs::File::open(&words.file).with_context(|| words.file.display().to_string())?;
-        job.start_phase("reading", "bytes", 0);
-        put_stream(job, &mut stream, &mut writer)?;
     } else {
-        put_file(job, &words.file, &mut writer)?;
+        let failed = |error| Error::io("open", &words.file, error);
+        let mut file = std::fs::File::open(&words.file).map_err(failed)?;
+        let is_folder = file.metadata().is_ok_and(|found| found.is_dir());
+        match file_bytes(&file).map_err(failed)? {
+            // A named pipe, a device, or a file that is made up as it is read.
+            None if !is_folder => {
+                job.start_phase("reading", "bytes", 0);
+                put_stream(job, &mut file, &mut writer)?;
+            }
+            _ => put_file(job, &words.file, &mut writer)?,
+        }
     }
     let written = writer.len() - before;
     builder.add(writer)?;

@@ -1,6 +1,6 @@
 //! What comes in: compressed files, files that do not know their size, marks of encodings; and what is told of what cannot.
 
-use std::{fs, io::Write};
+use std::{fs, io::Write, os::unix::fs::symlink};
 
 use crate::{nodes::cluster, util::Folder};
 
@@ -151,5 +151,32 @@ fn gzip_that_is_padded_and_lz4_behind_a_skippable_frame_are_read() {
         let mut sorted: Vec<&str> = expected.split_inclusive('\n').collect();
         sorted.sort_unstable();
         assert_eq!(folder.run(&format!("sort {name} -o - --quiet")).ok().stdout, sorted.concat(), "{name}");
+    }
+}
+
+#[test]
+fn files_that_do_not_know_their_size_are_read_to_their_end() {
+    let folder = Folder::new();
+    for (path, word) in
+        [("/proc/version", "version"), ("/sys/kernel/mm/transparent_hugepage/enabled", "never")]
+    {
+        let Ok(text) = fs::read_to_string(path) else {
+            println!("skipped: there is no {path}");
+            continue;
+        };
+        assert_eq!(folder.run(&format!("search {word} {path}")).ok().stdout, text, "{path}");
+        assert_eq!(folder.run(&format!("search -c {word} {path}")).ok().stdout, "1\n", "{path}");
+        assert_eq!(folder.run(&format!("search -U {word}.* -c {path}")).ok().stdout, "1\n", "{path}");
+        assert_eq!(folder.run(&format!("sort {path} -o - --quiet")).ok().stdout, text, "{path}");
+        let said = folder.run(&format!("count words {path} --top 100 --quiet")).ok().stdout;
+        assert!(said.contains(word), "{path}: {said}");
+        folder.run(&format!("store put {path} --name it --quiet")).ok();
+        assert_eq!(folder.run("store get it").ok().stdout, text, "{path}");
+        folder.run("store rm it").ok();
+        // The table's first line is its header.
+        symlink(path, folder.path("it.csv")).unwrap();
+        let said = folder.run("sql --quiet SELECT/**/count(*)/**/AS/**/n/**/FROM/**/'it.csv'").ok().stdout;
+        assert_eq!(said, "n\n0\n", "{path}");
+        fs::remove_file(folder.path("it.csv")).unwrap();
     }
 }

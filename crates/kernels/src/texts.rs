@@ -11,10 +11,8 @@ use encoding_rs_io::DecodeReaderBytesBuilder;
 #[cfg(feature = "nodes")]
 use inshore_neardata::nodes;
 use inshore_neardata::{Opened, Source};
-use inshore_store::{Job, NamedFile, PlainFile, Reservation};
-use inshore_tables::Input;
-
-use crate::{Error, Format, lz4_frames::Lz4Frames};
+use inshore_store::{Job, NamedFile, PlainFile, Reservation, file_bytes};
+use inshore_tables::{Compression, Input};
 
 /// How a file becomes text.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +54,7 @@ fn open(path: &Path, options: TextOptions, job: &Job) -> inshore_neardata::Resul
     if found.is_dir() {
         return Err(fail(io::ErrorKind::IsADirectory.into()).into());
     }
-    if !found.is_file() || found.len() == 0 {
+    if file_bytes(&file).map_err(fail)?.is_none_or(|bytes| bytes == 0) {
         return stream();
     }
     let mut head = [0; Compression::HEAD_BYTES];

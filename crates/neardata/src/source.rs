@@ -2,7 +2,7 @@
 
 use std::{fmt, fs::File, io::Read, ops::Range, path::PathBuf};
 
-use inshore_store::{CheckedFile, Job, PlainFile};
+use inshore_store::{CheckedFile, Job, PlainFile, file_bytes};
 
 use crate::{Error, Result};
 
@@ -66,9 +66,9 @@ impl Source {
             if found.is_dir() {
                 return Err(fail(std::io::ErrorKind::IsADirectory.into()));
             }
-            match found.is_file() && found.len() > 0 {
-                true => Ok(Opened::File(PlainFile::of(file, &path)?)),
-                false => Ok(Opened::Stream(Box::new(file))),
+            match file_bytes(&file).map_err(fail)? {
+                Some(1..) => Ok(Opened::File(PlainFile::of(file, &path)?)),
+                _ => Ok(Opened::Stream(Box::new(file))),
             }
         })
     }

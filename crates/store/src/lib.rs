@@ -88,7 +88,7 @@ pub use reader::FileReader;
 pub use recording::{Fate, History, Operation, Recording, after_crash};
 pub use relocate::Moved;
 pub use scratch::{Owner, Scratch};
-pub use source::{FILE_SOURCE_BYTES, FileSource, PendingPiece, PlainFile};
+pub use source::{FILE_SOURCE_BYTES, FileSource, PendingPiece, PlainFile, file_bytes};
 pub use store::{
     BYTES, Dataset, DatasetBuilder, DatasetSummary, Location, NamedFile, Store, default_store_path,
 };

@@ -120,6 +120,44 @@ impl FileSource {
     }
 }
 
+/// Filesystems whose files the kernel makes up as they are read: their sizes are told as 0 (proc, tracefs, cgroup) or as
+/// that of a page (sysfs).
+const MADE_UP: [u32; 14] = [
+    0x0000_9fa0, // proc
+    0x6265_6572, // sysfs
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x0027_e0eb, // cgroup
+    0x6367_7270, // cgroup2
+    0x6265_6570, // configfs
+    0x7363_6673, // securityfs
+    0x6165_676c, // pstore
+    0xcafe_4a11, // bpf
+    0xf97c_ff8c, // selinux
+    0x0765_5821, // resctrl
+    0x4249_4e4d, // binfmt_misc
+    0x6e73_6673, // nsfs
+];
+/// Programs make up files of these too (lxcfs), which are small.
+const FUSE: u32 = 0x6573_5546;
+const SMALL_BYTES: u64 = 64 << 10;
+
+/// Bytes of an open file, where what it tells of them can be relied on. `None` for pipes, devices and folders, for files
+/// that the kernel makes up as they are read (/proc, /sys), and for small ones of FUSE, which may be made up too: such a
+/// file has to be read from its beginning to its end to know.
+///
+/// # Errors
+/// The system cannot tell.
+pub fn file_bytes(file: &File) -> io::Result<Option<u64>> {
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Ok(None);
+    }
+    let kind = rustix::fs::fstatfs(file)?.f_type as u32;
+    let is_known = !MADE_UP.contains(&kind) && (kind != FUSE || found.len() > SMALL_BYTES);
+    Ok(is_known.then_some(found.len()))
+}
+
 /// Whether most of a file is in the page cache: pages here and there can be had without waiting. Each time other ones are
 /// looked at, since the system begins to read what it was asked for and did not have: the next look at the same places, by this
 /// process or another, would find them.
@@ -359,6 +397,22 @@ mod tests {
         let results: Vec<Result<usize>> = rest.take(10).collect();
         assert!(results.iter().any(|result| result.is_err()), "{results:?}");
         assert!(FileSource::open(&job, folder.path()).is_err());
+    }
+
+    #[test]
+    fn files_that_are_made_up_as_they_are_read_tell_no_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        for bytes in [&b""[..], b"abc"] {
+            std::fs::write(folder.path().join("file"), bytes).unwrap();
+            let file = File::open(folder.path().join("file")).unwrap();
+            assert_eq!(file_bytes(&file).unwrap(), Some(bytes.len() as u64));
+        }
+        for path in ["/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled", "/dev/null", "/"] {
+            match File::open(path) {
+                Ok(file) => assert_eq!(file_bytes(&file).unwrap(), None, "{path}"),
+                Err(_) => println!("skipped: there is no {path}"),
+            }
+        }
     }
 
     #[test]

@@ -18,8 +18,7 @@ use std::{
 };
 
 use arrow_schema::SchemaRef;
-use flate2::bufread::MultiGzDecoder;
-use inshore_store::{Budget, Cancel, FILE_SOURCE_BYTES, FileSource, Job, NamedFile, PlainFile};
+use inshore_store::{Budget, Cancel, FILE_SOURCE_BYTES, FileSource, Job, NamedFile, PlainFile, file_bytes};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Advice, fadvise},
@@ -185,15 +184,16 @@ impl Input {
         matches!(self.place, Place::Stdin)
     }
 
-    /// Bytes of the file as it lies on disk, for progress; `None` for standard input, streams, pipes and files that
-    /// cannot be looked at.
+    /// Bytes of the file as it lies on disk, for progress; `None` for standard input, streams, pipes, files that do not
+    /// know it ([`inshore_store::file_bytes`]) and files that cannot be looked at.
     pub fn compressed_bytes(&self) -> Option<u64> {
         match &self.place {
             Place::Stored(stored) => Some(stored.len()),
             Place::Parts(parts) => Some(parts.len),
             Place::Path(path) => {
-                let metadata = std::fs::metadata(path).ok()?;
-                metadata.is_file().then_some(metadata.len())
+                // Whoever opens a pipe to look at it waits for a writer.
+                let is_file = std::fs::metadata(path).ok()?.is_file();
+                is_file.then(|| File::open(path).and_then(|file| file_bytes(&file)).ok())??
             }
             Place::Stdin | Place::Stream(_) => None,
         }
@@ -245,7 +245,7 @@ impl Input {
         let (mut counted, position) = self.counted()?;
         if let (Raw::File(file), Some(path)) = (&counted.inner, self.path())
             && ahead_bytes(job.budget()) > 0
-            && file.metadata().is_ok_and(|data| data.is_file())
+            && file_bytes(file).is_ok_and(|bytes| bytes.is_some())
         {
             let file = file.try_clone().map_err(|source| Error::io(&self.name, "open it", source))?;
             let file = PlainFile::of(file, path)?;
