@@ -139,8 +139,8 @@ impl Arguments {
             of.ok_or("a file that the request does not tell of")?;
         let name = if offset == 0 { name.clone() } else { format!("{name}, from byte {offset}") };
         let begins = match is_fastq {
+            _ if offset <= *begin => Begins::File,
             true => Begins::FastqRecord,
-            false if offset <= *begin => Begins::File,
             false => Begins::FastaLine,
         };
         let place = (!is_fastq).then_some((whole, offset, bytes));
@@ -434,7 +434,9 @@ fn look_at(asker: &Asker<'_>, whole: &Whole) -> Result<FileOfSequences, Error> {
         if at == 0 {
             check_plain(&name, &head)?;
         }
-        let blank = head.iter().take_while(|letter| b"\r\n".contains(letter)).count();
+        // A byte order mark counts as little as lines with nothing in them.
+        let mark = if at == 0 && head.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+        let blank = mark + head[mark..].iter().take_while(|letter| b"\r\n".contains(letter)).count();
         lines += head[..blank].iter().filter(|&&letter| letter == b'\n').count() as u64;
         let begin = at + blank as u64;
         match &head[blank..] {

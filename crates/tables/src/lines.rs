@@ -1,7 +1,8 @@
 //! Blocks of whole lines, for parallel parsing.
 //!
 //! One thread cuts the input into blocks and many parse them. Cutting looks for a line end only at the end of a
-//! block and counts the line ends in it (memchr, above 10 GB/s), so it is never the slower half.
+//! block and counts the line ends in it (memchr, above 10 GB/s), so it is never the slower half. A byte order mark of UTF-8
+//! at the beginning of the input is passed over.
 
 use std::io::{ErrorKind, Read};
 
@@ -17,7 +18,11 @@ pub struct LineBlocks {
     carry: Vec<u8>,
     next_line: u64,
     ended: bool,
+    /// Nothing was read yet.
+    is_new: bool,
 }
+
+const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 /// A block of whole lines.
 #[derive(Debug)]
@@ -31,7 +36,14 @@ pub struct LineBlock {
 impl LineBlocks {
     /// Blocks of at most `block_bytes` bytes (at least 1), which is also the longest line that is accepted.
     pub fn new(input: Bytes, block_bytes: usize) -> LineBlocks {
-        LineBlocks { input, block_bytes: block_bytes.max(1), carry: Vec::new(), next_line: 1, ended: false }
+        LineBlocks {
+            input,
+            block_bytes: block_bytes.max(1),
+            carry: Vec::new(),
+            next_line: 1,
+            ended: false,
+            is_new: true,
+        }
     }
 
     /// The next block, or `None` at the end. `recycled` is the memory for it: any vector, best one that comes
@@ -42,6 +54,9 @@ impl LineBlocks {
     /// [`Error::TooLarge`] with file and line for a line longer than `block_bytes`, and what reading gives.
     pub fn next_block(&mut self, recycled: Vec<u8>) -> Result<Option<LineBlock>> {
         let mut bytes = recycled;
+        if std::mem::take(&mut self.is_new) {
+            self.pass_over_mark()?;
+        }
         let filled = self.fill(&mut bytes)?;
         if filled == 0 {
             return Ok(None);
@@ -66,6 +81,16 @@ impl LineBlocks {
     /// What errors call the input: the path, or "standard input".
     pub fn name(&self) -> &str {
         self.input.name()
+    }
+
+    /// What the input begins with is carried into the first block, unless it is a mark.
+    fn pass_over_mark(&mut self) -> Result<()> {
+        let mut head = [0; BYTE_ORDER_MARK.len()];
+        let filled = self.input.fill(&mut head[..BYTE_ORDER_MARK.len().min(self.block_bytes)])?;
+        if head[..filled] != BYTE_ORDER_MARK {
+            self.carry.extend_from_slice(&head[..filled]);
+        }
+        Ok(())
     }
 
     /// Makes `bytes` the carry followed by what can be read, and says how much that is: `block_bytes` unless the
@@ -176,6 +201,21 @@ mod tests {
         }
         let strip = |line: &[u8]| line.strip_suffix(b"\r").unwrap_or(line).to_vec();
         lines.into_iter().enumerate().map(|(index, line)| (index as u64 + 1, strip(line))).collect()
+    }
+
+    #[test]
+    fn a_byte_order_mark_at_the_beginning_is_passed_over_and_no_other() {
+        for (text, expected) in [
+            (&b"\xef\xbb\xbf1 2\n\xef\xbb\xbf3\n"[..], &[&b"1 2"[..], b"\xef\xbb\xbf3"][..]),
+            (b"\xef\xbb\xbf", &[]),
+            (b"\xef\xbb", &[b"\xef\xbb"]),
+            (b"\xef\xbb\n", &[b"\xef\xbb"]),
+        ] {
+            for block_bytes in [7, 8, 100] {
+                let found = blocks(text, block_bytes).unwrap();
+                assert_eq!(found.iter().map(|(_, line)| &line[..]).collect::<Vec<_>>(), expected, "{text:?}");
+            }
+        }
     }
 
     fn longest(text: &[u8]) -> usize {

@@ -9,18 +9,22 @@
 //!
 //! What comes out are blocks of letters in which [`BREAK`] stands between sequences. A block begins with the last
 //! letters of the one before (as many as were asked for), so that nothing that lies across two blocks is lost and, where
-//! one letter less is asked for than is looked at together, nothing is seen twice. A line may be as long as it likes.
+//! one letter less is asked for than is looked at together, nothing is seen twice. A line may be as long as it likes, and ends
+//! with a line feed, a carriage return, or both. A byte order mark before the first record is passed over.
 //!
 //! A file may come in pieces that end with lines: a piece then [begins](Begins) within a sequence or before a record, and
 //! [`PieceEnds`] tell what is needed to see what lies across its borders.
 
-use memchr::memchr;
+use memchr::memchr2;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, kmers::is_base};
 
 /// Stands where a sequence ends; it is no base.
 pub(crate) const BREAK: u8 = b'\n';
+
+/// What some programs write before the first letter of UTF-8.
+const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 /// What the beginning of some bytes is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +55,10 @@ pub(crate) struct Sequences<F> {
     /// Letters that a block repeats from the one before.
     overlap: usize,
     state: State,
-    /// The bytes so far ended with a carriage return: what follows says whether it belongs to a line end.
+    /// The bytes so far ended with a carriage return: a line feed that follows belongs to the same line end.
     has_return: bool,
+    /// Bytes of a byte order mark that the file began with.
+    mark: usize,
     /// The number of the present record in its file, from 1.
     record: u64,
     /// Letters of the present FASTQ sequence, and of its quality.
@@ -92,6 +98,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
             overlap,
             state: State::Begin,
             has_return: false,
+            mark: 0,
             record: 0,
             letters: 0,
             qualities: 0,
@@ -110,6 +117,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
             Begins::FastaLine => State::FastaLine,
             Begins::FastqRecord => State::FastqBegin,
         };
+        self.mark = 0;
         self.head.clear();
         self.has_header = false;
     }
@@ -130,29 +138,31 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
     ///
     /// # Errors
     /// [`Error::BadValue`] with the number of the record where it is neither format; what `emit` returns.
-    pub fn take(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let Some(&first) = bytes.first() else { return Ok(()) };
-        if std::mem::take(&mut self.has_return) && first != b'\n' {
-            self.take_lines(name, b"\r")?;
-        }
-        let lines = bytes.strip_suffix(b"\r");
-        self.has_return = lines.is_some();
-        self.take_lines(name, lines.unwrap_or(bytes))
-    }
-
-    fn take_lines(&mut self, name: &str, mut bytes: &[u8]) -> Result<()> {
+    pub fn take(&mut self, name: &str, mut bytes: &[u8]) -> Result<()> {
         while let Some(&first) = bytes.first() {
-            let line = memchr(b'\n', bytes);
+            if std::mem::take(&mut self.has_return) && first == b'\n' {
+                bytes = &bytes[1..];
+                continue;
+            }
+            let line = memchr2(b'\n', b'\r', bytes);
             let (part, ended) = (&bytes[..line.unwrap_or(bytes.len())], line.is_some());
             let mut used = part.len() + usize::from(ended);
             match self.state {
                 State::Begin => {
                     used = 0;
                     self.state = match first {
+                        _ if Some(&first) == BYTE_ORDER_MARK.get(self.mark) => {
+                            (used, self.mark) = (1, self.mark + 1);
+                            State::Begin
+                        }
+                        _ if (1..BYTE_ORDER_MARK.len()).contains(&self.mark) => {
+                            return Err(self.bad(name, "'>' of FASTA or '@' of FASTQ", bytes));
+                        }
                         b'>' => State::FastaLine,
                         b'@' => State::FastqBegin,
                         b'\n' | b'\r' => {
-                            used = 1;
+                            // No mark comes behind a line.
+                            (used, self.mark) = (1, BYTE_ORDER_MARK.len());
                             State::Begin
                         }
                         _ => return Err(self.bad(name, "'>' of FASTA or '@' of FASTQ", bytes)),
@@ -165,7 +175,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
                 }
                 State::FastaHeader => self.state = if ended { State::FastaLine } else { State::FastaHeader },
                 State::FastaLine | State::FastaLetters => {
-                    self.put(letters(part, ended))?;
+                    self.put(part)?;
                     self.state = if ended { State::FastaLine } else { State::FastaLetters };
                 }
                 State::FastqBegin => match first {
@@ -180,9 +190,8 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
                     self.state = if ended { State::FastqLetters } else { State::FastqHeader }
                 }
                 State::FastqLetters => {
-                    let letters = letters(part, ended);
-                    self.letters += letters.len() as u64;
-                    self.put(letters)?;
+                    self.letters += part.len() as u64;
+                    self.put(part)?;
                     self.state = if ended { State::FastqPlus } else { State::FastqLetters };
                 }
                 State::FastqPlus if first != b'+' => {
@@ -192,13 +201,14 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
                     self.state = if ended { State::FastqQuality } else { State::FastqPlusRest };
                 }
                 State::FastqQuality => {
-                    self.qualities += letters(part, ended).len() as u64;
+                    self.qualities += part.len() as u64;
                     if ended {
                         self.check_quality(name)?;
                         self.state = State::FastqBegin;
                     }
                 }
             }
+            self.has_return = used > 0 && bytes[used - 1] == b'\r';
             bytes = &bytes[used..];
         }
         Ok(())
@@ -220,6 +230,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
         }
         self.state = State::Begin;
         self.has_return = false;
+        self.mark = 0;
         self.record = 0;
         self.put(&[BREAK])
     }
@@ -254,7 +265,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
     }
 
     fn bad(&self, name: &str, expected: &str, found: &[u8]) -> Error {
-        let line = found.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let line = found.split(|&byte| matches!(byte, b'\n' | b'\r')).next().unwrap_or_default();
         Error::BadValue {
             place: format!("{name}: record {}", self.record),
             expected: expected.to_string(),
@@ -285,11 +296,6 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
         }
         Ok(())
     }
-}
-
-/// Letters of a part of a line: all but the carriage return of a Windows line end.
-fn letters(part: &[u8], is_end: bool) -> &[u8] {
-    part.strip_suffix(b"\r").filter(|_| is_end).unwrap_or(part)
 }
 
 #[cfg(test)]
@@ -331,11 +337,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn lines_that_end_with_carriage_returns_and_a_mark_before_them_are_read() {
+        for (text, expected) in [
+            (&b">s\rACG\rGT\r>t\rTTT\r"[..], &["ACGGT", "TTT"][..]),
+            (b"@a\rACG\r+\rIII\r@b\rTT\r+\rII", &["ACG", "TT"]),
+            (b"\xef\xbb\xbf>s\r\nACG\r\n", &["ACG"]),
+            (b"\xef\xbb\xbf\n@s\nACG\n+\nIII\n", &["ACG"]),
+        ] {
+            for piece in 1..text.len() {
+                assert_eq!(read(text, piece, 100, 2).unwrap(), expected, "{piece}");
+            }
+        }
+        for text in [&b"\xef\xbb>s\nACG\n"[..], b"\n\xef\xbb\xbf>s\nACG\n", b"\xef\xbb\xbf\xef\xbb\xbf>s\n"] {
+            // A mark that is none, one behind a line, and a second one.
+            assert!(read(text, 100, 100, 2).is_err(), "{text:?}");
+        }
+    }
+
     /// What a reader that has the whole text before it finds in FASTA.
     fn fasta_of(text: &str) -> Vec<String> {
         let mut sequences: Vec<String> = Vec::new();
-        for line in text.split('\n') {
-            let line = line.strip_suffix('\r').unwrap_or(line);
+        for line in text.split(['\n', '\r']) {
             match (line.starts_with('>'), sequences.last_mut()) {
                 (true, _) => sequences.push(String::new()),
                 (false, Some(last)) => last.push_str(line),
