@@ -355,3 +355,78 @@ fn a_budget_that_is_too_small_is_refused_with_the_smallest_that_works() {
     let error = world.import_in("g", &[path], &ImportOptions::default(), 7 * MIB).unwrap_err().to_string();
     assert!(error.contains("the smallest budget that works is 8 MiB"), "{error}");
 }
+
+#[test]
+fn graphs_of_metis_are_refused_by_name_and_edge_lists_like_them_are_read() {
+    let world = World::new();
+    let ring = "4 4\n2 4\n1 3\n2 4\n1 3\n";
+    let refused = [
+        ("ring.graph", ring),
+        ("ring.metis", ring),
+        // By what is in it: 4 vertices and 4 edges, 4 lines and 8 neighbours behind the first line.
+        ("ring.txt", ring),
+        ("commented.txt", "% a ring\n4 4\n2 4\n% more\n1 3\n2 4\n1 3"),
+        ("isolated.txt", "5 4\n2 4\n1 3\n2 4\n1 3\n\n"),
+        ("weighted.txt", "3 3 1\n2 5 3 7\n1 5 3 9\n1 7 2 9\n"),
+        ("triangle.txt", "3 3 0\n2 3\n1 3\n1 2\n"),
+    ];
+    for (name, text) in refused {
+        let error = world.import("g", &[world.file(name, text)], &ImportOptions::default()).unwrap_err();
+        assert!(error.to_string().contains("METIS") && error.to_string().contains(name), "{error}");
+        assert!(list(&world.store).unwrap().is_empty(), "{name}");
+    }
+    let text = ImportOptions { format: Some(EdgeFormat::Text), ..Default::default() };
+    let path = world.file("again.graph", ring);
+    assert_eq!(world.import("forced", &[path], &text).unwrap().edges, 5);
+    let read = [
+        // As many lines behind the first as it says, but other numbers of neighbours, or neighbours that are none.
+        ("counts.txt", "4 3\n2 4\n1 3\n2 4\n1 3\n"),
+        ("own.txt", "4 4\n2 4\n2 3\n2 4\n1 3\n"),
+        ("outside.txt", "4 4\n2 5\n1 3\n2 4\n1 3\n"),
+        ("zero.txt", "4 4\n2 4\n0 3\n2 4\n1 3\n"),
+        ("lines.txt", "4 4\n2 4\n1 3\n2 4\n1 3\n1 2\n"),
+        ("one.txt", "1 2\n2 3\n"),
+    ];
+    for (name, text) in read {
+        let path = world.file(name, text);
+        world.import(name.split('.').next().unwrap(), &[path], &ImportOptions::default()).unwrap();
+    }
+}
+
+#[test]
+fn matrix_market_is_known_by_its_first_line_and_has_to_be_square() {
+    let world = World::new();
+    let matrix =
+        |banner: &str, size: &str| format!("{banner} matrix coordinate pattern general\n{size}\n1 2\n2 1\n");
+    for (name, text) in [
+        ("one.mtx", matrix("%MatrixMarket", "2 2 2")),
+        ("marked.mtx", matrix("\u{feff}%%MatrixMarket", "2 2 2")),
+        ("text.txt", matrix("%%MatrixMarket", "2 2 2")),
+        ("single.txt", matrix("%matrixmarket", "2 2 2")),
+    ] {
+        let path = world.file(name, text);
+        let info = world.import(name.split('.').next().unwrap(), &[path], &ImportOptions::default()).unwrap();
+        assert_eq!((info.vertices, info.edges), (2, 2), "{name}");
+    }
+    for size in ["2 3 2", "3 2 2"] {
+        let path = world.file("wide.mtx", matrix("%%MatrixMarket", size));
+        let error = world.import("wide", &[path], &ImportOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("wide.mtx:2: expected as many columns as rows"), "{error}");
+    }
+    // Who insists on text is told, since the line of sizes would be an edge.
+    let path = world.file("forced.mtx", matrix("%%MatrixMarket", "2 2 2"));
+    let text = ImportOptions { format: Some(EdgeFormat::Text), ..Default::default() };
+    let error = world.import("forced", &[path], &text).unwrap_err().to_string();
+    assert!(error.contains("forced.mtx:1: expected an edge list (--format mtx"), "{error}");
+}
+
+#[test]
+fn a_byte_order_mark_before_edges_is_passed_over() {
+    let world = World::new();
+    for (name, text) in [("plain.txt", "\u{feff}1 2\n2 3\n"), ("comment.e", "\u{feff}# c\n1 2\n2 3\n")] {
+        let path = world.file(name, text);
+        let name = name.split('.').next().unwrap();
+        assert_eq!(world.import(name, &[path], &ImportOptions::default()).unwrap().edges, 2);
+        assert_eq!(edges(&world, &world.graph(name)), "source,target\n1,2\n2,3\n");
+    }
+}

@@ -73,6 +73,11 @@ impl LineBlocks {
         Ok(Some(LineBlock { bytes, first_line }))
     }
 
+    /// Line ends in the blocks so far.
+    pub fn lines(&self) -> u64 {
+        self.next_line - 1
+    }
+
     /// Compressed bytes taken from the file so far.
     pub fn position(&self) -> u64 {
         self.input.position()

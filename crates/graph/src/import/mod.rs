@@ -58,7 +58,7 @@ pub enum EdgeFormat {
     Parquet,
     /// Arrow IPC, file or stream.
     Arrow,
-    /// Matrix Market coordinates; a symmetric matrix is an undirected graph.
+    /// Matrix Market coordinates of a square matrix; a symmetric matrix is an undirected graph.
     MatrixMarket,
     /// LDBC Graphalytics: a `.v` file of vertices and an `.e` file of edges, with weights if it has three columns.
     Ldbc,
@@ -163,8 +163,8 @@ pub fn import(
 ) -> Result<GraphInfo> {
     check_budget(job, "import")?;
     let builder = store.create_dataset(job, name, graph::KIND)?;
-    let formats: Vec<_> =
-        inputs.iter().map(|input| options.format.unwrap_or_else(|| EdgeFormat::of(input))).collect();
+    let format_of = |input: &Input| options.format.map_or_else(|| guess(job, input), Ok);
+    let formats: Vec<_> = inputs.iter().map(format_of).collect::<Result<_>>()?;
     let inputs: Vec<Input> = inputs
         .iter()
         .zip(&formats)
@@ -174,6 +174,26 @@ pub fn import(
     match traits.weighted {
         true => read::<SmallestWeight>(job, builder, name, &inputs, &traits, options),
         false => read::<Unweighted>(job, builder, name, &inputs, &traits, options),
+    }
+}
+
+/// The format of an input by its ending, and where that says nothing by its first line.
+///
+/// # Errors
+/// [`Error::BadInput`] for METIS; what cannot be read.
+fn guess(job: &Job, input: &Input) -> Result<EdgeFormat> {
+    // What a pipe gave cannot be read again.
+    let is_file = input.path().is_some() && input.compressed_bytes().is_some();
+    match EdgeFormat::of(input) {
+        EdgeFormat::Text if matches!(&*input.extension(), "graph" | "metis") => Err(parse::metis(input)),
+        EdgeFormat::Text if is_file => {
+            let mut head = [0; 32];
+            let filled = input.clone().stopped_by(job.cancel()).open(job.budget())?.fill(&mut head)?;
+            let head = &head[..filled];
+            let line = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
+            Ok(if parse::is_matrix_market(line) { EdgeFormat::MatrixMarket } else { EdgeFormat::Text })
+        }
+        format => Ok(format),
     }
 }
 
@@ -192,10 +212,10 @@ fn read<E: EdgeOperation>(
     job.start_phase("reading edges", "bytes", bytes.unwrap_or(0));
     for (input, format) in inputs.iter().zip(&traits.formats) {
         match format {
-            EdgeFormat::Text => parse::text(job, input, &mut lanes)?,
+            EdgeFormat::Text => parse::text(job, input, &mut lanes, options.format.is_none())?,
             EdgeFormat::MatrixMarket => parse::matrix_market(job, input, &mut lanes)?,
             EdgeFormat::Ldbc if input.extension() == "v" => parse::vertices(job, input, &mut lanes)?,
-            EdgeFormat::Ldbc => parse::text(job, input, &mut lanes)?,
+            EdgeFormat::Ldbc => parse::text(job, input, &mut lanes, false)?,
             EdgeFormat::Binary => rows::binary(job, input, &mut lanes)?,
             EdgeFormat::Csv | EdgeFormat::Parquet | EdgeFormat::Arrow => {
                 rows::table(job, input, options, &mut lanes)?

@@ -2,8 +2,15 @@
 //!
 //! The calling thread reads and cuts the input into blocks of whole lines; each lane's thread parses one block
 //! after the other into its lane.
+//!
+//! A file of METIS has lines that may look like edges: a header of two numbers, then the neighbours of a vertex on each
+//! line. Where as many lines follow the first one as it says that there are vertices, and they have as many neighbours as
+//! it says, [`Metis`] finds out before the graph is published.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    cell::Cell,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use inshore_store::Job;
 use inshore_tables::{Input, LineBlock, LineBlocks, cut_line};
@@ -17,8 +24,13 @@ const WITH_WEIGHT: &str = "two vertex ids and a finite weight";
 const FIELDS_MAX: usize = 4;
 const ID_RANGE: &str = "an id from 0 to 18446744073709551615";
 
-/// An edge list: `source destination [weight]`.
-pub(super) fn text<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
+/// An edge list: `source destination [weight]`. If its format `is_guessed`, it is looked at whether it is one.
+pub(super) fn text<E: EdgeOperation>(
+    job: &Job,
+    input: &Input,
+    lanes: &mut Lanes<E>,
+    is_guessed: bool,
+) -> Result<()> {
     let weighted = E::WEIGHTED;
     let quick = |lane: &mut Lane<E>, lines: &[u8]| {
         let ids = if weighted { None } else { two_ids(lines) };
@@ -26,7 +38,22 @@ pub(super) fn text<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes
         lane.edge(source, destination, 1.0)?;
         Ok(Some(used))
     };
-    each_line_quickly(job, input, lanes, quick, |lane, _, line| {
+    let header = Cell::new(None);
+    let look = |block: &LineBlock| -> Result<()> {
+        if block.first_line == 1 {
+            let (_, line) = block.lines().next().unwrap_or((1, b""));
+            if is_matrix_market(line) {
+                let expected = "an edge list (--format mtx reads Matrix Market)".to_string();
+                return Err(bad_line(input, 1, Bad { expected, found: Some(shown(line)) }));
+            }
+        }
+        if header.get().is_none() {
+            let first = block.lines().find(|(_, line)| !is_comment(line));
+            header.set(first.map(|(number, line)| (number, Metis::of_header(line))));
+        }
+        Ok(())
+    };
+    let lines = each_line_quickly(job, input, lanes, look, quick, |lane, _, line| {
         let mut fields = Fields(line);
         let expected = if weighted { WITH_WEIGHT } else { TWO_IDS };
         let (source, destination) = (fields.id(expected)?, fields.id(expected)?);
@@ -35,7 +62,91 @@ pub(super) fn text<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes
             return Err(Bad { expected: format!("at most {FIELDS_MAX} fields"), found: None }.into());
         }
         Ok(lane.edge(source, destination, weight)?)
-    })
+    })?;
+    match header.get() {
+        // What a pipe gave cannot be read a second time.
+        Some((number, Some(metis)))
+            if is_guessed
+                && input.compressed_bytes().is_some()
+                && metis.vertices == lines.after_header(number) =>
+        {
+            metis.refuse_if_it_is(job, input, number)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The header of METIS: vertices, edges, and perhaps which weights lines have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Metis {
+    vertices: u64,
+    edges: u64,
+    /// Numbers before the neighbours of a vertex: its size and weights.
+    of_vertex: u64,
+    has_edge_weights: bool,
+}
+
+impl Metis {
+    /// What a first line says, if it can be a header: `vertices edges [format [constraints]]`, where the digits of the format say
+    /// whether vertices have sizes, vertices have weights, and edges have weights.
+    fn of_header(line: &[u8]) -> Option<Metis> {
+        let mut fields = Fields(line);
+        let mut next = || (!Fields(fields.0).is_empty()).then(|| fields.id("").ok()).flatten();
+        let (vertices, edges) = (next()?, next()?);
+        let (format, constraints) = (next(), next());
+        let digit = |tens: u64| format.unwrap_or(0) / tens % 10;
+        let is_format = [1, 10, 100].iter().all(|&tens| digit(tens) < 2) && format.unwrap_or(0) < 1000;
+        let weights = digit(10).saturating_mul(constraints.unwrap_or(1));
+        (is_format && fields.is_empty()).then_some(Metis {
+            vertices,
+            edges,
+            of_vertex: digit(100).saturating_add(weights),
+            has_edge_weights: digit(1) == 1,
+        })
+    }
+
+    /// Reads the file once more and refuses it if the lines behind the header, in line `header`, are the neighbours of so many
+    /// vertices, with so many edges between them.
+    fn refuse_if_it_is(self, job: &Job, input: &Input, header: u64) -> Result<()> {
+        let Metis { vertices, edges, of_vertex, has_edge_weights } = self;
+        let (mut vertex, mut numbers) = (0, 0u64);
+        let mut blocks = LineBlocks::new(input.open(job.budget())?, 1 << 20);
+        let mut recycled = Vec::new();
+        while let Some(block) = blocks.next_block(recycled)? {
+            job.check_cancelled()?;
+            let is_row = |number, line: &[u8]| number > header && !matches!(line.first(), Some(b'#' | b'%'));
+            for (_, line) in block.lines().filter(|(number, line)| is_row(*number, line)) {
+                vertex += 1;
+                let mut fields = Fields(line);
+                let mut place = 0;
+                while !fields.is_empty() {
+                    let Ok(number) = fields.id("") else { return Ok(()) };
+                    let is_neighbour =
+                        place >= of_vertex && !(has_edge_weights && (place - of_vertex) % 2 == 1);
+                    if is_neighbour && (number == vertex || !(1..=vertices).contains(&number)) {
+                        return Ok(());
+                    }
+                    (place, numbers) = (place + 1, numbers + 1);
+                }
+            }
+            recycled = block.bytes;
+        }
+        let each = if has_edge_weights { 4 } else { 2 };
+        let expected = edges.checked_mul(each).zip(vertices.checked_mul(of_vertex));
+        if vertex != vertices || expected.and_then(|(a, b)| a.checked_add(b)) != Some(numbers) {
+            return Ok(());
+        }
+        Err(metis(input))
+    }
+}
+
+/// The error of an input that is METIS.
+pub(super) fn metis(input: &Input) -> Error {
+    Error::BadInput {
+        place: input.name().to_string(),
+        found: "a graph of METIS (the neighbours of a vertex on each line)".to_string(),
+        expected: "a list of edges, two vertex ids on each line (--format text reads it as one)".to_string(),
+    }
 }
 
 /// LDBC vertices: an id, and perhaps properties, on each line.
@@ -59,7 +170,7 @@ pub(super) fn has_third_column(job: &Job, input: &Input) -> Result<bool> {
 pub(super) struct MatrixHeader {
     pub symmetric: bool,
     pub weighted: bool,
-    /// Rows or columns, whichever are more: the ids are 1 to this.
+    /// Rows, and as many columns: the ids are 1 to this.
     vertices: u64,
     entries: u64,
     /// The line with these numbers.
@@ -70,7 +181,7 @@ pub(super) struct MatrixHeader {
 /// values.
 pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
     let mut blocks = LineBlocks::new(input.open(job.budget())?, 64 << 10);
-    let bad = |line: u64, found: &[u8], expected: &str| {
+    let bad = |line: u64, found: &[u8], expected: &str| -> Error {
         bad_line(input, line, Bad { expected: expected.into(), found: Some(shown(found)) })
     };
     let mut banner: Option<(bool, bool)> = None;
@@ -93,13 +204,11 @@ pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
             let expected = "rows, columns and entries";
             let mut next = || fields.id(expected).map_err(|_| bad(number, line, expected));
             let (rows, columns, entries) = (next()?, next()?, next()?);
-            return Ok(MatrixHeader {
-                symmetric,
-                weighted,
-                vertices: rows.max(columns),
-                entries,
-                line: number,
-            });
+            if rows != columns {
+                // One vertex would stand for a row and for a column that have nothing to do with each other.
+                return Err(bad(number, line, "as many columns as rows, since both are the vertices"));
+            }
+            return Ok(MatrixHeader { symmetric, weighted, vertices: rows, entries, line: number });
         }
     }
     let expected = if banner.is_some() { "rows, columns and entries" } else { "a Matrix Market header" };
@@ -110,10 +219,19 @@ pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
     })
 }
 
+/// Whether a first line is that of a Matrix Market file.
+pub(super) fn is_matrix_market(line: &[u8]) -> bool {
+    let name = line.strip_prefix(b"%%").or_else(|| line.strip_prefix(b"%"));
+    name.and_then(|name| name.get(..12)).is_some_and(|name| name.eq_ignore_ascii_case(b"MatrixMarket"))
+}
+
 fn parse_banner(line: &[u8]) -> Option<(bool, bool)> {
     let line = std::str::from_utf8(line).ok()?.to_ascii_lowercase();
     let words: Vec<&str> = line.split_whitespace().collect();
-    let ["%%matrixmarket", "matrix", "coordinate", values, symmetry] = words[..] else { return None };
+    // Some programs write one percent sign.
+    let ["%%matrixmarket" | "%matrixmarket", "matrix", "coordinate", values, symmetry] = words[..] else {
+        return None;
+    };
     let weighted = match values {
         "real" | "integer" | "double" => true,
         "pattern" => false,
@@ -208,23 +326,44 @@ fn each_line<E: EdgeOperation>(
     lanes: &mut Lanes<E>,
     parse: impl Fn(&mut Lane<E>, u64, &[u8]) -> std::result::Result<(), LineError> + Sync,
 ) -> Result<()> {
-    each_line_quickly(job, input, lanes, |_, _| Ok(None), parse)
+    each_line_quickly(job, input, lanes, |_| Ok(()), |_, _| Ok(None), parse).map(drop)
 }
 
-/// The same, where `quick` may enter the first of some lines and tell its length with the line end.
+/// Lines that an input has, and those of them that are comments (but not those with nothing in them).
+struct LineTotals {
+    lines: u64,
+    comments: u64,
+}
+
+impl LineTotals {
+    /// Lines that are no comments behind the line `header`, where all comments are.
+    fn after_header(&self, header: u64) -> u64 {
+        // Before the header there is nothing but comments, and lines with nothing in them, which no file of METIS has there.
+        self.lines.saturating_sub(header).saturating_sub(self.comments.saturating_sub(header - 1))
+    }
+}
+
+/// The same, where `look` sees each block, in order, before anyone else does, and `quick` may enter the first of some lines and tell
+/// its length with the line end.
 fn each_line_quickly<E: EdgeOperation>(
     job: &Job,
     input: &Input,
     lanes: &mut Lanes<E>,
+    look: impl Fn(&LineBlock) -> Result<()>,
     quick: impl Fn(&mut Lane<E>, &[u8]) -> Result<Option<usize>> + Sync,
     parse: impl Fn(&mut Lane<E>, u64, &[u8]) -> std::result::Result<(), LineError> + Sync,
-) -> Result<()> {
+) -> Result<LineTotals> {
     let mut lines = LineBlocks::new(input.open_ahead(job)?, lanes.block_bytes);
-    let mut position = 0;
+    let (mut position, mut has_end) = (0, true);
+    let comments = AtomicU64::new(0);
     let read = |recycled: Option<LineBlock>| {
         let block = lines.next_block(recycled.map(|block| block.bytes).unwrap_or_default())?;
         job.progress().add(lines.position() - position);
         position = lines.position();
+        if let Some(block) = &block {
+            has_end = block.bytes.ends_with(b"\n");
+            look(block)?;
+        }
         Ok(block)
     };
     lanes.each_block(job, read, |lane, block: LineBlock| {
@@ -238,6 +377,8 @@ fn each_line_quickly<E: EdgeOperation>(
             (line, rest) = cut_line(rest);
             number += 1;
             if is_comment(line) {
+                let is_blank = !matches!(line.first(), Some(b'#' | b'%'));
+                comments.fetch_add(u64::from(!is_blank), Ordering::Relaxed);
                 continue;
             }
             parse(lane, number - 1, line).map_err(|error| match error {
@@ -249,7 +390,8 @@ fn each_line_quickly<E: EdgeOperation>(
             })?;
         }
         Ok(block)
-    })
+    })?;
+    Ok(LineTotals { lines: lines.lines() + u64::from(!has_end), comments: comments.into_inner() })
 }
 
 /// Reads a line of two ids, with one tab, space or comma between them and nothing else: what most lines of most files are.
@@ -314,6 +456,11 @@ fn is_comment(line: &[u8]) -> bool {
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
+    /// Whether nothing but separators is left.
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|&byte| is_separator(byte))
+    }
+
     /// Any number of spaces and tabs, and among them one comma or semicolon at most: two have an empty field between
     /// them.
     #[inline]
