@@ -61,7 +61,7 @@ pub struct PatternOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wanted {
-    /// Whether there is one.
+    /// Whether there is one, before a NUL byte or behind it.
     Any,
     /// How many lines.
     LineCount,
@@ -131,10 +131,10 @@ pub struct Found {
     pub text: Vec<u8>,
     /// Places of matches in lines, or of what they are replaced by.
     pub spans: Vec<(u32, u32)>,
-    /// Where in the source the first NUL byte is, in a block that has one. Where lines are wanted, those behind it are not
-    /// given.
+    /// Where in the source the first NUL byte is, in a block that has one. Where lines are wanted, or whether there are any, those
+    /// behind it are not given, and do not count.
     pub nul: Option<u64>,
-    /// Whether, where lines are wanted, one at or behind the NUL byte matches.
+    /// Whether, where lines are wanted, or whether there are any, one at or behind the NUL byte matches.
     pub matches_behind_nul: bool,
 }
 
@@ -399,33 +399,41 @@ impl Kernel for Search {
             let mut end = if is_one { text.len() } else { line_end(start + bytes) };
             let mark = lines.mark();
             lines.text = &text[..end];
-            if !lines.add_from(start, *wanted) {
-                // One match is enough, unless what it is in is binary.
-                end = text.len();
-            }
+            // One match is enough, unless it turns out to be behind a NUL byte of the same piece.
+            let is_enough = !lines.add_from(start, *wanted);
             let nul = detect_binary.then(|| memchr(0, &text[start..end])).flatten().map(|nul| start + nul);
             if let Some(nul) = nul {
                 lines.found.nul.get_or_insert(block.offset + nul as u64);
-                if let Wanted::Lines { .. } = wanted {
+                if let Wanted::Lines { .. } | Wanted::Any = wanted {
                     let is_early = block.is_first() && nul < EARLY_BYTES;
                     let line = memrchr(b'\n', &text[..nul]).filter(|_| !is_early).map_or(0, |end| end + 1);
                     // Lines before it are given, and of those behind it whether there is one.
                     lines.back_to(mark);
                     lines.text = &text[..line];
                     lines.add_from(start, *wanted);
-                    self.for_each_line(text, line, |_| {
-                        lines.found.matches_behind_nul = true;
-                        false
-                    });
+                    if *wanted != Wanted::Any || lines.found.line_count == 0 {
+                        self.for_each_line(text, line, |_| {
+                            lines.found.matches_behind_nul = true;
+                            false
+                        });
+                    }
                     end = text.len();
                 }
             }
             if lines.is_full() {
                 return Err(Error::ReplacedTooLong { offset: block.offset, limit: *room as u64 });
             }
+            if is_enough {
+                break;
+            }
             start = end;
         }
         Ok(lines.found)
+    }
+
+    /// Behind a NUL byte it is only looked at whether a line matches.
+    fn zeros_end_lines(&self) -> bool {
+        self.told.detect_binary
     }
 
     fn part_bytes(&self, found: &Found) -> u64 {
@@ -529,7 +537,7 @@ impl Portable for Search {
     }
 
     fn suffices(&self, found: &Found) -> bool {
-        self.told.wanted == Wanted::Any && found.line_count > 0
+        self.told.wanted == Wanted::Any && (found.line_count > 0 || found.matches_behind_nul)
     }
 }
 

@@ -67,6 +67,13 @@ pub trait Kernel: Sync {
         Ok(())
     }
 
+    /// Whether bytes behind a NUL byte are no text to it, so that of many NUL bytes next to each other, in a line that is longer than
+    /// there is memory for one, it needs to see only one. Where a file has such a hole, the offsets of what lies behind it in the same
+    /// block are then too small.
+    fn zeros_end_lines(&self) -> bool {
+        false
+    }
+
     /// About how much memory a part takes: parts that wait for their turn are limited by it.
     fn part_bytes(&self, _part: &Self::Part) -> u64 {
         size_of::<Self::Part>() as u64

@@ -286,11 +286,35 @@ impl Flying {
     }
 }
 
+/// A block with a line that is longer than others.
+struct LongBlock {
+    bytes: Vec<u8>,
+    /// Where in the source it ends.
+    end: u64,
+    _memory: Reservation,
+}
+
+/// Of zeros next to each other leaves one, and says how many bytes are left.
+fn without_zeros(bytes: &mut [u8]) -> usize {
+    let (mut kept, mut last) = (0, 1);
+    for place in 0..bytes.len() {
+        let byte = bytes[place];
+        if byte != 0 || last != 0 {
+            bytes[kept] = byte;
+            kept += 1;
+        }
+        last = byte;
+    }
+    kept
+}
+
 /// The buffers with which one worker reads.
 pub(crate) struct Reading {
     job: Job,
     plan: Plan,
     by_line: bool,
+    /// In long lines, one NUL byte stands for many next to each other.
+    zeros_end_lines: bool,
     /// For blocks of files in the page cache, streams, and lines that are longer than a block. It begins with a page, as
     /// blocks of files do: the kernel's copy takes a quarter longer where the two lie differently.
     near: Option<Buffer>,
@@ -301,9 +325,18 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    pub fn new(job: &Job, plan: Plan, by_line: bool) -> Result<Reading> {
+    pub fn new(job: &Job, plan: Plan, by_line: bool, zeros_end_lines: bool) -> Result<Reading> {
         let near = Some(near(job, &plan)?);
-        Ok(Reading { job: job.clone(), plan, by_line, near, spare: Vec::new(), lost: 0, more: None })
+        Ok(Reading {
+            job: job.clone(),
+            plan,
+            by_line,
+            zeros_end_lines,
+            near,
+            spare: Vec::new(),
+            lost: 0,
+            more: None,
+        })
     }
 
     /// Whether another slow read can be begun beside the block that is worked on.
@@ -330,13 +363,13 @@ impl Reading {
         (start + file.stride(&self.plan) + margin).min(file.len())
     }
 
-    /// Calls `work` with the bytes of a block and where they begin, unless no line begins in it.
+    /// Calls `work` with where a block begins, its bytes, and where it ends, unless no line begins in it.
     pub fn block<R>(
         &mut self,
         file: &Divided,
         number: u64,
         flying: Option<Flying>,
-        work: impl FnOnce(u64, &[u8]) -> R,
+        work: impl FnOnce(u64, &[u8], u64) -> R,
     ) -> Result<Option<R>> {
         let start = number * file.stride(&self.plan);
         let end = self.end(file, start);
@@ -383,7 +416,7 @@ impl Reading {
         plain: &PlainFile,
         range: Range<u64>,
         buffer: &mut [u8],
-        work: impl FnOnce(u64, &[u8]) -> R,
+        work: impl FnOnce(u64, &[u8], u64) -> R,
     ) -> Result<Option<R>> {
         let len = plain.read(range.start, &mut buffer[..(range.end - range.start) as usize])?;
         let cut = self.cut(file, range.start, &buffer[..len]);
@@ -415,26 +448,19 @@ impl Reading {
         start: u64,
         bytes: &[u8],
         cut: Option<(usize, Option<usize>)>,
-        work: impl FnOnce(u64, &[u8]) -> R,
+        work: impl FnOnce(u64, &[u8], u64) -> R,
     ) -> Result<Option<R>> {
         let Some((first, end)) = cut else { return Ok(None) };
         let offset = start + first as u64;
         if let Some(end) = end {
-            return Ok(Some(work(offset, &bytes[first..end])));
+            return Ok(Some(work(offset, &bytes[first..end], start + end as u64)));
         }
-        let (long, _reservation) = self.read_on(file, offset, &bytes[first..], start + bytes.len() as u64)?;
-        let result = work(offset, &long);
-        Ok(Some(result))
+        let long = self.read_on(file, offset, &bytes[first..], start + bytes.len() as u64)?;
+        Ok(Some(work(offset, &long.bytes, long.end)))
     }
 
     /// The bytes of a block whose last line goes on at `position`.
-    fn read_on(
-        &mut self,
-        file: &Divided,
-        start: u64,
-        begun: &[u8],
-        mut position: u64,
-    ) -> Result<(Vec<u8>, Reservation)> {
+    fn read_on(&mut self, file: &Divided, start: u64, begun: &[u8], mut position: u64) -> Result<LongBlock> {
         let mut reservation = self.job.budget().reserve(begun.len() as u64, "a long line")?;
         let mut bytes = begun.to_vec();
         // Bytes that are in the buffer whose line may still be cut where the block ends.
@@ -459,23 +485,28 @@ impl Reading {
             let (buffer, wanted) = file.begin(&self.job, range.clone(), buffer)?.wait()?;
             let found = memchr(b'\n', &buffer[wanted.clone()]);
             let taken = found.map_or(wanted.len(), |end| end + 1);
+            let old = bytes.len();
             bytes.extend_from_slice(&buffer[wanted.start..wanted.start + taken]);
+            if self.zeros_end_lines {
+                let kept = without_zeros(&mut bytes[old.saturating_sub(1)..]);
+                bytes.truncate(old.saturating_sub(1) + kept);
+            }
             self.more = Some(buffer);
-            position = range.end;
+            position += taken as u64;
             if found.is_some() {
                 break;
             }
         }
-        Ok((bytes, reservation))
+        Ok(LongBlock { bytes, end: position, _memory: reservation })
     }
 
-    /// Calls `work` with the bytes of a stream, in order, and where they begin, until it says no. What comes slowly is not
-    /// waited for: whole lines that are there are given.
+    /// Calls `work` with where bytes of a stream begin, the bytes, and where they end, in order, until it says no. What comes slowly
+    /// is not waited for: whole lines that are there are given.
     pub fn stream(
         &mut self,
         name: &str,
         stream: &mut dyn Read,
-        mut work: impl FnMut(u64, &[u8]) -> bool,
+        mut work: impl FnMut(u64, &[u8], u64) -> bool,
     ) -> Result<()> {
         let mut near = self.take_near()?;
         let result = self.stream_through(&mut near, name, stream, &mut work);
@@ -488,9 +519,11 @@ impl Reading {
         near: &mut Buffer,
         name: &str,
         stream: &mut dyn Read,
-        work: &mut impl FnMut(u64, &[u8]) -> bool,
+        work: &mut impl FnMut(u64, &[u8], u64) -> bool,
     ) -> Result<()> {
         let (mut filled, mut searched, mut offset, mut ended) = (0, 0, 0, false);
+        // Zeros that were left out of the line in the buffer, and the bytes that were looked through for them.
+        let (mut left_out, mut dense) = (0, 0usize);
         // The margin is for the ends of lines.
         let room = if self.by_line { near.len() } else { self.plan.cached_bytes };
         // For a line that is longer, as long as the stream lasts.
@@ -501,6 +534,12 @@ impl Reading {
                 Some(grown) => grown,
                 None => &mut near[..room],
             };
+            if filled == bytes.len() && self.zeros_end_lines {
+                let from = dense.saturating_sub(1);
+                dense = from + without_zeros(&mut bytes[from..]);
+                left_out += (filled - dense) as u64;
+                (filled, searched) = (dense, dense);
+            }
             if filled == bytes.len() {
                 let limit = self.plan.line_bytes_max;
                 if filled as u64 >= limit {
@@ -528,11 +567,13 @@ impl Reading {
                     continue;
                 }
             };
-            if (whole > 0 || (ended && offset == 0)) && !work(offset, &bytes[..whole]) {
+            let end = offset + whole as u64 + left_out;
+            if (whole > 0 || (ended && offset == 0)) && !work(offset, &bytes[..whole], end) {
                 return Ok(());
             }
             bytes.copy_within(whole..filled, 0);
-            (filled, searched, offset) = (filled - whole, 0, offset + whole as u64);
+            (filled, searched, offset) = (filled - whole, 0, end);
+            (left_out, dense) = (0, 0);
         }
         Ok(())
     }

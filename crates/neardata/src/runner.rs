@@ -127,7 +127,7 @@ where
         // Whatever ends this thread early ends the others, who would wait for its parts.
         let alarm = Alarm(&self.order);
         let by_line = matches!(self.kernel.border(), Border::Line { .. });
-        let mut reading = Reading::new(self.job, self.plan, by_line)?;
+        let mut reading = Reading::new(self.job, self.plan, by_line, self.kernel.zeros_end_lines())?;
         let mut worker = self.kernel.worker(self.job)?;
         let reads_files = self.kernel.reads_files() && by_line && !self.is_numbered();
         let mut batch = Batch::default();
@@ -227,8 +227,8 @@ where
         let Task { source, number, shared, flying } = task;
         let Shared { divided, base, lines } = &*shared;
         let numbered = self.is_numbered().then_some(lines);
-        let worked = reading.block(divided, number, flying, |offset, bytes| {
-            self.call(worker, (source, number, *base), offset, bytes, numbered)
+        let worked = reading.block(divided, number, flying, |offset, bytes, end| {
+            self.call(worker, (source, number, *base), offset..end, bytes, numbered)
         });
         let part = match worked {
             Ok(Some(part)) => part.map(Some),
@@ -314,16 +314,16 @@ where
         &self,
         worker: &mut K::Worker,
         (source, number, base): (usize, u64, Base),
-        offset: u64,
+        place: Range<u64>,
         bytes: &[u8],
         lines: Option<&LineCounts>,
     ) -> std::result::Result<(Reach, K::Part), K::Error> {
-        let mut reach = Reach { bytes: offset + bytes.len() as u64, lines: 0 };
+        let mut reach = Reach { bytes: place.end, lines: 0 };
         if let Some(lines) = lines {
             reach.lines = memchr_iter(b'\n', bytes).count() as u64;
             lines.tell(number, reach.lines);
         }
-        let (offset, lines_before) = (base.offset + offset, base.lines);
+        let (offset, lines_before) = (base.offset + place.start, base.lines);
         let block =
             Block { source, offset, bytes, number, lines_before, lines, first_line: Default::default() };
         Ok((reach, self.kernel.block(worker, &block)?))
@@ -340,11 +340,11 @@ where
         let counts = LineCounts::default();
         let lines = self.is_numbered().then_some(&counts);
         let (mut number, mut failed) = (0, None);
-        let read = reading.stream(name, stream, |offset, bytes| {
+        let read = reading.stream(name, stream, |offset, bytes, end| {
             if !self.order.next_of_stream(source) {
                 return false;
             }
-            let part = self.call(worker, (source, number, base), offset, bytes, lines).map(Some);
+            let part = self.call(worker, (source, number, base), offset..end, bytes, lines).map(Some);
             let is_good = part.is_ok();
             counts.forget(number);
             self.push(source, number, part);

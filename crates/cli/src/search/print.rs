@@ -126,9 +126,11 @@ impl<'a> Printer<'a> {
         let quits = found.nul.is_some() && !(whose.is_named || self.style.binary_is_named);
         match self.style.shown {
             Shown::Nothing | Shown::Paths | Shown::PathsWithout => {
-                if quits {
-                    self.state.is_left = true;
-                } else if found.line_count > 0 {
+                // As where lines are shown: those before a NUL byte count, and those behind it only where nothing ends there.
+                let has_match = found.line_count > 0 || found.matches_behind_nul && !quits;
+                if !has_match {
+                    self.state.is_left |= quits;
+                } else {
                     self.state.lines += 1;
                     // Of this kind one file answers for all.
                     self.has_match |= self.style.shown != Shown::PathsWithout;
