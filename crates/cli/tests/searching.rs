@@ -394,3 +394,115 @@ fn json_lines_are_those_of_ripgrep() {
         assert_eq!(parse(&found), parse(&expected), "{words:?}");
     }
 }
+
+#[test]
+fn paths_and_exit_codes_agree_with_the_lines_that_are_shown_before_a_nul_byte() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("dir")).unwrap();
+    let numbers: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
+    // A match before the NUL byte, behind the first 64 KiB; one behind it; one in a file that is binary from the start.
+    for (name, text) in [
+        ("before", format!("{numbers}wanted\n\0\n")),
+        ("behind", format!("{numbers}\0\nwanted\n")),
+        ("early", "\0\nwanted\n".to_string()),
+    ] {
+        folder.write(&format!("dir/{name}"), text);
+    }
+    for name in ["before", "behind", "early"] {
+        for (place, is_named) in [(format!("dir/{name}"), true), (format!("dir -g {name}"), false)] {
+            let shown = folder.run(&format!("search wanted {place}")).ends();
+            let has_match = is_named || name == "before";
+            assert_eq!(shown.0, Some(i32::from(!has_match)), "{place}: {:?}", shown.1);
+            for threads in [1, 2] {
+                let paths = folder.run(&format!("search -l wanted {place} --threads {threads}")).ends();
+                let expected = if has_match { format!("dir/{name}\n") } else { String::new() };
+                assert_eq!((paths.0, &*paths.1.stdout), (shown.0, &*expected), "{place}");
+                let quiet = folder.run(&format!("search -q wanted {place} --threads {threads}")).ends();
+                assert_eq!(quiet.0, shown.0, "{place}");
+            }
+        }
+    }
+    folder.run("store put dir/behind --name behind --quiet").ok();
+    assert_eq!(folder.run("search -l wanted store:behind").ok().stdout, "store:behind\n");
+}
+
+#[test]
+fn patterns_that_begin_with_a_dash_and_flags_that_are_given_twice_are_understood() {
+    let folder = Folder::new();
+    folder.write("text", "a-foo\n-x\nb\n");
+    for (words, expected) in [
+        ("-e -foo text", "a-foo\n"),
+        ("-e -x -e b text", "-x\nb\n"),
+        ("-e-foo text", "a-foo\n"),
+        ("--regexp -foo text", "a-foo\n"),
+        ("-o foo -r -bar text", "-bar\n"),
+        ("-n -n b text", "3:b\n"),
+        ("-m 1 -m 2 . text", "a-foo\n-x\n"),
+        ("-A 5 -A 0 foo text", "a-foo\n"),
+        ("-i -i -s B text", ""),
+        ("-c -c --color never --color never . text", "3\n"),
+        ("-N -n b text --threads 1 --threads 2", "3:b\n"),
+    ] {
+        let (_, said) = folder.run(&format!("search {words}")).ends();
+        assert_eq!(said.stdout, expected, "{words}: {}", said.stderr);
+        assert_eq!(said.stderr, "", "{words}");
+    }
+}
+
+#[test]
+fn lines_near_the_last_match_that_is_wanted_are_shown_whether_they_match_or_not() {
+    let folder = Folder::new();
+    folder.write("text", "a\nb\nm\nd\nm\nm\ng\nm\nm\nj\n");
+    // As GNU grep 3.8 has it.
+    for (words, expected) in [
+        ("-m2 -A3", "3:m\n4-d\n5:m\n6-m\n7-g\n8-m\n"),
+        ("-m1 -A1", "3:m\n4-d\n"),
+        ("-m1 -A2", "3:m\n4-d\n5-m\n"),
+        ("-m1 -C2", "1-a\n2-b\n3:m\n4-d\n5-m\n"),
+        ("-m3", "3:m\n5:m\n6:m\n"),
+        ("-m4 -A9", "3:m\n4-d\n5:m\n6:m\n7-g\n8:m\n9-m\n10-j\n"),
+    ] {
+        assert_eq!(folder.run(&format!("search -n {words} m text")).ok().stdout, expected, "{words}");
+    }
+    // Across lines, one match behind the last is found before that is known.
+    let said = folder.run("search -U -n -m1 -A3 d\nm text").ok().stdout;
+    assert_eq!(said, "4:d\n5:m\n6-m\n7-g\n8-m\n");
+    let said = folder.run("search -U -n -m1 -A2 (?s)b\nm text").ok().stdout;
+    assert_eq!(said, "2:b\n3:m\n4-d\n5-m\n");
+    let said = folder.run("search -U -c -m1 -A3 (?s)m\nm text").ok().stdout;
+    assert_eq!(said, "1\n");
+}
+
+#[test]
+fn a_hole_longer_than_a_line_may_be_is_binary_and_what_lies_behind_it_is_searched() {
+    let folder = Folder::new();
+    let file = fs::File::create(folder.path("sparse")).unwrap();
+    let write =
+        |text: &[u8], place: u64| std::os::unix::fs::FileExt::write_all_at(&file, text, place).unwrap();
+    // A NUL byte among the first 64 KiB would make all of it binary.
+    let start = "filler\n".repeat(20_000) + "first\n";
+    write(start.as_bytes(), 0);
+    // The limit of a line is far below that, with 16 MiB.
+    write(b"inside\nbehind\nlast\n", 30 << 20);
+    let offset = start.len();
+    let message = &*format!("binary file matches (found \"\\0\" byte around offset {offset})\n");
+    let stream = fs::read(folder.path("sparse")).unwrap();
+    for threads in [1, 2] {
+        let how = format!("--threads {threads} --memory 16MiB");
+        for (pattern, expected) in
+            [("first", "first\n"), ("inside", message), ("behind", message), ("last", message)]
+        {
+            let said = folder.run(&format!("search {pattern} sparse {how}")).ok();
+            assert_eq!(said.stdout, expected, "{pattern}");
+            assert_eq!(folder.run(&format!("search -l {pattern} sparse {how}")).ok().stdout, "sparse\n");
+            assert_eq!(folder.run(&format!("search -c {pattern} sparse {how}")).ok().stdout, "1\n");
+            let piped = folder.run(&format!("search {pattern} - {how}")).stdin(stream.clone()).ok();
+            assert_eq!(piped.stdout, expected, "{pattern}");
+        }
+        assert_eq!(folder.run(&format!("search nothing sparse {how}")).exits(1).stderr, "");
+        // As text, it is a line, and too long.
+        let said = folder.run(&format!("search -a inside sparse {how}")).exits(2);
+        let expected = format!("a line that begins at byte {offset} exceeds");
+        assert!(said.stderr.contains(&expected), "{}", said.stderr);
+    }
+}

@@ -12,12 +12,15 @@ use clap::{Args, ValueEnum};
 /// it is not in it. store:NAME names a dataset of the store. Here --json and -o mean what they mean to ripgrep: the file
 /// to write is --output, and counters go to --counters.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(
+    args_override_self = true,
+    after_help = "\
 Examples:
   inshore search 'timeout after [0-9]+ ms' logs/
   inshore search -F -f needles.txt -c big.txt --memory 256MiB
   inshore search -z -i error access.log.gz --output errors.txt
-  inshore search -o 'took ([0-9.]+) s' -r '$1' src -g '*.log'")]
+  inshore search -o 'took ([0-9.]+) s' -r '$1' src -g '*.log'"
+)]
 pub struct Search {
     /// What to look for: a regular expression, unless -F; the first path where -e or -f name patterns
     #[arg(value_name = "PATTERN", required_unless_present_any = ["regexp", "file", "files"])]
@@ -28,10 +31,10 @@ pub struct Search {
     pub paths: Vec<PathBuf>,
 
     /// A pattern; may be given several times, and then any of them matches
-    #[arg(short = 'e', long, value_name = "PATTERN", help_heading = "Pattern")]
+    #[arg(short = 'e', long, value_name = "PATTERN", help_heading = "Pattern", allow_hyphen_values = true)]
     pub regexp: Vec<String>,
     /// A file with a pattern in each line; - is standard input
-    #[arg(short = 'f', long, value_name = "FILE", help_heading = "Pattern")]
+    #[arg(short = 'f', long, value_name = "FILE", help_heading = "Pattern", allow_hyphen_values = true)]
     pub file: Vec<PathBuf>,
     /// Patterns are texts and not regular expressions
     #[arg(short = 'F', long, help_heading = "Pattern")]
@@ -89,7 +92,7 @@ pub struct Search {
     #[arg(short = 'o', long, help_heading = "Output")]
     pub only_matching: bool,
     /// Show this instead of what matches: $1 and $NAME stand for groups of the pattern, $0 for all of the match
-    #[arg(short = 'r', long, value_name = "TEXT", help_heading = "Output")]
+    #[arg(short = 'r', long, value_name = "TEXT", help_heading = "Output", allow_hyphen_values = true)]
     pub replace: Option<String>,
     /// Show where in the file, in bytes from 0, each line (with -o, each match) begins
     #[arg(short = 'b', long, visible_alias = "offsets", help_heading = "Output")]
@@ -141,7 +144,7 @@ pub struct Search {
     pub counters: Option<PathBuf>,
 
     /// Search files whose paths match, or with '!' before it do not
-    #[arg(short, long, value_name = "GLOB", help_heading = "Files")]
+    #[arg(short, long, value_name = "GLOB", help_heading = "Files", allow_hyphen_values = true)]
     pub glob: Vec<String>,
     /// Search files of a type, such as rust or csv; see --type-list
     #[arg(short = 't', long = "type", value_name = "TYPE", help_heading = "Files")]

@@ -159,7 +159,8 @@ impl<'a> Shower<'a> {
             let ends_at_nul = detection.quit_byte().is_some();
             let mut bytes = Watched { bytes, job, read: 0, failed: false, ends_at_nul, has_ended: false };
             searcher.set_binary_detection(detection);
-            let limits = (self.style.max_count, self.style.after);
+            let is_of_lines = matches!(shown, Shown::Lines | Shown::Matches | Shown::Json);
+            let limits = (self.style.max_count, if is_of_lines { self.style.after } else { 0 });
             match self.printer.show(&mut searcher, &watchful, limits, &text.title, &mut bytes) {
                 Ok(seen) => {
                     has_match |= seen.has_match;
@@ -304,6 +305,8 @@ struct Watchful<'a> {
     replacement: (usize, usize),
     kept: Cell<usize>,
     is_full: Cell<bool>,
+    /// As many matches were found in the text as are wanted: what follows are lines like any other.
+    has_all: Cell<bool>,
 }
 
 /// Why nothing more is looked for.
@@ -319,7 +322,15 @@ impl fmt::Display for Stopped {
 impl<'a> Watchful<'a> {
     fn new(matcher: &'a RegexMatcher, job: &'a Job, room: usize, replacement: Option<&str>) -> Watchful<'a> {
         let replacement = replacement.map_or((0, 0), |text| (text.len(), text.matches('$').count()));
-        Watchful { matcher, job, room, replacement, kept: Cell::new(0), is_full: Cell::new(false) }
+        Watchful {
+            matcher,
+            job,
+            room,
+            replacement,
+            kept: Cell::new(0),
+            is_full: Cell::new(false),
+            has_all: Cell::new(false),
+        }
     }
 
     /// Counts a match and what it is replaced by.
@@ -339,6 +350,9 @@ impl Matcher for Watchful<'_> {
     type Error = Stopped;
 
     fn find_at(&self, text: &[u8], at: usize) -> Result<Option<Match>, Stopped> {
+        if self.has_all.get() {
+            return Ok(None);
+        }
         let found = self.matcher.find_at(text, at).expect("this matcher never fails");
         found.map(|place| self.keep(0).map(|()| place)).transpose()
     }
@@ -400,12 +414,19 @@ impl<S: Sink> Sink for Limited<'_, S> {
 
     fn matched(&mut self, searcher: &Searcher, found: &SinkMatch<'_>) -> Result<bool, S::Error> {
         self.matcher.kept.set(0);
-        if self.left == 0 {
+        if self.left == 0 && self.after == 0 {
             return Ok(false);
         }
-        self.left -= 1;
+        // One match is found before the last that is wanted is shown; where it is near that one, it is shown too.
+        let is_near = self.left == 0;
+        self.matcher.has_all.set(false);
         let goes_on = self.sink.matched(searcher, found)?;
         self.matcher.kept.set(0);
+        match is_near {
+            true => self.after = self.after.saturating_sub(found.lines().count()),
+            false => self.left -= 1,
+        }
+        self.matcher.has_all.set(self.left == 0);
         Ok(goes_on && (self.left > 0 || self.after > 0))
     }
 
@@ -431,6 +452,7 @@ impl<S: Sink> Sink for Limited<'_, S> {
 
     fn begin(&mut self, searcher: &Searcher) -> Result<bool, S::Error> {
         self.matcher.kept.set(0);
+        self.matcher.has_all.set(false);
         self.sink.begin(searcher)
     }
 

@@ -176,10 +176,14 @@ impl<'a> Printer<'a> {
             (line_text, text) = text.split_at(line.bytes as usize);
             (line_spans, spans) = spans.split_at(line.spans as usize);
             is_full = self.state.lines >= self.style.max_count;
-            if is_full && (line.is_match || self.state.after == 0) {
+            if is_full && self.state.after == 0 {
                 return Ok(Next::SkipSource);
             }
-            self.line(whose, line, line_text, line_spans)?;
+            match is_full {
+                // Behind the last match that is wanted, one that follows is a line near it like any other.
+                true => self.line(whose, &FoundLine { is_match: false, ..*line }, line_text, &[])?,
+                false => self.line(whose, line, line_text, line_spans)?,
+            }
         }
         is_full |= self.state.lines >= self.style.max_count;
         if is_full && self.state.after == 0 {
