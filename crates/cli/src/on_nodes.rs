@@ -146,7 +146,7 @@ pub fn compress(options: &Everywhere, words: &Compress) -> Result<()> {
             false => {
                 let called = whole.file.as_deref().unwrap_or(&whole.dataset);
                 let path = output.clone().unwrap_or_else(|| format!("{called}.{}", format.ending()).into());
-                if path.exists() && !force {
+                if path.exists() && !force && !NewFile::is_in_place(&path) {
                     bail!("{}: it is there already: --force replaces it", path.display());
                 }
                 let file = NewFile::create(&path)?;

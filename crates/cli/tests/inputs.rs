@@ -180,3 +180,37 @@ fn files_that_do_not_know_their_size_are_read_to_their_end() {
         fs::remove_file(folder.path("it.csv")).unwrap();
     }
 }
+
+#[test]
+fn results_go_to_devices_and_pipes() {
+    let folder = Folder::new();
+    folder.write("text", TEXT);
+    folder.write("table.csv", "a,b\n1,2\n");
+    let before = fs::metadata("/dev/null").unwrap().permissions();
+    for words in [
+        "sort text -o /dev/null",
+        "sort table.csv --key a -o /dev/null",
+        "reduce table.csv --by a --count -o /dev/null",
+        "count words text -o /dev/null",
+        "search hello text --output /dev/null",
+        "compress text -o /dev/null",
+        "sql --quiet -o /dev/null SELECT/**/1",
+    ] {
+        folder.run(words).ok();
+        assert_eq!(fs::metadata("/dev/null").unwrap().permissions(), before, "{words}");
+    }
+    let pipe = folder.path("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    let reader = std::thread::spawn(move || fs::read_to_string(pipe).unwrap());
+    folder.run("sort text --reverse -o pipe --quiet").ok();
+    assert_eq!(reader.join().unwrap(), "world\nhello\n");
+    let said = folder.run("sort text -o .").exits(2);
+    assert!(said.stderr.contains("not a plain file"), "{}", said.stderr);
+}

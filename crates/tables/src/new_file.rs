@@ -6,7 +6,7 @@ use std::{
     num::NonZeroU64,
     os::{
         fd::{AsFd, AsRawFd},
-        unix::fs::PermissionsExt,
+        unix::fs::{FileTypeExt, PermissionsExt},
     },
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -44,11 +44,27 @@ impl NewFile {
         NewFile { name: name.to_string(), part: None, out: NewFileWriter::new(file) }
     }
 
-    /// Begins a file for `path`, on its file system; what is at `path` stays until [`NewFile::publish`], and a link
-    /// stays a link.
+    /// Whether what is at `path` is written in place, and nothing is replaced: standard output (`-`), a character device
+    /// such as /dev/null, or a named pipe.
+    pub fn is_in_place(path: &Path) -> bool {
+        let kind = fs::metadata(path).map(|found| found.file_type());
+        path == Path::new("-") || kind.is_ok_and(|kind| kind.is_char_device() || kind.is_fifo())
+    }
+
+    /// Finds out before the work whether [`NewFile::create`] can make a file at `path`; nothing is left of it. What is written in
+    /// place is not opened: a pipe would wait for a reader.
     ///
     /// # Errors
-    /// [`Error::Io`] if no file can be made there; [`Error::Unsupported`] if `path` is a device, pipe or folder.
+    /// As [`NewFile::create`].
+    pub fn check(path: &Path) -> Result<()> {
+        if Self::is_in_place(path) { Ok(()) } else { Self::create(path).map(drop) }
+    }
+
+    /// Begins a file for `path`, on its file system; what is at `path` stays until [`NewFile::publish`], and a link
+    /// stays a link. Standard output (`-`), a character device or a named pipe is [written in place](NewFile::is_in_place).
+    ///
+    /// # Errors
+    /// [`Error::Io`] if no file can be made there; [`Error::Unsupported`] if `path` is a folder, a socket or a block device.
     pub fn create(path: &Path) -> Result<Self> {
         Self::create_with(path, None)
     }
@@ -74,6 +90,13 @@ impl NewFile {
 
     fn create_with(path: &Path, mode: Option<u32>) -> Result<Self> {
         let name = path.display().to_string();
+        if path == Path::new("-") {
+            return Self::stdout();
+        }
+        if Self::is_in_place(path) {
+            let file = File::options().write(true).open(path);
+            return Ok(Self::of_file(&name, file.map_err(|source| Error::io(&name, "open it", source))?));
+        }
         // Through a link the table behind it is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let old = fs::metadata(&path).ok();
@@ -92,6 +115,11 @@ impl NewFile {
         };
         let (part, out) = make().map_err(|error| Error::io(&name, "create it", system_error(error)))?;
         Ok(NewFile { name, part: Some((part, path)), out })
+    }
+
+    /// What errors call it: the path, or "standard output".
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// A writer to the end of the file. It is not buffered.

@@ -71,14 +71,15 @@ enum Kind {
 }
 
 impl TableWriter {
-    /// Begins a table at `path`: `.parquet`, `.arrow` (IPC file) or `.csv`; `-` writes CSV to standard output.
+    /// Begins a table at `path`: `.parquet`, `.arrow` (IPC file) or `.csv`; `-` writes CSV to standard output. A device or pipe
+    /// whose name says no format (`/dev/null`) gets CSV too.
     ///
     /// The file has no name before [`TableWriter::finish`]; until then an existing file stays as it is. Takes a sixteenth of `budget` if that is free (for Parquet);
     /// beyond it about 2 MiB for three numeric columns (3 MiB with several threads, which Parquet uses from a budget of 32 MiB on), and for Parquet scratch space in the folder for one row group.
     ///
     /// # Errors
     /// As [`TableWriter::check_path`]; [`Error::Io`] if the file cannot be created; [`Error::Unsupported`] if
-    /// `path` is a device, pipe or folder, or the format cannot hold the schema.
+    /// `path` is a folder or a block device, or the format cannot hold the schema.
     pub fn create(path: impl AsRef<Path>, schema: SchemaRef, budget: &Budget) -> Result<TableWriter> {
         let path = path.as_ref();
         let kind = kind_of(path)?;
@@ -182,10 +183,7 @@ impl TableWriter {
     /// As [`TableWriter::create`]; [`Error::UnknownEnding`] lists the endings that work.
     pub fn check_path(path: &Path) -> Result<()> {
         kind_of(path)?;
-        if path == Path::new("-") {
-            return Ok(());
-        }
-        NewFile::create(path).map(drop)
+        NewFile::check(path)
     }
 }
 
@@ -198,6 +196,7 @@ fn kind_of(path: &Path) -> Result<Kind> {
         "csv" => Ok(Kind::Csv),
         "arrow" => Ok(Kind::Ipc),
         "parquet" => Ok(Kind::Parquet),
+        _ if NewFile::is_in_place(path) => Ok(Kind::Csv),
         _ => {
             let file = path.display().to_string();
             Err(Error::UnknownEnding { file, ending, what: "written", expected: WRITABLE })

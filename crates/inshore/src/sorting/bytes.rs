@@ -148,11 +148,11 @@ impl Sorting<'_> {
         wholes: &[Whole],
     ) -> Result<(SortSummary, Gathered)> {
         let (asker, shape) = (self.asker, how.shape);
-        let is_stdout = self.output == Path::new("-");
+        let is_in_place = NewFile::is_in_place(self.output);
         let mut merged = Merged::<ByteRows>::new(streams, how)?;
         let file = target.file()?;
-        let mut out = match is_stdout {
-            true => FileSink::stream(asker.job, file, "standard output")?,
+        let mut out = match is_in_place {
+            true => FileSink::stream(asker.job, file, target.name())?,
             false => {
                 let hint = (!self.options.unique && !asker.options.partial).then_some(bytes);
                 FileSink::new(asker.job, file, &self.output.display().to_string(), hint)?

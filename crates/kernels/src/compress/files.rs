@@ -80,20 +80,19 @@ fn one(
         (None, Some(path)) => beside(path)?,
         (None, None) => PathBuf::from("-"),
     };
-    let is_stdout = output == Path::new("-");
-    if !is_stdout && !options.force && output.exists() {
+    let is_in_place = NewFile::is_in_place(&output);
+    if !is_in_place && !options.force && output.exists() {
         return Err(Error::Exists { path: output });
     }
     // Else what was just written would be removed.
     if let (Some(from), Ok(to)) = (input.path(), fs::canonicalize(&output))
-        && !is_stdout
+        && !is_in_place
         && fs::canonicalize(from).is_ok_and(|from| from == to)
     {
         return Err(Error::BadName { path: output, what: "it is the file that is read" });
     }
-    let from = input.path().filter(|_| !is_stdout);
+    let from = input.path().filter(|_| !is_in_place);
     let out = match from {
-        _ if is_stdout => NewFile::stdout()?,
         // A user who may not read the source must not be able to open the result at any moment.
         Some(_) => NewFile::create_private(&output)?,
         None => NewFile::create(&output)?,

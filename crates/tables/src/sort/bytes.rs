@@ -277,14 +277,14 @@ enum Target<'a> {
 
 impl<'a> Target<'a> {
     fn file(path: &'a Path) -> Result<Target<'a>> {
-        let new = if is_stdout(path) { NewFile::stdout()? } else { NewFile::create(path)? };
+        let new = if path == Path::new("-") { NewFile::stdout()? } else { NewFile::create(path)? };
         Ok(Target::File(path, new))
     }
 
     /// The file that has to find room.
     fn path(&self) -> Option<&Path> {
         match self {
-            Target::File(path, _) => Some(*path).filter(|path| !is_stdout(path)),
+            Target::File(path, _) => Some(*path).filter(|path| !NewFile::is_in_place(path)),
             Target::Blocks(..) => None,
         }
     }
@@ -293,10 +293,6 @@ impl<'a> Target<'a> {
     fn parts_max(&self, threads: usize) -> usize {
         if self.path().is_some() { threads } else { 1 }
     }
-}
-
-fn is_stdout(path: &Path) -> bool {
-    path == Path::new("-")
 }
 
 fn sort<S: RowShape + Debug>(
@@ -405,9 +401,9 @@ fn write<S: RowShape, O: RowOperation>(
     hint: Option<u64>,
 ) -> Result<u64> {
     let file = new.file()?;
-    let mut out = match is_stdout(path) {
-        true => FileSink::stream(job, file, "standard output")?,
-        false => FileSink::new(job, file, &path.display().to_string(), hint)?,
+    let mut out = match NewFile::is_in_place(path) {
+        true => FileSink::stream(job, file, new.name())?,
+        false => FileSink::new(job, file, new.name(), hint)?,
     };
     while fill(job, sorted, &mut out)? {}
     Ok(out.finish()?)

@@ -4,7 +4,7 @@ use std::{os::unix::fs::MetadataExt, path::Path};
 
 use inshore_store::{Budget, Job, format_bytes};
 
-use crate::{Error, Result};
+use crate::{Error, NewFile, Result};
 
 /// Of what is free of a budget, `share` (numerator and denominator) of all but `beside` bytes.
 ///
@@ -42,7 +42,7 @@ pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_
     if scratch_bytes > scratch_free {
         return refuse(store.path().display().to_string(), scratch_bytes, scratch_free, "sorted runs");
     }
-    let Some(output) = output else { return Ok(()) };
+    let Some(output) = output.filter(|output| !NewFile::is_in_place(output)) else { return Ok(()) };
     let folder = folder_of(output);
     let Ok(found) = std::fs::metadata(folder) else { return Ok(()) };
     let shares = |path: &Path| std::fs::metadata(path).is_ok_and(|device| device.dev() == found.dev());
@@ -68,6 +68,7 @@ pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_
 pub fn check_output_space(output: &Path, bytes: u64) -> Result<()> {
     let folder = folder_of(output);
     match free_bytes(folder) {
+        _ if NewFile::is_in_place(output) => Ok(()),
         Some(free) if bytes > free => {
             let (place, what) =
                 (folder.display().to_string(), format!("{} for the result", format_bytes(bytes)));
