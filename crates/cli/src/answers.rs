@@ -149,7 +149,7 @@ fn answer(
     sentence: impl FnOnce(u64, &Summary) -> String,
 ) -> Result<()> {
     check_output(session, asked)?;
-    let graph = Graph::open(&session.store, &asked.graph)?;
+    let graph = Graph::open(session.store()?, &asked.graph)?;
     let mut run = session.start()?;
     let Answer { summary, rows } = run_algorithm(&graph, &run.job).inspect_err(|_| run.tell_kept(session))?;
     let top = stream(rows, asked, shown).inspect_err(|_| run.tell_kept(session))?;

@@ -49,7 +49,7 @@ pub fn bench(mut options: Everywhere, words: &Bench) -> Result<()> {
         Some(output) if is_stdout_taken => session.check_stdout_is_free(output).map(|()| None)?,
         output => output.as_deref().map(NewFile::create).transpose()?,
     };
-    let numbers = numbers_of(&session.store, words.folder.as_deref().filter(|_| temporary.is_none()))?;
+    let numbers = numbers_of(session.store()?, words.folder.as_deref().filter(|_| temporary.is_none()))?;
     let plan = plan_of(words);
     let mut run = session.start()?;
     let devices = numbers.into_iter().map(|number| measure(&run.job, number, &plan));
@@ -58,7 +58,7 @@ pub fn bench(mut options: Everywhere, words: &Bench) -> Result<()> {
         Some(folder) if temporary.is_some() => {
             devices[0].path = folder.canonicalize().unwrap_or(folder.clone()).display().to_string();
         }
-        _ => drop(session.store.keep_drive_profile(devices.clone())?),
+        _ => drop(session.store()?.keep_drive_profile(devices.clone())?),
     }
     let report = run.finish();
 

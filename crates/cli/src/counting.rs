@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use inshore::{
     store::{Report, format_bytes},
-    tables::{self, Aggregate, Input, KmerOptions, KmerSummary, NewFile, ReduceOptions},
+    tables::{self, Aggregate, Input, KmerOptions, KmerSummary, NewFile, ReduceOptions, TableWriter},
 };
 
 use serde_json::{Value, json};
@@ -20,8 +20,11 @@ use crate::{
 pub fn kmers(session: &Session, words: &Kmers) -> Result<()> {
     session.check_stdout_is_free(&words.output)?;
     let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
-    let mut run = session.start()?;
-    let summary = tables::count_kmers(&run.job, &inputs, &words.output, &kmer_options(words));
+    let options = kmer_options(words);
+    options.check()?;
+    TableWriter::check_path(&words.output)?;
+    let mut run = session.start_on(&words.inputs)?;
+    let summary = tables::count_kmers(&run.job, &inputs, &words.output, &options);
     let summary = summary.inspect_err(|_| run.tell_kept(session))?;
     let how = summary.choice.as_ref().map(estimates).unwrap_or_default();
     tell_kmers(&session.options, words, run.finish(), summary, |summary| json!(summary), how)
@@ -68,7 +71,8 @@ pub fn values(session: &Session, words: &Values) -> Result<()> {
     let (by, as_text) = (words.column.clone(), words.text.clone());
     let (aggregates, resume) = (vec![Aggregate::count()], words.resume);
     let options = ReduceOptions { by, aggregates, as_text, general: false, resume };
-    let mut run = session.start()?;
+    TableWriter::check_path(&words.output)?;
+    let mut run = session.start_on(&words.inputs)?;
     let summary = tables::reduce(&run.job, &inputs, &words.output, &options);
     let summary = summary.inspect_err(|_| run.tell_kept(session))?;
     let place = place(&words.output);

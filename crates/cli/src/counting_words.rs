@@ -22,7 +22,7 @@ use crate::{
 
 pub fn words(session: &Session, words: &CountWords) -> Result<()> {
     let options = word_options(&session.options, words)?;
-    let mut run = session.start()?;
+    let mut run = session.start_on(&words.inputs)?;
     let job = &run.job;
     let bytes: Option<u64> = words.inputs.iter().map(|path| Input::new(path).compressed_bytes()).sum();
     job.start_phase("counting", "bytes", bytes.unwrap_or(0));

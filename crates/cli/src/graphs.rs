@@ -5,7 +5,7 @@ use std::{io::BufWriter, path::Path};
 use anyhow::{Result, bail};
 use inshore::{
     graph::{self, Graph, GraphInfo, ImportOptions, check::CheckOptions},
-    store::format_bytes,
+    store::{Store, format_bytes},
     tables::Input,
 };
 use serde_json::json;
@@ -29,15 +29,15 @@ pub fn import(session: &Session, words: &args::Import) -> Result<()> {
         target_column: words.target_column.clone(),
         weight_column: words.weight_column.clone(),
     };
-    let mut run = session.start()?;
-    let info = graph::import(&session.store, &run.job, &words.name, &inputs, &options)?;
+    let mut run = session.start_on(&words.inputs)?;
+    let info = graph::import(session.store()?, &run.job, &words.name, &inputs, &options)?;
     made(session, Outcome::new("graph import", run.finish(), &info, sentence(&info)))
 }
 
 pub fn generate_kronecker(session: &Session, words: &args::Kronecker) -> Result<()> {
     let kronecker = graph::Kronecker { scale: words.scale, edge_factor: words.edge_factor, seed: words.seed };
     let mut run = session.start()?;
-    let info = graph::generate(&session.store, &run.job, &words.name, &kronecker, words.reverse)?;
+    let info = graph::generate(session.store()?, &run.job, &words.name, &kronecker, words.reverse)?;
     made(session, Outcome::new("graph generate", run.finish(), &info, sentence(&info)))
 }
 
@@ -63,13 +63,13 @@ fn kind(info: &GraphInfo) -> String {
 }
 
 pub fn ls(session: &Session) -> Result<()> {
-    let graphs = graph::list(&session.store)?;
+    let graphs = graph::list(session.store()?)?;
     if session.options.json {
         return Ok(print_json(&graphs)?);
     }
     if graphs.is_empty() {
         if !session.options.quiet {
-            say(&format!("no graphs in {}", session.store.path().display()));
+            say(&format!("no graphs in {}", session.store()?.path().display()));
         }
         return Ok(());
     }
@@ -91,7 +91,7 @@ pub fn ls(session: &Session) -> Result<()> {
 }
 
 pub fn info(session: &Session, name: &str) -> Result<()> {
-    let graph = Graph::open(&session.store, name)?;
+    let graph = Graph::open(session.store()?, name)?;
     let info = graph.info();
     if session.options.json {
         return Ok(print_json(&json!({ "command": "graph info", "summary": info }))?);
@@ -103,7 +103,7 @@ pub fn info(session: &Session, name: &str) -> Result<()> {
 pub fn rm(session: &Session, names: &[String]) -> Result<()> {
     let (mut removed, mut failures) = (Vec::new(), Vec::new());
     for name in names {
-        match remove(session, name) {
+        match remove(session.store()?, name) {
             Ok(()) => removed.push(name),
             Err(error) => failures.push(error.to_string()),
         }
@@ -117,17 +117,17 @@ pub fn rm(session: &Session, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn remove(session: &Session, name: &str) -> Result<(), graph::Error> {
-    match Graph::open(&session.store, name) {
+fn remove(store: &Store, name: &str) -> Result<(), graph::Error> {
+    match Graph::open(store, name) {
         // A dataset of another kind is not ours to remove; a damaged graph is.
         Err(error @ graph::Error::BadGraph { what: "kind", .. }) => Err(error),
-        _ => Ok(session.store.remove(name)?),
+        _ => Ok(store.remove(name)?),
     }
 }
 
 pub fn export(session: &Session, name: &str, output: &Path) -> Result<()> {
     session.check_stdout_is_free(output)?;
-    let graph = Graph::open(&session.store, name)?;
+    let graph = Graph::open(session.store()?, name)?;
     let mut run = session.start()?;
     let edges = graph::export(&graph, &run.job, output)?;
     let sentence = format!("{edges} edges of {name} written to {}", output.display());
@@ -138,7 +138,7 @@ pub fn export(session: &Session, name: &str, output: &Path) -> Result<()> {
 
 /// Whether the answer is right.
 pub fn check(session: &Session, words: &args::Check) -> Result<bool> {
-    let graph = Graph::open(&session.store, &words.graph)?;
+    let graph = Graph::open(session.store()?, &words.graph)?;
     let ranks = words.how.options();
     let options = CheckOptions {
         iterations: ranks.iterations,

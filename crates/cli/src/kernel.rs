@@ -60,7 +60,7 @@ pub fn push(options: &Everywhere, words: &Push) -> Result<()> {
     let here = || {
         let session = Session::open(options.clone())?;
         let mut run = session.start()?;
-        module.put(&session.store, &run.job)?;
+        module.put(session.store()?, &run.job)?;
         anyhow::Ok((run.finish(), String::new()))
     };
     #[cfg(feature = "nodes")]
@@ -84,7 +84,7 @@ pub fn ls(options: &Everywhere) -> Result<()> {
     let module = |summary: DatasetSummary| {
         Some((summary.name.strip_suffix(ENDING)?.to_string(), summary.bytes, "here".to_string()))
     };
-    list(options, session.store.list()?.into_iter().filter_map(module).collect())
+    list(options, session.store()?.list()?.into_iter().filter_map(module).collect())
 }
 
 /// Prints names of kernels, their bytes, and where they are.
@@ -114,7 +114,8 @@ pub fn rm(options: &Everywhere, names: &[String]) -> Result<()> {
         return remove_from_nodes(options, &datasets);
     }
     let session = Session::open_existing(options.clone())?;
-    Ok(datasets.iter().try_for_each(|name| session.store.remove(name))?)
+    let store = session.store()?;
+    Ok(datasets.iter().try_for_each(|name| store.remove(name))?)
 }
 
 pub fn run(options: &Everywhere, words: &RunKernel) -> Result<()> {

@@ -30,18 +30,18 @@ use crate::{
 };
 
 pub fn train(session: &Session, words: &Train) -> Result<()> {
+    let named = words.samples.iter().map(|sample| labelled(sample)).collect::<Result<Vec<_>>>()?;
     let mut samples: Vec<(String, Vec<Source>)> = Vec::new();
-    let mut run = session.start()?;
-    for sample in &words.samples {
-        let (label, path) = labelled(sample)?;
+    let mut run = session.start_on(named.iter().map(|(_, path)| path))?;
+    for (label, path) in named {
         samples.push((label, text_sources(&run.job, std::slice::from_ref(&path))?));
     }
-    if session.store.list()?.iter().any(|known| known.name == words.name) {
+    if session.store()?.list()?.iter().any(|known| known.name == words.name) {
         // Said before the work and not after it.
         run.job.store().create_dataset(&run.job, &words.name, "language")?;
     }
     let profiles = Profiles::train(&run.job, samples, words.grams as usize)?;
-    profiles.save(&session.store, &run.job, &words.name)?;
+    profiles.save(session.store()?, &run.job, &words.name)?;
     let labels: Vec<&str> = profiles.labels().collect();
     let sentence = format!("{}: {} languages, {}", words.name, labels.len(), labels.join(" "));
     let grams = labels.iter().map(|label| (label.to_string(), json!(profiles.grams(label))));
@@ -126,7 +126,7 @@ where
     TableWriter::check_path(&words.output)?;
     let mut run = session.start()?;
     let job = &run.job;
-    let profiles = &Profiles::load(&session.store, job, &words.profiles)?;
+    let profiles = &Profiles::load(session.store()?, job, &words.profiles)?;
     let _filters = job.budget().reserve(Classifier::BYTES, "filters of languages")?;
     let classifier = &Classifier::new(profiles);
     let bytes: Option<u64> = words.inputs.iter().map(|path| Input::new(path).compressed_bytes()).sum();

@@ -94,7 +94,7 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
         let programs = words.allow.iter().map(|allowed| program(allowed)).collect::<Result<_>>()?;
         works = works.with(Commands::new(programs, policy, command_limits(words.task_deadline)));
     }
-    let serving = Agent::new(session.store, works, config).serve(words.listen)?;
+    let serving = Agent::new(session.into_store()?, works, config).serve(words.listen)?;
     let page = node_page::serve(serving.agent(), &words.page)?;
     if options.json {
         let page = page.as_ref().map(|page| page.address());

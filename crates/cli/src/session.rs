@@ -1,7 +1,10 @@
 //! What all commands have in common: the store, the options that go everywhere, and the stop flag.
 
 use std::{
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
+    sync::OnceLock,
     thread,
 };
 
@@ -14,25 +17,39 @@ use crate::{args::Everywhere, outcome::say, progress::Bar, signals};
 
 /// One invocation of the command.
 pub struct Session {
-    pub store: Store,
+    store: OnceLock<Store>,
+    /// Where a store is made when it is needed first.
+    folder: PathBuf,
     pub options: Everywhere,
     cancel: Cancel,
 }
 
 impl Session {
-    /// Opens the store, or makes it and says so, and begins to listen for signals.
+    /// Opens the store and begins to listen for signals. Where there is no store, one is made, and that is said, when it is
+    /// [needed](Session::store): not by a command that fails before.
     pub fn open(options: Everywhere) -> Result<Session> {
-        let quiet = options.quiet;
-        Self::open_with(options, |paths| match Store::open_folders(paths) {
-            Err(Error::NoStore { .. }) if paths.len() == 1 => {
-                let store = Store::open(&paths[0])?;
-                if !quiet {
-                    say(&format!("note: a new store was made in {}", store.path().display()));
-                }
-                Ok(store)
-            }
-            opened => opened,
+        Self::open_with(options, |folders| match Store::open_folders(folders) {
+            Err(Error::NoStore { .. }) if folders.len() == 1 => Ok(None),
+            opened => opened.map(Some),
         })
+    }
+
+    /// The store, which is made where there is none.
+    pub fn store(&self) -> Result<&Store> {
+        if let Some(store) = self.store.get() {
+            return Ok(store);
+        }
+        let store = Store::open(&self.folder)?;
+        if !self.options.quiet {
+            say(&format!("note: a new store was made in {}", store.path().display()));
+        }
+        Ok(self.store.get_or_init(|| store))
+    }
+
+    /// The store, which belongs to the caller from now on.
+    pub fn into_store(self) -> Result<Store> {
+        self.store()?;
+        Ok(self.store.into_inner().expect("made just now"))
     }
 
     /// Opens the store, or makes it; signals are heard by somebody else.
@@ -43,22 +60,24 @@ impl Session {
             Err(Error::NoStore { .. }) if folders.len() == 1 => Store::open(&folders[0])?,
             opened => opened?,
         };
-        Ok(Session { store, options, cancel: Cancel::default() })
+        let folder = store.path().to_path_buf();
+        Ok(Session { store: store.into(), folder, options, cancel: Cancel::default() })
     }
 
     /// Opens the store if it is there, and begins to listen for signals.
     pub fn open_existing(options: Everywhere) -> Result<Session> {
-        Self::open_with(options, Store::open_folders)
+        Self::open_with(options, |folders| Store::open_folders(folders).map(Some))
     }
 
     fn open_with(
         options: Everywhere,
-        open: impl FnOnce(&[PathBuf]) -> inshore::store::Result<Store>,
+        open: impl FnOnce(&[PathBuf]) -> inshore::store::Result<Option<Store>>,
     ) -> Result<Session> {
-        let path = store_path(&options)?;
+        let folder = store_path(&options)?;
         let cancel = Cancel::default();
         signals::listen(&cancel)?;
-        Ok(Session { store: open(&folders(&path))?, options, cancel })
+        let store = open(&folders(&folder))?.map_or_else(OnceLock::new, OnceLock::from);
+        Ok(Session { store, folder, options, cancel })
     }
 
     /// As [`check_stdout_is_free`].
@@ -68,9 +87,40 @@ impl Session {
 
     /// Starts a job in the budget that was named, and draws its progress where someone can see it.
     pub fn start(&self) -> Result<Run> {
-        let job = self.store.job(budget(&self.options), self.cancel.clone())?;
+        let job = self.store()?.job(budget(&self.options), self.cancel.clone())?;
         Ok(run(job, &self.options))
     }
+
+    /// The same for a job that reads files: where there is no store yet, none is made for files that cannot be read.
+    pub fn start_on<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<Run> {
+        if self.store.get().is_none() {
+            for path in inputs {
+                if path.to_str().is_some_and(|path| path.starts_with("store:")) && !path.exists() {
+                    // A dataset of no store: the error says so.
+                    Store::open_folders(std::slice::from_ref(&self.folder))?;
+                }
+                look_at(path)?;
+            }
+        }
+        self.start()
+    }
+}
+
+/// Opens a file that a command is going to read, and fails as that would; standard input is left alone.
+fn look_at(path: &Path) -> Result<()> {
+    let failed = |error| Error::io("open", path, error);
+    if path == Path::new("-") {
+        return Ok(());
+    }
+    let found = fs::metadata(path).map_err(failed)?;
+    if found.is_dir() {
+        return Err(failed(io::ErrorKind::IsADirectory.into()).into());
+    }
+    // Whoever opens a pipe waits for a writer.
+    if found.is_file() {
+        File::open(path).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Refuses an output on standard output (`-`) where that belongs to `--json`.
@@ -153,7 +203,8 @@ impl Run {
     pub fn tell_kept(&mut self, session: &Session) {
         self.bar = None;
         let mine = |kept: &Kept| kept.process == Some(std::process::id());
-        let kept = session.store.kept().unwrap_or_default().into_iter().find(mine);
+        let kept =
+            session.store().and_then(|store| Ok(store.kept()?)).unwrap_or_default().into_iter().find(mine);
         if let Some(Kept { name, bytes, .. }) = kept.filter(|_| !session.options.quiet) {
             let bytes = format_bytes(bytes);
             say(&format!(

@@ -12,8 +12,8 @@ use inshore::{
     sortreduce::{Choice, Estimate, rows::FixedRows},
     store::format_bytes,
     tables::{
-        self, Aggregate, Input, ReduceOptions, ReduceSummary, SortKey, SortOptions, SortSummary, sort_lines,
-        sort_records, sort_table,
+        self, Aggregate, Input, NewFile, ReduceOptions, ReduceSummary, SortKey, SortOptions, SortSummary,
+        TableWriter, sort_lines, sort_records, sort_table,
     },
 };
 
@@ -30,7 +30,8 @@ pub fn sort(session: &Session, words: &Sort) -> Result<()> {
     {
         bail!("{}: a table is sorted by its columns: name them with --key", table.name());
     }
-    let mut run = session.start()?;
+    NewFile::check(&words.output)?;
+    let mut run = session.start_on(&words.inputs)?;
     let (job, output) = (&run.job, &words.output);
     let (sorted, what) = match shape {
         Some(shape) => (sort_records(job, &inputs, output, shape, options), "records"),
@@ -100,7 +101,8 @@ pub fn reduce(session: &Session, words: &Reduce) -> Result<()> {
             "nothing is asked for: name columns with --by, or what to compute (--count, --sum COLUMN, ...)"
         );
     }
-    let mut run = session.start()?;
+    TableWriter::check_path(&words.output)?;
+    let mut run = session.start_on(&words.inputs)?;
     let summary = tables::reduce(&run.job, &inputs, &words.output, &options);
     let summary = summary.inspect_err(|_| run.tell_kept(session))?;
     let sentence = match words.output == Path::new("-") {

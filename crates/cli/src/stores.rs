@@ -67,13 +67,13 @@ fn summary_json(summary: &DatasetSummary) -> Value {
 }
 
 pub fn ls(session: &Session) -> Result<()> {
-    let datasets = session.store.list()?;
+    let datasets = session.store()?.list()?;
     if session.options.json {
         return Ok(print_json(&datasets.iter().map(summary_json).collect::<Vec<_>>())?);
     }
     if datasets.is_empty() {
         if !session.options.quiet {
-            say(&format!("no datasets in {}", session.store.path().display()));
+            say(&format!("no datasets in {}", session.store()?.path().display()));
         }
         return Ok(());
     }
@@ -99,7 +99,7 @@ pub fn ls(session: &Session) -> Result<()> {
 }
 
 pub fn stat(session: &Session, name: &str) -> Result<()> {
-    let dataset = session.store.dataset(name)?;
+    let dataset = session.store()?.dataset(name)?;
     let summary = dataset.summary();
     let files: Vec<(&str, CheckedFile)> =
         dataset.file_names().map(|name| (name, dataset.file(name).expect("it has this name"))).collect();
@@ -141,13 +141,13 @@ pub fn put(session: &Session, words: &Put) -> Result<()> {
         bail!("--piece and --record go with --node");
     }
     let name = name_of(words)?;
-    let mut run = session.start()?;
+    let mut run = session.start_on([&words.file])?;
     let (before, written) = loop {
         match put_once(session, &run.job, &name, words) {
             // Somebody else appended at the same time. What can be read again is appended after that.
             Err(error) if words.append && is_changed(&error) => {
                 if !std::fs::metadata(&words.file).is_ok_and(|found| found.is_file()) {
-                    let store = session.store.path().to_path_buf();
+                    let store = session.store()?.path().to_path_buf();
                     return Err(Error::Changed { name, store }.into());
                 }
                 run.job.check_cancelled()?;
@@ -174,7 +174,7 @@ fn put_once(session: &Session, job: &Job, name: &str, words: &Put) -> Result<(u6
     let block_bytes = builder.block_bytes(BYTES).or(words.block).unwrap_or(BLOCK_BYTES);
     let buffer_bytes = BUFFER_BYTES.max(block_bytes);
     check_memory(job, builder.guarded_by(), buffer_bytes)?;
-    let buffers = session.store.stream_buffers(job.budget(), buffer_bytes);
+    let buffers = session.store()?.stream_buffers(job.budget(), buffer_bytes);
     let mut writer = builder.append(BYTES, block_bytes, buffer_bytes, buffers)?;
     let before = writer.len();
     if words.file == Path::new("-") {
@@ -227,7 +227,7 @@ fn begin(session: &Session, job: &Job, name: &str, words: &Put) -> Result<Datase
     }
     let redundancy = words.parity.or(words.copies.map(Redundancy::Copies));
     if words.append {
-        match session.store.append_to_dataset(job, name) {
+        match session.store()?.append_to_dataset(job, name) {
             Err(Error::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
             Ok(builder) if redundancy.is_none() => {
@@ -242,7 +242,7 @@ fn begin(session: &Session, job: &Job, name: &str, words: &Put) -> Result<Datase
             _ => bail!("{name} is there: what guards a dataset is chosen when it is made"),
         }
     }
-    let mut builder = session.store.create_dataset(job, name, BYTES)?;
+    let mut builder = session.store()?.create_dataset(job, name, BYTES)?;
     if let Some(redundancy) = redundancy {
         builder.redundancy(redundancy)?;
     }
@@ -309,7 +309,7 @@ fn range_of(file: &CheckedFile, offset: u64, length: Option<u64>) -> Result<std:
 pub fn get(session: &Session, words: &Get) -> Result<()> {
     session.check_stdout_is_free(&words.output)?;
     check_is_outside(session, &words.output)?;
-    let dataset = session.store.dataset(&words.name)?;
+    let dataset = session.store()?.dataset(&words.name)?;
     let file = file_of(&dataset, words.file.as_deref())?;
     let range = range_of(&file, words.offset, words.length)?;
     let bytes = range.end - range.start;
@@ -344,7 +344,7 @@ fn check_is_outside(session: &Session, output: &Path) -> Result<()> {
         Some(parent.unwrap_or(Path::new(".")).canonicalize().ok()?.join(output.file_name()?))
     });
     let Some(path) = path.filter(|_| output != Path::new("-")) else { return Ok(()) };
-    for device in session.store.device_paths()?.into_values() {
+    for device in session.store()?.device_paths()?.into_values() {
         if path != device && path.starts_with(&device) {
             bail!(
                 "{}: lies in {}, a device of the store: choose another place",
@@ -373,11 +373,13 @@ fn copy_out(
 }
 
 pub fn seal(session: &Session, names: &[String]) -> Result<()> {
-    for_each(session, "store seal", "sealed", names, |name| session.store.seal(name))
+    let store = session.store()?;
+    for_each(session, "store seal", "sealed", names, |name| store.seal(name))
 }
 
 pub fn rm(session: &Session, names: &[String]) -> Result<()> {
-    for_each(session, "store rm", "removed", names, |name| session.store.remove(name))
+    let store = session.store()?;
+    for_each(session, "store rm", "removed", names, |name| store.remove(name))
 }
 
 /// Does something to each dataset; tells of those where it could not be done and fails at the end if there were any.
@@ -417,15 +419,16 @@ struct Work {
 
 pub fn jobs(session: &Session, remove: &[String]) -> Result<()> {
     if !remove.is_empty() {
-        return for_each(session, "store jobs", "removed", remove, |name| session.store.remove_kept(name));
+        let store = session.store()?;
+        return for_each(session, "store jobs", "removed", remove, |name| store.remove_kept(name));
     }
-    let work = Work { jobs: session.store.jobs()?, kept: session.store.kept()? };
+    let work = Work { jobs: session.store()?.jobs()?, kept: session.store()?.kept()? };
     if session.options.json {
         return Ok(print_json(&work)?);
     }
     let Work { jobs, kept } = work;
     if jobs.is_empty() && !session.options.quiet {
-        say(&format!("nobody is at work on {}", session.store.path().display()));
+        say(&format!("nobody is at work on {}", session.store()?.path().display()));
     }
     if !jobs.is_empty() {
         print_jobs(&jobs)?;
@@ -474,7 +477,7 @@ fn print_jobs(jobs: &[JobUsage]) -> Result<()> {
 /// Whether all is whole, or mended.
 pub fn verify(session: &Session, names: &[String], repair: bool) -> Result<bool> {
     let mut run = session.start()?;
-    let findings = session.store.verify(&run.job, names, repair)?;
+    let findings = session.store()?.verify(&run.job, names, repair)?;
     let report = run.finish();
     let repaired = findings.damage.iter().filter(|damage| damage.is_repaired).count();
     let left = findings.damage.len() - repaired;
@@ -517,7 +520,7 @@ pub fn verify(session: &Session, names: &[String], repair: bool) -> Result<bool>
 }
 
 pub fn df(session: &Session) -> Result<()> {
-    let devices = session.store.usage()?;
+    let devices = session.store()?.usage()?;
     if session.options.json {
         return Ok(print_json(&devices)?);
     }
@@ -548,7 +551,7 @@ pub fn df(session: &Session) -> Result<()> {
 
 pub fn compact(session: &Session, words: &Compact) -> Result<()> {
     let mut run = session.start()?;
-    let moved = session.store.compact(&run.job, words.balance)?;
+    let moved = session.store()?.compact(&run.job, words.balance)?;
     let sentence = format!("{} extents moved ({})", moved.extents, format_bytes(moved.extents * (2 << 20)));
     let summary = json!({ "extents": moved.extents });
     Ok(Outcome::new("store compact", run.finish(), summary, sentence).tell(&session.options)?)
@@ -559,7 +562,7 @@ pub fn add_device(session: &Session, words: &AddDevice) -> Result<()> {
     check_is_outside(session, &words.folder)?;
     std::fs::create_dir_all(&words.folder).with_context(fail)?;
     let folder = words.folder.canonicalize().with_context(fail)?;
-    let known = session.store.device_paths()?.into_values().any(|path| path == folder);
+    let known = session.store()?.device_paths()?.into_values().any(|path| path == folder);
     if !known
         && std::fs::read_dir(&folder).with_context(fail)?.any(|entry| {
             entry.is_ok_and(|entry| {
@@ -570,7 +573,7 @@ pub fn add_device(session: &Session, words: &AddDevice) -> Result<()> {
         bail!("{} is not empty", folder.display());
     }
     let device = Directory::open(&folder, words.size).with_context(fail)?;
-    let number = session.store.add_device(Arc::new(device), words.size)?;
+    let number = session.store()?.add_device(Arc::new(device), words.size)?;
     if session.options.json {
         let summary = json!({ "number": number, "path": folder });
         return Ok(print_json(&json!({ "command": "store add-device", "summary": summary }))?);
@@ -579,15 +582,16 @@ pub fn add_device(session: &Session, words: &AddDevice) -> Result<()> {
 }
 
 pub fn remove_device(session: &Session, words: &RemoveDevice) -> Result<()> {
-    let devices = session.store.device_paths()?;
+    let store = session.store()?;
+    let devices = store.device_paths()?;
     let folder = Path::new(&words.device).canonicalize().unwrap_or_else(|_| PathBuf::from(&words.device));
     let number = devices
         .iter()
         .find(|(number, path)| **path == folder || words.device == number.to_string())
         .map(|(number, _)| *number)
-        .with_context(|| format!("{} is no device of {}", words.device, session.store.path().display()))?;
+        .with_context(|| format!("{} is no device of {}", words.device, store.path().display()))?;
     if words.keep {
-        session.store.keep_device(number)?;
+        session.store()?.keep_device(number)?;
         if session.options.json {
             let summary = json!({ "number": number, "kept": true });
             return Ok(print_json(&json!({ "command": "store remove-device", "summary": summary }))?);
@@ -596,7 +600,7 @@ pub fn remove_device(session: &Session, words: &RemoveDevice) -> Result<()> {
     }
     let mut run = session.start()?;
     let mut last = String::new();
-    let moved = session.store.remove_device(&run.job, number, |who| {
+    let moved = session.store()?.remove_device(&run.job, number, |who| {
         if who != last && !session.options.quiet {
             say(&format!("waiting for {who}, which still needs the device"));
             last = who.to_string();
@@ -606,7 +610,7 @@ pub fn remove_device(session: &Session, words: &RemoveDevice) -> Result<()> {
     let summary = json!({ "number": number, "extents": moved.extents });
     let mut outcome = Outcome::new("store remove-device", run.finish(), summary, sentence);
     let named = store_path(&session.options)?;
-    let left = session.store.device_paths()?;
+    let left = session.store()?.device_paths()?;
     if devices.get(&number) == Some(&named.canonicalize().unwrap_or(named))
         && let Some(folder) = left.values().next()
     {
@@ -630,7 +634,7 @@ pub fn rejoin(options: &Everywhere, words: &Rejoin) -> Result<()> {
 }
 
 pub fn locate(session: &Session, words: &Locate) -> Result<()> {
-    let dataset = session.store.dataset(&words.name)?;
+    let dataset = session.store()?.dataset(&words.name)?;
     let file = file_of(&dataset, words.file.as_deref())?;
     let range = range_of(&file, words.offset, words.length)?;
     let run = session.start()?;

@@ -182,6 +182,34 @@ fn files_that_do_not_know_their_size_are_read_to_their_end() {
 }
 
 #[test]
+fn no_store_is_made_by_a_command_that_fails_before_it_needs_one() {
+    let folder = Folder::new();
+    folder.write("text", TEXT);
+    folder.write("table.csv", "a,b\n1,2\n");
+    for (words, expected) in [
+        ("sort nosuch -o out", "nosuch: cannot open: No such file"),
+        ("sort text -o nowhere/out", "nowhere/out: cannot find the folder"),
+        ("sort store:text -o out", "store"),
+        ("sort . -o out", "directory"),
+        ("reduce nosuch.csv --by a --count -o out.csv", "No such file"),
+        ("reduce table.csv --by a --count -o out.pdf", "pdf"),
+        ("count words nosuch", "No such file"),
+        ("count words store:nosuch", "there is no store"),
+        ("count kmers nosuch -o out.csv", "No such file"),
+        ("count values nosuch.csv --column a -o out.csv", "No such file"),
+        ("graph import nosuch --name g", "No such file"),
+        ("store put nosuch", "No such file"),
+        ("language train nosuch.txt --name l", "No such file"),
+    ] {
+        let said = folder.run(words).exits(2);
+        assert!(said.stderr.contains(expected), "{words}: {}", said.stderr);
+        assert!(!folder.path("store").exists(), "{words} made a store: {}", said.stderr);
+    }
+    folder.run("sort text -o out").ok();
+    assert!(folder.path("store").exists());
+}
+
+#[test]
 fn results_go_to_devices_and_pipes() {
     let folder = Folder::new();
     folder.write("text", TEXT);

@@ -62,13 +62,13 @@ pub fn mount(session: &Session, words: &args::Mount) -> Result<()> {
     let mut run = session.start()?;
     let slots = slots(run.job.budget().memory_bytes())?;
     let owner = Owner { uid: getuid().as_raw(), gid: getgid().as_raw() };
-    let view = View::new(&session.store, &run.job, slots, THREADS, owner)?;
+    let view = View::new(session.store()?, &run.job, slots, THREADS, owner)?;
     let served = view.served();
     let mounted = fuser::Session::new(view, &mountpoint, &config(words))
         .and_then(fuser::Session::spawn)
         .with_context(|| cannot_mount(&mountpoint))?;
     if !session.options.quiet && !session.options.json {
-        say(&format!("{} is mounted at {place}; Ctrl-C unmounts it", session.store.path().display()));
+        say(&format!("{} is mounted at {place}; Ctrl-C unmounts it", session.store()?.path().display()));
     }
     serve(mounted, &mountpoint, run.job.cancel())?;
     let served = *served.lock().expect("no panic under this lock");
