@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 use inshore::FEATURES;
 
-use crate::args::Cli;
+use crate::{advice::advised, args::Cli};
 
 /// Verbs, and the feature that each needs.
 const VERBS: [(&[&str], &str); 12] = [
@@ -33,7 +33,8 @@ type Features = [(&'static str, bool)];
 /// Where a verb is asked for that needs a feature which this build lacks.
 pub fn parse() -> anyhow::Result<Cli> {
     let mut command = with_absent(Cli::command(), &FEATURES);
-    let matches = command.get_matches_mut();
+    let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    let matches = parsed.unwrap_or_else(|error| advised(error, &command).exit());
     if let Some((verb, feature)) = asked_for(&matches, &FEATURES) {
         return Err(lacks(&format!("`inshore {}`", verb.join(" ")), feature));
     }

@@ -11,6 +11,7 @@
 //! Exit codes: 0 done, 1 a "no", 2 an error, 130 stopped by a signal.
 
 mod absent;
+mod advice;
 #[cfg(feature = "graph")]
 mod answers;
 mod args;

@@ -1,0 +1,197 @@
+//! What a command line that is not understood may have meant.
+//!
+//! clap compares an argument that it does not know with all others of the command, and proposes the nearest one even where
+//! that is far away (`--stall` for `--stats`); and it looks for a verb only where the wrong one stands, so that `inshore put`
+//! does not lead to `inshore store put`. Here far-fetched proposals are left out, and verbs are looked for everywhere.
+
+use clap::{
+    Command, Error,
+    builder::StyledStr,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+
+/// Verbs of other programs, and the verb here that does the same.
+const ELSEWHERE: [(&str, &str); 21] = [
+    ("bunzip2", "decompress"),
+    ("bzip2", "compress"),
+    ("cat", "store get"),
+    ("du", "store df"),
+    ("extract", "decompress"),
+    ("find", "search"),
+    ("grep", "search"),
+    ("group", "reduce"),
+    ("groupby", "reduce"),
+    ("gunzip", "decompress"),
+    ("gzip", "compress"),
+    ("jellyfish", "count kmers"),
+    ("kmc", "count kmers"),
+    ("md5sum", "checksum"),
+    ("query", "sql"),
+    ("rg", "search"),
+    ("select", "sql"),
+    ("sha256sum", "checksum"),
+    ("unzip", "decompress"),
+    ("upload", "store put"),
+    ("wc", "count words"),
+];
+
+/// Arguments of other programs that are not here, and what does the same.
+const ARGUMENTS_ELSEWHERE: [(&str, &str, &str); 1] = [(
+    "search",
+    "--stats",
+    "--counters FILE writes counters of the search as JSON, --explain tells the costs",
+)];
+
+/// The error with better proposals, where there are any.
+pub fn advised(mut error: Error, command: &Command) -> Error {
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let Some(ContextValue::String(found)) = error.get(ContextKind::InvalidSubcommand) else {
+                return error;
+            };
+            let meant = verbs_for(found, command);
+            if !meant.is_empty() {
+                error.remove(ContextKind::SuggestedSubcommand);
+                let tip = |verb: String| StyledStr::from(format!("did you mean `inshore {verb}`?"));
+                error.insert(
+                    ContextKind::Suggested,
+                    ContextValue::StyledStrs(meant.into_iter().map(tip).collect()),
+                );
+            }
+        }
+        ErrorKind::UnknownArgument => {
+            let Some(ContextValue::String(found)) = error.get(ContextKind::InvalidArg) else { return error };
+            let found = found.clone();
+            if let Some(ContextValue::String(proposed)) = error.get(ContextKind::SuggestedArg)
+                && !is_near(name_of(&found), name_of(proposed))
+            {
+                error.remove(ContextKind::SuggestedArg);
+            }
+            let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
+            let known = ARGUMENTS_ELSEWHERE.iter().find(|(verb, argument, _)| {
+                *argument == found && usage.split_whitespace().any(|word| word == *verb)
+            });
+            if let Some((_, _, tip)) = known {
+                let tips = ContextValue::StyledStrs(vec![StyledStr::from(*tip)]);
+                error.insert(ContextKind::Suggested, tips);
+            }
+        }
+        _ => {}
+    }
+    error
+}
+
+/// The name of an argument, without dashes and its value.
+fn name_of(argument: &str) -> &str {
+    let name = argument.trim_start_matches('-');
+    name.split(['=', ' ']).next().unwrap_or(name)
+}
+
+/// The verbs that someone may have meant who wrote `found`: all of that name, at any place; else what does the same as a
+/// verb of that name elsewhere; else all that are spelt nearly so.
+fn verbs_for(found: &str, command: &Command) -> Vec<String> {
+    let mut all = Vec::new();
+    add_verbs(command, "", &mut all);
+    let last = |verb: &str| verb.rsplit(' ').next().unwrap_or_default().to_string();
+    let chosen = |is_meant: &dyn Fn(&str) -> bool| -> Vec<String> {
+        all.iter().filter(|verb| is_meant(&last(verb))).cloned().collect()
+    };
+    let elsewhere = || {
+        let known =
+            ELSEWHERE.iter().filter(|(name, verb)| *name == found && all.iter().any(|one| one == verb));
+        known.map(|(_, verb)| verb.to_string()).collect::<Vec<_>>()
+    };
+    let named = chosen(&|verb| verb == found);
+    let named = if named.is_empty() { elsewhere() } else { named };
+    if named.is_empty() { chosen(&|verb| is_near(found, verb)) } else { named }
+}
+
+/// Adds the paths of all verbs below a command: "sort", "store put".
+fn add_verbs(command: &Command, path: &str, all: &mut Vec<String>) {
+    for sub in command.get_subcommands() {
+        let path = format!("{path} {}", sub.get_name()).trim_start().to_string();
+        all.push(path.clone());
+        add_verbs(sub, &path, all);
+    }
+}
+
+/// Whether one word may be the other misspelt: so many letters that are wrong, missing, too many or turned round as a
+/// quarter of the shorter word has, and one in any case.
+fn is_near(one: &str, other: &str) -> bool {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let most = (one.len().min(other.len()) / 4).max(1);
+    one.len() > 2 && one.len().abs_diff(other.len()) <= most && distance(&one, &other) <= most
+}
+
+/// Edits that make one word of the other, of which one turns two letters round (optimal string alignment).
+fn distance(one: &[char], other: &[char]) -> usize {
+    let mut table = vec![vec![0; other.len() + 1]; one.len() + 1];
+    for a in 0..=one.len() {
+        for b in 0..=other.len() {
+            table[a][b] = match (a, b) {
+                (a, 0) => a,
+                (0, b) => b,
+                _ => {
+                    let replaced = table[a - 1][b - 1] + usize::from(one[a - 1] != other[b - 1]);
+                    let mut least = replaced.min(table[a - 1][b] + 1).min(table[a][b - 1] + 1);
+                    if a > 1 && b > 1 && one[a - 1] == other[b - 2] && one[a - 2] == other[b - 1] {
+                        least = least.min(table[a - 2][b - 2] + 1);
+                    }
+                    least
+                }
+            };
+        }
+    }
+    table[one.len()][other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::args::Cli;
+
+    /// What is said of a command line that is not understood.
+    fn said(line: &str) -> String {
+        let mut command = Cli::command();
+        let words = std::iter::once("inshore").chain(line.split(' '));
+        let error = command.try_get_matches_from_mut(words).expect_err("it is not understood");
+        advised(error, &command).to_string()
+    }
+
+    #[test]
+    fn a_verb_that_stands_elsewhere_is_proposed_with_its_noun() {
+        for (line, meant) in [
+            ("put a.log", "inshore store put"),
+            ("pagerank web", "inshore graph pagerank"),
+            ("kmers a.fa", "inshore count kmers"),
+            ("graph put a.log", "inshore store put"),
+            ("grep x", "inshore search"),
+            ("serach x", "inshore search"),
+            ("graph pagernak web", "inshore graph pagerank"),
+            ("sotr a", "inshore sort"),
+        ] {
+            let said = said(line);
+            assert!(said.contains(&format!("did you mean `{meant}`?")), "{line}: {said}");
+        }
+        assert!(!said("xyzzy").contains("did you mean"));
+    }
+
+    #[test]
+    fn an_argument_that_is_far_from_the_one_that_was_given_is_not_proposed() {
+        let stats = said("search --stats x");
+        assert!(!stats.contains("stall") && stats.contains("--counters FILE"), "{stats}");
+        assert!(said("sort --memroy 1GiB a").contains("--memory"));
+        assert!(said("search --ignore-cas x").contains("--ignore-case"));
+    }
+
+    #[test]
+    fn every_verb_that_is_proposed_is_one() {
+        let mut all = Vec::new();
+        add_verbs(&Cli::command(), "", &mut all);
+        for (_, verb) in ELSEWHERE {
+            assert!(all.iter().any(|known| known == verb), "{verb}");
+        }
+    }
+}
