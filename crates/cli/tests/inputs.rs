@@ -242,3 +242,28 @@ fn results_go_to_devices_and_pipes() {
     let said = folder.run("sort text -o .").exits(2);
     assert!(said.stderr.contains("not a plain file"), "{}", said.stderr);
 }
+
+#[test]
+fn a_url_is_told_to_be_none_and_what_a_terminal_would_obey_is_shown() {
+    let folder = Folder::new();
+    folder.write("text", TEXT);
+    for words in [
+        "sort s3://bucket/a.csv -o out",
+        "search x https://example.org/a.txt",
+        "count words https://example.org/a.txt",
+        "sql SELECT/**/*/**/FROM/**/'s3://bucket/a.parquet'",
+        "graph import https://example.org/a.txt --name g",
+        "compress gs://bucket/a",
+        "sort text -o s3://bucket/out",
+    ] {
+        let said = folder.run(words).exits(2);
+        assert!(said.stderr.contains("URLs are neither read nor written"), "{words}: {}", said.stderr);
+    }
+    let name = "a\u{1b}[31m\u{7}b.csv";
+    folder.write(name, "a\n1\n");
+    for words in [format!("sort {name} --key b -o out.csv"), format!("search x nosuch{name}")] {
+        let said = folder.run(&words).exits(2);
+        assert!(!said.stderr.contains(['\u{1b}', '\u{7}']), "{words}: {:?}", said.stderr);
+        assert!(said.stderr.contains("a\\u{1b}[31m\\u{7}b.csv"), "{words}: {:?}", said.stderr);
+    }
+}

@@ -118,7 +118,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The system refused to read.
-    #[error("{name}: cannot read it: {source}")]
+    #[error("{name}: cannot read it: {source}{}", inshore_store::url_hint(name, source))]
     Input {
         /// The file.
         name: String,

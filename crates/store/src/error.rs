@@ -10,7 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused an operation on a file or folder (no permission, disk full, I/O error).
-    #[error("{}: cannot {what}: {source}", path.display())]
+    #[error("{}: cannot {what}: {source}{}", path.display(), url_hint(&path.to_string_lossy(), source))]
     Io {
         /// What was tried, as a verb phrase ("write 1048576 bytes at 0").
         what: String,
@@ -280,5 +280,39 @@ impl Error {
     /// An [`Error::Io`] for `what` on `path`.
     pub fn io(what: impl Into<String>, path: impl Into<PathBuf>, source: io::Error) -> Self {
         Error::Io { what: what.into(), path: path.into(), source }
+    }
+}
+
+/// What an error about a path adds where nothing is there and the path is a URL: that URLs are none.
+pub fn url_hint(path: &str, source: &io::Error) -> &'static str {
+    let is_scheme = |text: &str| {
+        text.len() > 1
+            && text.starts_with(|first: char| first.is_ascii_alphabetic())
+            && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter))
+    };
+    let is_url = path.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme));
+    match is_url && source.kind() == io::ErrorKind::NotFound {
+        true => "; URLs are neither read nor written: copy the file, or use a pipe and -",
+        false => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_a_url_is_told_to_be_one_where_nothing_is_there() {
+        let said = |path: &str, kind: io::ErrorKind| Error::io("open", path, kind.into()).to_string();
+        for url in ["https://example.org/a.csv", "s3://bucket/a.parquet", "gs://b"] {
+            assert!(
+                said(url, io::ErrorKind::NotFound).contains("URLs are neither read nor written"),
+                "{url}"
+            );
+        }
+        for path in ["a.csv", "://", "a b://c", "C:/a"] {
+            assert!(!said(path, io::ErrorKind::NotFound).contains("URL"), "{path}");
+        }
+        assert!(!said("https://example.org", io::ErrorKind::PermissionDenied).contains("URL"));
     }
 }

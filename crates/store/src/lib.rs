@@ -72,7 +72,7 @@ pub use catalog::{Catalog, DatasetRecord, Edit, ExtentRef, FileRecord, Place, Re
 pub use checked::{CheckedFile, PAGE_BYTES, PendingRead};
 pub use code::release_code;
 pub use device::{Device, Directory, EXTENT_BYTES, SEGMENT_EXTENTS};
-pub use error::{Error, Result};
+pub use error::{Error, Result, url_hint};
 pub use faulty::{Fault, Faulty};
 pub use job::{
     Cancel, Counters, DriveFloor, Job, LevelReport, PhaseReport, ProcessCounts, Progress, ProgressState,

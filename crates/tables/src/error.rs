@@ -2,7 +2,7 @@
 
 use std::io;
 
-use inshore_store::format_bytes;
+use inshore_store::{format_bytes, url_hint};
 
 /// The longest line that any reader of lines accepts, whatever its budget.
 pub const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -31,7 +31,7 @@ pub enum Error {
         free: u64,
     },
     /// The operating system refused an operation on a file (no permission, disk full, I/O error).
-    #[error("{file}: cannot {what}: {source}")]
+    #[error("{file}: cannot {what}: {source}{}", url_hint(file, source))]
     Io {
         /// The file, or "standard input" or "standard output".
         file: String,
