@@ -8,6 +8,7 @@
 //! a value that does not fit must be refused where its row is still known.
 
 mod csv;
+mod delta;
 mod ipc;
 #[cfg(feature = "json")]
 mod json;
@@ -520,10 +521,10 @@ fn check_type(file: &str, stored: &Field, wanted: &DataType) -> Result<()> {
     ))
 }
 
-/// A type without views and large offsets.
+/// A type without views and large offsets. A column of nulls alone has no type, and is text.
 fn plain_type(stored: &DataType) -> DataType {
     match stored {
-        DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
+        DataType::Null | DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
         DataType::LargeBinary | DataType::BinaryView => DataType::Binary,
         other => other.clone(),
     }

@@ -16,7 +16,7 @@ use std::{path::Path, sync::Arc};
 use arrow_array::RecordBatch;
 use arrow_csv::WriterBuilder;
 use arrow_ipc::writer::FileWriter;
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use arrow_select::coalesce::BatchCoalescer;
 use inshore_store::{Budget, Reservation};
 use parquet::{
@@ -110,7 +110,7 @@ impl TableWriter {
                 let pages = WaitingPages::new(held, target.folder());
                 let options = ArrowWriterOptions::new()
                     .with_properties(parquet_properties(&schema))
-                    .with_skip_arrow_metadata(true)
+                    .with_skip_arrow_metadata(!schema.fields().iter().any(|field| needs_words(field)))
                     .with_page_store_factory(Arc::new(pages));
                 let writer = ArrowWriter::try_new_with_options(out, schema.clone(), options)
                     .map_err(|error| target.error(error))?;
@@ -192,6 +192,15 @@ fn kind_of(path: &Path) -> Result<Kind> {
         return Ok(Kind::Csv);
     }
     let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+/// Whether Parquet's own types do not say what a column is: a time zone other than UTC, a duration.
+fn needs_words(field: &Field) -> bool {
+    match field.data_type() {
+        DataType::Timestamp(_, Some(zone)) => &**zone != "UTC",
+        DataType::Duration(_) => true,
+        _ => false,
+    }
+}
+
     match &*ending {
         "csv" => Ok(Kind::Csv),
         "arrow" => Ok(Kind::Ipc),

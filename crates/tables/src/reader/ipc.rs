@@ -8,8 +8,8 @@
 //! message: ffffffff | length | header (flatbuffer), says how long the body is | body
 //! ```
 //!
-//! The lengths are read and compared with the budget before anything is allocated for them. Dictionaries are not
-//! read, since columns coded by one are refused.
+//! The lengths are read and compared with the budget before anything is allocated for them. Dictionaries of chosen columns are kept
+//! as long as the file is open; the columns come out as their values, texts as views into the dictionary.
 
 use std::{
     collections::HashMap,
@@ -17,10 +17,17 @@ use std::{
     sync::Arc,
 };
 
-use arrow_array::RecordBatch;
+use arrow_array::{ArrayRef, RecordBatch, cast::AsArray};
 use arrow_buffer::{Buffer, MutableBuffer};
-use arrow_ipc::{Message, MessageHeader, convert::fb_to_schema, reader::RecordBatchDecoder, root_as_message};
-use arrow_schema::{Schema, SchemaRef};
+use arrow_cast::cast::cast;
+use arrow_ipc::{
+    Message, MessageHeader,
+    convert::fb_to_schema,
+    reader::{RecordBatchDecoder, read_dictionary},
+    root_as_message,
+};
+use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
+use arrow_select::take::take;
 use inshore_store::Budget;
 
 use crate::{
@@ -32,11 +39,18 @@ const FILE_MAGIC: &[u8; 8] = b"ARROW1\0\0";
 const CONTINUATION: [u8; 4] = [0xff; 4];
 /// Before a compressed buffer stands its unpacked length, -1 if it is not compressed after all.
 const LENGTH_BYTES: u64 = 8;
+const BATCH: &str = "an Arrow record batch";
+const UNPACKED_BATCH: &str = "an unpacked Arrow record batch";
 
 pub(super) struct IpcSource {
     input: Bytes,
     is_file: bool,
+    /// As the file has it, and without dictionaries.
     schema: SchemaRef,
+    plain: SchemaRef,
+    /// Dictionaries by their ids, and what each takes.
+    dictionaries: HashMap<i64, ArrayRef>,
+    dictionary_bytes: HashMap<i64, u64>,
     /// Chosen columns in the order of the file.
     projection: Vec<usize>,
     /// Where each chosen column stands among those.
@@ -53,6 +67,9 @@ impl IpcSource {
             input: input.open(budget)?,
             is_file: false,
             schema: Arc::new(Schema::empty()),
+            plain: Arc::new(Schema::empty()),
+            dictionaries: HashMap::new(),
+            dictionary_bytes: HashMap::new(),
             projection: Vec::new(),
             order: Vec::new(),
             piece_limit: piece_limit(budget),
@@ -65,7 +82,7 @@ impl IpcSource {
     }
 
     pub fn schema(&self) -> &Schema {
-        &self.schema
+        &self.plain
     }
 
     pub fn position(&self) -> u64 {
@@ -101,6 +118,13 @@ impl IpcSource {
         }
         let body_bytes = self.body_bytes(&message)?;
         self.schema = Arc::new(fb_to_schema(schema));
+        let plain = |field: &Arc<Field>| match field.data_type() {
+            DataType::Dictionary(_, values) => {
+                Arc::new(Field::new(field.name(), values.as_ref().clone(), field.is_nullable()))
+            }
+            _ => field.clone(),
+        };
+        self.plain = Arc::new(Schema::new(self.schema.fields().iter().map(plain).collect::<Fields>()));
         self.skip(body_bytes)
     }
 
@@ -132,37 +156,73 @@ impl IpcSource {
             let body_bytes = self.body_bytes(&message)?;
             match message.header_type() {
                 MessageHeader::RecordBatch => return self.read_batch(&message, body_bytes).map(Some),
-                MessageHeader::DictionaryBatch | MessageHeader::NONE => self.skip(body_bytes)?,
+                MessageHeader::DictionaryBatch => self.read_dictionary(&message, body_bytes)?,
+                MessageHeader::NONE => self.skip(body_bytes)?,
                 other => return Err(self.damaged(format!("expected a record batch, got {other:?}"))),
             }
         }
         Ok(None)
     }
 
-    fn read_batch(&mut self, message: &Message, body_bytes: u64) -> Result<RecordBatch> {
-        self.check_size("an Arrow record batch", body_bytes)?;
-        self.allowance.hold(body_bytes)?;
+    /// Reads a dictionary, or more of one, where a chosen column needs it.
+    fn read_dictionary(&mut self, message: &Message, body_bytes: u64) -> Result<()> {
+        let no_dictionary = "no dictionary";
+        let header = message.header_as_dictionary_batch();
+        let header = header.ok_or_else(|| self.damaged(no_dictionary.to_string()))?;
+        #[expect(deprecated, reason = "the number of a dictionary stands nowhere else")]
+        let is_wanted = |&column: &usize| self.schema.field(column).dict_id() == Some(header.id());
+        if !self.projection.iter().any(is_wanted) {
+            return self.skip(body_bytes);
+        }
+        let data = header.data().ok_or_else(|| self.damaged(no_dictionary.to_string()))?;
+        let (body, bytes) = self.read_body(&data, body_bytes, "an Arrow dictionary")?;
+        // More of one is put behind what is there.
+        let before = self.dictionary_bytes.get(&header.id()).copied().unwrap_or(0);
+        let bytes = if header.isDelta() { bytes + before } else { bytes };
+        self.dictionary_bytes.insert(header.id(), bytes);
+        self.allowance.hold(self.dictionary_bytes.values().sum::<u64>() + bytes)?;
+        let read = read_dictionary(&body, header, &self.schema, &mut self.dictionaries, &message.version());
+        read.map_err(|error| self.damaged(error.to_string()))
+    }
+
+    /// Reads the body of a message; gives what it takes with what is unpacked of it, too.
+    fn read_body(
+        &mut self,
+        header: &arrow_ipc::RecordBatch,
+        body_bytes: u64,
+        what: &'static str,
+    ) -> Result<(Buffer, u64)> {
+        self.check_size(what, body_bytes)?;
+        let kept: u64 = self.dictionary_bytes.values().sum();
+        self.allowance.hold(kept + body_bytes)?;
         let mut body = MutableBuffer::from_len_zeroed(body_bytes as usize);
         self.read_exact(&mut body)?;
         let body = Buffer::from(body);
-        let header =
-            message.header_as_record_batch().ok_or_else(|| self.damaged("no record batch".to_string()))?;
-        self.check_buffers(&header, body_bytes)?;
+        self.check_buffers(header, body_bytes)?;
         let unpacked_bytes = match header.compression() {
-            Some(_) => self.unpacked_bytes(&header, &body)?,
+            Some(_) => self.unpacked_bytes(header, &body)?,
             None => 0,
         };
-        self.check_size("an unpacked Arrow record batch", unpacked_bytes)?;
-        self.allowance.hold(body_bytes + unpacked_bytes)?;
+        let unpacked = if what == BATCH { UNPACKED_BATCH } else { what };
+        self.check_size(unpacked, unpacked_bytes)?;
+        self.allowance.hold(kept + body_bytes + unpacked_bytes)?;
+        Ok((body, body_bytes + unpacked_bytes))
+    }
+
+    fn read_batch(&mut self, message: &Message, body_bytes: u64) -> Result<RecordBatch> {
+        let header =
+            message.header_as_record_batch().ok_or_else(|| self.damaged("no record batch".to_string()))?;
+        let (body, _) = self.read_body(&header, body_bytes, BATCH)?;
         let batch = RecordBatchDecoder::try_new(
             &body,
             header,
             self.schema.clone(),
-            &HashMap::new(),
+            &self.dictionaries,
             &message.version(),
         )
         .and_then(|decoder| decoder.with_projection(Some(&self.projection)).read_record_batch())
         .and_then(|batch| batch.project(&self.order))
+        .and_then(without_dictionaries)
         .map_err(|error| self.damaged(error.to_string()))?;
         self.batches += 1;
         Ok(batch)
@@ -298,4 +358,23 @@ impl IpcSource {
     fn damaged(&self, what: String) -> Error {
         Error::damaged(self.input.name(), format!("damaged Arrow at batch {}: {what}", self.batches))
     }
+}
+
+/// Columns that are coded by a dictionary as their values. Texts point into it: a short dictionary of long texts can else become
+/// a batch of gigabytes.
+fn without_dictionaries(batch: RecordBatch) -> std::result::Result<RecordBatch, ArrowError> {
+    let plain = |column: &ArrayRef| {
+        let Some(coded) = column.as_any_dictionary_opt() else { return Ok(column.clone()) };
+        let kind = match coded.values().data_type() {
+            DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+            DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+            other => other.clone(),
+        };
+        // Not by one cast (arrow 59.3), which takes a null in the dictionary for an empty text.
+        take(&cast(coded.values(), &kind)?, coded.keys(), None)
+    };
+    let columns = batch.columns().iter().map(plain).collect::<std::result::Result<Vec<_>, _>>()?;
+    let fields = batch.schema_ref().fields().iter().zip(&columns);
+    let fields = fields.map(|(field, column)| Field::new(field.name(), column.data_type().clone(), true));
+    RecordBatch::try_new(Arc::new(Schema::new(fields.collect::<Vec<_>>())), columns)
 }

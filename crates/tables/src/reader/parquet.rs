@@ -8,7 +8,7 @@ use std::{ops::Range, sync::Arc};
 
 use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use arrow_cast::cast::cast;
-use arrow_schema::{DataType, Field, Fields, Schema};
+use arrow_schema::{DataType, Field, Fields, Schema, TimeUnit};
 use inshore_store::Budget;
 use parquet::{
     arrow::{
@@ -17,12 +17,14 @@ use parquet::{
             ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowGroups,
             statistics::StatisticsConverter,
         },
-        parquet_to_arrow_field_levels,
+        parquet_to_arrow_field_levels, parquet_to_arrow_schema,
     },
     column::page::{PageIterator, PageReader},
     errors::Result as ParquetResult,
     file::{
-        metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetStatisticsPolicy, RowGroupMetaData},
+        metadata::{
+            ColumnChunkMetaData, FileMetaData, ParquetMetaData, ParquetStatisticsPolicy, RowGroupMetaData,
+        },
         statistics::Statistics,
     },
 };
@@ -85,7 +87,7 @@ impl ParquetSource {
             file: Arc::new(file),
             budget: budget.clone(),
             metadata: found.metadata().clone(),
-            schema: found.schema().as_ref().clone(),
+            schema: with_times(found.schema(), found.metadata().file_metadata()),
             reader: None,
             chosen: (Vec::new(), 0),
             order: Vec::new(),
@@ -329,6 +331,38 @@ impl ParquetSource {
             .ok_or_else(|| self.file.error("more rows than the footer says"))?;
         batch.project(&self.order).map(Some).map_err(|reported| self.file.error(reported))
     }
+}
+
+/// The columns of a file, with what Parquet itself does not say of times: zones, and that whole numbers are durations, as the program
+/// that wrote it says beside (`ARROW:schema`).
+///
+/// Times of 96 bits have microseconds: nanoseconds (the library's choice, parquet 59.3) end in 2262, and what lies behind would come out
+/// as some other time.
+fn with_times(schema: &Schema, metadata: &FileMetaData) -> Schema {
+    let descriptor = metadata.schema_descr();
+    let said = parquet_to_arrow_schema(descriptor, metadata.key_value_metadata()).ok();
+    let field = |(place, field): (usize, &Arc<Field>)| {
+        use DataType::{Date64, Duration, Time32, Time64, Timestamp};
+        let said = said.as_ref().and_then(|said| said.fields().get(place)).map(|said| said.data_type());
+        let is_wide = (0..descriptor.num_columns()).any(|leaf| {
+            descriptor.get_column_root_idx(leaf) == place
+                && descriptor.column(leaf).physical_type() == parquet::basic::Type::INT96
+        });
+        let kind = match (field.data_type(), said) {
+            (Timestamp(..), Some(Timestamp(_, zone))) if is_wide => {
+                Timestamp(TimeUnit::Microsecond, zone.clone())
+            }
+            (Timestamp(_, zone), _) if is_wide => Timestamp(TimeUnit::Microsecond, zone.clone()),
+            (own, Some(said @ (Timestamp(..) | Duration(_) | Date64 | Time32(_) | Time64(_))))
+                if !own.is_nested() =>
+            {
+                said.clone()
+            }
+            (own, _) => own.clone(),
+        };
+        field.as_ref().clone().with_data_type(kind)
+    };
+    Schema::new(schema.fields().iter().enumerate().map(field).collect::<Vec<_>>())
 }
 
 /// What a file says about a column, one value for each row group; null where it says nothing. Whoever wrote it may have

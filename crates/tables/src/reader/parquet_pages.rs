@@ -2,8 +2,8 @@
 //!
 //! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, believes the
 //! sizes in it, and allocates. [`ColumnChunk`] parses that header first and refuses there. [`Pages`] looks at each
-//! decoded page for the rest of what a decoder would believe: the number of values of a dictionary, and string
-//! encodings whose length has no bound in the page.
+//! decoded page for the rest of what a decoder would believe: the number of values of a dictionary, and the lengths of strings
+//! that are coded as differences ([`delta`]).
 
 use std::{
     io::{Cursor, Read},
@@ -29,6 +29,7 @@ use parquet::{
 };
 
 use super::{
+    delta::{self, Coded},
     parquet_windows::{Window, Windows},
     thrift::{PageHeader, page_header},
 };
@@ -39,6 +40,8 @@ const HEADER_BYTES_MAX: usize = 1 << 20;
 const HEADER_BYTES_FIRST: usize = 4 << 10;
 /// Bytes of parsed metadata for a byte of the footer, a guess from above for flat schemas without statistics.
 const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
+/// What the decoder keeps for each string beside its bytes: two lengths.
+const LENGTH_BYTES: u64 = 8;
 
 /// The system reads ahead by itself within a longer chunk.
 const READ_AHEAD_BYTES_MAX: u64 = 8 << 20;
@@ -360,7 +363,10 @@ impl ChunkReader for ColumnChunk {
 /// The pages of one column of one row group.
 pub(super) struct Pages {
     file: Arc<ParquetFile>,
+    column: usize,
     column_name: String,
+    /// The largest levels of repetition and of definition.
+    levels_max: (i16, i16),
     /// The least bytes that a value of a dictionary takes; 0 if the type has no dictionaries.
     value_bytes_min: usize,
     inner: SerializedPageReader<ColumnChunk>,
@@ -410,7 +416,8 @@ impl Pages {
             window: Mutex::default(),
         };
         let inner = SerializedPageReader::new(Arc::new(reader), &chunk, rows, None)?;
-        Ok(Pages { file: file.clone(), column_name, value_bytes_min, inner })
+        let levels_max = (descriptor.max_rep_level(), descriptor.max_def_level());
+        Ok(Pages { file: file.clone(), column, column_name, levels_max, value_bytes_min, inner })
     }
 
     fn check(&self, page: &Page) -> Result<()> {
@@ -423,12 +430,48 @@ impl Pages {
                 return Err(self.file.refuse(Error::damaged(place(), what)));
             }
         }
-        // A few bytes of these can say that millions of strings follow, or long ones.
         if let Encoding::DELTA_BYTE_ARRAY | Encoding::DELTA_LENGTH_BYTE_ARRAY = page.encoding() {
-            let what = format!("strings coded {} have no bound in memory; write them plain", page.encoding());
-            return Err(self.file.refuse(Error::unsupported(place(), what)));
+            self.check_strings(page, place())?;
         }
         Ok(())
+    }
+
+    /// Refuses strings whose lengths, coded as differences, say that they do not fit.
+    fn check_strings(&self, page: &Page, place: String) -> Result<()> {
+        let strings_max = u64::from(page.num_values());
+        let coded =
+            self.values_of(page).and_then(|values| delta::coded(page.encoding(), values, strings_max));
+        let Some(Coded { strings, bytes }) = coded else {
+            let what = format!("damaged Parquet: strings that are not coded as {}", page.encoding());
+            return Err(self.file.refuse(Error::damaged(place, what)));
+        };
+        let bytes = bytes.saturating_add(strings.saturating_mul(LENGTH_BYTES));
+        if bytes > self.file.piece_limit {
+            return Err(self.file.too_large(place, "the strings of a Parquet page", bytes));
+        }
+        self.file.hold(|held| held.columns[self.column].page_bytes += bytes)
+    }
+
+    /// The values of a page, behind the levels that say which are null; `None` where these are coded in a way of old.
+    fn values_of<'a>(&self, page: &'a Page) -> Option<&'a [u8]> {
+        match page {
+            Page::DataPage { buf, def_level_encoding, rep_level_encoding, .. } => {
+                let mut rest = &buf[..];
+                let levels =
+                    [(self.levels_max.0, rep_level_encoding), (self.levels_max.1, def_level_encoding)];
+                for (_, encoding) in levels.into_iter().filter(|&(max, _)| max > 0) {
+                    let (length, after) = rest.split_first_chunk()?;
+                    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+                    rest = (*encoding == Encoding::RLE).then_some(after)?.get(length..)?;
+                }
+                Some(rest)
+            }
+            Page::DataPageV2 { buf, def_levels_byte_len, rep_levels_byte_len, .. } => {
+                let levels = def_levels_byte_len.checked_add(*rep_levels_byte_len)?;
+                buf.get(levels as usize..)
+            }
+            Page::DictionaryPage { .. } => None,
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! name file, row and column. A fraction where whole numbers are wanted is refused by the type of the column,
 //! since a fraction that is cut off would be a wrong answer.
 
-use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray};
+use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, new_null_array};
 use arrow_cast::{CastOptions, can_cast_types, cast::cast_with_options, display::array_value_to_string};
 use arrow_schema::{DataType, SchemaRef};
 
@@ -29,7 +29,7 @@ pub(super) fn is_readable_as(stored: &DataType, wanted: &DataType) -> bool {
         DataType::Utf8 => is_text || is_whole || is_number,
         _ => false,
     };
-    kinds_fit && can_cast_types(stored, wanted)
+    *stored == DataType::Null || kinds_fit && can_cast_types(stored, wanted)
 }
 
 /// A decoded batch that is handed out piece by piece.
@@ -100,6 +100,12 @@ impl Slices {
             expected: format!("a value of type {wanted}"),
             found,
         };
+        if stored.data_type() == &DataType::Null && !stored.is_empty() {
+            return match self.schema.field(column).is_nullable() {
+                true => Ok(new_null_array(wanted, stored.len())),
+                false => Err(bad(0, "null".to_string())),
+            };
+        }
         if !self.schema.field(column).is_nullable()
             && let Some(row) = first_null(stored, None)
         {

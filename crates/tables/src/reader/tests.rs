@@ -6,10 +6,11 @@ use ::parquet::{
     file::properties::{WriterProperties, WriterVersion},
 };
 use arrow_array::{
-    ArrayRef, DictionaryArray, Float64Array, Int64Array, LargeStringArray, StringArray, UInt32Array,
-    UInt64Array,
+    Array, ArrayRef, DictionaryArray, DurationMillisecondArray, Float64Array, Int32Array, Int64Array,
+    LargeStringArray, NullArray, StringArray, TimestampMicrosecondArray, TimestampMillisecondArray,
+    UInt32Array, UInt64Array,
     cast::AsArray,
-    types::{Float64Type, Int32Type, UInt64Type},
+    types::{Float64Type, Int32Type, Int64Type, UInt64Type},
 };
 use arrow_ipc::{
     CompressionType,
@@ -219,10 +220,7 @@ fn columns_that_are_missing_double_or_of_another_kind_are_refused_by_name() {
     let error = refusal("e.csv", b"a,b,b\n1,2,3\n", &id("b"));
     assert!(error.contains("found 2 columns named 'b', expected one; the columns are a, b, b"), "{error}");
     let error = refusal("e.arrow", &arrow_file(&edges(3), None), &id("to"));
-    assert!(
-        error.contains("found 0 columns named 'to'") && error.contains("src, name, dst, weight"),
-        "{error}"
-    );
+    assert!(error.contains("found 0 columns named 'to'") && error.contains("src, name, dst, weight"), "{error}");
     for (name, bytes) in [
         ("e.arrow", arrow_file(&edges(3), None)),
         ("e.parquet", parquet(&edges(3), WriterProperties::default())),
@@ -234,12 +232,86 @@ fn columns_that_are_missing_double_or_of_another_kind_are_refused_by_name() {
         );
         assert!(refusal(name, &bytes, &[("src", DataType::Binary)]).contains("cannot be read as Binary"));
     }
-    let coded: DictionaryArray<Int32Type> = ["a", "b", "a"].into_iter().collect();
-    let both =
-        batch([("id", Arc::new(UInt64Array::from(vec![1, 2, 3])) as ArrayRef), ("name", Arc::new(coded))]);
-    let bytes = arrow_file(&both.slice(0, 2), None);
-    assert!(refusal("e.arrow", &bytes, &[("name", DataType::Utf8)]).contains("'name' has type Dictionary"));
-    assert_eq!(read("e.arrow", &bytes, &id("id")).unwrap().num_rows(), 2);
+}
+
+#[test]
+fn columns_coded_by_a_dictionary_are_read_as_their_values() {
+    let coded: DictionaryArray<Int32Type> = (0..3000).map(|row| ["a", "bc", "def"][row % 3]).collect();
+    let numbers = Int64Array::from_iter_values(0..3);
+    let places = Int32Array::from_iter_values((0..3000).map(|row| row % 3));
+    let number: DictionaryArray<Int32Type> = DictionaryArray::new(places, Arc::new(numbers));
+    let ids = UInt64Array::from_iter_values(0..3000);
+    let nothing = NullArray::new(3000);
+    let whole = batch([
+        ("id", Arc::new(ids) as ArrayRef),
+        ("name", Arc::new(coded)),
+        ("number", Arc::new(number)),
+        ("nothing", Arc::new(nothing)),
+    ]);
+    for bytes in
+        [arrow_file(&whole, None), arrow_file(&whole, Some(CompressionType::ZSTD)), arrow_stream(&whole)]
+    {
+        let (_folder, input) = file("e.arrow", &bytes);
+        let budget = Budget::new(SMALL, 1);
+        let mut reader = TableReader::open_stored(&input, None, &[], 10_000, &budget, (0, 1)).unwrap();
+        let mut batches = Vec::new();
+        while let Some(batch) = reader.next_batch().unwrap() {
+            batches.push(batch);
+        }
+        let found = concat_batches(reader.schema(), &batches).unwrap();
+        assert_eq!(found.column(1).as_string::<i32>().value(2999), "def");
+        assert_eq!(found.column(2).as_primitive::<Int64Type>().value(2998), 1);
+        assert_eq!((found.column(3).data_type(), found.column(3).null_count()), (&DataType::Utf8, 3000));
+        // Those that nobody asks for are passed over.
+        assert_eq!(read("e.arrow", &bytes, &[("id", DataType::UInt64)]).unwrap().num_rows(), 3000);
+        assert_eq!(read("e.arrow", &bytes, &[("name", DataType::Utf8)]).unwrap().num_rows(), 3000);
+    }
+    // A null may stand in the rows, or in the dictionary.
+    let values = StringArray::from(vec![Some("a"), None]);
+    let places = Int32Array::from(vec![Some(0), Some(1), None]);
+    let nulls: DictionaryArray<Int32Type> = DictionaryArray::new(places, Arc::new(values));
+    let whole = batch([("name", Arc::new(nulls) as ArrayRef)]);
+    let (_folder, input) = file("e.arrow", &arrow_stream(&whole));
+    let budget = Budget::new(SMALL, 1);
+    let mut reader = TableReader::open_stored(&input, None, &[], 10, &budget, (0, 1)).unwrap();
+    let found = reader.next_batch().unwrap().unwrap();
+    let found: Vec<Option<&str>> = found.column(0).as_string::<i32>().iter().collect();
+    assert_eq!(found, [Some("a"), None, None]);
+    // A dictionary above a quarter of the budget is refused by its size, and only where it is asked for.
+    let long: DictionaryArray<Int32Type> = ["x".repeat(3 << 20).as_str()].into_iter().collect();
+    let whole = batch([("id", Arc::new(UInt64Array::from(vec![1])) as ArrayRef), ("name", Arc::new(long))]);
+    let bytes = arrow_stream(&whole);
+    let error = refusal("e.arrow", &bytes, &[("name", DataType::Utf8)]);
+    assert!(error.contains("an Arrow dictionary of") && error.contains("exceeds the 2 MiB"), "{error}");
+    assert_eq!(read("e.arrow", &bytes, &[("id", DataType::UInt64)]).unwrap().num_rows(), 1);
+}
+
+#[test]
+fn times_keep_their_zones_and_durations_are_no_numbers() {
+    let zone: Arc<str> = "Europe/Berlin".into();
+    let seconds = [0i64, 253_402_300_799];
+    let whole = batch([
+        (
+            "t",
+            Arc::new(TimestampMicrosecondArray::from(seconds.to_vec()).with_timezone(zone.clone()))
+                as ArrayRef,
+        ),
+        ("d", Arc::new(DurationMillisecondArray::from(vec![5, -7]))),
+        ("u", Arc::new(TimestampMillisecondArray::from(vec![1, 2]).with_timezone("UTC"))),
+    ]);
+    let bytes = parquet(&whole, WriterProperties::default());
+    let (folder, input) = file("e.parquet", &bytes);
+    let budget = Budget::new(SMALL, 1);
+    // What is written keeps them too.
+    let copy = folder.path().join("copy.parquet");
+    let mut writer = crate::TableWriter::create(&copy, whole.schema(), &budget).unwrap();
+    writer.write(&whole).unwrap();
+    writer.finish().unwrap();
+    for input in [input, Input::new(copy)] {
+        let mut reader = TableReader::open_stored(&input, None, &[], 10, &budget, (0, 1)).unwrap();
+        let found = reader.next_batch().unwrap().unwrap();
+        assert_eq!(found.columns(), whole.columns());
+    }
 }
 
 #[test]
@@ -382,18 +454,44 @@ fn large_strings_are_read_as_text() {
 }
 
 #[test]
-fn strings_without_a_bound_in_their_page_are_refused_by_their_coding() {
-    let properties = WriterProperties::builder()
-        .set_dictionary_enabled(false)
-        .set_encoding(Encoding::DELTA_BYTE_ARRAY)
-        .set_column_encoding("src".into(), Encoding::PLAIN)
-        .set_column_encoding("dst".into(), Encoding::PLAIN)
-        .set_column_encoding("weight".into(), Encoding::PLAIN)
-        .build();
-    let bytes = parquet(&edges(100), properties);
-    let error = refusal("e.parquet", &bytes, &WANTED);
-    assert!(error.contains("column 'name'") && error.contains("DELTA_BYTE_ARRAY"), "{error}");
-    assert_eq!(read("e.parquet", &bytes, &WANTED[..3]).unwrap().num_rows(), 100);
+fn strings_whose_lengths_are_differences_are_read_as_far_as_they_fit() {
+    let coded = |encoding: Encoding, version: WriterVersion, whole: &RecordBatch| {
+        let mut properties = WriterProperties::builder()
+            .set_dictionary_enabled(false)
+            .set_writer_version(version)
+            .set_data_page_row_count_limit(300);
+        for field in whole.schema().fields() {
+            let plain = if field.name() == "name" { encoding } else { Encoding::PLAIN };
+            properties = properties.set_column_encoding(field.name().as_str().into(), plain);
+        }
+        parquet(whole, properties.build())
+    };
+    for encoding in [Encoding::DELTA_BYTE_ARRAY, Encoding::DELTA_LENGTH_BYTE_ARRAY] {
+        for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+            check_edges(&read("e.parquet", &coded(encoding, version, &edges(5000)), &WANTED).unwrap(), 5000);
+            let names = (0..2000).map(|row| (row % 3 > 0).then(|| format!("name {row}")));
+            let nulls = batch([("name", Arc::new(StringArray::from_iter(names)) as ArrayRef)]);
+            let (_folder, input) = file("e.parquet", &coded(encoding, version, &nulls));
+            let budget = Budget::new(SMALL, 1);
+            let mut reader = TableReader::open_stored(&input, None, &[], 10_000, &budget, (0, 1)).unwrap();
+            let mut batches = Vec::new();
+            while let Some(batch) = reader.next_batch().unwrap() {
+                batches.push(batch);
+            }
+            assert_eq!(concat_batches(reader.schema(), &batches).unwrap().columns(), nulls.columns());
+        }
+    }
+    // A page of a few kilobytes says that there are 30 MB.
+    let same = "x".repeat(100_000);
+    let whole = batch([("name", Arc::new(StringArray::from(vec![&same[..]; 300])) as ArrayRef)]);
+    let bytes = coded(Encoding::DELTA_BYTE_ARRAY, WriterVersion::PARQUET_2_0, &whole);
+    assert!(bytes.len() < 400_000, "{}", bytes.len());
+    let error = refusal("e.parquet", &bytes, &[("name", DataType::Utf8)]);
+    assert!(error.contains("column 'name'") && error.contains("the strings of a Parquet page of"), "{error}");
+    assert_eq!(
+        read_with("e.parquet", &bytes, &[("name", DataType::Utf8)], 10, 256 << 20).unwrap().num_rows(),
+        300
+    );
 }
 
 #[test]
@@ -496,7 +594,12 @@ fn texts_of_parts_have_the_columns_that_they_are_known_to_have() {
     let refused = read(&other).unwrap_err().to_string();
     assert!(refused.contains("expected the columns a, b, got a, c"), "{refused}");
     let bad = input("csv", [(0, "a,b\n"), (9, "1,x\n")], [("a", DataType::Int64), ("b", DataType::Int64)]);
-    assert!(read(&bad).unwrap_err().to_string().contains("as in the first rows"));
+    assert!(
+        read(&bad)
+            .unwrap_err()
+            .to_string()
+            .contains("as in the first rows")
+    );
     let json = input(
         "jsonl",
         [(9, "{\"b\":3}\n"), (0, "{\"b\":4}\n")],
@@ -506,4 +609,35 @@ fn texts_of_parts_have_the_columns_that_they_are_known_to_have() {
     assert_eq!((batch.num_rows(), batch.column(0).null_count()), (2, 2));
     let values = batch.column(1).as_primitive::<arrow_array::types::Int64Type>().values().to_vec();
     assert_eq!(values, [4, 3]);
+}
+
+#[test]
+fn times_of_96_bits_reach_beyond_2262() {
+    use ::parquet::{
+        data_type::{Int96, Int96Type},
+        file::writer::SerializedFileWriter,
+        schema::parser::parse_message_type,
+    };
+    const DAY: i64 = 86_400_000_000;
+    // Days since 1970, whose own count begins with 2440588.
+    let days = [2_932_896i64, 0, -719_162];
+    let schema = Arc::new(parse_message_type("message m { required int96 t; }").unwrap());
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Default::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let time = |&day: &i64| {
+        let mut time = Int96::new();
+        time.set_data(7_000, 0, (day + 2_440_588) as u32);
+        time
+    };
+    let times: Vec<Int96> = days.iter().map(time).collect();
+    column.typed::<Int96Type>().write_batch(&times, None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    let (_folder, input) = file("e.parquet", &writer.into_inner().unwrap());
+    let budget = Budget::new(SMALL, 1);
+    let mut reader = TableReader::open_stored(&input, None, &[], 10, &budget, (0, 1)).unwrap();
+    let found = reader.next_batch().unwrap().unwrap();
+    let expected = TimestampMicrosecondArray::from(days.map(|day| day * DAY + 7).to_vec());
+    assert_eq!(found.column(0).as_ref(), &expected as &dyn Array);
 }
