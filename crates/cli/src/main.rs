@@ -73,11 +73,26 @@ use session::Session;
 fn main() -> ExitCode {
     // Where a node has started this program once more, to contain a command or for a task of its own.
     inshore::child_main_if_asked();
+    quiet_caught_panics();
     match absent::parse().and_then(run) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => failure::tell(&error),
     }
+}
+
+/// Keeps from the terminal what decoders of files and the SQL library panic with: it is caught, and becomes an error in our words.
+/// RUST_BACKTRACE shows it all the same.
+fn quiet_caught_panics() {
+    let tell = std::panic::take_hook();
+    let is_shown = std::env::var_os("RUST_BACKTRACE").is_some_and(|asked| asked != "0");
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let is_caught = inshore::tables::is_decoding() || matches!(thread.name(), Some("query" | "planner"));
+        if is_shown || !is_caught {
+            tell(panic);
+        }
+    }));
 }
 
 /// Runs one command. `false` is a "no", which is not an error.

@@ -1,6 +1,6 @@
 //! What can go wrong with a query.
 
-use datafusion::error::DataFusionError;
+use datafusion::{error::DataFusionError, sql::sqlparser::parser::ParserError};
 
 /// The result of a query.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -90,9 +90,27 @@ impl From<DataFusionError> for Error {
             | DataFusionError::NotImplemented(_)
             | DataFusionError::Configuration(_)
             | DataFusionError::ArrowError(..)
-            | DataFusionError::Execution(_)) => Error::Query(error.strip_backtrace()),
-            other => Error::Internal(other.strip_backtrace()),
+            | DataFusionError::Execution(_)) => Error::Query(told(&error)),
+            other => Error::Internal(told(&other)),
         }
+    }
+}
+
+/// What the library says, without how it says it.
+fn told(error: &DataFusionError) -> String {
+    if let DataFusionError::SQL(error, _) = error {
+        return match &**error {
+            ParserError::TokenizerError(what) | ParserError::ParserError(what) => {
+                format!("the query is not SQL: {what}")
+            }
+            ParserError::RecursionLimitExceeded => "the query is nested too deep".to_string(),
+        };
+    }
+    let text = error.strip_backtrace();
+    // Whom to tell of a fault of the library is not the user's question.
+    match text.split_once("This issue was likely caused by a bug") {
+        Some((text, _)) => text.trim_end().trim_end_matches('.').to_string(),
+        None => text,
     }
 }
 
@@ -101,7 +119,7 @@ fn from_shared(error: &DataFusionError) -> Error {
     let DataFusionError::External(source) = error.find_root() else {
         return match error.find_root() {
             DataFusionError::ResourcesExhausted(what) => Error::Memory(what.clone()),
-            other => Error::Query(other.strip_backtrace()),
+            other => Error::Query(told(other)),
         };
     };
     match source.downcast_ref::<Error>() {

@@ -274,7 +274,9 @@ fn unpanicked<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panicked| {
         let text = panicked.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
-        Err(Error::Internal(format!("the query library panicked: {text}")))
+        tracing::error!(text, "the query library panicked");
+        let what = "the query library met something that it does not expect; write the query in another way";
+        Err(Error::Internal(what.to_string()))
     })
 }
 

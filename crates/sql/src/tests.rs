@@ -1240,7 +1240,7 @@ fn a_state_of_an_aggregate_that_is_none_fails_the_query_and_nothing_else() {
     };
     let changes: [(Option<Change>, Option<&str>); 3] = [
         (None, None),
-        (Some(greatest_first), Some("the query library panicked")),
+        (Some(greatest_first), Some("the query library met something that it does not expect")),
         (Some(large), Some("larger than any")),
     ];
     for (changed, expected) in changes {

@@ -87,7 +87,7 @@ pub enum Error {
         expected: &'static str,
     },
     /// A column that was asked for is not in the file, or is there twice.
-    #[error("{file}: found {found} columns named '{column}', expected one; the columns are {}", columns.join(", "))]
+    #[error("{file}: {}", no_column(column, *found, columns))]
     NoColumn {
         /// The file.
         file: String,
@@ -170,3 +170,43 @@ mod tests {
         assert!(!long.contains('\n') && long.len() < 200 && long.ends_with("...'"), "{long}");
     }
 }
+/// Says that a table has not exactly one column of a name, and which it has.
+fn no_column(column: &str, found: usize, columns: &[String]) -> String {
+    let all =
+        if columns.is_empty() { String::new() } else { format!("; the columns are {}", columns.join(", ")) };
+    if found > 1 {
+        return format!("{found} columns are called '{column}', expected one{all}");
+    }
+    match nearest(column, columns) {
+        Some(name) => format!("no column '{column}', did you mean '{name}'?{}", all.replacen(';', "", 1)),
+        None => format!("no column '{column}'{all}"),
+    }
+}
+
+/// The name that is most like another, if it is so at all: a third of its letters may differ.
+fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
+    let lower = wanted.to_lowercase();
+    let distance = |name: &'a String| (edits(&lower, &name.to_lowercase()), &**name);
+    let (edits, name) = names.iter().map(distance).min_by_key(|&(edits, _)| edits)?;
+    (edits <= 1 + wanted.chars().count() / 4).then_some(name)
+}
+
+/// Letters that have to be put in, taken out or replaced to make one word another.
+fn edits(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().take(NAME_CHARS_MAX).collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (line, letter) in one.chars().take(NAME_CHARS_MAX).enumerate() {
+        let mut before = line;
+        row[0] = line + 1;
+        for (place, &here) in other.iter().enumerate() {
+            let replaced = before + usize::from(here != letter);
+            before = row[place + 1];
+            row[place + 1] = replaced.min(row[place] + 1).min(before + 1);
+        }
+    }
+    row[other.len()]
+}
+
+/// More letters of a name are not compared.
+const NAME_CHARS_MAX: usize = 100;
+

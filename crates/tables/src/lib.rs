@@ -81,7 +81,7 @@ pub use kmers::{
 pub use known::Known;
 pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use new_file::{NewFile, NewFileWriter};
-pub use reader::{Described, GroupValues, TableReader, column_names, row_groups, separator};
+pub use reader::{Described, GroupValues, TableReader, column_names, is_decoding, row_groups, separator};
 #[cfg(feature = "records")]
 pub use reduce::{
     Aggregate, Fold, NumberConfig, NumberGroups, NumberState, ReduceOptions, ReduceSummary, SortedGroups,

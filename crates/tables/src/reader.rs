@@ -31,6 +31,8 @@ use std::{
     sync::Arc,
 };
 
+    cell::Cell,
+    collections::HashMap,
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::Budget;
@@ -555,9 +557,20 @@ fn is_flat(kind: &DataType) -> bool {
 /// a Parquet footer is an assertion of theirs). Such a panic is damage of the file like any other. This is the one
 /// place where it is caught; the reader gives nothing more after it, so that no half-changed state is used.
 fn without_panic<T>(file: &str, decode: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-        Err(Error::damaged(file, format!("damaged in a way that the decoder did not expect: {text}")))
-    })
+    // What the panic says is about the decoder, and nothing to its user.
+    let depth = CATCHING.replace(CATCHING.get() + 1);
+    let decoded = catch_unwind(AssertUnwindSafe(decode));
+    CATCHING.set(depth);
+    decoded.unwrap_or_else(|_| Err(Error::damaged(file, "damaged in a way that its decoder does not expect")))
+}
+
+thread_local! {
+    /// How many decoders are at work on this thread, each within the one before, whose panics are caught.
+    static CATCHING: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether a panic of this thread now would be that of a decoder on a damaged file, which becomes an error: a panic hook has nothing
+/// to tell then.
+pub fn is_decoding() -> bool {
+    CATCHING.get() > 0
 }
