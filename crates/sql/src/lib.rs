@@ -45,6 +45,7 @@ mod elsewhere;
 mod error;
 mod feed;
 mod files;
+mod floats;
 mod functions;
 mod group;
 mod growth;

@@ -34,6 +34,7 @@ use crate::{
     bounded::{Bounds, Literals},
     elsewhere::{CutOut, Near, Planning},
     files::BATCH_ROWS,
+    floats::EqualFloats,
     functions::functions,
     memory::Memory,
     operator::{Limits, Ran, Replace, Shared},
@@ -506,3 +507,4 @@ fn context(
         .for_each(|function| context.register_udf(function));
     Ok(context)
 }
+    state = state.with_optimizer_rule(Arc::new(EqualFloats::default()));

@@ -1265,3 +1265,40 @@ fn a_state_of_an_aggregate_that_is_none_fails_the_query_and_nothing_else() {
         }
     }
 }
+
+#[test]
+fn every_nan_is_one_value_and_zero_has_no_sign() {
+    let values: ArrayRef = Arc::new(Float64Array::from(vec![-f64::NAN, 0.0, f64::NAN, -0.0, 1.0]));
+    let keys: ArrayRef = Arc::new(Int64Array::from(vec![1, 1, 1, 1, 1]));
+    let halves = arrow::compute::cast(&values, &DataType::Float32).unwrap();
+    let batch = RecordBatch::try_from_iter([("v", values), ("k", keys), ("h", halves)]).unwrap();
+    let tables = [("t", vec![batch])];
+    for (text, expected) in [
+        ("SELECT v, count(*) AS n FROM t GROUP BY v", &["0.000 2", "1.000 1", "NaN 2"][..]),
+        ("SELECT h, count(*) AS n FROM t GROUP BY h", &["0.000 2", "1.000 1", "NaN 2"]),
+        ("SELECT v, k, count(*) FROM t GROUP BY v, k", &["0.000 1 2", "1.000 1 1", "NaN 1 2"]),
+        ("SELECT v * 2 AS w, sum(k) FROM t GROUP BY w", &["0.000 2", "2.000 1", "NaN 2"]),
+        ("SELECT DISTINCT v FROM t", &["0.000", "1.000", "NaN"]),
+        ("SELECT v FROM t UNION SELECT v FROM t", &["0.000", "1.000", "NaN"]),
+        ("SELECT count(DISTINCT v) FROM t", &["3"]),
+        ("SELECT k, count(DISTINCT v), count(DISTINCT h), max(v) FROM t GROUP BY k", &["1 3 3 NaN"]),
+        ("SELECT v, count(*) FROM t GROUP BY ROLLUP (v)", &["0.000 2", "1.000 1", "NaN 2", "null 5"]),
+        ("SELECT t.v FROM t GROUP BY t.v HAVING count(*) > 1", &["0.000", "NaN"]),
+        ("SELECT count(*) FROM t a JOIN t b ON a.v = b.v", &["9"]),
+        ("SELECT count(*) FROM t a LEFT JOIN (SELECT v FROM t WHERE v < 0.5) b USING (v)", &["7"]),
+        ("SELECT count(*) FROM t WHERE v IN (SELECT v FROM t WHERE k = 1)", &["5"]),
+        ("SELECT v FROM t INTERSECT SELECT v FROM t", &["0.000", "1.000", "NaN"]),
+        ("SELECT count(*) FROM t a FULL JOIN t b ON a.h = b.h AND a.k = b.k", &["9"]),
+    ] {
+        for (threads, limits) in [(2, Limits::default()), (1, SMALL), (2, RUNS)] {
+            let (mut lines, _) = found(text, &tables, threads, limits)
+                .unwrap_or_else(|error| panic!("{text} with {threads} threads and {limits:?}: {error}"));
+            lines.sort();
+            assert_eq!(lines, expected, "{text} with {threads} threads and {limits:?}");
+        }
+    }
+    // What is neither grouped nor joined keeps its bits.
+    let (lines, _) =
+        found("SELECT v FROM t WHERE k = 1 ORDER BY v LIMIT 2", &tables, 1, Limits::default()).unwrap();
+    assert_eq!(lines, ["NaN", "-0.000"]);
+}

@@ -43,6 +43,7 @@
 
 mod allowance;
 mod error;
+mod floats;
 mod input;
 #[cfg(feature = "records")]
 mod kmers;
@@ -71,6 +72,7 @@ mod words;
 mod writer;
 
 pub use error::{Error, LINE_BYTES_MAX, Result};
+pub use floats::normal_floats;
 pub use input::{Bytes, Input, ahead_bytes};
 #[cfg(feature = "records")]
 pub use kmers::{

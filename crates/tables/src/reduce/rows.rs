@@ -32,7 +32,13 @@ use inshore_sortreduce::rows::{
 };
 
 use super::{Asked, ReduceSummary, aggregate::Function};
-use crate::{Error, Result, resume, sort::too_long, writer::BackgroundWriter};
+use crate::{
+    Error, Result,
+    floats::{normal_floats, one_nan},
+    resume,
+    sort::too_long,
+    writer::BackgroundWriter,
+};
 
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 56 };
 const BLOCK_BYTES: usize = 1 << 20;
@@ -297,7 +303,10 @@ impl Codec {
         let fail = |error: ArrowError| Error::unsupported(name, error.to_string());
         let keys = match self.by {
             0 => None,
-            by => Some(self.keys.convert_columns(&batch.columns()[..by]).map_err(fail)?),
+            by => {
+                let keys: Vec<ArrayRef> = batch.columns()[..by].iter().map(normal_floats).collect();
+                Some(self.keys.convert_columns(&keys).map_err(fail)?)
+            }
         };
         let mut all = Vec::new();
         for (number, &state) in self.states.iter().enumerate() {
@@ -314,7 +323,11 @@ impl Codec {
                 }
                 (_, Some(column)) => {
                     let converter = self.values[number].as_mut().expect("made for such states");
-                    let rows = converter.convert_columns(std::slice::from_ref(&column)).map_err(fail)?;
+                    let ordered = match state {
+                        State::Min | State::Max => one_nan(&column),
+                        _ => column.clone(),
+                    };
+                    let rows = converter.convert_columns(&[ordered]).map_err(fail)?;
                     Values::Encoded(column.logical_nulls(), rows)
                 }
             });

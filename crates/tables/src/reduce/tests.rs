@@ -332,3 +332,40 @@ fn what_has_no_answer_is_an_error() {
     }
     assert!(!place.path("out.parquet").exists());
 }
+
+/// A file of one column of fractions `v`.
+fn fractions(place: &Place, values: &[f64]) -> Input {
+    let path = place.path("v.parquet");
+    let column: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
+    let key: ArrayRef = Arc::new(Int64Array::from(vec![7; values.len()]));
+    let batch = RecordBatch::try_from_iter([("v", column), ("k", key)]).unwrap();
+    let mut writer = TableWriter::create(&path, batch.schema(), &Budget::new(64 << 20, 1)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    Input::new(path)
+}
+
+#[test]
+fn every_nan_is_one_group_and_zero_has_no_sign() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let input =
+        [fractions(&place, &[-f64::NAN, 0.0, f64::NAN, -0.0, 1.0, f64::from_bits(0x7ff8_0000_0000_0001)])];
+    let counted = options(&["v"], vec![Aggregate::count()], false);
+    let (_, found) = place.reduce(&input, &counted, 16 << 20).unwrap();
+    let values = Float64Array::from(vec![0.0, 1.0, f64::NAN]);
+    assert_eq!(found.column(0).as_ref(), &values as &dyn arrow_array::Array);
+    assert_eq!(found.column(1).as_ref(), &UInt64Array::from(vec![2, 1, 3]) as &dyn arrow_array::Array);
+}
+
+#[test]
+fn both_ways_take_nan_for_the_greatest() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let input = [fractions(&place, &[-f64::NAN, 0.0, 2.0])];
+    for general in [false, true] {
+        let asked = options(&["k"], vec![Aggregate::min("v"), Aggregate::max("v")], general);
+        let (_, found) = place.reduce(&input, &asked, 16 << 20).unwrap();
+        let value =
+            |column: usize| arrow_cast::display::array_value_to_string(found.column(column), 0).unwrap();
+        assert_eq!((value(1), value(2)), ("0.0".to_string(), "NaN".to_string()), "general: {general}");
+    }
+}

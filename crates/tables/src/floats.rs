@@ -1,0 +1,63 @@
+//! Fractions that are one value to who groups, joins or compares, and several patterns of bits.
+
+use std::sync::Arc;
+
+use arrow_array::{
+    Array, ArrayRef, ArrowPrimitiveType,
+    cast::AsArray,
+    types::{Float16Type, Float32Type, Float64Type},
+};
+use arrow_schema::DataType;
+
+/// The same values, but every NaN is the greatest of all numbers, as in SQL, and not the least where its sign says so.
+#[cfg(feature = "records")]
+pub(crate) fn one_nan(column: &ArrayRef) -> ArrayRef {
+    match column.data_type() {
+        DataType::Float64 => {
+            let values = column.as_primitive::<Float64Type>();
+            Arc::new(values.unary::<_, Float64Type>(|value| if value.is_nan() { f64::NAN } else { value }))
+        }
+        DataType::Float32 => {
+            let values = column.as_primitive::<Float32Type>();
+            Arc::new(values.unary::<_, Float32Type>(|value| if value.is_nan() { f32::NAN } else { value }))
+        }
+        _ => column.clone(),
+    }
+}
+
+/// The same values with one pattern of bits for each: every NaN becomes the one that is positive and quiet, and -0.0 becomes 0.0.
+/// Columns of other types come back as they are. Copies a column of fractions, at the speed of memory.
+///
+/// The encoding of rows, and hash tables of the libraries here, compare bits; SQL and people compare values.
+///
+/// ```
+/// use std::sync::Arc;
+/// use arrow_array::{ArrayRef, Float64Array, cast::AsArray, types::Float64Type};
+///
+/// let column: ArrayRef = Arc::new(Float64Array::from(vec![-0.0, -f64::NAN, 1.5]));
+/// let normal = inshore_tables::normal_floats(&column);
+/// let bits: Vec<u64> = normal.as_primitive::<Float64Type>().values().iter().map(|v| v.to_bits()).collect();
+/// assert_eq!(bits, [0, f64::NAN.to_bits(), 1.5f64.to_bits()]);
+/// ```
+pub fn normal_floats(column: &ArrayRef) -> ArrayRef {
+    match column.data_type() {
+        DataType::Float64 => {
+            let normal = |value: f64| if value.is_nan() { f64::NAN } else { value + 0.0 };
+            Arc::new(column.as_primitive::<Float64Type>().unary::<_, Float64Type>(normal))
+        }
+        DataType::Float32 => {
+            let normal = |value: f32| if value.is_nan() { f32::NAN } else { value + 0.0 };
+            Arc::new(column.as_primitive::<Float32Type>().unary::<_, Float32Type>(normal))
+        }
+        DataType::Float16 => {
+            type Half = <Float16Type as ArrowPrimitiveType>::Native;
+            let values = column.as_primitive::<Float16Type>();
+            Arc::new(values.unary::<_, Float16Type>(|value| match value {
+                value if value.is_nan() => Half::NAN,
+                value if value.to_bits() == 1 << 15 => Default::default(),
+                value => value,
+            }))
+        }
+        _ => column.clone(),
+    }
+}
