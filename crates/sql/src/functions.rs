@@ -1,6 +1,7 @@
 //! Aggregate functions that give the right answer, or none, where the library's give another.
 //!
-//! - SUM of whole numbers stops with an error where 64 bits do not hold it; the library's wraps around.
+//! - SUM of whole numbers stops with an error where 64 bits do not hold it, and SUM of decimals where 38 digits do not; the library's
+//!   wrap around.
 //! - MIN and MAX of fractions of a group: NaN is greater than all others, whatever comes first, and infinity is a number
 //!   like others; the library's depend on the order of rows, and give the largest finite number for infinity.
 //!
@@ -18,7 +19,7 @@ use std::{
 
 use arrow::{
     array::{Array, ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, AsArray, BooleanArray},
-    datatypes::{DataType, FieldRef, Float32Type, Float64Type, Int64Type, UInt64Type},
+    datatypes::{DataType, Decimal128Type, FieldRef, Float32Type, Float64Type, Int64Type, UInt64Type, i256},
 };
 use datafusion::{
     common::ScalarValue,
@@ -102,8 +103,11 @@ macro_rules! as_in_the_library {
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 struct CheckedSum(Sum);
 
-fn overflow() -> DataFusionError {
-    let what = "a sum does not fit 64 bits: cast what is added to DOUBLE or DECIMAL(38, 0)";
+fn overflow(kind: &DataType) -> DataFusionError {
+    let what = match kind {
+        DataType::Decimal128(..) => "a sum does not fit 38 digits: cast what is added to DOUBLE",
+        _ => "a sum does not fit 64 bits: cast what is added to DOUBLE or DECIMAL(38, 0)",
+    };
     DataFusionError::Execution(what.to_string())
 }
 
@@ -116,6 +120,7 @@ impl CheckedSum {
                 Some(Box::new(DistinctTotal::new(kind)))
             }
             DataType::Int64 | DataType::UInt64 => Some(Box::new(Total::new(kind))),
+            DataType::Decimal128(..) if !args.is_distinct => Some(Box::new(DecimalTotal::new(kind))),
             _ => None,
         }
     }
@@ -132,6 +137,7 @@ impl AggregateUDFImpl for CheckedSum {
         match args.return_field.data_type() {
             DataType::Int64 => Ok(Totals::boxed::<Int64Type>()),
             DataType::UInt64 => Ok(Totals::boxed::<UInt64Type>()),
+            kind @ DataType::Decimal128(precision, _) => Ok(Totals::of_decimals(kind, *precision)),
             _ => self.0.create_groups_accumulator(args),
         }
     }
@@ -155,7 +161,7 @@ fn fitting(sum: i128, kind: &DataType) -> Result<ScalarValue> {
         DataType::UInt64 => u64::try_from(sum).map(ScalarValue::from),
         _ => i64::try_from(sum).map(ScalarValue::from),
     }
-    .map_err(|_| overflow())
+    .map_err(|_| overflow(kind))
 }
 
 /// One sum, of which values can be taken back: as wide as 2^64 values need, so that only what is asked for has to fit.
@@ -204,6 +210,70 @@ impl Accumulator for Total {
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
         self.update_batch(states)
     }
+}
+
+/// One sum of decimals, in 256 bits: 2^128 values fit them.
+#[derive(Debug)]
+struct DecimalTotal {
+    kind: DataType,
+    sum: i256,
+    values: u64,
+}
+
+impl DecimalTotal {
+    fn new(kind: &DataType) -> DecimalTotal {
+        DecimalTotal { kind: kind.clone(), sum: i256::ZERO, values: 0 }
+    }
+
+    fn total(values: &ArrayRef) -> i256 {
+        let values = values.as_primitive::<Decimal128Type>().iter().flatten();
+        values.fold(i256::ZERO, |sum, value| sum.wrapping_add(i256::from_i128(value)))
+    }
+}
+
+impl Accumulator for DecimalTotal {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.sum = self.sum.wrapping_add(DecimalTotal::total(&values[0]));
+        self.values += (values[0].len() - values[0].null_count()) as u64;
+        Ok(())
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.sum = self.sum.wrapping_sub(DecimalTotal::total(&values[0]));
+        self.values -= (values[0].len() - values[0].null_count()) as u64;
+        Ok(())
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        let DataType::Decimal128(precision, scale) = self.kind else { return Err(overflow(&self.kind)) };
+        if self.values == 0 {
+            return ScalarValue::try_from(&self.kind);
+        }
+        let sum = self.sum.to_i128().filter(|&sum| has_digits(sum, precision));
+        let sum = sum.ok_or_else(|| overflow(&self.kind))?;
+        Ok(ScalarValue::Decimal128(Some(sum), precision, scale))
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(self)
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        Ok(vec![self.evaluate()?])
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        self.update_batch(states)
+    }
+}
+
+/// Whether a number has so many digits at most.
+fn has_digits(number: i128, digits: u8) -> bool {
+    number.unsigned_abs() < 10u128.pow(digits.into())
 }
 
 /// The sum of different values, each with how often it is there. Its state is a list of them, as the library's is.
@@ -264,6 +334,7 @@ impl Accumulator for DistinctTotal {
 
 /// The sums of many groups, and whether one of them was too large on its way.
 struct Totals {
+    kind: DataType,
     sums: Box<dyn GroupsAccumulator>,
     overflow: Arc<AtomicBool>,
 }
@@ -277,11 +348,22 @@ impl Totals {
             Err(_) => noted.store(true, Ordering::Relaxed),
         };
         let sums = Box::new(PrimitiveGroupsAccumulator::<T, _>::new(&T::DATA_TYPE, add));
-        Box::new(Totals { sums, overflow })
+        Box::new(Totals { kind: T::DATA_TYPE, sums, overflow })
+    }
+
+    fn of_decimals(kind: &DataType, precision: u8) -> Box<dyn GroupsAccumulator> {
+        let overflow = Arc::new(AtomicBool::new(false));
+        let noted = overflow.clone();
+        let add = move |sum: &mut i128, value: i128| match sum.checked_add(value) {
+            Some(larger) if has_digits(larger, precision) => *sum = larger,
+            _ => noted.store(true, Ordering::Relaxed),
+        };
+        let sums = Box::new(PrimitiveGroupsAccumulator::<Decimal128Type, _>::new(kind, add));
+        Box::new(Totals { kind: kind.clone(), sums, overflow })
     }
 
     fn check(&self) -> Result<()> {
-        if self.overflow.load(Ordering::Relaxed) { Err(overflow()) } else { Ok(()) }
+        if self.overflow.load(Ordering::Relaxed) { Err(overflow(&self.kind)) } else { Ok(()) }
     }
 }
 

@@ -1302,3 +1302,23 @@ fn every_nan_is_one_value_and_zero_has_no_sign() {
         found("SELECT v FROM t WHERE k = 1 ORDER BY v LIMIT 2", &tables, 1, Limits::default()).unwrap();
     assert_eq!(lines, ["NaN", "-0.000"]);
 }
+
+#[test]
+fn a_sum_of_decimals_beyond_38_digits_is_an_error_in_sql() {
+    let most = 10i128.pow(38) - 1;
+    let decimals = |values: Vec<i128>| -> Vec<RecordBatch> {
+        let keys: ArrayRef = Arc::new(Int64Array::from(vec![1; values.len()]));
+        let values = Decimal128Array::from(values).with_precision_and_scale(38, 0).unwrap();
+        vec![RecordBatch::try_from_iter([("v", Arc::new(values) as ArrayRef), ("k", keys)]).unwrap()]
+    };
+    for text in ["SELECT sum(v) FROM t", "SELECT sum(v) FROM t GROUP BY k"] {
+        for limits in [Limits::default(), SMALL] {
+            for values in [vec![most, 1], vec![most; 3], vec![-most; 2]] {
+                let error = found(text, &[("t", decimals(values))], 1, limits).unwrap_err().to_string();
+                assert!(error.contains("a sum does not fit 38 digits"), "{text}: {error}");
+            }
+            let (lines, _) = found(text, &[("t", decimals(vec![most, -1, -5]))], 1, limits).unwrap();
+            assert_eq!(lines, [(most - 6).to_string()]);
+        }
+    }
+}

@@ -426,7 +426,11 @@ impl Codec {
             }
             DataType::Decimal128(precision, scale) => {
                 let array: Decimal128Array = sums.collect();
-                array.with_precision_and_scale(*precision, *scale).ok().map(|array| Arc::new(array) as _)
+                let array = array.with_precision_and_scale(*precision, *scale).ok();
+                // 128 bits hold more than 38 digits.
+                array
+                    .filter(|array| array.validate_decimal_precision(*precision).is_ok())
+                    .map(|array| Arc::new(array) as _)
             }
             other => unreachable!("no sums of {other}"),
         };

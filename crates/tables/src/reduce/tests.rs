@@ -369,3 +369,25 @@ fn both_ways_take_nan_for_the_greatest() {
         assert_eq!((value(1), value(2)), ("0.0".to_string(), "NaN".to_string()), "general: {general}");
     }
 }
+
+#[test]
+fn a_sum_of_decimals_beyond_38_digits_is_an_error() {
+    use arrow_array::Decimal128Array;
+
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let path = place.path("d.parquet");
+    let most = 10i128.pow(38) - 1;
+    for (values, fits) in [(vec![most, 1], false), (vec![most; 3], false), (vec![most - 1, 1], true)] {
+        let column = Decimal128Array::from(values).with_precision_and_scale(38, 0).unwrap();
+        let batch = RecordBatch::try_from_iter([("v", Arc::new(column) as ArrayRef)]).unwrap();
+        let mut writer = TableWriter::create(&path, batch.schema(), &Budget::new(64 << 20, 1)).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+        let asked = options(&[], vec![Aggregate::sum("v")], false);
+        let found = place.reduce(&[Input::new(&path)], &asked, 16 << 20);
+        match found {
+            Ok(_) => assert!(fits),
+            Err(error) => assert!(!fits && error.to_string().contains("does not fit"), "{error}"),
+        }
+    }
+}
