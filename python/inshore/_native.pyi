@@ -52,6 +52,7 @@ def sort_tables(
     output: _StrPath,
     keys: Sequence[tuple[str, bool]],
     text: Sequence[str],
+    header: bool | None,
     unique: bool,
     resume: bool,
 ) -> str: ...
@@ -75,6 +76,7 @@ def reduce(
     by: Sequence[str],
     aggregates: Sequence[tuple[str, str | None]],
     text: Sequence[str],
+    header: bool | None,
     resume: bool,
 ) -> str: ...
 def count_kmers(
@@ -183,7 +185,13 @@ class Query:
     def close(self) -> None: ...
     def __arrow_c_schema__(self) -> Any: ...
 
-def query(job: Job, text: str, tables: list[tuple[str, list[_StrPath]]], as_text: list[str]) -> Query: ...
+def query(
+    job: Job,
+    text: str,
+    tables: list[tuple[str, list[_StrPath]]],
+    as_text: list[str],
+    header: bool | None,
+) -> Query: ...
 
 @type_check_only
 class _Search(TypedDict):

@@ -255,6 +255,7 @@ class Store:
         by: str | Sequence[str | tuple[str, str]],
         unique: bool = False,
         text: Sequence[str] = (),
+        header: bool | None = None,
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
@@ -268,6 +269,7 @@ class Store:
         by: str | Sequence[str | tuple[str, str]],
         unique: bool = False,
         text: Sequence[str] = (),
+        header: bool | None = None,
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
@@ -280,6 +282,7 @@ class Store:
         by: str | Sequence[str | tuple[str, str]],
         unique: bool = False,
         text: Sequence[str] = (),
+        header: bool | None = None,
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
@@ -301,6 +304,9 @@ class Store:
             Of rows with the same key only the first stays.
         text : list of str, optional
             Columns of CSV that are text, whatever they look like.
+        header : bool, optional
+            Whether the first line of CSV has the names of columns; else it is refused where it may be a row.
+            Without names columns are called ``column_1`` and so on.
         resume : bool, default False
             Keep finished runs where this is interrupted, and go on with those that the same call left: of the
             same files, with as much memory or more.
@@ -332,7 +338,7 @@ class Store:
             paths = paths_of(job, source, resume=resume)
 
             def run(path: StrPath) -> str:
-                return _native.sort_tables(job, paths, path, keys, list(text), unique, resume)
+                return _native.sort_tables(job, paths, path, keys, list(text), header, unique, resume)
 
             return deliver(job, run, output, "rows")
 
@@ -452,6 +458,7 @@ class Store:
         by: str | Sequence[str] = (),
         aggregates: Sequence[str | tuple[str, str]],
         text: Sequence[str] = (),
+        header: bool | None = None,
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
@@ -465,6 +472,7 @@ class Store:
         by: str | Sequence[str] = (),
         aggregates: Sequence[str | tuple[str, str]],
         text: Sequence[str] = (),
+        header: bool | None = None,
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
@@ -477,6 +485,7 @@ class Store:
         by: str | Sequence[str] = (),
         aggregates: Sequence[str | tuple[str, str]],
         text: Sequence[str] = (),
+        header: bool | None = None,
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
@@ -495,6 +504,9 @@ class Store:
             ``"mean"``, ``"min"``, ``"max"``, ``"first"`` or ``"last"``. ``"count"`` alone counts rows.
         text : list of str, optional
             Columns of CSV that are text, whatever they look like.
+        header : bool, optional
+            Whether the first line of CSV has the names of columns; else it is refused where it may be a row.
+            Without names columns are called ``column_1`` and so on.
         resume : bool, default False
             Keep finished runs where this is interrupted, and go on with those that the same call left: of the
             same files, with as much memory or more.
@@ -530,7 +542,7 @@ class Store:
             paths = paths_of(job, source, needed or None, resume=resume)
 
             def run(path: StrPath) -> str:
-                return _native.reduce(job, paths, path, columns, asked, list(text), resume)
+                return _native.reduce(job, paths, path, columns, asked, list(text), header, resume)
 
             return deliver(job, run, output, "groups")
 
@@ -541,6 +553,7 @@ class Store:
         *,
         tables: Mapping[str, Source] | None = None,
         text: Sequence[str] = (),
+        header: bool | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -553,6 +566,7 @@ class Store:
         *,
         tables: Mapping[str, Source] | None = None,
         text: Sequence[str] = (),
+        header: bool | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
         output: None = None,
@@ -565,6 +579,7 @@ class Store:
         *,
         tables: Mapping[str, Source] | None = None,
         text: Sequence[str] = (),
+        header: bool | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath,
@@ -576,6 +591,7 @@ class Store:
         *,
         tables: Mapping[str, Source] | None = None,
         text: Sequence[str] = (),
+        header: bool | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
         output: StrPath | None = None,
@@ -594,6 +610,8 @@ class Store:
             goes through a file.
         text : list of str, optional
             Columns of CSV and JSON lines that are text, whatever they look like.
+        header : bool, optional
+            As in `sort`.
         memory, threads
             The budget; see `Graph`. 24 MiB is the least.
         output : path, optional
@@ -625,7 +643,7 @@ class Store:
         """
         with self._native.job(memory, threads) as job:
             files = named_tables(job, tables)
-            result = rows_of(job, lambda: _native.query(job, query, files, list(text)), output, stream)
+            result = rows_of(job, lambda: _native.query(job, query, files, list(text), header), output, stream)
         if isinstance(result, Result):
             return Written(result.path, result.rows, cast("dict[str, Any]", result.summary), result.report)
         return result
@@ -637,6 +655,7 @@ class Store:
         *,
         column: str | Sequence[str],
         text: Sequence[str] = (),
+        header: bool | None = None,
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
@@ -649,6 +668,7 @@ class Store:
         *,
         column: str | Sequence[str],
         text: Sequence[str] = (),
+        header: bool | None = None,
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
@@ -660,6 +680,7 @@ class Store:
         *,
         column: str | Sequence[str],
         text: Sequence[str] = (),
+        header: bool | None = None,
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
@@ -673,7 +694,7 @@ class Store:
             As in `sort`.
         column : str or list of str
             The column or columns.
-        text, resume, memory, threads, output
+        text, header, resume, memory, threads, output
             As in `reduce`.
 
         Returns
@@ -686,8 +707,8 @@ class Store:
         >>> store.count_values(pa.table({"v": [2, 1, 2]}), column="v", memory="16MiB").to_pydict()
         {'v': [1, 2], 'count': [1, 2]}
         """
-        options: dict[str, Any] = {"text": text, "resume": resume, "memory": memory, "threads": threads}
-        options["output"] = output
+        options: dict[str, Any] = {"text": text, "header": header, "resume": resume, "memory": memory}
+        options.update(threads=threads, output=output)
         return cast("pa.Table | Written", self.reduce(source, by=column, aggregates=["count"], **options))
 
     @overload

@@ -1,7 +1,7 @@
 //! Queries on their way to Python.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -18,6 +18,7 @@ use crate::{
     answer::{Batch, file, schema_capsule},
     error::sql_to_python,
     job::{Job, run, to_json},
+    tables::header_of,
 };
 
 /// A query that runs, whose rows can be had once.
@@ -59,10 +60,11 @@ pub(crate) fn query(
     text: String,
     tables: Vec<(String, Vec<PathBuf>)>,
     as_text: Vec<String>,
+    header: Option<bool>,
 ) -> PyResult<Asked> {
     let job = job.get()?;
     let start = move |job: &store::Job| {
-        let mut all = Tables::default().with_text(&as_text);
+        let mut all = Tables::default().with_text(&as_text).with_header(header_of(header));
         for (name, paths) in tables {
             let paths: Vec<PathBuf> = paths.into_iter().map(file).collect();
             all = all.with_files(&name, &paths);
@@ -119,15 +121,23 @@ impl Asked {
 
 fn write(running: &mut Running, job: &store::Job, path: PathBuf) -> sql::Result<u64> {
     let query = running.query.as_mut().ok_or(store::Error::Cancelled)?;
-    let mut writer = TableWriter::create(&path, query.schema().clone(), job.budget())?;
-    let mut copy = || {
-        while let Some(batch) = query.next_batch()? {
-            writer.write(&batch)?;
-        }
-        Ok(())
+    let written = match write_rows(query, job, &path) {
+        // A row shows that columns of a table were guessed wrong: the file is written from its beginning.
+        Err(sql::Error::Table(error)) if error.is_contradiction() => match query.begin_exactly() {
+            Ok(true) => write_rows(query, job, &path),
+            Ok(false) => Err(error.into()),
+            Err(error) => Err(error),
+        },
+        written => written,
     };
-    let copied: sql::Result<()> = copy();
     running.close();
-    copied?;
+    written
+}
+
+fn write_rows(query: &mut Query, job: &store::Job, path: &Path) -> sql::Result<u64> {
+    let mut writer = TableWriter::create(path, query.schema().clone(), job.budget())?;
+    while let Some(batch) = query.next_batch()? {
+        writer.write(&batch)?;
+    }
     Ok(writer.finish()?)
 }

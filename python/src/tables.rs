@@ -7,8 +7,8 @@ use inshore::{
     sortreduce::rows::FixedRows,
     store,
     tables::{
-        Aggregate, Input, KmerOptions, ReduceOptions, SortKey, SortOptions, count_kmers, reduce, sort_lines,
-        sort_records, sort_table,
+        Aggregate, Header, Input, KmerOptions, ReduceOptions, SortKey, SortOptions, count_kmers, reduce,
+        sort_lines, sort_records, sort_table,
     },
 };
 use pyo3::prelude::*;
@@ -38,6 +38,19 @@ fn work<S: Serialize + Send + 'static>(
     to_json(&run(py, &job, move |job| work(job, &inputs, file(output)).map_err(graph::Error::from))?)
 }
 
+/// What is known of the first line of CSV.
+pub(crate) fn header_of(has_names: Option<bool>) -> Header {
+    match has_names {
+        None => Header::Detected,
+        Some(true) => Header::Present,
+        Some(false) => Header::Absent,
+    }
+}
+
+fn with_header(inputs: &[Input], has_names: Option<bool>) -> Vec<Input> {
+    inputs.iter().map(|input| input.clone().with_header(header_of(has_names))).collect()
+}
+
 /// Tables by columns, each with whether the greatest comes first.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -48,6 +61,7 @@ pub(crate) fn sort_tables(
     output: PathBuf,
     keys: Vec<(String, bool)>,
     text: Vec<String>,
+    header: Option<bool>,
     unique: bool,
     resume: bool,
 ) -> PyResult<String> {
@@ -55,7 +69,7 @@ pub(crate) fn sort_tables(
         keys.into_iter().map(|(column, descending)| SortKey { column, descending }).collect();
     let options = SortOptions { unique, resume, ..Default::default() };
     work(py, job, paths, output, move |job, inputs, output| {
-        sort_table(job, inputs, &output, &keys, &text, options)
+        sort_table(job, &with_header(inputs, header), &output, &keys, &text, options)
     })
 }
 
@@ -116,11 +130,14 @@ pub(crate) fn group(
     by: Vec<String>,
     aggregates: Vec<(String, Option<String>)>,
     text: Vec<String>,
+    header: Option<bool>,
     resume: bool,
 ) -> PyResult<String> {
     let aggregates = aggregates.into_iter().map(aggregate).collect::<PyResult<Vec<Aggregate>>>()?;
     let options = ReduceOptions { by, aggregates, as_text: text, general: false, resume };
-    work(py, job, paths, output, move |job, inputs, output| reduce(job, inputs, &output, &options))
+    work(py, job, paths, output, move |job, inputs, output| {
+        reduce(job, &with_header(inputs, header), &output, &options)
+    })
 }
 
 fn aggregate((function, column): (String, Option<String>)) -> PyResult<Aggregate> {

@@ -11,8 +11,8 @@ use inshore::{
 use serde_json::{Value, json};
 
 use crate::{
-    args::{Everywhere, Kmers, Values},
-    outcome::{Outcome, place},
+    args::{Everywhere, Header, Kmers, Values},
+    outcome::{Outcome, counted, place},
     session::Session,
     sorting::{estimates, kept},
 };
@@ -67,7 +67,7 @@ fn spectrum(summary: &KmerSummary) -> String {
 
 pub fn values(session: &Session, words: &Values) -> Result<()> {
     session.check_stdout_is_free(&words.output)?;
-    let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
+    let inputs = Header::inputs(words.header, &words.inputs);
     let (by, as_text) = (words.column.clone(), words.text.clone());
     let (aggregates, resume) = (vec![Aggregate::count()], words.resume);
     let options = ReduceOptions { by, aggregates, as_text, general: false, resume };
@@ -76,7 +76,11 @@ pub fn values(session: &Session, words: &Values) -> Result<()> {
     let summary = tables::reduce(&run.job, &inputs, &words.output, &options);
     let summary = summary.inspect_err(|_| run.tell_kept(session))?;
     let place = place(&words.output);
-    let sentence = format!("{} different values in {} rows written{place}", summary.groups, summary.rows_in);
+    let sentence = format!(
+        "{} in {} written{place}",
+        counted(summary.groups, "different value"),
+        counted(summary.rows_in, "row")
+    );
     let sentence = sentence + &kept(summary.rows_kept, "rows");
     let outcome = Outcome::new("count values", run.finish(), summary, sentence);
     Ok(Outcome { sentence_aside: true, ..outcome }.tell(&session.options)?)

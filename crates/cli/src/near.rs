@@ -15,9 +15,9 @@ use inshore::{
 use serde_json::{Value, json};
 
 use crate::{
-    args::{Reduce, Values},
+    args::{Header, Reduce, Values},
     nodes,
-    outcome::Outcome,
+    outcome::{Outcome, counted},
     session::Session,
 };
 
@@ -28,9 +28,10 @@ pub struct Near {
 }
 
 impl Near {
-    pub fn connect(session: &Session) -> Result<Near> {
+    pub fn connect(session: &Session, header: Option<Header>) -> Result<Near> {
         let nodes = nodes::connect(&session.options)?;
-        let tables = Arc::new(NodeTables::new(&nodes, nodes::run_options(&session.options))?);
+        let tables = NodeTables::new(&nodes, nodes::run_options(&session.options))?;
+        let tables = Arc::new(tables.with_header(Header::of(header)));
         Ok(Near { nodes, tables })
     }
 
@@ -70,7 +71,13 @@ pub fn reduce(session: &Session, words: &Reduce) -> Result<()> {
             "nothing is asked for: name columns with --by, or what to compute (--count, --sum COLUMN, ...)"
         );
     }
-    group_on_nodes(session, "reduce", (&words.inputs, &words.text), (&words.by, &columns), &words.output)
+    group_on_nodes(
+        session,
+        "reduce",
+        (&words.inputs, &words.text, words.header),
+        (&words.by, &columns),
+        &words.output,
+    )
 }
 
 /// The same on nodes.
@@ -79,7 +86,7 @@ pub fn values(session: &Session, words: &Values) -> Result<()> {
         bail!("--resume does not go with --node");
     }
     let count = ["arrow_cast(count(*), 'UInt64') AS \"count\"".to_string()];
-    let (inputs, by) = ((&words.inputs[..], &words.text[..]), (&words.column[..], &count[..]));
+    let (inputs, by) = ((&words.inputs[..], &words.text[..], words.header), (&words.column[..], &count[..]));
     group_on_nodes(session, "count values", inputs, by, &words.output)
 }
 
@@ -87,7 +94,7 @@ pub fn values(session: &Session, words: &Values) -> Result<()> {
 fn group_on_nodes(
     session: &Session,
     command: &'static str,
-    (inputs, text): (&[PathBuf], &[String]),
+    (inputs, text, header): (&[PathBuf], &[String], Option<Header>),
     (by, columns): (&[String], &[String]),
     output: &Path,
 ) -> Result<()> {
@@ -101,7 +108,7 @@ fn group_on_nodes(
         let order = by.iter().map(|column| format!("{column} ASC NULLS LAST")).collect::<Vec<_>>();
         query += &format!(" GROUP BY {} ORDER BY {}", by.join(", "), order.join(", "));
     }
-    let near = Near::connect(session)?;
+    let near = Near::connect(session, header)?;
     let tables = Tables::default().with_text(text).with_files("rows", std::slice::from_ref(input));
     let mut run = session.start()?;
     let mut query = Query::start(&run.job, &query, tables.with_elsewhere(near.tables.clone()))?;
@@ -112,9 +119,10 @@ fn group_on_nodes(
     writer.finish()?;
     let report = query.report();
     drop(query);
+    let groups = counted(report.rows, "group");
     let sentence = match output == Path::new("-") {
-        true => format!("{} groups", report.rows),
-        false => format!("{} groups written to {}", report.rows, output.display()),
+        true => groups,
+        false => format!("{groups} written to {}", output.display()),
     };
     let summary = json!({ "groups": report.rows, "operators": report.operators });
     let (how, summary) = near.told(session, summary);

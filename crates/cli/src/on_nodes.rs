@@ -22,7 +22,7 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
-    args::{Compress, CountWords, Everywhere, Kmers, Packed, Search, Sort},
+    args::{Compress, CountWords, Everywhere, Header, Kmers, Packed, Search, Sort},
     counting::{kmer_options, tell_kmers},
     counting_words::{tell_words, word_options},
     failure::AlreadyTold,
@@ -50,7 +50,10 @@ pub fn sort(options: Everywhere, words: &Sort) -> Result<()> {
             (SortBy::Records(bytes, key), "records")
         }
         None if keys.is_empty() => (SortBy::Lines, "lines"),
-        None => (SortBy::Columns { keys, as_text: words.text.clone() }, "rows"),
+        None => {
+            let (as_text, header) = (words.text.clone(), Header::of(words.header));
+            (SortBy::Columns { keys, as_text, header }, "rows")
+        }
     };
     let nodes = nodes::connect(&options)?;
     let wholes = nodes::wholes(&nodes, &words.inputs)?;

@@ -182,6 +182,12 @@ fn section(text: &mut Vec<u8>, header: &[(&str, Align)], rows: &[Vec<String>]) {
     }
 }
 
+/// So many of something: "1 row", "2 rows".
+#[cfg(any(feature = "records", feature = "sql"))]
+pub fn counted(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 /// Names the file that rows went to, where that is not standard output.
 #[cfg(any(feature = "records", feature = "text"))]
 pub fn place(output: &std::path::Path) -> String {

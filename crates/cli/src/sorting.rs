@@ -2,11 +2,6 @@
 
 use std::{ops::Range, path::Path};
 
-use crate::{
-    args::{KeyBytes, Reduce, Sort},
-    outcome::Outcome,
-    session::Session,
-};
 use anyhow::{Result, bail};
 use inshore::{
     sortreduce::{Choice, Estimate, rows::FixedRows},
@@ -17,9 +12,15 @@ use inshore::{
     },
 };
 
+use crate::{
+    args::{Header, KeyBytes, Reduce, Sort},
+    outcome::{Outcome, counted},
+    session::Session,
+};
+
 pub fn sort(session: &Session, words: &Sort) -> Result<()> {
     session.check_stdout_is_free(&words.output)?;
-    let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
+    let inputs = Header::inputs(words.header, &words.inputs);
     let options = SortOptions { descending: words.reverse, unique: words.unique, resume: words.resume };
     let record = words.record.map(|bytes| record(bytes, words.key_bytes)).transpose()?;
     let shape = record.map(|(bytes, key)| FixedRows::new(bytes, key));
@@ -60,10 +61,10 @@ pub fn record(record_bytes: u64, key: Option<KeyBytes>) -> Result<(usize, Range<
 }
 
 pub fn sentence(summary: &SortSummary, what: &str, output: &Path) -> String {
-    let (rows, bytes) = (summary.rows, format_bytes(summary.bytes));
+    let (rows, bytes) = (counted(summary.rows, what.trim_end_matches('s')), format_bytes(summary.bytes));
     let sentence = match output == Path::new("-") {
-        true => format!("{rows} {what}"),
-        false => format!("{rows} {what}, {bytes}, written to {}", output.display()),
+        true => rows,
+        false => format!("{rows}, {bytes}, written to {}", output.display()),
     };
     sentence + &kept(summary.stats.rows_kept, what)
 }
@@ -88,7 +89,7 @@ pub fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {
 
 pub fn reduce(session: &Session, words: &Reduce) -> Result<()> {
     session.check_stdout_is_free(&words.output)?;
-    let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
+    let inputs = Header::inputs(words.header, &words.inputs);
     let options = ReduceOptions {
         by: words.by.clone(),
         aggregates: aggregates(words),
@@ -105,12 +106,10 @@ pub fn reduce(session: &Session, words: &Reduce) -> Result<()> {
     let mut run = session.start_on(&words.inputs)?;
     let summary = tables::reduce(&run.job, &inputs, &words.output, &options);
     let summary = summary.inspect_err(|_| run.tell_kept(session))?;
+    let groups = format!("{} of {}", counted(summary.groups, "group"), counted(summary.rows_in, "row"));
     let sentence = match words.output == Path::new("-") {
-        true => format!("{} groups of {} rows", summary.groups, summary.rows_in),
-        false => {
-            let (groups, rows) = (summary.groups, summary.rows_in);
-            format!("{groups} groups of {rows} rows written to {}", words.output.display())
-        }
+        true => groups,
+        false => format!("{groups} written to {}", words.output.display()),
     };
     let sentence = sentence + &kept(summary.rows_kept, "rows");
     let how = how_reduced(&summary);

@@ -14,7 +14,11 @@ use inshore::{
 };
 use serde_json::json;
 
-use crate::{args::Sql, outcome::Outcome, session::Session};
+use crate::{
+    args::{Header, Sql},
+    outcome::{Outcome, counted},
+    session::Session,
+};
 #[cfg(feature = "nodes")]
 use crate::{near::Near, nodes};
 
@@ -29,7 +33,7 @@ pub fn sql(session: &Session, words: &Sql) -> Result<()> {
     }
     TableWriter::check_path(&output)?;
     let text = question(words)?;
-    let mut tables = Tables::default().with_text(&words.text);
+    let mut tables = Tables::default().with_text(&words.text).with_header(Header::of(words.header));
     for folder in &words.tables {
         tables = tables.with_folder(folder)?;
     }
@@ -37,7 +41,8 @@ pub fn sql(session: &Session, words: &Sql) -> Result<()> {
         tables = tables.with_files(&table.name, std::slice::from_ref(&table.path));
     }
     #[cfg(feature = "nodes")]
-    let near = nodes::are_named(&session.options).then(|| Near::connect(session)).transpose()?;
+    let near =
+        nodes::are_named(&session.options).then(|| Near::connect(session, words.header)).transpose()?;
     #[cfg(feature = "nodes")]
     if let Some(near) = &near {
         tables = tables.with_elsewhere(near.tables.clone());
@@ -49,7 +54,10 @@ pub fn sql(session: &Session, words: &Sql) -> Result<()> {
     if is_plan && words.output.is_none() {
         shown = Some(plans(&mut query)?);
     } else if is_shown {
-        shown = Some(head(&mut query)?);
+        shown = Some(match head(&mut query) {
+            Err(error) if is_contradiction(&error) && query.begin_exactly()? => head(&mut query)?,
+            shown => shown?,
+        });
     } else if words.output.is_none() && session.options.json {
         while query.next_batch()?.is_some() {}
     } else {
@@ -57,10 +65,10 @@ pub fn sql(session: &Session, words: &Sql) -> Result<()> {
     }
     let report = query.report();
     drop(query);
-    let rows = report.rows;
+    let rows = counted(report.rows, "row");
     let sentence = match output == Path::new("-") {
-        true => format!("{rows} rows"),
-        false => format!("{rows} rows written to {}", output.display()),
+        true => rows,
+        false => format!("{rows} written to {}", output.display()),
     };
     let operators = report.operators.iter();
     let how: Vec<_> = operators.map(|ran| ("operator", format!("{}: {ran}", ran.operator))).collect();
@@ -96,7 +104,21 @@ fn question(words: &Sql) -> Result<String> {
     }
 }
 
+/// Writes all rows; a file from its beginning where a row shows that columns of a table were guessed wrong.
 fn write(run: &crate::session::Run, query: &mut Query, output: &Path) -> Result<()> {
+    match write_rows(run, query, output) {
+        Err(error) if is_contradiction(&error) && output != Path::new("-") && query.begin_exactly()? => {
+            write_rows(run, query, output)
+        }
+        written => written,
+    }
+}
+
+fn is_contradiction(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(inshore::sql::Error::Table(error)) if error.is_contradiction())
+}
+
+fn write_rows(run: &crate::session::Run, query: &mut Query, output: &Path) -> Result<()> {
     let mut writer = TableWriter::create(output, query.schema().clone(), run.job.budget())?;
     while let Some(batch) = query.next_batch()? {
         writer.write(&batch)?;

@@ -64,6 +64,47 @@ fn records_and_tables_are_sorted_by_what_is_named() {
 }
 
 #[test]
+fn a_first_line_that_may_be_a_row_is_taken_for_what_header_says() {
+    let folder = Folder::new();
+    folder.write("n.csv", "1,2\n3,4\n");
+    for words in
+        ["reduce n.csv --count -o -", "sort n.csv --key 1 -o -", "count values n.csv --column 1 -o -"]
+    {
+        let said = folder.run(words).exits(2);
+        assert!(said.stderr.contains("n.csv:1: expected the names of columns"), "{}", said.stderr);
+        assert!(said.stderr.contains("--header no"), "{}", said.stderr);
+    }
+    assert_eq!(folder.run("reduce n.csv --count --header no -o -").ok().stdout, "count\n2\n");
+    assert_eq!(folder.run("reduce n.csv --count --header yes -o -").ok().stdout, "count\n1\n");
+    let said = folder.run("sort n.csv --key column_2:desc --header no -o -").ok();
+    assert_eq!(said.stdout, "column_1,column_2\n3,4\n1,2\n");
+    assert!(said.stderr.contains("2 rows"), "{}", said.stderr);
+    let said = folder.run("sql --table n=n.csv --header no --file q.sql");
+    folder.write("q.sql", "SELECT sum(column_1) AS s FROM n");
+    let said = said.ok();
+    assert_eq!(said.stdout, "s\n4\n");
+    assert!(said.stderr.contains("1 row") && !said.stderr.contains("1 rows"), "{}", said.stderr);
+}
+
+#[test]
+fn rows_that_contradict_the_first_ones_are_read_again_from_files_and_told_of_standard_input() {
+    let folder = Folder::new();
+    let rows: String = (0..30_000).map(|row| format!("{row}\n")).collect();
+    folder.write("late.csv", format!("a\n{rows}0.5\n"));
+    let said = folder.run("reduce - --max a -o -").stdin(folder.read("late.csv")).exits(2);
+    assert!(said.stderr.contains("standard input:30002: expected a whole number"), "{}", said.stderr);
+    assert!(said.stderr.contains("--text a"), "{}", said.stderr);
+    assert_eq!(folder.run("reduce late.csv --min a --count -o -").ok().stdout, "count,min_a\n30001,0.0\n");
+    // A file of results is written from its beginning.
+    folder.write("q.sql", "SELECT a FROM 'late.csv'");
+    folder.run("sql --file q.sql -o out.csv").ok();
+    assert_eq!(folder.read("out.csv").lines().count(), 30_002);
+    assert!(folder.read("out.csv").contains("\n0.5\n"));
+    let said = folder.run("sql --file q.sql").exits(2);
+    assert!(said.stderr.contains("late.csv:30002"), "{}", said.stderr);
+}
+
+#[test]
 fn a_budget_too_small_is_refused_with_one_that_works() {
     let folder = Folder::new();
     folder.write("in.csv", "a,b\n1,2\n");

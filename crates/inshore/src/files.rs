@@ -17,7 +17,8 @@ use inshore_neardata::{
 };
 use inshore_store::{Job, Reservation, format_bytes};
 use inshore_tables::{
-    Compression, Error as TableError, FilePart, Input, Known, PartBytes, TableReader, row_groups, separator,
+    Compression, Error as TableError, FilePart, Header, Input, Known, PartBytes, TableReader, row_groups,
+    separator,
 };
 use serde::{Deserialize, Serialize};
 
@@ -220,16 +221,26 @@ impl Asker<'_> {
     ///
     /// # Errors
     /// Where they cannot be read on nodes, or have not the same columns.
-    pub fn files(&self, name: &str, wholes: Vec<Whole>, as_text: &[String]) -> Result<Files, Error> {
+    pub fn files(
+        &self,
+        name: &str,
+        wholes: Vec<Whole>,
+        as_text: &[String],
+        header: Header,
+    ) -> Result<Files, Error> {
         let mut texts = Vec::with_capacity(wholes.len());
         let mut known: Option<Known> = None;
         for whole in &wholes {
-            let (text, found) = self.file(whole, as_text)?;
+            let (text, found) = self.file(whole, as_text, header)?;
             texts.push(text);
             known = Some(match known {
                 None => found,
                 Some(known) if known.schema == found.schema => {
-                    Known { rows: known.rows.zip(found.rows).map(|(all, rows)| all + rows), ..known }
+                    let rows = known.rows.zip(found.rows).map(|(all, rows)| all + rows);
+                    // Text in one file is text in all.
+                    let mut unseen = known.unseen;
+                    unseen.retain(|name| found.unseen.contains(name));
+                    Known { rows, unseen, ..known }
                 }
                 Some(_) => {
                     return Err(Error::unfit(&whole.title, "its columns are not those of the first file"));
@@ -255,16 +266,17 @@ impl Asker<'_> {
     }
 
     /// What has to be known of a file.
-    fn file(&self, whole: &Whole, as_text: &[String]) -> Result<(FileText, Known), Error> {
+    fn file(&self, whole: &Whole, as_text: &[String], header: Header) -> Result<(FileText, Known), Error> {
         let (name, bytes) = (whole.title.clone(), whole.bytes());
         let ending = ending_of(whole);
         let read = |range| self.read(whole, range);
         let describe = |at: u64, bytes_read: &[u8]| -> Result<(Input, Known), Error> {
             let part = FilePart { at, bytes: PartBytes::Memory(bytes_read.into()) };
-            let input = Input::of_parts(self.job, &name, &ending, bytes, vec![part]);
+            let input = Input::of_parts(self.job, &name, &ending, bytes, vec![part]).with_header(header);
             let described = TableReader::describe(&input, as_text, self.job.budget())?;
             let path = String::new();
-            Ok((input, Known { schema: described.schema, rows: described.rows, path }))
+            let (schema, rows, unseen) = (described.schema, described.rows, described.unseen);
+            Ok((input, Known { schema, rows, unseen, path }))
         };
         if ending == "parquet" {
             let mut tail = read(bytes.saturating_sub(TAIL_BYTES)..bytes)?;
@@ -291,6 +303,10 @@ impl Asker<'_> {
             return Err(NodesError::NoLines { name, record_bytes }.into());
         }
         let separator = separator(&ending);
+        if separator.is_some() && header == Header::Absent {
+            let what = "columns without names are not read on nodes: load it with a line of names";
+            return Err(Error::unfit(&name, what));
+        }
         let (mut head, mut ends) = (Vec::new(), RecordEnds::new(separator));
         let mut wanted = HEAD_BYTES.min(bytes);
         loop {

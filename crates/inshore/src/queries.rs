@@ -27,6 +27,7 @@ use inshore_neardata::{
 };
 use inshore_sql::{Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Result, run_fragment};
 use inshore_store::Job;
+use inshore_tables::Header;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -65,13 +66,13 @@ impl Work for Queries {
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let Task { job, arguments, sources, unbegun } = task;
         let Arguments { fragment, files } = serde_json::from_value(arguments)?;
-        let columns = fragment.schema().ok_or("a fragment of no table")?.clone();
+        let known = fragment.known().ok_or("a fragment of no table")?.clone();
         let along = files.iter().map(FileText::along).collect::<std::result::Result<Vec<_>, _>>()?;
         let input = |source: &TaskSource| {
             let file = text_of(&files, source.whole)?;
             let along = along[source.whole as usize].clone();
             let parts = [Some(piece_of(&source.source)?), along].into_iter().flatten().collect();
-            Ok::<_, Failure>((source.number, file.input(&job, parts).with_columns(columns.clone())))
+            Ok::<_, Failure>((source.number, file.input(&job, parts).with_known(&known)))
         };
         let inputs = sources.iter().map(input).collect::<std::result::Result<Vec<_>, _>>()?;
         let sizes = sources.iter().map(|source| source.source.part_bytes());
@@ -140,7 +141,7 @@ fn answer_here(
     pieces: HelpPieces,
     reply: &mut dyn Reply,
 ) -> std::result::Result<Value, Failure> {
-    let columns = fragment.schema().ok_or("a fragment of no table")?.clone();
+    let known = fragment.known().ok_or("a fragment of no table")?.clone();
     // Each thread may be at work on one while the next one comes.
     let _held = hold_pieces(job, files.wholes.iter(), job.budget().threads() + 1)?;
     // Threads of a query must not wait for nodes: another one does.
@@ -156,7 +157,7 @@ fn answer_here(
             for piece in pieces {
                 let piece = piece.map_err(|error| of_nodes("pieces of nodes", error));
                 let input = piece.and_then(|piece| taken(job, &files.texts, piece, true));
-                if out.send(input.map(|input| input.with_columns(columns.clone()))).is_err() {
+                if out.send(input.map(|input| input.with_known(&known))).is_err() {
                     break;
                 }
             }
@@ -173,6 +174,7 @@ fn answer_here(
 pub struct NodeTables {
     nodes: Nodes,
     options: RunOptions,
+    header: Header,
     catalog: Catalog,
     /// Tables that were described, and what it cost so far.
     state: Arc<(Mutex<State>, Condvar)>,
@@ -198,7 +200,14 @@ impl NodeTables {
     /// # Errors
     /// As [`Nodes::catalog`].
     pub fn new(nodes: &Nodes, options: RunOptions) -> inshore_neardata::nodes::Result<NodeTables> {
-        Ok(NodeTables { nodes: nodes.clone(), options, catalog: nodes.catalog()?, state: Arc::default() })
+        let (nodes, catalog, header) = (nodes.clone(), nodes.catalog()?, Header::default());
+        Ok(NodeTables { nodes, options, header, catalog, state: Arc::default() })
+    }
+
+    /// The same, and what is known of the first lines of CSV.
+    pub fn with_header(mut self, header: Header) -> NodeTables {
+        self.header = header;
+        self
     }
 
     /// What the nodes did for queries that are over, and what is missing.
@@ -225,7 +234,7 @@ impl Elsewhere for NodeTables {
         }
         let wholes = self.catalog.named(dataset).map_err(failed)?;
         let asker = Asker { nodes: &self.nodes, options: &self.options, job };
-        let mut files = asker.files(name, wholes, as_text)?;
+        let mut files = asker.files(name, wholes, as_text, self.header)?;
         files.known.path = name.to_string();
         let files = Arc::new(files);
         let known = files.known.clone();

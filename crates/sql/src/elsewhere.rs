@@ -529,12 +529,17 @@ impl Fragment {
         self.tables.get(&self.table).map_or("", |known| &known.path)
     }
 
-    /// The columns of its table.
-    pub fn schema(&self) -> Option<&SchemaRef> {
-        self.tables.get(&self.table).map(|known| &known.schema)
+    /// What is known of its table.
+    pub fn known(&self) -> Option<&Known> {
+        self.tables.get(&self.table)
     }
 
-    /// The fragment out of a plan of its query, over files that are here.
+    /// The columns of its table.
+    pub fn schema(&self) -> Option<&SchemaRef> {
+        self.known().map(|known| &known.schema)
+    }
+
+    /// The fragment out of a plan of its query, over files that are here; see [`Files::has_whole_rows`].
     ///
     /// # Errors
     /// Where the plan is not the client's.
@@ -543,6 +548,7 @@ impl Fragment {
         job: &Job,
         plan: Arc<dyn ExecutionPlan>,
         feed: Feed,
+        has_whole_rows: bool,
     ) -> crate::Result<Arc<dyn ExecutionPlan>> {
         let mut found = None;
         cut(plan, |number, table, node| {
@@ -557,7 +563,7 @@ impl Fragment {
             Error::Query(what.to_string())
         })?;
         let schema = self.schema().ok_or_else(|| Error::Query("a fragment of no table".to_string()))?;
-        let files = Files::fed(job, schema, feed);
+        let files = Files { has_whole_rows, ..Files::fed(job, schema, feed) };
         let threads = job.budget().threads();
         let here = found.transform_up(|node| {
             if let Some(scan) = node.downcast_ref::<AbsentScan>() {

@@ -127,6 +127,10 @@ fn from_shared(error: &DataFusionError) -> Error {
         Some(Error::Memory(what)) => Error::Memory(what.clone()),
         Some(Error::Interrupted(what)) => Error::Interrupted(what.clone()),
         Some(Error::Elsewhere(what)) => Error::Elsewhere(what.clone()),
+        Some(Error::Table(inshore_tables::Error::Contradiction { place, expected, found })) => {
+            let (place, expected, found) = (place.clone(), expected.clone(), found.clone());
+            Error::Table(inshore_tables::Error::Contradiction { place, expected, found })
+        }
         Some(error @ (Error::Table(_) | Error::Query(_))) => Error::Query(error.to_string()),
         _ => Error::Internal(source.to_string()),
     }

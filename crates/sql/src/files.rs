@@ -33,6 +33,8 @@ pub(crate) struct Files {
     rows: Option<u64>,
     /// Whether the files have row groups, so that many threads can read one.
     has_groups: bool,
+    /// Whether no member of JSON lines may be left out where all columns are read.
+    pub has_whole_rows: bool,
     /// Whether plans know of rows alone, as they do of tables that are elsewhere: then both sides make the same plan.
     pub tells_rows_alone: bool,
 }
@@ -50,6 +52,7 @@ impl Files {
             as_text: as_text.to_vec(),
             rows: Some(0),
             has_groups: true,
+            has_whole_rows: false,
             tells_rows_alone: false,
         };
         let mut first: Option<SchemaRef> = None;
@@ -59,14 +62,15 @@ impl Files {
             match &first {
                 None => first = Some(schema.clone()),
                 Some(first) if first == schema => {}
-                Some(first) => {
-                    let list = |schema: &Schema| {
-                        let fields = schema.fields().iter();
-                        fields
-                            .map(|field| format!("{} {}", field.name(), field.data_type()))
-                            .collect::<Vec<_>>()
-                            .join(", ")
+                Some(first) if is_guess(input, first, schema) => {
+                    let what = inshore_tables::Error::Contradiction {
+                        place: input.name().to_string(),
+                        expected: format!("the columns {}, as in the first file", list(first)),
+                        found: list(schema),
                     };
+                    return Err(what.into());
+                }
+                Some(first) => {
                     let (name, found, expected) = (input.name(), list(schema), list(first));
                     let text = format!(
                         "{name}: its columns are not those of the first file: expected {expected}, got {found}"
@@ -91,6 +95,7 @@ impl Files {
             as_text: Vec::new(),
             rows: None,
             has_groups: false,
+            has_whole_rows: false,
             tells_rows_alone: true,
         }
     }
@@ -112,7 +117,8 @@ impl Files {
     /// A reader of chosen columns.
     pub fn reader(&self, input: &Input, columns: &[String]) -> crate::Result<TableReader> {
         let budget = self.job.budget();
-        Ok(TableReader::open_stored(input, Some(columns), &self.as_text, BATCH_ROWS, budget, (0, 1))?)
+        let input = input.clone().with_whole_rows(self.has_whole_rows);
+        Ok(TableReader::open_stored(&input, Some(columns), &self.as_text, BATCH_ROWS, budget, (0, 1))?)
     }
 
     fn statistics(&self, columns: &[String]) -> crate::Result<Statistics> {
@@ -155,6 +161,19 @@ impl Files {
     fn places(&self, columns: &[String]) -> Vec<usize> {
         columns.iter().filter_map(|name| self.schema.index_of(name).ok()).collect()
     }
+}
+
+/// Columns with their types, for people.
+fn list(schema: &Schema) -> String {
+    let fields = schema.fields().iter().map(|field| format!("{} {}", field.name(), field.data_type()));
+    fields.collect::<Vec<_>>().join(", ")
+}
+
+/// Whether columns differ in what was guessed of them.
+fn is_guess(input: &Input, first: &Schema, found: &Schema) -> bool {
+    let names =
+        |schema: &Schema| schema.fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>();
+    input.is_text() && names(first) == names(found)
 }
 
 /// Refuses columns whose values are made of others.

@@ -31,7 +31,9 @@ use datafusion::{
     },
     sql::{
         parser::Statement,
-        sqlparser::ast::{Expr as Asked, Ident, ObjectName, Query, Visit, Visitor},
+        sqlparser::ast::{
+            Expr as Asked, Ident, ObjectName, Query, Select, SelectItem, SetExpr, Visit, Visitor,
+        },
     },
 };
 use inshore_store::format_bytes;
@@ -90,6 +92,38 @@ pub(crate) fn check_statement(statement: &Statement) -> Result<()> {
     match statement.visit(&mut count) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+/// Whether a query asks for all columns of something, whatever they are (`*`, or a table without SELECT).
+pub(crate) fn has_wildcard(statement: &Statement) -> bool {
+    match statement {
+        Statement::Statement(statement) => statement.visit(&mut Wildcard).is_break(),
+        Statement::Explain(explain) => has_wildcard(&explain.statement),
+        _ => false,
+    }
+}
+
+struct Wildcard;
+
+impl Visitor for Wildcard {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        if matches!(*query.body, SetExpr::Table(_)) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+
+    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
+        let is_all =
+            |item: &SelectItem| matches!(item, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..));
+        match select.projection.is_empty() || select.projection.iter().any(is_all) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     }
 }
 

@@ -38,7 +38,7 @@ use crate::{
     functions::functions,
     memory::Memory,
     operator::{Limits, Ran, Replace, Shared},
-    plan_size::{check_constants, check_plan, check_statement},
+    plan_size::{check_constants, check_plan, check_statement, has_wildcard},
     scan::{Needed, Scan},
 };
 
@@ -77,6 +77,8 @@ pub struct Query {
     /// None between two runs, and after one could not be begun again.
     running: Option<Running>,
     schema: SchemaRef,
+    /// What comes first, where that was looked at already.
+    first: Option<Result<Option<RecordBatch>>>,
     rows: u64,
     ended: bool,
     /// Whether small sides of joins are given to all threads as they are.
@@ -102,6 +104,9 @@ impl Query {
     /// Parses and plans `text` and begins to run it, in the memory and with the threads of the job's budget. Nothing is
     /// read before the first batch is asked for but what tables say of themselves: footers, the first rows of CSV.
     ///
+    /// Where tables are CSV or JSON lines, whose columns are guessed from the first rows, the first batch is made at once: if a row
+    /// contradicts, the query begins again with columns that fit all rows, which may change those of the result.
+    ///
     /// # Errors
     /// [`Error::Query`] for what is not one SELECT, EXPLAIN or VALUES, or names what is not there; [`Error::Table`] for
     /// files that cannot be read; [`Error::Store`] for a budget below [`smallest_memory_bytes`].
@@ -109,24 +114,57 @@ impl Query {
         Query::start_within(job, text, tables, Limits::default())
     }
 
-    pub(crate) fn start_within(job: &Job, text: &str, tables: Tables, limits: Limits) -> Result<Query> {
+    pub(crate) fn start_within(job: &Job, text: &str, mut tables: Tables, limits: Limits) -> Result<Query> {
         check_budget(job.budget())?;
-        let running = Running::start(job, text, &tables, limits, true)?;
+        let running = match Running::start(job, text, &tables, limits, true) {
+            // Files whose first rows suggest different types.
+            Err(Error::Table(error)) if error.is_contradiction() && tables.are_guessed() => {
+                tables.look_at_all_rows();
+                Running::start(job, text, &tables, limits, true)?
+            }
+            started => started?,
+        };
         let schema = running.stream.as_ref().expect("it was just begun").schema();
         let (job, text) = (job.clone(), text.to_string());
         let running = Some(running);
-        Ok(Query {
+        let mut query = Query {
             job,
             text,
             tables,
             limits,
             running,
             schema,
+            first: None,
             rows: 0,
             ended: false,
             is_bold: true,
             restarts: 0,
-        })
+        };
+        query.look();
+        Ok(query)
+    }
+
+    /// Makes the first batch, where it may tell that columns of tables were guessed wrong.
+    fn look(&mut self) {
+        if self.tables.are_guessed() {
+            self.first = Some(self.advance());
+        }
+    }
+
+    /// Begins again after [a contradiction](inshore_tables::Error::is_contradiction), for who can take back the rows that were given:
+    /// with columns that fit all rows, so that those of the result may be others. False where they cannot be had.
+    ///
+    /// # Errors
+    /// As [`Query::start`].
+    pub fn begin_exactly(&mut self) -> Result<bool> {
+        if !self.tables.are_guessed() {
+            return Ok(false);
+        }
+        self.tables.look_at_all_rows();
+        (self.rows, self.ended, self.first) = (0, false, None);
+        self.begin_again()?;
+        self.look();
+        Ok(true)
     }
 
     /// The columns of the result.
@@ -140,6 +178,13 @@ impl Query {
     /// As [`Query::start`], and [`Error::Memory`] where an operator that cannot go on elsewhere needs more than there is
     /// (a cross join, a window over everything).
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        match self.first.take() {
+            Some(first) => first,
+            None => self.advance(),
+        }
+    }
+
+    fn advance(&mut self) -> Result<Option<RecordBatch>> {
         if self.ended {
             return Ok(None);
         }
@@ -152,6 +197,16 @@ impl Query {
                 && self.rows == 0
             {
                 self.is_bold = false;
+                self.begin_again()?;
+                continue;
+            }
+            if let Err(Error::Table(error)) = &batch
+                && error.is_contradiction()
+                && self.rows == 0
+                && self.tables.are_guessed()
+            {
+                tracing::info!(%error, "a query is begun again, with columns that fit all rows");
+                self.tables.look_at_all_rows();
                 self.begin_again()?;
                 continue;
             }
@@ -185,6 +240,7 @@ impl Query {
             thread::sleep(Duration::from_millis(1));
         }
         let running = Running::start(&self.job, &self.text, &self.tables, self.limits, self.is_bold)?;
+        self.schema = running.stream.as_ref().expect("it was just begun").schema();
         self.running = Some(running);
         Ok(())
     }
@@ -310,12 +366,12 @@ async fn plan(
     rules.push(Arc::new(Replace(shared.clone())));
     let context = context(job, shared, planning, rules)?;
     let mut all_known = BTreeMap::new();
-    let find = |name: &str| {
+    let find = |name: &str, is_whole: bool| {
         // generate_series and others like it are called, not found.
         if !tables.has(name) && context.state().table_functions().contains_key(name) {
             return Ok(None);
         }
-        let (table, known) = tables.find(job, name, &planning)?;
+        let (table, known) = tables.find(job, name, &planning, is_whole)?;
         all_known.extend(known.map(|known| (name.to_string(), known)));
         Ok(Some(table))
     };
@@ -338,21 +394,22 @@ fn memory_of(job: &Job, planning: &Planning) -> u64 {
     planning.memory_bytes.min(job.budget().memory_bytes())
 }
 
-/// Parses a query and finds its tables. Its plan is not too large, and its functions are within `bounds`.
+/// Parses a query and finds its tables, of which `find` is also told whether all columns may be asked for, whatever they are. Its plan is not too large, and its functions are within `bounds`.
 async fn logical_plan(
     context: &SessionContext,
     text: &str,
     bounds: &Bounds,
-    mut find: impl FnMut(&str) -> Result<Option<Arc<dyn TableProvider>>>,
+    mut find: impl FnMut(&str, bool) -> Result<Option<Arc<dyn TableProvider>>>,
 ) -> Result<LogicalPlan> {
     let state = context.state();
     let dialect = state.config().options().sql_parser.dialect;
     let statement = state.sql_to_statement(text, &dialect)?;
     check_asks(&statement)?;
     check_statement(&statement)?;
+    let is_whole = has_wildcard(&statement);
     for reference in state.resolve_table_references(&statement)? {
         if let TableReference::Bare { table } = &reference
-            && let Some(table) = find(table)?
+            && let Some(table) = find(table, is_whole)?
         {
             context.register_table(reference.clone(), table)?;
         }
@@ -409,13 +466,16 @@ fn run_fragment_here(
     let mut running = Running::of(job, Limits::default(), async |shared: &Shared| {
         let context = context(job, shared, fragment.planning(), Vec::new())?;
         let memory_bytes = memory_of(job, &fragment.planning());
-        let find =
-            |name: &str| Ok(fragment.table_of(name).map(|table| Arc::new(table) as Arc<dyn TableProvider>));
+        let mut has_whole_rows = false;
+        let find = |name: &str, is_whole: bool| {
+            has_whole_rows |= is_whole;
+            Ok(fragment.table_of(name).map(|table| Arc::new(table) as Arc<dyn TableProvider>))
+        };
         let plan = logical_plan(&context, fragment.sql(), &Bounds::new(job, memory_bytes), find).await?;
         let frame = context.execute_logical_plan(plan).await?;
         let task = Arc::new(frame.task_ctx());
         let plan = frame.create_physical_plan().await?;
-        let plan = fragment.of_plan(job, plan, feed)?;
+        let plan = fragment.of_plan(job, plan, feed, has_whole_rows)?;
         check_constants(&plan, memory_bytes)?;
         let options = context.state().config().options().clone();
         let plan = Replace(shared.clone()).optimize(plan, &options)?;
@@ -495,6 +555,7 @@ fn context(
         SessionStateBuilder::new_with_default_features().with_config(config).with_runtime_env(runtime);
     let bounds = Bounds::new(job, memory_of(job, &planning));
     state.expr_planners().get_or_insert_default().insert(0, Arc::new(Literals(bounds.clone())));
+    state = state.with_optimizer_rule(Arc::new(EqualFloats::default()));
     for rule in rules {
         state = state.with_physical_optimizer_rule(rule);
     }
@@ -507,4 +568,3 @@ fn context(
         .for_each(|function| context.register_udf(function));
     Ok(context)
 }
-    state = state.with_optimizer_rule(Arc::new(EqualFloats::default()));

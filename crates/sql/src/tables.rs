@@ -4,14 +4,17 @@ use std::{
     collections::HashMap,
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
 use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
 use datafusion::{catalog::TableProvider, datasource::MemTable};
 use inshore_store::Job;
-use inshore_tables::{Input, Known};
+use inshore_tables::{Header, Input, Known, exact_columns};
 
 use crate::{
     Elsewhere, Error, Result,
@@ -27,7 +30,12 @@ use crate::{
 pub struct Tables {
     named: HashMap<String, Named>,
     as_text: Vec<String>,
+    header: Header,
     elsewhere: Option<Arc<dyn Elsewhere>>,
+    /// Whether columns of CSV and JSON lines are taken for what all their rows are, and not for what the first ones suggest.
+    is_exact: bool,
+    /// Whether columns of a table that was found are guessed.
+    is_guessed: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
@@ -53,6 +61,22 @@ impl Tables {
     pub fn with_text(mut self, columns: &[String]) -> Tables {
         self.as_text = columns.to_vec();
         self
+    }
+
+    /// The same, and what is known of the first lines of CSV.
+    pub fn with_header(mut self, header: Header) -> Tables {
+        self.header = header;
+        self
+    }
+
+    /// Whether columns of a table that was found are guessed from its first rows.
+    pub(crate) fn are_guessed(&self) -> bool {
+        !self.is_exact && self.is_guessed.load(Ordering::Relaxed)
+    }
+
+    /// Looks at all rows of CSV and JSON lines from now on to know their columns.
+    pub(crate) fn look_at_all_rows(&mut self) {
+        self.is_exact = true;
     }
 
     /// The same, and tables that are on other machines, to which names lead that it knows.
@@ -95,6 +119,7 @@ impl Tables {
         job: &Job,
         name: &str,
         planning: &Planning,
+        is_whole: bool,
     ) -> Result<(Arc<dyn TableProvider>, Option<Known>)> {
         if let Some(elsewhere) = &self.elsewhere {
             let path = match self.named.get(name) {
@@ -111,18 +136,29 @@ impl Tables {
                 let table = AbsentTable::new(name, known.clone(), planning.partitions);
                 return Ok((Arc::new(table), Some(known)));
             }
-            let (table, rows) = self.find_here(job, name)?;
-            let known = Known { schema: table.schema(), rows, path: String::new() };
+            let (table, rows) = self.find_here(job, name, is_whole)?;
+            let known = Known { schema: table.schema(), rows, unseen: Vec::new(), path: String::new() };
             return Ok((table, Some(known)));
         }
-        Ok((self.find_here(job, name)?.0, None))
+        Ok((self.find_here(job, name, is_whole)?.0, None))
     }
 
     /// A table that is here, and its rows where it says so.
-    fn find_here(&self, job: &Job, name: &str) -> Result<(Arc<dyn TableProvider>, Option<u64>)> {
+    fn find_here(
+        &self,
+        job: &Job,
+        name: &str,
+        is_whole: bool,
+    ) -> Result<(Arc<dyn TableProvider>, Option<u64>)> {
         let files = |paths: &[PathBuf]| -> Result<(Arc<dyn TableProvider>, Option<u64>)> {
             let inputs = paths.iter().map(|path| inputs(job, path)).collect::<Result<Vec<_>>>()?.concat();
-            let mut files = Files::open(job, inputs, &self.as_text)?;
+            let inputs: Vec<Input> = inputs.into_iter().map(|input| input.with_header(self.header)).collect();
+            let exact = if self.is_exact { exact_columns(job, &inputs, &self.as_text)? } else { None };
+            if exact.is_none() && inputs.iter().any(Input::is_text) {
+                self.is_guessed.store(true, Ordering::Relaxed);
+            }
+            let mut files = Files::open(job, exact.unwrap_or(inputs), &self.as_text)?;
+            files.has_whole_rows = is_whole;
             files.tells_rows_alone = self.elsewhere.is_some();
             let rows = files.rows();
             Ok((Arc::new(files), rows))

@@ -928,7 +928,12 @@ impl Elsewhere for Pretended {
     fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> crate::Result<Option<Known>> {
         let Some(machines) = self.machines(name) else { return Ok(None) };
         let files = Files::open(job, machines.concat(), as_text)?;
-        Ok(Some(Known { schema: files.schema.clone(), rows: files.rows(), path: name.to_string() }))
+        Ok(Some(Known {
+            schema: files.schema.clone(),
+            rows: files.rows(),
+            unseen: Vec::new(),
+            path: name.to_string(),
+        }))
     }
 
     fn answer_bytes(&self) -> u64 {
@@ -1151,7 +1156,7 @@ fn a_fragment_of_another_plan_is_refused() {
     let inputs = spread(folder.path(), "t", &batch, 1, "parquet").concat();
     let known = |name: &str| {
         let schema = Schema::new(vec![Field::new(name, DataType::Int64, true)]);
-        Known { schema: Arc::new(schema), rows: None, path: String::new() }
+        Known { schema: Arc::new(schema), rows: None, unseen: Vec::new(), path: String::new() }
     };
     let fragment = |sql: &str, plan: &str, number: u64| -> Fragment {
         let planning = json!({ "partitions": 2, "memory_bytes": 64 << 20, "is_bold": true });
@@ -1319,6 +1324,86 @@ fn a_sum_of_decimals_beyond_38_digits_is_an_error_in_sql() {
             }
             let (lines, _) = found(text, &[("t", decimals(vec![most, -1, -5]))], 1, limits).unwrap();
             assert_eq!(lines, [(most - 6).to_string()]);
+        }
+    }
+}
+
+/// Files of a folder, and what a query about one of them gives.
+fn asked(folder: &Path, text: &str) -> Result<Vec<String>, Error> {
+    let (_store, job) = job(2);
+    let text = text.replace("FOLDER", folder.to_str().unwrap());
+    let mut query = Query::start(&job, &text, Tables::default())?;
+    let mut batches = Vec::new();
+    while let Some(batch) = query.next_batch()? {
+        assert_eq!(batch.schema(), *query.schema());
+        batches.push(batch);
+    }
+    Ok(lines(&batches))
+}
+
+#[test]
+fn a_query_is_begun_again_where_later_rows_contradict_what_the_first_ones_suggest() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    std::fs::write(path.join("late.jsonl"), "{\"c\":7}\n".repeat(1000) + "{\"c\":3.5}\n").unwrap();
+    let rows: String = (0..30_000).map(|row| format!("{row},{}\n", row % 2)).collect();
+    std::fs::write(path.join("late.csv"), format!("a,b\n{rows}18446744073709551615,x\n")).unwrap();
+    let ask = |text: &str| asked(path, text);
+    let counts = "SELECT c, count(*) AS n FROM 'FOLDER/late.jsonl' GROUP BY c ORDER BY c";
+    assert_eq!(ask(counts).unwrap(), ["3.500 1", "7.000 1000"]);
+    assert_eq!(ask("SELECT max(a) FROM 'FOLDER/late.csv'").unwrap(), ["18446744073709551615"]);
+    assert_eq!(ask("SELECT count(*) FROM 'FOLDER/late.csv' WHERE b = 'x'").unwrap(), ["1"]);
+    // Rows that were given cannot be taken back by the query itself.
+    let error = ask("SELECT a FROM 'FOLDER/late.csv'").unwrap_err().to_string();
+    assert!(error.contains("late.csv:30002") && error.contains("--text a"), "{error}");
+    std::fs::write(path.join("x1.csv"), "a,b\n1,2\n").unwrap();
+    std::fs::write(path.join("x2.csv"), "a,b\n1.5,2\n").unwrap();
+    assert_eq!(ask("SELECT sum(a) FROM 'FOLDER/x*.csv'").unwrap(), ["2.500"]);
+}
+
+#[test]
+fn who_can_take_rows_back_begins_again_with_columns_that_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: String = (0..30_000).map(|row| format!("{row}\n")).collect();
+    let path = folder.path().join("late.csv");
+    std::fs::write(&path, format!("a\n{rows}0.5\n")).unwrap();
+    let (_store, job) = job(1);
+    let mut query =
+        Query::start(&job, "SELECT a FROM t", Tables::default().with_files("t", &[path])).unwrap();
+    assert_eq!(query.schema().field(0).data_type(), &DataType::Int64);
+    while !query
+        .next_batch()
+        .is_err_and(|error| matches!(error, Error::Table(error) if error.is_contradiction()))
+    {}
+    assert!(query.begin_exactly().unwrap());
+    assert_eq!(query.schema().field(0).data_type(), &DataType::Float64);
+    let mut rows = 0;
+    while let Some(batch) = query.next_batch().unwrap() {
+        rows += batch.num_rows();
+    }
+    assert_eq!(rows, 30_001);
+    assert!(!query.begin_exactly().unwrap(), "there is no more to know");
+}
+
+#[test]
+fn a_late_member_fails_no_query_that_does_not_ask_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "{\"c\":7}\n".repeat(1000) + "{\"c\":7,\"note\":\"rare\"}\n";
+    std::fs::write(folder.path().join("late.jsonl"), text).unwrap();
+    let ask = |text: &str| asked(folder.path(), text).unwrap();
+    assert_eq!(ask("SELECT count(*) FROM 'FOLDER/late.jsonl'"), ["1001"]);
+    assert_eq!(ask("SELECT c FROM 'FOLDER/late.jsonl'").len(), 1001);
+    // All columns are all of them.
+    assert_eq!(ask("SELECT * FROM 'FOLDER/late.jsonl' ORDER BY note LIMIT 1"), ["7 rare"]);
+}
+
+#[test]
+fn what_a_library_says_of_itself_reaches_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    for text in ["SELECT FROM WHERE", "SELECT 'a", "SELECT sum(arrow_cast('a', 'Utf8'))"] {
+        let error = asked(folder.path(), text).unwrap_err().to_string();
+        for phrase in ["ParserError", "TokenizerError", "bug in DataFusion"] {
+            assert!(!error.contains(phrase), "{text}: {error}");
         }
     }
 }

@@ -50,6 +50,16 @@ pub enum Error {
         /// What stands there.
         found: String,
     },
+    /// A value of a text file (CSV, JSON lines) that contradicts what the first rows suggest of its column.
+    #[error("{place}: expected {expected}, got {found}")]
+    Contradiction {
+        /// File and line.
+        place: String,
+        /// What values of the column were taken for, and what to do.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
     /// The bytes of the file are truncated, corrupt or not what its name says.
     #[error("{file}: {what}")]
     Damaged {
@@ -129,6 +139,30 @@ impl Error {
         Error::BadValue { place: format!("{file}:{line}"), expected: expected.into(), found: quote(found) }
     }
 
+    /// Whether a text file is to be read again with the types that all its rows have: see
+    /// [`exact_columns`](crate::exact_columns).
+    pub fn is_contradiction(&self) -> bool {
+        matches!(self, Error::Contradiction { .. })
+    }
+
+    /// A value on a line that contradicts what other rows suggest: the first ones, or all where that `is_known`.
+    pub(crate) fn contradiction(
+        file: &str,
+        line: u64,
+        (expected, is_known): (&str, bool),
+        column: Option<&str>,
+        found: &[u8],
+    ) -> Self {
+        let rows = if is_known { "other rows" } else { "the first rows" };
+        let advice =
+            column.map_or(String::new(), |column| format!(" (or name the column as text: --text {column})"));
+        Error::Contradiction {
+            place: format!("{file}:{line}"),
+            expected: format!("{expected}, as in {rows}{advice}"),
+            found: quote(found),
+        }
+    }
+
     pub(crate) fn io(file: impl Into<String>, what: &'static str, source: io::Error) -> Self {
         Error::Io { file: file.into(), what, source }
     }
@@ -150,26 +184,6 @@ impl Error {
     }
 }
 
-/// A piece of somebody else's text, fit for one line of a message.
-pub(crate) fn quote(text: &[u8]) -> String {
-    const SHOWN: usize = 60;
-    let text = String::from_utf8_lossy(&text[..text.len().min(4 * SHOWN)]);
-    let short: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().nth(SHOWN).is_some() { format!("'{short}...'") } else { format!("'{short}'") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bad_line_is_quoted_short_and_on_one_line() {
-        let error = Error::bad_line("edges.txt", 1042, "two vertex ids", b"foo");
-        assert_eq!(error.to_string(), "edges.txt:1042: expected two vertex ids, got 'foo'");
-        let long = Error::bad_line("e", 1, "a number", &[b'\n'; 1000]).to_string();
-        assert!(!long.contains('\n') && long.len() < 200 && long.ends_with("...'"), "{long}");
-    }
-}
 /// Says that a table has not exactly one column of a name, and which it has.
 fn no_column(column: &str, found: usize, columns: &[String]) -> String {
     let all =
@@ -210,3 +224,47 @@ fn edits(one: &str, other: &str) -> usize {
 /// More letters of a name are not compared.
 const NAME_CHARS_MAX: usize = 100;
 
+/// A piece of somebody else's text, fit for one line of a message.
+pub(crate) fn quote(text: &[u8]) -> String {
+    const SHOWN: usize = 60;
+    let text = String::from_utf8_lossy(&text[..text.len().min(4 * SHOWN)]);
+    let short: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() { format!("'{short}...'") } else { format!("'{short}'") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_that_is_missing_is_told_with_the_one_that_may_be_meant() {
+        let told = |column: &str, found, columns: &[&str]| {
+            let columns = columns.iter().map(|name| name.to_string()).collect();
+            Error::NoColumn { file: "f".into(), column: column.into(), found, columns }.to_string()
+        };
+        let columns = ["shop", "price"];
+        assert_eq!(
+            told("prize", 0, &columns),
+            "f: no column 'prize', did you mean 'price'? the columns are shop, price"
+        );
+        assert_eq!(
+            told("Price", 0, &columns[1..]),
+            "f: no column 'Price', did you mean 'price'? the columns are price"
+        );
+        assert_eq!(told("cost", 0, &columns), "f: no column 'cost'; the columns are shop, price");
+        assert_eq!(told("cost", 0, &[]), "f: no column 'cost'");
+        assert_eq!(
+            told("a", 2, &["a", "a"]),
+            "f: 2 columns are called 'a', expected one; the columns are a, a"
+        );
+        assert_eq!((edits("", "ab"), edits("kitten", "sitting"), edits("a", "a")), (2, 3, 0));
+    }
+
+    #[test]
+    fn a_bad_line_is_quoted_short_and_on_one_line() {
+        let error = Error::bad_line("edges.txt", 1042, "two vertex ids", b"foo");
+        assert_eq!(error.to_string(), "edges.txt:1042: expected two vertex ids, got 'foo'");
+        let long = Error::bad_line("e", 1, "a number", &[b'\n'; 1000]).to_string();
+        assert!(!long.contains('\n') && long.len() < 200 && long.ends_with("...'"), "{long}");
+    }
+}

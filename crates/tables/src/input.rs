@@ -25,7 +25,7 @@ use rustix::{
 };
 
 use crate::{
-    Error, Result,
+    Error, Known, Result,
     stored::{FilePart, PartPieces, Parts, PartsStream, Stored, StoredPieces, StoredStream},
     unpack::{Compression, Unpacked},
 };
@@ -33,11 +33,26 @@ use crate::{
 /// With a smaller budget a file is read through the page cache.
 const AHEAD_BUDGET_BYTES: u64 = 16 * FILE_SOURCE_BYTES;
 
+/// Whether the first line of a CSV file has the names of its columns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Header {
+    /// It has names, and is refused where it may be a row: where a field is a number, empty, or there twice.
+    #[default]
+    Detected,
+    /// It has names, whatever they are.
+    Present,
+    /// It is a row. Columns are called `column_1`, `column_2` and so on.
+    Absent,
+}
+
 /// Where records come from: a path, standard input, a file of a dataset, parts of a file, or a stream.
 #[derive(Clone, Debug)]
 pub struct Input {
     place: Place,
     columns: Option<SchemaRef>,
+    unseen: Vec<String>,
+    header: Header,
+    is_whole: bool,
     name: String,
     ending: Option<String>,
     cancel: Option<Cancel>,
@@ -65,7 +80,9 @@ impl fmt::Debug for Once {
 
 impl Input {
     fn at(place: Place, name: String, ending: Option<String>) -> Input {
-        Input { place, columns: None, name, ending, cancel: None, number: 0 }
+        let header = Header::default();
+        let (columns, unseen) = (None, Vec::new());
+        Input { place, columns, unseen, header, is_whole: false, name, ending, cancel: None, number: 0 }
     }
 
     /// The file at `path`, or standard input for `-`. Nothing is opened yet.
@@ -128,6 +145,48 @@ impl Input {
     pub fn with_columns(mut self, columns: SchemaRef) -> Input {
         self.columns = Some(columns);
         self
+    }
+
+    /// The same with what somebody else [knows](Known) of the table.
+    pub fn with_known(self, known: &Known) -> Input {
+        Input { unseen: known.unseen.clone(), ..self.with_columns(known.schema.clone()) }
+    }
+
+    /// Whether nothing is known of the values of a column, though [its type is](Input::with_columns).
+    pub(crate) fn is_unseen(&self, column: &str) -> bool {
+        self.unseen.iter().any(|unseen| unseen == column)
+    }
+
+    /// The same input, with what is known of its first line if it is CSV.
+    pub fn with_header(mut self, header: Header) -> Input {
+        self.header = header;
+        self
+    }
+
+    /// The same input, of whose rows nothing may be left out: a member of JSON lines that is no column contradicts, even where
+    /// columns are named, if these are all.
+    pub fn with_whole_rows(mut self, is_whole: bool) -> Input {
+        self.is_whole = is_whole;
+        self
+    }
+
+    /// What is known of the first line of CSV.
+    pub(crate) fn header(&self) -> Header {
+        self.header
+    }
+
+    /// Whether nothing of its rows may be left out.
+    pub(crate) fn has_whole_rows(&self) -> bool {
+        self.is_whole
+    }
+
+    /// Whether it is a file that can be read from its start as often as wanted.
+    pub(crate) fn can_be_read_again(&self) -> bool {
+        match &self.place {
+            Place::Stored(_) => true,
+            Place::Path(_) => self.compressed_bytes().is_some(),
+            Place::Stdin | Place::Parts(_) | Place::Stream(_) => false,
+        }
     }
 
     /// Whether only parts of it are here.

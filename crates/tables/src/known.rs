@@ -15,6 +15,9 @@ pub struct Known {
     pub schema: SchemaRef,
     /// Its rows, where that is known.
     pub rows: Option<u64>,
+    /// Columns that have text for a type since the first rows have no values there: see [`Described::unseen`](crate::Described).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<String>,
     /// The name of a table on nodes; empty for a table of the client.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,

@@ -73,7 +73,7 @@ mod writer;
 
 pub use error::{Error, LINE_BYTES_MAX, Result};
 pub use floats::normal_floats;
-pub use input::{Bytes, Input, ahead_bytes};
+pub use input::{Bytes, Header, Input, ahead_bytes};
 #[cfg(feature = "records")]
 pub use kmers::{
     KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KMER_MAX, KmerAnswer, KmerBorders, KmerCode, KmerList, KmerOptions,
@@ -83,7 +83,9 @@ pub use kmers::{
 pub use known::Known;
 pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use new_file::{NewFile, NewFileWriter};
-pub use reader::{Described, GroupValues, TableReader, column_names, is_decoding, row_groups, separator};
+pub use reader::{
+    Described, GroupValues, TableReader, column_names, exact_columns, is_decoding, row_groups, separator,
+};
 #[cfg(feature = "records")]
 pub use reduce::{
     Aggregate, Fold, NumberConfig, NumberGroups, NumberState, ReduceOptions, ReduceSummary, SortedGroups,
@@ -96,7 +98,7 @@ pub use sequences::{Begins, PieceEnds};
 #[cfg(feature = "records")]
 pub use sort::{
     Inputs, NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortKey, SortOptions, SortSummary,
-    SortedNumbers, check_output_space, check_space, is_packed_by_name, sort_columns, sort_lines,
+    SortedNumbers, TableLayout, check_output_space, check_space, is_packed_by_name, sort_columns, sort_lines,
     sort_records, sort_table, sorted_lines, sorted_records, sorted_table,
 };
 pub use stored::{FilePart, PartBytes};

@@ -8,7 +8,10 @@
 //! a value that does not fit must be refused where its row is still known.
 
 mod csv;
+mod csv_records;
 mod delta;
+#[cfg(test)]
+mod guess_tests;
 mod ipc;
 #[cfg(feature = "json")]
 mod json;
@@ -18,31 +21,35 @@ mod json;
 mod parquet;
 mod parquet_pages;
 mod parquet_windows;
+mod seen;
 mod slices;
 #[cfg(test)]
 mod tests;
 mod thrift;
+mod typed;
 
 pub use self::parquet::GroupValues;
 
 use std::{
+    cell::Cell,
+    collections::HashMap,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
-    cell::Cell,
-    collections::HashMap,
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use inshore_store::Budget;
+use inshore_store::{Budget, Job};
 
 use self::{
     csv::CsvSource,
     ipc::IpcSource,
     json::JsonSource,
     parquet::ParquetSource,
+    seen::Seen,
     slices::{Slices, is_readable_as},
+    typed::is_typed,
 };
 use crate::{Error, Input, Result, allowance::piece_limit};
 
@@ -68,10 +75,33 @@ pub struct TableReader {
 pub struct Described {
     /// All columns.
     pub schema: SchemaRef,
+    /// Those of CSV and JSON lines that have text for a type since the first rows have no values there: any value contradicts.
+    pub unseen: Vec<String>,
     /// Rows, where the file says so (Parquet).
     pub rows: Option<u64>,
     /// Row groups, where there are any (Parquet).
     pub row_groups: Option<usize>,
+}
+
+/// A table whose columns are read as text.
+#[cfg(feature = "records")]
+pub(crate) struct Carried {
+    pub reader: TableReader,
+    /// How many columns it has, which come first.
+    pub columns: usize,
+    /// Where each key stands: among those, or behind them.
+    pub keys: Vec<usize>,
+}
+
+/// How columns are read.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    batch_rows: usize,
+    /// So many columns, the first ones, are text of CSV or JSON lines whatever their values are, and what those say of
+    /// themselves does not matter.
+    carried: usize,
+    /// A member of JSON lines that is no column contradicts.
+    is_strict: bool,
 }
 
 enum Source {
@@ -102,6 +132,76 @@ pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
     })
 }
 
+/// The same inputs, of which those that are CSV or JSON lines know their columns: the type of each keeps what all of its values in
+/// all rows of all these inputs say. JSON lines have all members of all lines. Reads every such input from its start to its end;
+/// `None` where one of them cannot be read twice, or knows its columns already.
+///
+/// This is for who met [`Error::Contradiction`], and begins again.
+///
+/// # Errors
+/// As [`TableReader::next_batch`]; whoever stops the job stops this.
+pub fn exact_columns(job: &Job, inputs: &[Input], as_text: &[String]) -> Result<Option<Vec<Input>>> {
+    let is_fit = |input: &&Input| !input.is_text() || input.columns().is_none() && input.can_be_read_again();
+    if !inputs.iter().any(Input::is_text) || !inputs.iter().all(|input| is_fit(&input)) {
+        return Ok(None);
+    }
+    let check_cancelled = || -> Result<()> { Ok(job.check_cancelled()?) };
+    // For each text its columns; and what they are in all files that have the same ones.
+    let mut names: Vec<Vec<String>> = Vec::new();
+    let mut all: Vec<(String, Seen)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for input in inputs.iter().filter(|input| input.is_text()) {
+        let found = without_panic(input.name(), || match Source::open(input, job.budget())? {
+            Source::Csv(mut source) => source.scan(&check_cancelled),
+            Source::Json(mut source) => source.scan(&check_cancelled),
+            Source::Ipc(_) | Source::Parquet(_) => unreachable!("this is text"),
+        })?;
+        names.push(found.iter().map(|(name, _)| name.clone()).collect());
+        for (name, seen) in found {
+            let place = *places.entry(name.clone()).or_insert(all.len());
+            match all.get_mut(place) {
+                Some((_, known)) => *known |= seen,
+                None => all.push((name, seen)),
+            }
+        }
+    }
+    let field = |(name, seen): &(String, Seen)| {
+        let kind = if as_text.contains(name) { DataType::Utf8 } else { seen.data_type() };
+        Field::new(name, kind, true)
+    };
+    let all: Vec<Field> = all.iter().map(field).collect();
+    let mut names = names.into_iter();
+    let exact = |input: &Input| {
+        if !input.is_text() {
+            return input.clone();
+        }
+        let own = names.next().unwrap_or_default();
+        let of_name = |name: &String| places.get(name).map(|&place| all[place].clone());
+        // Members of JSON lines may be missing in a file, columns of CSV may not.
+        let fields = if input.is_csv() { own.iter().filter_map(of_name).collect() } else { all.clone() };
+        input.clone().with_columns(Arc::new(Schema::new(fields)))
+    };
+    Ok(Some(inputs.iter().map(exact).collect()))
+}
+
+/// Does `work` to some inputs, and once more to [exact](exact_columns) ones where a value contradicts what was guessed of a column.
+#[cfg(feature = "records")]
+pub(crate) fn with_exact_columns<T>(
+    job: &Job,
+    inputs: &[Input],
+    as_text: &[String],
+    work: impl Fn(&[Input]) -> Result<T>,
+) -> Result<T> {
+    let error = match work(inputs) {
+        Err(error) if error.is_contradiction() => error,
+        done => return done,
+    };
+    match exact_columns(job, inputs, as_text)? {
+        Some(exact) => work(&exact),
+        None => Err(error),
+    }
+}
+
 impl TableReader {
     /// Opens a table to read `columns`, in that order and as those types, in batches of at most `batch_rows` rows.
     ///
@@ -109,7 +209,8 @@ impl TableReader {
     /// nulls: a null is an error (see [`TableReader::open_with`] for columns that may have some). They hold fewer
     /// rows where strings are long (a quarter of the budget bounds a batch's strings).
     /// Memory beyond the batches: for Parquet a page and a dictionary of each column, for Arrow one record batch,
-    /// for CSV a record, for JSON nine times a block of lines of at most 1 MiB. What exceeds 8 MiB of that is reserved in `budget`.
+    /// for CSV twice a record, for JSON two blocks of lines of at most 1 MiB. What exceeds 8 MiB of pages and record batches is reserved
+    /// in `budget`.
     ///
     /// # Errors
     /// [`Error::UnknownEnding`]; [`Error::NoColumn`] for a column that is not there or there twice;
@@ -145,7 +246,8 @@ impl TableReader {
             Ok((source, names))
         })?;
         let fields = choose(&names)?;
-        Self::chosen(input, source, &names, fields, batch_rows, budget)
+        let how = How { batch_rows, carried: fields.len(), is_strict: false };
+        Self::chosen(input, source, &names, fields, how, budget)
     }
 
     fn chosen(
@@ -153,12 +255,13 @@ impl TableReader {
         mut source: Source,
         names: &[String],
         fields: Vec<Field>,
-        batch_rows: usize,
+        how: How,
         budget: &Budget,
     ) -> Result<Self> {
         let schema = Arc::new(Schema::new(fields));
         let indices = find_columns(input.name(), names, &schema)?;
-        without_panic(input.name(), || source.choose(input.name(), &indices, &schema, batch_rows))?;
+        without_panic(input.name(), || source.choose(input.name(), &indices, &schema, how))?;
+        let batch_rows = how.batch_rows;
         Ok(TableReader {
             name: input.name().to_string(),
             slices: Slices::new(input.name(), schema.clone(), batch_rows, piece_limit(budget)),
@@ -176,10 +279,11 @@ impl TableReader {
     /// flat type can be read so: numbers, text, bytes, dates and times, decimals, truth values, with nulls. Text comes as
     /// `Utf8` and bytes as `Binary`, however they are stored.
     ///
-    /// CSV does not say what its columns are: a column is whole numbers (`Int64`) or numbers (`Float64`) if its first
-    /// 1,000 values are, and text otherwise or if it is named in `as_text`; nothing between two separators is null.
-    /// JSON lines have the members of their first 1,000 lines (of those in their first MiB) as columns, and truth
-    /// values beside these types; a member that is not there is null.
+    /// CSV and JSON lines do not say what their columns are: a column has the narrowest type that keeps what its first 1,000 values
+    /// say (those of JSON in the first MiB): `Int64`, else `UInt64`, else `Decimal128(38, 0)` for whole numbers, `Float64` with
+    /// fractions among them, `Boolean` for truth values of JSON, and `Utf8` otherwise, or if the column is named in `as_text`. A
+    /// later value that is something else ends the rows with [`Error::Contradiction`]; [`exact_columns`] looks at all rows. Nothing
+    /// between two separators is null, as is a member of JSON lines that is not there.
     ///
     /// Of a Parquet file [of parts](Input::of_parts) nothing is read before row groups are
     /// [named](TableReader::read_row_groups).
@@ -199,12 +303,8 @@ impl TableReader {
     ) -> Result<Self> {
         let batch_rows = batch_rows.max(1);
         let (source, names, fields) = without_panic(input.name(), || {
-            let mut source = Source::open(input, budget)?;
-            let names = source.names();
+            let (mut source, names, fields) = Source::open_described(input, as_text, budget)?;
             let wanted = columns.map_or_else(|| names.clone(), <[String]>::to_vec);
-            let as_text: Vec<usize> =
-                (0..names.len()).filter(|&index| as_text.contains(&names[index])).collect();
-            let fields = source.stored_fields(&as_text, input)?;
             let find = |name: &String| names.iter().position(|other| other == name);
             let missing = |name: &String| Field::new(name, DataType::Null, true);
             let fields: Vec<Field> = wanted
@@ -219,12 +319,58 @@ impl TableReader {
             Ok((source, names, fields))
         })?;
         let is_elsewhere = number > 0 && !matches!(source, Source::Parquet(_));
-        let mut reader = Self::chosen(input, source, &names, fields, batch_rows, budget)?;
+        let is_strict = columns.is_none() || input.has_whole_rows() && fields.len() >= names.len();
+        let how = How { batch_rows, carried: 0, is_strict };
+        let mut reader = Self::chosen(input, source, &names, fields, how, budget)?;
         reader.ended = is_elsewhere;
         if let Source::Parquet(source) = &reader.source {
             reader.next_row = source.first_row();
         }
         Ok(reader)
+    }
+
+    /// Opens CSV or JSON lines to read all columns as text, digit for digit, and behind them those of `keys` again that have another
+    /// type, as that; `None` for a table that has types of its own.
+    ///
+    /// # Errors
+    /// As [`TableReader::open_stored`].
+    #[cfg(feature = "records")]
+    pub(crate) fn open_carried(
+        input: &Input,
+        keys: &[&str],
+        as_text: &[String],
+        batch_rows: usize,
+        budget: &Budget,
+    ) -> Result<Option<Carried>> {
+        if !input.is_text() {
+            return Ok(None);
+        }
+        let (source, names, fields) =
+            without_panic(input.name(), || Source::open_described(input, as_text, budget))?;
+        if let Some(nested) = fields.iter().find(|field| field.data_type().is_nested()) {
+            return Err(unreadable(input.name(), nested, &DataType::Utf8));
+        }
+        let mut wanted: Vec<Field> =
+            fields.iter().map(|field| Field::new(field.name(), DataType::Utf8, true)).collect();
+        let columns = wanted.len();
+        let mut places = Vec::new();
+        for key in keys {
+            let place = names.iter().position(|name| name == key).ok_or_else(|| Error::NoColumn {
+                file: input.name().to_string(),
+                column: key.to_string(),
+                found: 0,
+                columns: names.clone(),
+            })?;
+            if fields[place].data_type() == &DataType::Utf8 && !source.is_unseen(place) {
+                places.push(place);
+            } else {
+                places.push(wanted.len());
+                wanted.push(fields[place].clone());
+            }
+        }
+        let how = How { batch_rows: batch_rows.max(1), carried: columns, is_strict: true };
+        let reader = Self::chosen(input, source, &names, wanted, how, budget)?;
+        Ok(Some(Carried { reader, columns, keys: places }))
     }
 
     /// What a table says of itself: all its columns as [`TableReader::open_stored`] would give them, those too that it cannot
@@ -234,16 +380,15 @@ impl TableReader {
     /// As [`TableReader::open`].
     pub fn describe(input: &Input, as_text: &[String], budget: &Budget) -> Result<Described> {
         without_panic(input.name(), || {
-            let mut source = Source::open(input, budget)?;
-            let names = source.names();
-            let as_text: Vec<usize> =
-                (0..names.len()).filter(|&index| as_text.contains(&names[index])).collect();
-            let schema = Arc::new(Schema::new(source.stored_fields(&as_text, input)?));
+            let (source, names, fields) = Source::open_described(input, as_text, budget)?;
+            let schema = Arc::new(Schema::new(fields));
+            let unseen = (0..names.len()).filter(|&column| source.is_unseen(column));
+            let unseen = unseen.map(|column| names[column].clone()).collect();
             let (rows, row_groups) = match &source {
                 Source::Parquet(source) => (Some(source.rows()), Some(source.row_groups())),
                 Source::Csv(_) | Source::Ipc(_) | Source::Json(_) => (None, None),
             };
-            Ok(Described { schema, rows, row_groups })
+            Ok(Described { schema, unseen, rows, row_groups })
         })
     }
 
@@ -255,8 +400,8 @@ impl TableReader {
     /// The next rows, at least one; `None` at the end.
     ///
     /// # Errors
-    /// [`Error::BadValue`] with the line (CSV) or the row and column (others) of a value that is null or does not
-    /// fit its type; [`Error::TooLarge`] for a Parquet page, Arrow record batch or CSV record above a quarter of
+    /// [`Error::BadValue`] with the line (CSV, JSON lines) or the row and column (others) of a value that is null or does not
+    /// fit its type; [`Error::Contradiction`] where the type was guessed; [`Error::TooLarge`] for a Parquet page, Arrow record batch or CSV record above a quarter of
     /// the budget; [`Error::Damaged`], [`Error::Unsupported`], [`Error::Io`], and [`Error::Store`] if there is not
     /// enough free in the budget for pages that are larger than usual. After an error there are no more rows, and
     /// every further call is an error.
@@ -277,8 +422,10 @@ impl TableReader {
     }
 
     fn decode(&mut self) -> Result<Option<RecordBatch>> {
-        if let Source::Csv(source) = &mut self.source {
-            return source.next_batch(self.batch_rows);
+        match &mut self.source {
+            Source::Csv(source) => return source.next_batch(self.batch_rows),
+            Source::Json(source) => return source.next_batch(self.batch_rows),
+            Source::Ipc(_) | Source::Parquet(_) => {}
         }
         loop {
             if let Some(slice) = self.slices.next_slice(self.next_row)? {
@@ -286,9 +433,8 @@ impl TableReader {
             }
             let batch = match &mut self.source {
                 Source::Ipc(source) => source.next_batch()?,
-                Source::Json(source) => source.next_batch()?,
                 Source::Parquet(source) => source.next_batch()?,
-                Source::Csv(_) => unreachable!("CSV was returned above"),
+                Source::Csv(_) | Source::Json(_) => unreachable!("they were returned above"),
             };
             match batch {
                 Some(batch) => self.slices.refill(batch),
@@ -404,15 +550,47 @@ pub fn separator(ending: &str) -> Option<u8> {
     }
 }
 
+fn is_json(ending: &str) -> bool {
+    matches!(ending, "jsonl" | "ndjson" | "json")
+}
+
+impl Input {
+    /// What lies between two fields; `None` where it is no CSV.
+    fn separator(&self) -> Option<u8> {
+        if self.is_stdin() { Some(b',') } else { separator(&self.extension()) }
+    }
+
+    fn is_csv(&self) -> bool {
+        self.separator().is_some()
+    }
+
+    /// Whether it is a table whose columns have no types: CSV or JSON lines.
+    pub fn is_text(&self) -> bool {
+        self.is_csv() || is_json(&self.extension())
+    }
+}
+
 impl Source {
+    /// Opens a table and looks at its columns: their names, and what they are.
+    fn open_described(
+        input: &Input,
+        as_text: &[String],
+        budget: &Budget,
+    ) -> Result<(Self, Vec<String>, Vec<Field>)> {
+        let mut source = Source::open(input, budget)?;
+        let names = source.names();
+        let as_text: Vec<usize> = (0..names.len()).filter(|&index| as_text.contains(&names[index])).collect();
+        let fields = source.stored_fields(&as_text, input)?;
+        Ok((source, names, fields))
+    }
+
     fn open(input: &Input, budget: &Budget) -> Result<Self> {
         let ending = input.extension();
-        let separator = if input.is_stdin() { Some(b',') } else { separator(&ending) };
-        if let Some(separator) = separator {
+        if let Some(separator) = input.separator() {
             return CsvSource::open(input, separator, budget).map(Box::new).map(Source::Csv);
         }
         match &*ending {
-            "jsonl" | "ndjson" | "json" => JsonSource::open(input, budget).map(Box::new).map(Source::Json),
+            _ if is_json(&ending) => JsonSource::open(input, budget).map(Box::new).map(Source::Json),
             "arrow" => IpcSource::open(input, budget).map(Box::new).map(Source::Ipc),
             "parquet" => ParquetSource::open(input, budget).map(Box::new).map(Source::Parquet),
             _ => Err(Error::UnknownEnding {
@@ -439,7 +617,7 @@ impl Source {
         let plain = |field: &Arc<Field>| Field::new(field.name(), plain_type(field.data_type()), true);
         match self {
             Source::Csv(source) => match input.columns() {
-                Some(columns) => source.known_fields(columns),
+                Some(columns) => source.known_fields(columns, input),
                 None => source.inferred_fields(as_text),
             },
             Source::Ipc(source) => Ok(source.schema().fields().iter().map(plain).collect()),
@@ -451,13 +629,22 @@ impl Source {
         }
     }
 
+    /// Whether nothing is known of the values of a column.
+    fn is_unseen(&self, column: usize) -> bool {
+        match self {
+            Source::Csv(source) => source.is_unseen(column),
+            Source::Json(source) => source.is_unseen(column),
+            Source::Ipc(_) | Source::Parquet(_) => false,
+        }
+    }
+
     fn part(&mut self, number: usize, count: usize) {
         if let Source::Parquet(source) = self {
             source.take_part(number, count);
         }
     }
 
-    fn choose(&mut self, file: &str, columns: &[usize], wanted: &SchemaRef, batch_rows: usize) -> Result<()> {
+    fn choose(&mut self, file: &str, columns: &[usize], wanted: &SchemaRef, how: How) -> Result<()> {
         let check = |schema: &Schema| {
             columns
                 .iter()
@@ -466,10 +653,10 @@ impl Source {
         };
         match self {
             Source::Csv(source) => {
-                for field in wanted.fields() {
+                for field in wanted.fields().iter().filter(|field| !is_typed(field.data_type())) {
                     check_type(file, &Field::new(field.name(), DataType::Utf8, false), field.data_type())?;
                 }
-                source.choose(columns, wanted);
+                source.choose(columns, wanted, how.carried);
             }
             Source::Ipc(source) => {
                 check(source.schema())?;
@@ -477,11 +664,11 @@ impl Source {
             }
             Source::Json(source) => {
                 check(source.schema())?;
-                source.choose(wanted, batch_rows)?;
+                source.choose(columns, wanted, how.carried, how.is_strict);
             }
             Source::Parquet(source) => {
                 check(source.schema())?;
-                source.choose(columns, batch_rows)?;
+                source.choose(columns, how.batch_rows)?;
             }
         }
         Ok(())
@@ -516,11 +703,16 @@ fn check_type(file: &str, stored: &Field, wanted: &DataType) -> Result<()> {
     if is_wanted && is_readable_as(stored.data_type(), wanted) {
         return Ok(());
     }
+    Err(unreadable(file, stored, wanted))
+}
+
+fn unreadable(file: &str, stored: &Field, wanted: &DataType) -> Error {
     let (name, kind) = (stored.name(), stored.data_type());
-    Err(Error::unsupported(
-        file,
-        format!("column '{name}' has type {kind}, which cannot be read as {wanted}"),
-    ))
+    let what = match kind.is_nested() {
+        true => format!("column '{name}' holds objects or arrays, which are not read"),
+        false => format!("column '{name}' has type {kind}, which cannot be read as {wanted}"),
+    };
+    Error::unsupported(file, what)
 }
 
 /// A type without views and large offsets. A column of nulls alone has no type, and is text.

@@ -176,6 +176,11 @@ impl TableWriter {
         Ok(self.rows)
     }
 
+    /// Whether a table that is written to `path` is CSV.
+    pub fn writes_csv(path: &Path) -> bool {
+        matches!(kind_of(path), Ok(Kind::Csv))
+    }
+
     /// Whether a table can be written to `path`: its ending, and that a file can be made in its folder (one is,
     /// and removed). To be called before hours of work.
     ///
@@ -187,11 +192,6 @@ impl TableWriter {
     }
 }
 
-fn kind_of(path: &Path) -> Result<Kind> {
-    if path == Path::new("-") {
-        return Ok(Kind::Csv);
-    }
-    let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
 /// Whether Parquet's own types do not say what a column is: a time zone other than UTC, a duration.
 fn needs_words(field: &Field) -> bool {
     match field.data_type() {
@@ -201,6 +201,11 @@ fn needs_words(field: &Field) -> bool {
     }
 }
 
+fn kind_of(path: &Path) -> Result<Kind> {
+    if path == Path::new("-") {
+        return Ok(Kind::Csv);
+    }
+    let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     match &*ending {
         "csv" => Ok(Kind::Csv),
         "arrow" => Ok(Kind::Ipc),

@@ -5,6 +5,8 @@
 
 #[cfg(feature = "graph")]
 mod graph;
+#[cfg(any(feature = "records", feature = "sql"))]
+mod header;
 #[cfg(feature = "wasm")]
 mod kernel;
 #[cfg(feature = "nodes")]
@@ -21,6 +23,8 @@ mod text;
 
 #[cfg(feature = "graph")]
 pub use graph::*;
+#[cfg(any(feature = "records", feature = "sql"))]
+pub use header::Header;
 #[cfg(feature = "wasm")]
 pub use kernel::*;
 #[cfg(feature = "nodes")]

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use inshore::tables::{KMER_MAX, SortKey};
 
+use super::Header;
+
 /// Sort lines, records or tables larger than memory
 ///
 /// Lines are sorted by their bytes, as LC_ALL=C sort does; records of a fixed number of bytes (--record) by some of
@@ -35,6 +37,9 @@ pub struct Sort {
     /// Columns of CSV that are text even where they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',', requires = "key")]
     pub text: Vec<String>,
+    /// Whether the first line of CSV has the names of columns; without it the line is refused where it may be a row
+    #[arg(long, value_name = "yes|no", hide_possible_values = true, requires = "key")]
+    pub header: Option<Header>,
     /// Sort records of so many bytes instead of lines
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=65536), conflicts_with = "key")]
     pub record: Option<u64>,
@@ -137,6 +142,9 @@ pub struct Reduce {
     /// Columns of CSV that are text even where they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
+    /// Whether the first line of CSV has the names of columns; without it the line is refused where it may be a row
+    #[arg(long, value_name = "yes|no", hide_possible_values = true)]
+    pub header: Option<Header>,
     /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
     #[arg(long)]
     pub resume: bool,
@@ -202,6 +210,9 @@ pub struct Values {
     /// Columns of CSV that are text even where they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
+    /// Whether the first line of CSV has the names of columns; without it the line is refused where it may be a row
+    #[arg(long, value_name = "yes|no", hide_possible_values = true)]
+    pub header: Option<Header>,
     /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
     #[arg(long)]
     pub resume: bool,

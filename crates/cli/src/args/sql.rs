@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::Header;
+
 /// Answer a question in SQL about tables larger than memory
 ///
 /// Tables are Parquet, CSV, TSV, JSON lines or Arrow: name them in quotes (FROM 'sales/*.parquet'), or give them names with
@@ -40,6 +42,9 @@ pub struct Sql {
     /// Columns of CSV and JSON lines that are text even where they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
+    /// Whether the first line of CSV has the names of columns; without it the line is refused where it may be a row
+    #[arg(long, value_name = "yes|no", hide_possible_values = true)]
+    pub header: Option<Header>,
 }
 
 /// A name and what it stands for.

@@ -41,7 +41,8 @@ use inshore_neardata::nodes::{
 };
 use inshore_store::{Job, Reservation, format_bytes};
 use inshore_tables::{
-    Compression, Error as TableError, Known, SortKey, SortOptions, SortSummary, TableWriter,
+    Compression, Error as TableError, Header, Known, SortKey, SortOptions, SortSummary, TableLayout,
+    TableWriter,
     check_output_space, is_packed_by_name, row_groups,
 };
 use serde::{Deserialize, Serialize};
@@ -81,6 +82,8 @@ pub enum SortBy {
         keys: Vec<SortKey>,
         /// Columns of CSV that are text even where they look like numbers.
         as_text: Vec<String>,
+        /// What is known of the first line of CSV.
+        header: Header,
     },
 }
 
@@ -103,6 +106,9 @@ enum What {
         known: Known,
         /// The files, as the request numbers them.
         files: Vec<FileText>,
+        /// Columns of text stay as they are written: see [`TableLayout::carried`].
+        #[serde(default)]
+        is_carried: bool,
     },
 }
 
@@ -147,16 +153,21 @@ pub fn sort_on_nodes(
             let how = sorting.how(Shape::records(*record_bytes, key));
             sorting.bytes(What::Records(*record_bytes, key.clone()), false, how, &wholes)
         }
-        SortBy::Columns { keys, as_text } => {
+        SortBy::Columns { keys, as_text, header } => {
             TableWriter::check_path(output)?;
             let title = wholes.first().map_or("store", |whole| &whole.title).to_string();
-            let files = asker.files(&title, wholes, as_text)?;
+            let files = asker.files(&title, wholes, as_text, *header)?;
             files.texts.iter().try_for_each(|text| check_groups(job, text))?;
             let Files { wholes, texts, known } = files;
-            let how = TableHow::new(&title, &known.schema, keys, options, memory.row_bytes)?;
-            let (schema, rows) = (known.schema.clone(), known.rows);
-            let what = What::Table { keys: keys.clone(), known, files: texts };
-            sorting.table(what, how, &schema, rows, &wholes)
+            let is_carried = TableWriter::writes_csv(output) && !texts.iter().any(FileText::is_parquet);
+            let layout = match is_carried {
+                true => TableLayout::carried(&title, &known, keys, options)?,
+                false => TableLayout::plain(&title, &known.schema, keys, options)?,
+            };
+            let (shown, rows) = (layout.shown(), known.rows);
+            let how = TableHow::new(&title, layout, options.unique, memory.row_bytes)?;
+            let what = What::Table { keys: keys.clone(), known, files: texts, is_carried };
+            sorting.table(what, how, &shown, rows, &wholes)
         }
     }
 }

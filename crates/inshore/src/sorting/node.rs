@@ -75,10 +75,10 @@ pub(super) fn sort_pieces(
             let each = &mut |block: &[u8]| out.rows(block, shape);
             sorted_records(job, pieces, (record_bytes, key), options, BATCH_BYTES, each)
         }
-        What::Table { keys, known, .. } => {
-            let pieces = pieces.changed(|input| input.with_columns(known.schema.clone()));
+        What::Table { keys, known, is_carried, .. } => {
+            let pieces = pieces.changed(|input| input.with_known(&known));
             let each = &mut |batch| out.columns(batch);
-            sorted_table(job, pieces, &keys, options, BATCH_BYTES, each)
+            sorted_table(job, pieces, (&keys, is_carried), options, BATCH_BYTES, each)
         }
     };
     match (out.failed, sorted) {

@@ -7,7 +7,7 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::{DataType, SchemaRef};
 use arrow_select::interleave::interleave;
 use inshore_neardata::nodes::{Gathered, InOrder, Merged, Whole};
-use inshore_tables::{Error as TableError, SortKey, SortOptions, SortSummary, TableWriter, sort_columns};
+use inshore_tables::{Error as TableError, SortSummary, TableLayout, TableWriter, normal_floats};
 
 use super::{BATCH_BYTES, Result, Sorting, What, node::slice_bytes, told};
 
@@ -24,27 +24,24 @@ const COLUMNS_PER_ROW: usize = 8;
 pub(super) struct TableHow {
     schema: SchemaRef,
     keys: Vec<usize>,
+    /// Of equal rows one stays: fractions compare in their normal form.
+    is_unique: bool,
     converter: RowConverter,
     bytes_max: usize,
 }
 
 impl TableHow {
     /// Of a table with these columns, which errors call `name`.
-    pub fn new(
-        name: &str,
-        schema: &SchemaRef,
-        keys: &[SortKey],
-        options: SortOptions,
-        row_bytes_max: usize,
-    ) -> Result<TableHow> {
-        let keys = sort_columns(name, schema, keys, options)?;
+    pub fn new(name: &str, layout: TableLayout, is_unique: bool, row_bytes_max: usize) -> Result<TableHow> {
+        let TableLayout { read: schema, keys, .. } = layout;
         let field = |&(column, order): &(usize, _)| {
             SortField::new_with_options(schema.field(column).data_type().clone(), order)
         };
         let converter = RowConverter::new(keys.iter().map(field).collect());
         let converter = converter.map_err(|error| unsupported(name, error))?;
         Ok(TableHow {
-            schema: schema.clone(),
+            schema,
+            is_unique,
             keys: keys.into_iter().map(|(column, _)| column).collect(),
             converter,
             bytes_max: COLUMNS_PER_ROW * (BATCH_BYTES + row_bytes_max),
@@ -82,7 +79,11 @@ impl InOrder for TableRows {
         }
         let pieces =
             pieces.as_primitive_opt::<UInt32Type>().filter(|pieces| pieces.null_count() == 0)?.clone();
-        let keys: Vec<ArrayRef> = how.keys.iter().map(|&column| columns[column].clone()).collect();
+        let key = |&column: &usize| match how.is_unique {
+            true => normal_floats(&columns[column]),
+            false => columns[column].clone(),
+        };
+        let keys: Vec<ArrayRef> = how.keys.iter().map(key).collect();
         let keys = how.converter.convert_columns(&keys).ok()?.try_into_binary().ok()?;
         let batch = RecordBatch::try_new(how.schema.clone(), columns.to_vec()).ok()?;
         let found = TableRows { batch: Some(batch), keys, pieces };

@@ -224,7 +224,9 @@ impl Cluster {
                 let shape = inshore_sortreduce::rows::FixedRows::new(*bytes, key.clone());
                 sort_records(&job, &inputs, &output, shape, options)
             }
-            SortBy::Columns { keys, as_text } => sort_table(&job, &inputs, &output, keys, as_text, options),
+            SortBy::Columns { keys, as_text, .. } => {
+                sort_table(&job, &inputs, &output, keys, as_text, options)
+            }
         };
         sorted.unwrap();
         fs::read(output).unwrap()
@@ -282,7 +284,12 @@ fn ways_of(rows: usize) -> [Way; 3] {
     [
         ("lines.txt", lines(rows), None, SortBy::Lines),
         ("records.bin", records(rows), Some(5), SortBy::Records(5, 1..3)),
-        ("table.csv", table(rows), None, SortBy::Columns { keys, as_text: Vec::new() }),
+        (
+            "table.csv",
+            table(rows),
+            None,
+            SortBy::Columns { keys, as_text: Vec::new(), header: Header::default() },
+        ),
     ]
 }
 
@@ -344,7 +351,8 @@ fn ways_together() -> Vec<Way> {
     let late = |row: u32| [(row / 5000) as u8].into_iter().chain(row.to_be_bytes());
     let late: Vec<u8> = (0..MANY_ROWS as u32).flat_map(late).collect();
     let rows: String = (0..MANY_ROWS).map(|row| format!("{row},t{}\n", row / 5000)).collect();
-    let town = SortBy::Columns { keys: vec![key("town", false)], as_text: Vec::new() };
+    let town =
+        SortBy::Columns { keys: vec![key("town", false)], as_text: Vec::new(), header: Header::default() };
     all.push(("late.bin", late, Some(5), SortBy::Records(5, 0..1)));
     all.push(("late.csv", format!("row,town\n{rows}").into_bytes(), None, town));
     all

@@ -1,72 +1,66 @@
-//! A CSV file with a header as a source of batches.
+//! A CSV file as a source of batches. Values are parsed straight into columns of the wanted types.
 //!
-//! The `csv` crate grows a record for as long as its quote stays open, so the input below it stops at the size of
-//! the largest record that is accepted. Values are parsed straight into columns of the wanted types.
+//! The first record has the names of columns, unless [`Header`] says otherwise. What a column is can be guessed from the first
+//! rows ([`super::seen`]): these are kept, and come first.
 
-use std::{
-    io::{self, Read},
-    sync::Arc,
-};
-
-use arrow_array::{
-    Array, ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
-    UInt32Array, UInt64Array, builder::StringBuilder, cast::AsArray, make_array,
-};
-use arrow_buffer::NullBuffer;
-use arrow_cast::cast::cast;
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use csv::{ByteRecord, ErrorKind, Position, Reader, ReaderBuilder, Terminator};
+use arrow_array::{Array, RecordBatch, StringArray, builder::StringBuilder};
+use arrow_schema::{Field, SchemaRef};
 use inshore_store::Budget;
 
-use crate::{Bytes, Error, Input, Result, allowance::piece_limit};
+use super::{
+    csv_records::Records,
+    seen::{Seen, fraction},
+    typed::{Column, Origin},
+};
+use crate::{Error, Header, Input, Result, allowance::piece_limit};
 
-const BUFFER_BYTES: usize = 64 << 10;
 /// Rows that are looked at to guess what a column is.
 const SAMPLE_ROWS: usize = 1_000;
-/// What a value that does not fit what was guessed is told with.
-const SAMPLED: &str = ", as in the first rows (or name the column as text)";
 
 pub(super) struct CsvSource {
     name: String,
     names: Vec<String>,
-    reader: Reader<Bounded>,
-    record: ByteRecord,
-    record_limit: u64,
-    columns: Vec<usize>,
+    /// Somebody said whether the first record has the names.
+    is_named: bool,
+    records: Records,
+    /// The first record is a row, which was not given yet.
+    has_row: bool,
+    text_bytes_max: u64,
+    /// Where each wanted column stands in a record, and where its type comes from.
+    columns: Vec<(usize, Origin)>,
     wanted: Option<SchemaRef>,
-    /// All columns of the first rows as text, where those were looked at.
-    sample: Option<RecordBatch>,
-    /// What a later value that does not fit is told with.
-    sampled: &'static str,
+    sample: Option<Sample>,
+    /// Where the types come from that each column of the file has by itself.
+    origins: Vec<Origin>,
+    /// The types are known of all rows, or from somebody else.
+    is_known: bool,
+}
+
+/// The first rows as text, and the lines on which they begin.
+struct Sample {
+    columns: Vec<StringArray>,
+    lines: Vec<u64>,
 }
 
 impl CsvSource {
     pub fn open(input: &Input, separator: u8, budget: &Budget) -> Result<Self> {
-        let bytes = input.open(budget)?;
-        let record_limit = piece_limit(budget);
-        let allowed = record_limit.saturating_add(BUFFER_BYTES as u64);
-        let bounded = Bounded { inner: bytes, allowed, since_record: 0, total: 0, last: b'\n' };
-        let reader = ReaderBuilder::new()
-            .delimiter(separator)
-            .has_headers(false)
-            .flexible(true)
-            // With its own idea of a line end the library counts the one of Windows a record late, and with it the
-            // lines in our messages. So a carriage return is taken off here.
-            .terminator(Terminator::Any(b'\n'))
-            .buffer_capacity(BUFFER_BYTES)
-            .from_reader(bounded);
+        let limit = piece_limit(budget);
+        let records = Records::new(input.open(budget)?, separator, limit)?;
         let mut source = CsvSource {
             name: input.name().to_string(),
             names: Vec::new(),
-            reader,
-            record: ByteRecord::new(),
-            record_limit,
+            is_named: false,
+            records,
+            has_row: false,
+            text_bytes_max: limit,
             columns: Vec::new(),
             wanted: None,
             sample: None,
-            sampled: "",
+            origins: Vec::new(),
+            is_known: false,
         };
-        source.read_header()?;
+        source.read_header(input)?;
+        source.origins = vec![Origin::Asked; source.names.len()];
         Ok(source)
     }
 
@@ -75,88 +69,179 @@ impl CsvSource {
     }
 
     pub fn position(&self) -> u64 {
-        self.reader.get_ref().inner.position()
+        self.records.position()
     }
 
-    pub fn choose(&mut self, columns: &[usize], wanted: &SchemaRef) {
-        self.columns = columns.to_vec();
+    /// Reads these columns as those types. The first `carried` of them are text, whatever their values are.
+    pub fn choose(&mut self, columns: &[usize], wanted: &SchemaRef, carried: usize) {
+        let origin = |(place, &column): (usize, &usize)| match place < carried {
+            true => (column, Origin::Asked),
+            false => (column, self.origins[column]),
+        };
+        self.columns = columns.iter().enumerate().map(origin).collect();
         self.wanted = Some(wanted.clone());
     }
 
+    /// Whether a column's type says nothing about its values.
+    pub fn is_unseen(&self, column: usize) -> bool {
+        self.origins[column] == Origin::Unseen
+    }
+
     /// All columns with the types that the first rows suggest; those in `as_text` are text.
+    ///
+    /// A first record that may be a row is refused: who names columns and types, or knows them, would miss their names in it.
     pub fn inferred_fields(&mut self, as_text: &[usize]) -> Result<Vec<Field>> {
-        let text = |name: &String| Field::new(name, DataType::Utf8, true);
-        let all: Vec<Field> = self.names.iter().map(text).collect();
-        self.choose(&(0..all.len()).collect::<Vec<_>>(), &Arc::new(Schema::new(all.clone())));
-        let sample = self.next_batch(SAMPLE_ROWS)?;
-        let infer = |(index, field): (usize, Field)| match &sample {
-            Some(sample) if !as_text.contains(&index) => {
-                let kind = inferred_type(sample.column(index).as_string::<i32>());
-                field.with_data_type(kind)
+        self.check_names()?;
+        let sample = self.take_first_rows()?;
+        let mut fields = Vec::new();
+        for (index, name) in self.names.iter().enumerate() {
+            let mut seen = Seen::NOTHING;
+            if as_text.contains(&index) {
+                seen |= Seen::TEXT;
+            } else {
+                sample.columns[index].iter().flatten().for_each(|value| seen |= Seen::of_text(value));
+                self.origins[index] = match seen == Seen::NOTHING {
+                    true if self.records.is_at_end() => Origin::Asked,
+                    true => Origin::Unseen,
+                    false => Origin::Guessed,
+                };
             }
-            _ => field,
-        };
-        let fields = all.into_iter().enumerate().map(infer).collect();
-        (self.sample, self.sampled) = (sample, SAMPLED);
+            fields.push(Field::new(name, seen.data_type(), true));
+        }
+        self.sample = Some(sample);
         Ok(fields)
     }
 
+    /// What all values of each column are.
+    pub fn scan(&mut self, check_cancelled: &dyn Fn() -> Result<()>) -> Result<Vec<(String, Seen)>> {
+        let mut all = vec![Seen::NOTHING; self.names.len()];
+        let mut rows = 0u64;
+        while self.next_row()? {
+            for (index, seen) in all.iter_mut().enumerate().filter(|(_, seen)| !seen.has(Seen::TEXT)) {
+                let field = self.records.field(index);
+                if !field.is_empty() {
+                    *seen |= std::str::from_utf8(field).map_or(Seen::TEXT, Seen::of_text);
+                }
+            }
+            rows += 1;
+            if rows.is_multiple_of(1 << 14) {
+                check_cancelled()?;
+            }
+        }
+        Ok(self.names.iter().cloned().zip(all).collect())
+    }
+
+    fn take_first_rows(&mut self) -> Result<Sample> {
+        let mut columns: Vec<StringBuilder> = self.names.iter().map(|_| StringBuilder::new()).collect();
+        let (mut lines, mut text_bytes) = (Vec::new(), 0);
+        while lines.len() < SAMPLE_ROWS && text_bytes < self.text_bytes_max && self.next_row()? {
+            for (index, column) in columns.iter_mut().enumerate() {
+                let field = self.records.field(index);
+                let text = std::str::from_utf8(field).map_err(|_| {
+                    let expected = format!("text in UTF-8 in column '{}'", self.names[index]);
+                    Error::bad_line(&self.name, self.records.line(), expected, field)
+                })?;
+                text_bytes += text.len() as u64;
+                column.append_option((!text.is_empty()).then_some(text));
+            }
+            lines.push(self.records.line());
+        }
+        Ok(Sample { columns: columns.iter_mut().map(StringBuilder::finish).collect(), lines })
+    }
+
     /// All columns, as they are known to be.
-    pub fn known_fields(&mut self, columns: &SchemaRef) -> Result<Vec<Field>> {
+    pub fn known_fields(&mut self, columns: &SchemaRef, input: &Input) -> Result<Vec<Field>> {
         let names = columns.fields().iter().map(|field| field.name());
         if !names.eq(&self.names) {
             let expected = columns.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>();
             let (expected, found) = (expected.join(", "), self.names.join(", "));
             return Err(Error::damaged(&self.name, format!("expected the columns {expected}, got {found}")));
         }
-        self.sampled = SAMPLED;
+        let origin = |name: &String| if input.is_unseen(name) { Origin::Unseen } else { Origin::Guessed };
+        (self.origins, self.is_known) = (self.names.iter().map(origin).collect(), true);
         Ok(columns.fields().iter().map(|field| field.as_ref().clone()).collect())
     }
 
-    /// The rows that were looked at, as what they were taken for.
-    fn take_sample(&mut self, wanted: &SchemaRef) -> Option<Result<RecordBatch>> {
-        let sample = self.sample.take()?;
-        let convert = |(&index, field): (&usize, &Arc<Field>)| {
-            cast(sample.column(index), field.data_type())
-                .map_err(|error| Error::damaged(&self.name, error.to_string()))
-        };
-        let columns = self.columns.iter().zip(wanted.fields()).map(convert).collect::<Result<Vec<_>>>();
-        let batch = columns.map(|columns| RecordBatch::try_new(wanted.clone(), columns));
-        Some(batch.and_then(|batch| batch.map_err(|error| Error::damaged(&self.name, error.to_string()))))
-    }
-
-    fn read_header(&mut self) -> Result<()> {
-        if !self.next_record()? {
+    fn read_header(&mut self, input: &Input) -> Result<()> {
+        if !self.records.next_record()? {
             return Err(Error::damaged(
                 &self.name,
                 "expected a line with the names of the columns, got an empty file",
             ));
         }
+        let fields = 0..self.records.len();
+        if input.header() == Header::Absent {
+            (self.has_row, self.is_named) = (true, true);
+            self.names = fields.map(|index| format!("column_{}", index + 1)).collect();
+            return self.check_returns();
+        }
         let name = |index: usize| {
-            let field = self.field(index);
+            let field = self.records.field(index);
             let text = std::str::from_utf8(field).map(|text| text.trim().to_string());
-            text.map_err(|_| Error::bad_line(&self.name, 1, "the name of a column in UTF-8", field))
+            text.map_err(|_| {
+                Error::bad_line(&self.name, self.records.line(), "the name of a column in UTF-8", field)
+            })
         };
-        self.names = (0..self.record.len()).map(name).collect::<Result<_>>()?;
-        Ok(())
+        self.names = fields.map(name).collect::<Result<_>>()?;
+        self.is_named = input.header() == Header::Present;
+        self.check_returns()
     }
 
-    /// The next rows: at most `batch_rows`, and fewer where strings are long.
+    /// Refuses lines that end with a carriage return alone: all of them would be one.
+    fn check_returns(&self) -> Result<()> {
+        let is_joined = |&index: &usize| {
+            !self.records.is_quoted(index) && memchr::memchr(b'\r', self.records.field(index)).is_some()
+        };
+        match (0..self.records.len()).find(is_joined) {
+            None => Ok(()),
+            Some(index) => Err(Error::bad_line(
+                &self.name,
+                self.records.line(),
+                "lines that end with a line feed (tr '\\r' '\\n' makes them of carriage returns)",
+                self.records.field(index),
+            )),
+        }
+    }
+
+    /// Refuses a first row that may be no header: it would be lost.
+    fn check_names(&self) -> Result<()> {
+        if self.is_named {
+            return Ok(());
+        }
+        let why = |(index, name): (usize, &String)| match name {
+            name if name.is_empty() => Some("nothing"),
+            name if fraction(name).is_some() => Some("a number"),
+            name if self.names[..index].contains(name) => Some("the same twice"),
+            _ => None,
+        };
+        let Some((index, why)) =
+            self.names.iter().enumerate().find_map(|(at, name)| Some((at, why((at, name))?)))
+        else {
+            return Ok(());
+        };
+        let (line, name) = (self.records.line(), crate::error::quote(self.names[index].as_bytes()));
+        Err(Error::BadValue {
+            place: format!("{}:{line}", self.name),
+            expected: "the names of columns".to_string(),
+            found: format!(
+                "{name} ({why}): --header yes takes it for a name, --header no for a value of the first row"
+            ),
+        })
+    }
+
+    /// The next rows: at most `batch_rows`, and fewer where strings are long; first those that were looked at.
     pub fn next_batch(&mut self, batch_rows: usize) -> Result<Option<RecordBatch>> {
         let wanted = self.wanted.clone().expect("columns are chosen before batches are read");
-        if let Some(sample) = self.take_sample(&wanted) {
-            return sample.map(Some);
-        }
-        let mut columns: Vec<Column> = wanted.fields().iter().map(|field| Column::new(field)).collect();
-        let (mut rows, mut text_bytes) = (0, 0);
-        while rows < batch_rows && text_bytes < self.record_limit && self.next_record()? {
-            self.check_length()?;
-            for (column, &index) in columns.iter_mut().zip(&self.columns) {
-                let field = self.field(index);
-                text_bytes += column.push(field).ok_or_else(|| self.bad_field(index, column, field))?;
-            }
-            rows += 1;
-        }
+        let mut columns: Vec<Column> = wanted
+            .fields()
+            .iter()
+            .zip(&self.columns)
+            .map(|(field, &(_, origin))| Column::new(field, origin))
+            .collect();
+        let rows = match self.sample.take() {
+            Some(sample) => self.give_sample(&sample, &mut columns)?,
+            None => self.give_rows(batch_rows, &mut columns)?,
+        };
         if rows == 0 {
             return Ok(None);
         }
@@ -164,224 +249,60 @@ impl CsvSource {
         Ok(Some(RecordBatch::try_new(wanted, arrays).expect("columns of equal length and the wanted types")))
     }
 
-    /// Reads the next record that is not a blank line; false at the end.
-    fn next_record(&mut self) -> Result<bool> {
-        loop {
-            self.reader.get_mut().since_record = 0;
-            let start = self.reader.position().clone();
-            match self.reader.read_byte_record(&mut self.record) {
-                Ok(true) if self.is_blank(&start) => {}
-                Ok(more) => return Ok(more),
-                Err(error) => return Err(self.error(start.line(), error)),
+    fn give_sample(&self, sample: &Sample, columns: &mut [Column]) -> Result<usize> {
+        for (column, &(index, origin)) in columns.iter_mut().zip(&self.columns) {
+            let values = &sample.columns[index];
+            for (row, &line) in sample.lines.iter().enumerate() {
+                let field = if values.is_null(row) { "" } else { values.value(row) };
+                let field = field.as_bytes();
+                column
+                    .push_text(field)
+                    .ok_or_else(|| self.bad_field((index, origin), column, field, line))?;
             }
         }
+        Ok(sample.lines.len())
     }
 
-    /// Whether the record is a lone carriage return, which the library takes for a value. An empty value in quotes
-    /// has more bytes than that; the bytes of blank lines before it are as many as these lines.
-    fn is_blank(&self, start: &Position) -> bool {
-        let end = self.reader.position();
-        self.record.len() == 1
-            && self.record.as_slice() == b"\r"
-            && end.byte() - start.byte() == end.line() - start.line() + 1
+    fn give_rows(&mut self, batch_rows: usize, columns: &mut [Column]) -> Result<usize> {
+        let (mut rows, mut text_bytes) = (0, 0);
+        while rows < batch_rows && text_bytes < self.text_bytes_max && self.next_row()? {
+            for (column, &(index, origin)) in columns.iter_mut().zip(&self.columns) {
+                let field = self.records.field(index);
+                text_bytes += column
+                    .push_text(field)
+                    .ok_or_else(|| self.bad_field((index, origin), column, field, self.records.line()))?;
+            }
+            rows += 1;
+        }
+        Ok(rows)
     }
 
-    fn check_length(&self) -> Result<()> {
-        if self.record.len() == self.names.len() {
-            return Ok(());
+    /// Goes on to the next row; false at the end.
+    fn next_row(&mut self) -> Result<bool> {
+        if !std::mem::take(&mut self.has_row) && !self.records.next_record()? {
+            return Ok(false);
+        }
+        if self.records.len() == self.names.len() {
+            return Ok(true);
         }
         Err(Error::BadValue {
-            place: format!("{}:{}", self.name, self.line()),
+            place: format!("{}:{}", self.name, self.records.line()),
             expected: format!("{} fields as in the first line", self.names.len()),
-            found: self.record.len().to_string(),
+            found: self.records.len().to_string(),
         })
     }
 
-    /// A field of the record, without the carriage return of a Windows line end after the last one.
-    fn field(&self, index: usize) -> &[u8] {
-        let field = &self.record[index];
-        if index + 1 == self.record.len() { field.strip_suffix(b"\r").unwrap_or(field) } else { field }
-    }
-
-    fn bad_field(&self, index: usize, column: &Column, field: &[u8]) -> Error {
-        let expected = format!("{} in column '{}'{}", column.expected(), self.names[index], self.sampled);
-        Error::bad_line(&self.name, self.line(), expected, field)
-    }
-
-    /// The line on which the record read last begins. The position that the library gives with it lies before any
-    /// blank lines above, so it is counted back from where the record ends.
-    fn line(&self) -> u64 {
-        let end = self.reader.position();
-        let bytes = self.reader.get_ref();
-        let is_open_end = end.byte() == bytes.total && bytes.last != b'\n';
-        let inside = memchr::memchr_iter(b'\n', self.record.as_slice()).count() as u64;
-        end.line() - inside - u64::from(!is_open_end)
-    }
-
-    fn error(&self, line: u64, error: csv::Error) -> Error {
-        match error.into_kind() {
-            ErrorKind::Io(error) if error.kind() == io::ErrorKind::FileTooLarge => Error::TooLarge {
-                place: format!("{}:{line}", self.name),
-                what: "a CSV record (or an open quote)",
-                bytes: self.reader.get_ref().since_record,
-                limit: self.record_limit,
-            },
-            ErrorKind::Io(error) => Error::from_read(&self.name, error),
-            other => Error::damaged(&self.name, format!("{other:?}")),
-        }
-    }
-}
-
-/// Whole numbers if all values are, numbers if all are, text otherwise. Nothing but nulls is text.
-fn inferred_type(values: &StringArray) -> DataType {
-    let all = |is: fn(&str) -> bool| values.null_count() < values.len() && values.iter().flatten().all(is);
-    if all(|value| value.trim().parse::<i64>().is_ok()) {
-        DataType::Int64
-    } else if all(|value| value.trim().parse::<f64>().is_ok()) {
-        DataType::Float64
-    } else {
-        DataType::Utf8
-    }
-}
-
-/// Fails once more bytes than `allowed` are read for one record.
-struct Bounded {
-    inner: Bytes,
-    allowed: u64,
-    since_record: u64,
-    total: u64,
-    /// The last byte read.
-    last: u8,
-}
-
-impl Read for Bounded {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.since_record > self.allowed {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        let read = self.inner.read(buffer)?;
-        self.since_record += read as u64;
-        self.total += read as u64;
-        self.last = buffer[..read].last().copied().unwrap_or(self.last);
-        Ok(read)
-    }
-}
-
-/// One column in the making.
-struct Column {
-    values: Values,
-    /// Which rows have a value; only where null is allowed, which CSV writes as nothing.
-    valid: Option<Vec<bool>>,
-}
-
-impl Column {
-    fn new(field: &Field) -> Self {
-        Column { values: Values::new(field.data_type()), valid: field.is_nullable().then(Vec::new) }
-    }
-
-    /// Adds a field and says how many bytes of text it took; `None` if it is not of the type.
-    fn push(&mut self, field: &[u8]) -> Option<u64> {
-        if let Some(valid) = &mut self.valid {
-            valid.push(!field.is_empty());
-            if field.is_empty() {
-                self.values.push_default();
-                return Some(0);
-            }
-        }
-        self.values.push(field)
-    }
-
-    fn expected(&self) -> &'static str {
-        self.values.expected()
-    }
-
-    fn finish(self) -> ArrayRef {
-        let array = self.values.finish();
-        let Some(valid) = self.valid else { return array };
-        let data = array.into_data().into_builder().nulls(Some(NullBuffer::from(valid)));
-        make_array(data.build().expect("a validity for each value"))
-    }
-}
-
-/// Values of one column.
-enum Values {
-    UInt64(Vec<u64>),
-    Int64(Vec<i64>),
-    UInt32(Vec<u32>),
-    Int32(Vec<i32>),
-    Float64(Vec<f64>),
-    Float32(Vec<f32>),
-    Utf8(StringBuilder),
-}
-
-impl Values {
-    fn new(kind: &DataType) -> Self {
-        match kind {
-            DataType::UInt64 => Values::UInt64(Vec::new()),
-            DataType::Int64 => Values::Int64(Vec::new()),
-            DataType::UInt32 => Values::UInt32(Vec::new()),
-            DataType::Int32 => Values::Int32(Vec::new()),
-            DataType::Float64 => Values::Float64(Vec::new()),
-            DataType::Float32 => Values::Float32(Vec::new()),
-            DataType::Utf8 => Values::Utf8(StringBuilder::new()),
-            other => unreachable!("{other} is refused when the table is opened"),
-        }
-    }
-
-    /// Adds a field and says how many bytes of text it took; `None` if it is not of the type.
-    fn push(&mut self, field: &[u8]) -> Option<u64> {
-        fn parse<T: std::str::FromStr>(values: &mut Vec<T>, field: &str) -> Option<u64> {
-            values.push(field.trim().parse().ok()?);
-            Some(0)
-        }
-        let field = std::str::from_utf8(field).ok()?;
-        match self {
-            Values::UInt64(values) => parse(values, field),
-            Values::Int64(values) => parse(values, field),
-            Values::UInt32(values) => parse(values, field),
-            Values::Int32(values) => parse(values, field),
-            Values::Float64(values) => parse(values, field),
-            Values::Float32(values) => parse(values, field),
-            Values::Utf8(values) => {
-                values.append_value(field);
-                Some(field.len() as u64)
-            }
-        }
-    }
-
-    /// Adds something where there is no value.
-    fn push_default(&mut self) {
-        match self {
-            Values::UInt64(values) => values.push(0),
-            Values::Int64(values) => values.push(0),
-            Values::UInt32(values) => values.push(0),
-            Values::Int32(values) => values.push(0),
-            Values::Float64(values) => values.push(0.0),
-            Values::Float32(values) => values.push(0.0),
-            Values::Utf8(values) => values.append_value(""),
-        }
-    }
-
-    fn expected(&self) -> &'static str {
-        match self {
-            Values::UInt64(_) => "a whole number from 0 to 2^64-1",
-            Values::Int64(_) => "a whole number from -2^63 to 2^63-1",
-            Values::UInt32(_) => "a whole number from 0 to 2^32-1",
-            Values::Int32(_) => "a whole number from -2^31 to 2^31-1",
-            Values::Float64(_) | Values::Float32(_) => "a number",
-            Values::Utf8(_) => "text in UTF-8",
-        }
-    }
-
-    fn finish(self) -> ArrayRef {
-        match self {
-            Values::UInt64(values) => Arc::new(UInt64Array::from(values)),
-            Values::Int64(values) => Arc::new(Int64Array::from(values)),
-            Values::UInt32(values) => Arc::new(UInt32Array::from(values)),
-            Values::Int32(values) => Arc::new(Int32Array::from(values)),
-            Values::Float64(values) => Arc::new(Float64Array::from(values)),
-            Values::Float32(values) => Arc::new(Float32Array::from(values)),
-            Values::Utf8(mut values) => Arc::new(values.finish()),
+    fn bad_field(&self, (index, origin): (usize, Origin), column: &Column, field: &[u8], line: u64) -> Error {
+        let expected = format!("{} in column '{}'", column.expected(), self.names[index]);
+        match origin {
+            Origin::Asked => Error::bad_line(&self.name, line, expected, field),
+            Origin::Guessed | Origin::Unseen => Error::contradiction(
+                &self.name,
+                line,
+                (&expected, self.is_known),
+                Some(&self.names[index]),
+                field,
+            ),
         }
     }
 }

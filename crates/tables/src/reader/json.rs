@@ -1,70 +1,96 @@
 //! A file of JSON lines as a source of batches: one object in each line, its members are columns.
 //!
-//! The columns are those of the first lines; a member that a later line has beyond them cannot be asked for, and is an
-//! error where all columns are read. A member that a line does not have is null.
+//! The columns are the members of the first lines. A member that a line does not have is null. One that a later line has beyond
+//! them is passed over where columns are named, and contradicts where all columns are read. A member that stands twice in an
+//! object has the last of its values.
+//!
+//! A line is walked through once; values of wanted members are taken as they are written, so that a number is parsed as the
+//! column's type and none is cut to fit.
+//!
+//! Why not the `arrow-json` crate (59.3): it cuts fractions to whole numbers where a column is of these, reads numbers in quotes as
+//! numbers, and turns half of the escaped surrogate pairs into other characters.
 
 use std::{
+    collections::HashMap,
     fmt::{self, Formatter},
     sync::Arc,
 };
 
 use arrow_array::RecordBatch;
-use arrow_json::{ReaderBuilder, reader::Decoder};
-use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::Budget;
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
-};
-use serde_json::Value;
+use memchr::memchr;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
-use crate::{
-    Error, Input, LineBlock, LineBlocks, Result,
-    allowance::{Allowance, piece_limit},
+use super::{
+    seen::Seen,
+    typed::{Column, Origin},
 };
+use crate::{Error, Input, LineBlock, LineBlocks, Result, allowance::piece_limit};
 
 const BLOCK_BYTES: u64 = 1 << 20;
 /// Lines that are looked at to guess what a column is.
 const SAMPLE_LINES: usize = 1_000;
-/// What a batch takes beyond its text: the library notes every value before it builds columns.
-const BYTES_FOR_A_BYTE: u64 = 8;
+const MARK: &[u8] = "\u{feff}".as_bytes();
 
 pub(super) struct JsonSource {
     blocks: LineBlocks,
     block: LineBlock,
-    /// Bytes of the block that were decoded.
-    decoded: usize,
+    /// Bytes and lines of the block that were read.
+    read: (usize, u64),
     schema: Schema,
-    decoder: Option<Decoder>,
-    /// What the decoder decodes, and whether other members are refused.
-    wanted: (SchemaRef, bool),
-    batch_rows: usize,
-    _allowance: Allowance,
+    /// The number of each column, by its name.
+    places: HashMap<String, usize>,
+    /// Where the type of each column comes from.
+    origins: Vec<Origin>,
+    is_known: bool,
+    wanted: Wanted,
+    text_bytes_max: u64,
+}
+
+/// The columns that are read.
+struct Wanted {
+    schema: SchemaRef,
+    /// For each column the member that it is made of, and where its type comes from.
+    columns: Vec<(usize, Origin)>,
+    /// Whether a member that is no column contradicts.
+    is_strict: bool,
 }
 
 impl JsonSource {
     pub fn open(input: &Input, budget: &Budget) -> Result<Self> {
         let block_bytes = BLOCK_BYTES.min(piece_limit(budget)).max(1);
-        let mut allowance = Allowance::new(budget, "lines of JSON")?;
-        allowance.hold(block_bytes * BYTES_FOR_A_BYTE)?;
         let mut blocks = LineBlocks::new(input.open(budget)?, block_bytes as usize);
         let empty = LineBlock { bytes: Vec::new(), first_line: 1 };
         let block = blocks.next_block(Vec::new())?.unwrap_or(empty);
-        let wanted = (Arc::new(Schema::empty()), false);
+        let start = if block.bytes.starts_with(MARK) { MARK.len() } else { 0 };
+        let wanted = Wanted { schema: Arc::new(Schema::empty()), columns: Vec::new(), is_strict: false };
         let mut source = JsonSource {
             blocks,
             block,
-            decoded: 0,
+            read: (start, 0),
             schema: Schema::empty(),
-            decoder: None,
+            places: HashMap::new(),
+            origins: Vec::new(),
+            is_known: false,
             wanted,
-            batch_rows: 1,
-            _allowance: allowance,
+            text_bytes_max: piece_limit(budget),
         };
-        source.schema = match input.columns() {
-            Some(columns) => columns.as_ref().clone(),
-            None => source.inferred()?,
-        };
+        match input.columns() {
+            Some(columns) => {
+                source.schema = columns.as_ref().clone();
+                let origin = |field: &Arc<Field>| match input.is_unseen(field.name()) {
+                    true => Origin::Unseen,
+                    false => Origin::Guessed,
+                };
+                source.origins = columns.fields().iter().map(origin).collect();
+                source.is_known = true;
+            }
+            None => source.infer()?,
+        }
+        let names = source.schema.fields().iter().enumerate();
+        source.places = names.map(|(place, field)| (field.name().clone(), place)).collect();
         Ok(source)
     }
 
@@ -76,6 +102,11 @@ impl JsonSource {
         self.blocks.position()
     }
 
+    /// Whether a column's type says nothing about its values.
+    pub fn is_unseen(&self, column: usize) -> bool {
+        self.origins[column] == Origin::Unseen
+    }
+
     /// Columns named in `as_text` are text from now on.
     pub fn take_as_text(&mut self, as_text: &[usize]) {
         let fields =
@@ -84,176 +115,323 @@ impl JsonSource {
                 false => field.clone(),
             });
         self.schema = Schema::new(fields.collect::<Vec<_>>());
+        as_text.iter().for_each(|&index| self.origins[index] = Origin::Asked);
     }
 
-    /// Reads columns, as the types that `wanted` has for them.
-    pub fn choose(&mut self, wanted: &SchemaRef, batch_rows: usize) -> Result<()> {
-        let all = self.schema.fields().len() <= wanted.fields().len();
-        // A member that is not there is null, and refused later where that is not wanted.
-        let nullable = |field: &Arc<Field>| field.as_ref().clone().with_nullable(true);
-        let schema = Schema::new(wanted.fields().iter().map(nullable).collect::<Vec<_>>());
-        (self.wanted, self.batch_rows) = ((Arc::new(schema), all), batch_rows);
-        self.decoder = Some(self.new_decoder()?);
-        Ok(())
-    }
-
-    fn new_decoder(&self) -> Result<Decoder> {
-        let (schema, strict) = &self.wanted;
-        ReaderBuilder::new(schema.clone())
-            .with_batch_size(self.batch_rows)
-            .with_strict_mode(*strict)
-            .with_coerce_primitive(true)
-            .build_decoder()
-            .map_err(|error| Error::unsupported(self.blocks.name(), error.to_string()))
-    }
-
-    /// The members of the first lines, in the order in which they come, with types that fit all their values.
-    fn inferred(&self) -> Result<Schema> {
-        let mut columns: Vec<(String, Kind)> = Vec::new();
-        for (number, line) in self.block.lines().take(SAMPLE_LINES) {
-            if line.trim_ascii().is_empty() {
-                continue;
+    /// Reads these columns as those types. The first `carried` of them are text, whatever their values are; with `is_strict` no
+    /// member may be left out.
+    pub fn choose(&mut self, columns: &[usize], wanted: &SchemaRef, carried: usize, is_strict: bool) {
+        let origin = |(place, &column): (usize, &usize)| {
+            let is_own = wanted.field(place).data_type() == self.schema.field(column).data_type();
+            match place >= carried && is_own {
+                true => (column, self.origins[column]),
+                false => (column, Origin::Asked),
             }
-            let Members(members) = serde_json::from_slice(line)
-                .map_err(|error| self.bad_line(number, line, &error.to_string()))?;
-            for (name, kind) in members {
-                match columns.iter_mut().find(|(known, _)| *known == name) {
-                    Some((_, known)) => *known = known.or(kind),
-                    None => columns.push((name, kind)),
-                }
-            }
+        };
+        let columns = columns.iter().enumerate().map(origin).collect();
+        self.wanted = Wanted { schema: wanted.clone(), columns, is_strict };
+    }
+
+    /// Takes for columns the members of the first lines, in the order in which they come, with types that fit all their values.
+    fn infer(&mut self) -> Result<()> {
+        let (mut all, mut lines) = (Members::default(), 0);
+        let mut rest = &self.block.bytes[self.read.0..];
+        while !rest.is_empty() && lines < SAMPLE_LINES {
+            let (line, after) = first_line(rest);
+            self.look(line, self.block.first_line + lines as u64, &mut all)?;
+            (rest, lines) = (after, lines + 1);
         }
-        if columns.is_empty() {
+        if all.found.is_empty() {
             let what = "expected an object with members in each line, got none in the first ones";
             return Err(Error::damaged(self.blocks.name(), what));
         }
-        let field = |(name, kind): &(String, Kind)| Field::new(name, kind.data_type(), true);
-        Ok(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
+        let origin = |(_, seen): &(String, Seen)| match *seen == Seen::NOTHING {
+            true if rest.is_empty() => Origin::Asked,
+            true => Origin::Unseen,
+            false => Origin::Guessed,
+        };
+        self.origins = all.found.iter().map(origin).collect();
+        let field = |(name, seen): &(String, Seen)| Field::new(name, seen.data_type(), true);
+        self.schema = Schema::new(all.found.iter().map(field).collect::<Vec<_>>());
+        Ok(())
     }
 
-    fn bad_line(&self, number: u64, line: &[u8], why: &str) -> Error {
-        let why = why.trim_start_matches("Json error: ");
-        Error::bad_line(
-            self.blocks.name(),
-            number,
-            format!("an object whose members fit their columns ({why})"),
-            line,
-        )
+    /// Adds the members of a line to what is known of all.
+    fn look(&self, line: &[u8], number: u64, all: &mut Members) -> Result<()> {
+        if line.trim_ascii().is_empty() {
+            return Ok(());
+        }
+        let mut decoder = serde_json::Deserializer::from_slice(line);
+        let looked = decoder.deserialize_map(&mut *all).and_then(|()| decoder.end());
+        looked.map_err(|error| self.bad_line(number, line, &error))?;
+        match all.bytes <= self.text_bytes_max {
+            true => Ok(()),
+            false => Err(Error::TooLarge {
+                place: format!("{}:{number}", self.blocks.name()),
+                what: "the names of all members",
+                bytes: all.bytes,
+                limit: self.text_bytes_max,
+            }),
+        }
     }
 
-    /// The next rows.
-    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+    /// What all values of each member are.
+    pub fn scan(&mut self, check_cancelled: &dyn Fn() -> Result<()>) -> Result<Vec<(String, Seen)>> {
+        let mut all = Members::default();
         loop {
-            if self.decoded == self.block.bytes.len() {
-                let recycled = std::mem::take(&mut self.block.bytes);
-                let Some(block) = self.blocks.next_block(recycled)? else { return Ok(None) };
-                (self.block, self.decoded) = (block, 0);
+            let mut rest = &self.block.bytes[self.read.0..];
+            let mut number = self.block.first_line;
+            while !rest.is_empty() {
+                let (line, after) = first_line(rest);
+                self.look(line, number, &mut all)?;
+                (rest, number) = (after, number + 1);
             }
-            let decoder = self.decoder.as_mut().expect("columns are chosen before batches are read");
-            let decoded = decoder.decode(&self.block.bytes[self.decoded..]);
-            let batch = decoded.and_then(|decoded| {
-                self.decoded += decoded;
-                // Lines are whole, but for an object that lies across several of them.
-                if decoder.has_partial_record() { Ok(None) } else { decoder.flush() }
-            });
-            match batch {
-                Ok(Some(batch)) => return Ok(Some(batch)),
-                Ok(None) if self.decoder.as_ref().is_some_and(Decoder::has_partial_record) => {
-                    return Err(self.first_bad_line("the object does not end in its line"));
+            check_cancelled()?;
+            if !self.next_block()? {
+                return Ok(all.found);
+            }
+        }
+    }
+
+    fn next_block(&mut self) -> Result<bool> {
+        let recycled = std::mem::take(&mut self.block.bytes);
+        self.read = (0, 0);
+        let Some(block) = self.blocks.next_block(recycled)? else { return Ok(false) };
+        self.block = block;
+        Ok(true)
+    }
+
+    /// The next rows: at most `batch_rows`, and fewer where strings are long.
+    pub fn next_batch(&mut self, batch_rows: usize) -> Result<Option<RecordBatch>> {
+        let Wanted { schema, columns, .. } = &self.wanted;
+        let column = |(field, &(_, origin)): (&Arc<Field>, &(usize, Origin))| Column::new(field, origin);
+        let mut columns: Vec<Column> = schema.fields().iter().zip(columns).map(column).collect();
+        let schema = schema.clone();
+        let (mut rows, mut text_bytes) = (0, 0);
+        while rows < batch_rows && text_bytes < self.text_bytes_max {
+            if self.read.0 == self.block.bytes.len() && !self.next_block()? {
+                break;
+            }
+            self.read = self.rows_of_block(&mut columns, batch_rows, (&mut rows, &mut text_bytes))?;
+        }
+        if rows == 0 {
+            return Ok(None);
+        }
+        let arrays = columns.into_iter().map(Column::finish).collect();
+        Ok(Some(RecordBatch::try_new(schema, arrays).expect("columns of equal length and the wanted types")))
+    }
+
+    /// Adds rows of the present block; gives how much of it is read then.
+    fn rows_of_block(
+        &self,
+        columns: &mut [Column],
+        batch_rows: usize,
+        (rows, text_bytes): (&mut usize, &mut u64),
+    ) -> Result<(usize, u64)> {
+        let (mut at, mut lines) = self.read;
+        let (schema, places) = (&self.schema, &self.places);
+        let mut values: Vec<Option<&RawValue>> = vec![None; schema.fields().len()];
+        while at < self.block.bytes.len() && *rows < batch_rows && *text_bytes < self.text_bytes_max {
+            let rest = &self.block.bytes[at..];
+            let (line, after) = first_line(rest);
+            let number = self.block.first_line + lines;
+            (at, lines) = (at + rest.len() - after.len(), lines + 1);
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            values.fill(None);
+            let mut row = Row { columns: schema, places, next: 0, values: &mut values, other: None };
+            let mut decoder = serde_json::Deserializer::from_slice(line);
+            let walked = decoder.deserialize_map(&mut row).and_then(|()| decoder.end());
+            walked.map_err(|error| self.bad_line(number, line, &error))?;
+            if let Some(other) = row.other.filter(|_| self.wanted.is_strict) {
+                let names: Vec<&str> = schema.fields().iter().map(|field| &**field.name()).collect();
+                let expected = format!("the members {}", names.join(", "));
+                let name = self.blocks.name();
+                return Err(Error::contradiction(
+                    name,
+                    number,
+                    (&expected, self.is_known),
+                    None,
+                    other.as_bytes(),
+                ));
+            }
+            for (place, column) in columns.iter_mut().enumerate() {
+                *text_bytes += self.push(column, place, &values, number)?;
+            }
+            *rows += 1;
+        }
+        Ok((at, lines))
+    }
+
+    fn push(
+        &self,
+        column: &mut Column,
+        place: usize,
+        values: &[Option<&RawValue>],
+        line: u64,
+    ) -> Result<u64> {
+        let (member, origin) = self.wanted.columns[place];
+        let value = values[member].map_or("null", RawValue::get);
+        column.push_json(value).ok_or_else(|| {
+            let (file, name) = (self.blocks.name(), self.schema.field(member).name());
+            let expected = format!("{} in column '{name}'", column.expected());
+            match origin {
+                Origin::Asked => Error::bad_line(file, line, expected, value.as_bytes()),
+                Origin::Guessed | Origin::Unseen => {
+                    Error::contradiction(file, line, (&expected, self.is_known), Some(name), value.as_bytes())
                 }
-                Ok(None) => {}
-                Err(error) => return Err(self.first_bad_line(&error.to_string())),
             }
-        }
+        })
     }
 
-    /// The error of the line that does not decode by itself; the block is decoded again to find it.
-    fn first_bad_line(&self, why: &str) -> Error {
-        for (number, line) in self.block.lines() {
-            let Ok(mut decoder) = self.new_decoder() else { break };
-            let result = decoder.decode(line).and_then(|_| match decoder.has_partial_record() {
-                true => Err(ArrowError::JsonError("the object does not end in its line".into())),
-                false => decoder.flush(),
-            });
-            if let Err(error) = result {
-                return self.bad_line(number, line, &error.to_string());
-            }
-        }
-        Error::damaged(self.blocks.name(), why)
+    fn bad_line(&self, number: u64, line: &[u8], why: &serde_json::Error) -> Error {
+        // Without the place that the library gives, which is one in the line.
+        let why = why.to_string();
+        let why = why.split(" at line ").next().unwrap_or_default();
+        Error::bad_line(self.blocks.name(), number, format!("an object in a line ({why})"), line)
     }
 }
 
-/// What a value in JSON is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    Null,
-    Truth,
-    Whole,
-    Number,
-    Text,
-    /// An object or an array.
-    Nested,
-}
-
-impl Kind {
-    fn of(value: &Value) -> Kind {
-        match value {
-            Value::Null => Kind::Null,
-            Value::Bool(_) => Kind::Truth,
-            Value::Number(number) if number.is_i64() => Kind::Whole,
-            Value::Number(_) => Kind::Number,
-            Value::String(_) => Kind::Text,
-            Value::Array(_) | Value::Object(_) => Kind::Nested,
-        }
-    }
-
-    /// What both fit.
-    fn or(self, other: Kind) -> Kind {
-        use Kind::*;
-        match (self, other) {
-            (kind, Null) | (Null, kind) => kind,
-            (Nested, _) | (_, Nested) => Nested,
-            (Whole | Number, Whole | Number) if self != other => Number,
-            (kind, other) if kind == other => kind,
-            _ => Text,
-        }
-    }
-
-    fn data_type(self) -> DataType {
-        match self {
-            Kind::Truth => DataType::Boolean,
-            Kind::Whole => DataType::Int64,
-            Kind::Number => DataType::Float64,
-            Kind::Null | Kind::Text => DataType::Utf8,
-            // No column has this type, so that asking for it is refused by name.
-            Kind::Nested => DataType::Struct(Fields::empty()),
-        }
+/// The first line of some bytes, and what comes after it.
+fn first_line(bytes: &[u8]) -> (&[u8], &[u8]) {
+    match memchr(b'\n', bytes) {
+        Some(end) => (&bytes[..end], &bytes[end + 1..]),
+        None => (bytes, &[]),
     }
 }
 
-/// The members of an object, in their order.
-struct Members(Vec<(String, Kind)>);
-
-impl<'a> Deserialize<'a> for Members {
-    fn deserialize<D: Deserializer<'a>>(line: D) -> std::result::Result<Self, D::Error> {
-        line.deserialize_map(MembersVisitor)
-    }
+/// The members that objects have, in the order in which they came first, and what their values are.
+#[derive(Default)]
+struct Members {
+    found: Vec<(String, Seen)>,
+    places: HashMap<String, usize>,
+    /// What all of it takes, about.
+    bytes: u64,
 }
 
-struct MembersVisitor;
+/// What a member takes beside two copies of its name.
+const MEMBER_BYTES: u64 = 128;
 
-impl<'a> Visitor<'a> for MembersVisitor {
-    type Value = Members;
+impl<'de> Visitor<'de> for &mut Members {
+    type Value = ();
 
     fn expecting(&self, text: &mut Formatter<'_>) -> fmt::Result {
         text.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'a>>(self, mut object: A) -> std::result::Result<Members, A::Error> {
-        let mut members = Vec::new();
-        while let Some((name, value)) = object.next_entry::<String, Value>()? {
-            members.push((name, Kind::of(&value)));
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> std::result::Result<(), A::Error> {
+        let mut next = 0;
+        loop {
+            let Some(place) = object.next_key_seed(&mut Name { of: &mut *self, next })? else {
+                return Ok(());
+            };
+            let value: &RawValue = object.next_value()?;
+            self.found[place].1 |= seen(value.get());
+            next = place + 1;
         }
-        Ok(Members(members))
+    }
+}
+
+fn seen(value: &str) -> Seen {
+    match value.as_bytes().first() {
+        Some(b'n') => Seen::NOTHING,
+        Some(b't' | b'f') => Seen::TRUTH,
+        Some(b'"') => Seen::TEXT,
+        Some(b'{' | b'[') => Seen::NESTED,
+        _ => Seen::of_number(value),
+    }
+}
+
+/// Finds a name among the members, or adds it; most objects have the same members in the same order.
+struct Name<'a> {
+    of: &'a mut Members,
+    next: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for &mut Name<'_> {
+    type Value = usize;
+
+    fn deserialize<D: Deserializer<'de>>(self, name: D) -> std::result::Result<usize, D::Error> {
+        name.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &mut Name<'_> {
+    type Value = usize;
+
+    fn expecting(&self, text: &mut Formatter<'_>) -> fmt::Result {
+        text.write_str("the name of a member")
+    }
+
+    fn visit_str<E>(self, name: &str) -> std::result::Result<usize, E> {
+        let Members { found, places, bytes } = &mut *self.of;
+        if found.get(self.next).is_some_and(|(next, _)| next == name) {
+            return Ok(self.next);
+        }
+        if let Some(&place) = places.get(name) {
+            return Ok(place);
+        }
+        *bytes += 2 * name.len() as u64 + MEMBER_BYTES;
+        places.insert(name.to_string(), found.len());
+        found.push((name.to_string(), Seen::NOTHING));
+        Ok(found.len() - 1)
+    }
+}
+
+/// The values of a line.
+struct Row<'a, 'de> {
+    columns: &'a Schema,
+    places: &'a HashMap<String, usize>,
+    next: usize,
+    values: &'a mut [Option<&'de RawValue>],
+    /// A member that is no column.
+    other: Option<String>,
+}
+
+impl<'de> Visitor<'de> for &mut Row<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, text: &mut Formatter<'_>) -> fmt::Result {
+        text.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> std::result::Result<(), A::Error> {
+        while let Some(place) = object.next_key_seed(&mut *self)? {
+            match place {
+                Some(place) => {
+                    self.values[place] = Some(object.next_value()?);
+                    self.next = place + 1;
+                }
+                None => _ = object.next_value::<IgnoredAny>()?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for &mut Row<'_, 'de> {
+    type Value = Option<usize>;
+
+    fn deserialize<D: Deserializer<'de>>(self, name: D) -> std::result::Result<Option<usize>, D::Error> {
+        struct Find<'b, 'a, 'de>(&'b mut Row<'a, 'de>);
+        impl<'de> Visitor<'de> for Find<'_, '_, '_> {
+            type Value = Option<usize>;
+
+            fn expecting(&self, text: &mut Formatter<'_>) -> fmt::Result {
+                text.write_str("the name of a member")
+            }
+
+            fn visit_str<E>(self, name: &str) -> std::result::Result<Option<usize>, E> {
+                let Find(row) = self;
+                let is_next = row.columns.fields().get(row.next).is_some_and(|next| next.name() == name);
+                let place = if is_next { Some(row.next) } else { row.places.get(name).copied() };
+                if place.is_none() && row.other.is_none() {
+                    row.other = Some(name.to_string());
+                }
+                Ok(place)
+            }
+        }
+        name.deserialize_str(Find(self))
     }
 }

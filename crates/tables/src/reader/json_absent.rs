@@ -4,6 +4,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
 use inshore_store::Budget;
 
+use super::seen::Seen;
 use crate::{Error, Input, Result};
 
 pub(super) enum JsonSource {}
@@ -26,11 +27,19 @@ impl JsonSource {
         match *self {}
     }
 
-    pub fn choose(&mut self, _: &SchemaRef, _: usize) -> Result<()> {
+    pub fn is_unseen(&self, _: usize) -> bool {
         match *self {}
     }
 
-    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+    pub fn choose(&mut self, _: &[usize], _: &SchemaRef, _: usize, _: bool) {
+        match *self {}
+    }
+
+    pub fn scan(&mut self, _: &dyn Fn() -> Result<()>) -> Result<Vec<(String, Seen)>> {
+        match *self {}
+    }
+
+    pub fn next_batch(&mut self, _: usize) -> Result<Option<RecordBatch>> {
         match *self {}
     }
 }

@@ -20,7 +20,7 @@ use arrow_select::concat::concat_batches;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{FilePart, PartBytes};
+use crate::{FilePart, Header, PartBytes};
 
 const SMALL: u64 = 8 << 20;
 
@@ -217,7 +217,9 @@ fn a_column_that_may_have_nulls_gives_them() {
 #[test]
 fn columns_that_are_missing_double_or_of_another_kind_are_refused_by_name() {
     let id = |name| [(name, DataType::UInt64)];
-    let error = refusal("e.csv", b"a,b,b\n1,2,3\n", &id("b"));
+    let (_folder, twice) = file("e.csv", b"a,b,b\n1,2,3\n");
+    let opened = TableReader::open(&twice.with_header(Header::Present), &id("b"), 10, &Budget::new(SMALL, 1));
+    let error = opened.err().unwrap().to_string();
     assert!(error.contains("2 columns are called 'b', expected one; the columns are a, b, b"), "{error}");
     let error = refusal("e.arrow", &arrow_file(&edges(3), None), &id("to"));
     assert!(error.contains("no column 'to'") && error.contains("src, name, dst, weight"), "{error}");
@@ -598,7 +600,7 @@ fn texts_of_parts_have_the_columns_that_they_are_known_to_have() {
         read(&bad)
             .unwrap_err()
             .to_string()
-            .contains("as in the first rows")
+            .contains("as in other rows (or name the column as text: --text b)")
     );
     let json = input(
         "jsonl",

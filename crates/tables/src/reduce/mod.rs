@@ -31,7 +31,9 @@ pub use groups::{Fold, NumberConfig, NumberGroups, NumberState, SortedGroups};
 
 use self::{aggregate::Function, numbers::Outcome};
 use crate::{
-    Error, Input, Result, TableReader, TableWriter, resume,
+    Error, Input, Result, TableReader, TableWriter,
+    reader::with_exact_columns,
+    resume,
     sort::{different, no_column, sort_memory},
 };
 
@@ -77,7 +79,9 @@ pub struct ReduceSummary {
 
 /// Groups the rows of all inputs by some columns and writes one row for each group to `output`: the columns of the
 /// group, ascending and nulls last, then the aggregates. Aggregates pass over nulls, as SQL has it; nulls in the columns
-/// of the group make a group of their own.
+/// of the group make a group of their own, as does every NaN; -0.0 is in the group of 0.0.
+///
+/// What CSV and JSON lines have as columns is guessed from the first rows, and looked for in all rows if a later one contradicts.
 ///
 /// Sums of whole numbers are whole numbers of 64 bits, and one that needs more is an error, never a wrong sum. A sum or
 /// mean of n fractions may differ by a relative `n * f64::EPSILON` of the sum of their magnitudes from one computed in
@@ -88,13 +92,19 @@ pub struct ReduceSummary {
 /// an aggregate that a column has not, and for a sum beyond 64 bits.
 pub fn reduce(job: &Job, inputs: &[Input], output: &Path, options: &ReduceOptions) -> Result<ReduceSummary> {
     TableWriter::check_path(output)?;
-    let asked = Asked { job, inputs, output, options };
+    let work = |inputs: &[Input]| reduce_known(&Asked { job, inputs, output, options });
+    with_exact_columns(job, inputs, &options.as_text, work)
+}
+
+/// The same, with columns that are taken for what the inputs say or suggest.
+fn reduce_known(asked: &Asked<'_>) -> Result<ReduceSummary> {
+    let Asked { inputs, options, .. } = *asked;
     let is_stream = inputs.iter().any(|input| input.compressed_bytes().is_none());
     if !is_stream && !options.general {
         let schema = asked.schema(&inputs[0])?;
-        if let Some(plan) = numbers::Plan::new(&asked, &schema) {
-            let outcome = match numbers::reduce(&asked, &plan)? {
-                Outcome::OutOfRange => numbers::reduce(&asked, &plan.without_range())?,
+        if let Some(plan) = numbers::Plan::new(asked, &schema) {
+            let outcome = match numbers::reduce(asked, &plan)? {
+                Outcome::OutOfRange => numbers::reduce(asked, &plan.without_range())?,
                 outcome => outcome,
             };
             if let Outcome::Done(summary) = outcome {
@@ -102,7 +112,7 @@ pub fn reduce(job: &Job, inputs: &[Input], output: &Path, options: &ReduceOption
             }
         }
     }
-    rows::reduce(&asked)
+    rows::reduce(asked)
 }
 
 /// A reduce with all that it was asked.
@@ -183,10 +193,11 @@ impl Asked<'_> {
         Schema::new(by.chain(aggregates).collect::<Vec<_>>()).into()
     }
 
-    /// Where finished runs are kept, if that is asked for; `way` and what it depends on tell them from those of another.
-    fn keep(&self, way: impl std::fmt::Debug) -> Result<Option<Keep>> {
+    /// Where finished runs are kept, if that is asked for; `way`, with what it depends on, and the columns tell them from those of
+    /// another.
+    fn keep(&self, way: impl std::fmt::Debug, schema: &Schema) -> Result<Option<Keep>> {
         let ReduceOptions { by, aggregates, as_text, .. } = self.options;
-        let question = (way, by, aggregates, as_text);
+        let question = (way, by, aggregates, as_text, schema.fields());
         resume::keep(self.options.resume, self.job, "reduce", question, self.inputs)
     }
 

@@ -186,7 +186,7 @@ where
     let job = asked.job;
     let threads = job.budget().threads();
     // Which rows a thread reads depends on how many there are.
-    let keep = asked.keep(("numbers", threads, plan.keys))?;
+    let keep = asked.keep(("numbers", threads, plan.keys), &plan.schema)?;
     let config = Config {
         memory_bytes: asked.memory_bytes(smallest_memory_bytes(threads, size_of::<K>() + 8 * N))?,
         sinks: threads,

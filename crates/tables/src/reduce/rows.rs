@@ -175,7 +175,7 @@ pub(super) fn reduce(asked: &Asked<'_>) -> Result<ReduceSummary> {
     let operation = Combine { states: codec.states.clone().into(), overflow: overflow.clone() };
     let threads = job.budget().threads();
     let memory_bytes = asked.memory_bytes(smallest_row_memory_bytes(threads))?;
-    let keep = asked.keep("rows")?;
+    let keep = asked.keep("rows", &schema)?;
     let config =
         RowConfig { memory_bytes, threads, keep: keep.clone(), name: "reduce", ..RowConfig::default() };
     let plan = || {

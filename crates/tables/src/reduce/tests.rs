@@ -371,6 +371,26 @@ fn both_ways_take_nan_for_the_greatest() {
 }
 
 #[test]
+fn columns_of_csv_that_later_rows_contradict_are_read_again() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let path = place.path("late.csv");
+    let rows: String = (0..5000).map(|row| format!("{},{}\n", row % 3, row)).collect();
+    fs::write(&path, format!("k,v\n{rows}0.5,18446744073709551615\n")).unwrap();
+    let asked = options(&["k"], vec![Aggregate::max("v"), Aggregate::count()], false);
+    let (summary, found) = place.reduce(&[Input::new(&path)], &asked, 16 << 20).unwrap();
+    assert_eq!((summary.groups, summary.rows_in), (4, 5001));
+    let value = |column: usize, row: usize| {
+        arrow_cast::display::array_value_to_string(found.column(column), row).unwrap()
+    };
+    assert_eq!((value(0, 1), value(1, 1)), ("0.5".to_string(), u64::MAX.to_string()));
+    // Two files, of which each suggests something else.
+    let other = place.path("other.csv");
+    fs::write(&other, "k,v\n1.25,2\n").unwrap();
+    let (summary, _) = place.reduce(&[Input::new(&other), Input::new(&path)], &asked, 16 << 20).unwrap();
+    assert_eq!((summary.groups, summary.rows_in), (5, 5002));
+}
+
+#[test]
 fn a_sum_of_decimals_beyond_38_digits_is_an_error() {
     use arrow_array::Decimal128Array;
 

@@ -1,9 +1,12 @@
 //! Sorting tables: rows are encoded so that their bytes compare as their values do ([`RowCodec`]).
+//!
+//! Where text becomes CSV, all its columns are carried as they are written, and keys that are numbers stand behind them once more
+//! as numbers ([`TableLayout`]).
 
 use std::{path::Path, sync::Arc};
 
-use arrow_array::{RecordBatch, UInt32Array};
-use arrow_schema::{DataType, Field, Schema, SchemaRef, SortOptions as ColumnOrder};
+use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, SortOptions as ColumnOrder};
 use inshore_sortreduce::rows::{
     FramedRows, KeepAll, KeepFirst, RowConfig, RowOperation, RowSort, RowStats, SortedRows,
     smallest_row_memory_bytes,
@@ -12,7 +15,12 @@ use inshore_store::Job;
 use serde::{Deserialize, Serialize};
 
 use super::{Inputs, SortOptions, SortSummary, check_space, sort_memory};
-use crate::{Error, Input, Result, RowCodec, TableReader, TableWriter, resume, writer::BackgroundWriter};
+use crate::{
+    Error, Input, Known, Result, RowCodec, TableReader, TableWriter, normal_floats,
+    reader::{Carried, with_exact_columns},
+    resume,
+    writer::BackgroundWriter,
+};
 
 /// A column that rows are sorted by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +37,11 @@ const BLOCK_BYTES: usize = 1 << 20;
 
 /// Sorts the rows of tables (Parquet, CSV, TSV, Arrow) with the same columns by some of them, and writes them to
 /// `output`, whose ending chooses the format. Nulls come last. Rows with equal keys keep the order of the input; with
-/// [`SortOptions::unique`] the first of them stays. [`SortOptions::descending`] turns every key around. Columns of CSV
-/// named in `as_text` are text.
+/// [`SortOptions::unique`] the first of them stays (-0.0 equals 0.0 and every NaN then). [`SortOptions::descending`] turns every key
+/// around. Columns of CSV named in `as_text` are text.
+///
+/// What CSV and JSON lines have as columns is guessed from the first rows, and looked for in all rows if a later one contradicts.
+/// Where the result is CSV too, values keep their digits.
 ///
 /// # Errors
 /// Those of [`TableReader::open_stored`] and [`TableWriter::create`]; [`Error::NoColumn`]; [`Error::NoRoom`];
@@ -44,24 +55,29 @@ pub fn sort_table(
     options: SortOptions,
 ) -> Result<SortSummary> {
     TableWriter::check_path(output)?;
-    sort(&Table { job, keys, as_text, options }, Inputs::files(inputs), Target::File(output))
+    let is_carried = TableWriter::writes_csv(output) && inputs.iter().all(Input::is_text);
+    let table = Table { job, keys, as_text, options, is_carried };
+    with_exact_columns(job, inputs, as_text, |inputs| {
+        sort(&table, Inputs::files(inputs), Target::File(output))
+    })
 }
 
 /// The same, but gives the rows to `each` in batches of about `block_bytes` bytes. Their last column, beside those of the tables,
 /// has the type `UInt32`: the [number](Input::numbered) of the input that the row is of. Of Parquet [of parts](Input::of_parts)
-/// the row groups are read that are here.
+/// the row groups are read that are here. With `is_carried` the columns are those of [`TableLayout::carried`].
 ///
 /// # Errors
 /// As [`sort_table`], and what `each` returns.
 pub fn sorted_table(
     job: &Job,
     inputs: Inputs<'_>,
-    keys: &[SortKey],
+    (keys, is_carried): (&[SortKey], bool),
     options: SortOptions,
     block_bytes: usize,
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<SortSummary> {
-    sort(&Table { job, keys, as_text: &[], options }, inputs, Target::Batches(block_bytes, each))
+    let table = Table { job, keys, as_text: &[], options, is_carried };
+    sort(&table, inputs, Target::Batches(block_bytes, each))
 }
 
 fn sort(table: &Table<'_>, inputs: Inputs<'_>, target: Target<'_>) -> Result<SortSummary> {
@@ -84,12 +100,129 @@ struct Table<'a> {
     keys: &'a [SortKey],
     as_text: &'a [String],
     options: SortOptions,
+    /// Columns of text stay as they are written.
+    is_carried: bool,
 }
 
-/// The columns of sorted rows: with the number of their input behind those of the table, where that is wanted.
-fn columns_of(schema: &SchemaRef, target: &Target<'_>) -> SchemaRef {
-    let number = matches!(target, Target::Batches(..)).then(|| Field::new("input", DataType::UInt32, false));
-    Arc::new(Schema::new(schema.fields().iter().cloned().chain(number.map(Arc::new)).collect::<Vec<_>>()))
+/// Which columns are read of a table that is sorted.
+#[derive(Clone, Debug)]
+pub struct TableLayout {
+    /// The columns of the table; then keys once more, as numbers, where those are text.
+    pub read: SchemaRef,
+    /// How many of them are the table's.
+    pub columns: usize,
+    /// The keys, and the order of each.
+    pub keys: Vec<(usize, ColumnOrder)>,
+}
+
+impl TableLayout {
+    /// Of a table whose columns are sorted as they are. Errors call it `name`.
+    ///
+    /// # Errors
+    /// As [`sort_columns`].
+    pub fn plain(
+        name: &str,
+        read: &SchemaRef,
+        keys: &[SortKey],
+        options: SortOptions,
+    ) -> Result<TableLayout> {
+        let (read, columns) = (read.clone(), read.fields().len());
+        Ok(TableLayout { columns, keys: sort_columns(name, &read, keys, options)?, read })
+    }
+
+    /// Of text of which this is known, and whose values stay as they are written.
+    ///
+    /// # Errors
+    /// As [`sort_columns`].
+    pub fn carried(name: &str, known: &Known, keys: &[SortKey], options: SortOptions) -> Result<TableLayout> {
+        let Known { schema: known, unseen, .. } = known;
+        let mut read: Vec<Field> =
+            known.fields().iter().map(|field| Field::new(field.name(), DataType::Utf8, true)).collect();
+        let columns = read.len();
+        let mut places = sort_columns(name, known, keys, options)?;
+        for (place, _) in &mut places {
+            let field = known.field(*place);
+            if field.data_type() != &DataType::Utf8 || unseen.contains(field.name()) {
+                *place = read.len();
+                read.push(field.clone());
+            }
+        }
+        Ok(TableLayout { read: Arc::new(Schema::new(read)), columns, keys: places })
+    }
+
+    /// The columns of the table.
+    pub fn shown(&self) -> SchemaRef {
+        Arc::new(Schema::new(self.read.fields()[..self.columns].to_vec()))
+    }
+}
+
+/// The columns of encoded rows.
+///
+/// ```text
+///   [ read | keys of fractions in their normal form, where equal rows become one | number of the input ]
+/// ```
+struct Encoded {
+    layout: TableLayout,
+    schema: SchemaRef,
+    /// Of what is read, those that are there once more in their normal form.
+    normal: Vec<usize>,
+    keys: Vec<(usize, ColumnOrder)>,
+    has_number: bool,
+}
+
+impl Encoded {
+    fn new(layout: TableLayout, is_unique: bool, has_number: bool, by_number: bool) -> Encoded {
+        let mut fields = layout.read.fields().to_vec();
+        let (mut keys, mut normal) = (layout.keys.clone(), Vec::new());
+        for (place, _) in keys.iter_mut().filter(|_| is_unique) {
+            let field = layout.read.field(*place).clone();
+            if field.data_type().is_floating() {
+                normal.push(*place);
+                *place = fields.len();
+                fields.push(Arc::new(field));
+            }
+        }
+        if has_number {
+            fields.push(Arc::new(Field::new("input", DataType::UInt32, false)));
+        }
+        if by_number {
+            keys.push((fields.len() - 1, ColumnOrder { descending: false, nulls_first: false }));
+        }
+        Encoded { schema: Arc::new(Schema::new(fields)), layout, normal, keys, has_number }
+    }
+
+    /// What is encoded of a batch that was read.
+    fn of_read(&self, batch: &RecordBatch, input: &Input) -> Result<RecordBatch> {
+        let mut all = batch.columns().to_vec();
+        all.extend(self.normal.iter().map(|&place| normal_floats(batch.column(place))));
+        if self.has_number {
+            all.push(Arc::new(UInt32Array::from_value(input.number(), batch.num_rows())));
+        }
+        let whole = RecordBatch::try_new(self.schema.clone(), all);
+        whole.map_err(|error| Error::unsupported(input.name(), error.to_string()))
+    }
+
+    /// The columns of the result.
+    fn given(&self) -> SchemaRef {
+        if !self.has_number {
+            return self.layout.shown();
+        }
+        let number = self.schema.fields().last().cloned();
+        Arc::new(Schema::new(self.layout.read.fields().iter().cloned().chain(number).collect::<Vec<_>>()))
+    }
+
+    /// What of decoded rows is given.
+    fn of_decoded(&self, batch: &RecordBatch) -> std::result::Result<RecordBatch, ArrowError> {
+        let last = batch.num_columns() - 1;
+        let columns: Vec<ArrayRef> = match self.has_number {
+            true => (0..self.layout.read.fields().len())
+                .chain([last])
+                .map(|at| batch.column(at).clone())
+                .collect(),
+            false => batch.columns()[..self.layout.columns].to_vec(),
+        };
+        RecordBatch::try_new(self.given(), columns)
+    }
 }
 
 impl Table<'_> {
@@ -102,15 +235,17 @@ impl Table<'_> {
         let budget = self.job.budget();
         let (sizes, files) = (inputs.bytes(), inputs.files);
         let Some(first) = inputs.next().transpose()? else { return Ok(SortSummary::default()) };
-        let opened = self.open(&first)?;
-        let schema = opened.schema().clone();
-        let columns = columns_of(&schema, &target);
-        let codec = self.codec(first.name(), &columns, inputs.in_any_order)?;
+        let (opened, layout) = self.open(&first)?;
+        let schema = layout.read.clone();
+        let has_number = matches!(target, Target::Batches(..));
+        let encoded = Encoded::new(layout, self.options.unique, has_number, inputs.in_any_order);
+        let codec = RowCodec::new(first.name(), &encoded.schema, &encoded.keys)?;
         // The rest is for pages, batches on their way and the writer.
         let smallest = smallest_row_memory_bytes(budget.threads());
         let memory_bytes = sort_memory(budget, "sorting", 0, (3, 4), smallest)?;
         let threads = budget.threads();
-        let question = (self.keys, self.as_text, self.options.descending, self.options.unique);
+        let options = (self.options.descending, self.options.unique);
+        let question = (self.keys, self.as_text, options, encoded.schema.fields());
         let keep = resume::keep(self.options.resume, self.job, "sort", question, files)?;
         let kept_bytes = resume::bytes_kept(keep.as_ref())?;
         let config =
@@ -120,7 +255,10 @@ impl Table<'_> {
         let (mut sink, mut block, mut scratch) = (sort.sink(), Vec::new(), None);
         let (mut next, mut opened) = (Some(first), Some(opened));
         while let Some(input) = next.take() {
-            let mut reader = opened.take().map_or_else(|| self.open(&input), Ok)?;
+            let mut reader = match opened.take() {
+                Some(opened) => opened,
+                None => self.open(&input)?.0,
+            };
             if reader.schema() != &schema {
                 return Err(different(&input, &schema, reader.schema()));
             }
@@ -132,7 +270,7 @@ impl Table<'_> {
                 while let Some(batch) = reader.next_batch()? {
                     self.job.check_cancelled()?;
                     block.clear();
-                    codec.encode(&with_number(&batch, &input, &columns)?, &mut block)?;
+                    codec.encode(&encoded.of_read(&batch, &input)?, &mut block)?;
                     sink.write(&block)?;
                     self.job.progress().add(reader.position().saturating_sub(position));
                     position = reader.position();
@@ -157,33 +295,37 @@ impl Table<'_> {
         self.job.start_phase("merging", "rows", sorted.stats().rows_in);
         let (bytes, stats) = match target {
             Target::File(path) => {
-                let mut writer = BackgroundWriter::create(path, columns, budget);
-                let stats = self.give(sorted, &codec, BLOCK_BYTES, &mut |batch| writer.write(batch))?;
+                let mut writer = BackgroundWriter::create(path, encoded.given(), budget);
+                let decoder = (&codec, &encoded);
+                let stats = self.give(sorted, decoder, BLOCK_BYTES, &mut |batch| writer.write(batch))?;
                 writer.finish()?;
                 (std::fs::metadata(path).map_or(0, |written| written.len()), stats)
             }
-            Target::Batches(block_bytes, each) => (0, self.give(sorted, &codec, block_bytes, each)?),
+            Target::Batches(block_bytes, each) => {
+                (0, self.give(sorted, (&codec, &encoded), block_bytes, each)?)
+            }
         };
         resume::finish(keep)?;
         let stats = RowStats { bytes_in, ..stats };
         Ok(SortSummary { rows: stats.rows_out, bytes, scratch_bytes_expected: scratch.flatten(), stats })
     }
 
-    /// How rows become bytes; `by_number`: those with equal keys are in the order of their inputs' numbers, the last column.
-    fn codec(&self, name: &str, schema: &SchemaRef, by_number: bool) -> Result<RowCodec> {
-        let mut keys = sort_columns(name, schema, self.keys, self.options)?;
-        if by_number {
-            keys.push((schema.fields().len() - 1, ColumnOrder { descending: false, nulls_first: false }));
-        }
-        RowCodec::new(name, schema, &keys)
-    }
-
-    fn open(&self, input: &Input) -> Result<TableReader> {
+    fn open(&self, input: &Input) -> Result<(TableReader, TableLayout)> {
         let input = input.clone().stopped_by(self.job.cancel());
-        let reader =
-            TableReader::open_stored(&input, None, self.as_text, BATCH_ROWS, self.job.budget(), (0, 1))?;
-        sort_columns(input.name(), reader.schema(), self.keys, self.options)?;
-        Ok(reader)
+        let budget = self.job.budget();
+        if self.is_carried {
+            let keys: Vec<&str> = self.keys.iter().map(|key| &*key.column).collect();
+            let carried = TableReader::open_carried(&input, &keys, self.as_text, BATCH_ROWS, budget)?;
+            if let Some(Carried { reader, columns, keys }) = carried {
+                let orders = key_orders(input.name(), self.keys, self.options)?;
+                let keys = keys.into_iter().zip(orders).collect();
+                let layout = TableLayout { read: reader.schema().clone(), columns, keys };
+                return Ok((reader, layout));
+            }
+        }
+        let reader = TableReader::open_stored(&input, None, self.as_text, BATCH_ROWS, budget, (0, 1))?;
+        let layout = TableLayout::plain(input.name(), reader.schema(), self.keys, self.options)?;
+        Ok((reader, layout))
     }
 
     /// Refuses what has no room; gives the bytes of runs, if so many bytes of rows come. `kept` bytes of them are there.
@@ -209,7 +351,7 @@ impl Table<'_> {
     fn give<O: RowOperation>(
         &self,
         mut sorted: SortedRows<FramedRows, O>,
-        codec: &RowCodec,
+        (codec, encoded): (&RowCodec, &Encoded),
         block_bytes: usize,
         each: &mut dyn FnMut(RecordBatch) -> Result<()>,
     ) -> Result<RowStats> {
@@ -222,7 +364,8 @@ impl Table<'_> {
             }
             let batch = codec.decode(&block)?;
             self.job.progress().add(batch.num_rows() as u64);
-            each(batch)?;
+            let given = encoded.of_decoded(&batch);
+            each(given.map_err(|error| Error::damaged("sorted rows", error.to_string()))?)?;
         }
     }
 }
@@ -243,16 +386,6 @@ fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<
     Ok(here)
 }
 
-/// A batch with the columns that are sorted: the number of its input behind its own, where that is wanted.
-fn with_number(batch: &RecordBatch, input: &Input, columns: &SchemaRef) -> Result<RecordBatch> {
-    let mut all = batch.columns().to_vec();
-    if all.len() < columns.fields().len() {
-        all.push(Arc::new(UInt32Array::from_value(input.number(), batch.num_rows())));
-    }
-    let numbered = RecordBatch::try_new(columns.clone(), all);
-    numbered.map_err(|error| Error::unsupported(input.name(), error.to_string()))
-}
-
 /// The columns that rows are sorted by, and in which order: nulls come last. Errors call the table `name`.
 ///
 /// # Errors
@@ -263,16 +396,22 @@ pub fn sort_columns(
     keys: &[SortKey],
     options: SortOptions,
 ) -> Result<Vec<(usize, ColumnOrder)>> {
+    let orders = key_orders(name, keys, options)?;
+    let column = |(key, order): (&SortKey, ColumnOrder)| {
+        let (column, _) =
+            schema.column_with_name(&key.column).ok_or_else(|| no_column(name, &key.column, schema))?;
+        Ok((column, order))
+    };
+    keys.iter().zip(orders).map(column).collect()
+}
+
+fn key_orders(name: &str, keys: &[SortKey], options: SortOptions) -> Result<Vec<ColumnOrder>> {
     if keys.is_empty() {
         return Err(Error::unsupported(name, "a table is sorted by columns, and none is named"));
     }
-    let column = |key: &SortKey| {
-        let (column, _) =
-            schema.column_with_name(&key.column).ok_or_else(|| no_column(name, &key.column, schema))?;
-        let descending = key.descending != options.descending;
-        Ok((column, ColumnOrder { descending, nulls_first: false }))
-    };
-    keys.iter().map(column).collect()
+    let order =
+        |key: &SortKey| ColumnOrder { descending: key.descending != options.descending, nulls_first: false };
+    Ok(keys.iter().map(order).collect())
 }
 
 /// What part of all bytes lies in one input.
@@ -293,11 +432,17 @@ pub(crate) fn different(input: &Input, expected: &Schema, found: &Schema) -> Err
         let fields = schema.fields().iter().map(|field| format!("{} {}", field.name(), field.data_type()));
         fields.collect::<Vec<_>>().join(", ")
     };
-    let what = format!(
-        "its columns are not those of the first input: expected {}, got {}",
-        list(expected),
-        list(found)
-    );
+    let (all_expected, all_found) = (list(expected), list(found));
+    // Types were guessed.
+    if input.is_text() && input.columns().is_none() {
+        return Error::Contradiction {
+            place: input.name().to_string(),
+            expected: format!("the columns {all_expected}, as in the first input"),
+            found: all_found,
+        };
+    }
+    let what =
+        format!("its columns are not those of the first input: expected {all_expected}, got {all_found}");
     Error::unsupported(input.name(), what)
 }
 

@@ -233,3 +233,79 @@ fn inputs_that_come_in_any_order_are_sorted_as_if_they_came_in_that_of_their_num
         }
     }
 }
+
+fn key(column: &str) -> SortKey {
+    SortKey { column: column.to_string(), descending: false }
+}
+
+#[test]
+fn values_of_csv_keep_their_digits_where_the_result_is_csv_too() {
+    let place = Place::new();
+    let rows = ["10,01234,+4912345,1.50,1e3,\"a,\"\"b\"", "9.0,00501,+49999,2.00,007,", "+8,1,2,3,4,x"];
+    let text = |rows: &[&str]| format!("k,zip,phone,price,code,note\n{}\n", rows.join("\n"));
+    let input = [place.write("in.csv", text(&rows).as_bytes())];
+    let tabs = [place.write("in.tsv", "k\tzip\n2\t01\n1\t02\n".as_bytes())];
+    let output = place.path("out.csv");
+    let job = place.job(16 << 20);
+    for (keys, order) in [
+        ([key("k"), key("zip")], [2, 1, 0]),
+        ([key("zip"), key("k")], [2, 1, 0]),
+        ([key("phone"), key("k")], [2, 1, 0]),
+    ] {
+        sort_table(&job, &input, &output, &keys, &[], SortOptions::default()).unwrap();
+        assert_eq!(fs::read_to_string(&output).unwrap(), text(&order.map(|row| rows[row])), "{keys:?}");
+    }
+    sort_table(&job, &tabs, &output, &[key("k")], &[], SortOptions::default()).unwrap();
+    assert_eq!(fs::read_to_string(&output).unwrap(), "k,zip\n1,02\n2,01\n");
+    let lines = [place.write("in.jsonl", b"{\"k\":2,\"p\":1.50}\n{\"k\":1.0,\"p\":\"007\"}\n")];
+    sort_table(&job, &lines, &output, &[key("k")], &[], SortOptions::default()).unwrap();
+    assert_eq!(fs::read_to_string(&output).unwrap(), "k,p\n1.0,007\n2,1.50\n");
+}
+
+#[test]
+fn keys_that_later_rows_show_to_be_others_are_sorted_as_what_they_are() {
+    let place = Place::new();
+    let mut rows: Vec<String> = (0..20_000).map(|row| format!("{},x", (row * 7919) % 20_000)).collect();
+    rows.push("0.5,y".to_string());
+    let input = [place.write("in.csv", format!("k,v\n{}\n", rows.join("\n")).as_bytes())];
+    for name in ["out.csv", "out.parquet"] {
+        let output = place.path(name);
+        sort_table(&place.job(16 << 20), &input, &output, &[key("k")], &[], SortOptions::default()).unwrap();
+        let batch = place.read(name);
+        assert_eq!(arrow_cast::display::array_value_to_string(batch.column(1), 1).unwrap(), "y", "{name}");
+        assert_eq!(batch.column(0).data_type(), &arrow_schema::DataType::Float64);
+    }
+}
+
+#[test]
+fn of_equal_fractions_the_first_stays_with_its_bits() {
+    use std::sync::Arc;
+
+    use arrow_array::{ArrayRef, Float64Array, types::Float64Type};
+
+    let place = Place::new();
+    let values = [-f64::NAN, 1.0, -0.0, 0.0, f64::NAN, 1.0, 0.0];
+    let batch = RecordBatch::try_from_iter([
+        ("v", Arc::new(Float64Array::from(values.to_vec())) as ArrayRef),
+        ("row", Arc::new(arrow_array::Int64Array::from_iter_values(0..7))),
+    ]);
+    let path = place.path("in.parquet");
+    let batch = batch.unwrap();
+    let mut writer = crate::TableWriter::create(&path, batch.schema(), &Budget::new(16 << 20, 1)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    let sorted = |unique| {
+        let options = SortOptions { unique, ..SortOptions::default() };
+        let output = place.path("out.parquet");
+        let input = [Input::new(&path)];
+        sort_table(&place.job(16 << 20), &input, &output, &[key("v")], &[], options).unwrap();
+        let batch = place.read("out.parquet");
+        let bits = batch.column(0).as_primitive::<Float64Type>().values().iter().map(|v| v.to_bits());
+        (bits.collect::<Vec<_>>(), batch.column(1).as_primitive::<Int64Type>().values().to_vec())
+    };
+    let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    assert_eq!(sorted(true), (bits(&[-0.0, 1.0, -f64::NAN]), vec![2, 1, 0]));
+    let (all, rows) = sorted(false);
+    assert_eq!(all, bits(&[-f64::NAN, -0.0, 0.0, 0.0, 1.0, 1.0, f64::NAN]));
+    assert_eq!(rows, [0, 2, 3, 6, 1, 5, 4]);
+}

@@ -1,0 +1,252 @@
+//! Cuts the bytes of a CSV file into records, and these into fields.
+//!
+//! A field that begins with a quote ends with the quote that closes; a quote anywhere else is a letter. A record ends with a
+//! line feed, or with a carriage return before one. Empty lines are no records.
+//!
+//! A record lies in the buffer as a whole before it is looked at, so that its fields are slices of it; only a quoted field with
+//! quotes in it is copied. The buffer grows up to the longest record that is accepted, which bounds an open quote too.
+//!
+//! Why not the `csv` crate: it takes the end of the file for the end of an open quote, text behind a closed quote for a part
+//! of the field, and does not say whether a carriage return stood in quotes. Each of these loses rows or letters silently.
+
+use std::ops::Range;
+
+use memchr::{memchr, memchr_iter, memchr2};
+
+use crate::{Bytes, Error, Result};
+
+const BUFFER_BYTES: usize = 64 << 10;
+const MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// The records of a CSV file.
+pub(super) struct Records {
+    input: Bytes,
+    separator: u8,
+    /// The longest record that is accepted.
+    limit: u64,
+    buffer: Vec<u8>,
+    /// What of the buffer is read and not yet given.
+    unread: Range<usize>,
+    has_ended: bool,
+    /// The line on which what is not yet given begins, from 1.
+    line: u64,
+    /// The present record: where it begins, and its fields.
+    record_line: u64,
+    fields: Vec<Field>,
+    /// Quoted fields with quotes in them, without those that double them.
+    copied: Vec<u8>,
+}
+
+/// A field: where it stands in the buffer, or among what was copied.
+struct Field {
+    place: Range<usize>,
+    is_copied: bool,
+    is_quoted: bool,
+}
+
+/// What a look at a record gives.
+enum Look {
+    /// It has so many bytes, its end included, and so many line feeds.
+    Whole(usize, u64),
+    /// Its end is not there yet.
+    Open,
+}
+
+impl Records {
+    pub fn new(input: Bytes, separator: u8, limit: u64) -> Result<Records> {
+        let mut records = Records {
+            input,
+            separator,
+            limit,
+            buffer: Vec::new(),
+            unread: 0..0,
+            has_ended: false,
+            line: 1,
+            record_line: 1,
+            fields: Vec::new(),
+            copied: Vec::new(),
+        };
+        records.fill()?;
+        if records.buffer[records.unread.clone()].starts_with(MARK) {
+            records.unread.start += MARK.len();
+        }
+        Ok(records)
+    }
+
+    pub fn position(&self) -> u64 {
+        self.input.position()
+    }
+
+    /// The line on which the present record begins.
+    pub fn line(&self) -> u64 {
+        self.record_line
+    }
+
+    /// Fields of the present record.
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    pub fn field(&self, index: usize) -> &[u8] {
+        let Field { place, is_copied, .. } = &self.fields[index];
+        if *is_copied { &self.copied[place.clone()] } else { &self.buffer[place.clone()] }
+    }
+
+    /// Whether a field of the present record stands in quotes.
+    pub fn is_quoted(&self, index: usize) -> bool {
+        self.fields[index].is_quoted
+    }
+
+    /// Whether all of the file was read, and given.
+    pub fn is_at_end(&self) -> bool {
+        self.has_ended && self.unread.is_empty()
+    }
+
+    /// Goes on to the next record; false at the end.
+    pub fn next_record(&mut self) -> Result<bool> {
+        self.skip_empty_lines()?;
+        self.record_line = self.line;
+        if self.unread.is_empty() {
+            return Ok(false);
+        }
+        loop {
+            if let Look::Whole(bytes, feeds) = self.look()? {
+                if bytes as u64 > self.limit {
+                    return Err(self.too_large());
+                }
+                self.unread.start += bytes;
+                self.line += feeds;
+                return Ok(true);
+            }
+            if self.unread.len() as u64 > self.limit {
+                return Err(self.too_large());
+            }
+            self.fill()?;
+        }
+    }
+
+    fn skip_empty_lines(&mut self) -> Result<()> {
+        loop {
+            match &self.buffer[self.unread.clone()] {
+                [] | [b'\r'] if !self.has_ended => self.fill()?,
+                [b'\n', ..] => self.skip_line(1),
+                [b'\r', b'\n', ..] => self.skip_line(2),
+                // The last line ends with the file.
+                [b'\r'] => self.skip_line(1),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn skip_line(&mut self, bytes: usize) {
+        self.unread.start += bytes;
+        self.line += 1;
+    }
+
+    /// Reads more behind what is not yet given.
+    fn fill(&mut self) -> Result<()> {
+        let kept = self.unread.len();
+        self.buffer.copy_within(self.unread.clone(), 0);
+        let room = BUFFER_BYTES.max((2 * kept).min(self.limit as usize + BUFFER_BYTES));
+        if self.buffer.len() < room {
+            self.buffer.resize(room, 0);
+        }
+        let read = self.input.fill(&mut self.buffer[kept..])?;
+        self.has_ended = kept + read < self.buffer.len();
+        self.unread = 0..kept + read;
+        Ok(())
+    }
+
+    /// Cuts the record that begins with what is not yet given into fields.
+    fn look(&mut self) -> Result<Look> {
+        self.fields.clear();
+        self.copied.clear();
+        let (mut at, end) = (self.unread.start, self.unread.end);
+        let mut feeds = 0;
+        loop {
+            let is_quoted = at < end && self.buffer[at] == b'"';
+            let behind = match is_quoted {
+                true => self.quoted_field(at, &mut feeds)?,
+                false => self.plain_field(at),
+            };
+            // The place of what ended the field; of the end of the file where that did.
+            let Some(behind) = behind else { return Ok(Look::Open) };
+            match self.buffer[..end].get(behind) {
+                Some(&byte) if byte == self.separator => at = behind + 1,
+                last => {
+                    let ending = last.map_or(0, |&byte| if byte == b'\r' { 2 } else { 1 });
+                    return Ok(Look::Whole(end.min(behind + ending) - self.unread.start, feeds + 1));
+                }
+            }
+        }
+    }
+
+    /// Takes a field without quotes; gives the place behind it, `None` where its end is not there yet.
+    fn plain_field(&mut self, start: usize) -> Option<usize> {
+        let rest = &self.buffer[start..self.unread.end];
+        let length = memchr2(self.separator, b'\n', rest).or(self.has_ended.then_some(rest.len()))?;
+        let is_last = rest.get(length) != Some(&self.separator);
+        let text = &rest[..length];
+        let text = if is_last { text.strip_suffix(b"\r").unwrap_or(text) } else { text };
+        let place = start..start + text.len();
+        self.fields.push(Field { place, is_copied: false, is_quoted: false });
+        Some(start + length)
+    }
+
+    /// The same for one that begins with a quote.
+    fn quoted_field(&mut self, start: usize, feeds: &mut u64) -> Result<Option<usize>> {
+        let (copied_before, mut from, mut feeds_inside) = (self.copied.len(), start + 1, 0);
+        let closed = loop {
+            let rest = &self.buffer[from..self.unread.end];
+            let Some(length) = memchr(b'"', rest) else {
+                if self.has_ended {
+                    return Err(Error::BadValue {
+                        place: format!("{}:{}", self.input.name(), self.record_line + *feeds),
+                        expected: "a quote that closes the one that opens here".to_string(),
+                        found: "the end of the file".to_string(),
+                    });
+                }
+                return Ok(None);
+            };
+            feeds_inside += memchr_iter(b'\n', &rest[..length]).count() as u64;
+            if rest.get(length + 1) != Some(&b'"') {
+                break from + length;
+            }
+            // Two quotes mean one.
+            self.copied.extend_from_slice(&rest[..=length]);
+            from += length + 2;
+        };
+        let behind = &self.buffer[closed + 1..self.unread.end];
+        match behind {
+            [] if !self.has_ended => return Ok(None),
+            [b'\r'] if !self.has_ended => return Ok(None),
+            [] | [b'\n', ..] | [b'\r'] | [b'\r', b'\n', ..] => {}
+            [byte, ..] if *byte == self.separator => {}
+            _ => {
+                let shown = behind.split(|&byte| byte == b'\n').next().unwrap_or_default().to_vec();
+                let line = self.record_line + *feeds + feeds_inside;
+                let expected = "a separator or the end of the line behind a quote that closes";
+                return Err(Error::bad_line(self.input.name(), line, expected, &shown));
+            }
+        }
+        *feeds += feeds_inside;
+        let is_copied = from > start + 1;
+        let place = if is_copied {
+            self.copied.extend_from_slice(&self.buffer[from..closed]);
+            copied_before..self.copied.len()
+        } else {
+            start + 1..closed
+        };
+        self.fields.push(Field { place, is_copied, is_quoted: true });
+        Ok(Some(closed + 1))
+    }
+
+    fn too_large(&self) -> Error {
+        Error::TooLarge {
+            place: format!("{}:{}", self.input.name(), self.record_line),
+            what: "a CSV record (or an open quote)",
+            bytes: self.unread.len() as u64,
+            limit: self.limit,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What the values of a column in a text file (CSV, JSON lines) are, and so which type fits them all.
+//!
+//! A column's type is guessed from the first rows. Each value adds what it is to a set of facts ([`Seen`]); the set names the
+//! narrowest type in which every value keeps what it says:
+//!
+//! ```text
+//!   whole numbers   Int64, else UInt64, else Decimal128(38, 0)
+//!   with fractions  Float64, as long as it holds the whole numbers among them exactly
+//!   anything else   Utf8 (JSON: Boolean for truth values alone)
+//! ```
+
+use std::ops::BitOrAssign;
+
+use arrow_schema::{DataType, Fields};
+
+/// The type of whole numbers that 64 bits do not hold.
+pub(super) const WIDE: DataType = DataType::Decimal128(WIDE_DIGITS, 0);
+const WIDE_DIGITS: u8 = 38;
+/// The least number that needs more digits.
+const WIDE_END: u128 = 10u128.pow(WIDE_DIGITS as u32);
+/// Whole numbers of fewer digits are below 2^53, and `f64` holds them.
+const EXACT_DIGITS: usize = 16;
+
+/// A set of facts about the values of a column.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen(u8);
+
+impl Seen {
+    /// Neither a value nor a fact: nothing but nulls.
+    pub const NOTHING: Seen = Seen(0);
+    const WHOLE: Seen = Seen(1);
+    const NEGATIVE: Seen = Seen(1 << 1);
+    /// Above 2^63-1.
+    const LARGE: Seen = Seen(1 << 2);
+    /// Above 2^64-1 or below -2^63.
+    const HUGE: Seen = Seen(1 << 3);
+    const FRACTION: Seen = Seen(1 << 4);
+    pub const TEXT: Seen = Seen(1 << 5);
+    pub const TRUTH: Seen = Seen(1 << 6);
+    /// An object or an array.
+    pub const NESTED: Seen = Seen(1 << 7);
+
+    /// Classifies a field of CSV that is not empty.
+    pub fn of_text(value: &str) -> Seen {
+        let value = value.trim();
+        match Seen::of_whole(value) {
+            Some(seen) => seen,
+            None if fraction(value).is_some() => Seen::FRACTION,
+            None => Seen::TEXT,
+        }
+    }
+
+    /// Classifies a number of JSON.
+    #[cfg(feature = "json")]
+    pub fn of_number(number: &str) -> Seen {
+        Seen::of_whole(number).unwrap_or(Seen::FRACTION)
+    }
+
+    fn of_whole(value: &str) -> Option<Seen> {
+        let digits = digits(value)?.trim_start_matches('0');
+        let is_negative = value.starts_with('-');
+        let mut seen = Seen::WHOLE;
+        if is_negative {
+            seen |= Seen::NEGATIVE;
+        }
+        if digits.len() <= 18 {
+            return Some(seen);
+        }
+        let magnitude = digits.parse::<u128>().unwrap_or(u128::MAX);
+        let (large, huge) = match is_negative {
+            true => (false, magnitude > 1 << 63),
+            false => (magnitude >= 1 << 63, magnitude > u64::MAX.into()),
+        };
+        if large {
+            seen |= Seen::LARGE;
+        }
+        if huge {
+            seen |= Seen::HUGE;
+        }
+        Some(seen)
+    }
+
+    pub fn has(self, other: Seen) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The type in which all values keep what they say. Nothing but nulls is text; values made of others have a type that no
+    /// column is read as, so that a question for them is refused by name.
+    pub fn data_type(self) -> DataType {
+        if self.has(Seen::NESTED) {
+            return DataType::Struct(Fields::empty());
+        }
+        if self == Seen::TRUTH {
+            return DataType::Boolean;
+        }
+        if self == Seen::NOTHING || self.has(Seen::TEXT) || self.has(Seen::TRUTH) {
+            return DataType::Utf8;
+        }
+        match (self.has(Seen::FRACTION), self.has(Seen::HUGE), self.has(Seen::LARGE)) {
+            (true, ..) => DataType::Float64,
+            (false, true, _) => WIDE,
+            (false, false, true) if self.has(Seen::NEGATIVE) => WIDE,
+            (false, false, true) => DataType::UInt64,
+            (false, false, false) => DataType::Int64,
+        }
+    }
+}
+
+impl BitOrAssign for Seen {
+    fn bitor_assign(&mut self, other: Seen) {
+        self.0 |= other.0;
+    }
+}
+
+/// The digits of a whole number, without its sign.
+fn digits(value: &str) -> Option<&str> {
+    let digits = value.strip_prefix(['-', '+']).unwrap_or(value);
+    let is_whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_whole.then_some(digits)
+}
+
+/// A number as `f64`; `None` for text, and for numbers whose magnitude it does not hold.
+pub(super) fn fraction(value: &str) -> Option<f64> {
+    let number: f64 = value.parse().ok()?;
+    let is_too_large = number.is_infinite() && value.bytes().any(|byte| byte.is_ascii_digit());
+    (!is_too_large).then_some(number)
+}
+
+/// The same, but `None` too for a whole number that `f64` holds only nearly: two ids would become one.
+pub(super) fn exact_fraction(value: &str) -> Option<f64> {
+    let number = fraction(value)?;
+    if value.len() < EXACT_DIGITS {
+        return Some(number);
+    }
+    let Some(digits) = digits(value) else { return Some(number) };
+    let digits = digits.trim_start_matches('0');
+    let magnitude = number.abs();
+    // All digits of it, or the shortest that mean it: what programs print.
+    let is_held = digits.len() < EXACT_DIGITS
+        || digits == format!("{magnitude:.0}")
+        || digits == format!("{magnitude}");
+    is_held.then_some(number)
+}
+
+/// A whole number of at most 38 digits.
+pub(super) fn wide(value: &str) -> Option<i128> {
+    value.parse::<i128>().ok().filter(|value| value.unsigned_abs() < WIDE_END)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(values: &[&str]) -> DataType {
+        let mut seen = Seen::NOTHING;
+        values.iter().for_each(|value| seen |= Seen::of_text(value));
+        seen.data_type()
+    }
+
+    #[test]
+    fn the_narrowest_type_that_keeps_every_value_is_chosen() {
+        let (max, min) = ("9223372036854775807", "-9223372036854775808");
+        for (values, expected) in [
+            (&["7", " -3", "+5", "007"][..], DataType::Int64),
+            (&[max, min], DataType::Int64),
+            (&["9223372036854775808", "18446744073709551615", "0"], DataType::UInt64),
+            (&["9223372036854775808", "-1"], WIDE),
+            (&["18446744073709551616"], WIDE),
+            (&["-9223372036854775809"], WIDE),
+            (&["1", "0.5"], DataType::Float64),
+            (&["1e3", "nan", "-inf"], DataType::Float64),
+            (&["1e999"], DataType::Utf8),
+            (&["0x10"], DataType::Utf8),
+            (&["1", "a"], DataType::Utf8),
+            (&[], DataType::Utf8),
+        ] {
+            assert_eq!(kind(values), expected, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn fractions_hold_whole_numbers_exactly_or_not_at_all() {
+        for held in
+            ["9007199254740992", "123", "100000000000000000000000", "-0", "0.1", "12345678901234567890.5"]
+        {
+            assert!(exact_fraction(held).is_some(), "{held}");
+        }
+        for lost in ["9007199254740993", "-9007199254740993", "12345678901234567891"] {
+            assert_eq!(exact_fraction(lost), None, "{lost}");
+        }
+        assert_eq!(wide(&"9".repeat(38)), Some(WIDE_END as i128 - 1));
+        assert_eq!(wide(&"9".repeat(39)), None);
+    }
+}
