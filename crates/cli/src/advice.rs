@@ -62,12 +62,14 @@ pub fn advised(mut error: Error, command: &Command) -> Error {
         ErrorKind::UnknownArgument => {
             let Some(ContextValue::String(found)) = error.get(ContextKind::InvalidArg) else { return error };
             let found = found.clone();
+            let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
             if let Some(ContextValue::String(proposed)) = error.get(ContextKind::SuggestedArg)
                 && !is_near(name_of(&found), name_of(proposed))
             {
                 error.remove(ContextKind::SuggestedArg);
+                // It shows the argument that was proposed.
+                error.remove(ContextKind::Usage);
             }
-            let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
             let known = ARGUMENTS_ELSEWHERE.iter().find(|(verb, argument, _)| {
                 *argument == found && usage.split_whitespace().any(|word| word == *verb)
             });
@@ -118,31 +120,8 @@ fn add_verbs(command: &Command, path: &str, all: &mut Vec<String>) {
 /// Whether one word may be the other misspelt: so many letters that are wrong, missing, too many or turned round as a
 /// quarter of the shorter word has, and one in any case.
 fn is_near(one: &str, other: &str) -> bool {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let most = (one.len().min(other.len()) / 4).max(1);
-    one.len() > 2 && one.len().abs_diff(other.len()) <= most && distance(&one, &other) <= most
-}
-
-/// Edits that make one word of the other, of which one turns two letters round (optimal string alignment).
-fn distance(one: &[char], other: &[char]) -> usize {
-    let mut table = vec![vec![0; other.len() + 1]; one.len() + 1];
-    for a in 0..=one.len() {
-        for b in 0..=other.len() {
-            table[a][b] = match (a, b) {
-                (a, 0) => a,
-                (0, b) => b,
-                _ => {
-                    let replaced = table[a - 1][b - 1] + usize::from(one[a - 1] != other[b - 1]);
-                    let mut least = replaced.min(table[a - 1][b] + 1).min(table[a][b - 1] + 1);
-                    if a > 1 && b > 1 && one[a - 1] == other[b - 2] && one[a - 2] == other[b - 1] {
-                        least = least.min(table[a - 2][b - 2] + 1);
-                    }
-                    least
-                }
-            };
-        }
-    }
-    table[one.len()][other.len()]
+    one.len() > 2 && one.len().abs_diff(other.len()) <= most && strsim::osa_distance(one, other) <= most
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ fn types_of_json_lines_and_csv_are_found_or_said() {
     assert!(said.stderr.contains("column 'd' holds objects or arrays"), "{}", said.stderr);
     folder.write("late.jsonl", "{\"a\": 1}\n".repeat(2000) + "{\"a\": \"x\"}\n");
     let said = sql(&folder, "SELECT sum(a) FROM 'late.jsonl'", "").exits(2);
-    assert!(said.stderr.contains("late.jsonl:2001: expected an object"), "{}", said.stderr);
+    assert!(said.stderr.contains("'sum' does not take String"), "{}", said.stderr);
     folder.write("bad.jsonl", "{\"a\": 1}\n{\"a\": \n");
     let said = sql(&folder, "SELECT * FROM 'bad.jsonl'", "").exits(2);
     assert!(said.stderr.contains("bad.jsonl:2:"), "{}", said.stderr);
@@ -136,5 +136,5 @@ fn what_cannot_be_asked_is_refused_by_name() {
     assert!(said.stderr.contains("QUERY"), "{}", said.stderr);
     folder.write("deep.sql", format!("SELECT {}1{}", "(".repeat(20_000), ")".repeat(20_000)));
     let said = folder.run("sql --file deep.sql").exits(2);
-    assert!(said.stderr.contains("recursion") || said.stderr.contains("limit"), "{}", said.stderr);
+    assert!(said.stderr.contains("nested too deep"), "{}", said.stderr);
 }

@@ -465,11 +465,11 @@ fn lines_near_the_last_match_that_is_wanted_are_shown_whether_they_match_or_not(
         assert_eq!(folder.run(&format!("search -n {words} m text")).ok().stdout, expected, "{words}");
     }
     // Across lines, one match behind the last is found before that is known.
-    let said = folder.run("search -U -n -m1 -A3 d\nm text").ok().stdout;
+    let said = folder.run("search -U -n -m1 -A3 d\\nm text").ok().stdout;
     assert_eq!(said, "4:d\n5:m\n6-m\n7-g\n8-m\n");
-    let said = folder.run("search -U -n -m1 -A2 (?s)b\nm text").ok().stdout;
+    let said = folder.run("search -U -n -m1 -A2 (?s)b\\nm text").ok().stdout;
     assert_eq!(said, "2:b\n3:m\n4-d\n5-m\n");
-    let said = folder.run("search -U -c -m1 -A3 (?s)m\nm text").ok().stdout;
+    let said = folder.run("search -U -c -m1 -A3 (?s)m\\nm text").ok().stdout;
     assert_eq!(said, "1\n");
 }
 

@@ -272,7 +272,7 @@ fn bad_input_is_named_with_its_place_and_leaves_nothing() {
         (
             "z.mtx",
             b"%%MatrixMarket matrix coordinate pattern general\n18446744073709551615 3 1\n1 2\n".to_vec(),
-            "18446744073709551615 vertices",
+            "z.mtx:2: expected as many columns as rows",
         ),
         ("z2.mtx", b"%%MatrixMarket matrix coordinate pattern general\n".to_vec(), "got the end of the file"),
         ("q.parquet", b"PAR1 not really PAR1".to_vec(), "q.parquet"),
@@ -377,7 +377,8 @@ fn graphs_of_metis_are_refused_by_name_and_edge_lists_like_them_are_read() {
     }
     let text = ImportOptions { format: Some(EdgeFormat::Text), ..Default::default() };
     let path = world.file("again.graph", ring);
-    assert_eq!(world.import("forced", &[path], &text).unwrap().edges, 5);
+    // 4 4 is an edge from a vertex to itself, and each line but 2 4 and 1 3 stands there once.
+    assert_eq!(world.import("forced", &[path], &text).unwrap().edges, 3);
     let read = [
         // As many lines behind the first as it says, but other numbers of neighbours, or neighbours that are none.
         ("counts.txt", "4 3\n2 4\n1 3\n2 4\n1 3\n"),

@@ -563,7 +563,8 @@ impl Fragment {
             Error::Query(what.to_string())
         })?;
         let schema = self.schema().ok_or_else(|| Error::Query("a fragment of no table".to_string()))?;
-        let files = Files { has_whole_rows, ..Files::fed(job, schema, feed) };
+        let mut files = Files::fed(job, schema, feed);
+        files.has_whole_rows = has_whole_rows;
         let threads = job.budget().threads();
         let here = found.transform_up(|node| {
             if let Some(scan) = node.downcast_ref::<AbsentScan>() {

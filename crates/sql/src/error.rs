@@ -108,10 +108,19 @@ fn told(error: &DataFusionError) -> String {
     }
     let text = error.strip_backtrace();
     // Whom to tell of a fault of the library is not the user's question.
-    match text.split_once("This issue was likely caused by a bug") {
+    let text = match text.split_once("This issue was likely caused by a bug") {
         Some((text, _)) => text.trim_end().trim_end_matches('.').to_string(),
         None => text,
-    }
+    };
+    wrong_argument(&text).unwrap_or(text)
+}
+
+/// What is said where a function takes no argument of a type; the library lists all types that it would take.
+fn wrong_argument(text: &str) -> Option<String> {
+    let (before, tried) = text.split_once(" failed to match any signature")?;
+    let function = before.rsplit("Function ").next()?;
+    let kind = tried.split_once("but received ")?.1.split(' ').next()?;
+    Some(format!("the function {function} does not take {kind}"))
 }
 
 /// An error that several streams share cannot be taken apart; what it says is kept, and its kind.

@@ -43,6 +43,7 @@
 mod bounded;
 mod elsewhere;
 mod error;
+mod faults;
 mod feed;
 mod files;
 mod floats;

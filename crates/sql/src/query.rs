@@ -33,6 +33,7 @@ use crate::{
     Error, Feed, Fragment, Result, Tables,
     bounded::{Bounds, Literals},
     elsewhere::{CutOut, Near, Planning},
+    faults::{mend_plan, mend_statement},
     files::BATCH_ROWS,
     floats::EqualFloats,
     functions::functions,
@@ -403,9 +404,10 @@ async fn logical_plan(
 ) -> Result<LogicalPlan> {
     let state = context.state();
     let dialect = state.config().options().sql_parser.dialect;
-    let statement = state.sql_to_statement(text, &dialect)?;
+    let mut statement = state.sql_to_statement(text, &dialect)?;
     check_asks(&statement)?;
     check_statement(&statement)?;
+    mend_statement(&mut statement)?;
     let is_whole = has_wildcard(&statement);
     for reference in state.resolve_table_references(&statement)? {
         if let TableReference::Bare { table } = &reference
@@ -424,7 +426,7 @@ async fn logical_plan(
             error.strip_backtrace()
         ))
     })?;
-    Ok(bounds.bound_plan(plan)?)
+    Ok(bounds.bound_plan(mend_plan(plan)?)?)
 }
 
 /// Runs a [`Fragment`] of somebody's query over files that are here, which have the columns of its table: says what it will read of them before it

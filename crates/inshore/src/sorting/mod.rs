@@ -42,8 +42,7 @@ use inshore_neardata::nodes::{
 use inshore_store::{Job, Reservation, format_bytes};
 use inshore_tables::{
     Compression, Error as TableError, Header, Known, SortKey, SortOptions, SortSummary, TableLayout,
-    TableWriter,
-    check_output_space, is_packed_by_name, row_groups,
+    TableWriter, check_output_space, is_packed_by_name, row_groups,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

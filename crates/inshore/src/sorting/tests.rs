@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
+use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, UInt32Array};
 use inshore_neardata::{
     Contents, Failure, Needs, Parts, Portable, Reply, Task, Work, Works,
     nodes::{Agent, AgentConfig, ClientConfig, InOrder, LoadOptions, Serving},
@@ -101,7 +101,16 @@ impl Reply for FewRows<'_> {
                 }
                 Fault::Garbage => {
                     let mut columns = few.columns().to_vec();
-                    columns[0] = Arc::new(BinaryArray::from(vec![&b"garbage"[..]; few.num_rows()]));
+                    let garbage: ArrayRef =
+                        Arc::new(BinaryArray::from(vec![&b"garbage"[..]; few.num_rows()]));
+                    // Any text may stand in a column of a table, but each row is of a piece.
+                    match columns[0].data_type() == garbage.data_type() {
+                        true => columns[0] = garbage,
+                        false => {
+                            let pieces = UInt32Array::from(vec![None; few.num_rows()]);
+                            *columns.last_mut().unwrap() = Arc::new(pieces);
+                        }
+                    }
                     let bad = RecordBatch::try_from_iter(
                         columns.into_iter().enumerate().map(|(number, column)| (number.to_string(), column)),
                     );
@@ -489,7 +498,8 @@ fn rows_that_no_node_should_give_are_none() {
     let column: ArrayRef = Arc::new(Int64Array::from(vec![1]));
     let numbers = RecordBatch::try_from_iter([("row", column)]).unwrap();
     assert!(ByteRows::of_batch(&numbers, &how(records)).is_none());
-    let how =
-        TableHow::new("t", &numbers.schema(), &[key("row", false)], SortOptions::default(), 1000).unwrap();
+    let layout =
+        TableLayout::plain("t", &numbers.schema(), &[key("row", false)], SortOptions::default()).unwrap();
+    let how = TableHow::new("t", layout, false, 1000).unwrap();
     assert!(TableRows::of_batch(&numbers, &how).is_none());
 }

@@ -104,7 +104,7 @@ impl Column {
     pub fn finish(self) -> ArrayRef {
         let array = self.values.finish();
         let Some(valid) = self.valid else { return array };
-        let data = array.into_data().into_builder().nulls(Some(NullBuffer::from(valid)));
+        let data = array.to_data().into_builder().nulls(Some(NullBuffer::from(valid)));
         make_array(data.build().expect("a validity for each value"))
     }
 }

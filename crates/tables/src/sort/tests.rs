@@ -209,7 +209,7 @@ fn inputs_that_come_in_any_order_are_sorted_as_if_they_came_in_that_of_their_num
             let inputs = if in_any_order { inputs.in_any_order() } else { inputs };
             let (job, mut all) = (place.job(64 << 20), Vec::new());
             let key = SortKey { column: "key".to_string(), descending: false };
-            sorted_table(&job, inputs, &[key], options, 4096, &mut |batch| {
+            sorted_table(&job, inputs, (&[key], false), options, 4096, &mut |batch| {
                 all.push(batch);
                 Ok(())
             })

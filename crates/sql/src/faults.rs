@@ -1,0 +1,160 @@
+//! Questions that the query library answers wrongly (DataFusion 55.2): asked in another way, or refused.
+//!
+//! ```text
+//!   x IN (1, NULL)                           sets of lists are united and cut as if NULL were a value: (x IN (1)) OR NULL
+//!   EXISTS (SELECT count(*) ...)             one row whatever it counts: true, not the rows that there are
+//!   x IN (SELECT count(*) ... WHERE outer)   one row: x = (SELECT count(*) ...)
+//!   1 NOT IN (SELECT ...), and correlated    a null among the rows is lost: refused
+//!   EXCEPT ALL, INTERSECT ALL                all copies of a row go or stay: refused
+//!   FROM t                                   no columns: SELECT * FROM t
+//! ```
+
+use std::ops::ControlFlow;
+
+use datafusion::{
+    common::tree_node::{Transformed, TreeNode},
+    error::{DataFusionError, Result},
+    logical_expr::{
+        Expr, LogicalPlan, Subquery,
+        expr::{Exists, InList, InSubquery},
+        expr_rewriter::NamePreserver,
+        lit,
+    },
+    scalar::ScalarValue,
+    sql::{
+        parser::Statement,
+        sqlparser::ast::{
+            Query, Select, SelectFlavor, SelectItem, SetExpr, SetOperator, SetQuantifier, VisitMut,
+            VisitorMut, WildcardAdditionalOptions,
+        },
+    },
+};
+
+use crate::Error;
+
+fn refused(what: &str, instead: &str) -> DataFusionError {
+    Error::Query(format!("{what} is refused, since DataFusion 55.2 answers it wrongly: {instead}")).into()
+}
+
+/// Asks a statement so that the library understands it.
+///
+/// # Errors
+/// [`Error::Query`] for EXCEPT ALL and INTERSECT ALL.
+pub(crate) fn mend_statement(statement: &mut Statement) -> Result<()> {
+    let asked = match statement {
+        Statement::Statement(asked) => asked,
+        Statement::Explain(explain) => return mend_statement(&mut explain.statement),
+        _ => return Ok(()),
+    };
+    match VisitMut::visit(asked.as_mut(), &mut Mend) {
+        ControlFlow::Break(error) => Err(error),
+        ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+struct Mend;
+
+impl VisitorMut for Mend {
+    type Break = DataFusionError;
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<DataFusionError> {
+        let mut open = vec![&*query.body];
+        while let Some(set) = open.pop() {
+            let SetExpr::SetOperation { op, set_quantifier, left, right } = set else { continue };
+            if *set_quantifier == SetQuantifier::All && *op != SetOperator::Union {
+                let what = format!("{op} ALL");
+                return ControlFlow::Break(refused(&what, "group both sides with count(*), and join them"));
+            }
+            open.extend([&**left, &**right]);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
+        if select.flavor == SelectFlavor::FromFirstNoSelect {
+            select.flavor = SelectFlavor::Standard;
+            select.projection = vec![SelectItem::Wildcard(WildcardAdditionalOptions::default())];
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Asks a plan so that the library answers it rightly, before it is optimized.
+///
+/// # Errors
+/// [`Error::Query`] for `NOT IN` of a constant, or over a subquery that names columns from outside of it.
+pub(crate) fn mend_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let mended = plan.transform_up_with_subqueries(|node| {
+        let names = NamePreserver::new(&node);
+        let mended = node.map_expressions(|expr| {
+            let name = names.save(&expr);
+            Ok(expr.transform_up(mend_expr)?.update_data(|expr| name.restore(expr)))
+        })?;
+        mended.map_data(LogicalPlan::recompute_schema)
+    })?;
+    Ok(mended.data)
+}
+
+fn mend_expr(expr: Expr) -> Result<Transformed<Expr>> {
+    match expr {
+        Expr::InList(list) => Ok(mend_list(list)),
+        Expr::Exists(Exists { subquery, negated }) if has_one_row(&subquery.subquery) => {
+            Ok(Transformed::yes(lit(!negated)))
+        }
+        Expr::InSubquery(InSubquery { expr, subquery, negated })
+            if is_correlated(&subquery) && has_one_row(&subquery.subquery) =>
+        {
+            let value = Expr::ScalarSubquery(subquery);
+            Ok(Transformed::yes(if negated { (*expr).not_eq(value) } else { (*expr).eq(value) }))
+        }
+        Expr::InSubquery(InSubquery { expr, subquery, negated: true })
+            if expr.column_refs().is_empty() || is_correlated(&subquery) =>
+        {
+            let what = if is_correlated(&subquery) {
+                "NOT IN over a subquery that names columns from outside of it"
+            } else {
+                "NOT IN of a constant and a subquery"
+            };
+            Err(refused(what, "write NOT EXISTS (SELECT ... WHERE column = value OR column IS NULL)"))
+        }
+        other => Ok(Transformed::no(other)),
+    }
+}
+
+/// Takes the nulls out of a list: a value that is not among the others is unknown then.
+fn mend_list(mut list: InList) -> Transformed<Expr> {
+    let all = list.list.len();
+    list.list.retain(|value| !is_null(value));
+    if list.list.len() == all {
+        return Transformed::no(Expr::InList(list));
+    }
+    let unknown = lit(ScalarValue::Boolean(None));
+    if list.list.is_empty() {
+        return Transformed::yes(unknown);
+    }
+    let negated = list.negated;
+    let known = Expr::InList(list);
+    Transformed::yes(if negated { known.and(unknown) } else { known.or(unknown) })
+}
+
+fn is_null(value: &Expr) -> bool {
+    match value {
+        Expr::Literal(value, _) => value.is_null(),
+        Expr::Cast(cast) => is_null(&cast.expr),
+        _ => false,
+    }
+}
+
+fn is_correlated(subquery: &Subquery) -> bool {
+    !subquery.outer_ref_columns.is_empty()
+}
+
+/// Whether a plan gives one row, whatever its tables have: an aggregate without GROUP BY and HAVING.
+fn has_one_row(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Projection(projection) => has_one_row(&projection.input),
+        LogicalPlan::SubqueryAlias(alias) => has_one_row(&alias.input),
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+        _ => false,
+    }
+}
