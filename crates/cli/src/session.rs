@@ -47,6 +47,7 @@ impl Session {
     }
 
     /// The store, which belongs to the caller from now on.
+    #[cfg(feature = "nodes")]
     pub fn into_store(self) -> Result<Store> {
         self.store()?;
         Ok(self.store.into_inner().expect("made just now"))

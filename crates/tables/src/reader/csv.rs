@@ -139,12 +139,12 @@ impl CsvSource {
                 let field = self.records.field(index);
                 let text = std::str::from_utf8(field).map_err(|_| {
                     let expected = format!("text in UTF-8 in column '{}'", self.names[index]);
-                    Error::bad_line(&self.name, self.records.line(), expected, field)
+                    Error::bad_line(&self.name, self.records.record_line(), expected, field)
                 })?;
                 text_bytes += text.len() as u64;
                 column.append_option((!text.is_empty()).then_some(text));
             }
-            lines.push(self.records.line());
+            lines.push(self.records.record_line());
         }
         Ok(Sample { columns: columns.iter_mut().map(StringBuilder::finish).collect(), lines })
     }
@@ -179,7 +179,12 @@ impl CsvSource {
             let field = self.records.field(index);
             let text = std::str::from_utf8(field).map(|text| text.trim().to_string());
             text.map_err(|_| {
-                Error::bad_line(&self.name, self.records.line(), "the name of a column in UTF-8", field)
+                Error::bad_line(
+                    &self.name,
+                    self.records.record_line(),
+                    "the name of a column in UTF-8",
+                    field,
+                )
             })
         };
         self.names = fields.map(name).collect::<Result<_>>()?;
@@ -196,7 +201,7 @@ impl CsvSource {
             None => Ok(()),
             Some(index) => Err(Error::bad_line(
                 &self.name,
-                self.records.line(),
+                self.records.record_line(),
                 "lines that end with a line feed (tr '\\r' '\\n' makes them of carriage returns)",
                 self.records.field(index),
             )),
@@ -219,7 +224,7 @@ impl CsvSource {
         else {
             return Ok(());
         };
-        let (line, name) = (self.records.line(), crate::error::quote(self.names[index].as_bytes()));
+        let (line, name) = (self.records.record_line(), crate::error::quote(self.names[index].as_bytes()));
         Err(Error::BadValue {
             place: format!("{}:{line}", self.name),
             expected: "the names of columns".to_string(),
@@ -268,9 +273,9 @@ impl CsvSource {
         while rows < batch_rows && text_bytes < self.text_bytes_max && self.next_row()? {
             for (column, &(index, origin)) in columns.iter_mut().zip(&self.columns) {
                 let field = self.records.field(index);
-                text_bytes += column
-                    .push_text(field)
-                    .ok_or_else(|| self.bad_field((index, origin), column, field, self.records.line()))?;
+                text_bytes += column.push_text(field).ok_or_else(|| {
+                    self.bad_field((index, origin), column, field, self.records.record_line())
+                })?;
             }
             rows += 1;
         }
@@ -286,7 +291,7 @@ impl CsvSource {
             return Ok(true);
         }
         Err(Error::BadValue {
-            place: format!("{}:{}", self.name, self.records.line()),
+            place: format!("{}:{}", self.name, self.records.record_line()),
             expected: format!("{} fields as in the first line", self.names.len()),
             found: self.records.len().to_string(),
         })

@@ -78,7 +78,7 @@ impl Records {
     }
 
     /// The line on which the present record begins.
-    pub fn line(&self) -> u64 {
+    pub fn record_line(&self) -> u64 {
         self.record_line
     }
 

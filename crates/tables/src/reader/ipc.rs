@@ -46,7 +46,7 @@ pub(super) struct IpcSource {
     input: Bytes,
     is_file: bool,
     /// As the file has it, and without dictionaries.
-    schema: SchemaRef,
+    stored: SchemaRef,
     plain: SchemaRef,
     /// Dictionaries by their ids, and what each takes.
     dictionaries: HashMap<i64, ArrayRef>,
@@ -66,7 +66,7 @@ impl IpcSource {
         let mut source = IpcSource {
             input: input.open(budget)?,
             is_file: false,
-            schema: Arc::new(Schema::empty()),
+            stored: Arc::new(Schema::empty()),
             plain: Arc::new(Schema::empty()),
             dictionaries: HashMap::new(),
             dictionary_bytes: HashMap::new(),
@@ -117,14 +117,14 @@ impl IpcSource {
             return Err(Error::unsupported(self.input.name(), "Arrow of the other byte order is not read"));
         }
         let body_bytes = self.body_bytes(&message)?;
-        self.schema = Arc::new(fb_to_schema(schema));
+        self.stored = Arc::new(fb_to_schema(schema));
         let plain = |field: &Arc<Field>| match field.data_type() {
             DataType::Dictionary(_, values) => {
                 Arc::new(Field::new(field.name(), values.as_ref().clone(), field.is_nullable()))
             }
             _ => field.clone(),
         };
-        self.plain = Arc::new(Schema::new(self.schema.fields().iter().map(plain).collect::<Fields>()));
+        self.plain = Arc::new(Schema::new(self.stored.fields().iter().map(plain).collect::<Fields>()));
         self.skip(body_bytes)
     }
 
@@ -170,7 +170,7 @@ impl IpcSource {
         let header = message.header_as_dictionary_batch();
         let header = header.ok_or_else(|| self.damaged(no_dictionary.to_string()))?;
         #[expect(deprecated, reason = "the number of a dictionary stands nowhere else")]
-        let is_wanted = |&column: &usize| self.schema.field(column).dict_id() == Some(header.id());
+        let is_wanted = |&column: &usize| self.stored.field(column).dict_id() == Some(header.id());
         if !self.projection.iter().any(is_wanted) {
             return self.skip(body_bytes);
         }
@@ -181,7 +181,7 @@ impl IpcSource {
         let bytes = if header.isDelta() { bytes + before } else { bytes };
         self.dictionary_bytes.insert(header.id(), bytes);
         self.allowance.hold(self.dictionary_bytes.values().sum::<u64>() + bytes)?;
-        let read = read_dictionary(&body, header, &self.schema, &mut self.dictionaries, &message.version());
+        let read = read_dictionary(&body, header, &self.stored, &mut self.dictionaries, &message.version());
         read.map_err(|error| self.damaged(error.to_string()))
     }
 
@@ -216,7 +216,7 @@ impl IpcSource {
         let batch = RecordBatchDecoder::try_new(
             &body,
             header,
-            self.schema.clone(),
+            self.stored.clone(),
             &self.dictionaries,
             &message.version(),
         )
