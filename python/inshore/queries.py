@@ -18,7 +18,8 @@ def sql(query: str, **options: Any) -> pa.Table | pa.RecordBatchReader | Written
     query : str
         As in `Store.sql`.
     **options
-        Those of `Store.sql`: ``tables``, ``text``, ``header``, ``memory``, ``threads``, ``output`` and ``stream``.
+        Those of `Store.sql`: ``tables``, ``text``, ``header``, ``memory``, ``threads``, ``output`` and
+        ``stream``.
 
     Returns
     -------

@@ -643,7 +643,8 @@ class Store:
         """
         with self._native.job(memory, threads) as job:
             files = named_tables(job, tables)
-            result = rows_of(job, lambda: _native.query(job, query, files, list(text), header), output, stream)
+            columns = list(text)
+            result = rows_of(job, lambda: _native.query(job, query, files, columns, header), output, stream)
         if isinstance(result, Result):
             return Written(result.path, result.rows, cast("dict[str, Any]", result.summary), result.report)
         return result
