@@ -117,8 +117,8 @@ fn add_verbs(command: &Command, path: &str, all: &mut Vec<String>) {
     }
 }
 
-/// Whether one word may be the other misspelt: so many letters that are wrong, missing, too many or turned round as a
-/// quarter of the shorter word has, and one in any case.
+/// True where one word may be the other misspelt: at most a quarter of the shorter word's letters, and at least one, are wrong,
+/// missing, superfluous or swapped.
 fn is_near(one: &str, other: &str) -> bool {
     let most = (one.len().min(other.len()) / 4).max(1);
     one.len() > 2 && one.len().abs_diff(other.len()) <= most && strsim::osa_distance(one, other) <= most

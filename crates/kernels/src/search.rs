@@ -61,7 +61,7 @@ pub struct PatternOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wanted {
-    /// Whether there is one, before a NUL byte or behind it.
+    /// One match is enough, before a NUL byte or behind it.
     Any,
     /// How many lines.
     LineCount,

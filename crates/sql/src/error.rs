@@ -96,7 +96,7 @@ impl From<DataFusionError> for Error {
     }
 }
 
-/// What the library says, without how it says it.
+/// The library's message without its prefixes.
 fn told(error: &DataFusionError) -> String {
     if let DataFusionError::SQL(error, _) = error {
         return match &**error {
@@ -115,7 +115,7 @@ fn told(error: &DataFusionError) -> String {
     wrong_argument(&text).unwrap_or(text)
 }
 
-/// What is said where a function takes no argument of a type; the library lists all types that it would take.
+/// The message for an argument of a wrong type, where the library lists every type that it accepts.
 fn wrong_argument(text: &str) -> Option<String> {
     let (before, tried) = text.split_once(" failed to match any signature")?;
     let function = before.rsplit("Function ").next()?;

@@ -149,7 +149,7 @@ fn is_correlated(subquery: &Subquery) -> bool {
     !subquery.outer_ref_columns.is_empty()
 }
 
-/// Whether a plan gives one row, whatever its tables have: an aggregate without GROUP BY and HAVING.
+/// True for a plan that always gives exactly one row: an aggregate without GROUP BY and HAVING.
 fn has_one_row(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => has_one_row(&projection.input),

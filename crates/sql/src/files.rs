@@ -169,7 +169,7 @@ fn list(schema: &Schema) -> String {
     fields.collect::<Vec<_>>().join(", ")
 }
 
-/// Whether columns differ in what was guessed of them.
+/// True where two files differ only in guessed types.
 fn is_guess(input: &Input, first: &Schema, found: &Schema) -> bool {
     let names =
         |schema: &Schema| schema.fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>();

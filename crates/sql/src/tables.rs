@@ -32,7 +32,7 @@ pub struct Tables {
     as_text: Vec<String>,
     header: Header,
     elsewhere: Option<Arc<dyn Elsewhere>>,
-    /// Whether columns of CSV and JSON lines are taken for what all their rows are, and not for what the first ones suggest.
+    /// True where types of CSV and JSON lines come from all rows, false where they come from the first rows.
     is_exact: bool,
     /// Whether columns of a table that was found are guessed.
     is_guessed: Arc<AtomicBool>,

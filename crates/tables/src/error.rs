@@ -47,7 +47,7 @@ pub enum Error {
         place: String,
         /// What should stand there.
         expected: String,
-        /// What stands there.
+        /// The value there.
         found: String,
     },
     /// A value of a text file (CSV, JSON lines) that contradicts what the first rows suggest of its column.
@@ -57,7 +57,7 @@ pub enum Error {
         place: String,
         /// What values of the column were taken for, and what to do.
         expected: String,
-        /// What stands there.
+        /// The value there.
         found: String,
     },
     /// The bytes of the file are truncated, corrupt or not what its name says.

@@ -455,7 +455,7 @@ impl Bytes {
         &self.name
     }
 
-    /// Of which format they are unpacked; `None` for bytes as they lie.
+    /// The format that the bytes are unpacked from; `None` for bytes that are not compressed.
     pub fn format(&self) -> Option<Compression> {
         self.source.format()
     }

@@ -117,7 +117,7 @@ impl NewFile {
         Ok(NewFile { name, part: Some((part, path)), out })
     }
 
-    /// What errors call it: the path, or "standard output".
+    /// The name in errors: the path, or "standard output".
     pub fn name(&self) -> &str {
         &self.name
     }

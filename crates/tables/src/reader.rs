@@ -97,8 +97,7 @@ pub(crate) struct Carried {
 #[derive(Clone, Copy, Debug)]
 struct How {
     batch_rows: usize,
-    /// So many columns, the first ones, are text of CSV or JSON lines whatever their values are, and what those say of
-    /// themselves does not matter.
+    /// The number of leading columns that are read as text from CSV or JSON lines, regardless of the types that were guessed.
     carried: usize,
     /// A member of JSON lines that is no column contradicts.
     is_strict: bool,

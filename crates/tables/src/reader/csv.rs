@@ -89,7 +89,7 @@ impl CsvSource {
 
     /// All columns with the types that the first rows suggest; those in `as_text` are text.
     ///
-    /// A first record that may be a row is refused: who names columns and types, or knows them, would miss their names in it.
+    /// A first record that may be a row is refused, since its values would silently become column names.
     pub fn inferred_fields(&mut self, as_text: &[usize]) -> Result<Vec<Field>> {
         self.check_names()?;
         let sample = self.take_first_rows()?;

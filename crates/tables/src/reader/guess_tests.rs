@@ -132,7 +132,7 @@ fn all_rows_tell_which_type_keeps_every_value() {
         assert_eq!((kinds.last().unwrap(), &**values.last().unwrap()), (&kind, value), "{head} {last}");
         assert!(exact_columns(&place.job, &exact, &[]).unwrap().is_none(), "it is known already");
     }
-    // What no type keeps is told with its line, and what to do.
+    // A value that no type holds is an error with its line and advice.
     for (head, last) in [("1", "9".repeat(39)), ("0.5", "9007199254740993".to_string())] {
         let input = place.write("late.csv", late("csv", head, &last));
         let exact = exact_columns(&place.job, &[input], &[]).unwrap().unwrap();

@@ -306,7 +306,7 @@ fn first_line(bytes: &[u8]) -> (&[u8], &[u8]) {
 struct Members {
     found: Vec<(String, Seen)>,
     places: HashMap<String, usize>,
-    /// What all of it takes, about.
+    /// Memory that all members take, about.
     bytes: u64,
 }
 

@@ -130,7 +130,7 @@ impl TableLayout {
         Ok(TableLayout { columns, keys: sort_columns(name, &read, keys, options)?, read })
     }
 
-    /// Of text of which this is known, and whose values stay as they are written.
+    /// The layout of a text table with known columns, whose values keep their bytes.
     ///
     /// # Errors
     /// As [`sort_columns`].
@@ -164,7 +164,7 @@ impl TableLayout {
 struct Encoded {
     layout: TableLayout,
     schema: SchemaRef,
-    /// Of what is read, those that are there once more in their normal form.
+    /// Columns that a row holds a second time, in their normal form.
     normal: Vec<usize>,
     keys: Vec<(usize, ColumnOrder)>,
     has_number: bool,

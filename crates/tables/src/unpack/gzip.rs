@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read};
 
 use flate2::bufread::GzDecoder;
 
-/// The bytes of all members. What follows a member has to be another one, zeros, or the end.
+/// The bytes of all members. A member is followed by another one, by zeros, or by the end of the file.
 pub struct GzipMembers<R> {
     /// Before the first member.
     source: Option<R>,

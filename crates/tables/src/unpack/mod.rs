@@ -119,7 +119,7 @@ impl Compression {
         matches!(self, Compression::Gzip | Compression::Zstd | Compression::Bzip2 | Compression::Lz4)
     }
 
-    /// Whether it has files in it, each compressed by itself.
+    /// True for archives, which hold several files.
     pub fn is_archive(self) -> bool {
         matches!(self, Compression::Zip | Compression::SevenZip | Compression::Rar)
     }
@@ -195,7 +195,7 @@ pub(crate) enum Unpacked<R: Read> {
 }
 
 impl<R: Read> Unpacked<R> {
-    /// Whatever comes, as it is.
+    /// Passes the bytes on unchanged.
     pub fn plain(source: R) -> Unpacked<R> {
         Unpacked::Plain(Cursor::new(Vec::new()).chain(source))
     }
@@ -274,7 +274,7 @@ impl<R: Read> Unpacked<R> {
             let is_named = error.get_ref().is_some_and(|inner| inner.is::<Error>());
             let format = self.format().expect("it is unpacked");
             let what = match error.kind() {
-                // An error of the system keeps its meaning; what the decoder says itself is damage.
+                // An error of the system keeps its meaning; an error of the decoder is damage.
                 _ if is_named || error.raw_os_error().is_some() => return error,
                 io::ErrorKind::Interrupted => return error,
                 io::ErrorKind::UnexpectedEof => {
