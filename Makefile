@@ -38,7 +38,7 @@ install: need-rust ## build `inshore` and put it into cargo's bin folder
 # With graphs alone, in a folder of its own: a build with all features takes five times as long.
 .PHONY: demo
 demo: need-rust ## a first look at what it does
-	@echo "Building the command with graphs alone: 137 packages, usually $(DEMO_MINUTES) minutes on two cores, in target/demo"
+	@echo "Building the command with graphs alone: 139 packages, usually $(DEMO_MINUTES) minutes on two cores, in target/demo"
 	@cargo build $(LOCKED) --release -p inshore-cli --no-default-features --features graph \
 		--target-dir "$${CARGO_TARGET_DIR:-target}/demo"
 	scripts/demo.sh
