@@ -97,8 +97,8 @@ pub fn print_line(line: &str) -> io::Result<()> {
     writeln!(&out, "{line}")
 }
 
-/// Prints a line on standard error; what cannot be said there cannot be said at all. Names of files and pieces of their text
-/// are in it, and may have been made to change what a terminal shows or does.
+/// Prints a line on standard error; an error of that is ignored, since there is no other place to report it. Control characters
+/// are escaped: names of files and pieces of their text may contain sequences that a terminal obeys.
 pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(line));
 }

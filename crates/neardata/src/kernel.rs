@@ -67,8 +67,8 @@ pub trait Kernel: Sync {
         Ok(())
     }
 
-    /// Whether bytes behind a NUL byte are no text to it, so that of many NUL bytes next to each other, in a line that is longer than
-    /// there is memory for one, it needs to see only one. Where a file has such a hole, the offsets of what lies behind it in the same
+    /// True where the kernel takes bytes behind a NUL byte for binary data. Of a run of NUL bytes in a line that is longer than the
+    /// memory for a line, the kernel then sees only one. Where a file has such a hole, the offsets of what lies behind it in the same
     /// block are then too small.
     fn zeros_end_lines(&self) -> bool {
         false

@@ -529,7 +529,7 @@ impl Fragment {
         self.tables.get(&self.table).map_or("", |known| &known.path)
     }
 
-    /// What is known of its table.
+    /// The columns and rows of its table, as far as they are known.
     pub fn known(&self) -> Option<&Known> {
         self.tables.get(&self.table)
     }

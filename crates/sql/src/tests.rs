@@ -1302,7 +1302,7 @@ fn every_nan_is_one_value_and_zero_has_no_sign() {
             assert_eq!(lines, expected, "{text} with {threads} threads and {limits:?}");
         }
     }
-    // What is neither grouped nor joined keeps its bits.
+    // A value outside of groups and joins keeps its bits.
     let (lines, _) =
         found("SELECT v FROM t WHERE k = 1 ORDER BY v LIMIT 2", &tables, 1, Limits::default()).unwrap();
     assert_eq!(lines, ["NaN", "-0.000"]);

@@ -563,7 +563,7 @@ impl Input {
         self.separator().is_some()
     }
 
-    /// Whether it is a table whose columns have no types: CSV or JSON lines.
+    /// True for tables whose columns have no types: CSV and JSON lines.
     pub fn is_text(&self) -> bool {
         self.is_csv() || is_json(&self.extension())
     }

@@ -305,7 +305,7 @@ struct Watchful<'a> {
     replacement: (usize, usize),
     kept: Cell<usize>,
     is_full: Cell<bool>,
-    /// As many matches were found in the text as are wanted: what follows are lines like any other.
+    /// All wanted matches were found in the text: the lines behind them count as lines that do not match.
     has_all: Cell<bool>,
 }
 

@@ -180,7 +180,7 @@ impl<'a> Printer<'a> {
                 return Ok(Next::SkipSource);
             }
             match is_full {
-                // Behind the last match that is wanted, one that follows is a line near it like any other.
+                // A match behind the last wanted one is shown as a context line.
                 true => self.line(whose, &FoundLine { is_match: false, ..*line }, line_text, &[])?,
                 false => self.line(whose, line, line_text, line_spans)?,
             }

@@ -310,7 +310,7 @@ struct Members {
     bytes: u64,
 }
 
-/// What a member takes beside two copies of its name.
+/// Bytes of memory that a member takes beside two copies of its name.
 const MEMBER_BYTES: u64 = 128;
 
 impl<'de> Visitor<'de> for &mut Members {

@@ -40,7 +40,7 @@ const HEADER_BYTES_MAX: usize = 1 << 20;
 const HEADER_BYTES_FIRST: usize = 4 << 10;
 /// Bytes of parsed metadata for a byte of the footer, a guess from above for flat schemas without statistics.
 const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
-/// What the decoder keeps for each string beside its bytes: two lengths.
+/// Bytes of memory that the decoder keeps for each string beside its text: two lengths.
 const LENGTH_BYTES: u64 = 8;
 
 /// The system reads ahead by itself within a longer chunk.

@@ -304,7 +304,7 @@ fn times_keep_their_zones_and_durations_are_no_numbers() {
     let bytes = parquet(&whole, WriterProperties::default());
     let (folder, input) = file("e.parquet", &bytes);
     let budget = Budget::new(SMALL, 1);
-    // What is written keeps them too.
+    // The writer keeps them too.
     let copy = folder.path().join("copy.parquet");
     let mut writer = crate::TableWriter::create(&copy, whole.schema(), &budget).unwrap();
     writer.write(&whole).unwrap();

@@ -116,7 +116,7 @@ pub struct TableLayout {
 }
 
 impl TableLayout {
-    /// Of a table whose columns are sorted as they are. Errors call it `name`.
+    /// The layout of a table whose columns keep their types. `name` is the table's name in errors.
     ///
     /// # Errors
     /// As [`sort_columns`].
