@@ -89,7 +89,7 @@ PROGRAMS := --workspace --exclude inshore-python --lib --bins --tests
 .PHONY: build-rust
 build-rust: need-rust
 	@scripts/need.sh clippy
-	WITH_LINTS=1 cargo test $(LOCKED) $(PROGRAMS) --examples --no-run --no-fail-fast
+	WITH_LINTS=tests cargo test $(LOCKED) $(PROGRAMS) --examples --no-run --no-fail-fast
 
 # --show-output: a test that skips itself says so on a line that is hidden otherwise, and it is counted. The log has all;
 # what is printed leaves the names of tests that passed out.
