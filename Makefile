@@ -92,14 +92,15 @@ build-rust: need-rust
 	WITH_LINTS=tests cargo test $(LOCKED) $(PROGRAMS) --examples --no-run --no-fail-fast
 
 # --show-output: a test that skips itself says so on a line that is hidden otherwise, and it is counted. The log has all;
-# what is printed leaves the names of tests that passed out.
+# what is printed leaves the names of tests that passed out. rustdoc, which uses one core, works beside the programs.
 .PHONY: test-rust
 test-rust: need-rust ## the tests and doc tests of the workspace
 	@mkdir -p $(LOGS)
 	{ status=0; \
+		cargo test $(LOCKED) --workspace --exclude inshore-python --doc -- --show-output >$(LOGS)/doc-tests.txt 2>&1 & \
 		cargo test $(LOCKED) $(PROGRAMS) --no-run --message-format=json-render-diagnostics | \
 			"$$(scripts/find-python.sh)" scripts/run_tests.py -- --show-output || status=$$?; \
-		cargo test $(LOCKED) --workspace --doc -- --show-output || status=$$?; exit $$status; } 2>&1 | \
+		wait $$! || status=$$?; cat $(LOGS)/doc-tests.txt; exit $$status; } 2>&1 | \
 		tee $(LOGS)/cargo.log | grep --line-buffered -vE '^(test .* \.\.\. ok|successes:|    [a-z0-9_:]+|)$$'
 
 # Without a nightly toolchain it says that it is skipped.
