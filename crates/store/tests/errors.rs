@@ -162,6 +162,7 @@ fn is_told(error: &Error) -> bool {
             | Error::DamagedHeader { .. }
             | Error::DamagedExtent { .. }
             | Error::BadFormat { .. }
+            | Error::LostSuperblock { .. }
     )
 }
 
