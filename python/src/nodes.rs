@@ -259,7 +259,8 @@ impl Nodes {
         names: Vec<String>,
         options: Options<'_>,
     ) -> PyResult<Searching> {
-        let table = SearchTable::new(&patterns, &options.patterns(), options.table()?);
+        let budget = job.get()?.budget().clone();
+        let table = SearchTable::new(&patterns, &options.patterns(), options.table()?, &budget);
         let table = table.map_err(kernel_to_python)?;
         let wholes = self.run(py, job, move |_, nodes| Nodes::wholes(nodes, &names))?;
         let (nodes, asked) = (self.nodes.clone(), self.options.clone());

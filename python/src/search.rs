@@ -149,8 +149,8 @@ pub(crate) fn search(
     options: Options<'_>,
 ) -> PyResult<Searching> {
     let job = job.get()?;
-    let table =
-        SearchTable::new(&patterns, &options.patterns(), options.table()?).map_err(kernel_to_python)?;
+    let table = SearchTable::new(&patterns, &options.patterns(), options.table()?, job.budget())
+        .map_err(kernel_to_python)?;
     let (walking, skip) = (options.walk()?, options.skip);
     let text = TextOptions { unpack: options.unpack, ..TextOptions::default() };
     let own = job.clone();

@@ -58,6 +58,7 @@ mod sorting;
 mod sql;
 mod stores;
 mod table;
+mod terminal;
 #[cfg_attr(not(feature = "graph"), expect(dead_code, reason = "only graphs show their best rows"))]
 mod top;
 #[cfg(feature = "nodes")]

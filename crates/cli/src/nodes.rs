@@ -40,6 +40,7 @@ use crate::{
     session::{Session, budget, plain_run},
     signals::STOPPED,
     table::{self, Align},
+    terminal,
 };
 
 /// Whether the command is meant for nodes.
@@ -120,7 +121,7 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
 
 /// Begins to log what the node does.
 fn log(how: Log) {
-    let lines = tracing_subscriber::fmt().with_writer(io::stderr).with_target(false).with_ansi(false);
+    let lines = tracing_subscriber::fmt().with_writer(terminal::stderr).with_target(false).with_ansi(false);
     match how {
         Log::Text => lines.init(),
         Log::Json => lines.json().flatten_event(true).init(),
@@ -223,7 +224,7 @@ struct Output {
 /// Prints what the commands on all nodes write, node by node, or keeps it. All are listened to at once: nobody waits for the turn
 /// of his node.
 fn take_outputs(streams: &mut Streams, outputs: &mut [Output], keep: bool) -> Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = terminal::stdout();
     let mut turn = 0;
     while turn < outputs.len() {
         for (stream, output) in outputs.iter_mut().enumerate().skip(turn) {
@@ -358,7 +359,7 @@ pub fn status(options: &Everywhere) -> Result<bool> {
         }
     }
     if !rows.is_empty() {
-        table::print(&mut io::stdout().lock(), &header, &rows)?;
+        table::print(&mut terminal::stdout(), &header, &rows)?;
     }
     Ok(all_answer)
 }
@@ -482,7 +483,7 @@ pub fn ls(options: &Everywhere) -> Result<()> {
         };
         let rows: Vec<Vec<String>> = catalog.wholes().iter().map(row).collect();
         if !rows.is_empty() {
-            table::print(&mut io::stdout().lock(), &header, &rows)?;
+            table::print(&mut terminal::stdout(), &header, &rows)?;
         } else if !options.quiet {
             say("no datasets on these nodes");
         }

@@ -30,8 +30,8 @@ use crate::{
     outcome::{Outcome, say},
     packing::{Summary, told},
     search::{
-        Printer, Whose, is_quiet, kernel, matcher_across_lines, patterns, print, style, unwrapped,
-        write_counters, writer,
+        Printer, Whose, is_quiet, kernel, matcher_across_lines, pattern_words, patterns, print, style,
+        unwrapped, write_counters, writer,
     },
     session::{self, check_stdout_is_free, plain_job, plain_run},
     sorting::{how, record, sentence},
@@ -180,9 +180,10 @@ pub fn search(options: &Everywhere, words: &Search) -> Result<bool> {
             "--files, --type-list and --search-zip do not go with --node: datasets are searched as they are"
         );
     }
-    let (patterns, paths) = patterns(words)?;
+    let (first, paths) = pattern_words(words);
     let job = plain_job(options)?;
-    if matcher_across_lines(words, &patterns, job.budget().memory_bytes())?.is_some() {
+    let patterns = patterns(words, first, job.budget())?;
+    if matcher_across_lines(words, &patterns, job.budget())?.is_some() {
         bail!("a match across lines (-U) is not looked for on nodes, which have pieces of files");
     }
     if words.max_count == Some(0) {
@@ -199,7 +200,7 @@ pub fn search(options: &Everywhere, words: &Search) -> Result<bool> {
         .len()
         .max(usize::from(wholes.len() > 1 && wholes[0].dataset != wholes[wholes.len() - 1].dataset) * 2);
     let style = style(options, words, several, &[]);
-    let kernel = kernel(words, &patterns, &style)?;
+    let kernel = kernel(words, patterns, &style, job.budget())?;
     let titles: Vec<Whose> =
         wholes.iter().map(|whole| Whose { path: PathBuf::from(&whole.title), is_named: true }).collect();
     let file = words.output.as_deref().map(NewFile::create).transpose()?;

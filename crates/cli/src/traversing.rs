@@ -15,6 +15,7 @@ use crate::{
     outcome::Outcome,
     session::plain_run,
     table::{self, Align},
+    terminal,
 };
 
 impl From<FollowedBy> for By {
@@ -85,7 +86,7 @@ fn print(chains: &[Chain]) -> Result<()> {
         row
     };
     let rows: Vec<Vec<String>> = chains.iter().map(row).collect();
-    Ok(table::print(&mut std::io::stdout().lock(), &header, &rows)?)
+    Ok(table::print(&mut terminal::stdout(), &header, &rows)?)
 }
 
 /// What nodes did, for `--explain`.

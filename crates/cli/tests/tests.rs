@@ -29,4 +29,5 @@ mod searching;
 mod sorting;
 mod stopping;
 mod stores;
+mod terminals;
 mod util;

@@ -45,8 +45,10 @@ pub enum Error {
     },
     /// A reservation would exceed the budget.
     #[error(
-        "{what} needs {} but only {} of the budget of {} is free",
-        crate::format_bytes(*wanted), crate::format_bytes(*free), crate::format_bytes(*total)
+        "{what} needs {} but only {} of the budget of {} is free{}",
+        crate::format_bytes(*wanted), crate::format_bytes(*free), crate::format_bytes(*total),
+        enough.map(|enough| format!(": a budget of {} is enough for that", crate::format_bytes_up(enough)))
+            .unwrap_or_default()
     )]
     OverBudget {
         /// What the memory was for.
@@ -57,11 +59,13 @@ pub enum Error {
         free: u64,
         /// The whole budget.
         total: u64,
+        /// A budget in which there would be room; `None` where this one is a part of another.
+        enough: Option<u64>,
     },
     /// The budget is below the smallest with which the job can work at all.
     #[error(
         "{what} cannot work in {}: the smallest budget that works is {}",
-        crate::format_bytes(*given), crate::format_bytes(*smallest)
+        crate::format_bytes(*given), crate::format_bytes_up(*smallest)
     )]
     BudgetTooSmall {
         /// The job.

@@ -66,7 +66,7 @@ mod window;
 mod writer;
 
 pub use blocks::{BlockFile, PendingBlock};
-pub use budget::{Budget, Reservation, default_memory_bytes, format_bytes, parse_bytes};
+pub use budget::{Budget, Reservation, default_memory_bytes, format_bytes, format_bytes_up, parse_bytes};
 pub use buffer::{Buffer, largest_buffer, taken_bytes};
 pub use catalog::{Catalog, DatasetRecord, Edit, ExtentRef, FileRecord, Place, Redundancy, Run};
 pub use checked::{CheckedFile, PAGE_BYTES, PendingRead};
