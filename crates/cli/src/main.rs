@@ -178,6 +178,7 @@ fn on_nodes(options: &Everywhere, command: Command) -> anyhow::Result<ControlFlo
         }
         Command::Store { command: StoreCommand::Get(get) } => nodes::get(&options, &get)?,
         Command::Store { command: StoreCommand::Rm { names } } => nodes::rm(&options, &names)?,
+        Command::Store { command: StoreCommand::Repair(repair) } => nodes::repair(&options, &repair)?,
         command => return Ok(ControlFlow::Continue(command)),
     }
     Ok(ControlFlow::Break(true))
@@ -239,6 +240,10 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
     if let StoreCommand::Rejoin(words) = command {
         return stores::rejoin(&options, &words).map(|()| true);
     }
+    #[cfg(feature = "nodes")]
+    if let StoreCommand::Repair(words) = command {
+        return nodes::repair(&options, &words).map(|()| true);
+    }
     // Only what puts something into a store makes one.
     let session = match command {
         StoreCommand::Put(_) => Session::open(options)?,
@@ -249,6 +254,8 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
         StoreCommand::Init(_) | StoreCommand::Bench(_) | StoreCommand::Rejoin(_) => {
             unreachable!("done above")
         }
+        #[cfg(feature = "nodes")]
+        StoreCommand::Repair(_) => unreachable!("done above"),
         StoreCommand::Ls => stores::ls(session)?,
         StoreCommand::Stat { name } => stores::stat(session, &name)?,
         StoreCommand::Put(words) => stores::put(session, &words)?,

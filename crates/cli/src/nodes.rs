@@ -17,7 +17,7 @@ use inshore::{
         Contents, Error as ReadError, Event, Next,
         nodes::{
             Agent, AgentConfig, Authority, ClientConfig, Error, Gathered, HereCost, LoadOptions, NodeStatus,
-            Nodes, RunOptions, Streams, Whole, read_credentials, run_on_nodes, stream_from_each,
+            Nodes, Repaired, RunOptions, Streams, Whole, read_credentials, run_on_nodes, stream_from_each,
             stream_from_nodes, write_credentials,
         },
     },
@@ -34,7 +34,7 @@ use signal_hook::{
 };
 
 use crate::{
-    args::{Credentials, Everywhere, Get, Log, Put, RunCommand, Serve},
+    args::{Credentials, Everywhere, Get, Log, Put, Repair, RunCommand, Serve},
     node_page,
     outcome::{Outcome, print_json, print_line, say},
     session::{Session, budget, plain_run},
@@ -53,7 +53,7 @@ pub fn refuse(options: &Everywhere) -> Result<()> {
     if are_named(options) {
         bail!(
             "this command does not work on nodes: --node goes with search, count, sql, reduce, sort, language identify, \
-             compress, kernel push, run, ls and rm, store put, get, ls and rm, node run, status and traverse"
+             compress, kernel push, run, ls and rm, store put, get, ls, rm and repair, node run, status and traverse"
         );
     }
     Ok(())
@@ -488,6 +488,11 @@ pub fn ls(options: &Everywhere) -> Result<()> {
             say("no datasets on these nodes");
         }
     }
+    for whole in catalog.wholes() {
+        if let Some(fault) = &whole.fault {
+            say(&format!("note: {}: {fault}", whole.title));
+        }
+    }
     for (_, why) in catalog.lost() {
         say(&format!("note: {why}"));
     }
@@ -501,6 +506,35 @@ pub fn rm(options: &Everywhere, names: &[String]) -> Result<()> {
         if !options.quiet {
             say(&format!("{name}: removed from {from} {}", if from == 1 { "node" } else { "nodes" }));
         }
+    }
+    Ok(())
+}
+
+/// Drops what is outdated, and says what that was.
+pub fn repair(options: &Everywhere, words: &Repair) -> Result<()> {
+    if words.keep.is_some() && words.names.len() != 1 {
+        bail!("--keep is the id of one dataset: name one");
+    }
+    let repaired = connect(options)?.repair(&words.names, words.keep)?;
+    if options.json {
+        return Ok(print_json(&json!({ "command": "store repair", "dropped": repaired }))?);
+    }
+    if options.quiet {
+        return Ok(());
+    }
+    if repaired.is_empty() {
+        print_line("nothing is outdated")?;
+    }
+    for Repaired { name, id, put, nodes, absent } in &repaired {
+        let dropped = match &nodes[..] {
+            [] => "a mark of its removal".to_string(),
+            nodes => format!("shards on {}", nodes.join(", ")),
+        };
+        let rest = match &absent[..] {
+            [] => String::new(),
+            absent => format!("; {} may have some still: repair again when they are back", absent.join(", ")),
+        };
+        print_line(&format!("{name}: dropped {id} (put {put}): {dropped}{rest}"))?;
     }
     Ok(())
 }

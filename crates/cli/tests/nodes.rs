@@ -329,6 +329,83 @@ fn a_node_ends_when_it_is_asked_to() {
 }
 
 #[test]
+fn what_a_node_kept_while_its_dataset_was_removed_is_not_read_and_a_repair_drops_it() {
+    let folder = Folder::new();
+    let (nodes, named) = cluster(&folder, 3);
+    folder.write("old", "old line\n".repeat(1000));
+    folder.write("new", "new line\n".repeat(1000));
+    folder.run(&format!("store put old --name doc.txt --copies 3 --node {named} --quiet")).ok();
+    nodes[2].send(Signal::KILL);
+    let said = folder.run(&format!("store rm doc.txt --node {named}")).exits(2);
+    assert!(said.stderr.contains("`inshore store repair doc.txt`"), "{}", said.stderr);
+    let two = format!("{},{}", nodes[0].address, nodes[1].address);
+    folder.run(&format!("store put new --name doc.txt --copies 2 --node {two} --quiet")).ok();
+    let again = Node::start(&folder, "node2", "");
+    let named = format!("{two},{}", again.address);
+    for ask in
+        ["search -c line store:doc.txt", "count words store:doc.txt --top 3", "store get doc.txt -o got"]
+    {
+        let said = folder.run(&format!("{ask} --node {named}")).exits(2);
+        for part in
+            ["generations of it that do not belong together", "removed 20", "`inshore store repair doc.txt`"]
+        {
+            assert!(
+                said.stderr.contains(part) && said.stderr.contains(&again.address),
+                "{ask}: {}",
+                said.stderr
+            );
+        }
+    }
+    let said = folder.run(&format!("store ls --node {named}")).ok();
+    assert!(
+        said.stderr.contains("note: ") && said.stderr.contains("do not belong together"),
+        "{}",
+        said.stderr
+    );
+    let said = folder.run("store repair").exits(2);
+    assert!(said.stderr.contains("--node"), "{}", said.stderr);
+    let said = folder.run(&format!("store repair doc.txt --node {named}")).ok();
+    let expected = format!("shards on {}", again.address);
+    assert!(
+        said.stdout.starts_with("doc.txt: dropped ") && said.stdout.contains(&expected),
+        "{}",
+        said.stdout
+    );
+    assert_eq!(folder.run(&format!("search -c line store:doc.txt --node {named}")).ok().stdout, "1000\n");
+    assert_eq!(folder.run(&format!("search -c new store:doc.txt --node {named}")).ok().stdout, "1000\n");
+    let said = folder.run(&format!("store repair --node {named} --json")).ok().json();
+    assert_eq!(said["dropped"], serde_json::json!([]));
+}
+
+#[test]
+fn a_node_logs_each_put_removal_and_task_with_who_asked() {
+    let folder = Folder::new();
+    folder.run("node credentials keys --for-node a --address 127.0.0.1").ok();
+    folder.run("node credentials keys --for-client writer --rights read,run,write").ok();
+    let mut node = Node::start(&folder, "node0", "--credentials keys/node-a.json --log json");
+    folder.write("web.log", "an ERROR\n");
+    let asked = format!("--node {} --credentials keys/client-writer.json", node.address);
+    folder.run(&format!("store put web.log --quiet {asked}")).ok();
+    folder.run(&format!("store put web.log --quiet {asked}")).exits(2);
+    folder.run(&format!("search ERROR store:web.log {asked}")).ok();
+    folder.run(&format!("store rm web.log {asked}")).ok();
+    let log = node.stop();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let lines: Vec<_> = lines.filter(|line| line["message"] == "audit").collect();
+    let actions: Vec<&str> = lines.iter().map(|line| line["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["put", "put", "search", "rm"], "{log}");
+    for line in &lines {
+        let who = line["who"].as_str().unwrap();
+        assert!(who.starts_with("writer (token ") && who.len() == "writer (token 01234567)".len(), "{line}");
+        assert!(line["dataset"] == "web.log" && line["seconds"].is_f64(), "{line}");
+    }
+    assert_eq!(lines[0]["bytes"], 9);
+    assert!(lines[0]["result"] == "done" && lines[3]["result"] == "done", "{log}");
+    assert!(lines[1]["result"].as_str().unwrap().contains("exists"), "{log}");
+    assert!(lines[2]["bytes"].as_u64() > Some(0) && lines[3]["bytes"].as_u64() > Some(0), "{log}");
+}
+
+#[test]
 fn commands_that_know_nothing_of_nodes_say_so() {
     let folder = Folder::new();
     for words in ["checksum a.csv", "store df", "graph ls", "node serve"] {

@@ -1,7 +1,11 @@
 //! Several agents in one process, and a client that asks them.
 
+#[path = "nodes/admission.rs"]
+mod admission;
 #[path = "nodes/door.rs"]
 mod door;
+#[path = "nodes/generations.rs"]
+mod generations;
 #[path = "nodes/helping.rs"]
 mod helping;
 #[path = "nodes/liars.rs"]
@@ -785,19 +789,19 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         );
         let piece = json!({ "number": 0, "whole": 0, "dataset": "text", "id": 1, "file": "piece-00000000", "from": 0, "to": 1, "offset": 0, "lines": 0 });
         let named = |dataset: &str| {
-            json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" },
+            json!({ "version": 2, "kind": "find", "arguments": { "needle": "a" },
                 "pieces": [{ "number": 0, "whole": 0, "dataset": dataset, "id": 1, "file": "../../etc/passwd",
                     "from": 0, "to": 1, "offset": 0, "lines": 0 }] })
         };
         for bad in [
             json!(null),
             json!({}),
+            json!({ "version": 3, "kind": "find", "arguments": {}, "pieces": [] }),
+            json!({ "version": 2, "kind": "nothing", "arguments": {}, "pieces": [] }),
             json!({ "version": 2, "kind": "find", "arguments": {}, "pieces": [] }),
-            json!({ "version": 1, "kind": "nothing", "arguments": {}, "pieces": [] }),
-            json!({ "version": 1, "kind": "find", "arguments": {}, "pieces": [] }),
-            json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" }, "pieces": [piece] }),
-            json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": -1 }),
-            json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": 1 }),
+            json!({ "version": 2, "kind": "find", "arguments": { "needle": "a" }, "pieces": [piece] }),
+            json!({ "version": 2, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": -1 }),
+            json!({ "version": 2, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": 1 }),
             named("text"),
             named("../../../etc"),
             named(""),
@@ -830,18 +834,18 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         assert!(client.do_get(ticket).await.is_err());
         // What is little and becomes much when it is read.
         let many = format!("[{}0]", r#"{"":0},"#.repeat(200_000));
-        let ticket = format!(r#"{{"version":1,"kind":"contents","arguments":{many},"pieces":[]}}"#);
+        let ticket = format!(r#"{{"version":2,"kind":"contents","arguments":{many},"pieces":[]}}"#);
         let refused = client.do_get(Ticket { ticket: ticket.into() }).await.unwrap_err();
         assert!(refused.message().contains("64 MiB is the most"), "{refused}");
         // A load that ends before it is whole leaves nothing.
         let step = |step: Value| FlightData { app_metadata: step.to_string().into(), ..FlightData::default() };
-        let begin = json!({ "step": "begin", "version": 1, "name": "half", "spread": 1, "block_bytes": 4096 });
+        let begin = json!({ "step": "begin", "version": 2, "name": "half", "id": "1".repeat(32), "block_bytes": 4096 });
         let steps = [step(begin), step(json!({ "step": "file", "name": "piece-00000000" }))];
         let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
         while let Ok(Some(_)) = answers.message().await {}
         // Pieces have names of one form, and come in order.
         for names in [&["piece-0"][..], &["piece-99999999"], &["../piece-00000000"], &["map"], &["piece-00000002"; 2]] {
-            let begin = json!({ "step": "begin", "version": 1, "name": "odd", "spread": 1, "block_bytes": 4096 });
+            let begin = json!({ "step": "begin", "version": 2, "name": "odd", "id": "1".repeat(32), "block_bytes": 4096 });
             let files = names.iter().map(|name| step(json!({ "step": "file", "name": name })));
             let steps: Vec<FlightData> = [step(begin)].into_iter().chain(files).collect();
             let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
@@ -874,10 +878,14 @@ fn a_name_that_some_node_has_is_not_loaded_again() {
 #[test]
 fn datasets_of_one_name_that_are_no_parts_of_one_are_told_apart() {
     let cluster = Cluster::new(2);
-    for serving in cluster.serving.iter().flatten() {
-        let single = client(vec![serving.address().to_string()], None);
-        let input = Cursor::new(text(100));
-        single.put(&job(), "log", ("text", None), input, &LoadOptions::default()).unwrap();
+    for folder in &cluster._folders {
+        let store = Store::open(folder.path()).unwrap();
+        let job = store.job(Budget::new(8 << 20, 1), Cancel::default()).unwrap();
+        let mut builder = store.create_dataset(&job, "log", "bytes").unwrap();
+        let mut file = builder.file("bytes", 4096, 1 << 20).unwrap();
+        file.write(&text(100)).unwrap();
+        builder.add(file).unwrap();
+        builder.commit(&[]).unwrap();
     }
     let wholes = cluster.nodes.catalog().unwrap().named("log").unwrap();
     let address = |node: usize| cluster.serving[node].as_ref().unwrap().address();

@@ -289,7 +289,7 @@ pub enum CountCommand {
 impl Command {
     /// Tells whether the command can be done on nodes.
     pub fn knows_nodes(&self) -> bool {
-        use StoreCommand::{Get, Ls, Put, Rm};
+        use StoreCommand::{Get, Ls, Put, Repair, Rm};
         match self {
             Command::Search(_)
             | Command::Compress(_)
@@ -302,7 +302,7 @@ impl Command {
             Command::Node { command } => {
                 matches!(command, NodeCommand::Status | NodeCommand::Run(_) | NodeCommand::Traverse(_))
             }
-            Command::Store { command } => matches!(command, Ls | Put(_) | Get(_) | Rm { .. }),
+            Command::Store { command } => matches!(command, Ls | Put(_) | Get(_) | Repair(_) | Rm { .. }),
             #[cfg(feature = "wasm")]
             Command::Kernel { command } => {
                 !matches!(command, KernelCommand::New(_) | KernelCommand::Build(_))

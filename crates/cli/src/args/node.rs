@@ -73,7 +73,7 @@ pub struct Serve {
     /// Run commands only where the machine contains them in all ways that Inshore knows, memory and network too
     #[arg(long)]
     pub strict: bool,
-    /// What it logs on standard error: each task, with whose it was and what it cost, and each refusal with its reason
+    /// What it logs on standard error: each put, removal and task, with who asked and what came of it, and each refusal with its reason
     #[arg(long, value_enum, default_value = "text")]
     pub log: Log,
     /// Seconds that running tasks have when the node is stopped

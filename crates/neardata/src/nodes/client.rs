@@ -171,6 +171,13 @@ impl Nodes {
         self.0.runtime.block_on(join_all(asked))
     }
 
+    /// Asks some nodes one thing each, all at once.
+    pub(super) fn ask_some(&self, questions: Vec<(usize, &'static str, Bytes)>) -> Vec<Result<Vec<Bytes>>> {
+        let asked =
+            questions.into_iter().map(|(node, kind, body)| self.0.nodes[node].ask(kind, body, self.0.answer));
+        self.0.runtime.block_on(join_all(asked))
+    }
+
     /// Asks one node, which may take so long.
     pub(super) fn ask_within(
         &self,

@@ -9,7 +9,7 @@ use super::*;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
 
-fn closed(credentials: bool, limits: impl FnOnce(&mut AgentConfig)) -> (Serving, Nodes, TempDir) {
+pub fn closed(credentials: bool, limits: impl FnOnce(&mut AgentConfig)) -> (Serving, Nodes, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config("door");
     let day = Duration::from_secs(86_400);

@@ -17,7 +17,7 @@ use tokio_rustls::{
 use super::*;
 
 /// What a file of credentials has under this name.
-fn within(credentials: &ClientCredentials, name: &str) -> String {
+pub fn within(credentials: &ClientCredentials, name: &str) -> String {
     serde_json::to_value(credentials).unwrap()[name].as_str().unwrap().to_string()
 }
 
@@ -100,4 +100,37 @@ fn a_page_beyond_this_machine_wants_tls_and_a_token() {
         answer
     });
     assert!(!String::from_utf8_lossy(&plain).contains("HTTP/1.1"), "{plain:?}");
+}
+
+#[test]
+fn probes_need_no_token_and_a_node_that_ends_is_alive_and_not_ready() {
+    let day = Duration::from_secs(86_400);
+    let authority = Authority::create().unwrap();
+    let credentials = authority.node("a", &["127.0.0.1".to_string()], day).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config = AgentConfig { credentials: Some(credentials), ..config("closed") };
+    let agent = Agent::new(Store::open(folder.path()).unwrap(), works(&Plan::default()), config);
+    let page = served(&agent, "0.0.0.0:0").unwrap();
+    let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], page.address().port()));
+    let trusted = within(&authority.client("c", &[Right::Read], day).unwrap(), "authority");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let ask = |path: &str| {
+        runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, get(address, &trusted, path, None)).await.unwrap()
+        })
+    };
+    let is = |path: &str, code: &str, said: &str| {
+        let answer = ask(path);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {code} ")) && answer.contains(said),
+            "{path}: {answer}"
+        );
+        assert!(!answer.contains("closed"), "it tells its name to nobody: {answer}");
+    };
+    is("/healthz", "200", "\r\n\r\nok\n");
+    is("/readyz", "200", "\r\n\r\nready\n");
+    serving.stop().unwrap();
+    is("/healthz", "200", "\r\n\r\nok\n");
+    is("/readyz", "503", "this node ends and takes no more tasks");
 }

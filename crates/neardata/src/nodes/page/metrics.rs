@@ -71,6 +71,18 @@ pub(super) fn told(status: &Status) -> String {
             "Connections that ended before a request with a good token: handshakes that failed or took too long, wrong tokens.",
             status.connections.without_request as f64,
         ),
+        (
+            "inshore_requests_memory_bytes",
+            "gauge",
+            "Memory of requests that wait or run, and of answers that nobody took.",
+            status.requests_bytes as f64,
+        ),
+        (
+            "inshore_requests_unfinished_bytes",
+            "gauge",
+            "Memory of requests that are not complete.",
+            status.unfinished_bytes as f64,
+        ),
         ("process_resident_memory_bytes", "gauge", "Memory of the process.", status.resident_bytes as f64),
         ("inshore_load1", "gauge", "Processes that want to run, in the last minute.", status.load),
     ] {

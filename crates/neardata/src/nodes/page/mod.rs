@@ -5,10 +5,13 @@
 //! | `/` | a page that shows this node and its peers, and keeps itself up to date |
 //! | `/status.json` | what the page shows: each node's status, and how much it read and sent in the last minutes |
 //! | `/metrics` | this node's counters, as Prometheus reads them |
+//! | `/healthz` | 200 as long as the process answers |
+//! | `/readyz` | 200 while the node takes tasks; 503 and the reason while it ends, or its store does not answer |
 //!
 //! On this machine alone it is served in the clear, to everybody here. Beyond it is HTTPS with the node's certificate, and wants a
 //! token with the right to read: as `Bearer`, or as the password of `Basic`, which browsers ask for. What others do is told to
-//! whom has the right to administer.
+//! whom has the right to administer. `/healthz` and `/readyz` are for probes, which have no token and call a node by any name: they tell
+//! nothing else.
 //!
 //! It has a thread and a runtime of its own, apart from the data's: few connections at once, one request each, some seconds.
 //! Names that come from others (clients, datasets, peers) never become a part of the page's text: its script writes them as text.
@@ -239,11 +242,22 @@ const HTML: &str = include_str!("page.html");
 
 impl Shown {
     fn respond(&self, request: &Request<()>) -> Response<Full<Bytes>> {
+        let is_look = request.method() == Method::GET || request.method() == Method::HEAD;
+        match request.uri().path() {
+            "/healthz" if is_look => return plain(StatusCode::OK, "ok"),
+            "/readyz" if is_look => {
+                return match self.agent.unready() {
+                    None => plain(StatusCode::OK, "ready"),
+                    Some(why) => plain(StatusCode::SERVICE_UNAVAILABLE, why),
+                };
+            }
+            _ => {}
+        }
         let viewer = match self.viewer(request) {
             Ok(viewer) => viewer,
             Err(refused) => return *refused,
         };
-        if request.method() != Method::GET && request.method() != Method::HEAD {
+        if !is_look {
             let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "it is only looked at: GET");
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             return response;
@@ -258,7 +272,7 @@ impl Shown {
             "/metrics" => {
                 body("text/plain; version=0.0.4; charset=utf-8", metrics::told(&masked(self.agent.status())))
             }
-            _ => plain(StatusCode::NOT_FOUND, "there are /, /status.json and /metrics"),
+            _ => plain(StatusCode::NOT_FOUND, "there are /, /status.json, /metrics, /healthz and /readyz"),
         }
     }
 
