@@ -81,7 +81,7 @@ fn counts_are_those_of_simple_code_in_memory_and_through_flash() {
                 let mut top: Vec<(String, u64)> = expected.clone().into_iter().collect();
                 top.sort_by_key(|(word, count)| (Reverse(*count), word.clone()));
                 assert_eq!(summary.top, top[..5]);
-                let is_small = memory_bytes == smallest || table_bytes.is_some();
+                let is_small = memory_bytes <= smallest || table_bytes.is_some();
                 assert_eq!((summary.spills > 0, summary.runs > 0), (is_small, is_small), "{summary:?}");
                 drop(job.report());
                 assert_eq!(job.budget().reserved_bytes(), 0);
