@@ -204,6 +204,7 @@ fn patterns_count_against_the_budget_or_are_refused_with_one_that_is_enough() {
     };
     write("many", &needles(100_000));
     write("most", &needles(1_000_000));
+    write("line", "the quick 7 brown fox\n");
     write("text", &"the quick brown fox 12 jumps over 345 dogs and on\n".repeat(200_000));
     let mut refused = 0;
     for (words, budgets) in [
@@ -212,7 +213,7 @@ fn patterns_count_against_the_budget_or_are_refused_with_one_that_is_enough() {
         ("search -i -F -f many -c text", &[8, 64][..]),
         ("search -c -e '(\\w{1,200}\\d){3,60}x' text", &[8, 64, 256][..]),
         ("search -c -e '(\\w{1,200}\\d){3,6}x' text", &[8, 64][..]),
-        ("search -U -c -e '(\\w{1,200}\\d){3,6}x\\n' text", &[8][..]),
+        ("search -U -c -e '(\\w{1,200}\\d){3,6}x\\n' line", &[8][..]),
     ] {
         for budget in budgets.iter().map(|mebibytes| mebibytes * MIB) {
             let keeps = |memory: u64| {

@@ -322,7 +322,7 @@ fn matcher_builder(
         .word(options.words)
         .whole_line(options.lines)
         .ban_byte(detect_binary.then_some(b'\0'))
-        .size_limit(limit.min(SIZE_BYTES_MAX))
+        .size_limit(limit)
         .dfa_size_limit(limit.min(memory.cache_bytes));
     builder
 }
@@ -570,8 +570,6 @@ impl Portable for Search {
 const SENT_BYTES_MAX: usize = 10 << 20;
 /// What the patterns of such a search may take where nobody knows of a budget.
 const SENT_MEMORY_BYTES_MAX: u64 = 64 << 20;
-/// An automaton of expressions is no larger, whatever the budget.
-const SIZE_BYTES_MAX: usize = 100 << 20;
 
 const IS_MATCH: u32 = 1 << 31;
 

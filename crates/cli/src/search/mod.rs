@@ -222,8 +222,7 @@ pub fn pattern_words(words: &Search) -> (Option<&str>, Vec<PathBuf>) {
 /// All patterns. A file of more than the budget has room for is read to its end, but not kept, so that the error can say
 /// how large a budget would do.
 pub fn patterns(words: &Search, first: Option<&str>, budget: &Budget) -> Result<Vec<String>> {
-    let options = pattern_options(words);
-    let (mut patterns, mut size) = (Vec::new(), PatternSize::default());
+    let (mut patterns, mut size) = (Vec::new(), PatternSize::new(&pattern_options(words)));
     let mut take = |pattern: &str| {
         size.add(pattern);
         match size.may_fit(budget) {
@@ -240,7 +239,7 @@ pub fn patterns(words: &Search, first: Option<&str>, budget: &Budget) -> Result<
         read.with_context(|| format!("{}: cannot read patterns", path.display()))?;
     }
     first.into_iter().for_each(take);
-    size.check(&options, budget)?;
+    size.check(budget)?;
     Ok(patterns)
 }
 
