@@ -82,7 +82,8 @@ fn a_command_on_a_node_that_stops_in_its_middle_is_over_at_its_deadline() {
 fn the_work_of_this_machine_is_over_at_the_deadline() {
     let folder = Folder::new();
     let node = Node::start(&folder, "node", "");
-    folder.write("n.csv", (0..20_000).map(|n| format!("{n},x\n")).collect::<String>());
+    let rows: String = (0..20_000).map(|n| format!("{n},x\n")).collect();
+    folder.write("n.csv", format!("a,s\n{rows}"));
     folder.run(&format!("store put n.csv --node {} --quiet", node.address)).ok();
     let near = format!("--node {}", node.address);
     for (query, more) in [
@@ -100,7 +101,6 @@ fn the_work_of_this_machine_is_over_at_the_deadline() {
     }
     // A job without nodes, too.
     is_over(folder.run("graph generate kronecker --scale 26 --name g --memory 16MiB --deadline 1"), 1.0);
-    assert!(folder.scratch().is_empty());
 }
 
 #[test]
