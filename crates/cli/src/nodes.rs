@@ -1,10 +1,12 @@
 //! Commands on nodes: serving, credentials, and what `--node` makes of other commands.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{self, Read, Seek, Write},
     path::{Path, PathBuf},
     process,
+    sync::atomic::Ordering,
     time::Duration,
 };
 
@@ -35,7 +37,7 @@ use signal_hook::{
 
 use crate::{
     args::{Credentials, Everywhere, Get, Log, Put, Repair, RunCommand, Serve},
-    node_page,
+    failure, node_page,
     outcome::{Outcome, print_json, print_line, say},
     session::{Session, budget, plain_run},
     signals::STOPPED,
@@ -60,6 +62,7 @@ pub fn refuse(options: &Everywhere) -> Result<()> {
 }
 
 pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
+    failure::SERVES.store(true, Ordering::Relaxed);
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
     let credentials = options.credentials.as_deref().map(read_credentials).transpose()?;
     log(words.log);
@@ -168,7 +171,7 @@ pub fn run_command(options: &Everywhere, words: &RunCommand) -> Result<bool> {
         responses.push((streams.node(stream).to_string(), (response, output.kept)));
     }
     let gathered = streams.finish();
-    tell_missing(options, &gathered);
+    tell_missing(options, &nodes, &gathered);
     for (node, (response, _)) in &responses {
         let errors = response.errors.trim_end();
         if !errors.is_empty() && !options.json {
@@ -370,15 +373,15 @@ pub fn connect(options: &Everywhere) -> Result<Nodes> {
         bail!("no nodes are named: --node HOST,HOST:PORT,...");
     }
     let credentials = options.credentials.as_deref().map(read_credentials).transpose()?;
+    let (silence, deadline) = (Duration::from_secs(options.silence), options.deadline);
     let config = ClientConfig::new(options.node.clone(), credentials);
-    Ok(Nodes::new(ClientConfig { silence: Duration::from_secs(options.silence), ..config })?)
+    Ok(Nodes::new(ClientConfig { silence, deadline, ..config })?)
 }
 
 /// How nodes are asked, as the options say.
 pub fn run_options(options: &Everywhere) -> RunOptions {
     let habits = RunOptions::default();
     RunOptions {
-        deadline: options.deadline.map(Duration::from_secs),
         partial: options.partial,
         node_memory_bytes: options.node_memory,
         stall: Duration::from_secs(options.stall),
@@ -398,16 +401,26 @@ pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<Whole>> {
     Ok(wholes)
 }
 
-/// Says what was not read, where a partial answer did.
-pub fn tell_missing(options: &Everywhere, gathered: &Gathered) {
+/// Says which nodes were lost, and what was not read, where copies or a partial answer did.
+pub fn tell_missing(options: &Everywhere, nodes: &Nodes, gathered: &Gathered) {
+    if options.quiet {
+        return;
+    }
+    let left = gathered.nodes.iter().filter_map(|cost| {
+        let why = cost.lost.as_ref()?;
+        let why = why.strip_prefix(&cost.node).and_then(|why| why.strip_prefix(": ")).unwrap_or(why);
+        Some((cost.node.clone(), why.to_string()))
+    });
+    let instead = if gathered.missing.is_empty() { "; copies on other nodes were read" } else { "" };
+    for (node, why) in left.chain(nodes.lost()).collect::<BTreeMap<String, String>>() {
+        say(&format!("note: node {node} was lost: {why}{instead}"));
+    }
     for missing in &gathered.missing {
-        if !options.quiet {
-            let end = missing.offset + missing.bytes;
-            say(&format!(
-                "note: {}: bytes {} to {end} were not read: {}",
-                missing.title, missing.offset, missing.why
-            ));
-        }
+        let end = missing.offset + missing.bytes;
+        say(&format!(
+            "note: {}: bytes {} to {end} were not read: {}",
+            missing.title, missing.offset, missing.why
+        ));
     }
 }
 
@@ -637,6 +650,7 @@ pub fn get(options: &Everywhere, words: &Get) -> Result<()> {
         let what = format!("{bytes} bytes came of {}", whole.bytes());
         return Err(Error::Incomplete { name: whole.title.clone(), what }.into());
     }
+    tell_missing(options, &nodes, &gathered);
     let sentence = format!("{} of {}", format_bytes(bytes), words.name);
     let summary = with_nodes(json!({ "name": words.name, "bytes": bytes }), &nodes, &gathered);
     let outcome = Outcome::new("store get", run.finish(), summary, sentence);

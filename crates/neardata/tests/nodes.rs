@@ -2,6 +2,8 @@
 
 #[path = "nodes/admission.rs"]
 mod admission;
+#[path = "nodes/deadlines.rs"]
+mod deadlines;
 #[path = "nodes/door.rs"]
 mod door;
 #[path = "nodes/generations.rs"]
@@ -38,7 +40,7 @@ use inshore_neardata::{
         Right, RunOptions, Serving, run_on_nodes,
     },
 };
-use inshore_store::{Budget, Cancel, Device, Job, Limits, Memory, Store, Throttled};
+use inshore_store::{Budget, Cancel, Deadline, Device, Job, Limits, Memory, Store, Throttled};
 use memchr::memmem;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -295,16 +297,27 @@ impl Cluster {
     }
 
     fn find(&self, kernel: &Find, name: &str, options: &RunOptions) -> Result<Found, ReadError> {
-        let wholes = self.nodes.catalog().and_then(|catalog| catalog.named(name));
+        self.find_within(PATIENCE, kernel, name, options)
+    }
+
+    /// The same as a command of its own, which has so much time.
+    fn find_within(
+        &self,
+        time: Duration,
+        kernel: &Find,
+        name: &str,
+        options: &RunOptions,
+    ) -> Result<Found, ReadError> {
+        let nodes = self.nodes.begin(Deadline::after(time));
+        let wholes = nodes.catalog().and_then(|catalog| catalog.named(name));
         let wholes = wholes.map_err(|error| ReadError::Stream(Box::new(error)))?;
         let mut places = Vec::new();
-        let gathered =
-            run_on_nodes(&self.nodes, &job(), kernel, &wholes, options, |event: Event<'_, Find>| {
-                if let Some(part) = event.part {
-                    places.extend(part?);
-                }
-                Ok(Next::Go)
-            })?;
+        let gathered = run_on_nodes(&nodes, &job(), kernel, &wholes, options, |event: Event<'_, Find>| {
+            if let Some(part) = event.part {
+                places.extend(part?);
+            }
+            Ok(Next::Go)
+        })?;
         Ok(Found { places, gathered })
     }
 
@@ -486,8 +499,8 @@ fn a_task_that_takes_over_does_not_wait_behind_one_of_the_same_job() {
     *plans[0].lock().unwrap() = (Fault::Fails, 1);
     let wholes = nodes.catalog().unwrap().named("text").unwrap();
     let mut count = 0;
-    let deadline = RunOptions { deadline: Some(PATIENCE), ..RunOptions::default() };
-    run_on_nodes(&nodes, &job(), &find("needle"), &wholes, &deadline, |event: Event<'_, Find>| {
+    let (nodes, options) = (nodes.begin(Deadline::after(PATIENCE)), RunOptions::default());
+    run_on_nodes(&nodes, &job(), &find("needle"), &wholes, &options, |event: Event<'_, Find>| {
         count += event.part.transpose()?.map_or(0, |part| part.len());
         thread::sleep(Duration::from_millis(20));
         Ok(Next::Go)
@@ -577,12 +590,9 @@ fn whatever_goes_wrong_on_nodes_nothing_is_told_twice_or_left_out() {
             faults.push((fault, after));
         }
         let hangs = faults.iter().any(|(fault, _)| *fault == Fault::Hangs);
-        let options = RunOptions {
-            partial: dice.below(2) == 0,
-            deadline: hangs.then(|| Duration::from_millis(300)),
-            ..RunOptions::default()
-        };
-        match cluster.find(&find("needle"), "copied", &options) {
+        let options = RunOptions { partial: dice.below(2) == 0, ..RunOptions::default() };
+        let time = if hangs { Duration::from_millis(300) } else { PATIENCE };
+        match cluster.find_within(time, &find("needle"), "copied", &options) {
             Ok(Found { places, gathered }) => {
                 let is_there = |&(offset, _): &(u64, u64)| {
                     let has = |part: &inshore_neardata::nodes::Missing| {
@@ -648,9 +658,9 @@ fn a_task_ends_when_its_client_goes_or_its_deadline_is_over() {
     let cluster = Cluster::new(2);
     cluster.put("text", &text(20_000), 1, 50_000);
     cluster.plan(0, Fault::Hangs, 0);
-    let options = RunOptions { deadline: Some(Duration::from_millis(300)), ..RunOptions::default() };
+    let (time, options) = (Duration::from_millis(300), RunOptions::default());
     let began = Instant::now();
-    let error = told(cluster.find(&find("needle"), "text", &options).unwrap_err());
+    let error = told(cluster.find_within(time, &find("needle"), "text", &options).unwrap_err());
     assert!(error.contains("deadline"), "{error}");
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     until("a task runs on without a client", || cluster.running() == 0);
@@ -690,20 +700,24 @@ fn a_full_node_refuses_with_the_reason() {
     *plan.lock().unwrap() = (Fault::Hangs, 0);
     let wholes = nodes.catalog().unwrap().named("text").unwrap();
     let cancel = Cancel::default();
-    let ask = |options: RunOptions| {
+    let ask = |nodes: &Nodes, options: RunOptions| {
         let job = Job::without_store(Budget::new(64 << 20, 2), cancel.clone());
-        run_on_nodes(&nodes, &job, &find("needle"), &wholes, &options, |event: Event<'_, Find>| {
+        run_on_nodes(nodes, &job, &find("needle"), &wholes, &options, |event: Event<'_, Find>| {
             event.part.transpose()?;
             Ok(Next::Go)
         })
     };
     thread::scope(|scope| {
-        let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| ask(RunOptions::default()))).collect();
+        let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| ask(&nodes, RunOptions::default()))).collect();
         until("no task waits", || serving.agent().status().waiting > 0);
-        let error = told(ask(RunOptions::default()).unwrap_err());
+        // There may be room soon: the client asks again, and says why not when its time is over.
+        let soon = nodes.begin(Deadline::after(Duration::from_millis(1500)));
+        let error = told(ask(&soon, RunOptions::default()).unwrap_err());
         assert!(error.contains("its queue is full: 1 tasks run and 1 wait"), "{error}");
+        assert!(serving.agent().status().refused >= 2, "it was asked once");
         let large = RunOptions { node_memory_bytes: Some(1 << 40), ..RunOptions::default() };
-        assert!(told(ask(large).unwrap_err()).contains("larger than all that this node gives"));
+        let error = told(ask(&nodes, large).unwrap_err());
+        assert!(error.contains("larger than all that this node gives"), "{error}");
         cancel.cancel();
         waiting.into_iter().for_each(|waiting| assert!(waiting.join().unwrap().is_err()));
     });

@@ -15,7 +15,7 @@ use inshore_neardata::{
         Walked,
     },
 };
-use inshore_store::{Budget, Cancel, Job, Store};
+use inshore_store::{Budget, Cancel, Deadline, Job, Store};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -124,6 +124,8 @@ fn traverse_in(
     starts: &[u64],
     options: &TraverseOptions,
 ) -> Result<Traversed, Error> {
+    // A test that hangs says so.
+    let nodes = nodes.begin(Deadline::after(PATIENCE));
     let whole = nodes.catalog()?.named(name)?.remove(0);
     nodes.traverse(job, &whole, starts, options)
 }
@@ -134,9 +136,7 @@ const AT: u64 = 24;
 
 fn options(steps: u64, by: By) -> TraverseOptions {
     let pointers = Pointers { page_bytes: PAGE, at: AT };
-    // A test that hangs says so.
-    let deadline = Some(PATIENCE);
-    TraverseOptions { pointers, steps, by, deadline, ..TraverseOptions::default() }
+    TraverseOptions { pointers, steps, by, ..TraverseOptions::default() }
 }
 
 /// A file whose page n names `pointers[n]`.
@@ -396,9 +396,10 @@ fn a_traversal_that_is_stopped_or_late_ends_on_all_nodes() {
         });
         assert!(error.is_cancelled(), "{error}");
         cluster.is_idle_soon();
-        let late = TraverseOptions { deadline: Some(Duration::from_millis(300)), ..options(STEPS_MAX, by) };
+        let whole = cluster.nodes.catalog().unwrap().named("pages").unwrap().remove(0);
+        let nodes = cluster.nodes.begin(Deadline::after(Duration::from_millis(300)));
         let began = Instant::now();
-        let error = told(traverse(&cluster.nodes, "pages", &[0], &late).unwrap_err());
+        let error = told(nodes.traverse(&job(), &whole, &[0], &options(STEPS_MAX, by)).unwrap_err());
         assert!(error.contains("deadline"), "{error}");
         assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
         cluster.is_idle_soon();

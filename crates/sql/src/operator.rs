@@ -12,7 +12,11 @@ use datafusion::{
     },
     error::Result,
     physical_optimizer::PhysicalOptimizerRule,
-    physical_plan::ExecutionPlan,
+    physical_plan::{
+        ExecutionPlan,
+        coop::CooperativeExec,
+        joins::{CrossJoinExec, NestedLoopJoinExec},
+    },
 };
 use inshore_sortreduce::{Stats, rows::RowStats};
 use inshore_store::{Job, format_bytes};
@@ -135,7 +139,8 @@ impl PhysicalOptimizerRule for Replace {
         let replaced = plan.transform_up(|node| {
             let ours = Group::instead_of(&node, &self.0)?
                 .or(Order::instead_of(&node, &self.0)?)
-                .or(Join::instead_of(&node, &self.0)?);
+                .or(Join::instead_of(&node, &self.0)?)
+                .or_else(|| yielding(&node));
             Ok(ours.map_or(Transformed::no(node), Transformed::yes))
         })?;
         Ok(replaced.data)
@@ -148,6 +153,13 @@ impl PhysicalOptimizerRule for Replace {
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// The same node, with pauses between its batches, where one batch of its input makes any number of them: what takes these would run on
+/// for minutes without a pause in which the runtime ends it, and in which the timer goes that tells the deadline.
+fn yielding(node: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    let multiplies = node.is::<CrossJoinExec>() || node.is::<NestedLoopJoinExec>();
+    multiplies.then(|| Arc::new(CooperativeExec::new(node.clone())) as _)
 }
 
 /// A node that stands for one of the library's: all but running it is left to that.

@@ -735,6 +735,28 @@ fn functions_that_take_long_are_stopped_between_rows() {
 }
 
 #[test]
+fn joins_of_everything_with_everything_are_stopped_between_batches() {
+    let tables = tables(&some_rows(9_000), &[]);
+    for text in [
+        "SELECT sum(a.v + b.v + c.v) FROM t a, t b, t c",
+        "SELECT sum(a.v + b.v + c.v) FROM t a JOIN t b ON a.v < b.v + 3000 JOIN t c ON b.v < c.v + 3000",
+    ] {
+        let (_folder, job) = job(2);
+        let all = Tables::default().with_batches("t", tables[0].1[0].schema(), tables[0].1.clone());
+        let cancel = job.cancel().clone();
+        let stopped = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(500));
+            cancel.cancel();
+        });
+        let begun = Instant::now();
+        let ran = Query::start(&job, text, all).and_then(|query| query.collect::<crate::Result<Vec<_>>>());
+        assert!(ran.unwrap_err().is_cancelled(), "{text}");
+        assert!(begun.elapsed() < SOON, "{text}: {:?}", begun.elapsed());
+        stopped.join().unwrap();
+    }
+}
+
+#[test]
 fn functions_within_their_bounds_give_what_the_library_gives() {
     let tables = tables(&some_rows(6_000), &[]);
     for text in [

@@ -29,8 +29,8 @@ Examples:
 /// travel. Without --credentials it serves this machine alone. SIGTERM and Ctrl-C: it takes no more tasks, gives those that
 /// run --drain seconds, and ends; a second signal ends it at once, which loses nothing either.
 ///
-/// All tasks together keep to --memory; those that have to wait are served in turn, a client at a time, and one more than
-/// --queue is refused.
+/// All tasks together keep to --memory; those that have to wait are served in turn, a client at a time, and the client of one more
+/// than --queue is told to come again.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -51,7 +51,7 @@ pub struct Serve {
     /// Tasks that run at once
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub slots: u16,
-    /// Tasks that may wait
+    /// Tasks that may wait, of one client half of them at most
     #[arg(long, value_name = "N", default_value = "64")]
     pub queue: u16,
     /// Connections at once

@@ -18,6 +18,8 @@ mod visits;
 
 use std::{
     collections::BTreeMap,
+    fmt::Display,
+    io,
     net::SocketAddr,
     panic::{self, AssertUnwindSafe},
     sync::{
@@ -315,12 +317,12 @@ impl Agent {
         let (agent, drain) = (self.clone(), config.drain);
         let connections = self.0.door.clone();
         let incoming = incoming.filter_map(move |connection| {
-            // What finds no place is closed at once.
-            let admitted = connection.map(|stream| connections.admit(stream)).transpose();
-            std::future::ready(admitted)
+            // A connection that is gone already is none.
+            let accepted = connection.map(|stream| connections.accept(stream).ok()).transpose();
+            std::future::ready(accepted)
         });
         info!(node = self.0.config.name, address = %bound, "serves");
-        let thread = thread::Builder::new().name("inshore-node".into()).spawn(move || {
+        let started = thread::Builder::new().name("inshore-node".into()).spawn(move || {
             let served = runtime.block_on(async {
                 let mut asked = stopped.clone();
                 let ended = server.add_service(service).serve_with_incoming_shutdown(incoming, async move {
@@ -339,7 +341,7 @@ impl Agent {
             runtime.shutdown_timeout(Duration::from_secs(5));
             served
         });
-        let thread = Some(thread.expect("the system has threads"));
+        let thread = Some(started.map_err(|error| no_thread(&address, &error))?);
         Ok(Serving { address: bound, stop, agent: self, thread })
     }
 
@@ -905,11 +907,14 @@ impl FlightService for Agent {
             asked.beside.filter(|_| work.needs() == Needs::Data && memory_bytes <= READ_BESIDE_BYTES);
         let held_beside = asks_beside.and_then(|task| self.beside(&caller.name, task));
         let needs_no_slot = traverses || held_beside.is_some();
-        let entered: std::result::Result<BoxFuture<'static, Place>, String> = match needs_no_slot {
-            true => inner.queue.beside(memory_bytes).map(|place| futures::future::ready(place).boxed()),
+        let entered: std::result::Result<BoxFuture<'static, Place>, Refusal> = match needs_no_slot {
+            true => match inner.queue.beside(memory_bytes) {
+                Ok(place) => Ok(futures::future::ready(place).boxed()),
+                Err(why) => Err(Refusal::resource_exhausted(why)),
+            },
             false => inner.queue.enter(&caller.name, memory_bytes).map(FutureExt::boxed),
         };
-        let entered = entered.map_err(|why| self.refuse(Refusal::resource_exhausted(why)))?;
+        let entered = entered.map_err(|refusal| self.refuse(refusal))?;
         let deadline = asked.deadline_ms.map(Duration::from_millis).unwrap_or(inner.config.deadline);
         let deadline = deadline.min(inner.config.deadline);
         let (came, agent, cancel) = (Instant::now(), self.clone(), Cancel::default());
@@ -1199,6 +1204,11 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// The error of a server that has no thread.
+pub(super) fn no_thread(address: &impl Display, error: &io::Error) -> Error {
+    Error::Address { address: address.to_string(), what: format!("cannot start a thread: {error}") }
 }
 
 fn load_average() -> f64 {

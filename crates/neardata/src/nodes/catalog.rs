@@ -143,6 +143,8 @@ impl Nodes {
                         return Err(self.0.nodes[place].bad_answer(&what));
                     }
                 }
+                // Nothing else is answered in time either.
+                Err(error @ Error::Deadline { .. }) => return Err(error),
                 Err(error) => {
                     lost.push((found.address, error.to_string()));
                     first_error.get_or_insert(error);
@@ -163,6 +165,7 @@ impl Nodes {
                         all.push((place, one));
                     }
                 }
+                Err(error @ Error::Deadline { .. }) => return Err(error),
                 Err(error) if !lost.iter().any(|(address, _)| *address == node.address) => {
                     numbers.retain(|_, other| *other != place);
                     lost.push((node.address.clone(), error.to_string()));

@@ -186,6 +186,7 @@ impl Nodes {
         let mut loaded = Loaded::default();
         let mut buffer = vec![0; DATA_BYTES];
         loop {
+            self.0.check(|| format!("{} was read as far as byte {}", called, loaded.bytes))?;
             job.check_cancelled()?;
             let read = read_much(&mut input, &mut buffer)
                 .map_err(|source| Error::Input { name: called.to_string(), source })?;
@@ -451,7 +452,7 @@ impl<'a> Load<'a> {
         self.node.bytes_out.fetch_add(message_bytes(&message), std::sync::atomic::Ordering::Relaxed);
         let mut message = Some(message);
         loop {
-            job.check_cancelled()?;
+            self.check(nodes, job)?;
             let reserved = nodes.0.runtime.block_on(async {
                 tokio::time::timeout(Duration::from_millis(100), self.out.reserve()).await
             });
@@ -481,9 +482,15 @@ impl<'a> Load<'a> {
             match waited {
                 Ok(Some(answer)) => return answer,
                 Ok(None) => return Err(self.node.lost("it ended the load".to_string())),
-                Err(_) => job.check_cancelled()?,
+                Err(_) => self.check(nodes, job)?,
             }
         }
+    }
+
+    /// Whether the load goes on.
+    fn check(&self, nodes: &Nodes, job: &Job) -> Result<()> {
+        nodes.0.check(|| format!("node {} has not taken all of it", self.node.address))?;
+        Ok(job.check_cancelled()?)
     }
 }
 

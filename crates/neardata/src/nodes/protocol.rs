@@ -483,15 +483,15 @@ pub struct Drive {
 /// What came of connections since the node began to serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
-    /// Those that are open.
+    /// Those that are open, also those over which no request came yet.
     pub open: u64,
-    /// As many may be open.
+    /// As many may be open over which requests came.
     pub limit: u64,
     /// Those that were let in.
     pub opened: u64,
-    /// Those that were closed at once since all places were taken.
+    /// Those whose request was told to come again since all places were taken.
     pub refused_full: u64,
-    /// Those that were closed at once since their address had all places that one may have.
+    /// Those whose request was told to come again since their address had all places that one may have.
     pub refused_address: u64,
     /// Those that ended before a request with a good token came over them: handshakes that failed or took too long, wrong tokens.
     pub without_request: u64,

@@ -146,14 +146,12 @@ fn whatever_goes_wrong_while_a_client_helps_nothing_is_told_twice_or_left_out() 
             faults.push((fault, after));
         }
         let hangs = faults.iter().any(|(fault, _)| *fault == Fault::Hangs);
-        let options = RunOptions {
-            stall: Duration::from_millis(if hangs { 400 } else { 30_000 }),
-            // Of two that are at fault, nobody may have what is asked for: then it is the deadline that ends it.
-            deadline: Some(if faulty > 1 { Duration::from_secs(10) } else { PATIENCE }),
-            ..helping(30)
-        };
+        let options =
+            RunOptions { stall: Duration::from_millis(if hangs { 400 } else { 30_000 }), ..helping(30) };
+        // Of two that are at fault, nobody may have what is asked for: then it is the deadline that ends it.
+        let time = if faulty > 1 { Duration::from_secs(10) } else { PATIENCE };
         let kernel = Find { fails_here: dice.below(6) == 0, ..slow(10) };
-        match cluster.find(&kernel, "copied", &options) {
+        match cluster.find_within(time, &kernel, "copied", &options) {
             Ok(Found { places, gathered }) => {
                 assert!(places == all, "seed {seed}: {faults:?}: {gathered:?}");
                 helped += usize::from(gathered.here.is_some_and(|here| here.pieces > 0));

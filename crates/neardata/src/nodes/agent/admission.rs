@@ -39,7 +39,7 @@ use super::{Agent, requests::Held};
 use crate::nodes::{
     Right,
     connection::Guest,
-    wire::{MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX},
+    wire::{MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, ask_again},
 };
 
 /// Bytes of a question that is no task. The longest names the nodes on which a removed dataset still lies.
@@ -94,7 +94,7 @@ impl Service<Request<Body>> for Admission {
         let method = Method::of_path(request.uri().path());
         let admitted = agent.caller(request.headers()).and_then(|caller| {
             if let Some(guest) = request.extensions().get::<Arc<Guest>>() {
-                guest.has_asked();
+                guest.ask().map_err(ask_again)?;
             }
             caller.check_rights(method.any_of)?;
             Ok(caller)

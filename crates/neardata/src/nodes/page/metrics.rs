@@ -52,11 +52,16 @@ pub(super) fn told(status: &Status) -> String {
             "Memory for all tasks together.",
             status.memory_bytes as f64,
         ),
-        ("inshore_connections_open", "gauge", "Connections that are open.", status.connections.open as f64),
+        (
+            "inshore_connections_open",
+            "gauge",
+            "Connections that are open, also those over which no request came yet.",
+            status.connections.open as f64,
+        ),
         (
             "inshore_connections_limit",
             "gauge",
-            "Connections that may be open.",
+            "Connections that may be open over which requests came.",
             status.connections.limit as f64,
         ),
         (
@@ -97,7 +102,7 @@ pub(super) fn told(status: &Status) -> String {
     out.metric(
         "inshore_connections_refused_total",
         "counter",
-        "Connections that were closed at once: all places were taken, or all that one address may have.",
+        "Connections whose request was told to come again: all places were taken, or all that one address may have.",
         &[
             (&[("reason", "full")], status.connections.refused_full as f64),
             (&[("reason", "address")], status.connections.refused_address as f64),

@@ -56,6 +56,7 @@ use tracing::{info, warn};
 use self::watch::Watch;
 use super::{
     Agent, ClientCredentials, Error, NodeCredentials, Result, Right,
+    agent::no_thread,
     connection::{Door, DoorLimits, Guest, Visit},
     is_loopback,
 };
@@ -140,7 +141,7 @@ impl Agent {
         });
         info!(node = self.config().name, page = %address, tls = tls.is_some(), "serves its page");
         let (stop, mut stopped) = channel::channel(false);
-        let thread = thread::Builder::new().name("inshore-page".into()).spawn(move || {
+        let started = thread::Builder::new().name("inshore-page".into()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
                     () = accept(listener, tls, shown) => {}
@@ -149,7 +150,8 @@ impl Agent {
             });
             runtime.shutdown_timeout(Duration::from_secs(1));
         });
-        Ok(Page { address, stop, thread: Some(thread.expect("the system has threads")) })
+        let thread = started.map_err(|error| no_thread(&listen, &error))?;
+        Ok(Page { address, stop, thread: Some(thread) })
     }
 }
 
@@ -182,7 +184,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shown: Arc<Show
                 continue;
             }
         };
-        let Some(visit) = door.admit(stream) else { continue };
+        let Ok(visit) = door.accept(stream) else { continue };
         let (tls, shown) = (tls.clone(), shown.clone());
         // Whoever is too slow, or says what is no request, is not answered.
         tokio::spawn(timeout(PATIENCE, serve(visit, tls, shown)));
@@ -201,13 +203,18 @@ async fn serve(visit: Visit, tls: Option<TlsAcceptor>, shown: Arc<Shown>) {
     }
 }
 
-async fn answer(io: impl Read + Write + Unpin, guest: Arc<Guest>, shown: Arc<Shown>) {
+async fn answer(io: impl Read + Write + Unpin, guest: Guest, shown: Arc<Shown>) {
     let service = service_fn(move |request: Request<_>| {
         // It is answered, be it with a no, and then closed.
-        guest.has_asked();
+        let place = guest.ask();
         let shown = shown.clone();
         let (head, _body): (_, hyper::body::Incoming) = request.into_parts();
         async move {
+            if let Err(why) = place {
+                let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, &why);
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+                return Ok(response);
+            }
             // The store is asked too, which may wait for a drive.
             let answered = tokio::task::spawn_blocking(move || shown.respond(&Request::from_parts(head, ())));
             let response =
