@@ -54,10 +54,15 @@ test: ## everything that .ci/run checks
 	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh \
 		format deny features build-rust test-rust fuzz lint-python test-python package-check
 
-# Too long for every change: each feature by itself, and a longer look for hostile bytes.
+# Too long for every change: each feature by itself, a longer look for hostile bytes, and more damaged stores.
 .PHONY: nightly
-nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes
-	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long
+nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes, 20,000 damaged stores
+	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long losses-long
+
+.PHONY: losses-long
+losses-long: export INSHORE_DAMAGES = 20000
+losses-long: need-rust
+	cargo test $(LOCKED) -p inshore-store --test losses -- --nocapture
 
 .PHONY: features
 features: need-rust ## compile the command with graphs alone

@@ -182,6 +182,19 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
+    /// A device of a store has no superblock any more.
+    #[error(
+        "{}: a device of a store was here, and its superblock (extent 1, in segment-00000000) is lost: {found}. Nothing is \
+         made anew here. If the store has other devices, use it with --store and the folder of one of those, and give it \
+         this one back with `inshore store add-device` and `inshore store scrub`; else restore the folder from a backup",
+        path.display()
+    )]
+    LostSuperblock {
+        /// The folder of the device.
+        path: PathBuf,
+        /// What is there in place of the superblock, or tells that there was one.
+        found: String,
+    },
     /// A store is there already.
     #[error("{} already holds a store", path.display())]
     StoreExists {
