@@ -1276,9 +1276,9 @@ fn open_others(devices: &mut Devices, mut known: Newest, opener: &Opener) -> Res
             for device in opener(entry) {
                 match read_superblock(device.as_ref()) {
                     Ok(Some((number, found))) => {
-                        if (number, found.store) == (entry.number, known.superblock.store)
-                            && found.uuid_of(number) == Some(entry.uuid)
-                        {
+                        let is_it = (number, found.store, found.uuid_of(number))
+                            == (entry.number, known.superblock.store, Some(entry.uuid));
+                        if is_it {
                             devices.insert(number, device);
                             is_new = true;
                             break;
