@@ -54,10 +54,10 @@ test: ## everything that .ci/run checks
 	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh \
 		format deny features build-rust test-rust fuzz lint-python test-python package-check
 
-# Too long for every change: each feature by itself, and a longer look for hostile bytes.
+# Too long for every change: each feature by itself, a longer look for hostile bytes, and queries whose threads may wait for each other.
 .PHONY: nightly
-nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes
-	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long
+nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes, 200 queries of each kind that spill
+	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long spilling
 
 .PHONY: features
 features: need-rust ## compile the command with graphs alone
@@ -67,6 +67,12 @@ features: need-rust ## compile the command with graphs alone
 .PHONY: features-each
 features-each: need-rust
 	scripts/features.sh --run graph records text sql wasm nodes
+
+.PHONY: spilling
+spilling: export INSHORE_SPILLING = 200
+spilling: need-rust
+	@mkdir -p $(LOGS)
+	cargo test $(LOCKED) -p inshore-sql --lib -- to_flash_ends that_spill_end --show-output 2>&1 | tee $(LOGS)/spilling.log
 
 .PHONY: fuzz-long
 fuzz-long: export FUZZ_SECONDS = 600
