@@ -54,10 +54,11 @@ test: ## everything that .ci/run checks
 	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh \
 		format deny features build-rust test-rust fuzz lint-python test-python package-check
 
-# Too long for every change: each feature by itself, a longer look for hostile bytes, and more damaged stores.
+# Too long for every change: each feature by itself, a longer look for hostile bytes, more damaged stores, and queries whose
+# threads may wait for each other.
 .PHONY: nightly
-nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes, 20,000 damaged stores
-	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long losses-long
+nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes, 20,000 damaged stores, queries that spill
+	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long losses-long spilling
 
 .PHONY: losses-long
 losses-long: export INSHORE_DAMAGES = 20000
@@ -72,6 +73,12 @@ features: need-rust ## compile the command with graphs alone
 .PHONY: features-each
 features-each: need-rust
 	scripts/features.sh --run graph records text sql wasm nodes
+
+.PHONY: spilling
+spilling: export INSHORE_SPILLING = 200
+spilling: need-rust
+	@mkdir -p $(LOGS)
+	cargo test $(LOCKED) -p inshore-sql --lib -- to_flash_ends that_spill_end --show-output 2>&1 | tee $(LOGS)/spilling.log
 
 .PHONY: fuzz-long
 fuzz-long: export FUZZ_SECONDS = 600

@@ -131,7 +131,7 @@ fn mend_expr(expr: Expr) -> Result<Transformed<Expr>> {
             };
             Err(refused(what, "write NOT EXISTS (SELECT ... WHERE column = value OR column IS NULL)"))
         }
-        Expr::SetComparison(mut comparison) => {
+        Expr::SetComparison(mut comparison) if !is_correlated(&comparison.subquery) => {
             comparison.subquery = with_own_name(comparison.subquery)?;
             Ok(Transformed::yes(Expr::SetComparison(comparison)))
         }
@@ -168,6 +168,10 @@ fn mend_condition(expr: Expr, place: Place, schema: &DFSchema) -> Result<Expr> {
                 };
                 if !expr.nullable(schema)? && !subquery.subquery.schema().field(0).is_nullable() {
                     return Ok(Transformed::no(Expr::InSubquery(InSubquery { expr, subquery, negated })));
+                }
+                if is_correlated(&subquery) {
+                    let what = "IN over a subquery that names columns from outside of it, under more than AND and OR,";
+                    return Err(refused(what, "write EXISTS (SELECT ... WHERE column = value)"));
                 }
                 let (subquery, op) = (with_own_name(subquery)?, Operator::Eq);
                 let any =

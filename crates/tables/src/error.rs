@@ -71,7 +71,8 @@ pub enum Error {
     /// A piece of the file that cannot be divided is larger than the budget allows.
     #[error(
         "{place}: {what} of {} exceeds the {} that may be held at once{}",
-        format_bytes(*bytes), format_bytes(*limit), remedy(what, *bytes, *limit)
+        format_bytes(*bytes), format_bytes(*limit),
+        if *what == "a line" && *limit >= LINE_BYTES_MAX { "" } else { " (a larger --memory helps)" }
     )]
     TooLarge {
         /// File and place in it.
@@ -180,18 +181,6 @@ impl Error {
             Ok(error) => error,
             Err(source) => Error::io(file, "read it", source),
         }
-    }
-}
-
-/// The memory in which a piece that was too large is read, where its size is known: a quarter of a budget is the most that one piece
-/// may have, and decoding takes as much again.
-fn remedy(what: &str, bytes: u64, limit: u64) -> String {
-    match what {
-        "a line" if limit >= LINE_BYTES_MAX => String::new(),
-        "a Parquet page" | "the strings of a Parquet page" => {
-            format!(" (--memory {}MiB would do)", bytes.saturating_mul(8).div_ceil(1 << 20))
-        }
-        _ => " (a larger --memory helps)".to_string(),
     }
 }
 
