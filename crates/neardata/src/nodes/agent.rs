@@ -52,7 +52,7 @@ use self::{
 };
 pub(super) use self::{loads::LoadPlace, requests::short};
 use super::{
-    Error, NodeCredentials, Result, Right,
+    Error, Expires, NodeCredentials, Result, Right,
     alive::{self, Alive},
     connection::{Door, DoorLimits, Guest},
     load,
@@ -263,7 +263,10 @@ impl Agent {
             .http2_keepalive_timeout(Some(Duration::from_secs(10)))
             .concurrency_limit_per_connection(64)
             .max_concurrent_streams(64);
-        if let Some(NodeCredentials { certificate, key, .. }) = &config.credentials {
+        if let Some(credentials) = &config.credentials {
+            let renewal = credentials.renewal()?;
+            runtime.spawn(warn_of_expiry(credentials.expires()?, config.name.clone(), renewal));
+            let NodeCredentials { certificate, key, .. } = credentials;
             let tls = ServerTlsConfig::new().identity(Identity::from_pem(certificate, key));
             server = server.tls_config(tls).map_err(|error| Error::Credentials { what: chain(&error) })?;
         }
@@ -371,6 +374,7 @@ impl Agent {
             drives: drives.collect(),
             connections: inner.door.counts(),
             resident_bytes: resident_bytes(),
+            expires: config.credentials.as_ref().and_then(|credentials| credentials.expires().ok()),
         }
     }
 
@@ -434,7 +438,7 @@ impl Agent {
                     token.ok_or_else(|| Refusal::unauthenticated("credentials: there is no token"))?;
                 let claims = credentials.check(token);
                 let claims = claims.map_err(|error| Refusal::unauthenticated(error.to_string()))?;
-                Caller { name: claims.name, rights: claims.rights }
+                Caller { name: claims.subject, rights: claims.rights }
             }
         })
     }
@@ -1084,6 +1088,16 @@ fn hand_out(
     });
     let rest = futures::stream::once(was_left).filter_map(|left| std::future::ready(left.ok().map(Err)));
     futures::stream::poll_fn(move |context| taken.poll_recv(context)).chain(rest)
+}
+
+/// Logs each day which credentials of the node end soon.
+async fn warn_of_expiry(expires: Expires, node: String, renewal: String) {
+    loop {
+        for warning in expires.warnings(&node) {
+            warn!(node, "{warning}: `{renewal}` makes new ones");
+        }
+        tokio::time::sleep(Duration::from_secs(86_400)).await;
+    }
 }
 
 fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, Refusal> {

@@ -211,7 +211,7 @@ impl Node {
             .keep_alive_timeout(config.silence / 2)
             .keep_alive_while_idle(true);
         let mut token = None;
-        if let Some(ClientCredentials { authority, token: own }) = &config.credentials {
+        if let Some(ClientCredentials { authority, token: own, .. }) = &config.credentials {
             let name = host.trim_start_matches('[').trim_end_matches(']').to_string();
             let tls =
                 ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority)).domain_name(name);

@@ -10,6 +10,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::Expires;
+
 /// The version of the messages. A node refuses another one by name.
 pub const VERSION: u32 = 1;
 
@@ -330,6 +332,9 @@ pub struct Status {
     /// Memory of its process, as the system counts it.
     #[serde(default)]
     pub resident_bytes: u64,
+    /// The ends of its credentials; none where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
 }
 
 impl Status {
