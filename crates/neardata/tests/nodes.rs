@@ -30,8 +30,8 @@ use inshore_neardata::{
     Block, Border, Contents, Error as ReadError, Event, Failure, Kernel, Next, Parts, Portable, Reply, Task,
     Work, Works,
     nodes::{
-        Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, Gathered, LoadOptions, Nodes,
-        Right, RunOptions, Serving, run_on_nodes,
+        Agent, AgentConfig, Authority, Catalog, ClientConfig, ClientCredentials, Error, Gathered,
+        LoadOptions, Nodes, Right, RunOptions, Serving, run_on_nodes,
     },
 };
 use inshore_store::{Budget, Cancel, Device, Job, Limits, Memory, Store, Throttled};
@@ -360,9 +360,10 @@ fn a_file_that_is_spread_is_searched_and_read_as_if_it_lay_here() {
         assert!(read >= text.len() as u64, "{read} bytes were read near the data");
     }
     let catalog = cluster.nodes.catalog().unwrap();
-    let titles: Vec<&str> = catalog.wholes().iter().map(|whole| whole.title.as_str()).collect();
+    let all = catalog.wholes();
+    let titles: Vec<&str> = all.iter().map(|whole| whole.title.as_str()).collect();
     assert_eq!(titles, ["store:one", "store:two", "store:whole"]);
-    assert_eq!(catalog.wholes()[1].copies(), 2);
+    assert_eq!(all[1].copies(), 2);
     let mut bytes = Vec::new();
     let wholes = catalog.named("one").unwrap();
     run_on_nodes(&cluster.nodes, &job(), &Contents, &wholes, &RunOptions::default(), |event| {
@@ -704,6 +705,28 @@ fn a_full_node_refuses_with_the_reason() {
         waiting.into_iter().for_each(|waiting| assert!(waiting.join().unwrap().is_err()));
     });
     assert!(serving.agent().status().refused >= 2);
+}
+
+/// Bytes of questions tell how many maps are asked for.
+#[test]
+fn the_map_of_a_file_is_asked_for_when_the_file_is_named() {
+    let cluster = Cluster::new(3);
+    let names: Vec<String> = (0..40).map(|number| format!("file-{number:02}")).collect();
+    names.iter().for_each(|name| cluster.put(name, b"one line\n", 1, 1 << 20));
+    let asked = |ask: &dyn Fn(&Catalog)| {
+        let catalog = cluster.nodes.catalog().unwrap();
+        let before = cluster.nodes.bytes_out();
+        ask(&catalog);
+        cluster.nodes.bytes_out() - before
+    };
+    let one = asked(&|catalog| assert_eq!(catalog.named("file-07").unwrap()[0].bytes(), 9));
+    assert!((20..100).contains(&one), "{one}");
+    assert_eq!(asked(&|catalog| assert!(catalog.has("file-08"))), 0);
+    let all = asked(&|catalog| {
+        let titles = catalog.wholes().into_iter().map(|whole| whole.title).collect::<Vec<_>>();
+        assert_eq!(titles, names.iter().map(|name| format!("store:{name}")).collect::<Vec<_>>());
+    });
+    assert!(all >= 30 * one, "{all} of {one}");
 }
 
 #[test]

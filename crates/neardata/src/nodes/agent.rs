@@ -530,14 +530,13 @@ impl Agent {
 
     fn catalog(&self) -> Result<Vec<Held>> {
         let mut all = Vec::new();
-        for summary in self.0.store.list()? {
-            let Ok(dataset) = self.0.store.dataset(&summary.name) else { continue };
+        for dataset in self.0.store.datasets()? {
             let is_spread = dataset.kind() == SPREAD;
             let spread = dataset.attributes().try_into().ok().filter(|_| is_spread).map(u64::from_le_bytes);
             let named = dataset.file_names().filter(|_| !is_spread);
             let files = named.map(|name| (name.to_string(), dataset.file(name).map_or(0, |file| file.len())));
             all.push(Held {
-                name: summary.name,
+                name: dataset.name().to_string(),
                 id: dataset.id(),
                 kind: dataset.kind().to_string(),
                 files: files.collect(),

@@ -2,10 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    iter::zip,
     ops::Range,
 };
 
 use bytes::Bytes;
+use futures::{StreamExt, future::FutureExt, stream};
 
 use super::{
     Error, Nodes, Result,
@@ -14,17 +16,29 @@ use super::{
     wire::json,
 };
 
-type AllHeld = (Vec<(usize, Held)>, BTreeMap<u64, usize>, Vec<(String, String)>);
+/// Maps that are asked for at once: a node reads eight at a time.
+const MAPS: usize = 24;
 
-/// What a number of nodes hold together, as they said when they were asked.
+/// The holdings of a number of nodes, as they were told when the nodes were asked. Maps of spread files are asked for when the files
+/// are named.
 #[derive(Debug)]
 pub struct Catalog {
-    wholes: Vec<Whole>,
+    nodes: Nodes,
+    all: AllHeld,
+}
+
+#[derive(Debug)]
+struct AllHeld {
     /// All datasets, and the nodes that hold them.
     held: Vec<(usize, Held)>,
+    /// The place of each node by its number.
+    numbers: BTreeMap<u64, usize>,
     /// Nodes that gave no answer, and why.
     lost: Vec<(String, String)>,
 }
+
+/// A dataset that is spread: its name, and the number of the load.
+type Spread<'a> = (&'a str, u64);
 
 /// A file as it lies on nodes.
 #[derive(Clone, Debug)]
@@ -141,7 +155,7 @@ impl Nodes {
                 Err(_) => {}
             }
         }
-        Ok((held, numbers, lost))
+        Ok(AllHeld { held, numbers, lost })
     }
 
     /// Asks all nodes what they hold. Those that give no answer are told in the catalog.
@@ -149,21 +163,17 @@ impl Nodes {
     /// # Errors
     /// Where no node answers; [`Error::BadAnswer`].
     pub fn catalog(&self) -> Result<Catalog> {
-        let (held, numbers, lost) = self.held()?;
-        let wholes = self.wholes(&held, &numbers, &lost);
-        Ok(Catalog { wholes, held, lost })
+        Ok(Catalog { nodes: self.clone(), all: self.held()? })
     }
 
-    fn wholes(
-        &self,
-        held: &[(usize, Held)],
-        numbers: &BTreeMap<u64, usize>,
-        lost: &[(String, String)],
-    ) -> Vec<Whole> {
+    /// The files of the datasets whose names are meant.
+    fn wholes(&self, all: &AllHeld, is_meant: impl Fn(&str) -> bool) -> Vec<Whole> {
+        let AllHeld { held, numbers, lost } = all;
+        let held: Vec<&(usize, Held)> = held.iter().filter(|(_, held)| is_meant(&held.name)).collect();
         let mut wholes = Vec::new();
-        let mut spreads: BTreeMap<(&str, u64), Vec<&(usize, Held)>> = BTreeMap::new();
+        let mut spreads: BTreeMap<Spread<'_>, Vec<&(usize, Held)>> = BTreeMap::new();
         let mut counts: BTreeMap<&str, BTreeSet<(u64, usize)>> = BTreeMap::new();
-        for entry in held {
+        for entry in held.iter().copied() {
             let (place, dataset) = entry;
             // What is spread is one dataset, however many nodes have some of it.
             let one = dataset.spread.map_or((dataset.id, *place), |spread| (spread, usize::MAX));
@@ -198,7 +208,8 @@ impl Nodes {
                 });
             }
         }
-        for ((name, spread), on) in spreads {
+        let maps = self.maps(&spreads);
+        for ((name, map), on) in zip(maps, spreads.into_values()) {
             let kind = on[0].1.kind.clone();
             let mut title = format!("store:{name}");
             if !is_only(name) {
@@ -206,7 +217,7 @@ impl Nodes {
             }
             let dataset = name.to_string();
             // One that was just removed, or is damaged, does not keep from the others.
-            let (map, fault) = match self.map(name, spread, &on) {
+            let (map, fault) = match map {
                 Ok(map) => (map, None),
                 Err(error) => (Map::default(), Some(error.to_string())),
             };
@@ -256,13 +267,25 @@ impl Nodes {
         wholes
     }
 
+    /// The maps of spread files with their names, some asked for at once.
+    fn maps<'a>(&self, spreads: &BTreeMap<Spread<'a>, Vec<&(usize, Held)>>) -> Vec<(&'a str, Result<Map>)> {
+        let asked = spreads.iter().enumerate().map(|(number, (&(name, spread), on))| {
+            // Nodes share the work.
+            let first = number % on.len();
+            let on: Vec<_> = on[first..].iter().chain(&on[..first]).copied().collect();
+            async move { (name, self.map(name, spread, &on).await) }.boxed()
+        });
+        self.0.runtime.block_on(stream::iter(asked).buffered(MAPS).collect())
+    }
+
     /// The map of a spread file, from any node that has it.
-    fn map(&self, name: &str, spread: u64, on: &[&(usize, Held)]) -> Result<Map> {
+    async fn map(&self, name: &str, spread: u64, on: &[&(usize, Held)]) -> Result<Map> {
         let mut failed = None;
         for (place, dataset) in on {
             let asked = DatasetKey { name: name.to_string(), id: dataset.id };
             let node: &Node = &self.0.nodes[*place];
-            let read = self.ask(*place, "map", json(&asked)).and_then(|answers| {
+            let answered = node.ask("map", json(&asked), self.0.answer).await;
+            let read = answered.and_then(|answers| {
                 let map: Map = node.read(&answers.concat())?;
                 match map.is_sound() && map.spread == spread {
                     true => Ok(map),
@@ -282,7 +305,7 @@ impl Nodes {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Incomplete`] where some node did not answer: then some of it may be left.
     pub fn remove(&self, name: &str) -> Result<usize> {
-        let (held, _, lost) = self.held()?;
+        let AllHeld { held, lost, .. } = self.held()?;
         let on: Vec<&(usize, Held)> = held.iter().filter(|(_, held)| held.name == name).collect();
         if on.is_empty() {
             return Err(Error::NotFound { name: format!("store:{name}") });
@@ -301,26 +324,24 @@ impl Nodes {
 }
 
 impl Catalog {
-    /// All files, by title.
-    pub fn wholes(&self) -> &[Whole] {
-        &self.wholes
+    /// All files, by title. The map of each that is spread is asked for.
+    pub fn wholes(&self) -> Vec<Whole> {
+        self.nodes.wholes(&self.all, |_| true)
     }
 
     /// Nodes that gave no answer, and why.
     pub fn lost(&self) -> &[(String, String)] {
-        &self.lost
+        &self.all.lost
     }
 
-    /// The files that `NAME` (all of a dataset's, on all nodes) or `NAME/FILE` means.
+    /// The files that `NAME` (all of a dataset's, on all nodes) or `NAME/FILE` means. Their maps are asked for, and no others.
     ///
     /// # Errors
-    /// [`Error::NotFound`], which says which nodes did not answer.
+    /// [`Error::NotFound`], which says which nodes did not answer; [`Error::Incomplete`] for a file whose map no node gives.
     pub fn named(&self, named: &str) -> Result<Vec<Whole>> {
         let (name, file) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
-        let is_meant = |whole: &&Whole| {
-            whole.dataset == name && file.is_none_or(|file| whole.file.as_deref() == Some(file))
-        };
-        let mut found: Vec<Whole> = self.wholes.iter().filter(is_meant).cloned().collect();
+        let mut found = self.nodes.wholes(&self.all, |dataset| dataset == name);
+        found.retain(|whole| file.is_none_or(|file| whole.file.as_deref() == Some(file)));
         if let Some(Whole { title, fault: Some(what), .. }) = found.iter().find(|whole| whole.fault.is_some())
         {
             return Err(Error::Incomplete { name: title.clone(), what: what.clone() });
@@ -339,7 +360,7 @@ impl Catalog {
             return Ok(found);
         }
         let mut name = format!("store:{named}");
-        if let Some((_, why)) = self.lost.first() {
+        if let Some((_, why)) = self.all.lost.first() {
             name = format!("{name} ({why})");
         }
         Err(Error::NotFound { name })
@@ -347,6 +368,6 @@ impl Catalog {
 
     /// Whether a node has a dataset of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.held.iter().any(|(_, held)| held.name == name)
+        self.all.held.iter().any(|(_, held)| held.name == name)
     }
 }
