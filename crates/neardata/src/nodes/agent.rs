@@ -52,14 +52,14 @@ use self::{
 };
 pub(super) use self::{loads::LoadPlace, requests::short};
 use super::{
-    Error, Expires, NodeCredentials, Result, Right,
+    Error, NodeCredentials, Result, Right,
     alive::{self, Alive},
     connection::{Door, DoorLimits, Guest},
     load,
     pieces::open_pieces,
     protocol::{
-        DatasetKey, Drive, Held, MAP, MAP_BYTES_MAX, RunningTask, SPREAD, Status, TRAVERSE, TakeBack,
-        TakenBack, TaskDone, TaskRequest, TaskStands, VERSION,
+        DatasetKey, Drive, Expires, Held, MAP, MAP_BYTES_MAX, RunningTask, SPREAD, Status, TRAVERSE,
+        TakeBack, TakenBack, TaskDone, TaskRequest, TaskStands, VERSION,
     },
     queue::{Fullness, Place, Queue},
     squeeze::Squeeze,

@@ -35,15 +35,12 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
 
-pub use self::{
-    expiry::{Expires, time_text},
-    tokens::Claims,
-};
+pub use self::{expiry::time_text, tokens::Claims};
 use self::{
     expiry::{YEARS_100, certificate_expires, seconds_now, warning},
     tokens::Version1,
 };
-use super::{Error, Result};
+use super::{Error, Result, protocol::Expires};
 
 /// The version of files of credentials. In version 1 keys were Ed25519, and one key signed certificates and tokens.
 const VERSION: u64 = 2;

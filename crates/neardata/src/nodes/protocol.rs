@@ -10,8 +10,6 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Expires;
-
 /// The version of the messages. A node refuses another one by name.
 pub const VERSION: u32 = 1;
 
@@ -345,6 +343,29 @@ impl Status {
         }
         self.drives.iter_mut().for_each(|drive| drive.path.clear());
         self
+    }
+}
+
+/// The ends of a node's credentials, in seconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expires {
+    /// The authority's certificate.
+    pub authority: u64,
+    /// The node's certificate.
+    pub certificate: u64,
+    /// The token that the node shows to other nodes.
+    pub token: u64,
+}
+
+impl Expires {
+    /// All of them, with what each is called.
+    pub fn each(&self) -> [(&'static str, u64); 3] {
+        [("authority", self.authority), ("certificate", self.certificate), ("token", self.token)]
+    }
+
+    /// The first of them.
+    pub fn first(&self) -> u64 {
+        self.authority.min(self.certificate).min(self.token)
     }
 }
 

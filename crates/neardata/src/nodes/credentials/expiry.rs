@@ -2,12 +2,14 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use yasna::{ASN1Error, ASN1ErrorKind, ASN1Result, BERReader, Tag, tags::TAG_UTCTIME};
 
-use super::{super::Result, bad};
+use super::{
+    super::{Result, protocol::Expires},
+    bad,
+};
 
 /// Credentials that end within this time are warned of.
 const WARNED: Duration = Duration::from_secs(14 * 86_400);
@@ -15,28 +17,7 @@ const WARNED: Duration = Duration::from_secs(14 * 86_400);
 /// The longest lifetime of credentials; the year of a certificate has four digits.
 pub(super) const YEARS_100: Duration = Duration::from_secs(36_500 * 86_400);
 
-/// The ends of a node's credentials, in seconds since 1970.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Expires {
-    /// The authority's certificate.
-    pub authority: u64,
-    /// The node's certificate.
-    pub certificate: u64,
-    /// The token that the node shows to other nodes.
-    pub token: u64,
-}
-
 impl Expires {
-    /// All of them, with what each is called.
-    pub fn each(&self) -> [(&'static str, u64); 3] {
-        [("authority", self.authority), ("certificate", self.certificate), ("token", self.token)]
-    }
-
-    /// The first of them.
-    pub fn first(&self) -> u64 {
-        self.authority.min(self.certificate).min(self.token)
-    }
-
     /// A sentence for each that has ended or ends within 14 days, by the clock of this machine.
     pub fn warnings(&self, of: &str) -> Vec<String> {
         self.warnings_at(of, seconds_now())
