@@ -337,13 +337,8 @@ impl Nodes {
         let starts: Vec<u64> = starts.iter().map(|start| whole("starts", start)).collect::<PyResult<_>>()?;
         let pointers = Pointers { page_bytes: size(page)?, at: whole("at", at)? };
         let RunOptions { node_memory_bytes, .. } = self.options;
-        let options = TraverseOptions {
-            pointers,
-            steps: whole("steps", steps)?,
-            by,
-            keep_bytes: 0,
-            node_memory_bytes,
-        };
+        let options =
+            TraverseOptions { pointers, steps: whole("steps", steps)?, by, keep_bytes: 0, node_memory_bytes };
         let done = self.run(py, job, move |job, nodes| {
             let wholes = Nodes::wholes(nodes, std::slice::from_ref(&name))?;
             match &wholes[..] {

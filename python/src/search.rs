@@ -242,8 +242,7 @@ impl Searching {
         let Some(mut running) = self.state().running.take() else { return Ok(None) };
         let mut signal = None;
         loop {
-            let received =
-                receive(py, self.job.cancel(), &mut running.messages, &mut signal, Duration::MAX);
+            let received = receive(py, self.job.cancel(), &mut running.messages, &mut signal, Duration::MAX);
             let piece = match received {
                 Received::Message(Message::Rows(_) | Message::Skipped(_)) if signal.is_some() => continue,
                 Received::Message(Message::Rows(rows)) => Piece::Rows(Batch::new(rows)),

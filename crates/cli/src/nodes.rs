@@ -18,9 +18,9 @@ use inshore::{
     neardata::{
         Contents, Error as ReadError, Event, Next,
         nodes::{
-            Agent, AgentConfig, Authority, ClientConfig, Error, Gathered, HereCost, LoadOptions, NodeStatus,
-            Nodes, Repaired, RunOptions, Streams, Whole, read_credentials, run_on_nodes, stream_from_each,
-            stream_from_nodes, write_credentials,
+            Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, Gathered, HereCost,
+            LoadOptions, NodeStatus, Nodes, Repaired, RunOptions, Streams, Whole, read_credentials,
+            run_on_nodes, stream_from_each, stream_from_nodes, time_text, write_credentials,
         },
     },
     sandbox::{Policy, Protections},
@@ -280,7 +280,7 @@ fn host_name() -> Option<String> {
 pub fn credentials(options: &Everywhere, words: &Credentials) -> Result<()> {
     let lifetime = Duration::from_secs(u64::from(words.days) * 86_400);
     let path = words.folder.join("authority.json");
-    let mut made = Vec::new();
+    let (mut made, mut token) = (Vec::new(), None);
     if !path.exists() {
         fs::create_dir_all(&words.folder).with_context(|| words.folder.display().to_string())?;
         write_credentials(&path, &Authority::create()?)?;
@@ -294,11 +294,13 @@ pub fn credentials(options: &Everywhere, words: &Credentials) -> Result<()> {
     }
     if let Some(name) = &words.for_client {
         let path = words.folder.join(format!("client-{}.json", checked_name(name)?));
-        write_credentials(&path, &authority.client(name, &words.rights, lifetime)?)?;
+        let credentials = authority.client(name, &words.rights, lifetime)?;
+        write_credentials(&path, &credentials)?;
+        token = Some(credentials.claims()?);
         made.push(path);
     }
     if options.json {
-        return Ok(print_json(&json!({ "command": "node credentials", "files": made }))?);
+        return Ok(print_json(&json!({ "command": "node credentials", "files": made, "token": token }))?);
     }
     if made.is_empty() && !options.quiet {
         say("there is an authority already: --for-node and --for-client make credentials with it");
@@ -340,6 +342,7 @@ pub fn status(options: &Everywhere) -> Result<bool> {
         ("free", Align::Right),
         ("read", Align::Right),
         ("answered", Align::Right),
+        ("credentials end", Align::Right),
     ];
     let mut rows = Vec::new();
     for node in &found {
@@ -357,6 +360,9 @@ pub fn status(options: &Everywhere) -> Result<bool> {
                 format_bytes(status.free_bytes),
                 format_bytes(status.bytes_read),
                 format_bytes(status.bytes_answered),
+                status
+                    .expires
+                    .map_or("-".to_string(), |expires| time_text(expires.first())[..10].to_string()),
             ]),
             Err(error) => say(&format!("inshore: {error}")),
         }
@@ -364,7 +370,18 @@ pub fn status(options: &Everywhere) -> Result<bool> {
     if !rows.is_empty() {
         table::print(&mut terminal::stdout(), &header, &rows)?;
     }
+    for node in &found {
+        let expires = node.status.as_ref().ok().and_then(|status| status.expires);
+        let warnings = expires.map_or(Vec::new(), |expires| expires.warnings(&node.address));
+        warnings.iter().for_each(|warning| warn(options, warning));
+    }
     Ok(all_answer)
+}
+
+fn warn(options: &Everywhere, warning: &str) {
+    if !options.quiet {
+        say(&format!("warning: {warning}"));
+    }
 }
 
 /// Makes ready to speak with the nodes that were named.
@@ -372,8 +389,11 @@ pub fn connect(options: &Everywhere) -> Result<Nodes> {
     if options.node.is_empty() {
         bail!("no nodes are named: --node HOST,HOST:PORT,...");
     }
-    let credentials = options.credentials.as_deref().map(read_credentials).transpose()?;
     let (silence, deadline) = (Duration::from_secs(options.silence), options.deadline);
+    let credentials: Option<ClientCredentials> =
+        options.credentials.as_deref().map(read_credentials).transpose()?;
+    let warnings = credentials.as_ref().map(ClientCredentials::warnings).transpose()?;
+    warnings.into_iter().flatten().for_each(|warning| warn(options, &warning));
     let config = ClientConfig::new(options.node.clone(), credentials);
     Ok(Nodes::new(ClientConfig { silence, deadline, ..config })?)
 }

@@ -226,6 +226,68 @@ fn nodes_with_credentials_serve_who_has_some() {
 }
 
 #[test]
+fn credentials_that_end_soon_are_told_and_warned_of() {
+    let folder = Folder::new();
+    folder.run("node credentials keys --for-node a --address 127.0.0.1 --days 4").ok();
+    let made = folder.run("node credentials keys --for-client soon --days 3 --json").ok().json();
+    let token = &made["token"];
+    assert!(token["sub"] == "soon" && token["jti"].as_str().unwrap().len() == 22, "{made}");
+    assert!(token["exp"].as_str().unwrap().ends_with('Z') && token["rights"][0] == "read", "{made}");
+    folder.run("node credentials keys --for-client late --days 99").ok();
+    let mut node = Node::start(&folder, "node0", "--name a --credentials keys/node-a.json");
+    let address = node.address.clone();
+    let status = |words: &str| folder.run(&format!("node status --node {address} {words}")).ok();
+    let said = status("--credentials keys/client-soon.json");
+    let ends = token["exp"].as_str().unwrap();
+    let renewal = "`inshore node credentials DIR --for-client soon --rights read,run` makes a new one";
+    for (begin, end) in [
+        ("warning: the token of soon expires in ".to_string(), format!("at {ends}: {renewal}")),
+        (format!("warning: the certificate of {address} expires in "), ":".to_string()),
+        (format!("warning: the token of {address} expires in "), ":".to_string()),
+    ] {
+        let told = |line: &str| line.starts_with(&begin) && line.contains(&end);
+        assert!(said.stderr.lines().any(told), "{begin} ... {end} is not in {}", said.stderr);
+    }
+    assert!(!said.stderr.contains("authority of"), "it holds for years: {}", said.stderr);
+    let certificate = said.stderr.lines().find(|line| line.contains("the certificate of")).unwrap();
+    let date = &certificate.rsplit_once(" at ").unwrap().1[..10];
+    assert!(said.stdout.contains("credentials end") && said.stdout.contains(date), "{}", said.stdout);
+    let said = status("--credentials keys/client-late.json");
+    assert!(!said.stderr.contains("of late") && said.stderr.lines().count() == 2, "{}", said.stderr);
+    assert_eq!(status("--credentials keys/client-soon.json --quiet").stderr, "");
+    let told = status("--credentials keys/client-late.json --json").json();
+    let expires = &told[0]["status"]["expires"];
+    assert!(
+        expires["certificate"].as_u64() < expires["authority"].as_u64() && expires["token"].is_u64(),
+        "{told}"
+    );
+    let log = node.stop();
+    assert!(log.contains("the certificate of a expires in "), "{log}");
+    assert!(log.contains("--for-node a --address HOST,...` makes new ones"), "{log}");
+}
+
+#[test]
+fn credentials_of_version_1_are_refused_with_the_command_that_renews_them() {
+    let folder = Folder::new();
+    let old = concat!(env!("CARGO_MANIFEST_DIR"), "/../neardata/test_data/credentials_1");
+    for (words, command) in [
+        (format!("node credentials {old} --for-client new"), format!("`inshore node credentials {old}`")),
+        (
+            format!("node serve --listen 127.0.0.1:0 --credentials {old}/node-a.json"),
+            "`inshore node credentials DIR --for-node a --address HOST,...`".to_string(),
+        ),
+        (
+            format!("node status --node 127.0.0.1:1 --credentials {old}/client-laptop.json"),
+            "`inshore node credentials DIR --for-client laptop --rights read,run,write`".to_string(),
+        ),
+    ] {
+        let said = folder.run(&words).exits(2);
+        assert!(said.stderr.contains("version 1 (keys of Ed25519)"), "{words}: {}", said.stderr);
+        assert!(said.stderr.contains(&command), "{command} is not in {}", said.stderr);
+    }
+}
+
+#[test]
 fn commands_that_the_operator_allows_run_where_the_data_lies() {
     let folder = Folder::new();
     let allow = "--allow grep --allow words=/usr/bin/wc --allow sh=/bin/sh";

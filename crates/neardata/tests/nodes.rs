@@ -36,8 +36,8 @@ use inshore_neardata::{
     Block, Border, Contents, Error as ReadError, Event, Failure, Kernel, Next, Parts, Portable, Reply, Task,
     Work, Works,
     nodes::{
-        Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, Gathered, LoadOptions, Nodes,
-        Right, RunOptions, Serving, run_on_nodes,
+        Agent, AgentConfig, Authority, Catalog, ClientConfig, ClientCredentials, Error, Gathered,
+        LoadOptions, Nodes, Right, RunOptions, Serving, run_on_nodes,
     },
 };
 use inshore_store::{Budget, Cancel, Deadline, Device, Job, Limits, Memory, Store, Throttled};
@@ -377,9 +377,10 @@ fn a_file_that_is_spread_is_searched_and_read_as_if_it_lay_here() {
         assert!(read >= text.len() as u64, "{read} bytes were read near the data");
     }
     let catalog = cluster.nodes.catalog().unwrap();
-    let titles: Vec<&str> = catalog.wholes().iter().map(|whole| whole.title.as_str()).collect();
+    let all = catalog.wholes();
+    let titles: Vec<&str> = all.iter().map(|whole| whole.title.as_str()).collect();
     assert_eq!(titles, ["store:one", "store:two", "store:whole"]);
-    assert_eq!(catalog.wholes()[1].copies(), 2);
+    assert_eq!(all[1].copies(), 2);
     let mut bytes = Vec::new();
     let wholes = catalog.named("one").unwrap();
     run_on_nodes(&cluster.nodes, &job(), &Contents, &wholes, &RunOptions::default(), |event| {

@@ -12,15 +12,12 @@ use datafusion::{
     },
     error::Result,
     physical_optimizer::PhysicalOptimizerRule,
-<<<<<<< HEAD
     physical_plan::{
         ExecutionPlan,
         coop::CooperativeExec,
         joins::{CrossJoinExec, NestedLoopJoinExec},
+        recursive_query::RecursiveQueryExec,
     },
-=======
-    physical_plan::{ExecutionPlan, recursive_query::RecursiveQueryExec},
->>>>>>> sql
 };
 use inshore_sortreduce::{Stats, rows::RowStats};
 use inshore_store::{Job, format_bytes};
@@ -146,24 +143,18 @@ impl PhysicalOptimizerRule for Replace {
             self.0.memory.expect_again();
         }
         let replaced = plan.transform_up(|node| {
-<<<<<<< HEAD
-            let ours = Group::instead_of(&node, &self.0)?
-                .or(Order::instead_of(&node, &self.0)?)
-                .or(Join::instead_of(&node, &self.0)?)
-                .or_else(|| yielding(&node));
-            Ok(ours.map_or(Transformed::no(node), Transformed::yes))
-=======
             let ours: Arc<dyn ExecutionPlan> = if let Some(group) = Group::of(&node, &self.0)? {
                 Arc::new(group)
             } else if let Some(order) = Order::of(&node, &self.0)? {
                 Arc::new(order)
             } else if let Some(join) = Join::of(&node, &self.0)? {
                 Arc::new(join)
+            } else if let Some(pausing) = yielding(&node) {
+                pausing
             } else {
                 return Ok(Transformed::no(node));
             };
             Ok(Transformed::yes(ours))
->>>>>>> sql
         })?;
         Ok(replaced.data)
     }

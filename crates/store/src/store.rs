@@ -25,7 +25,7 @@ use crate::{
     keep::KEPT,
     log::{Superblock, read_superblock},
     scratch::{random_u64, told_folders},
-    shared::{Failed, NewStore, Shared, check_is_blank},
+    shared::{Failed, NewStore, Pin, Shared, check_is_blank},
     writer::Begun,
 };
 
@@ -398,11 +398,26 @@ impl Store {
         check_name(name)?;
         let (catalog, pin) = self.0.pinned_catalog()?;
         let record = catalog.datasets.get(name).ok_or_else(|| self.not_found(name))?.clone();
+        Ok(self.opened(record, &pin))
+    }
+
+    /// Opens all datasets as they are at one moment, by name, without what jobs keep for those that go on with them ([`Store::kept`]).
+    /// This costs one look at the log, where [`Store::dataset`] for each costs one each.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::BadFormat`].
+    pub fn datasets(&self) -> Result<Vec<Dataset>> {
+        let (catalog, pin) = self.0.pinned_catalog()?;
+        let records = catalog.datasets.values().filter(|record| record.kind != KEPT);
+        Ok(records.map(|record| self.opened(record.clone(), &pin)).collect())
+    }
+
+    fn opened(&self, record: Arc<DatasetRecord>, pin: &Arc<Pin>) -> Dataset {
         let open = |(number, file): (usize, &FileRecord)| {
             self.open_file(&record, number as u32, file, Kept::Pin(pin.clone()))
         };
         let files = record.files.iter().enumerate().map(open).collect();
-        Ok(Dataset { record, files })
+        Dataset { record, files }
     }
 
     /// The files that `NAME` (all of a dataset's) or `NAME/FILE` (one of them) means.

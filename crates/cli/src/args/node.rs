@@ -14,8 +14,8 @@ pub enum NodeCommand {
     /// Tell how nodes are
     ///
     /// For each node that --node names: what it does, how many tasks run and wait, its memory, load, temperature where the
-    /// machine has a sensor, free space, and what it has read and answered since it began. The exit code is 1 if one does
-    /// not answer.
+    /// machine has a sensor, free space, what it has read and answered since it began, and when its credentials end. The exit
+    /// code is 1 if one does not answer.
     #[command(after_help = "\
 Examples:
   inshore node status --node a.lan,b.lan,c.lan --credentials client-laptop.json
@@ -168,9 +168,11 @@ pub enum FollowedBy {
 
 /// Make credentials for nodes and clients
 ///
-/// The first call makes an authority in the folder: a key pair that signs the certificates of nodes and the tokens of
+/// The first call makes an authority in the folder: the keys that sign the certificates of nodes and the tokens of
 /// clients. authority.json stays with you. node-NAME.json goes to that node, client-NAME.json to that client, for
 /// --credentials; each is readable by its owner alone. Nothing is ever overwritten: to renew, remove the file and call again.
+/// --json tells the claims of a client's token too: its id (jti), name (sub), rights and times. In the last 14 days before
+/// credentials end, node status, the log of the node and the commands of the client warn of it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -61,8 +61,8 @@ use super::{
     generations, load,
     pieces::open_pieces,
     protocol::{
-        DatasetKey, Drive, Generation, Held, MAP, MAP_BYTES_MAX, REMOVED, Removal, RunningTask, SPREAD,
-        Status, TRAVERSE, TakeBack, TakenBack, TaskDone, TaskRequest, TaskStands, VERSION,
+        DatasetKey, Drive, Expires, Generation, Held, MAP, MAP_BYTES_MAX, REMOVED, Removal, RunningTask,
+        SPREAD, Status, TRAVERSE, TakeBack, TakenBack, TaskDone, TaskRequest, TaskStands, VERSION,
     },
     queue::{Fullness, Place, Queue},
     squeeze::Squeeze,
@@ -201,8 +201,8 @@ pub struct Serving {
 struct Caller {
     name: String,
     rights: Vec<Right>,
-    /// The beginning of the token's SHA-256, where there is a token: two tokens may have one name.
-    fingerprint: Option<String>,
+    /// The token's id, where there is a token: two tokens may have one subject.
+    token: Option<String>,
 }
 
 /// What the log says of a put, a removal or a task.
@@ -221,8 +221,8 @@ pub(super) struct Audit<'a> {
 impl Caller {
     /// The caller as the log names it: the token's subject, and which token it was.
     fn who(&self) -> String {
-        match &self.fingerprint {
-            Some(fingerprint) => format!("{} (token {fingerprint})", self.name),
+        match &self.token {
+            Some(id) => format!("{} (token {id})", self.name),
             None => self.name.clone(),
         }
     }
@@ -308,7 +308,10 @@ impl Agent {
             .http2_keepalive_timeout(Some(Duration::from_secs(10)))
             .concurrency_limit_per_connection(64)
             .max_concurrent_streams(64);
-        if let Some(NodeCredentials { certificate, key, .. }) = &config.credentials {
+        if let Some(credentials) = &config.credentials {
+            let renewal = credentials.renewal()?;
+            runtime.spawn(warn_of_expiry(credentials.expires()?, config.name.clone(), renewal));
+            let NodeCredentials { certificate, key, .. } = credentials;
             let tls = ServerTlsConfig::new().identity(Identity::from_pem(certificate, key));
             server = server.tls_config(tls).map_err(|error| Error::Credentials { what: chain(&error) })?;
         }
@@ -407,6 +410,7 @@ impl Agent {
             resident_bytes: resident_bytes(),
             requests_bytes,
             unfinished_bytes,
+            expires: config.credentials.as_ref().and_then(|credentials| credentials.expires().ok()),
         }
     }
 
@@ -461,7 +465,7 @@ impl Agent {
         Ok(match &self.0.config.credentials {
             None => {
                 // Commands too, of which there are none unless the operator named some.
-                Caller { name: "local".to_string(), rights: Right::ALL.to_vec(), fingerprint: None }
+                Caller { name: "local".to_string(), rights: Right::ALL.to_vec(), token: None }
             }
             Some(credentials) => {
                 let header = headers.get("authorization").and_then(|value| value.to_str().ok());
@@ -470,7 +474,7 @@ impl Agent {
                     token.ok_or_else(|| Refusal::unauthenticated("credentials: there is no token"))?;
                 let claims = credentials.check(token);
                 let claims = claims.map_err(|error| Refusal::unauthenticated(error.to_string()))?;
-                Caller { name: claims.name, rights: claims.rights, fingerprint: Some(fingerprint(token)) }
+                Caller { name: claims.subject, rights: claims.rights, token: Some(claims.id) }
             }
         })
     }
@@ -561,8 +565,7 @@ impl Agent {
 
     fn catalog(&self) -> Result<Vec<Held>> {
         let mut all = Vec::new();
-        for summary in self.0.store.list()? {
-            let Ok(dataset) = self.0.store.dataset(&summary.name) else { continue };
+        for dataset in self.0.store.datasets()? {
             if dataset.kind() == REMOVED {
                 continue;
             }
@@ -571,7 +574,7 @@ impl Agent {
             let named = dataset.file_names().filter(|_| !is_spread);
             let files = named.map(|name| (name.to_string(), dataset.file(name).map_or(0, |file| file.len())));
             all.push(Held {
-                name: summary.name,
+                name: dataset.name().to_string(),
                 id: dataset.id(),
                 kind: dataset.kind().to_string(),
                 files: files.collect(),
@@ -1181,15 +1184,19 @@ fn hand_out(
     futures::stream::poll_fn(move |context| taken.poll_recv(context)).chain(rest)
 }
 
+/// Logs each day which credentials of the node end soon.
+async fn warn_of_expiry(expires: Expires, node: String, renewal: String) {
+    loop {
+        for warning in expires.warnings(&node) {
+            warn!(node, "{warning}: `{renewal}` makes new ones");
+        }
+        tokio::time::sleep(Duration::from_secs(86_400)).await;
+    }
+}
+
 fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, Refusal> {
     serde_json::from_slice(bytes)
         .map_err(|error| Refusal::invalid_argument(format!("a bad request: {error}")))
-}
-
-/// The beginning of a token's SHA-256, by which the log tells tokens from each other.
-fn fingerprint(token: &str) -> String {
-    let hash = ring::digest::digest(&ring::digest::SHA256, token.as_bytes());
-    hash.as_ref()[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// An error with what caused it: tonic's own say "transport error" alone.

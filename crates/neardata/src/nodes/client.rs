@@ -202,8 +202,7 @@ impl Nodes {
 
     /// Asks some nodes one thing each, all at once.
     pub(super) fn ask_some(&self, questions: Vec<(usize, &'static str, Bytes)>) -> Vec<Result<Vec<Bytes>>> {
-        let asked =
-            questions.into_iter().map(|(node, kind, body)| self.0.nodes[node].ask(kind, body, self.0.answer));
+        let asked = questions.into_iter().map(|(node, kind, body)| self.0.ask(node, kind, body));
         self.0.runtime.block_on(join_all(asked))
     }
 
@@ -293,7 +292,7 @@ impl Node {
             .keep_alive_timeout(config.silence / 2)
             .keep_alive_while_idle(true);
         let mut token = None;
-        if let Some(ClientCredentials { authority, token: own }) = &config.credentials {
+        if let Some(ClientCredentials { authority, token: own, .. }) = &config.credentials {
             let name = host.trim_start_matches('[').trim_end_matches(']').to_string();
             let tls = ClientTlsConfig::new()
                 .ca_certificate(Certificate::from_pem(authority))

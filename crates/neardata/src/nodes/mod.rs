@@ -59,7 +59,7 @@ pub use catalog::{Catalog, Piece, Whole};
 pub use client::{ClientConfig, NodeStatus, Nodes, PORT};
 pub use credentials::{
     Authority, Claims, ClientCredentials, NodeCredentials, Right, is_loopback, read as read_credentials,
-    write as write_credentials,
+    time_text, write as write_credentials,
 };
 pub use csv::CsvRecord;
 pub use error::{Error, Result};

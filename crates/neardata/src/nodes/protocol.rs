@@ -452,6 +452,9 @@ pub struct Status {
     /// Memory of requests that are not complete.
     #[serde(default)]
     pub unfinished_bytes: u64,
+    /// The ends of its credentials; none where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
 }
 
 impl Status {
@@ -462,6 +465,29 @@ impl Status {
         }
         self.drives.iter_mut().for_each(|drive| drive.path.clear());
         self
+    }
+}
+
+/// The ends of a node's credentials, in seconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expires {
+    /// The authority's certificate.
+    pub authority: u64,
+    /// The node's certificate.
+    pub certificate: u64,
+    /// The token that the node shows to other nodes.
+    pub token: u64,
+}
+
+impl Expires {
+    /// All of them, with what each is called.
+    pub fn each(&self) -> [(&'static str, u64); 3] {
+        [("authority", self.authority), ("certificate", self.certificate), ("token", self.token)]
+    }
+
+    /// The first of them.
+    pub fn first(&self) -> u64 {
+        self.authority.min(self.certificate).min(self.token)
     }
 }
 

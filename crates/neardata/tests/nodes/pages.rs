@@ -8,9 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{
     TlsConnector,
     rustls::{
-        ClientConfig as TlsConfig, RootCertStore,
-        crypto::ring,
-        pki_types::{CertificateDer, ServerName, pem::PemObject},
+        ClientConfig as TlsConfig, RootCertStore, SignatureScheme,
+        crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring},
+        pki_types::{CertificateDer, ServerName, alg_id, pem::PemObject},
     },
 };
 
@@ -21,10 +21,21 @@ pub fn within(credentials: &ClientCredentials, name: &str) -> String {
     serde_json::to_value(credentials).unwrap()[name].as_str().unwrap().to_string()
 }
 
+/// Takes the signatures that BoringSSL takes, which Chromium and gRPC are built with: none of Ed25519.
+fn as_browsers_do() -> CryptoProvider {
+    let provider = ring::default_provider();
+    let known = provider.signature_verification_algorithms;
+    let all = known.all.iter().copied().filter(|known| known.signature_alg_id() != alg_id::ED25519);
+    let mapping = known.mapping.iter().copied().filter(|(scheme, _)| *scheme != SignatureScheme::ED25519);
+    let taken =
+        WebPkiSupportedAlgorithms { all: Vec::leak(all.collect()), mapping: Vec::leak(mapping.collect()) };
+    CryptoProvider { signature_verification_algorithms: taken, ..provider }
+}
+
 async fn get(address: SocketAddr, trusted: &str, path: &str, authorization: Option<&str>) -> String {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(trusted.as_bytes()).unwrap()).unwrap();
-    let config = TlsConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let config = TlsConfig::builder_with_provider(Arc::new(as_browsers_do()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
@@ -87,6 +98,12 @@ fn a_page_beyond_this_machine_wants_tls_and_a_token() {
     let basic = BASE64.encode(format!("whoever:{}", within(&reader, "token")));
     let metrics = ask("/metrics", Some(&format!("Basic {basic}")));
     assert!(metrics.contains("inshore_node_info{name=\"closed\""), "{metrics}");
+    for credential in ["authority", "certificate", "token"] {
+        let name = format!("inshore_credentials_expiry_timestamp_seconds{{credential=\"{credential}\"}} ");
+        let line =
+            metrics.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("{metrics}"));
+        assert!(line[name.len()..].parse::<f64>().unwrap() > 1.7e9, "{line}");
+    }
     // Where drives are mounted is told to whom has the right to administer.
     let path = folder.path().display().to_string();
     assert!(!metrics.contains(&path) && ask("/metrics", Some(&bearer(&admin))).contains(&path));

@@ -108,6 +108,12 @@ pub(super) fn told(status: &Status) -> String {
             (&[("reason", "address")], status.connections.refused_address as f64),
         ],
     );
+    if let Some(expires) = status.expires {
+        let labels = expires.each().map(|(name, at)| ([("credential", name)], at as f64));
+        let samples: Vec<Sample<'_>> = labels.iter().map(|(labels, at)| (&labels[..], *at)).collect();
+        let help = "When the credentials of the node end, in seconds since 1970.";
+        out.metric("inshore_credentials_expiry_timestamp_seconds", "gauge", help, &samples);
+    }
     if let Some(celsius) = status.celsius {
         let help = "The warmest sensor of the machine.";
         out.metric("inshore_temperature_celsius", "gauge", help, &[(&[], celsius)]);

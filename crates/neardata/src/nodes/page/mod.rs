@@ -303,7 +303,7 @@ impl Shown {
         match claims {
             Some(Ok(claims)) if claims.rights.contains(&Right::Read) => {
                 let sees_all = claims.rights.contains(&Right::Administer);
-                Ok(Viewer { name: claims.name, sees_all })
+                Ok(Viewer { name: claims.subject, sees_all })
             }
             Some(Ok(_)) => Err(Box::new(plain(StatusCode::FORBIDDEN, "the token has no right to read"))),
             no_token => {
