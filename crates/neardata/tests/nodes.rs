@@ -36,8 +36,8 @@ use inshore_neardata::{
     Block, Border, Contents, Error as ReadError, Event, Failure, Kernel, Next, Parts, Portable, Reply, Task,
     Work, Works,
     nodes::{
-        Agent, AgentConfig, Authority, Catalog, ClientConfig, ClientCredentials, Error, Gathered,
-        LoadOptions, Nodes, Right, RunOptions, Serving, run_on_nodes,
+        Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, Gathered, LoadOptions, Nodes,
+        Right, RunOptions, Serving, run_on_nodes,
     },
 };
 use inshore_store::{Budget, Cancel, Deadline, Device, Job, Limits, Memory, Store, Throttled};
