@@ -27,7 +27,10 @@ pub static SERVES: AtomicBool = AtomicBool::new(false);
 
 /// Whether a panic says that the system starts no more threads, in the words of the standard library and of the async runtime.
 fn is_without_threads(panic: &str) -> bool {
-    ["failed to spawn thread", "can't spawn worker thread"].iter().any(|words| panic.contains(words))
+    // A thread that begins allocates a stack for its signals.
+    ["failed to spawn thread", "can't spawn worker thread", "failed to allocate an alternative stack"]
+        .iter()
+        .any(|words| panic.contains(words))
 }
 
 /// Ends the process with an error where a panic says that the system starts no more threads; a node goes on, without the task.

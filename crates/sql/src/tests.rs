@@ -1502,7 +1502,7 @@ fn what_the_library_answers_wrongly_in_every_way_is_refused() {
             "names columns from outside",
         ),
         (
-            "SELECT a FROM (VALUES (1, 1)) o(a, g) WHERE (a IN (SELECT b FROM (VALUES (1, 2)) i(b, h) WHERE h = g)) IS NULL",
+            "SELECT a FROM (VALUES (1, 1)) o(a, g) WHERE (a IN (SELECT b FROM (VALUES (NULL::int, 1)) i(b, h) WHERE h = g)) IS NULL",
             "names columns from outside",
         ),
         ("SELECT 1 EXCEPT ALL SELECT 1", "EXCEPT ALL is refused"),

@@ -14,7 +14,6 @@
 use std::{
     convert::Infallible,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -93,7 +92,7 @@ impl Service<Request<Body>> for Admission {
         let Admission(agent) = self;
         let method = Method::of_path(request.uri().path());
         let admitted = agent.caller(request.headers()).and_then(|caller| {
-            if let Some(guest) = request.extensions().get::<Arc<Guest>>() {
+            if let Some(guest) = request.extensions().get::<Guest>() {
                 guest.ask().map_err(ask_again)?;
             }
             caller.check_rights(method.any_of)?;
