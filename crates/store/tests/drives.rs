@@ -494,16 +494,18 @@ fn a_store_with_any_trace_of_being_one_is_never_made_anew() {
         }
         Ok(())
     };
-    let puts: [&dyn Fn(&Bench) -> Result<()>; 2] = [&whole, &large];
+    type Put<'a> = &'a dyn Fn(&Bench) -> Result<()>;
+    let puts: [Put<'_>; 2] = [&whole, &large];
     for put in puts {
-        for lost in [&[2..4][..], &[2..3], &[2..4, 0..2], &[2..4, 4..12]] {
+        // From the first extent to the one after the last.
+        for lost in [&[(2, 4)][..], &[(2, 3)], &[(2, 4), (0, 2)], &[(2, 4), (4, 12)]] {
             let bench = Bench::with(&["e0"]);
             put(&bench).unwrap();
             let names = bench.names("e0");
-            lost.iter().for_each(|range| erase(&bench, "e0/segment-00000000", range.clone()));
+            lost.iter().for_each(|&(first, end)| erase(&bench, "e0/segment-00000000", first..end));
             // Nobody tells of it either.
             fs::remove_dir_all(bench.path("e0/scratch")).unwrap();
-            if lost.len() == 1 && lost[0] == (2..3) {
+            if lost == [(2, 3)] {
                 assert_eq!(bench.names("e0"), names);
                 assert!(matches!(Store::init(&[bench.path("e0")], SIZE), Err(Error::StoreExists { .. })));
                 continue;
