@@ -2,7 +2,7 @@
 //!
 //! The library keeps the values of `count(DISTINCT a)` in a set of one accumulator, which can go nowhere. It asks for groups instead
 //! where all functions have the same argument and are DISTINCT, sums, minima or maxima (its rule
-//! `single_distinct_aggregation_to_group_by`). What it leaves is asked for here, in one pass over the rows:
+//! `single_distinct_aggregation_to_group_by`). This module rewrites the other queries, so that they take one pass over the rows:
 //!
 //! ```text
 //!   SELECT k, count(DISTINCT a), sum(DISTINCT b), count(*) FROM t GROUP BY k

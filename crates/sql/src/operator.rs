@@ -168,8 +168,8 @@ impl PhysicalOptimizerRule for Replace {
     }
 }
 
-/// The same node, with pauses between its batches, where one batch of its input makes any number of them: what takes these would run on
-/// for minutes without a pause in which the runtime ends it, and in which the timer goes that tells the deadline.
+/// A cross or nested-loop join, with a pause after each batch that it makes: one batch of its input makes any number of them, and
+/// the runtime can stop a task, and advance the timer of the deadline, only in a pause.
 fn yielding(node: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     let multiplies = node.is::<CrossJoinExec>() || node.is::<NestedLoopJoinExec>();
     multiplies.then(|| Arc::new(CooperativeExec::new(node.clone())) as _)

@@ -196,7 +196,7 @@ pub enum Error {
     LostSuperblock {
         /// The folder of the device.
         path: PathBuf,
-        /// What is there in place of the superblock, or tells that there was one.
+        /// The bytes in place of the superblock, or the trace of a store that was found.
         found: String,
     },
     /// A store is there already.

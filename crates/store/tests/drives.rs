@@ -552,7 +552,7 @@ fn names_that_are_lost_are_told_and_not_committed_over() {
             assert!(said.contains(place), "{said}");
         }
     }
-    // Whoever gives the lost ones up says so by taking away what tells of them.
+    // The lost records are given up by removing `scratch`, which tells of them.
     fs::remove_dir_all(bench.path("e0/scratch")).unwrap();
     assert_eq!(bench.names("e0"), ["a"]);
 }

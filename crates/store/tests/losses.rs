@@ -148,12 +148,12 @@ impl Dice {
     }
 }
 
-/// A dataset: what guards it, and its bytes: so many zeros, and then some of its own.
+/// A dataset: its redundancy and its content, zeros first and then bytes that depend on the salt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Data {
     redundancy: Redundancy,
     zeros: usize,
-    /// What the bytes depend on, and the lengths of what was appended one after the other.
+    /// The seed of the bytes after the zeros; `lens` has the length of each append.
     salt: usize,
     lens: [usize; 2],
 }
@@ -222,7 +222,7 @@ struct Bed {
     states: Vec<Vec<Arc<Drive>>>,
     /// Of each drive the extents that were written to: superblock, log, headers, and all others.
     extents: Vec<[Vec<u32>; 4]>,
-    /// What those who were at work told each other of the last record.
+    /// The content of `scratch/lock`, where processes tell each other the last record.
     lock: Vec<u8>,
     model: Model,
 }

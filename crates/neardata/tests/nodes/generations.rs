@@ -136,7 +136,7 @@ fn a_mark_is_kept_until_every_node_has_confirmed_it() {
     let repaired = members.nodes(&[0, 2]).repair(&[], None).unwrap();
     assert_eq!((&repaired[0].nodes[..], &repaired[0].absent[..]), (&[members.address(2)][..], &gone[1..]));
     assert_eq!((members.marks(0), members.marks(1)), (1, 1));
-    // What one of them heard is known to all.
+    // A confirmation that one node has seen is known to the others.
     let repaired = members.nodes(&[0, 1]).repair(&[], None).unwrap();
     assert_eq!(repaired[0].absent, gone[1..]);
     members.come(3);

@@ -42,7 +42,7 @@ pub struct Claims {
     /// The time at which it ends, in seconds since 1970.
     #[serde(rename = "exp", with = "rfc3339")]
     pub expires: u64,
-    /// What its bearer may do.
+    /// The rights of the bearer.
     pub rights: Vec<Right>,
 }
 
