@@ -54,16 +54,21 @@ test: ## everything that .ci/run checks
 	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh \
 		format deny features build-rust test-rust fuzz lint-python test-python package-check
 
-# Too long for every change: each feature by itself, a longer look for hostile bytes, more damaged stores, and queries whose
-# threads may wait for each other.
+# Too long for every change: each feature by itself, a longer look for hostile bytes, more damaged stores, more killed
+# commands, and queries whose threads may wait for each other.
 .PHONY: nightly
-nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes, 20,000 damaged stores, queries that spill
-	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long losses-long spilling
+nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes, 20,000 damaged stores, 10,000 kills, queries that spill
+	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long losses-long kills-long spilling
 
 .PHONY: losses-long
 losses-long: export INSHORE_DAMAGES = 20000
 losses-long: need-rust
 	cargo test $(LOCKED) -p inshore-store --test losses -- --nocapture
+
+.PHONY: kills-long
+kills-long: export INSHORE_KILLS = 10000
+kills-long: need-rust
+	cargo test $(LOCKED) -p inshore-cli --test tests -- what_was_acknowledged_survives_every_kill --nocapture
 
 .PHONY: features
 features: need-rust ## compile the command with graphs alone

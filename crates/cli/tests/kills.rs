@@ -1,5 +1,5 @@
-//! `kill -9` at any moment, many times, on one store that several processes work on: what a command acknowledged with
-//! its exit code is there, what it did not is there as a whole or not at all.
+//! `kill -9` at any moment, many times, on stores of one to four drives that several processes work on: what a command
+//! acknowledged with its exit code is there, what it did not is there as a whole or not at all.
 
 use std::{
     io::Write,
@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use crate::util::Folder;
 
-const WORKERS: u64 = 3;
+/// How the dataset of each worker is kept, where there are drives enough for it.
+const KEPT: [(u64, &str); 3] = [(1, ""), (2, "--copies 2"), (3, "--parity 2+1")];
 
 /// SplitMix64.
 struct Chance(u64);
@@ -49,7 +50,7 @@ fn start(folder: &Folder, words: &str, input: Vec<u8>) -> Child {
 }
 
 /// One worker: commands on a dataset of its own, most of them killed. Gives how many were.
-fn work(folder: &Folder, worker: u64, kills: u64) -> u64 {
+fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
     let mut chance = Chance(worker);
     let name = format!("w{worker}");
     let mut known: Option<Known> = None;
@@ -61,11 +62,11 @@ fn work(folder: &Folder, worker: u64, kills: u64) -> u64 {
         let (words, after) = match (&known, chance.below(8)) {
             (None, 0..=3) => {
                 let after = Known { bytes: bytes.clone(), sealed: true };
-                (format!("store put - --name {name}"), Some(after))
+                (format!("store put - --name {name} {kept}"), Some(after))
             }
             (None, _) => {
                 let after = Known { bytes: bytes.clone(), sealed: false };
-                (format!("store put - --name {name} --append"), Some(after))
+                (format!("store put - --name {name} --append {kept}"), Some(after))
             }
             (Some(_), 0) => ("store compact --memory 16MiB".to_string(), known.clone()),
             (Some(Known { sealed: false, bytes: there }), 1..=4) => {
@@ -125,17 +126,17 @@ fn look(folder: &Folder, name: &str) -> Option<Known> {
     Some(Known { bytes: output.stdout, sealed: found["sealed"].as_bool().unwrap() })
 }
 
-/// `INSHORE_KILLS` says how many.
-#[test]
-fn what_was_acknowledged_survives_every_kill() {
-    let kills: u64 = std::env::var("INSHORE_KILLS").map_or(60, |count| count.parse().unwrap());
+/// Kills on a new store of so many drives. Gives how many there were.
+fn killed(drives: u64, kills: u64) -> u64 {
     let folder = Folder::new();
-    folder.run("store init store").ok();
-    let killed: u64 = thread::scope(|scope| {
-        let workers: Vec<_> = (0..WORKERS)
-            .map(|worker| {
-                let folder = &folder;
-                scope.spawn(move || work(folder, worker, kills.div_ceil(WORKERS)))
+    folder.run(&format!("store init {}", ["store", "two", "three", "four"][..drives as usize].join(" "))).ok();
+    let workers = KEPT.len() as u64;
+    let killed = thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers)
+            .zip(KEPT)
+            .map(|(worker, (least, kept))| {
+                let (folder, kept) = (&folder, if least <= drives { kept } else { "" });
+                scope.spawn(move || work(folder, drives * workers + worker, kept, kills.div_ceil(workers)))
             })
             .collect();
         workers.into_iter().map(|worker| worker.join().unwrap()).sum()
@@ -144,5 +145,14 @@ fn what_was_acknowledged_survives_every_kill() {
     // The next job gives back what the dead had taken.
     folder.run("store put - --name last").stdin("last").ok();
     assert!(folder.scratch().is_empty());
-    println!("{killed} kills");
+    killed
+}
+
+/// `INSHORE_KILLS` says how many in all: `make kills-long` kills 10,000 times.
+#[test]
+fn what_was_acknowledged_survives_every_kill() {
+    let kills: u64 = std::env::var("INSHORE_KILLS").map_or(60, |count| count.parse().unwrap());
+    for drives in 1..=4 {
+        println!("{} kills on {drives} drives", killed(drives, kills / 4));
+    }
 }

@@ -89,6 +89,16 @@ fn tables_are_sorted_on_nodes_as_they_are_here() {
     same(&folder, &named, "towns.csv", "--key number:desc,town --unique", "parquet");
     same(&folder, &named, "towns.csv", "--key number --text number", "csv");
     same(&folder, &named, "log.jsonl", "--key what,user", "csv");
+    // A first row that may be one of names: nodes read no columns without any, and say so whatever `--header` is.
+    folder.write("numbers.csv", "1,2\n3,4\n");
+    folder.run(&format!("store put numbers.csv --node {named} --quiet")).ok();
+    let sort = format!("sort store:numbers.csv -o none.csv --node {named}");
+    let said = folder.run(&format!("{sort} --key 1")).exits(2).stderr;
+    assert!(said.contains("expected the names of columns"), "{said}");
+    let said = folder.run(&format!("{sort} --key column_1 --header no")).exits(2).stderr;
+    assert!(said.contains("columns without names are not read on nodes"), "{said}");
+    folder.run(&format!("{sort} --key 1 --header yes")).ok();
+    assert_eq!(folder.read("none.csv"), "1,2\n3,4\n");
 }
 
 #[test]
