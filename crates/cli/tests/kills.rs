@@ -129,7 +129,9 @@ fn look(folder: &Folder, name: &str) -> Option<Known> {
 /// Kills on a new store of so many drives. Gives how many there were.
 fn killed(drives: u64, kills: u64) -> u64 {
     let folder = Folder::new();
-    folder.run(&format!("store init {}", ["store", "two", "three", "four"][..drives as usize].join(" "))).ok();
+    folder
+        .run(&format!("store init {}", ["store", "two", "three", "four"][..drives as usize].join(" ")))
+        .ok();
     let workers = KEPT.len() as u64;
     let killed = thread::scope(|scope| {
         let workers: Vec<_> = (0..workers)
