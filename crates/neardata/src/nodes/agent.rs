@@ -36,7 +36,9 @@ use arrow_flight::{
     HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket, flight_service_server::FlightService,
 };
 use futures::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::BoxStream};
-use inshore_store::{Budget, Cancel, CheckedFile, DeviceUsage, FileReader, Job, Store, format_bytes};
+use inshore_store::{
+    Budget, Cancel, CheckedFile, Dataset, DeviceUsage, FileReader, Job, Store, format_bytes,
+};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -599,9 +601,10 @@ impl Agent {
     /// The maps of spread datasets, as [`MapAnswer`]s one after the other.
     fn maps(&self, asked: &[DatasetKey]) -> Result<bytes::Bytes> {
         let job = self.0.store.job(Budget::new(16 << 20, 1), Cancel::default())?;
+        let datasets = self.0.store.datasets()?;
         let mut answers = Vec::new();
         for key in asked.iter().take(MAPS_MAX) {
-            let file = self.map_file(key);
+            let file = self.map_file(&datasets, key);
             let bytes = file.as_ref().map_or(0, |file| file.len() as usize);
             if !answers.is_empty() && answers.len() + bytes > MAP_BYTES_MAX {
                 break;
@@ -616,14 +619,15 @@ impl Agent {
         Ok(answers.into())
     }
 
-    /// The file with the map of a spread dataset.
-    fn map_file(&self, asked: &DatasetKey) -> Result<CheckedFile> {
-        let dataset = self.0.store.dataset(&asked.name)?;
+    /// The file with the map of one of the datasets, which are in the order of their names.
+    fn map_file(&self, datasets: &[Dataset], asked: &DatasetKey) -> Result<CheckedFile> {
         let not_found = || inshore_store::Error::NotFound {
             name: asked.name.clone(),
             store: self.0.store.path().to_path_buf(),
         };
-        let file = dataset.file(MAP).filter(|_| dataset.id() == asked.id).ok_or_else(not_found)?;
+        let place = datasets.binary_search_by(|dataset| dataset.name().cmp(&asked.name));
+        let dataset = place.ok().map(|place| &datasets[place]).filter(|dataset| dataset.id() == asked.id);
+        let file = dataset.and_then(|dataset| dataset.file(MAP)).ok_or_else(not_found)?;
         if file.len() > MAP_BYTES_MAX as u64 {
             let what = format!("a map of {}", format_bytes(file.len()));
             return Err(Error::BadAnswer { node: self.0.config.name.clone(), what });
@@ -1212,7 +1216,9 @@ async fn warn_of_expiry(expires: Expires, node: String, renewal: String) {
 
 /// The map of a spread dataset, as it was stored.
 fn read_map(job: &Job, file: &CheckedFile) -> Result<Vec<u8>> {
-    let mut reader = FileReader::new(job, file, 0..file.len(), 1 << 20)?;
+    let buffer_bytes =
+        (file.len() as usize).next_multiple_of(file.block_bytes()).clamp(file.block_bytes(), 1 << 20);
+    let mut reader = FileReader::new(job, file, 0..file.len(), buffer_bytes)?;
     let mut bytes = Vec::new();
     while let Some(piece) = reader.next_piece()? {
         bytes.extend_from_slice(piece);
