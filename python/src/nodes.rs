@@ -182,7 +182,7 @@ impl Nodes {
                     "pieces": whole.pieces.len(), "copies": whole.copies(), "nodes": whole.nodes(nodes) })
             };
             let lost = catalog.lost().iter().map(|(_, why)| why.clone()).collect();
-            Ok((catalog.wholes().iter().map(one).collect::<Vec<Value>>(), lost))
+            Ok((catalog.wholes()?.iter().map(one).collect::<Vec<Value>>(), lost))
         })?;
         Ok((to_json(&files)?, lost))
     }

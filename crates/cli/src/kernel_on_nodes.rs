@@ -35,7 +35,7 @@ pub fn put(options: &Everywhere, words: &Push, module: &Module) -> Result<(Repor
 pub fn found(options: &Everywhere) -> Result<Vec<(String, u64, String)>> {
     let nodes = connect(options)?;
     let catalog = nodes.catalog()?;
-    let wholes = catalog.wholes();
+    let wholes = catalog.wholes()?;
     let found = wholes.iter().filter_map(|whole| {
         let name = whole.dataset.strip_suffix(ENDING)?;
         Some((name.to_string(), whole.bytes(), whole.nodes(&nodes).join(" ")))

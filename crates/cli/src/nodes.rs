@@ -489,12 +489,13 @@ pub fn with_nodes(mut summary: Value, nodes: &Nodes, gathered: &Gathered) -> Val
 pub fn ls(options: &Everywhere) -> Result<()> {
     let nodes = connect(options)?;
     let catalog = nodes.catalog()?;
+    let wholes = catalog.wholes()?;
     if options.json {
         let value = |whole: &Whole| {
             json!({ "name": whole.title, "kind": whole.kind, "bytes": whole.bytes(), "pieces": whole.pieces.len(),
                 "copies": whole.copies(), "nodes": whole.nodes(&nodes) })
         };
-        print_json(&catalog.wholes().iter().map(value).collect::<Vec<_>>())?;
+        print_json(&wholes.iter().map(value).collect::<Vec<_>>())?;
     } else {
         let header = [
             ("name", Align::Left),
@@ -514,14 +515,14 @@ pub fn ls(options: &Everywhere) -> Result<()> {
                 whole.nodes(&nodes).join(" "),
             ]
         };
-        let rows: Vec<Vec<String>> = catalog.wholes().iter().map(row).collect();
+        let rows: Vec<Vec<String>> = wholes.iter().map(row).collect();
         if !rows.is_empty() {
             table::print(&mut terminal::stdout(), &header, &rows)?;
         } else if !options.quiet {
             say("no datasets on these nodes");
         }
     }
-    for whole in catalog.wholes() {
+    for whole in &wholes {
         if let Some(fault) = &whole.fault {
             say(&format!("note: {}: {fault}", whole.title));
         }

@@ -35,7 +35,7 @@ pub fn message(bytes: &[u8]) {
             }
         }
         3 => drop(again::<protocol::Held>(bytes)),
-        4 => drop(again::<protocol::DatasetKey>(bytes)),
+        4 => drop(again::<Vec<protocol::DatasetKey>>(bytes)),
         5 => drop(again::<protocol::TaskDone>(bytes)),
         6 => drop(again::<protocol::LoadAnswer>(bytes)),
         7 => drop(again::<protocol::Status>(bytes).map(|status| status.without_others("me"))),

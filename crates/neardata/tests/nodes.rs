@@ -36,8 +36,8 @@ use inshore_neardata::{
     Block, Border, Contents, Error as ReadError, Event, Failure, Kernel, Next, Parts, Portable, Reply, Task,
     Work, Works,
     nodes::{
-        Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, Gathered, LoadOptions, Nodes,
-        Right, RunOptions, Serving, run_on_nodes,
+        Agent, AgentConfig, Authority, Catalog, ClientConfig, ClientCredentials, Error, Gathered,
+        LoadOptions, Nodes, Right, RunOptions, Serving, run_on_nodes,
     },
 };
 use inshore_store::{Budget, Cancel, Deadline, Device, Job, Limits, Memory, Store, Throttled};
@@ -377,7 +377,7 @@ fn a_file_that_is_spread_is_searched_and_read_as_if_it_lay_here() {
         assert!(read >= text.len() as u64, "{read} bytes were read near the data");
     }
     let catalog = cluster.nodes.catalog().unwrap();
-    let all = catalog.wholes();
+    let all = catalog.wholes().unwrap();
     let titles: Vec<&str> = all.iter().map(|whole| whole.title.as_str()).collect();
     assert_eq!(titles, ["store:one", "store:two", "store:whole"]);
     assert_eq!(all[1].copies(), 2);
@@ -804,19 +804,19 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         );
         let piece = json!({ "number": 0, "whole": 0, "dataset": "text", "id": 1, "file": "piece-00000000", "from": 0, "to": 1, "offset": 0, "lines": 0 });
         let named = |dataset: &str| {
-            json!({ "version": 2, "kind": "find", "arguments": { "needle": "a" },
+            json!({ "version": 3, "kind": "find", "arguments": { "needle": "a" },
                 "pieces": [{ "number": 0, "whole": 0, "dataset": dataset, "id": 1, "file": "../../etc/passwd",
                     "from": 0, "to": 1, "offset": 0, "lines": 0 }] })
         };
         for bad in [
             json!(null),
             json!({}),
+            json!({ "version": 4, "kind": "find", "arguments": {}, "pieces": [] }),
+            json!({ "version": 3, "kind": "nothing", "arguments": {}, "pieces": [] }),
             json!({ "version": 3, "kind": "find", "arguments": {}, "pieces": [] }),
-            json!({ "version": 2, "kind": "nothing", "arguments": {}, "pieces": [] }),
-            json!({ "version": 2, "kind": "find", "arguments": {}, "pieces": [] }),
-            json!({ "version": 2, "kind": "find", "arguments": { "needle": "a" }, "pieces": [piece] }),
-            json!({ "version": 2, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": -1 }),
-            json!({ "version": 2, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": 1 }),
+            json!({ "version": 3, "kind": "find", "arguments": { "needle": "a" }, "pieces": [piece] }),
+            json!({ "version": 3, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": -1 }),
+            json!({ "version": 3, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": 1 }),
             named("text"),
             named("../../../etc"),
             named(""),
@@ -849,18 +849,18 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         assert!(client.do_get(ticket).await.is_err());
         // What is little and becomes much when it is read.
         let many = format!("[{}0]", r#"{"":0},"#.repeat(200_000));
-        let ticket = format!(r#"{{"version":2,"kind":"contents","arguments":{many},"pieces":[]}}"#);
+        let ticket = format!(r#"{{"version":3,"kind":"contents","arguments":{many},"pieces":[]}}"#);
         let refused = client.do_get(Ticket { ticket: ticket.into() }).await.unwrap_err();
         assert!(refused.message().contains("64 MiB is the most"), "{refused}");
         // A load that ends before it is whole leaves nothing.
         let step = |step: Value| FlightData { app_metadata: step.to_string().into(), ..FlightData::default() };
-        let begin = json!({ "step": "begin", "version": 2, "name": "half", "id": "1".repeat(32), "block_bytes": 4096 });
+        let begin = json!({ "step": "begin", "version": 3, "name": "half", "id": "1".repeat(32), "block_bytes": 4096 });
         let steps = [step(begin), step(json!({ "step": "file", "name": "piece-00000000" }))];
         let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
         while let Ok(Some(_)) = answers.message().await {}
         // Pieces have names of one form, and come in order.
         for names in [&["piece-0"][..], &["piece-99999999"], &["../piece-00000000"], &["map"], &["piece-00000002"; 2]] {
-            let begin = json!({ "step": "begin", "version": 2, "name": "odd", "id": "1".repeat(32), "block_bytes": 4096 });
+            let begin = json!({ "step": "begin", "version": 3, "name": "odd", "id": "1".repeat(32), "block_bytes": 4096 });
             let files = names.iter().map(|name| step(json!({ "step": "file", "name": name })));
             let steps: Vec<FlightData> = [step(begin)].into_iter().chain(files).collect();
             let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();

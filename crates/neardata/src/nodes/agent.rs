@@ -36,8 +36,11 @@ use arrow_flight::{
     HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket, flight_service_server::FlightService,
 };
 use futures::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::BoxStream};
-use inshore_store::{Budget, Cancel, DeviceUsage, Job, Store, format_bytes};
+use inshore_store::{
+    Budget, Cancel, CheckedFile, Dataset, DeviceUsage, FileReader, Job, Store, format_bytes,
+};
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tonic::{
     Request, Response, Status as Refusal, Streaming,
@@ -61,8 +64,9 @@ use super::{
     generations, load,
     pieces::open_pieces,
     protocol::{
-        DatasetKey, Drive, Expires, Generation, Held, MAP, MAP_BYTES_MAX, REMOVED, Removal, RunningTask,
-        SPREAD, Status, TRAVERSE, TakeBack, TakenBack, TaskDone, TaskRequest, TaskStands, VERSION,
+        DatasetKey, Drive, Expires, Generation, Held, MAP, MAP_BYTES_MAX, MAPS_MAX, REMOVED, Removal,
+        RunningTask, SPREAD, Status, TRAVERSE, TakeBack, TakenBack, TaskDone, TaskRequest, TaskStands,
+        VERSION,
     },
     queue::{Fullness, Place, Queue},
     squeeze::Squeeze,
@@ -567,6 +571,15 @@ impl Agent {
         let mut all = Vec::new();
         for dataset in self.0.store.datasets()? {
             if dataset.kind() == REMOVED {
+                let mark = generations::read_mark(&self.0.store, &dataset)?;
+                all.push(Held {
+                    name: mark.name.clone(),
+                    id: 0,
+                    kind: REMOVED.to_string(),
+                    files: Vec::new(),
+                    generation: Some(mark.generation),
+                    mark: Some(mark),
+                });
                 continue;
             }
             let is_spread = dataset.kind() == SPREAD;
@@ -582,37 +595,44 @@ impl Agent {
                 mark: None,
             });
         }
-        let marks = generations::marks(&self.0.store)?.into_iter().map(|mark| Held {
-            name: mark.name.clone(),
-            id: 0,
-            kind: REMOVED.to_string(),
-            files: Vec::new(),
-            generation: Some(mark.generation),
-            mark: Some(mark),
-        });
-        all.extend(marks);
         Ok(all)
     }
 
-    /// The map of a spread dataset, as it was stored.
-    fn map(&self, asked: &DatasetKey) -> Result<Vec<u8>> {
-        let dataset = self.0.store.dataset(&asked.name)?;
+    /// The maps of spread datasets, as [`MapAnswer`]s one after the other.
+    fn maps(&self, asked: &[DatasetKey]) -> Result<bytes::Bytes> {
+        let job = self.0.store.job(Budget::new(16 << 20, 1), Cancel::default())?;
+        let datasets = self.0.store.datasets()?;
+        let mut answers = Vec::new();
+        for key in asked.iter().take(MAPS_MAX) {
+            let file = self.map_file(&datasets, key);
+            let bytes = file.as_ref().map_or(0, |file| file.len() as usize);
+            if !answers.is_empty() && answers.len() + bytes > MAP_BYTES_MAX {
+                break;
+            }
+            let read = file.and_then(|file| read_map(&job, &file));
+            let map = match &read {
+                Ok(bytes) => serde_json::from_slice::<&RawValue>(bytes).map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            serde_json::to_writer(&mut answers, &map).expect("memory takes all");
+        }
+        Ok(answers.into())
+    }
+
+    /// The file with the map of one of the datasets, which are in the order of their names.
+    fn map_file(&self, datasets: &[Dataset], asked: &DatasetKey) -> Result<CheckedFile> {
         let not_found = || inshore_store::Error::NotFound {
             name: asked.name.clone(),
             store: self.0.store.path().to_path_buf(),
         };
-        let file = dataset.file(MAP).filter(|_| dataset.id() == asked.id).ok_or_else(not_found)?;
+        let place = datasets.binary_search_by(|dataset| dataset.name().cmp(&asked.name));
+        let dataset = place.ok().map(|place| &datasets[place]).filter(|dataset| dataset.id() == asked.id);
+        let file = dataset.and_then(|dataset| dataset.file(MAP)).ok_or_else(not_found)?;
         if file.len() > MAP_BYTES_MAX as u64 {
             let what = format!("a map of {}", format_bytes(file.len()));
             return Err(Error::BadAnswer { node: self.0.config.name.clone(), what });
         }
-        let job = self.0.store.job(Budget::new(16 << 20, 1), Cancel::default())?;
-        let mut reader = inshore_store::FileReader::new(&job, &file, 0..file.len(), 1 << 20)?;
-        let mut bytes = Vec::new();
-        while let Some(piece) = reader.next_piece()? {
-            bytes.extend_from_slice(piece);
-        }
-        Ok(bytes)
+        Ok(file)
     }
 
     /// Removes a dataset for a client, or keeps or ends a mark.
@@ -1062,9 +1082,9 @@ impl FlightService for Agent {
                     }
                     "catalog" => agent.catalog().map_err(refused)?.iter().map(json).collect(),
                     "map" => {
-                        let map = bytes::Bytes::from(agent.map(&parsed(&body)?).map_err(refused)?);
-                        let starts = (0..map.len()).step_by(ANSWER_BYTES);
-                        starts.map(|start| map.slice(start..map.len().min(start + ANSWER_BYTES))).collect()
+                        let maps = agent.maps(&parsed::<Vec<DatasetKey>>(&body)?).map_err(refused)?;
+                        let starts = (0..maps.len()).step_by(ANSWER_BYTES);
+                        starts.map(|start| maps.slice(start..maps.len().min(start + ANSWER_BYTES))).collect()
                     }
                     "certificate" => {
                         let own = agent.0.config.credentials.as_ref();
@@ -1145,7 +1165,7 @@ impl FlightService for Agent {
         let actions = [
             ("status", "how the node is"),
             ("catalog", "the datasets that it holds"),
-            ("map", "where the pieces of a spread file lie"),
+            ("map", "where the pieces of spread files lie"),
             ("certificate", "what the authority signed for the node"),
             ("remove", "removes a dataset"),
             ("take-back", "gives a piece back that a task of the client's has not begun"),
@@ -1192,6 +1212,18 @@ async fn warn_of_expiry(expires: Expires, node: String, renewal: String) {
         }
         tokio::time::sleep(Duration::from_secs(86_400)).await;
     }
+}
+
+/// The map of a spread dataset, as it was stored.
+fn read_map(job: &Job, file: &CheckedFile) -> Result<Vec<u8>> {
+    let buffer_bytes =
+        (file.len() as usize).next_multiple_of(file.block_bytes()).clamp(file.block_bytes(), 1 << 20);
+    let mut reader = FileReader::new(job, file, 0..file.len(), buffer_bytes)?;
+    let mut bytes = Vec::new();
+    while let Some(piece) = reader.next_piece()? {
+        bytes.extend_from_slice(piece);
+    }
+    Ok(bytes)
 }
 
 fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, Refusal> {

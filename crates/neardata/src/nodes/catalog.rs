@@ -2,6 +2,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    iter::zip,
+    mem,
     ops::Range,
 };
 
@@ -11,11 +13,12 @@ use super::{
     Error, Nodes, Result,
     client::Node,
     generations::{self, Known},
-    protocol::{DatasetKey, Generation, Held, MAP_VERSION, Map, SPREAD, piece_name},
+    protocol::{DatasetKey, Held, MAP_VERSION, MAPS_MAX, Map, MapAnswer, SPREAD, piece_name},
     wire::json,
 };
 
 /// What all nodes said that they hold.
+#[derive(Debug)]
 pub(super) struct AllHeld {
     /// Datasets, and the places of the nodes that have them.
     pub held: Vec<(usize, Held)>,
@@ -27,14 +30,12 @@ pub(super) struct AllHeld {
     pub lost: Vec<(String, String)>,
 }
 
-/// What a number of nodes hold together, as they said when they were asked.
+/// What a number of nodes hold together, as they said when they were asked. The catalog asks for the map of a spread file when the
+/// file is named.
 #[derive(Debug)]
 pub struct Catalog {
-    wholes: Vec<Whole>,
-    /// All datasets, and the nodes that hold them.
-    held: Vec<(usize, Held)>,
-    /// Nodes that gave no answer, and why.
-    lost: Vec<(String, String)>,
+    nodes: Nodes,
+    all: AllHeld,
 }
 
 /// A file as it lies on nodes.
@@ -181,16 +182,16 @@ impl Nodes {
     /// # Errors
     /// Where no node answers; [`Error::BadAnswer`].
     pub fn catalog(&self) -> Result<Catalog> {
-        let all = self.held()?;
-        let wholes = self.wholes(&all);
-        Ok(Catalog { wholes, held: all.held, lost: all.lost })
+        Ok(Catalog { nodes: self.clone(), all: self.held()? })
     }
 
-    fn wholes(&self, all: &AllHeld) -> Vec<Whole> {
+    /// The files of the datasets whose names are meant. The maps of no others are asked for.
+    fn wholes(&self, all: &AllHeld, is_meant: impl Fn(&str) -> bool) -> Result<Vec<Whole>> {
         let AllHeld { held, numbers, lost, .. } = all;
+        let held: Vec<&(usize, Held)> = held.iter().filter(|(_, dataset)| is_meant(&dataset.name)).collect();
         let mut wholes = Vec::new();
         let mut counts: BTreeMap<&str, BTreeSet<(u128, usize)>> = BTreeMap::new();
-        for (place, dataset) in held {
+        for (place, dataset) in held.iter().copied() {
             // What is spread is one dataset, however many nodes have some of it.
             let plain = (dataset.id.into(), *place);
             let one = dataset.generation.map_or(plain, |generation| (generation.id.0, usize::MAX));
@@ -231,80 +232,117 @@ impl Nodes {
                 });
             }
         }
-        for (name, known) in generations::by_name(all) {
-            let fault = generations::fault(name, &known, address);
-            for Known { generation, holders: on, .. } in
-                known.iter().filter(|known| !known.holders.is_empty())
-            {
-                let mut title = format!("store:{name}");
-                if !is_only(name) {
-                    title = format!("{}:{title}", address(on[0].0));
-                }
-                // One that was just removed, or is damaged, does not keep from the others.
-                let (map, unread) = match self.map(name, *generation, on) {
-                    Ok(map) => (map, None),
-                    Err(error) => (Map::default(), Some(error.to_string())),
-                };
-                let mut whole = Whole {
-                    record_bytes: map.record_bytes,
-                    record_lines: map.record_lines,
-                    is_grouped: map.is_grouped,
-                    fault: fault.clone().or(unread),
-                    ..Whole::spread(title, name.to_string())
-                };
-                let (mut offset, mut lines_before) = (0, 0);
-                for (number, piece) in map.pieces.iter().enumerate() {
-                    let (mut holders, mut absent) = (Vec::new(), Vec::new());
-                    for &node in &piece.nodes {
-                        let node = &map.nodes[node as usize];
-                        let place = numbers.get(&node.number).copied();
-                        match place.and_then(|place| on.iter().find(|(other, _)| *other == place)) {
-                            Some(&(node, id)) => {
-                                holders.push(Holder { node, id, file: piece_name(number) });
-                            }
-                            None => absent.push(match place {
-                                Some(place) => format!("{} (it has none of {name})", address(place)),
-                                None => match lost.iter().find(|(address, _)| *address == node.name) {
-                                    Some((_, why)) => why.clone(),
-                                    None => format!("{} (it is not among the nodes that answer)", node.name),
-                                },
-                            }),
-                        }
-                    }
-                    let bytes = piece.bytes;
-                    whole.pieces.push(Piece { offset, lines_before, bytes, from: 0, holders, absent });
-                    offset += piece.bytes;
-                    lines_before += piece.lines;
-                }
-                wholes.push(whole);
+        let by_name = generations::by_name(all);
+        let meant = by_name.iter().filter(|(name, _)| is_meant(name));
+        let there = meant.flat_map(|(&name, known)| known.iter().map(move |known| (name, known)));
+        let there: Vec<(&str, &Known)> = there.filter(|(_, known)| !known.holders.is_empty()).collect();
+        for (&(name, known), map) in zip(&there, self.maps(&there)?) {
+            let on = &known.holders;
+            let mut title = format!("store:{name}");
+            if !is_only(name) {
+                title = format!("{}:{title}", address(on[0].0));
             }
+            // One that was just removed, or is damaged, does not keep from the others.
+            let (map, unread) = match map {
+                Ok(map) => (map, None),
+                Err(why) => (Map::default(), Some(why)),
+            };
+            let mut whole = Whole {
+                record_bytes: map.record_bytes,
+                record_lines: map.record_lines,
+                is_grouped: map.is_grouped,
+                fault: generations::fault(name, &by_name[name], address).or(unread),
+                ..Whole::spread(title, name.to_string())
+            };
+            let (mut offset, mut lines_before) = (0, 0);
+            for (number, piece) in map.pieces.iter().enumerate() {
+                let (mut holders, mut absent) = (Vec::new(), Vec::new());
+                for &node in &piece.nodes {
+                    let node = &map.nodes[node as usize];
+                    let place = numbers.get(&node.number).copied();
+                    match place.and_then(|place| on.iter().find(|(other, _)| *other == place)) {
+                        Some(&(node, id)) => holders.push(Holder { node, id, file: piece_name(number) }),
+                        None => absent.push(match place {
+                            Some(place) => format!("{} (it has none of {name})", address(place)),
+                            None => match lost.iter().find(|(address, _)| *address == node.name) {
+                                Some((_, why)) => why.clone(),
+                                None => format!("{} (it is not among the nodes that answer)", node.name),
+                            },
+                        }),
+                    }
+                }
+                let bytes = piece.bytes;
+                whole.pieces.push(Piece { offset, lines_before, bytes, from: 0, holders, absent });
+                offset += piece.bytes;
+                lines_before += piece.lines;
+            }
+            wholes.push(whole);
         }
         // Files of one dataset in its order, those of one name by nodes.
         let first_node = |whole: &Whole| Some(whole.pieces.first()?.holders.first()?.node);
         wholes.sort_by_key(|whole| (whole.dataset.clone(), first_node(whole)));
-        wholes
+        Ok(wholes)
     }
 
-    /// The map of a spread file, from any node that has it.
-    pub(super) fn map(&self, name: &str, generation: Generation, on: &[(usize, u64)]) -> Result<Map> {
-        let mut failed = None;
-        for &(place, id) in on {
-            let asked = DatasetKey { name: name.to_string(), id };
-            let node: &Node = &self.0.nodes[place];
-            let read = self.ask(place, "map", json(&asked)).and_then(|answers| {
-                let map: Map = node.read(&answers.concat())?;
-                match map.is_sound() && map.generation == generation {
-                    true => Ok(map),
-                    false => Err(node.bad_answer(&format!("a map of {name} that makes no sense"))),
+    /// Returns the map of each spread file, or why no node gives it. One request asks a node for the maps of many files; the next node
+    /// that has the file is asked for a map that the first one does not give.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`].
+    pub(super) fn maps(&self, files: &[(&str, &Known)]) -> Result<Vec<MapAnswer>> {
+        let none = |(name, _): &(&str, &Known)| Err(Error::NotFound { name: name.to_string() }.to_string());
+        let mut maps: Vec<MapAnswer> = files.iter().map(none).collect();
+        // For each file, the number of nodes that did not give its map.
+        let mut refused = vec![0; files.len()];
+        loop {
+            let mut asked: BTreeMap<usize, Vec<(usize, DatasetKey)>> = BTreeMap::new();
+            for (file, (name, Known { holders, .. })) in files.iter().enumerate() {
+                if maps[file].is_err() && refused[file] < holders.len() {
+                    // The nodes share the work.
+                    let (place, id) = holders[(file + refused[file]) % holders.len()];
+                    let of_node = asked.entry(place).or_default();
+                    if of_node.len() < MAPS_MAX {
+                        of_node.push((file, DatasetKey { name: name.to_string(), id }));
+                    }
                 }
-            });
-            match read {
-                Ok(map) => return Ok(map),
-                Err(error) => failed = Some(error),
+            }
+            if asked.is_empty() {
+                return Ok(maps);
+            }
+            let keys =
+                |files: &[(usize, DatasetKey)]| json(&files.iter().map(|(_, key)| key).collect::<Vec<_>>());
+            let questions = asked.iter().map(|(&place, of_node)| (place, "map", keys(of_node))).collect();
+            for ((place, of_node), answered) in zip(asked, self.ask_some(questions)) {
+                let node = &self.0.nodes[place];
+                let answers = match answered.and_then(|bodies| read_maps(node, of_node.len(), &bodies)) {
+                    Ok(answers) => answers,
+                    Err(error @ Error::Deadline { .. }) => return Err(error),
+                    Err(error) => vec![Err(error.to_string()); of_node.len()],
+                };
+                // The node is asked again for the maps that the answer had no room for.
+                for ((file, key), answer) in zip(of_node, answers) {
+                    maps[file] = answer.and_then(|map| {
+                        let is_right = map.is_sound() && map.generation == files[file].1.generation;
+                        let what = || format!("a map of {} that makes no sense", key.name);
+                        if is_right { Ok(map) } else { Err(node.bad_answer(&what()).to_string()) }
+                    });
+                    refused[file] += usize::from(maps[file].is_err());
+                }
             }
         }
-        Err(failed.unwrap_or_else(|| Error::NotFound { name: name.to_string() }))
     }
+}
+
+/// Reads the answer of a node that was asked for so many maps.
+fn read_maps(node: &Node, asked: usize, bodies: &[Bytes]) -> Result<Vec<MapAnswer>> {
+    let mut answers: Vec<MapAnswer> = node.read_all(&bodies.concat())?;
+    if !(1..=asked).contains(&answers.len()) {
+        return Err(node.bad_answer(&format!("{} maps of {asked}", answers.len())));
+    }
+    for what in answers.iter_mut().filter_map(|answer| answer.as_mut().err()) {
+        *what = Error::Refused { node: node.address.clone(), what: mem::take(what) }.to_string();
+    }
+    Ok(answers)
 }
 
 /// Why shards that were stored without a generation are not read.
@@ -316,26 +354,28 @@ fn of_earlier_version(name: &str) -> String {
 }
 
 impl Catalog {
-    /// All files, by title.
-    pub fn wholes(&self) -> &[Whole] {
-        &self.wholes
+    /// All files, by title. The maps of all spread files are asked for.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`].
+    pub fn wholes(&self) -> Result<Vec<Whole>> {
+        self.nodes.wholes(&self.all, |_| true)
     }
 
     /// Nodes that gave no answer, and why.
     pub fn lost(&self) -> &[(String, String)] {
-        &self.lost
+        &self.all.lost
     }
 
-    /// The files that `NAME` (all of a dataset's, on all nodes) or `NAME/FILE` means.
+    /// The files that `NAME` (all of a dataset's, on all nodes) or `NAME/FILE` means. Their maps are asked for.
     ///
     /// # Errors
-    /// [`Error::NotFound`], which says which nodes did not answer.
+    /// [`Error::NotFound`], which says which nodes did not answer; [`Error::Incomplete`] for a dataset of several generations, or
+    /// whose map no node gives; [`Error::Deadline`].
     pub fn named(&self, named: &str) -> Result<Vec<Whole>> {
         let (name, file) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
-        let is_meant = |whole: &&Whole| {
-            whole.dataset == name && file.is_none_or(|file| whole.file.as_deref() == Some(file))
-        };
-        let mut found: Vec<Whole> = self.wholes.iter().filter(is_meant).cloned().collect();
+        let mut found = self.nodes.wholes(&self.all, |dataset| dataset == name)?;
+        found.retain(|whole| file.is_none_or(|file| whole.file.as_deref() == Some(file)));
         if let Some(Whole { dataset, fault: Some(what), .. }) =
             found.iter().find(|whole| whole.fault.is_some())
         {
@@ -355,7 +395,7 @@ impl Catalog {
             return Ok(found);
         }
         let mut name = format!("store:{named}");
-        if let Some((_, why)) = self.lost.first() {
+        if let Some((_, why)) = self.all.lost.first() {
             name = format!("{name} ({why})");
         }
         Err(Error::NotFound { name })
@@ -363,6 +403,6 @@ impl Catalog {
 
     /// Whether a node has a dataset of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.held.iter().any(|(_, held)| held.name == name)
+        self.all.held.iter().any(|(_, held)| held.name == name)
     }
 }

@@ -217,11 +217,6 @@ impl Nodes {
         let asked = self.0.nodes[node].ask(kind, body, patience, Some(Duration::ZERO));
         self.0.runtime.block_on(asked)
     }
-
-    /// Asks one node.
-    pub(super) fn ask(&self, node: usize, kind: &'static str, body: Bytes) -> Result<Vec<Bytes>> {
-        self.0.runtime.block_on(self.0.ask(node, kind, body))
-    }
 }
 
 impl Inner {
@@ -391,6 +386,13 @@ impl Node {
 
     pub fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T> {
         serde_json::from_slice(bytes).map_err(|error| self.bad_answer(&format!("JSON that is none: {error}")))
+    }
+
+    /// Reads messages that stand one after the other.
+    pub fn read_all<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<Vec<T>> {
+        let messages = serde_json::Deserializer::from_slice(bytes).into_iter();
+        let read = messages.collect::<std::result::Result<Vec<T>, _>>();
+        read.map_err(|error| self.bad_answer(&format!("JSON that is none: {error}")))
     }
 
     /// What a refusal means: a node that is gone, or one that said no.

@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inshore_store::{Budget, Cancel, Error as StoreError, Result as StoreResult, Store};
+use inshore_store::{Budget, Cancel, Dataset, Error as StoreError, Result as StoreResult, Store};
 use time::OffsetDateTime;
 
 use super::{
@@ -61,28 +61,26 @@ fn mark_name(id: SpreadId) -> String {
     format!("removed-{id}")
 }
 
-/// The marks that a node keeps.
-pub(super) fn marks(store: &Store) -> StoreResult<Vec<Mark>> {
-    let mut marks = Vec::new();
-    for summary in store.list()?.iter().filter(|summary| summary.kind == REMOVED) {
-        // One that was just removed is none.
-        let Ok(dataset) = store.dataset(&summary.name) else { continue };
-        let mark: Mark =
-            serde_json::from_slice(dataset.attributes()).map_err(|error| StoreError::BadFormat {
-                path: store.path().join(&summary.name),
-                what: "mark of a removed dataset",
-                found: error.to_string(),
-                expected: format!("JSON of version {MAP_VERSION}"),
-            })?;
-        marks.push(mark);
-    }
-    Ok(marks)
+/// Reads a mark that a node keeps, from a dataset of the kind [`REMOVED`].
+pub(super) fn read_mark(store: &Store, dataset: &Dataset) -> StoreResult<Mark> {
+    serde_json::from_slice(dataset.attributes()).map_err(|error| StoreError::BadFormat {
+        path: store.path().join(dataset.name()),
+        what: "mark of a removed dataset",
+        found: error.to_string(),
+        expected: format!("JSON of version {MAP_VERSION}"),
+    })
 }
 
 /// The highest number of a generation of this name that a node knows to be removed; 0 where it knows none.
 pub(super) fn marked(store: &Store, name: &str) -> StoreResult<u64> {
-    let of_name = marks(store)?.into_iter().filter(|mark| mark.name == name);
-    Ok(of_name.map(|mark| mark.generation.number).max().unwrap_or(0))
+    let mut highest = 0;
+    for dataset in store.datasets()?.iter().filter(|dataset| dataset.kind() == REMOVED) {
+        let mark = read_mark(store, dataset)?;
+        if mark.name == name {
+            highest = highest.max(mark.generation.number);
+        }
+    }
+    Ok(highest)
 }
 
 /// Does on a node what a removal asks for, and gives the bytes of data that it removed. The mark is there before the shards go, and
@@ -319,7 +317,10 @@ impl Nodes {
         let generation = known.generation;
         let unconfirmed: Vec<MapNode> = match &known.marks[..] {
             // Nobody knows who has some where no map can be read: then a node that is lost is told as such, and no mark is made.
-            [] => self.map(name, generation, &known.holders).map_or(Vec::new(), |map| map.nodes),
+            [] => {
+                let maps = self.maps(&[(name, known)])?;
+                maps.into_iter().flatten().flat_map(|map| map.nodes).collect()
+            }
             // A node that one of the marks lacks has confirmed.
             [(_, first), others @ ..] => {
                 let is_in_all = |node: &&MapNode| {

@@ -5,7 +5,7 @@
 //! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, plain or compressed by zstd, the last with [`TaskDone`] in its metadata, and [`TaskAlive`] between them where it was asked for |
 //! | `DoPut` | metadata of each message: a [`LoadStep`]; answer: [`LoadAnswer`] for each step that asks for one |
 //! | `DoExchange` | metadata of each message, both ways: a step of a traversal, 64 bytes (`hop.rs`) |
-//! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a [`Map`]; `remove`: a [`Removal`]; `take-back`: a [`TakeBack`]; `drain` |
+//! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a list of [`DatasetKey`], and a [`MapAnswer`] for each; `remove`: a [`Removal`]; `take-back`: a [`TakeBack`]; `drain` |
 
 use std::{fmt, str::FromStr};
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The version of the messages. A node refuses another one by name.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The version of the maps that lie on nodes. A client refuses another one by name.
 pub const MAP_VERSION: u32 = 2;
@@ -375,6 +375,13 @@ pub struct Held {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Mark>,
 }
+
+/// The answer for a dataset whose map is asked for: the map, or why there is none. A node answers in the order of the request, for at
+/// least one dataset, and as long as the answers have [`MAP_BYTES_MAX`] together. The client asks again for the rest.
+pub type MapAnswer = Result<Map, String>;
+
+/// Maps that one request asks for at most.
+pub const MAPS_MAX: usize = 1000;
 
 /// Which dataset is meant, whose map is asked for.
 #[derive(Clone, Debug, Serialize, Deserialize)]

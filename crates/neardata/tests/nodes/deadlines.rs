@@ -122,6 +122,15 @@ fn the_deadline_is_heard_in_every_phase() {
             assert!(error.contains(&gates[1].address.to_string()), "{error}");
         });
         scope.spawn(|| {
+            let (_cluster, gates, nodes) = with_text();
+            let (began, nodes) = begin(&nodes);
+            let named = nodes.catalog().and_then(|catalog| {
+                gates[0].close();
+                catalog.named("text")
+            });
+            is_over_in_time("map", began, &told(named.unwrap_err()));
+        });
+        scope.spawn(|| {
             let (_cluster, gates, nodes) = gated(2);
             let (began, nodes) = begin(&nodes);
             let error = told(put(&nodes, Endless(gates[1].clone()), 1).unwrap_err());

@@ -91,7 +91,7 @@ fn a_dataset_that_was_put_anew_while_a_node_was_away_is_not_joined_with_what_tha
     }
     // What is listed names no dataset twice the same.
     let titles: Vec<String> =
-        all.catalog().unwrap().wholes().iter().map(|whole| whole.title.clone()).collect();
+        all.catalog().unwrap().wholes().unwrap().iter().map(|whole| whole.title.clone()).collect();
     assert!(titles.len() == 2 && titles[0] != titles[1], "{titles:?}");
     let repaired = all.repair(&["doc".to_string()], None).unwrap();
     assert!(repaired.len() == 1 && repaired[0].absent.is_empty(), "{repaired:?}");
