@@ -11,6 +11,8 @@
 //!   x > ANY (SELECT x FROM t)                x is taken for that of the subquery: its column gets a name of its own
 //!   ORDER BY date_trunc(zoned time)          taken to be in the order of its argument: no order is known of it (bounded.rs)
 //!   FROM t                                   no columns: SELECT * FROM t
+//!   price = 432863.16                        compared by 15 digits behind the point (literals.rs)
+//!   9223372036854775807 + 1                  wraps: an error (whole_numbers.rs)
 //! ```
 
 use std::{ops::ControlFlow, sync::Arc};
@@ -26,18 +28,22 @@ use datafusion::{
         expr::{Exists, InList, InSubquery, SetComparison, SetQuantifier},
         expr_rewriter::NamePreserver,
         lit,
+        utils::merge_schema,
     },
     scalar::ScalarValue,
     sql::{
         parser::Statement,
         sqlparser::ast::{
-            Query, Select, SelectFlavor, SelectItem, SetExpr, SetOperator, SetQuantifier as Copies, VisitMut,
-            VisitorMut, WildcardAdditionalOptions,
+            Expr as AskedExpr, Query, Select, SelectFlavor, SelectItem, SetExpr, SetOperator,
+            SetQuantifier as Copies, VisitMut, VisitorMut, WildcardAdditionalOptions,
         },
     },
 };
 
-use crate::Error;
+use crate::{
+    Error,
+    literals::{keep_digits, with_numbers},
+};
 
 fn refused(what: &str, instead: &str) -> DataFusionError {
     Error::Query(format!("{what} is refused, since DataFusion 55.2 answers it wrongly: {instead}")).into()
@@ -77,6 +83,11 @@ impl VisitorMut for Mend {
         ControlFlow::Continue(())
     }
 
+    fn pre_visit_expr(&mut self, expr: &mut AskedExpr) -> ControlFlow<DataFusionError> {
+        keep_digits(expr);
+        ControlFlow::Continue(())
+    }
+
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
         if select.flavor == SelectFlavor::FromFirstNoSelect {
             select.flavor = SelectFlavor::Standard;
@@ -93,9 +104,11 @@ impl VisitorMut for Mend {
 pub(crate) fn mend_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
     let mended = plan.transform_up_with_subqueries(|node| {
         let names = NamePreserver::new(&node);
+        let schema = merge_schema(&node.inputs());
         let mended = node.map_expressions(|expr| {
             let name = names.save(&expr);
-            Ok(expr.transform_up(mend_expr)?.update_data(|expr| name.restore(expr)))
+            let mended = with_numbers(expr, &schema)?.transform_data(|expr| expr.transform_up(mend_expr))?;
+            Ok(mended.update_data(|expr| name.restore(expr)))
         })?;
         mended.map_data(|node| match node {
             LogicalPlan::Filter(mut filter) => {

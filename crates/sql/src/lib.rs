@@ -52,6 +52,7 @@ mod functions;
 mod group;
 mod growth;
 mod join;
+mod literals;
 mod memory;
 mod number_order;
 mod numbers;
@@ -66,6 +67,7 @@ mod spills;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod whole_numbers;
 
 pub use elsewhere::{Elsewhere, Fragment, FragmentRows};
 pub use error::{Error, Result};

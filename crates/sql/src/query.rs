@@ -40,11 +40,13 @@ use crate::{
     files::BATCH_ROWS,
     floats::EqualFloats,
     functions::functions,
+    literals,
     memory::Memory,
     operator::{Limits, Ran, Replace, Shared},
     plan_size::{check_constants, check_plan, check_statement, has_wildcard},
     scan::{Needed, Scan},
     spills,
+    whole_numbers::CheckedWholeNumbers,
 };
 
 /// How long a stop may go unnoticed.
@@ -644,6 +646,7 @@ fn context(
     let bounds = Bounds::new(job, memory_of(job, &planning));
     state.expr_planners().get_or_insert_default().insert(0, Arc::new(Literals(bounds.clone())));
     state = state.with_optimizer_rule(Arc::new(EqualFloats::default()));
+    state = state.with_analyzer_rule(Arc::new(CheckedWholeNumbers));
     for rule in rules {
         state = state.with_physical_optimizer_rule(rule);
     }
@@ -654,6 +657,7 @@ fn context(
         .values()
         .filter_map(|function| bounds.bound(function))
         .for_each(|function| context.register_udf(function));
+    context.register_udf(literals::FUNCTION.as_ref().clone());
     Ok(context)
 }
 

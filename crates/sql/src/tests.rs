@@ -1359,6 +1359,101 @@ fn a_sum_of_decimals_beyond_38_digits_is_an_error_in_sql() {
 }
 
 /// Files of a folder, and what a query about one of them gives.
+/// Rows as the library gives them where it is asked with numbers in quotes, which become decimals.
+#[test]
+fn numbers_in_a_query_are_compared_with_decimals_digit_by_digit() {
+    let prices = Decimal128Array::from_iter_values((0..10_000).map(|cents| 43_286_316 - 5000 + cents))
+        .with_precision_and_scale(10, 2)
+        .unwrap();
+    let ids = Decimal128Array::from_iter_values((0..10_000).map(|row| (1 << 64) + row))
+        .with_precision_and_scale(20, 0)
+        .unwrap();
+    let wholes = Int64Array::from_iter_values((0..10_000).map(|row| i64::MAX - row));
+    let fractions = Float64Array::from_iter_values((0..10_000).map(|row| f64::from(row as i32) / 10.0));
+    let columns: [(&str, ArrayRef); 4] =
+        [("p", Arc::new(prices)), ("id", Arc::new(ids)), ("i", Arc::new(wholes)), ("f", Arc::new(fractions))];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let tables = [("t", vec![batch])];
+    let one = |text: &str| {
+        let (rows, _) = found(text, &tables, 2, Limits::default()).unwrap();
+        assert_eq!(rows.len(), 1, "{text}");
+        rows[0].clone()
+    };
+    for cents in 0..100 {
+        let text = format!("SELECT count(*) FROM t WHERE p = 432863.{cents:02}");
+        assert_eq!(one(&text), "1", "{text}");
+    }
+    for (condition, rows) in [
+        ("p IN (432863.16, 1.5)", 1),
+        ("p NOT IN (432863.16)", 9999),
+        ("p BETWEEN 432863.15 AND 432863.17", 3),
+        ("p BETWEEN 432863.10 + 0.05 AND 432863.16", 2),
+        ("p <= 432813.16", 1),
+        ("432863.16 <> p", 9999),
+        ("p IS NOT DISTINCT FROM 432863.16", 1),
+        ("CASE p WHEN 432863.16 THEN true END", 1),
+        ("-p = -432863.16", 1),
+        ("p = 432863.160", 1),
+        ("p = 432863.161", 0),
+        ("p > 1e3", 10_000),
+        ("id = 18446744073709551617", 1),
+        ("id > 18446744073709551617", 9998),
+        ("i = 9223372036854775807", 1),
+        ("i = 9223372036854775808", 0),
+        ("i >= 9223372036854775806.5", 1),
+        ("f = 0.3", 1),
+        ("f IN (0.1, 0.7)", 2),
+        ("f < 1.05", 11),
+        ("f < 123456789012345678901234567890123456789012345678901234567890.0", 10_000),
+        ("0.1 + 0.2 = 0.3", 10_000),
+        (
+            "CAST(12345678901234567890123456789012345678 AS decimal(38, 0)) = 12345678901234567890123456789012345678",
+            10_000,
+        ),
+    ] {
+        assert_eq!(
+            one(&format!("SELECT count(*) FROM t WHERE {condition}")),
+            rows.to_string(),
+            "{condition}"
+        );
+    }
+    let having = "SELECT min(p) FROM t GROUP BY p HAVING max(p) = 432863.16";
+    assert_eq!(one(having), one("SELECT CAST(432863.16 AS decimal(10, 2))"));
+}
+
+#[test]
+fn a_whole_number_that_does_not_fit_is_an_error() {
+    let columns: [(&str, ArrayRef); 4] = [
+        ("l", Arc::new(Int64Array::from(vec![1 << 62, 3]))),
+        ("i", Arc::new(Int32Array::from(vec![100_000, 3]))),
+        ("u", Arc::new(UInt32Array::from(vec![1, 3]))),
+        ("b", Arc::new(UInt8Array::from(vec![200, 3]))),
+    ];
+    let tables = [("t", vec![RecordBatch::try_from_iter(columns).unwrap()])];
+    for (text, kind) in [
+        ("l * 4", "Int64"),
+        ("l + l", "Int64"),
+        ("-2 - l * 2", "Int64"),
+        ("sum(i * i)", "Int32"),
+        ("u - CAST(2 AS integer unsigned)", "UInt32"),
+        ("b + b", "UInt8"),
+        ("9223372036854775807 + 1", "Int64"),
+        ("count(*) FILTER (WHERE l + l > 0)", "Int64"),
+    ] {
+        let error = refused(&format!("SELECT {text} AS x FROM t"), &tables);
+        assert!(error.contains(&format!("is too large for {kind}")), "{text}: {error}");
+    }
+    for (text, rows) in [
+        ("SELECT l + i - u * b FROM t WHERE l = 3", &["-3"][..]),
+        ("SELECT sum(CAST(l AS decimal(38, 0)) * 4) FROM t", &["18446744073709551628"]),
+        ("SELECT i + 1 AS n, count(*) FROM t GROUP BY i + 1 ORDER BY i + 1", &["4 1", "100001 1"]),
+        ("SELECT CASE WHEN l > 10 THEN 0 ELSE l * l END FROM t ORDER BY 1", &["0", "9"]),
+        ("SELECT i FROM t WHERE i * 2 IN (SELECT u * 2 FROM t)", &["3"]),
+    ] {
+        assert_eq!(found(text, &tables, 2, Limits::default()).unwrap().0, rows, "{text}");
+    }
+}
+
 fn asked(folder: &Path, text: &str) -> Result<Vec<String>, Error> {
     let (_store, job) = job(2);
     let text = text.replace("FOLDER", folder.to_str().unwrap());

@@ -9,7 +9,7 @@ use inshore_store::Budget;
 
 use super::{
     csv_records::Records,
-    seen::{Seen, fraction},
+    seen::{Seen, fraction, is_time},
     typed::{Column, Origin},
 };
 use crate::{Error, Header, Input, Result, allowance::piece_limit};
@@ -216,6 +216,7 @@ impl CsvSource {
         let why = |(index, name): (usize, &String)| match name {
             name if name.is_empty() => Some("nothing"),
             name if fraction(name).is_some() => Some("a number"),
+            name if is_time(name) => Some("a date or a time"),
             name if self.names[..index].contains(name) => Some("the same twice"),
             _ => None,
         };

@@ -176,6 +176,10 @@ fn a_first_row_that_may_be_none_of_names_is_refused_unless_it_is_said_what_it_is
         ("a,,c\n1,2,3\n", "'' (nothing)"),
         ("a,b,a\n1,2,3\n", "'a' (the same twice)"),
         ("country,2019\nx,1\n", "'2019' (a number)"),
+        ("a,2020-01-31\nb,2020-02-01\n", "'2020-01-31' (a date or a time)"),
+        ("1/1/2020\n1/2/2020\n", "'1/1/2020' (a date or a time)"),
+        ("x,12:30:00.5\ny,1:00\n", "'12:30:00.5' (a date or a time)"),
+        ("2020-01-01 00:00:00+01\n2020-01-01T01:00:00Z\n", "(a date or a time)"),
     ] {
         let error = place.refusal("n.csv", text);
         assert!(
@@ -190,6 +194,10 @@ fn a_first_row_that_may_be_none_of_names_is_refused_unless_it_is_said_what_it_is
     assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &[1, 3]);
     let batch = &place.read(&input.with_header(Header::Present), Some(&["2"])).unwrap()[0];
     assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &[4]);
+    // Names that have digits and signs of dates are names.
+    for text in ["2020-Q1,v1.2.3\n1,2\n", "a-1,b/2\n1,2\n", "-,/\n1,2\n"] {
+        assert_eq!(place.read(&place.write("n.csv", text), None).unwrap()[0].num_rows(), 1, "{text}");
+    }
     // No row is lost where there is but one.
     let one = place.write("one.csv", "1,2").with_header(Header::Absent);
     assert_eq!(place.values(&one).unwrap().1, ["1", "2"]);

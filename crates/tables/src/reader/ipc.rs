@@ -21,7 +21,7 @@ use arrow_array::{ArrayRef, RecordBatch, cast::AsArray};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_cast::cast::cast;
 use arrow_ipc::{
-    Message, MessageHeader,
+    Message, MessageHeader, MetadataVersion,
     convert::fb_to_schema,
     reader::{RecordBatchDecoder, read_dictionary},
     root_as_message,
@@ -113,6 +113,10 @@ impl IpcSource {
         let schema = message
             .header_as_schema()
             .ok_or_else(|| self.damaged(format!("expected a schema, got {:?}", message.header_type())))?;
+        if message.version() > MetadataVersion::V5 {
+            let what = format!("Arrow of version {:?} is not read, V1 to V5 are", message.version());
+            return Err(Error::unsupported(self.input.name(), what));
+        }
         if !schema.endianness().equals_to_target_endianness() {
             return Err(Error::unsupported(self.input.name(), "Arrow of the other byte order is not read"));
         }

@@ -126,7 +126,16 @@ pub(super) fn fraction(value: &str) -> Option<f64> {
     (!is_too_large).then_some(number)
 }
 
-/// The same, but `None` too for a whole number that `f64` holds only nearly: two ids would become one.
+/// True for what reads like a date, a time or both: groups of digits, with the signs of dates and times between them.
+pub(super) fn is_time(value: &str) -> bool {
+    let is_sign = |byte: u8| matches!(byte, b'-' | b'/' | b':' | b'.' | b'+' | b' ' | b'T' | b'Z');
+    let groups = value.split(|sign: char| !sign.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    groups.count() > 1
+        && value.starts_with(|first: char| first.is_ascii_digit())
+        && value.bytes().all(|byte| byte.is_ascii_digit() || is_sign(byte))
+}
+
+/// As [`fraction`], but `None` too for a whole number that `f64` holds only nearly: two ids would become one.
 pub(super) fn exact_fraction(value: &str) -> Option<f64> {
     let number = fraction(value)?;
     if value.len() < EXACT_DIGITS {

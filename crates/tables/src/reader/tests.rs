@@ -13,7 +13,7 @@ use arrow_array::{
     types::{Float64Type, Int32Type, Int64Type, UInt64Type},
 };
 use arrow_ipc::{
-    CompressionType,
+    CompressionType, MetadataVersion,
     writer::{FileWriter, IpcWriteOptions, StreamWriter},
 };
 use arrow_select::concat::concat_batches;
@@ -408,6 +408,45 @@ fn parquet_pages_above_a_quarter_of_the_budget_are_refused_by_name_and_size() {
         assert!(error.contains("exceeds the 2 MiB"), "{error}");
         assert!(read_with("e.parquet", &bytes, &[("name", DataType::Utf8)], 10, 64 << 20).is_ok());
     }
+}
+
+/// Three numbers, 1000001 to 1000003, in a page with a checksum, as pyarrow 26.0.1 writes them (`write_page_checksum=True`).
+const WITH_CHECKSUM: &str = "\
+    5041523115001524152415b3a2838d0b1c15061500150615061c00000002000000060141420f0042420f0043420f001504192c35\
+    001806736368656d6115020015022502180161001606191c191c26001c1502192506001918016115001606165616562608491c15\
+    0015001502003c2906192600060000001656160626081656002820706172717565742d6370702d6172726f772076657273696f6e\
+    2032362e302e31191c1c0000007a00000050415231\
+";
+
+#[test]
+fn a_flipped_bit_in_a_parquet_page_with_a_checksum_is_an_error() {
+    let digits = WITH_CHECKSUM.as_bytes();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    let mut bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
+    let a = [("a", DataType::Int32)];
+    let found = read("c.parquet", &bytes, &a).unwrap();
+    assert_eq!(found.column(0).as_primitive::<Int32Type>().values(), &[1_000_001, 1_000_002, 1_000_003]);
+    let value = bytes.windows(4).position(|word| word == 1_000_002i32.to_le_bytes()).unwrap();
+    bytes[value] ^= 1;
+    let error = refusal("c.parquet", &bytes, &a);
+    assert!(error.contains("c.parquet") && error.contains("checksum"), "{error}");
+}
+
+#[test]
+fn arrow_of_a_version_to_come_is_refused() {
+    let mut bytes = arrow_stream(&edges(10));
+    let version = |bytes: &[u8]| arrow_ipc::root_as_message(&bytes[8..]).map(|message| message.version());
+    assert_eq!(version(&bytes), Ok(MetadataVersion::V5));
+    // The version is a number of 16 bits somewhere in the first message.
+    let place = (8..200).find(|&at| {
+        bytes[at] += 1;
+        let is_found = version(&bytes) == Ok(MetadataVersion(MetadataVersion::V5.0 + 1));
+        bytes[at] -= u8::from(!is_found);
+        is_found
+    });
+    assert!(place.is_some());
+    let error = refusal("v.arrow", &bytes, &WANTED);
+    assert!(error.contains("V1 to V5 are"), "{error}");
 }
 
 #[test]

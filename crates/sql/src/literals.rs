@@ -1,0 +1,272 @@
+//! Numbers with a fraction, or of more than 64 bits, that stand in a query and are compared with decimals.
+//!
+//! The library takes them for fractions of 64 bits, and compares these with decimals by 15 digits behind the point
+//! (DataFusion 55.2): `price = 432863.16` finds no row, and an id of 65 bits finds another one. So a number in a comparison
+//! keeps its text until types are known: beside a decimal it is a decimal, digit for digit, and elsewhere a fraction as before.
+
+use std::sync::{Arc, LazyLock};
+
+use arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType};
+use datafusion::{
+    common::{
+        DFSchema, plan_err,
+        tree_node::{Transformed, TreeNode},
+    },
+    error::Result,
+    logical_expr::{
+        Between, BinaryExpr, Case, ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF,
+        ScalarUDFImpl, Signature, Volatility,
+        expr::{InList, ScalarFunction},
+        lit,
+    },
+    scalar::ScalarValue,
+    sql::sqlparser::ast::{
+        self, BinaryOperator, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList,
+        FunctionArguments, Ident, ObjectName, UnaryOperator, Value, ValueWithSpan,
+    },
+};
+
+/// Keeps the text of numbers in a comparison, in what the parser gives.
+pub(crate) fn keep_digits(expr: &mut ast::Expr) {
+    use ast::Expr::{Between, BinaryOp, Case, Cast, InList, IsDistinctFrom, IsNotDistinctFrom};
+    match expr {
+        BinaryOp { left, op, right } => {
+            let compares = matches!(
+                op,
+                BinaryOperator::Eq
+                    | BinaryOperator::NotEq
+                    | BinaryOperator::Lt
+                    | BinaryOperator::LtEq
+                    | BinaryOperator::Gt
+                    | BinaryOperator::GtEq
+            );
+            if compares {
+                keep_in([&mut **left, &mut **right]);
+            }
+        }
+        IsDistinctFrom(left, right) | IsNotDistinctFrom(left, right) => keep_in([&mut **left, &mut **right]),
+        Between { expr, low, high, .. } => keep_in([&mut **expr, &mut **low, &mut **high]),
+        InList { expr, list, .. } => keep_in([&mut **expr].into_iter().chain(list)),
+        Case { operand: Some(operand), conditions, .. } => {
+            keep_in(
+                [&mut **operand].into_iter().chain(conditions.iter_mut().map(|when| &mut when.condition)),
+            );
+        }
+        Cast { expr, .. } => keep_in([&mut **expr]),
+        _ => {}
+    }
+}
+
+fn keep_in<'a>(sides: impl IntoIterator<Item = &'a mut ast::Expr>) {
+    sides.into_iter().for_each(keep);
+}
+
+/// Numbers, and sums, differences and products of them.
+fn keep(expr: &mut ast::Expr) {
+    match expr {
+        ast::Expr::Value(value) => {
+            if let Value::Number(text, _) = &value.value
+                && has_digits_to_lose(text)
+            {
+                *expr = call(text.clone());
+            }
+        }
+        ast::Expr::UnaryOp { op: UnaryOperator::Minus, expr: inner } => match &**inner {
+            ast::Expr::Value(ValueWithSpan { value: Value::Number(text, _), .. })
+                if has_digits_to_lose(text) =>
+            {
+                *expr = call(format!("-{text}"));
+            }
+            _ => keep(inner),
+        },
+        ast::Expr::Nested(inner) => keep(inner),
+        ast::Expr::BinaryOp {
+            left,
+            op: BinaryOperator::Plus | BinaryOperator::Minus | BinaryOperator::Multiply,
+            right,
+        } if is_constant(left) && is_constant(right) => keep_in([&mut **left, &mut **right]),
+        _ => {}
+    }
+}
+
+/// False for a whole number of 64 bits, and for one with an exponent, which is a fraction by its form.
+fn has_digits_to_lose(text: &str) -> bool {
+    text.parse::<u64>().is_err() && !text.contains(['e', 'E', '_'])
+}
+
+/// A call of the function that stands for a number.
+fn call(text: String) -> ast::Expr {
+    let text = ast::Expr::Value(Value::SingleQuotedString(text).into());
+    ast::Expr::Function(Function {
+        name: ObjectName::from(vec![Ident::new(NUMBER)]),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(FunctionArgumentList {
+            duplicate_treatment: None,
+            args: vec![FunctionArg::Unnamed(FunctionArgExpr::Expr(text))],
+            clauses: Vec::new(),
+        }),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    })
+}
+
+fn is_constant(expr: &ast::Expr) -> bool {
+    match expr {
+        ast::Expr::Value(value) => matches!(value.value, Value::Number(..)),
+        ast::Expr::Nested(inner) | ast::Expr::UnaryOp { op: UnaryOperator::Minus, expr: inner } => {
+            is_constant(inner)
+        }
+        ast::Expr::BinaryOp {
+            left,
+            op: BinaryOperator::Plus | BinaryOperator::Minus | BinaryOperator::Multiply,
+            right,
+        } => is_constant(left) && is_constant(right),
+        _ => false,
+    }
+}
+
+/// Puts the numbers in whose text was kept: decimals where they are compared with decimals, whole numbers or each other, fractions
+/// elsewhere.
+pub(crate) fn with_numbers(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    expr.transform_down(|part| match part {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) if op.is_comparison_operator() => {
+            let [left, right] = alike([*left, *right], schema)?;
+            Ok(Transformed::yes(Expr::BinaryExpr(BinaryExpr::new(Box::new(left), op, Box::new(right)))))
+        }
+        Expr::Between(Between { expr, negated, low, high }) => {
+            let [expr, low, high] = alike([*expr, *low, *high], schema)?.map(Box::new);
+            Ok(Transformed::yes(Expr::Between(Between { expr, negated, low, high })))
+        }
+        Expr::InList(InList { expr, mut list, negated }) => {
+            list.push(*expr);
+            let mut list = alike(list, schema)?;
+            let expr = Box::new(list.pop().expect("the value that is looked for"));
+            Ok(Transformed::yes(Expr::InList(InList { expr, list, negated })))
+        }
+        Expr::Case(Case { expr: Some(expr), when_then_expr, else_expr }) => {
+            let (mut sides, results): (Vec<Expr>, Vec<Box<Expr>>) =
+                when_then_expr.into_iter().map(|(when, then)| (*when, then)).unzip();
+            sides.push(*expr);
+            let mut sides = alike(sides, schema)?;
+            let expr = sides.pop().map(Box::new);
+            let when_then_expr = sides.into_iter().map(Box::new).zip(results).collect();
+            Ok(Transformed::yes(Expr::Case(Case { expr, when_then_expr, else_expr })))
+        }
+        Expr::Cast(mut cast) if cast.field.data_type().is_decimal() => {
+            *cast.expr = numbers(*cast.expr, true)?.data;
+            Ok(Transformed::yes(Expr::Cast(cast)))
+        }
+        Expr::TryCast(mut cast) if cast.field.data_type().is_decimal() => {
+            *cast.expr = numbers(*cast.expr, true)?.data;
+            Ok(Transformed::yes(Expr::TryCast(cast)))
+        }
+        // What is compared with nothing.
+        Expr::ScalarFunction(call) if is_number(&call) => Ok(Transformed::yes(number(&call, false)?)),
+        other => Ok(Transformed::no(other)),
+    })
+}
+
+/// Sides of a comparison, with the numbers among them of a kind that the others have.
+fn alike<Sides: AsMut<[Expr]>>(mut sides: Sides, schema: &DFSchema) -> Result<Sides> {
+    let all = sides.as_mut();
+    if !all.iter().any(is_of_numbers) {
+        return Ok(sides);
+    }
+    let others = all.iter().filter(|side| !is_of_numbers(side));
+    let are_exact = others
+        .filter_map(|side| side.get_type(schema).ok())
+        .all(|kind| kind.is_decimal() || kind.is_integer() || kind.is_null());
+    for side in all.iter_mut().filter(|side| is_of_numbers(side)) {
+        *side = numbers(std::mem::take(side), are_exact)?.data;
+    }
+    Ok(sides)
+}
+
+/// Whether there are numbers whose text was kept, and nothing but constants beside them.
+fn is_of_numbers(expr: &Expr) -> bool {
+    match expr {
+        Expr::ScalarFunction(call) => is_number(call),
+        Expr::Negative(inner) => is_of_numbers(inner),
+        Expr::BinaryExpr(BinaryExpr { left, right, .. }) => {
+            let is_constant = |side: &Expr| matches!(side, Expr::Literal(..)) || is_of_numbers(side);
+            (is_of_numbers(left) || is_of_numbers(right)) && is_constant(left) && is_constant(right)
+        }
+        _ => false,
+    }
+}
+
+fn numbers(expr: Expr, are_exact: bool) -> Result<Transformed<Expr>> {
+    expr.transform_up(|part| match part {
+        Expr::ScalarFunction(call) if is_number(&call) => Ok(Transformed::yes(number(&call, are_exact)?)),
+        other => Ok(Transformed::no(other)),
+    })
+}
+
+fn is_number(call: &ScalarFunction) -> bool {
+    call.func == *FUNCTION
+}
+
+/// A number from its text: a decimal if it is to be exact and 38 digits hold it, else a fraction.
+fn number(call: &ScalarFunction, is_exact: bool) -> Result<Expr> {
+    let [Expr::Literal(ScalarValue::Utf8(Some(text)), _)] = &call.args[..] else {
+        return plan_err!("{NUMBER} takes a number in quotes");
+    };
+    if is_exact && let Some(decimal) = decimal(text) {
+        return Ok(lit(decimal));
+    }
+    match text.parse::<f64>() {
+        Ok(fraction) => Ok(lit(fraction)),
+        Err(_) => plan_err!("{text} is no number"),
+    }
+}
+
+fn decimal(text: &str) -> Option<ScalarValue> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let value: i128 = format!("{whole}{fraction}").parse().ok()?;
+    let digits = value.unsigned_abs().checked_ilog10().map_or(1, |digits| digits + 1) as usize;
+    let precision = digits.max(fraction.len()) as u8;
+    (precision <= DECIMAL128_MAX_PRECISION)
+        .then(|| ScalarValue::Decimal128(Some(value), precision, fraction.len() as i8))
+}
+
+/// The name of the function that stands for a number whose text is kept.
+const NUMBER: &str = "__number";
+
+/// The function that stands for a number; no plan that runs has it.
+pub(crate) static FUNCTION: LazyLock<Arc<ScalarUDF>> =
+    LazyLock::new(|| Arc::new(ScalarUDF::from(Number(Signature::any(1, Volatility::Immutable)))));
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Number(Signature);
+
+impl ScalarUDFImpl for Number {
+    fn name(&self) -> &str {
+        NUMBER
+    }
+
+    /// A column is called as if the number had been read at once.
+    fn schema_name(&self, args: &[Expr]) -> Result<String> {
+        match args {
+            [Expr::Literal(ScalarValue::Utf8(Some(text)), _)] => match text.parse::<f64>() {
+                Ok(fraction) => Ok(lit(fraction).schema_name().to_string()),
+                Err(_) => Ok(text.clone()),
+            },
+            _ => Ok(NUMBER.to_string()),
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.0
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Float64)
+    }
+
+    fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        plan_err!("{NUMBER} stands for a number, and is no function")
+    }
+}

@@ -1,0 +1,136 @@
+//! Sums, differences and products of whole numbers: an error where 64 bits, or those of a narrower type, do not hold them.
+//!
+//! The library gives what the low bits say (DataFusion 55.2: `9223372036854775807 + 1` is negative there).
+
+use std::sync::{Arc, LazyLock};
+
+use arrow::{
+    array::Datum,
+    compute::kernels::numeric::{add, mul, sub},
+    datatypes::DataType,
+};
+use datafusion::{
+    common::{
+        DFSchema,
+        config::ConfigOptions,
+        tree_node::{Transformed, TreeNode},
+    },
+    error::Result,
+    logical_expr::{
+        BinaryExpr, ColumnarValue, Expr, ExprSchemable, LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF,
+        ScalarUDFImpl, Signature, Volatility, utils::merge_schema,
+    },
+    optimizer::AnalyzerRule,
+    scalar::ScalarValue,
+};
+
+use crate::Error;
+
+/// Puts checked functions in for signs between whole numbers of one type, once types are known; see the module.
+#[derive(Debug)]
+pub(crate) struct CheckedWholeNumbers;
+
+impl AnalyzerRule for CheckedWholeNumbers {
+    fn name(&self) -> &str {
+        "checked_whole_numbers"
+    }
+
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        let checked = plan.transform_up_with_subqueries(|node| {
+            let mut schema = merge_schema(&node.inputs());
+            // A table's own filters and columns have no plan below them.
+            if let LogicalPlan::TableScan(scan) = &node {
+                schema.merge(&DFSchema::try_from_qualified_schema(
+                    scan.table_name.clone(),
+                    &scan.source.schema(),
+                )?);
+            }
+            node.map_expressions(|expr| expr.transform_up(|expr| check(expr, &schema)))
+        })?;
+        Ok(checked.data)
+    }
+}
+
+fn check(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = expr else { return Ok(Transformed::no(expr)) };
+    let function = match op {
+        Operator::Plus => &PLUS,
+        Operator::Minus => &MINUS,
+        Operator::Multiply => &TIMES,
+        _ => return Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right }))),
+    };
+    let (first, second) = (left.get_type(schema)?, right.get_type(schema)?);
+    if first != second || !first.is_integer() {
+        return Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })));
+    }
+    Ok(Transformed::yes(function.call(vec![*left, *right])))
+}
+
+static PLUS: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Operator::Plus));
+static MINUS: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Operator::Minus));
+static TIMES: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Operator::Multiply));
+
+fn function(op: Operator) -> Arc<ScalarUDF> {
+    Arc::new(ScalarUDF::from(Checked { op, signature: Signature::any(2, Volatility::Immutable) }))
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Checked {
+    op: Operator,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Checked {
+    fn name(&self) -> &str {
+        match self.op {
+            Operator::Plus => "checked_plus",
+            Operator::Minus => "checked_minus",
+            _ => "checked_times",
+        }
+    }
+
+    /// Columns are called as without the check.
+    fn schema_name(&self, args: &[Expr]) -> Result<String> {
+        Ok(format!("{} {} {}", args[0].schema_name(), self.op, args[1].schema_name()))
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, kinds: &[DataType]) -> Result<DataType> {
+        Ok(kinds[0].clone())
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let apply = match self.op {
+            Operator::Plus => add,
+            Operator::Minus => sub,
+            _ => mul,
+        };
+        let apply = |left: &dyn Datum, right: &dyn Datum| {
+            apply(left, right).map_err(|_| {
+                let kind = left.get().0.data_type();
+                Error::Query(format!(
+                    "a result of `{}` is too large for {kind}: CAST a side to a wider type, as in CAST(x AS decimal(38, 0))",
+                    self.op
+                ))
+            })
+        };
+        match (&args.args[0], &args.args[1]) {
+            (ColumnarValue::Scalar(left), ColumnarValue::Scalar(right)) => {
+                let value = apply(&left.to_scalar()?, &right.to_scalar()?)?;
+                Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&value, 0)?))
+            }
+            (ColumnarValue::Array(left), ColumnarValue::Array(right)) => {
+                Ok(ColumnarValue::Array(apply(left, right)?))
+            }
+            (ColumnarValue::Array(left), ColumnarValue::Scalar(right)) => {
+                Ok(ColumnarValue::Array(apply(left, &right.to_scalar()?)?))
+            }
+            (ColumnarValue::Scalar(left), ColumnarValue::Array(right)) => {
+                Ok(ColumnarValue::Array(apply(&left.to_scalar()?, right)?))
+            }
+        }
+    }
+}
