@@ -3,7 +3,8 @@
 //! ```text
 //!   DEVICE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes; in it stands
 //!                                    which record of the log is the last (24 bytes: its generation and number, and
-//!                                    the sequence of the superblock), or zeros while that changes
+//!                                    the sequence of the superblock), or zeros while that changes; and up to which
+//!                                    commit the space of freed extents was given back (8 bytes)
 //!   DEVICE/scratch/PID-RANDOM/       one for each job
 //!   DEVICE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
 //!   DEVICE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
@@ -25,7 +26,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{ErrorKind, Write},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{Mutex, RwLock},
 };
@@ -128,10 +129,17 @@ impl Registry {
     }
 
     /// A folder is no longer one of the store: nobody meets there any more.
-    pub fn remove(&self, folder: &Path) {
+    ///
+    /// # Errors
+    /// I/O, where something of it stays.
+    pub fn remove(&self, folder: &Path) -> Result<()> {
         let mut roots = self.roots.write().expect("no panic under this lock");
         roots.retain(|root| root.folder != folder);
-        let _ = fs::remove_dir_all(folder.join("scratch"));
+        let path = folder.join("scratch");
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path, error)),
+            _ => Ok(()),
+        }
     }
 
     /// Waits for the lock, to change something.
@@ -167,11 +175,13 @@ impl Registry {
         self.told().contains(&Some(record))
     }
 
-    /// What is told on each device; a folder in which nobody can meet says nothing.
+    /// What is told on each device; a folder without a lock, in which nobody can meet, says nothing. One that cannot be
+    /// read may tell of a later record than the others, so that nobody knows.
     fn told(&self) -> Vec<Option<LastRecord>> {
         let roots = self.roots.read().expect("no panic under this lock");
-        let told = roots.iter().filter_map(|root| fs::read(root.path.join("lock")).ok());
-        let record = |bytes: Vec<u8>| {
+        let told = roots.iter().filter_map(|root| read_if_there(&root.path.join("lock")).transpose());
+        let record = |bytes: Result<Vec<u8>>| {
+            let bytes = bytes.ok()?;
             let mut bytes = Cursor(&bytes);
             let last = LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? };
             // Zeros are what was taken back.
@@ -198,7 +208,26 @@ impl Registry {
         }
     }
 
-    /// Takes back what was told. To be called under the lock, before the log changes.
+    /// The last commit of which somebody told that the space of all that was freed until then was given back; 0: nobody
+    /// told. To be called under the lock.
+    pub fn discarded(&self) -> u64 {
+        let roots = self.roots.read().expect("no panic under this lock");
+        let told = |root: &Root| {
+            let bytes = fs::read(root.path.join("lock")).ok()?;
+            Cursor(bytes.get(LAST_RECORD_BYTES..)?).u64()
+        };
+        roots.iter().map(|root| told(root).unwrap_or(0)).min().unwrap_or(0)
+    }
+
+    /// Tells the others so, who do it again where they are not told. To be called under the lock.
+    pub fn tell_discarded(&self, commit: u64) {
+        for root in self.roots.read().expect("no panic under this lock").iter() {
+            let tell = |file: File| file.write_all_at(&commit.to_le_bytes(), LAST_RECORD_BYTES as u64);
+            let _ = open_lock(&root.path.join("lock")).map(tell);
+        }
+    }
+
+    /// Takes back what was told of the log. To be called under the lock, before the log changes.
     ///
     /// # Errors
     /// I/O. Nothing may be changed then.
@@ -301,28 +330,25 @@ impl Guard<'_> {
             let path = folders[0].clone();
             let since = fs::metadata(path.join("lock")).and_then(|lock| lock.modified()).ok();
             let (lease, pin) = (read_lease(&folders)?, oldest_pin(&folders)?);
-            let keeps = folders.iter().find_map(|folder| fs::read_to_string(folder.join("keeps")).ok());
+            let keeps = kept_name(&folders)?;
             owners.push(Owner { path, process, is_reader, lease, pin, since, keeps });
         }
         Ok(owners)
     }
 
-    /// Removes what dead owners left, and gives the extents that they had taken.
-    pub fn remove_dead(&self) -> Result<Vec<Run>> {
-        let mut left = Vec::new();
+    /// What dead owners left.
+    pub fn dead(&self) -> Result<Dead> {
+        let mut dead = Dead::default();
         for folders in self.folders()?.into_values() {
-            if is_dead(&folders)? {
-                left.extend(read_lease(&folders)?);
-                for path in folders {
-                    match fs::remove_dir_all(&path) {
-                        // An owner that ends removes its folder without asking.
-                        Err(error) if error.kind() == ErrorKind::NotFound => {}
-                        removed => removed.map_err(|error| Error::io("remove", &path, error))?,
-                    }
+            match is_dead(&folders)? {
+                true => {
+                    dead.lease.extend(read_lease(&folders)?);
+                    dead.folders.extend(folders);
                 }
+                false => dead.leases_of_living.extend(read_lease(&folders)?),
             }
         }
-        Ok(left)
+        Ok(dead)
     }
 
     /// Folders for a new owner, whose name begins with `prefix`.
@@ -394,21 +420,50 @@ impl Guard<'_> {
     fn folders(&self) -> Result<BTreeMap<String, Vec<PathBuf>>> {
         let mut folders: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         for root in &self.roots {
-            let read = |error| Error::io("list", root, error);
+            let list = |error| Error::io("list", root, error);
             let entries = match fs::read_dir(root) {
                 // The device was taken out of the store meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                entries => entries.map_err(read)?,
+                entries => entries.map_err(list)?,
             };
             for entry in entries {
-                let entry = entry.map_err(read)?;
-                if entry.path().is_dir() {
+                let entry = entry.map_err(list)?;
+                let kind = match entry.file_type() {
+                    // An owner that ends removes its folder without asking.
+                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                    kind => kind.map_err(|error| Error::io("look at", entry.path(), error))?,
+                };
+                if kind.is_dir() {
                     let name = entry.file_name().to_string_lossy().into_owned();
                     folders.entry(name).or_default().push(entry.path());
                 }
             }
         }
         Ok(folders)
+    }
+}
+
+/// What dead owners left.
+#[derive(Debug, Default)]
+pub(crate) struct Dead {
+    /// Extents that they had taken.
+    pub lease: Vec<Run>,
+    /// Extents that the living have taken.
+    pub leases_of_living: Vec<Run>,
+    folders: Vec<PathBuf>,
+}
+
+impl Dead {
+    /// Removes their folders: after the extents were given back, so that whoever dies in between leaves that to the next.
+    pub fn remove(self) -> Result<()> {
+        for path in self.folders {
+            match fs::remove_dir_all(&path) {
+                // An owner that ends removes its folder without asking.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => removed.map_err(|error| Error::io("remove", &path, error))?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -509,23 +564,31 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// What an owner has taken, as its folders say. Each of them says everything, but for one that was away, or in which
-/// it is about to be written.
+/// What an owner has taken, as its folders say. Each of them says everything, but for one that was away or full for a
+/// while, or in which it is about to be written: so all that any of them says counts.
 fn read_lease(folders: &[PathBuf]) -> Result<Vec<Run>> {
-    let mut longest = Vec::new();
+    let mut runs = Vec::new();
     for folder in folders {
         let bytes = read_if_there(&folder.join("lease"))?.unwrap_or_default();
-        if bytes.len() > longest.len() {
-            longest = bytes;
+        runs.extend(bytes.chunks_exact(RUN_BYTES).map(|bytes| {
+            let mut bytes = Cursor(bytes);
+            let (device, extent) = (bytes.u16().expect("10 bytes"), bytes.u32().expect("10 bytes"));
+            Run { start: Place { device, extent }, count: bytes.u32().expect("10 bytes") }
+        }));
+    }
+    // Nothing here is ever synced: after a power loss a lease may be zeros. What nobody can have taken, nobody has.
+    runs.retain(|run| run.is_for_data());
+    Ok(Run::merged(&runs))
+}
+
+/// The name of what an owner keeps, as its folders say.
+fn kept_name(folders: &[PathBuf]) -> Result<Option<String>> {
+    for folder in folders {
+        if let Some(bytes) = read_if_there(&folder.join("keeps"))? {
+            return Ok(Some(String::from_utf8_lossy(&bytes).into_owned()));
         }
     }
-    let runs = longest.chunks_exact(RUN_BYTES).map(|bytes| {
-        let mut bytes = Cursor(bytes);
-        let start = Place { device: bytes.u16().expect("10 bytes"), extent: bytes.u32().expect("10 bytes") };
-        Run { start, count: bytes.u32().expect("10 bytes") }
-    });
-    // Nothing here is ever synced: after a power loss a lease may be zeros. What nobody can have taken, nobody has.
-    Ok(runs.filter(|run| run.is_for_data()).collect())
+    Ok(None)
 }
 
 /// The oldest commit that the folders of an owner say to be read.
@@ -581,7 +644,9 @@ mod tests {
         let run = Run { start: Place { device: 1, extent: 2 }, count: 3 };
         let owners = registry.lock().unwrap().owners().unwrap();
         assert_eq!((owners.len(), owners[0].process), (1, std::process::id()));
-        assert_eq!(registry.lock().unwrap().remove_dead().unwrap(), [run]);
+        let left = registry.lock().unwrap().dead().unwrap();
+        assert_eq!(left.lease, [run]);
+        left.remove().unwrap();
         assert!(living.path().join("run").exists());
         assert!(!dead.exists() && !torn.exists());
         let second = registry.lock().unwrap().join("").unwrap();
@@ -609,12 +674,88 @@ mod tests {
             scratch.pin(Some(3)).unwrap();
         }
         assert_eq!((guard.leases().unwrap().len(), guard.pinned(9).unwrap()), (2, 3));
-        assert_eq!(guard.remove_dead().unwrap(), []);
+        assert_eq!(guard.dead().unwrap().lease, []);
         drop(guard);
         fs::remove_file(other.path().join("segment-00000000")).unwrap();
         registry.meet_on([other.path().to_path_buf()]);
         drop(registry.lock().unwrap());
         assert!(!other.path().join("scratch").exists());
+    }
+
+    #[test]
+    fn state_that_cannot_be_read_is_an_error_and_not_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let registry = Registry::open(home.path()).unwrap();
+        let living = registry.lock().unwrap().join("").unwrap();
+        // A folder in the place of a file fails whoever reads it.
+        for name in ["lease", "pin", "keeps"] {
+            let path = living.path().join(name);
+            fs::create_dir(&path).unwrap();
+            let guard = registry.lock().unwrap();
+            assert!(guard.owners().is_err(), "{name}");
+            match name {
+                "lease" => assert!(guard.leases().is_err() && guard.dead().is_err()),
+                "pin" => assert!(guard.pinned(7).is_err()),
+                _ => assert!(guard.dead().is_ok()),
+            }
+            fs::remove_dir(path).unwrap();
+        }
+        assert_eq!(registry.lock().unwrap().owners().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_drive_whose_lock_cannot_be_read_may_tell_of_a_later_record() {
+        let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(other.path().join("segment-00000000"), "").unwrap();
+        let registry = Registry::open(home.path()).unwrap();
+        registry.meet_on([other.path().to_path_buf()]);
+        let last = LastRecord { generation: 1, number: 2, sequence: 3 };
+        registry.tell_last_record(last);
+        assert_eq!(registry.last_record(), Some(last));
+        let lock = other.path().join("scratch/lock");
+        fs::remove_file(&lock).unwrap();
+        assert_eq!(registry.last_record(), Some(last), "a device that was taken out says nothing");
+        fs::create_dir(&lock).unwrap();
+        assert_eq!(registry.last_record(), None);
+        assert!(registry.has_told(last));
+    }
+
+    #[test]
+    fn what_is_told_of_the_log_and_of_space_that_was_given_back_are_apart() {
+        let home = tempfile::tempdir().unwrap();
+        let registry = Registry::open(home.path()).unwrap();
+        assert_eq!((registry.last_record(), registry.discarded()), (None, 0));
+        registry.tell_discarded(7);
+        assert_eq!((registry.last_record(), registry.discarded()), (None, 7));
+        let last = LastRecord { generation: 1, number: 2, sequence: 3 };
+        registry.tell_last_record(last);
+        assert_eq!((registry.last_record(), registry.discarded()), (Some(last), 7));
+        registry.tell_nothing().unwrap();
+        assert_eq!((registry.last_record(), registry.discarded()), (None, 7));
+    }
+
+    #[test]
+    fn an_owner_has_taken_all_that_any_of_its_folders_says() {
+        let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(other.path().join("segment-00000000"), "").unwrap();
+        let registry = Registry::open(home.path()).unwrap();
+        registry.meet_on([other.path().to_path_buf()]);
+        let guard = registry.lock().unwrap();
+        let owner = guard.join("").unwrap();
+        let run = |extent| Run { start: Place { device: 0, extent }, count: 2 };
+        owner.add_lease(run(5)).unwrap();
+        // Each of the drives is full once.
+        let folders: Vec<PathBuf> =
+            owner.members.lock().unwrap().iter().map(|(path, _)| path.clone()).collect();
+        for (folder, missed) in folders.iter().zip([9, 20]) {
+            let (lease, aside) = (folder.join("lease"), folder.join("aside"));
+            fs::rename(&lease, &aside).unwrap();
+            fs::create_dir(&lease).unwrap();
+            owner.add_lease(run(missed)).unwrap();
+            fs::remove_dir(&lease).unwrap();
+            fs::rename(&aside, &lease).unwrap();
+        }
+        assert_eq!(guard.leases().unwrap(), [run(5), run(9), run(20)]);
     }
 
     #[test]
