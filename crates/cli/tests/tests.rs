@@ -5,6 +5,7 @@
 
 mod answers;
 mod apart;
+mod calls;
 mod drives;
 mod faults;
 mod graphs;

@@ -147,12 +147,14 @@ impl Run {
     }
 
     /// In a network namespace; `ip` is the path of that program.
-    pub fn within(mut self, ip: &Path, namespace: &str) -> Run {
-        let mut command = Command::new(ip);
-        command
-            .args(["netns", "exec", namespace])
-            .arg(self.command.get_program())
-            .args(self.command.get_args());
+    pub fn within(self, ip: &Path, namespace: &str) -> Run {
+        self.under(ip, &["netns", "exec", namespace])
+    }
+
+    /// Run by another program, with words of that one's before the command.
+    pub fn under(mut self, program: &Path, words: &[&str]) -> Run {
+        let mut command = Command::new(program);
+        command.args(words).arg(self.command.get_program()).args(self.command.get_args());
         command.current_dir(self.command.get_current_dir().expect("it has one")).env_clear();
         command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
