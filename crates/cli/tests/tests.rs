@@ -6,6 +6,7 @@
 mod answers;
 mod apart;
 mod calls;
+mod deadlines;
 mod drives;
 mod faults;
 mod graphs;
@@ -30,4 +31,5 @@ mod searching;
 mod sorting;
 mod stopping;
 mod stores;
+mod terminals;
 mod util;

@@ -151,10 +151,15 @@ impl Run {
         self.under(ip, &["netns", "exec", namespace])
     }
 
-    /// Run by another program, with words of that one's before the command.
-    pub fn under(mut self, program: &Path, words: &[&str]) -> Run {
+    /// With so many KiB of memory to map, threads' stacks included.
+    pub fn with_address_space(self, kib: u64) -> Run {
+        self.under(Path::new("/bin/sh"), &["-c", &format!("ulimit -v {kib} && exec \"$0\" \"$@\"")])
+    }
+
+    /// Run by another program, with arguments of that one before the command.
+    pub fn under(mut self, program: &Path, arguments: &[&str]) -> Run {
         let mut command = Command::new(program);
-        command.args(words).arg(self.command.get_program()).args(self.command.get_args());
+        command.args(arguments).arg(self.command.get_program()).args(self.command.get_args());
         command.current_dir(self.command.get_current_dir().expect("it has one")).env_clear();
         command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -3,8 +3,9 @@
 //! ```text
 //!   DEVICE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes; in it stands
 //!                                    which record of the log is the last (24 bytes: its generation and number, and
-//!                                    the sequence of the superblock), or zeros while that changes; and up to which
-//!                                    commit the space of freed extents was given back (8 bytes)
+//!                                    the sequence of the superblock), or zeros while that changes; up to which commit
+//!                                    the space of freed extents was given back (8 bytes); and where the devices of the
+//!                                    store are (their folders, each with a zero byte at its end)
 //!   DEVICE/scratch/PID-RANDOM/       one for each job
 //!   DEVICE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
 //!   DEVICE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
@@ -18,15 +19,20 @@
 //! in the folder of the first device, one that comes while that is away would meet nobody. A folder that is no longer
 //! where it was found is an error for who wants to change something, and left out by who only reads.
 //!
+//! The record that stands in a lock was durable before. So a log that ends before that record is damaged, whatever else
+//! is there, and a folder whose lock says anything was a device of a store, although its superblock may be lost. The
+//! other devices of that store are then found by the folders that stand there.
+//!
 //! A lock (`flock`) ends with the process that holds it, however it ends. So a folder whose lock can be taken belongs
 //! to a dead owner and is removed at the start of the next job; the folders of the living are not touched. After a
 //! power loss everybody is dead, so nothing here is ever synced.
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs::{self, File},
     io::{ErrorKind, Write},
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
     sync::{Mutex, RwLock},
 };
@@ -175,36 +181,30 @@ impl Registry {
         self.told().contains(&Some(record))
     }
 
-    /// What is told on each device; a folder without a lock, in which nobody can meet, says nothing. One that cannot be
-    /// read may tell of a later record than the others, so that nobody knows.
+    /// The latest record that somebody told of, in the home of the store or in one of `folders`. It was durable then.
+    pub fn latest_record(&self, folders: impl IntoIterator<Item = PathBuf>) -> Option<LastRecord> {
+        let locks = folders.into_iter().map(|folder| lock_of(&folder)).chain([self.home.join("lock")]);
+        locks.filter_map(|lock| Told::read(&lock).ok()??.last).max()
+    }
+
+    /// What is told of the log on each device; a folder without a lock, in which nobody can meet, says nothing. One that
+    /// cannot be read may tell of a later record than the others, so that nobody knows.
     fn told(&self) -> Vec<Option<LastRecord>> {
         let roots = self.roots.read().expect("no panic under this lock");
-        let told = roots.iter().filter_map(|root| read_if_there(&root.path.join("lock")).transpose());
-        let record = |bytes: Result<Vec<u8>>| {
-            let bytes = bytes.ok()?;
-            let mut bytes = Cursor(&bytes);
-            let last = LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? };
-            // Zeros are what was taken back.
-            (last.generation > 0).then_some(last)
-        };
-        told.map(record).collect()
+        let told = roots.iter().filter_map(|root| Told::read(&root.path.join("lock")).transpose());
+        told.map(|told| told.ok()?.last).collect()
     }
 
-    /// Whether somebody told of a record here.
-    pub fn tells_of_a_store(&self) -> bool {
-        let roots = self.roots.read().expect("no panic under this lock");
-        roots.iter().any(|root| fs::metadata(root.path.join("lock")).is_ok_and(|lock| lock.len() > 0))
-    }
-
-    /// Tells the others which record of the log is the last. Where that fails they are told nothing, and look themselves.
-    /// To be called under the lock, also one that is shared: then nobody appends, and all tell the same.
+    /// Tells the others which record of the log is the last, and where the devices are. Where that fails they are told
+    /// nothing, and look themselves. To be called under the lock, also one that is shared: then nobody appends, and all
+    /// tell the same.
     pub fn tell_last_record(&self, last: LastRecord) {
-        let mut bytes = last.generation.to_le_bytes().to_vec();
-        bytes.extend(last.number.to_le_bytes());
-        bytes.extend(last.sequence.to_le_bytes());
-        for root in self.roots.read().expect("no panic under this lock").iter() {
-            // In one call: a reader sees nothing or this.
-            let _ = open_lock(&root.path.join("lock")).map(|mut file| file.write_all(&bytes));
+        let roots = self.roots.read().expect("no panic under this lock");
+        let folders: Vec<PathBuf> = roots.iter().map(|root| root.folder.clone()).collect();
+        for root in roots.iter() {
+            let path = root.path.join("lock");
+            let told = Told { last: Some(last), folders: folders.clone(), ..Told::read_or_nothing(&path) };
+            let _ = told.write(&path);
         }
     }
 
@@ -212,18 +212,17 @@ impl Registry {
     /// told. To be called under the lock.
     pub fn discarded(&self) -> u64 {
         let roots = self.roots.read().expect("no panic under this lock");
-        let told = |root: &Root| {
-            let bytes = fs::read(root.path.join("lock")).ok()?;
-            Cursor(bytes.get(LAST_RECORD_BYTES..)?).u64()
-        };
-        roots.iter().map(|root| told(root).unwrap_or(0)).min().unwrap_or(0)
+        let told = roots.iter().map(|root| Told::read_or_nothing(&root.path.join("lock")));
+        told.map(|told| told.discarded).min().unwrap_or(0)
     }
 
-    /// Tells the others so, who do it again where they are not told. To be called under the lock.
+    /// Tells the others so, who do it again where they are not told. To be called under the lock, and not under one that
+    /// is shared.
     pub fn tell_discarded(&self, commit: u64) {
         for root in self.roots.read().expect("no panic under this lock").iter() {
-            let tell = |file: File| file.write_all_at(&commit.to_le_bytes(), LAST_RECORD_BYTES as u64);
-            let _ = open_lock(&root.path.join("lock")).map(tell);
+            let path = root.path.join("lock");
+            let told = Told { discarded: commit, ..Told::read_or_nothing(&path) };
+            let _ = told.write(&path);
         }
     }
 
@@ -233,19 +232,7 @@ impl Registry {
     /// I/O. Nothing may be changed then.
     pub fn tell_nothing(&self) -> Result<()> {
         for root in self.roots.read().expect("no panic under this lock").iter() {
-            let path = root.path.join("lock");
-            let take_back = |mut file: File| match file.metadata()?.len() {
-                0 => Ok(()),
-                // In place: that needs no space.
-                _ => file.write_all(&[0; LAST_RECORD_BYTES]),
-            };
-            match File::options().write(true).open(&path).and_then(take_back) {
-                // Where there is none, nothing was told.
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(Error::io("write", path, error));
-                }
-                _ => {}
-            }
+            Told::take_back_last(&root.path.join("lock"))?;
         }
         Ok(())
     }
@@ -279,6 +266,108 @@ impl Registry {
             _ => Ok(Guard { registry: self, roots, _locks: locks }),
         }
     }
+}
+
+/// The lock in the folder of a device.
+fn lock_of(folder: &Path) -> PathBuf {
+    folder.join("scratch/lock")
+}
+
+/// The content of the lock of a device: what those at work on a store tell each other.
+///
+/// ```text
+///    0   8   generation of the log   \
+///    8   8   number of its last record  } zeros: nobody knows
+///   16   8   sequence of the superblock /
+///   24   8   commit up to which the space of freed extents was given back; 0: nobody knows
+///   32       folders of the devices, byte by byte, each with a zero byte at its end
+/// ```
+///
+/// A lock of an older version ends after byte 24, or the folders begin there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Told {
+    last: Option<LastRecord>,
+    discarded: u64,
+    folders: Vec<PathBuf>,
+}
+
+impl Told {
+    /// What stands in a lock; `None` where there is none.
+    fn read(lock: &Path) -> Result<Option<Told>> {
+        Ok(read_if_there(lock)?.map(|bytes| Told::decode(&bytes)))
+    }
+
+    /// The same; nothing where it cannot be read.
+    fn read_or_nothing(lock: &Path) -> Told {
+        Told::read(lock).ok().flatten().unwrap_or_default()
+    }
+
+    fn decode(lock: &[u8]) -> Told {
+        let (record, rest) = lock.split_at_checked(LAST_RECORD_BYTES).unwrap_or_default();
+        // The highest bytes of a commit's number are zeros, and folders have no two zeros in a row.
+        let (discarded, folders) = match rest.split_first_chunk::<8>() {
+            Some((number @ [.., 0, 0], folders)) => (u64::from_le_bytes(*number), folders),
+            _ => (0, rest),
+        };
+        let folders = folders.split(|&byte| byte == 0).map(|folder| PathBuf::from(OsStr::from_bytes(folder)));
+        Told {
+            last: decode_last(record),
+            discarded,
+            // What is not absolute is what is left of a longer list, or nothing.
+            folders: folders.filter(|folder| folder.is_absolute()).collect(),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let record = self.last.map_or([0; 3], |last| [last.generation, last.number, last.sequence]);
+        let mut bytes = Vec::new();
+        record.into_iter().chain([self.discarded]).for_each(|number| bytes.extend(number.to_le_bytes()));
+        for folder in &self.folders {
+            bytes.extend(folder.as_os_str().as_bytes());
+            bytes.push(0);
+        }
+        bytes
+    }
+
+    /// Writes it in one call: a reader sees what was there before, or this.
+    fn write(&self, lock: &Path) -> Result<()> {
+        let bytes = self.encode();
+        let mut file = open_lock(lock)?;
+        file.write_all(&bytes)
+            .and_then(|()| file.set_len(bytes.len() as u64))
+            .map_err(|error| Error::io("write", lock, error))
+    }
+
+    /// Makes the last record zeros, and leaves the rest as it is: in place, which needs no space.
+    fn take_back_last(lock: &Path) -> Result<()> {
+        let take_back = |mut file: File| match file.metadata()?.len() {
+            0 => Ok(()),
+            _ => file.write_all(&[0; LAST_RECORD_BYTES]),
+        };
+        match File::options().write(true).open(lock).and_then(take_back) {
+            // Where there is none, nothing was told.
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("write", lock, error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The record that stands at the beginning of a lock.
+fn decode_last(bytes: &[u8]) -> Option<LastRecord> {
+    let mut bytes = Cursor(bytes);
+    let last = LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? };
+    // Zeros are what was taken back.
+    (last.generation > 0).then_some(last)
+}
+
+/// Whether somebody told of a store in this folder of a device.
+pub(crate) fn tells_of_a_store(folder: &Path) -> bool {
+    fs::metadata(lock_of(folder)).is_ok_and(|lock| lock.len() > 0)
+}
+
+/// The folders of the store whose device was in `folder`, as somebody told there.
+pub(crate) fn told_folders(folder: &Path) -> Vec<PathBuf> {
+    Told::read_or_nothing(&lock_of(folder)).folders
 }
 
 /// Whether the error is that a file system is full.
@@ -732,6 +821,48 @@ mod tests {
         assert_eq!((registry.last_record(), registry.discarded()), (Some(last), 7));
         registry.tell_nothing().unwrap();
         assert_eq!((registry.last_record(), registry.discarded()), (None, 7));
+    }
+
+    #[test]
+    fn a_lock_says_of_folders_what_their_bytes_are_and_locks_of_older_versions_are_read() {
+        let last = Some(LastRecord { generation: 1, number: 2, sequence: 3 });
+        let folders = [&b"/a"[..], b"/data\xff", b"/data/b"];
+        let record = [1u64, 2, 3].map(u64::to_le_bytes).concat();
+        for count in 0..=folders.len() {
+            let list: Vec<u8> = folders[..count].iter().flat_map(|folder| [*folder, &[0]].concat()).collect();
+            let folders: Vec<_> =
+                folders[..count].iter().map(|folder| PathBuf::from(OsStr::from_bytes(folder))).collect();
+            // The last number has the byte of a `/` where a list of folders would begin.
+            for discarded in [0, 7, 0x2f, 0x2f2f_002f_002f] {
+                let told = Told { last, discarded, folders: folders.clone() };
+                let bytes = told.encode();
+                assert_eq!(bytes, [&record[..], &discarded.to_le_bytes(), &list].concat());
+                assert_eq!(Told::decode(&bytes), told);
+            }
+            let older = Told::decode(&[&record[..], &list].concat());
+            assert_eq!(older, Told { last, discarded: 0, folders });
+        }
+        for len in 0..24 {
+            assert_eq!(Told::decode(&record[..len]), Told::default());
+        }
+        assert_eq!(Told::decode(&[0; 24]), Told::default());
+    }
+
+    #[test]
+    fn who_tells_of_a_shorter_list_of_folders_leaves_nothing_of_the_longer_one() {
+        let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(other.path().join("segment-00000000"), "").unwrap();
+        let registry = Registry::open(home.path()).unwrap();
+        registry.meet_on([other.path().to_path_buf()]);
+        registry.tell_last_record(LastRecord { generation: 1, number: 2, sequence: 3 });
+        registry.tell_discarded(7);
+        assert_eq!(told_folders(home.path()).len(), 2);
+        assert_eq!(told_folders(home.path()), told_folders(other.path()));
+        registry.tell_nothing().unwrap();
+        assert_eq!(told_folders(home.path()).len(), 2);
+        registry.remove(other.path()).unwrap();
+        registry.tell_last_record(LastRecord { generation: 1, number: 3, sequence: 3 });
+        assert_eq!((told_folders(home.path()), registry.discarded()), (vec![home.path().to_path_buf()], 7));
     }
 
     #[test]

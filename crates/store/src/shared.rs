@@ -4,6 +4,7 @@
 //! Order of locks: the state's mutex, then the registry's lock on disk, then the readers' mutex.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, RwLock},
@@ -14,10 +15,10 @@ use crate::{
     catalog::Run,
     device::path_of,
     log::{
-        Aim, Devices, Log, LogPlaces, SUPERBLOCK_EXTENT, Superblock, erase_superblock, read_superblock,
-        spread, superblock_slots, write_superblock,
+        Aim, Devices, Log, LogPlaces, SUPERBLOCK_EXTENT, Superblock, erase_superblock, is_used,
+        read_superblock, spread, superblock_slots, write_superblock,
     },
-    scratch::{Guard, Owner, Registry, Scratch, identity, is_full, is_read_only},
+    scratch::{Guard, Owner, Registry, Scratch, identity, is_full, is_read_only, tells_of_a_store},
 };
 
 /// Below so much free space on a file system, space is taken for extents as soon as a job takes them: then what a job
@@ -137,6 +138,9 @@ impl Shared {
         registry.meet_on(devices.iter().filter_map(|device| device.folder()).map(Path::to_path_buf));
         let guard = registry.share()?;
         let found = gather(&devices, &opener)?;
+        if found.is_none() {
+            check_is_new(home, &devices)?;
+        }
         drop(guard);
         let (mut known, _) = match found {
             Some(found) => found,
@@ -149,7 +153,7 @@ impl Shared {
                 match gather(&devices, &opener)? {
                     Some(found) => found,
                     None => {
-                        check_is_new(&devices, &registry)?;
+                        check_is_new(home, &devices)?;
                         crate::log::init(&devices, limit_bytes)?
                     }
                 }
@@ -162,6 +166,7 @@ impl Shared {
         let newest = open_others(&mut known, newest, &opener)?;
         let is_stale = newest.is_stale;
         let (log, catalog) = Log::read(&known, newest.superblock)?;
+        log.check_reaches(registry.latest_record(folders(&known).into_iter().chain(newest.unreadable)))?;
         drop(guard);
         registry.meet_on(folders(&known));
         let state = State { log, catalog: Arc::new(catalog), doubtful: false, is_stale, discarded: 0 };
@@ -258,15 +263,17 @@ impl Shared {
         // One that was away may be back.
         let newest = open_others(&mut devices, newest, &self.opener)?;
         state.is_stale = newest.is_stale;
+        let latest = self.registry.latest_record(folders(&devices).into_iter().chain(newest.unreadable));
         let is_known = devices.len() == known;
         if newest.superblock.sequence == state.log.superblock.sequence && is_known && !state.doubtful {
             let mut catalog = (*state.catalog).clone();
             if state.log.follow(&devices, &mut catalog, self.registry.last_record())? > 0 {
                 state.catalog = Arc::new(catalog);
             }
-            return Ok(());
+            return state.log.check_reaches(latest);
         }
         let (log, catalog) = Log::read(&devices, newest.superblock)?;
+        log.check_reaches(latest)?;
         self.registry.meet_on(folders(&devices));
         *self.devices.write().expect("no panic under this lock") = devices;
         (state.log, state.catalog) = (log, Arc::new(catalog));
@@ -575,12 +582,21 @@ impl Shared {
         let path = path_of(device.as_ref());
         let bad = |what: String| Err(Error::BadDevice { path: path.clone(), what });
         let mut devices = self.devices();
-        let known = match read_superblock(device.as_ref())? {
-            Some((number, other)) if other.store == next.store => {
-                let mut entries = next.devices.iter();
-                let entry =
-                    entries.find(|entry| (entry.number, Some(entry.uuid)) == (number, other.uuid_of(number)));
-                match entry {
+        // Its adding failed before it had a superblock, or its superblock is lost.
+        let is_missing = |entry: &&DeviceEntry| entry.path == path && !devices.contains_key(&entry.number);
+        let missing = next.devices.iter().find(is_missing).map(|entry| entry.number);
+        let found = match read_superblock(device.as_ref()) {
+            Ok(None) if missing.is_none() => check_is_blank(device.as_ref()).map(|()| None),
+            // One of this store's devices that lost its superblock gets it back.
+            Err(Error::LostSuperblock { .. }) if missing.is_some() => Ok(None),
+            found => found,
+        };
+        let known = match found {
+            Ok(Some((number, other))) if other.store == next.store => {
+                let is_it = |entry: &&DeviceEntry| {
+                    (entry.number, Some(entry.uuid)) == (number, other.uuid_of(number))
+                };
+                match next.devices.iter().find(is_it) {
                     // Its adding failed when the store knew it already, or its removal was not finished.
                     Some(entry) if entry.is_leaving => Some(number),
                     Some(_) => return bad(format!("it is device {number} of this store already")),
@@ -591,11 +607,12 @@ impl Shared {
                     }
                 }
             }
-            Some(_) => return bad("it holds a store already".to_string()),
-            None => {
-                let is_it = |entry: &&DeviceEntry| entry.path == path && !devices.contains_key(&entry.number);
-                next.devices.iter().find(is_it).map(|entry| entry.number)
+            Ok(Some(_)) => return bad("it holds a store already".to_string()),
+            Ok(None) => missing,
+            Err(Error::LostSuperblock { .. }) => {
+                return bad("it has what is left of a device of another store: empty it first".to_string());
             }
+            Err(error) => return Err(error),
         };
         for entry in next.devices.iter().filter(|entry| Some(entry.number) != known) {
             let place =
@@ -801,8 +818,17 @@ impl Shared {
         let mut state = self.state();
         let _guard = self.registry.share()?;
         self.refresh(&mut state)?;
-        let aim = self.aim(&state.log.superblock, &state.catalog);
-        Ok(state.log.check(&self.devices(), aim))
+        let superblock = &state.log.superblock;
+        let aim = self.aim(superblock, &state.catalog);
+        let is_lost = |entry: &DeviceEntry| {
+            let has_lost = |device: &dyn Device| match read_superblock(device) {
+                Ok(found) => found.is_none() && check_is_blank(device).is_err(),
+                Err(error) => matches!(error, Error::LostSuperblock { .. }),
+            };
+            let is_there = |device: &dyn Device| path_of(device) == entry.path && has_lost(device);
+            (self.opener)(entry, &superblock.devices, &is_there).is_some()
+        };
+        Ok(state.log.check(&self.devices(), aim, is_lost))
     }
 
     /// Everybody who is at work.
@@ -1179,7 +1205,7 @@ fn places_on(
 /// where there is no store: none was ever made, or its making was not finished (see [`read_superblock`]).
 fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Devices, Superblock)>> {
     let mut known = Devices::new();
-    let (mut store, mut failed) = (None, None);
+    let (mut store, mut failed, mut twice, mut uuids) = (None, None, None, BTreeMap::new());
     for device in devices {
         let (number, superblock) = match read_superblock(device.as_ref()) {
             Ok(Some(found)) => found,
@@ -1198,15 +1224,36 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
                 expected: "devices of one".to_string(),
             });
         }
-        known.insert(number, device.clone());
+        let uuid = superblock.uuid_of(number);
+        let is_known = uuids.insert(number, uuid) == Some(uuid);
+        if let Some(other) = known.insert(number, device.clone())
+            && is_known
+            && path_of(other.as_ref()) != path_of(device.as_ref())
+        {
+            twice = Some(Error::BadFormat {
+                path: path_of(device.as_ref()),
+                what: "superblock",
+                found: format!("that of device {number}, which {} has too", other.name()),
+                expected: "one of its own".to_string(),
+            });
+        }
     }
     let Some(newest) = newest(&mut known)? else { return failed.map_or(Ok(None), Err) };
     let superblock = open_others(&mut known, newest, opener)?.superblock;
     for device in devices {
         check_is_no_copy(device, &superblock)?;
     }
+    if let Some(error) = twice {
+        return Err(error);
+    }
     if superblock.sequence > 1 {
         return Ok(Some((known, superblock)));
+    }
+    for device in known.values() {
+        // The second superblock was there, and is lost.
+        if check_is_blank(device.as_ref()).is_err() {
+            return Ok(Some((known, superblock)));
+        }
     }
     // The first superblock was written, and on no device that is here the second: if all are here, none has it.
     match superblock.devices.iter().find(|entry| !known.contains_key(&entry.number)) {
@@ -1217,17 +1264,37 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
     }
 }
 
-/// Refuses to make a store where one was: somebody was at work there, and only its bytes are gone.
-fn check_is_new(devices: &[Arc<dyn Device>], registry: &Registry) -> Result<()> {
-    match devices.first().and_then(|device| device.folder()) {
-        Some(folder) if registry.tells_of_a_store() => Err(Error::BadFormat {
-            path: folder.to_path_buf(),
-            what: "segment-00000000",
-            found: "no superblock, although scratch/lock tells of a store that was here".to_string(),
-            expected: "the store, or a folder without scratch".to_string(),
-        }),
-        _ => Ok(()),
+/// Refuses to make a store where one was, of which only the superblocks are lost. `home` is where those who are at work
+/// meet.
+fn check_is_new(home: &Path, devices: &[Arc<dyn Device>]) -> Result<()> {
+    devices.iter().try_for_each(|device| check_is_blank(device.as_ref()))?;
+    if tells_of_a_store(home) {
+        return Err(lost_superblock(home.to_path_buf(), "scratch/lock tells of a store"));
     }
+    Ok(())
+}
+
+/// Refuses a device that has no superblock, or only the first of all, and shows that a store was there: anything but what
+/// the making of a store leaves that was not finished.
+pub(crate) fn check_is_blank(device: &dyn Device) -> Result<()> {
+    let lost = |trace: &str| Err(lost_superblock(path_of(device), trace));
+    if let Some(folder) = device.folder() {
+        if tells_of_a_store(folder) {
+            return lost("scratch/lock tells of a store");
+        }
+        let list = |error| Error::io("list", folder, error);
+        for entry in std::fs::read_dir(folder).map_err(list)? {
+            let name = entry.map_err(list)?.file_name().to_string_lossy().into_owned();
+            if name.starts_with("segment-") && name != "segment-00000000" {
+                return lost(&format!("{name} is there"));
+            }
+        }
+    }
+    if is_used(device)? { lost("there are extents, or a log, of a store") } else { Ok(()) }
+}
+
+fn lost_superblock(path: PathBuf, trace: &str) -> Error {
+    Error::LostSuperblock { path, found: format!("none is there, although {trace}") }
 }
 
 /// Refuses a folder that is a copy of a device which is where the superblock says.
@@ -1280,6 +1347,8 @@ struct Newest {
     superblock: Superblock,
     /// Some have an older one, or are no longer where it says.
     is_stale: bool,
+    /// Folders where a device was that has no whole superblock now, as far as others were looked for.
+    unreadable: Vec<PathBuf>,
 }
 
 /// What counts of what the superblocks of devices say, without devices that are none of the store any more or whose
@@ -1329,7 +1398,8 @@ fn newest(devices: &mut Devices) -> Result<Option<Newest>> {
     let is_stale = placed != *newest || found.iter().any(is_old);
     // Higher than any that was seen: the next one is to be the newest in both slots of all.
     let sequence = found.values().map(|own| own.sequence).max().unwrap_or(newest.sequence);
-    Ok(Some(Newest { superblock: Superblock { sequence, ..newest.clone() }, is_stale }))
+    let superblock = Superblock { sequence, ..newest.clone() };
+    Ok(Some(Newest { superblock, is_stale, unreadable: Vec::new() }))
 }
 
 /// The error that tells of two superblocks of which neither is what became of the other.
@@ -1360,17 +1430,21 @@ fn diverged(
 /// Opens the devices that the superblock names and nobody has opened yet; gives the newest superblock of all.
 fn open_others(devices: &mut Devices, mut known: Newest, opener: &Opener) -> Result<Newest> {
     loop {
-        let mut is_new = false;
+        let (mut is_new, unreadable) = (false, RefCell::new(Vec::new()));
         let Superblock { store, devices: entries, .. } = &known.superblock;
         for entry in entries {
             if devices.contains_key(&entry.number) {
                 continue;
             }
-            let is_it = |device: &dyn Device| {
-                read_superblock(device).ok().flatten().is_some_and(|(number, found)| {
-                    (number, found.store) == (entry.number, *store)
-                        && found.uuid_of(number) == Some(entry.uuid)
-                })
+            let is_it = |device: &dyn Device| match read_superblock(device) {
+                Ok(Some((number, found))) => {
+                    (number, found.store, found.uuid_of(number)) == (entry.number, *store, Some(entry.uuid))
+                }
+                _ => {
+                    let folder = device.folder().filter(|folder| *folder == entry.path);
+                    unreadable.borrow_mut().extend(folder.map(Path::to_path_buf));
+                    false
+                }
             };
             // A device that is not there is an error for whoever needs it.
             if let Some(device) = opener(entry, entries, &is_it) {
@@ -1379,7 +1453,7 @@ fn open_others(devices: &mut Devices, mut known: Newest, opener: &Opener) -> Res
             }
         }
         if !is_new {
-            return Ok(known);
+            return Ok(Newest { unreadable: unreadable.into_inner(), ..known });
         }
         known = newest(devices)?.expect("they have one");
     }
