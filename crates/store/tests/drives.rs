@@ -57,18 +57,8 @@ impl Bench {
         put(&store, name, redundancy)
     }
 
-    /// What a dataset holds is what [`Bench::put`] put there.
     fn is_whole(&self, drive: &str, name: &str) -> Result<()> {
-        let store = self.open(drive)?;
-        let job = job(&store);
-        let file = store.dataset(name)?.file("bytes").unwrap();
-        let mut reader = FileReader::new(&job, &file, 0..file.len(), 65536)?;
-        let mut found = Vec::new();
-        while let Some(piece) = reader.next_piece()? {
-            found.extend_from_slice(piece);
-        }
-        assert!(found == content(name), "{name}");
-        Ok(())
+        is_whole(&self.open(drive)?, name)
     }
 
     fn names(&self, drive: &str) -> Vec<String> {
@@ -88,6 +78,19 @@ fn job(store: &Store) -> Job {
 fn content(name: &str) -> Vec<u8> {
     let salt = name.bytes().fold(1u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
     (0..2_500_000u32).map(|n| (n.wrapping_mul(salt | 1) >> 13) as u8).collect()
+}
+
+/// What a dataset holds is what [`put`] put there.
+fn is_whole(store: &Store, name: &str) -> Result<()> {
+    let job = job(store);
+    let file = store.dataset(name)?.file("bytes").unwrap();
+    let mut reader = FileReader::new(&job, &file, 0..file.len(), 65536)?;
+    let mut found = Vec::new();
+    while let Some(piece) = reader.next_piece()? {
+        found.extend_from_slice(piece);
+    }
+    assert!(found == content(name), "{name}");
+    Ok(())
 }
 
 fn put(store: &Store, name: &str, redundancy: Redundancy) -> Result<()> {
@@ -715,6 +718,24 @@ fn folders_whose_names_are_no_text_are_devices_like_others() {
     // And for programs, as far as they are text.
     let told = serde_json::to_string(&open(&folders[2]).usage().unwrap()).unwrap();
     assert!(told.contains("z\u{fffd}\u{fffd}") && told.contains("/text"), "{told}");
+}
+
+#[test]
+fn a_drive_whose_superblock_is_gone_finds_the_others_in_folders_whose_names_are_no_text() {
+    let bench = Bench::new();
+    let folders = [&b"x\xff"[..], b"e1"].map(|name| bench.path("").join(OsStr::from_bytes(name)));
+    Store::init(&folders, SIZE).unwrap();
+    put(&Store::open_existing(&folders[1]).unwrap(), "c", COPIES).unwrap();
+    for (number, folder) in folders.iter().enumerate() {
+        let segment = fs::File::options().write(true).open(folder.join("segment-00000000")).unwrap();
+        segment.write_all_at(&vec![0; 2 << 20], 2 << 20).unwrap();
+        let store = Store::open_existing(folder).unwrap();
+        assert_eq!(store.device_paths().unwrap().into_values().collect::<Vec<_>>(), folders);
+        is_whole(&store, "c").unwrap();
+        assert_eq!(store.add_folder(folder, SIZE).unwrap() as usize, number);
+        assert!(store.verify(&job(&store), &[], true).unwrap().is_sound());
+        assert_eq!(store.verify(&job(&store), &[], false).unwrap().damage, []);
+    }
 }
 
 /// Every call to the drives while one is added fails once, on an old drive or on the new one: the store is with the new
