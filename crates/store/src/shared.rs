@@ -664,9 +664,9 @@ impl Shared {
         }
         *self.devices.write().expect("no panic under this lock") = devices;
         state.log.superblock = next;
+        self.registry.meet_on(folders(&self.devices()));
         self.registry.tell_last_record(state.log.last());
         (state.doubtful, state.is_stale) = (false, false);
-        self.registry.meet_on(folders(&self.devices()));
         // The device belongs to the store now, with a superblock of its own; the log may lie on it from here on.
         let aim = self.aim(&state.log.superblock, &state.catalog);
         if known.is_some() || spread(&state.log.superblock.log) < aim.spread() {
@@ -778,8 +778,6 @@ impl Shared {
         }
         *self.devices.write().expect("no panic under this lock") = devices;
         state.log.superblock = next;
-        self.registry.tell_last_record(state.log.last());
-        state.doubtful = false;
         let erased = gone.as_ref().map_or(Ok(()), |device| {
             let clear =
                 || device.clear().map_err(|error| Error::io("give up", path_of(device.as_ref()), error));
@@ -791,6 +789,8 @@ impl Shared {
         }
         // Under the lock: who waits for it finds that the folder is gone.
         let removed = folder.map_or(Ok(()), |folder| self.registry.remove(folder));
+        self.registry.tell_last_record(state.log.last());
+        state.doubtful = false;
         drop(guard);
         match erased.and(removed) {
             Ok(()) => Ok(None),

@@ -738,6 +738,30 @@ fn a_drive_whose_superblock_is_gone_finds_the_others_in_folders_whose_names_are_
     }
 }
 
+#[test]
+fn a_drive_that_comes_or_goes_is_told_on_all_others_at_once() {
+    let bench = Bench::with(&["e0", "e1"]);
+    let list = |drive: &str| {
+        let lock = fs::read(bench.path(drive).join("scratch/lock")).unwrap();
+        let mut folders: Vec<PathBuf> = lock[32..]
+            .split(|&byte| byte == 0)
+            .map(|folder| PathBuf::from(OsStr::from_bytes(folder)))
+            .collect();
+        assert_eq!(folders.pop(), Some(PathBuf::new()), "each ends with a zero");
+        folders.sort_unstable();
+        folders
+    };
+    bench.add("e2", "e0").unwrap();
+    for drive in ["e0", "e1", "e2"] {
+        assert_eq!(list(drive), ["e0", "e1", "e2"].map(|drive| bench.path(drive)));
+    }
+    let store = bench.open("e0").unwrap();
+    store.remove_device(&job(&store), 1, |who| panic!("waits for {who}")).unwrap();
+    for drive in ["e0", "e2"] {
+        assert_eq!(list(drive), ["e0", "e2"].map(|drive| bench.path(drive)));
+    }
+}
+
 /// Every call to the drives while one is added fails once, on an old drive or on the new one: the store is with the new
 /// drive or without it, nothing is damaged, and the same call goes on.
 #[test]
