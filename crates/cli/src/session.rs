@@ -1,8 +1,10 @@
 //! What all commands have in common: the store, the options that go everywhere, and the stop flag.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::OnceLock,
     thread,
@@ -187,8 +189,11 @@ pub fn store_path(options: &Everywhere) -> Result<PathBuf> {
 
 /// The folders that `--store` names: one, or several with ':' between them.
 fn folders(path: &Path) -> Vec<PathBuf> {
-    let several = path.to_str().filter(|text| text.contains(':') && !path.exists());
-    several.map_or_else(|| vec![path.to_path_buf()], |text| text.split(':').map(PathBuf::from).collect())
+    let names = path.as_os_str().as_bytes();
+    if !names.contains(&b':') || path.exists() {
+        return vec![path.to_path_buf()];
+    }
+    names.split(|&byte| byte == b':').map(|name| PathBuf::from(OsStr::from_bytes(name))).collect()
 }
 
 /// A job and its progress bar.

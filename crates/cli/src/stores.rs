@@ -4,14 +4,13 @@ use std::{
     io::{self, BufWriter, Read, Write},
     os::fd::AsFd,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
 use inshore::{
     store::{
-        BYTES, CheckedFile, Dataset, DatasetBuilder, DatasetSummary, Directory, Error, FileReader,
-        FileSource, FileWriter, Job, JobUsage, Kept, Redundancy, Store, file_bytes, format_bytes,
+        BYTES, CheckedFile, Dataset, DatasetBuilder, DatasetSummary, Error, FileReader, FileSource,
+        FileWriter, Job, JobUsage, Kept, Redundancy, Store, file_bytes, format_bytes,
     },
     tables::NewFile,
 };
@@ -35,7 +34,8 @@ pub fn init(words: &Init, json: bool, quiet: bool) -> Result<()> {
     let store = Store::init(&words.folders, words.size)?;
     let devices: Vec<PathBuf> = store.device_paths()?.into_values().collect();
     if json {
-        let summary = json!({ "store": store.path(), "devices": devices });
+        let devices: Vec<String> = devices.iter().map(|folder| folder.display().to_string()).collect();
+        let summary = json!({ "store": store.path().display().to_string(), "devices": devices });
         return Ok(print_json(&json!({ "command": "store init", "summary": summary }))?);
     }
     if !quiet {
@@ -559,38 +559,26 @@ pub fn compact(session: &Session, words: &Compact) -> Result<()> {
 }
 
 pub fn add_device(session: &Session, words: &AddDevice) -> Result<()> {
-    let fail = || words.folder.display().to_string();
     check_is_outside(session, &words.folder)?;
-    std::fs::create_dir_all(&words.folder).with_context(fail)?;
-    let folder = words.folder.canonicalize().with_context(fail)?;
-    let known = session.store()?.device_paths()?.into_values().any(|path| path == folder);
-    if !known
-        && std::fs::read_dir(&folder).with_context(fail)?.any(|entry| {
-            entry.is_ok_and(|entry| {
-                entry.file_name() != "lost+found" && entry.file_name() != "segment-00000000"
-            })
-        })
-    {
-        bail!("{} is not empty", folder.display());
-    }
-    let device = Directory::open(&folder, words.size).with_context(fail)?;
-    let number = session.store()?.add_device(Arc::new(device), words.size)?;
+    let number = session.store()?.add_folder(&words.folder, words.size)?;
+    let folder = words.folder.canonicalize().unwrap_or_else(|_| words.folder.clone());
+    let folder = folder.display().to_string();
     if session.options.json {
         let summary = json!({ "number": number, "path": folder });
         return Ok(print_json(&json!({ "command": "store add-device", "summary": summary }))?);
     }
-    Ok(print_line(&format!("device {number}: {}", folder.display()))?)
+    Ok(print_line(&format!("device {number}: {folder}"))?)
 }
 
 pub fn remove_device(session: &Session, words: &RemoveDevice) -> Result<()> {
     let store = session.store()?;
     let devices = store.device_paths()?;
-    let folder = Path::new(&words.device).canonicalize().unwrap_or_else(|_| PathBuf::from(&words.device));
+    let folder = words.device.canonicalize().unwrap_or_else(|_| words.device.clone());
     let number = devices
         .iter()
-        .find(|(number, path)| **path == folder || words.device == number.to_string())
+        .find(|(number, path)| **path == folder || words.device == Path::new(&number.to_string()))
         .map(|(number, _)| *number)
-        .with_context(|| format!("{} is no device of {}", words.device, store.path().display()))?;
+        .with_context(|| format!("{} is no device of {}", words.device.display(), store.path().display()))?;
     if words.keep {
         session.store()?.keep_device(number)?;
         if session.options.json {
@@ -626,7 +614,7 @@ pub fn remove_device(session: &Session, words: &RemoveDevice) -> Result<()> {
 pub fn rejoin(options: &Everywhere, words: &Rejoin) -> Result<()> {
     let number = Store::rejoin(store_path(options)?, &words.folder)?;
     if options.json {
-        let summary = json!({ "number": number, "path": words.folder });
+        let summary = json!({ "number": number, "path": words.folder.display().to_string() });
         return Ok(print_json(&json!({ "command": "store rejoin", "summary": summary }))?);
     }
     Ok(print_line(&format!(

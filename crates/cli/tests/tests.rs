@@ -5,6 +5,7 @@
 
 mod answers;
 mod apart;
+mod calls;
 mod deadlines;
 mod drives;
 mod faults;

@@ -11,7 +11,7 @@ use std::{
     fs::File,
     io,
     ops::Range,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, RwLock,
@@ -78,12 +78,12 @@ pub trait Device: Send + Sync + Debug {
     /// A write past [`Device::write`] has ended, and the next sync is about it too.
     fn note_written(&self, _extent: u32) {}
 
-    /// Gives up everything: no store has it any more. A device that cannot does nothing.
+    /// Gives up everything: no store has it any more.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// Whatever the system reports; part of it may then be left.
     fn clear(&self) -> io::Result<()> {
-        Ok(())
+        self.discard(0..self.extents())
     }
 
     /// Bytes that the file system still has for this device and others; `None`: the extents are all there is.
@@ -105,6 +105,11 @@ pub trait Device: Send + Sync + Debug {
     fn folder(&self) -> Option<&Path> {
         None
     }
+}
+
+/// Where a device is, as the superblock says it: its folder, or else what errors call it.
+pub(crate) fn path_of(device: &dyn Device) -> PathBuf {
+    device.folder().map_or_else(|| PathBuf::from(device.name()), Path::to_path_buf)
 }
 
 /// Stands for a device that is not there: everything fails.
@@ -161,13 +166,38 @@ pub struct Directory {
     path: PathBuf,
     extents: u32,
     segments: RwLock<HashMap<u32, Arc<File>>>,
-    /// Segments written since the last sync, and whether one of them is new.
-    dirty: Mutex<(BTreeSet<u32>, bool)>,
+    dirty: Mutex<Dirty>,
     buffered: AtomicBool,
     /// A segment could be opened for reading only: nothing is written any more.
     read_only: AtomicBool,
     /// Held during a sync: whether an earlier one failed.
     sync_failed: Mutex<bool>,
+}
+
+/// The part of a device that the next sync makes durable.
+#[derive(Debug, Default)]
+struct Dirty {
+    /// Segments that were written since the last sync.
+    segments: BTreeSet<u32>,
+    /// A segment file was made, or opened for the first time. The process that made a file which is there may have died
+    /// before it synced the file's name.
+    has_new_names: bool,
+}
+
+/// Makes the name of a folder durable, and those of the folders above it on the same file system: whoever made one of
+/// them may have died before it was synced. A folder that must not be read was made by somebody else, and is left out
+/// with those above it.
+pub(crate) fn sync_names(folder: &Path) -> io::Result<()> {
+    let file_system = |path: &Path| std::fs::metadata(path).map(|found| found.dev());
+    let own = file_system(folder)?;
+    for above in folder.ancestors().skip(1) {
+        match File::open(above) {
+            Err(error) if is_refusal(&error) => break,
+            Ok(_) if file_system(above)? != own => break,
+            opened => opened?.sync_all()?,
+        }
+    }
+    Ok(())
 }
 
 impl Directory {
@@ -213,7 +243,6 @@ impl Directory {
                 if !make {
                     return Ok(None);
                 }
-                self.dirty.lock().expect("no panic under this lock").1 = true;
                 self.open_file(&path, OFlags::RDWR | OFlags::CREATE)?
             }
             // A store on a file system that is mounted read-only can still be read.
@@ -224,6 +253,7 @@ impl Directory {
             }
             opened => opened?,
         };
+        self.dirty.lock().expect("no panic under this lock").has_new_names = true;
         let file = Arc::new(file);
         segments.insert(segment, file.clone());
         Ok(Some(file))
@@ -241,11 +271,13 @@ impl Directory {
         Ok(File::from(file))
     }
 
-    fn sync_segments(&self, segments: &BTreeSet<u32>, made: bool) -> io::Result<()> {
-        for &segment in segments {
-            self.segment(segment, true)?.expect("was written").sync_data()?;
+    fn sync_dirty(&self, dirty: &Dirty) -> io::Result<()> {
+        for &segment in &dirty.segments {
+            if let Some(file) = self.segment(segment, false)? {
+                file.sync_data()?;
+            }
         }
-        if made { File::open(&self.path)?.sync_all() } else { Ok(()) }
+        if dirty.has_new_names { File::open(&self.path)?.sync_all() } else { Ok(()) }
     }
 
     fn made(&self, extent: u32) -> io::Result<Arc<File>> {
@@ -316,7 +348,7 @@ impl Device for Directory {
 
     /// Noted when it has ended, not when it begins: a sync of another thread in between would not be about it.
     fn note_written(&self, extent: u32) {
-        self.dirty.lock().expect("no panic under this lock").0.insert(extent / SEGMENT_EXTENTS);
+        self.dirty.lock().expect("no panic under this lock").segments.insert(extent / SEGMENT_EXTENTS);
     }
 
     /// One at a time: who finds nothing to sync knows that it was synced, and not that another thread is about to.
@@ -327,8 +359,8 @@ impl Device for Directory {
                 "an earlier sync failed, and nobody knows what was lost: open the store again",
             ));
         }
-        let (segments, made) = std::mem::take(&mut *self.dirty.lock().expect("no panic under this lock"));
-        let synced = self.sync_segments(&segments, made);
+        let dirty = std::mem::take(&mut *self.dirty.lock().expect("no panic under this lock"));
+        let synced = self.sync_dirty(&dirty);
         *failed = synced.is_err();
         synced
     }
@@ -369,6 +401,8 @@ impl Device for Directory {
         for entry in std::fs::read_dir(&self.path)? {
             let path = entry?.path();
             if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("segment-")) {
+                // Other processes may have it open: the space is to be free before they end.
+                let _ = File::options().write(true).open(&path).and_then(|file| file.set_len(0));
                 std::fs::remove_file(path)?;
             }
         }
@@ -390,5 +424,44 @@ impl Device for Directory {
 
     fn folder(&self) -> Option<&Path> {
         Some(&self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The process that made the file may have been killed before it synced the file's name.
+    #[test]
+    fn who_first_writes_to_a_segment_that_another_made_makes_its_name_durable() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Directory::open(folder.path(), Some(1 << 30)).unwrap();
+        let page = crate::log::metadata_buffer(4096).unwrap();
+        let has_new_names = |device: &Directory| device.dirty.lock().unwrap().has_new_names;
+        open().write(SEGMENT_EXTENTS + 2, 0, &page).unwrap();
+        let other = open();
+        for extent in [2, SEGMENT_EXTENTS + 2] {
+            assert!(!has_new_names(&other));
+            other.write(extent, 0, &page).unwrap();
+            assert!(has_new_names(&other), "{extent}");
+            other.sync().unwrap();
+        }
+        other.write(3, 0, &page).unwrap();
+        assert!(!has_new_names(&other), "it is durable already");
+    }
+
+    #[test]
+    fn a_device_that_is_given_up_leaves_no_segment() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = Directory::open(folder.path(), Some(1 << 30)).unwrap();
+        let page = crate::log::metadata_buffer(4096).unwrap();
+        [2, SEGMENT_EXTENTS + 2].iter().for_each(|&extent| device.write(extent, 0, &page).unwrap());
+        std::fs::write(folder.path().join("notes"), "mine").unwrap();
+        let held = File::open(folder.path().join("segment-00000001")).unwrap();
+        device.clear().unwrap();
+        let names: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert_eq!(names, ["notes"]);
+        assert_eq!(held.metadata().unwrap().len(), 0, "whoever has it open holds no space");
     }
 }

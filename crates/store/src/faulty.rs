@@ -43,6 +43,8 @@ pub enum Fault {
     FailFromSync(u64),
     /// Taking space fails from the n-th time on: no space left on device.
     NoSpaceFromPrepare(u64),
+    /// Giving space back fails from the n-th time on with an I/O error.
+    FailFromDiscard(u64),
 }
 
 type Page = Box<[u8; PAGE_BYTES]>;
@@ -95,6 +97,7 @@ struct State {
     faults: Mutex<(Vec<Fault>, Option<Chance>)>,
     before: Mutex<Before>,
     prepares: AtomicU64,
+    discards: AtomicU64,
     reads: AtomicU64,
     writes: AtomicU64,
     syncs: AtomicU64,
@@ -108,6 +111,7 @@ impl Faulty {
             faults: Mutex::new((faults.to_vec(), None)),
             before: Mutex::default(),
             prepares: AtomicU64::new(0),
+            discards: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
@@ -126,7 +130,8 @@ impl Faulty {
 
     fn begin(&self, faults: Vec<Fault>, chance: Option<Chance>) {
         *self.0.faults.lock().expect("no panic under this lock") = (faults, chance);
-        for count in [&self.0.reads, &self.0.writes, &self.0.syncs, &self.0.prepares] {
+        let State { reads, writes, syncs, prepares, discards, .. } = &*self.0;
+        for count in [reads, writes, syncs, prepares, discards] {
             count.store(0, Ordering::Relaxed);
         }
     }
@@ -274,6 +279,11 @@ impl Device for Faulty {
     }
 
     fn discard(&self, extents: Range<u32>) -> io::Result<()> {
+        let n = self.0.discards.fetch_add(1, Ordering::Relaxed);
+        let faults = self.0.faults.lock().expect("no panic under this lock").0.clone();
+        if faults.iter().any(|fault| matches!(fault, Fault::FailFromDiscard(first) if n >= *first)) {
+            return Err(io_error());
+        }
         self.0.inner.discard(extents)
     }
 

@@ -15,13 +15,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    ffi::OsString,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
 use crate::{
     Budget, Buffer, Catalog, Device, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
     catalog::{decode_edits, encode_edits},
+    device::path_of,
     encoding::{Cursor, put_bytes, put_u32},
     scratch::random_u64,
 };
@@ -55,8 +58,8 @@ pub struct DeviceEntry {
     pub number: u16,
     /// Random; tells it from every other device.
     pub uuid: [u8; 16],
-    /// Where it was when it was added.
-    pub path: String,
+    /// Where it was when it was added, or when something was committed last.
+    pub path: PathBuf,
     /// The most bytes that the store may take on it; `None`: all that is there.
     pub limit_bytes: Option<u64>,
     /// It is about to be removed: nothing new goes there.
@@ -92,7 +95,7 @@ impl Superblock {
         for entry in &self.devices {
             body.extend(entry.number.to_le_bytes());
             body.extend(entry.uuid);
-            put_bytes(&mut body, entry.path.as_bytes());
+            put_bytes(&mut body, encode_path(&entry.path).as_bytes());
             body.extend(entry.limit_bytes.unwrap_or(0).to_le_bytes());
             body.push(entry.is_leaving as u8);
         }
@@ -143,7 +146,7 @@ impl Superblock {
         let (sequence, generation) = (body.u64()?, body.u64()?);
         let branches = if version < 3 { Vec::new() } else { body.list(|body| body.u64())? };
         let devices = body.list(|body| {
-            let (number, uuid, path) = (body.u16()?, body.array()?, body.string()?);
+            let (number, uuid, path) = (body.u16()?, body.array()?, decode_path(&body.string()?)?);
             let limit_bytes = Some(body.u64()?).filter(|&bytes| bytes > 0);
             let is_leaving = match body.u8()? {
                 flag @ 0..=1 => flag == 1,
@@ -212,6 +215,33 @@ impl Superblock {
     }
 }
 
+/// A path as text that says all of its bytes: the path itself, or where it is no UTF-8, `%` and the bytes, of which those
+/// that are no ASCII, and `%`, are written as `%` and two hexadecimal digits. A path itself begins with `/`.
+fn encode_path(path: &Path) -> String {
+    match path.to_str() {
+        Some(text) if !text.starts_with('%') => text.to_string(),
+        _ => {
+            let escape = |&byte: &u8| match byte {
+                b'%' | 0x80.. => format!("%{byte:02x}"),
+                byte => char::from(byte).to_string(),
+            };
+            "%".to_string() + &path.as_os_str().as_bytes().iter().map(escape).collect::<String>()
+        }
+    }
+}
+
+/// The path that a text stands for; `None` where it stands for none.
+fn decode_path(text: &str) -> Option<PathBuf> {
+    let Some(encoded) = text.strip_prefix('%') else { return Some(text.into()) };
+    let mut parts = encoded.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend(&part.as_bytes()[2..]);
+    }
+    Some(OsString::from_vec(bytes).into())
+}
+
 fn is_known(version: u32) -> bool {
     (SUPERBLOCK_VERSION_MIN..=SUPERBLOCK_VERSION).contains(&version)
 }
@@ -269,10 +299,9 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
         (None, Some(version)) if !is_blank => {
             bad("version of the store", version.to_string(), "2 or 3".to_string())
         }
-        (None, None) if !is_blank => Err(Error::LostSuperblock {
-            path: PathBuf::from(device.name()),
-            found: "two damaged copies".into(),
-        }),
+        (None, None) if !is_blank => {
+            Err(Error::LostSuperblock { path: path_of(device), found: "two damaged copies".into() })
+        }
         (mut newest, _) => {
             // The second one was written and is damaged. It says the same, and that the store is there.
             if let Some((_, first)) = &mut newest
@@ -308,7 +337,7 @@ pub(crate) fn is_used(device: &dyn Device) -> Result<bool> {
 }
 
 /// What is in the two slots of a device's superblock, as far as it can be read.
-fn superblock_slots(device: &dyn Device) -> [Option<Superblock>; 2] {
+pub(crate) fn superblock_slots(device: &dyn Device) -> [Option<Superblock>; 2] {
     [0, 1].map(|slot| {
         let mut buffer = metadata_buffer(SLOT_BYTES).ok()?;
         device.read(SUPERBLOCK_EXTENT, slot * SLOT_BYTES, &mut buffer).ok()?;
@@ -628,7 +657,7 @@ impl Log {
         let mut wrong = Vec::new();
         for entry in &self.superblock.devices {
             let Some(device) = devices.get(&entry.number) else {
-                let DeviceEntry { number, path, .. } = entry;
+                let (number, path) = (entry.number, entry.path.display());
                 wrong.push(match is_lost(entry) {
                     true => format!(
                         "the superblock of device {number} ({path}) is lost: `inshore store add-device` with this folder \
@@ -685,7 +714,8 @@ impl Log {
     }
 
     fn damaged(&self, found: String, expected: &str) -> Error {
-        let devices: Vec<_> = self.superblock.devices.iter().map(|entry| entry.path.as_str()).collect();
+        let devices = self.superblock.devices.iter().map(|entry| entry.path.display().to_string());
+        let devices: Vec<String> = devices.collect();
         Error::BadFormat {
             path: PathBuf::from(devices.join(", ")),
             what: "log of the store",
@@ -823,7 +853,7 @@ pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Res
     let entries = numbered.iter().map(|(&number, device)| DeviceEntry {
         number,
         uuid: random_uuid(),
-        path: device.name(),
+        path: path_of(device.as_ref()),
         limit_bytes,
         is_leaving: false,
     });
@@ -868,10 +898,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_path_is_read_back_from_the_text_that_stands_for_it() {
+        for bytes in [&b"/a/b"[..], b"/\xc3\xa4", b"/x\xff/%41", b"%", b"%zz", b"", b"/\xfe\xff"] {
+            let path = Path::new(std::ffi::OsStr::from_bytes(bytes));
+            assert_eq!(decode_path(&encode_path(path)).as_deref(), Some(path));
+        }
+        assert_eq!(encode_path(Path::new("/\u{e4}%")), "/\u{e4}%");
+        for text in ["%%", "%%4", "%%g1", "%/a%\u{e4}"] {
+            assert_eq!(decode_path(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn superblocks_and_records_that_say_what_cannot_be_are_refused() {
         let place = |device, extent| Place { device, extent };
         let entry = |number| {
-            let path = "d".to_string();
+            let path = PathBuf::from("d");
             DeviceEntry { number, uuid: [1; 16], path, limit_bytes: None, is_leaving: false }
         };
         let (log, spare) = (vec![vec![place(0, 2)], vec![place(1, 2)]], vec![vec![place(0, 3)]]);

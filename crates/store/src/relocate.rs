@@ -8,14 +8,16 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fs,
+    path::Path,
     sync::Arc,
     time::Duration,
 };
 
 use crate::{
-    Buffer, Dataset, DatasetRecord, Device, EXTENT_BYTES, Error, ExtentRef, Job, Place, Result,
-    SEGMENT_EXTENTS, Store, catalog::Run, checked::Identity, extents::Extents, lease::Lease, shared::Terms,
-    store::publish, whole::Whole, writer::ListWriter,
+    Buffer, Dataset, DatasetRecord, Device, Directory, EXTENT_BYTES, Error, ExtentRef, Job, Place, Result,
+    SEGMENT_EXTENTS, Store, catalog::Run, checked::Identity, device::sync_names, extents::Extents,
+    lease::Lease, shared::Terms, store::publish, whole::Whole, writer::ListWriter,
 };
 
 /// Extents that are moved before the record of their dataset is changed.
@@ -177,20 +179,46 @@ impl Store {
             all.closed.extend(choice.closed);
         }
         moved.extents += self.move_away(job, &all)?;
-        self.0.discard_empty_segments()?;
+        self.0.discard_unused()?;
         Ok(moved)
     }
 
     /// Adds a device: new data goes to it too, in proportion to its capacity. What is there stays where it is
     /// ([`Store::compact`] with `balance` moves it). Gives the number of the device.
     ///
+    /// If that fails or is killed, the store is without it or with it, and the same call goes on.
+    ///
     /// # Errors
     /// [`Error::BadDevice`], [`Error::Io`].
     pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
         if let Some(folder) = device.folder() {
             crate::store::check_lies_apart(folder, &[])?;
+            // Before the store knows it, and so for whoever goes on.
+            sync_names(folder).map_err(|error| Error::io("sync the name of", folder, error))?;
         }
         self.0.add_device(device, limit_bytes)
+    }
+
+    /// The same for a folder, which is made where it is not there, and must be empty but for what a call that failed
+    /// left.
+    ///
+    /// # Errors
+    /// Those of [`Store::add_device`].
+    pub fn add_folder(&self, path: &Path, limit_bytes: Option<u64>) -> Result<u16> {
+        let fail = |error| Error::io("make a device of", path, error);
+        fs::create_dir_all(path).map_err(fail)?;
+        let path = path.canonicalize().map_err(fail)?;
+        let is_known = self.device_paths()?.into_values().any(|known| known == path);
+        let list = |error| Error::io("list", &path, error);
+        for entry in fs::read_dir(&path).map_err(list)? {
+            let name = entry.map_err(list)?.file_name();
+            if !is_known && name != "lost+found" && name != "segment-00000000" {
+                return Err(Error::BadDevice { path: path.clone(), what: "it is not empty".to_string() });
+            }
+        }
+        let device =
+            Directory::open(&path, limit_bytes).map_err(|error| Error::io("open device", &path, error))?;
+        self.add_device(Arc::new(device), limit_bytes)
     }
 
     /// Removes a device: moves everything from it to the others, waits until nobody reads from it, and takes it out
@@ -199,12 +227,13 @@ impl Store {
     /// waited for.
     ///
     /// # Errors
-    /// [`Error::BadDevice`] where the others are too few; [`Error::NoSpace`]; damage; [`Error::Cancelled`].
+    /// [`Error::BadDevice`] where the others are too few, or where the device was taken out and something of it stays in
+    /// its folder; [`Error::NoSpace`]; damage; [`Error::Cancelled`].
     pub fn remove_device(&self, job: &Job, number: u16, mut waiting: impl FnMut(&str)) -> Result<Moved> {
         let (superblock, catalog) = self.0.state_of_things()?;
         let entry = superblock.devices.iter().find(|entry| entry.number == number);
         let entry = entry.ok_or(Error::NoDevice { number })?;
-        let bad = |what: String| Err(Error::BadDevice { path: entry.path.clone().into(), what });
+        let bad = |what: String| Err(Error::BadDevice { path: entry.path.clone(), what });
         let others = superblock.devices.iter().filter(|entry| entry.number != number && !entry.is_leaving);
         let others = others.filter(|entry| self.0.device(entry.number).is_ok()).count();
         if others == 0 {

@@ -3,8 +3,9 @@
 //! ```text
 //!   DEVICE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes; in it stands
 //!                                    which record of the log is the last (24 bytes: its generation and number, and
-//!                                    the sequence of the superblock), or zeros while that changes; and where the
-//!                                    devices of the store are (their folders, each with a zero byte at its end)
+//!                                    the sequence of the superblock), or zeros while that changes; up to which commit
+//!                                    the space of freed extents was given back (8 bytes); and where the devices of the
+//!                                    store are (their folders, each with a zero byte at its end)
 //!   DEVICE/scratch/PID-RANDOM/       one for each job
 //!   DEVICE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
 //!   DEVICE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
@@ -134,10 +135,17 @@ impl Registry {
     }
 
     /// A folder is no longer one of the store: nobody meets there any more.
-    pub fn remove(&self, folder: &Path) {
+    ///
+    /// # Errors
+    /// I/O, where something of it stays.
+    pub fn remove(&self, folder: &Path) -> Result<()> {
         let mut roots = self.roots.write().expect("no panic under this lock");
         roots.retain(|root| root.folder != folder);
-        let _ = fs::remove_dir_all(folder.join("scratch"));
+        let path = folder.join("scratch");
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path, error)),
+            _ => Ok(()),
+        }
     }
 
     /// Waits for the lock, to change something.
@@ -176,56 +184,55 @@ impl Registry {
     /// The latest record that somebody told of, in the home of the store or in one of `folders`. It was durable then.
     pub fn latest_record(&self, folders: impl IntoIterator<Item = PathBuf>) -> Option<LastRecord> {
         let locks = folders.into_iter().map(|folder| lock_of(&folder)).chain([self.home.join("lock")]);
-        locks.filter_map(|lock| last_record(&fs::read(lock).ok()?)).max()
+        locks.filter_map(|lock| Told::read(&lock).ok()??.last).max()
     }
 
-    /// What is told on each device; a folder in which nobody can meet says nothing.
+    /// What is told of the log on each device; a folder without a lock, in which nobody can meet, says nothing. One that
+    /// cannot be read may tell of a later record than the others, so that nobody knows.
     fn told(&self) -> Vec<Option<LastRecord>> {
         let roots = self.roots.read().expect("no panic under this lock");
-        let told = roots.iter().filter_map(|root| fs::read(root.path.join("lock")).ok());
-        told.map(|bytes| last_record(&bytes)).collect()
+        let told = roots.iter().filter_map(|root| Told::read(&root.path.join("lock")).transpose());
+        told.map(|told| told.ok()?.last).collect()
     }
 
-    /// Tells the others which record of the log is the last. Where that fails they are told nothing, and look themselves.
-    /// To be called under the lock, also one that is shared: then nobody appends, and all tell the same.
+    /// Tells the others which record of the log is the last, and where the devices are. Where that fails they are told
+    /// nothing, and look themselves. To be called under the lock, also one that is shared: then nobody appends, and all
+    /// tell the same.
     pub fn tell_last_record(&self, last: LastRecord) {
-        let mut bytes = last.generation.to_le_bytes().to_vec();
-        bytes.extend(last.number.to_le_bytes());
-        bytes.extend(last.sequence.to_le_bytes());
         let roots = self.roots.read().expect("no panic under this lock");
+        let folders: Vec<PathBuf> = roots.iter().map(|root| root.folder.clone()).collect();
         for root in roots.iter() {
-            bytes.extend(root.folder.as_os_str().as_bytes());
-            bytes.push(0);
-        }
-        for root in roots.iter() {
-            // In one call: a reader sees nothing or this.
-            let tell = |mut file: File| {
-                file.write_all(&bytes)?;
-                file.set_len(bytes.len() as u64)
-            };
-            let _ = open_lock(&root.path.join("lock")).map(tell);
+            let path = root.path.join("lock");
+            let told = Told { last: Some(last), folders: folders.clone(), ..Told::read_or_nothing(&path) };
+            let _ = told.write(&path);
         }
     }
 
-    /// Takes back what was told. To be called under the lock, before the log changes.
+    /// The last commit of which somebody told that the space of all that was freed until then was given back; 0: nobody
+    /// told. To be called under the lock.
+    pub fn discarded(&self) -> u64 {
+        let roots = self.roots.read().expect("no panic under this lock");
+        let told = roots.iter().map(|root| Told::read_or_nothing(&root.path.join("lock")));
+        told.map(|told| told.discarded).min().unwrap_or(0)
+    }
+
+    /// Tells the others so, who do it again where they are not told. To be called under the lock, and not under one that
+    /// is shared.
+    pub fn tell_discarded(&self, commit: u64) {
+        for root in self.roots.read().expect("no panic under this lock").iter() {
+            let path = root.path.join("lock");
+            let told = Told { discarded: commit, ..Told::read_or_nothing(&path) };
+            let _ = told.write(&path);
+        }
+    }
+
+    /// Takes back what was told of the log. To be called under the lock, before the log changes.
     ///
     /// # Errors
     /// I/O. Nothing may be changed then.
     pub fn tell_nothing(&self) -> Result<()> {
         for root in self.roots.read().expect("no panic under this lock").iter() {
-            let path = root.path.join("lock");
-            let take_back = |mut file: File| match file.metadata()?.len() {
-                0 => Ok(()),
-                // In place: that needs no space.
-                _ => file.write_all(&[0; LAST_RECORD_BYTES]),
-            };
-            match File::options().write(true).open(&path).and_then(take_back) {
-                // Where there is none, nothing was told.
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(Error::io("write", path, error));
-                }
-                _ => {}
-            }
+            Told::take_back_last(&root.path.join("lock"))?;
         }
         Ok(())
     }
@@ -266,9 +273,88 @@ fn lock_of(folder: &Path) -> PathBuf {
     folder.join("scratch/lock")
 }
 
-/// The record that stands in a lock.
-fn last_record(lock: &[u8]) -> Option<LastRecord> {
-    let mut bytes = Cursor(lock);
+/// The content of the lock of a device: what those at work on a store tell each other.
+///
+/// ```text
+///    0   8   generation of the log   \
+///    8   8   number of its last record  } zeros: nobody knows
+///   16   8   sequence of the superblock /
+///   24   8   commit up to which the space of freed extents was given back; 0: nobody knows
+///   32       folders of the devices, byte by byte, each with a zero byte at its end
+/// ```
+///
+/// A lock of an older version ends after byte 24, or the folders begin there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Told {
+    last: Option<LastRecord>,
+    discarded: u64,
+    folders: Vec<PathBuf>,
+}
+
+impl Told {
+    /// What stands in a lock; `None` where there is none.
+    fn read(lock: &Path) -> Result<Option<Told>> {
+        Ok(read_if_there(lock)?.map(|bytes| Told::decode(&bytes)))
+    }
+
+    /// The same; nothing where it cannot be read.
+    fn read_or_nothing(lock: &Path) -> Told {
+        Told::read(lock).ok().flatten().unwrap_or_default()
+    }
+
+    fn decode(lock: &[u8]) -> Told {
+        let (record, rest) = lock.split_at_checked(LAST_RECORD_BYTES).unwrap_or_default();
+        // The highest bytes of a commit's number are zeros, and folders have no two zeros in a row.
+        let (discarded, folders) = match rest.split_first_chunk::<8>() {
+            Some((number @ [.., 0, 0], folders)) => (u64::from_le_bytes(*number), folders),
+            _ => (0, rest),
+        };
+        let folders = folders.split(|&byte| byte == 0).map(|folder| PathBuf::from(OsStr::from_bytes(folder)));
+        Told {
+            last: decode_last(record),
+            discarded,
+            // What is not absolute is what is left of a longer list, or nothing.
+            folders: folders.filter(|folder| folder.is_absolute()).collect(),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let record = self.last.map_or([0; 3], |last| [last.generation, last.number, last.sequence]);
+        let mut bytes = Vec::new();
+        record.into_iter().chain([self.discarded]).for_each(|number| bytes.extend(number.to_le_bytes()));
+        for folder in &self.folders {
+            bytes.extend(folder.as_os_str().as_bytes());
+            bytes.push(0);
+        }
+        bytes
+    }
+
+    /// Writes it in one call: a reader sees what was there before, or this.
+    fn write(&self, lock: &Path) -> Result<()> {
+        let bytes = self.encode();
+        let mut file = open_lock(lock)?;
+        file.write_all(&bytes)
+            .and_then(|()| file.set_len(bytes.len() as u64))
+            .map_err(|error| Error::io("write", lock, error))
+    }
+
+    /// Makes the last record zeros, and leaves the rest as it is: in place, which needs no space.
+    fn take_back_last(lock: &Path) -> Result<()> {
+        let take_back = |mut file: File| match file.metadata()?.len() {
+            0 => Ok(()),
+            _ => file.write_all(&[0; LAST_RECORD_BYTES]),
+        };
+        match File::options().write(true).open(lock).and_then(take_back) {
+            // Where there is none, nothing was told.
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("write", lock, error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The record that stands at the beginning of a lock.
+fn decode_last(bytes: &[u8]) -> Option<LastRecord> {
+    let mut bytes = Cursor(bytes);
     let last = LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? };
     // Zeros are what was taken back.
     (last.generation > 0).then_some(last)
@@ -281,11 +367,7 @@ pub(crate) fn tells_of_a_store(folder: &Path) -> bool {
 
 /// The folders of the store whose device was in `folder`, as somebody told there.
 pub(crate) fn told_folders(folder: &Path) -> Vec<PathBuf> {
-    let lock = fs::read(lock_of(folder)).unwrap_or_default();
-    let folders = lock.get(LAST_RECORD_BYTES..).unwrap_or_default().split(|&byte| byte == 0);
-    let folders = folders.map(|folder| PathBuf::from(OsStr::from_bytes(folder)));
-    // What is not absolute is what is left of a longer list, or nothing.
-    folders.filter(|folder| folder.is_absolute()).collect()
+    Told::read_or_nothing(&lock_of(folder)).folders
 }
 
 /// Whether the error is that a file system is full.
@@ -337,28 +419,25 @@ impl Guard<'_> {
             let path = folders[0].clone();
             let since = fs::metadata(path.join("lock")).and_then(|lock| lock.modified()).ok();
             let (lease, pin) = (read_lease(&folders)?, oldest_pin(&folders)?);
-            let keeps = folders.iter().find_map(|folder| fs::read_to_string(folder.join("keeps")).ok());
+            let keeps = kept_name(&folders)?;
             owners.push(Owner { path, process, is_reader, lease, pin, since, keeps });
         }
         Ok(owners)
     }
 
-    /// Removes what dead owners left, and gives the extents that they had taken.
-    pub fn remove_dead(&self) -> Result<Vec<Run>> {
-        let mut left = Vec::new();
+    /// What dead owners left.
+    pub fn dead(&self) -> Result<Dead> {
+        let mut dead = Dead::default();
         for folders in self.folders()?.into_values() {
-            if is_dead(&folders)? {
-                left.extend(read_lease(&folders)?);
-                for path in folders {
-                    match fs::remove_dir_all(&path) {
-                        // An owner that ends removes its folder without asking.
-                        Err(error) if error.kind() == ErrorKind::NotFound => {}
-                        removed => removed.map_err(|error| Error::io("remove", &path, error))?,
-                    }
+            match is_dead(&folders)? {
+                true => {
+                    dead.lease.extend(read_lease(&folders)?);
+                    dead.folders.extend(folders);
                 }
+                false => dead.leases_of_living.extend(read_lease(&folders)?),
             }
         }
-        Ok(left)
+        Ok(dead)
     }
 
     /// Folders for a new owner, whose name begins with `prefix`.
@@ -430,21 +509,50 @@ impl Guard<'_> {
     fn folders(&self) -> Result<BTreeMap<String, Vec<PathBuf>>> {
         let mut folders: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         for root in &self.roots {
-            let read = |error| Error::io("list", root, error);
+            let list = |error| Error::io("list", root, error);
             let entries = match fs::read_dir(root) {
                 // The device was taken out of the store meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                entries => entries.map_err(read)?,
+                entries => entries.map_err(list)?,
             };
             for entry in entries {
-                let entry = entry.map_err(read)?;
-                if entry.path().is_dir() {
+                let entry = entry.map_err(list)?;
+                let kind = match entry.file_type() {
+                    // An owner that ends removes its folder without asking.
+                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                    kind => kind.map_err(|error| Error::io("look at", entry.path(), error))?,
+                };
+                if kind.is_dir() {
                     let name = entry.file_name().to_string_lossy().into_owned();
                     folders.entry(name).or_default().push(entry.path());
                 }
             }
         }
         Ok(folders)
+    }
+}
+
+/// What dead owners left.
+#[derive(Debug, Default)]
+pub(crate) struct Dead {
+    /// Extents that they had taken.
+    pub lease: Vec<Run>,
+    /// Extents that the living have taken.
+    pub leases_of_living: Vec<Run>,
+    folders: Vec<PathBuf>,
+}
+
+impl Dead {
+    /// Removes their folders: after the extents were given back, so that whoever dies in between leaves that to the next.
+    pub fn remove(self) -> Result<()> {
+        for path in self.folders {
+            match fs::remove_dir_all(&path) {
+                // An owner that ends removes its folder without asking.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => removed.map_err(|error| Error::io("remove", &path, error))?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -545,23 +653,31 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// What an owner has taken, as its folders say. Each of them says everything, but for one that was away, or in which
-/// it is about to be written.
+/// What an owner has taken, as its folders say. Each of them says everything, but for one that was away or full for a
+/// while, or in which it is about to be written: so all that any of them says counts.
 fn read_lease(folders: &[PathBuf]) -> Result<Vec<Run>> {
-    let mut longest = Vec::new();
+    let mut runs = Vec::new();
     for folder in folders {
         let bytes = read_if_there(&folder.join("lease"))?.unwrap_or_default();
-        if bytes.len() > longest.len() {
-            longest = bytes;
+        runs.extend(bytes.chunks_exact(RUN_BYTES).map(|bytes| {
+            let mut bytes = Cursor(bytes);
+            let (device, extent) = (bytes.u16().expect("10 bytes"), bytes.u32().expect("10 bytes"));
+            Run { start: Place { device, extent }, count: bytes.u32().expect("10 bytes") }
+        }));
+    }
+    // Nothing here is ever synced: after a power loss a lease may be zeros. What nobody can have taken, nobody has.
+    runs.retain(|run| run.is_for_data());
+    Ok(Run::merged(&runs))
+}
+
+/// The name of what an owner keeps, as its folders say.
+fn kept_name(folders: &[PathBuf]) -> Result<Option<String>> {
+    for folder in folders {
+        if let Some(bytes) = read_if_there(&folder.join("keeps"))? {
+            return Ok(Some(String::from_utf8_lossy(&bytes).into_owned()));
         }
     }
-    let runs = longest.chunks_exact(RUN_BYTES).map(|bytes| {
-        let mut bytes = Cursor(bytes);
-        let start = Place { device: bytes.u16().expect("10 bytes"), extent: bytes.u32().expect("10 bytes") };
-        Run { start, count: bytes.u32().expect("10 bytes") }
-    });
-    // Nothing here is ever synced: after a power loss a lease may be zeros. What nobody can have taken, nobody has.
-    Ok(runs.filter(|run| run.is_for_data()).collect())
+    Ok(None)
 }
 
 /// The oldest commit that the folders of an owner say to be read.
@@ -617,7 +733,9 @@ mod tests {
         let run = Run { start: Place { device: 1, extent: 2 }, count: 3 };
         let owners = registry.lock().unwrap().owners().unwrap();
         assert_eq!((owners.len(), owners[0].process), (1, std::process::id()));
-        assert_eq!(registry.lock().unwrap().remove_dead().unwrap(), [run]);
+        let left = registry.lock().unwrap().dead().unwrap();
+        assert_eq!(left.lease, [run]);
+        left.remove().unwrap();
         assert!(living.path().join("run").exists());
         assert!(!dead.exists() && !torn.exists());
         let second = registry.lock().unwrap().join("").unwrap();
@@ -645,12 +763,130 @@ mod tests {
             scratch.pin(Some(3)).unwrap();
         }
         assert_eq!((guard.leases().unwrap().len(), guard.pinned(9).unwrap()), (2, 3));
-        assert_eq!(guard.remove_dead().unwrap(), []);
+        assert_eq!(guard.dead().unwrap().lease, []);
         drop(guard);
         fs::remove_file(other.path().join("segment-00000000")).unwrap();
         registry.meet_on([other.path().to_path_buf()]);
         drop(registry.lock().unwrap());
         assert!(!other.path().join("scratch").exists());
+    }
+
+    #[test]
+    fn state_that_cannot_be_read_is_an_error_and_not_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let registry = Registry::open(home.path()).unwrap();
+        let living = registry.lock().unwrap().join("").unwrap();
+        // A folder in the place of a file fails whoever reads it.
+        for name in ["lease", "pin", "keeps"] {
+            let path = living.path().join(name);
+            fs::create_dir(&path).unwrap();
+            let guard = registry.lock().unwrap();
+            assert!(guard.owners().is_err(), "{name}");
+            match name {
+                "lease" => assert!(guard.leases().is_err() && guard.dead().is_err()),
+                "pin" => assert!(guard.pinned(7).is_err()),
+                _ => assert!(guard.dead().is_ok()),
+            }
+            fs::remove_dir(path).unwrap();
+        }
+        assert_eq!(registry.lock().unwrap().owners().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_drive_whose_lock_cannot_be_read_may_tell_of_a_later_record() {
+        let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(other.path().join("segment-00000000"), "").unwrap();
+        let registry = Registry::open(home.path()).unwrap();
+        registry.meet_on([other.path().to_path_buf()]);
+        let last = LastRecord { generation: 1, number: 2, sequence: 3 };
+        registry.tell_last_record(last);
+        assert_eq!(registry.last_record(), Some(last));
+        let lock = other.path().join("scratch/lock");
+        fs::remove_file(&lock).unwrap();
+        assert_eq!(registry.last_record(), Some(last), "a device that was taken out says nothing");
+        fs::create_dir(&lock).unwrap();
+        assert_eq!(registry.last_record(), None);
+        assert!(registry.has_told(last));
+    }
+
+    #[test]
+    fn what_is_told_of_the_log_and_of_space_that_was_given_back_are_apart() {
+        let home = tempfile::tempdir().unwrap();
+        let registry = Registry::open(home.path()).unwrap();
+        assert_eq!((registry.last_record(), registry.discarded()), (None, 0));
+        registry.tell_discarded(7);
+        assert_eq!((registry.last_record(), registry.discarded()), (None, 7));
+        let last = LastRecord { generation: 1, number: 2, sequence: 3 };
+        registry.tell_last_record(last);
+        assert_eq!((registry.last_record(), registry.discarded()), (Some(last), 7));
+        registry.tell_nothing().unwrap();
+        assert_eq!((registry.last_record(), registry.discarded()), (None, 7));
+    }
+
+    #[test]
+    fn a_lock_says_of_folders_what_their_bytes_are_and_locks_of_older_versions_are_read() {
+        let last = Some(LastRecord { generation: 1, number: 2, sequence: 3 });
+        let folders = [&b"/a"[..], b"/data\xff", b"/data/b"];
+        let record = [1u64, 2, 3].map(u64::to_le_bytes).concat();
+        for count in 0..=folders.len() {
+            let list: Vec<u8> = folders[..count].iter().flat_map(|folder| [*folder, &[0]].concat()).collect();
+            let folders: Vec<_> =
+                folders[..count].iter().map(|folder| PathBuf::from(OsStr::from_bytes(folder))).collect();
+            // The last number has the byte of a `/` where a list of folders would begin.
+            for discarded in [0, 7, 0x2f, 0x2f2f_002f_002f] {
+                let told = Told { last, discarded, folders: folders.clone() };
+                let bytes = told.encode();
+                assert_eq!(bytes, [&record[..], &discarded.to_le_bytes(), &list].concat());
+                assert_eq!(Told::decode(&bytes), told);
+            }
+            let older = Told::decode(&[&record[..], &list].concat());
+            assert_eq!(older, Told { last, discarded: 0, folders });
+        }
+        for len in 0..24 {
+            assert_eq!(Told::decode(&record[..len]), Told::default());
+        }
+        assert_eq!(Told::decode(&[0; 24]), Told::default());
+    }
+
+    #[test]
+    fn who_tells_of_a_shorter_list_of_folders_leaves_nothing_of_the_longer_one() {
+        let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(other.path().join("segment-00000000"), "").unwrap();
+        let registry = Registry::open(home.path()).unwrap();
+        registry.meet_on([other.path().to_path_buf()]);
+        registry.tell_last_record(LastRecord { generation: 1, number: 2, sequence: 3 });
+        registry.tell_discarded(7);
+        assert_eq!(told_folders(home.path()).len(), 2);
+        assert_eq!(told_folders(home.path()), told_folders(other.path()));
+        registry.tell_nothing().unwrap();
+        assert_eq!(told_folders(home.path()).len(), 2);
+        registry.remove(other.path()).unwrap();
+        registry.tell_last_record(LastRecord { generation: 1, number: 3, sequence: 3 });
+        assert_eq!((told_folders(home.path()), registry.discarded()), (vec![home.path().to_path_buf()], 7));
+    }
+
+    #[test]
+    fn an_owner_has_taken_all_that_any_of_its_folders_says() {
+        let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(other.path().join("segment-00000000"), "").unwrap();
+        let registry = Registry::open(home.path()).unwrap();
+        registry.meet_on([other.path().to_path_buf()]);
+        let guard = registry.lock().unwrap();
+        let owner = guard.join("").unwrap();
+        let run = |extent| Run { start: Place { device: 0, extent }, count: 2 };
+        owner.add_lease(run(5)).unwrap();
+        // Each of the drives is full once.
+        let folders: Vec<PathBuf> =
+            owner.members.lock().unwrap().iter().map(|(path, _)| path.clone()).collect();
+        for (folder, missed) in folders.iter().zip([9, 20]) {
+            let (lease, aside) = (folder.join("lease"), folder.join("aside"));
+            fs::rename(&lease, &aside).unwrap();
+            fs::create_dir(&lease).unwrap();
+            owner.add_lease(run(missed)).unwrap();
+            fs::remove_dir(&lease).unwrap();
+            fs::rename(&aside, &lease).unwrap();
+        }
+        assert_eq!(guard.leases().unwrap(), [run(5), run(9), run(20)]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Order of locks: the state's mutex, then the registry's lock on disk, then the readers' mutex.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, RwLock},
@@ -12,9 +13,10 @@ use std::{
 use crate::{
     Catalog, Device, DeviceEntry, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
     catalog::Run,
+    device::path_of,
     log::{
-        Aim, Devices, Log, LogPlaces, Superblock, erase_superblock, is_used, read_superblock, spread,
-        write_superblock,
+        Aim, Devices, Log, LogPlaces, SUPERBLOCK_EXTENT, Superblock, erase_superblock, is_used,
+        read_superblock, spread, superblock_slots, write_superblock,
     },
     scratch::{Guard, Owner, Registry, Scratch, identity, is_full, is_read_only, tells_of_a_store},
 };
@@ -23,8 +25,12 @@ use crate::{
 /// was given it can write, and being full is told at one place.
 const NEAR_FULL_BYTES: u64 = 8 << 30;
 
-/// What may be the device that the superblock names, the likeliest first. Which of them it is, it says itself.
-pub(crate) type Opener = Box<dyn Fn(&crate::DeviceEntry) -> Vec<Arc<dyn Device>> + Send + Sync>;
+/// Finds a device that the superblock names, given all that it names, and what tells whether a device is the one.
+pub(crate) type Opener = Box<
+    dyn Fn(&DeviceEntry, &[DeviceEntry], &dyn Fn(&dyn Device) -> bool) -> Option<Arc<dyn Device>>
+        + Send
+        + Sync,
+>;
 
 pub(crate) struct Shared {
     home: PathBuf,
@@ -94,7 +100,8 @@ struct State {
     doubtful: bool,
     /// The superblock of a device that is there is not the newest: it was away, or a crash came between.
     is_stale: bool,
-    /// The extents that commits up to this one freed were given back to the devices, as far as they could.
+    /// The extents that commits up to this one freed were given back to the devices by this process, as far as they
+    /// could. At first none: whoever freed them may have died, or ended while somebody read them.
     discarded: u64,
 }
 
@@ -162,8 +169,7 @@ impl Shared {
         log.check_reaches(registry.latest_record(folders(&known).into_iter().chain(newest.unreadable)))?;
         drop(guard);
         registry.meet_on(folders(&known));
-        let (discarded, catalog) = (catalog.commit, Arc::new(catalog));
-        let state = State { log, discarded, catalog, doubtful: false, is_stale };
+        let state = State { log, catalog: Arc::new(catalog), doubtful: false, is_stale, discarded: 0 };
         Ok(Arc::new(Shared {
             home: home.to_path_buf(),
             registry,
@@ -219,9 +225,33 @@ impl Shared {
     fn refresh(&self, state: &mut State) -> Result<()> {
         self.read_what_is_new(state)?;
         let last = state.log.last();
-        // Of a commit that was not finished nobody is told: the next one finishes it too.
-        if self.registry.last_record() != Some(last) && !state.log.is_uneven() && !state.is_stale {
+        // Of a commit that was not finished nobody is told: the next one finishes it too. Nor of one that may not be
+        // durable: its process may have died before it synced the log.
+        if self.registry.last_record() != Some(last)
+            && !state.log.is_uneven()
+            && !state.is_stale
+            && self.sync_log(state).is_ok()
+        {
             self.registry.tell_last_record(last);
+        }
+        Ok(())
+    }
+
+    /// The same where it is known already.
+    fn catch_up(&self, state: &mut State) -> Result<()> {
+        match state.doubtful || self.registry.last_record() != Some(state.log.last()) {
+            true => self.refresh(state),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes superblocks and log durable as they were read.
+    fn sync_log(&self, state: &State) -> Result<()> {
+        for (number, device) in self.devices() {
+            let log = state.log.superblock.log.iter().flatten().filter(|place| place.device == number);
+            let written = log.map(|place| place.extent).chain([SUPERBLOCK_EXTENT]);
+            written.for_each(|extent| device.note_written(extent));
+            device.sync().map_err(|error| Error::io("sync log", path_of(device.as_ref()), error))?;
         }
         Ok(())
     }
@@ -369,14 +399,14 @@ impl Shared {
         let devices = self.devices();
         // What was appended to a log that failed may lie behind a record that is not whole.
         let is_free = !state.doubtful && !state.is_stale && state.log.is_fit(&devices);
-        self.begin_change(state).map_err(Failed::certain)?;
+        self.begin_change(guard, state).map_err(Failed::certain)?;
         let lies_well =
             spread(&state.log.superblock.log) >= self.aim(&state.log.superblock, &catalog).spread();
         let mut is_done = false;
         if is_free && !lies_well {
             // A log that lies better is worth a superblock, but no error: there may be no room for it.
             let urgency = Urgency::ToLieBetter;
-            let log = self.checkpoint(guard, &state.log.superblock, &catalog, urgency, |_| {});
+            let log = self.checkpoint(guard, state, &state.log.superblock, &catalog, urgency, |_| {});
             if let Some(log) = log.map_err(in_doubt)? {
                 (state.log, is_done) = (log, true);
             }
@@ -386,21 +416,32 @@ impl Shared {
         }
         if !is_done {
             let superblock = &state.log.superblock;
-            let log = self.checkpoint(guard, superblock, &catalog, Urgency::Needed, |_| {});
+            let log = self.checkpoint(guard, state, superblock, &catalog, Urgency::Needed, |_| {});
             state.log = log.map_err(in_doubt)?.expect("it was needed");
         }
         state.is_stale = false;
         self.registry.tell_last_record(state.log.last());
         state.catalog = Arc::new(catalog);
         state.doubtful = false;
-        self.discard_freed(guard, state).map_err(Failed::certain)
+        // The commit is made, whatever becomes of the space: what fails here the next job does.
+        let _ = self.discard_freed(guard, state);
+        Ok(())
     }
 
     /// To be called before log or superblock are written: if this process dies or fails from here on, it and all others
     /// read them before they take extents.
-    fn begin_change(&self, state: &mut State) -> Result<()> {
+    fn begin_change(&self, guard: &Guard, state: &mut State) -> Result<()> {
+        if self.is_settled(state) {
+            // A new log forgets what was given back. What cannot be given back now, it keeps.
+            let _ = self.discard_freed(guard, state);
+        }
         state.doubtful = true;
         self.registry.tell_nothing()
+    }
+
+    /// Whether the last commit that was read is known to be durable, so that what it freed can be given back.
+    fn is_settled(&self, state: &State) -> bool {
+        !state.doubtful && self.registry.has_told(state.log.last())
     }
 
     /// How the log is to lie, on the devices that are there and that `superblock` gives new data.
@@ -414,16 +455,19 @@ impl Shared {
     fn checkpoint(
         &self,
         guard: &Guard,
+        state: &State,
         superblock: &Superblock,
         catalog: &Catalog,
         urgency: Urgency,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<Option<Log>> {
-        let pinned = guard.pinned(catalog.commit)?;
+        // What was freed is remembered until nobody reads it and its space was given back.
+        let pinned = guard.pinned(catalog.commit)?.min(state.discarded);
         let devices = self.devices();
         let mut next = superblock.clone();
         next.branch(&devices);
         change(&mut next);
+        self.drop_unfinished(guard, catalog, &mut next)?;
         note_places(&mut next, &devices);
         next.sequence += 1;
         next.generation += 1;
@@ -468,28 +512,64 @@ impl Shared {
     }
 
     /// Finishes a commit whose process died before all copies of the log, or all superblocks, had it. Until then that is
-    /// no damage: nobody was told of it.
+    /// no damage: nobody was told of it. Neither is a device whose adding failed, or a log that was about to lie on it.
     pub fn finish_commit(&self) -> Result<()> {
-        let is_unfinished = {
+        let (is_unfinished, lies_badly) = {
             let mut state = self.state();
-            let _guard = self.registry.share()?;
+            let guard = self.registry.share()?;
             self.refresh(&mut state)?;
+            let (superblock, devices) = (&state.log.superblock, self.devices());
             let is_whole = !state.log.is_uneven() && !state.is_stale;
-            !is_whole && !self.registry.has_told(state.log.last())
+            let mut next = superblock.clone();
+            self.drop_unfinished(&guard, &state.catalog, &mut next)?;
+            // One that was about to be added has one superblock of two.
+            let is_half_added = |entry: &DeviceEntry| {
+                let device = devices.get(&entry.number).filter(|_| entry.is_leaving);
+                device.is_some_and(|device| superblock_slots(device.as_ref()).iter().any(Option::is_none))
+            };
+            let is_unfinished = !is_whole && !self.registry.has_told(state.log.last())
+                || next.devices != superblock.devices
+                || superblock.devices.iter().any(is_half_added);
+            let lies_badly = spread(&superblock.log) < self.aim(superblock, &state.catalog).spread();
+            (is_unfinished, lies_badly && is_whole && state.log.is_fit(&devices))
         };
-        if is_unfinished { self.renew_log() } else { Ok(()) }
+        match (is_unfinished, lies_badly) {
+            (true, _) => self.renew(Urgency::Needed),
+            (false, true) => self.renew(Urgency::ToLieBetter),
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// Takes devices out of a superblock whose adding, or whose removal, failed or was killed: they are leaving, hold
+    /// nothing, and are not there.
+    fn drop_unfinished(&self, guard: &Guard, catalog: &Catalog, next: &mut Superblock) -> Result<()> {
+        let devices = self.devices();
+        let is_gone = |entry: &DeviceEntry| entry.is_leaving && !devices.contains_key(&entry.number);
+        if next.devices.iter().any(is_gone) {
+            let busy = self.busy(guard, next, catalog)?;
+            let holds = |number: u16| busy.iter().any(|run| run.start.device == number);
+            next.devices.retain(|entry| !is_gone(entry) || holds(entry.number));
+        }
+        Ok(())
     }
 
     /// Begins a new log, so that both its copies and the superblocks are fresh.
     pub fn renew_log(&self) -> Result<()> {
+        self.renew(Urgency::Needed)
+    }
+
+    fn renew(&self, urgency: Urgency) -> Result<()> {
         let mut state = self.state();
         let guard = self.lock(&mut state)?;
         self.refresh(&mut state)?;
-        self.begin_change(&mut state)?;
-        let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, Urgency::Needed, |_| {})?;
-        state.log = log.expect("it was needed");
-        self.registry.tell_last_record(state.log.last());
-        (state.doubtful, state.is_stale) = (false, false);
+        self.begin_change(&guard, &mut state)?;
+        let log = self.checkpoint(&guard, &state, &state.log.superblock, &state.catalog, urgency, |_| {})?;
+        // Where there is no better one, nothing was written, and the next who reads the log tells of it.
+        if let Some(log) = log {
+            (state.log, state.is_stale) = (log, false);
+            self.registry.tell_last_record(state.log.last());
+        }
+        state.doubtful = false;
         Ok(())
     }
 
@@ -499,33 +579,45 @@ impl Shared {
         let guard = self.lock(&mut state)?;
         self.refresh(&mut state)?;
         let mut next = state.log.superblock.clone();
-        let name = device.name();
-        let known = next.devices.iter().find(|entry| entry.path == name).map(|entry| entry.number);
-        let bad = |what: String| Err(Error::BadDevice { path: PathBuf::from(&name), what });
+        let path = path_of(device.as_ref());
+        let bad = |what: String| Err(Error::BadDevice { path: path.clone(), what });
+        let mut devices = self.devices();
+        // Its adding failed before it had a superblock, or its superblock is lost.
+        let is_missing = |entry: &&DeviceEntry| entry.path == path && !devices.contains_key(&entry.number);
+        let missing = next.devices.iter().find(is_missing).map(|entry| entry.number);
         let found = match read_superblock(device.as_ref()) {
-            Ok(None) if known.is_none() => check_is_blank(device.as_ref()).map(|()| None),
+            Ok(None) if missing.is_none() => check_is_blank(device.as_ref()).map(|()| None),
             // One of this store's devices that lost its superblock gets it back.
-            Err(Error::LostSuperblock { .. }) if known.is_some() => Ok(None),
+            Err(Error::LostSuperblock { .. }) if missing.is_some() => Ok(None),
             found => found,
         };
-        match found {
+        let known = match found {
             Ok(Some((number, other))) if other.store == next.store => {
-                return bad(match next.uuid_of(number) == other.uuid_of(number) {
-                    true => format!("it is device {number} of this store already"),
-                    false => format!("it was device {number} of this store and was removed: empty it first"),
-                });
+                let is_it = |entry: &&DeviceEntry| {
+                    (entry.number, Some(entry.uuid)) == (number, other.uuid_of(number))
+                };
+                match next.devices.iter().find(is_it) {
+                    // Its adding failed when the store knew it already, or its removal was not finished.
+                    Some(entry) if entry.is_leaving => Some(number),
+                    Some(_) => return bad(format!("it is device {number} of this store already")),
+                    None => {
+                        return bad(format!(
+                            "it was device {number} of this store and was removed: empty it first"
+                        ));
+                    }
+                }
             }
             Ok(Some(_)) => return bad("it holds a store already".to_string()),
-            Ok(None) => {}
+            Ok(None) => missing,
             Err(Error::LostSuperblock { .. }) => {
                 return bad("it has what is left of a device of another store: empty it first".to_string());
             }
             Err(error) => return Err(error),
-        }
+        };
         for entry in next.devices.iter().filter(|entry| Some(entry.number) != known) {
             let place =
                 self.device(entry.number).ok().and_then(|device| Some(device.folder()?.to_path_buf()));
-            let place = place.unwrap_or_else(|| PathBuf::from(&entry.path));
+            let place = place.unwrap_or_else(|| entry.path.clone());
             if let Some(folder) = device.folder()
                 && (folder.starts_with(&place) || place.starts_with(folder))
             {
@@ -537,8 +629,8 @@ impl Shared {
             }
         }
         device
-            .prepare(crate::log::SUPERBLOCK_EXTENT..crate::log::SUPERBLOCK_EXTENT + 1)
-            .map_err(|error| Error::io("take space for a superblock", &name, error))?;
+            .prepare(SUPERBLOCK_EXTENT..SUPERBLOCK_EXTENT + 1)
+            .map_err(|error| Error::io("take space for a superblock", &path, error))?;
         let number = match known {
             Some(number) => number,
             None => {
@@ -551,35 +643,38 @@ impl Shared {
                 next.devices.push(DeviceEntry {
                     number,
                     uuid,
-                    path: name.clone(),
+                    path: path.clone(),
                     limit_bytes,
-                    is_leaving: false,
+                    // As long as the others know it and it may not have a superblock of its own: see `drop_unfinished`.
+                    is_leaving: true,
                 });
                 number
             }
         };
-        let mut devices = self.devices();
         next.branch(&devices);
         devices.insert(number, device);
         note_places(&mut next, &devices);
-        // Twice: both slots of the new device's superblock.
-        for _ in 0..2 {
+        // Once to be known, and then twice: both slots of all superblocks say that it belongs to the store.
+        for is_leaving in [true, false, false] {
+            let entries = next.devices.iter_mut().filter(|entry| entry.number == number);
+            entries.for_each(|entry| entry.is_leaving &= is_leaving);
             next.sequence += 1;
-            self.begin_change(&mut state)?;
+            self.begin_change(&guard, &mut state)?;
             write_superblock(&devices, &next)?;
         }
         *self.devices.write().expect("no panic under this lock") = devices;
         state.log.superblock = next;
+        self.registry.meet_on(folders(&self.devices()));
         self.registry.tell_last_record(state.log.last());
         (state.doubtful, state.is_stale) = (false, false);
-        self.registry.meet_on(folders(&self.devices()));
         // The device belongs to the store now, with a superblock of its own; the log may lie on it from here on.
         let aim = self.aim(&state.log.superblock, &state.catalog);
         if known.is_some() || spread(&state.log.superblock.log) < aim.spread() {
             // One that was known may have lost a copy of the log that it had.
             let urgency = if known.is_some() { Urgency::Needed } else { Urgency::ToLieBetter };
-            self.begin_change(&mut state)?;
-            let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, urgency, |_| {})?;
+            self.begin_change(&guard, &mut state)?;
+            let log =
+                self.checkpoint(&guard, &state, &state.log.superblock, &state.catalog, urgency, |_| {})?;
             if let Some(log) = log {
                 state.log = log;
             }
@@ -597,8 +692,8 @@ impl Shared {
         let mut state = self.state();
         let guard = self.lock(&mut state)?;
         self.refresh(&mut state)?;
-        let name = device.name();
-        let bad = |what: &str| Err(Error::BadDevice { path: PathBuf::from(&name), what: what.to_string() });
+        let path = path_of(device.as_ref());
+        let bad = |what: &str| Err(Error::BadDevice { path: path.clone(), what: what.to_string() });
         let superblock = &state.log.superblock;
         let Some((number, own)) = read_superblock(device.as_ref())? else {
             return bad("it holds no store");
@@ -613,8 +708,8 @@ impl Shared {
         let superblock = Superblock { sequence: superblock.sequence.max(own.sequence), ..superblock.clone() };
         devices.insert(number, device);
         *self.devices.write().expect("no panic under this lock") = devices;
-        self.begin_change(&mut state)?;
-        let log = self.checkpoint(&guard, &superblock, &state.catalog, Urgency::Needed, |_| {})?;
+        self.begin_change(&guard, &mut state)?;
+        let log = self.checkpoint(&guard, &state, &superblock, &state.catalog, Urgency::Needed, |_| {})?;
         state.log = log.expect("it was needed");
         self.registry.tell_last_record(state.log.last());
         (state.doubtful, state.is_stale) = (false, false);
@@ -630,13 +725,14 @@ impl Shared {
         if !is_known {
             return Err(Error::NoDevice { number });
         }
-        self.begin_change(&mut state)?;
+        self.begin_change(&guard, &mut state)?;
         // With a new log, so that no part of it stays on the device.
         let change = |next: &mut Superblock| {
             let entries = next.devices.iter_mut().filter(|entry| entry.number == number);
             entries.for_each(|entry| entry.is_leaving = is_leaving);
         };
-        let log = self.checkpoint(&guard, &state.log.superblock, &state.catalog, Urgency::Needed, change)?;
+        let superblock = &state.log.superblock;
+        let log = self.checkpoint(&guard, &state, superblock, &state.catalog, Urgency::Needed, change)?;
         state.log = log.expect("it was needed");
         self.registry.tell_last_record(state.log.last());
         state.doubtful = false;
@@ -644,10 +740,13 @@ impl Shared {
     }
 
     /// Takes a device out that holds nothing any more. `Some`: who or what still needs it.
+    ///
+    /// # Errors
+    /// I/O; [`Error::BadDevice`] where the device was taken out and something of it stays in its folder.
     pub fn forget_device(&self, number: u16, own: &Scratch) -> Result<Option<String>> {
         let mut state = self.state();
         let guard = self.lock(&mut state)?;
-        guard.remove_dead()?;
+        self.bury(&guard, &mut state)?;
         self.refresh(&mut state)?;
         let on_it = |runs: &[Run]| runs.iter().any(|run| run.start.device == number);
         let datasets: Vec<Run> =
@@ -657,7 +756,7 @@ impl Shared {
         }
         let owners = guard.owners()?;
         let others = owners.iter().filter(|owner| owner.path.file_name() != own.path().file_name());
-        let is_home = state.log.superblock.devices.first().is_some_and(|first| first.number == number);
+        let is_home = self.devices().keys().next() == Some(&number);
         for owner in others {
             let reads = owner.pin.is_some_and(|pin| pin < state.catalog.commit);
             if is_home || reads || on_it(&owner.lease) {
@@ -671,7 +770,7 @@ impl Shared {
         let gone = devices.remove(&number);
         next.branch(&devices);
         note_places(&mut next, &devices);
-        self.begin_change(&mut state)?;
+        self.begin_change(&guard, &mut state)?;
         // Twice: no slot of any superblock knows it any more.
         for _ in 0..2 {
             next.sequence += 1;
@@ -679,23 +778,31 @@ impl Shared {
         }
         *self.devices.write().expect("no panic under this lock") = devices;
         state.log.superblock = next;
-        self.registry.tell_last_record(state.log.last());
-        state.doubtful = false;
-        if let Some(device) = &gone {
-            erase_superblock(device.as_ref())?;
-            let _ = device.discard(0..device.extents()).and_then(|()| device.clear());
-        }
-        if is_home {
-            crate::profile::forget(&self.home);
+        let erased = gone.as_ref().map_or(Ok(()), |device| {
+            let clear =
+                || device.clear().map_err(|error| Error::io("give up", path_of(device.as_ref()), error));
+            erase_superblock(device.as_ref()).and_then(|()| clear())
+        });
+        let folder = gone.as_ref().and_then(|gone| gone.folder());
+        if let Some(folder) = folder.filter(|_| is_home) {
+            crate::profile::forget(folder);
         }
         // Under the lock: who waits for it finds that the folder is gone.
-        if let Some(folder) = gone.as_ref().and_then(|gone| gone.folder()) {
-            self.registry.remove(folder);
-        } else if is_home {
-            self.registry.remove(&self.home);
-        }
+        let removed = folder.map_or(Ok(()), |folder| self.registry.remove(folder));
+        self.registry.tell_last_record(state.log.last());
+        state.doubtful = false;
         drop(guard);
-        Ok(None)
+        match erased.and(removed) {
+            Ok(()) => Ok(None),
+            Err(error) => {
+                let path = gone.as_ref().map_or_else(|| self.home.clone(), |gone| path_of(gone.as_ref()));
+                let what = format!(
+                    "device {number} was removed from the store, which needs nothing there any more, but not all of \
+                     it could be deleted ({error}): delete the files segment-* and the folder scratch in it"
+                );
+                Err(Error::BadDevice { path, what })
+            }
+        }
     }
 
     /// The superblock and the catalog after the last commit of any process.
@@ -711,13 +818,15 @@ impl Shared {
         let mut state = self.state();
         let _guard = self.registry.share()?;
         self.refresh(&mut state)?;
-        let aim = self.aim(&state.log.superblock, &state.catalog);
+        let superblock = &state.log.superblock;
+        let aim = self.aim(superblock, &state.catalog);
         let is_lost = |entry: &DeviceEntry| {
-            let mut there = (self.opener)(entry).into_iter().filter(|device| device.name() == entry.path);
-            there.any(|device| match read_superblock(device.as_ref()) {
-                Ok(found) => found.is_none() && check_is_blank(device.as_ref()).is_err(),
+            let has_lost = |device: &dyn Device| match read_superblock(device) {
+                Ok(found) => found.is_none() && check_is_blank(device).is_err(),
                 Err(error) => matches!(error, Error::LostSuperblock { .. }),
-            })
+            };
+            let is_there = |device: &dyn Device| path_of(device) == entry.path && has_lost(device);
+            (self.opener)(entry, &superblock.devices, &is_there).is_some()
         };
         Ok(state.log.check(&self.devices(), aim, is_lost))
     }
@@ -747,27 +856,49 @@ impl Shared {
         self.busy(&guard, &state.log.superblock, &state.catalog)
     }
 
-    /// Gives all space of segments back in which nothing lies: that of the headers too.
-    pub fn discard_empty_segments(&self) -> Result<()> {
+    /// Gives all space back that nobody uses, whoever left it: that of the headers too, in segments in which nothing
+    /// lies. Costs a system call for each segment, and for each gap in one.
+    ///
+    /// # Errors
+    /// I/O, once all that can be given back was. Nothing is given back where the last commit may not be durable.
+    pub fn discard_unused(&self) -> Result<()> {
+        self.finish_commit()?;
         let mut state = self.state();
         let guard = self.lock(&mut state)?;
         self.refresh(&mut state)?;
-        let busy = self.busy(&guard, &state.log.superblock, &state.catalog)?;
-        for (number, device) in self.devices() {
-            let on_it = busy.iter().filter(|run| run.start.device == number);
-            let used: BTreeSet<u32> = on_it
-                .flat_map(|run| {
-                    run.start.extent / SEGMENT_EXTENTS..=(run.start.extent + run.count - 1) / SEGMENT_EXTENTS
-                })
-                .collect();
-            // The first one holds the superblock.
-            for segment in (1..device.extents().div_ceil(SEGMENT_EXTENTS)).filter(|it| !used.contains(it)) {
-                let start = segment * SEGMENT_EXTENTS;
-                // It only saves space.
-                let _ = device.discard(start..start.saturating_add(SEGMENT_EXTENTS).min(device.extents()));
-            }
+        if !self.is_settled(&state) {
+            return Ok(());
         }
-        Ok(())
+        let busy = self.busy(&guard, &state.log.superblock, &state.catalog)?;
+        let used: BTreeSet<(u16, u32)> = busy
+            .iter()
+            .flat_map(|run| {
+                let last = (run.start.extent + run.count - 1) / SEGMENT_EXTENTS;
+                (run.start.extent / SEGMENT_EXTENTS..=last).map(|segment| (run.start.device, segment))
+            })
+            .collect();
+        let segments = self.devices().into_iter().flat_map(|(number, device)| {
+            let extents = device.extents();
+            (0..extents.div_ceil(SEGMENT_EXTENTS)).map(move |segment| {
+                let start = segment * SEGMENT_EXTENTS;
+                Run {
+                    start: Place { device: number, extent: start },
+                    count: SEGMENT_EXTENTS.min(extents - start),
+                }
+            })
+        });
+        let all: Vec<Run> = segments
+            .filter_map(|Run { start: Place { device, extent }, count }| {
+                // The headers, where any are used, and the superblock.
+                let kept = match extent {
+                    0 => SUPERBLOCK_EXTENT + 1,
+                    extent => u32::from(used.contains(&(device, extent / SEGMENT_EXTENTS))),
+                };
+                let count = count.checked_sub(kept).filter(|&count| count > 0)?;
+                Some(Run { start: Place { device, extent: extent + kept }, count })
+            })
+            .collect();
+        self.discard(&Run::without(&all, &busy))
     }
 
     /// Room for a log of `extents` extents a copy, on the devices of `next` that stay: each copy on a device of its own,
@@ -874,9 +1005,7 @@ impl Shared {
         let mut state = self.state();
         let guard = self.lock(&mut state)?;
         guard.join_also(scratch)?;
-        if state.doubtful || self.registry.last_record() != Some(state.log.last()) {
-            self.refresh(&mut state)?;
-        }
+        self.catch_up(&mut state)?;
         let mut busy = self.busy(&guard, &state.log.superblock, &state.catalog)?;
         // It may have been taken out of the store meanwhile.
         let Ok(device) = self.device(number) else { return Ok(None) };
@@ -915,7 +1044,8 @@ impl Shared {
         self.state().log.superblock.store
     }
 
-    /// A folder for a new job; on a file system that is mounted read-only none. What dead jobs had taken is given back.
+    /// A folder for a new job; on a file system that is mounted read-only none. What dead jobs had taken, and what was
+    /// removed while it was read, or by who died before it gave the space back, is given back.
     pub fn join(&self) -> Result<Scratch> {
         let mut state = self.state();
         let guard = match self.lock(&mut state) {
@@ -938,13 +1068,27 @@ impl Shared {
     }
 
     fn bury(&self, guard: &Guard, state: &mut State) -> Result<()> {
-        let dead = guard.remove_dead()?;
-        if !dead.is_empty() {
-            self.refresh(state)?;
-            let busy = self.busy(guard, &state.log.superblock, &state.catalog)?;
-            self.discard(&Run::without(&dead, &busy));
+        let dead = guard.dead()?;
+        self.catch_up(state)?;
+        if !dead.lease.is_empty() {
+            let mut busy = self.kept(guard, state)?;
+            busy.extend(&dead.leases_of_living);
+            // It only saves space, as below: what is not given back can be taken again all the same.
+            let _ = self.discard(&Run::without(&dead.lease, &busy));
         }
-        Ok(())
+        if self.is_settled(state) {
+            self.discard_freed(guard, state)?;
+        }
+        dead.remove()
+    }
+
+    /// Extents of datasets, of log and spare, and those that were freed and somebody may still read; all that were freed,
+    /// where the last commit may not be durable.
+    fn kept(&self, guard: &Guard, state: &State) -> Result<Vec<Run>> {
+        let pinned = if self.is_settled(state) { guard.pinned(state.catalog.commit)? } else { 0 };
+        let mut kept = state.catalog.taken(pinned);
+        kept.extend(state.log.superblock.places().map(|start| Run { start, count: 1 }));
+        Ok(kept)
     }
 
     /// Gives back what a job had taken and no dataset took over.
@@ -954,36 +1098,55 @@ impl Shared {
         }
         let mut state = self.state();
         // What cannot be given back now can be taken again all the same, once the job's folder is gone.
-        if let Ok(_guard) = self.lock(&mut state)
+        if let Ok(guard) = self.lock(&mut state)
             && self.refresh(&mut state).is_ok()
+            && let Ok(kept) = self.kept(&guard, &state)
         {
-            self.discard(&Run::without(taken, &state.catalog.taken(0)));
+            let _ = self.discard(&Run::without(taken, &kept));
         }
     }
 
-    /// Gives the space of freed extents back that nobody reads any more.
+    /// Gives the space of freed extents back that nobody reads any more. To be called when it is known that the last
+    /// commit is durable.
+    ///
+    /// # Errors
+    /// I/O, where it cannot be known who reads what: then nothing is given back.
     fn discard_freed(&self, guard: &Guard, state: &mut State) -> Result<()> {
-        let pinned = guard.pinned(state.catalog.commit)?;
-        let freed = state.catalog.freed.iter();
-        let freed: Vec<Run> = freed
-            .filter(|(commit, _)| (state.discarded + 1..=pinned).contains(commit))
-            .map(|(_, run)| *run)
-            .collect();
+        let (commit, freed) = (state.catalog.commit, &state.catalog.freed);
+        if freed.iter().all(|(commit, _)| *commit <= state.discarded) {
+            state.discarded = commit;
+            return Ok(());
+        }
+        // Another process may have done it. Where a drive has more commits of its own, it went another way.
+        let told = Some(self.registry.discarded()).filter(|&told| told <= commit);
+        let discarded = state.discarded.max(told.unwrap_or(0));
+        let pinned = guard.pinned(commit)?;
+        let freed = freed.iter().filter(|(commit, _)| (discarded + 1..=pinned).contains(commit));
+        let freed: Vec<Run> = freed.map(|(_, run)| *run).collect();
         if !freed.is_empty() {
             let busy = self.busy(guard, &state.log.superblock, &state.catalog)?;
-            self.discard(&Run::without(&freed, &busy));
+            // It only saves space: what is not given back is taken again later, or given back by the next process or
+            // by compaction.
+            if self.discard(&Run::without(&Run::merged(&freed), &busy)).is_ok() {
+                self.registry.tell_discarded(pinned);
+            }
         }
-        state.discarded = state.discarded.max(pinned);
+        state.discarded = discarded.max(pinned);
         Ok(())
     }
 
-    fn discard(&self, runs: &[Run]) {
+    /// Gives back as much of `runs` as devices take, and gives the first error.
+    fn discard(&self, runs: &[Run]) -> Result<()> {
+        let mut done = Ok(());
         for run in runs {
             if let Ok(device) = self.device(run.start.device) {
-                // It only saves space: what is not given back is taken again later.
-                let _ = device.discard(run.start.extent..run.start.extent + run.count);
+                let discarded = device.discard(run.start.extent..run.start.extent + run.count);
+                let discarded =
+                    discarded.map_err(|error| Error::io("give space back", path_of(device.as_ref()), error));
+                done = done.and(discarded);
             }
         }
+        done
     }
 }
 
@@ -1065,10 +1228,10 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
         let is_known = uuids.insert(number, uuid) == Some(uuid);
         if let Some(other) = known.insert(number, device.clone())
             && is_known
-            && other.name() != device.name()
+            && path_of(other.as_ref()) != path_of(device.as_ref())
         {
             twice = Some(Error::BadFormat {
-                path: PathBuf::from(device.name()),
+                path: path_of(device.as_ref()),
                 what: "superblock",
                 found: format!("that of device {number}, which {} has too", other.name()),
                 expected: "one of its own".to_string(),
@@ -1106,7 +1269,7 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
 fn check_is_new(home: &Path, devices: &[Arc<dyn Device>]) -> Result<()> {
     devices.iter().try_for_each(|device| check_is_blank(device.as_ref()))?;
     if tells_of_a_store(home) {
-        return Err(lost_superblock(home.display().to_string(), "scratch/lock tells of a store"));
+        return Err(lost_superblock(home.to_path_buf(), "scratch/lock tells of a store"));
     }
     Ok(())
 }
@@ -1114,7 +1277,7 @@ fn check_is_new(home: &Path, devices: &[Arc<dyn Device>]) -> Result<()> {
 /// Refuses a device that has no superblock, or only the first of all, and shows that a store was there: anything but what
 /// the making of a store leaves that was not finished.
 pub(crate) fn check_is_blank(device: &dyn Device) -> Result<()> {
-    let lost = |trace: &str| Err(lost_superblock(device.name(), trace));
+    let lost = |trace: &str| Err(lost_superblock(path_of(device), trace));
     if let Some(folder) = device.folder() {
         if tells_of_a_store(folder) {
             return lost("scratch/lock tells of a store");
@@ -1130,8 +1293,8 @@ pub(crate) fn check_is_blank(device: &dyn Device) -> Result<()> {
     if is_used(device)? { lost("there are extents, or a log, of a store") } else { Ok(()) }
 }
 
-fn lost_superblock(device: String, trace: &str) -> Error {
-    Error::LostSuperblock { path: PathBuf::from(device), found: format!("none is there, although {trace}") }
+fn lost_superblock(path: PathBuf, trace: &str) -> Error {
+    Error::LostSuperblock { path, found: format!("none is there, although {trace}") }
 }
 
 /// Refuses a folder that is a copy of a device which is where the superblock says.
@@ -1140,7 +1303,7 @@ fn check_is_no_copy(device: &Arc<dyn Device>, superblock: &Superblock) -> Result
     let (Some(folder), Some((number, own))) = (device.folder(), found) else { return Ok(()) };
     let entry = superblock.devices.iter().find(|entry| entry.number == number);
     let Some(entry) = entry.filter(|entry| Some(entry.uuid) == own.uuid_of(number)) else { return Ok(()) };
-    let path = Path::new(&entry.path);
+    let path = &*entry.path;
     if identity(path).is_none_or(|recorded| Some(recorded) == identity(folder)) {
         return Ok(());
     }
@@ -1167,11 +1330,11 @@ fn note_places(superblock: &mut Superblock, devices: &Devices) {
     for entry in &mut superblock.devices {
         let place = devices.get(&entry.number).and_then(|device| device.folder());
         if let Some(place) = place
-            && place.display().to_string() != entry.path
+            && *place != *entry.path
             // Another name of the same folder is no other place.
-            && identity(Path::new(&entry.path)) != identity(place)
+            && identity(&entry.path) != identity(place)
         {
-            (entry.path, is_moved) = (place.display().to_string(), true);
+            (entry.path, is_moved) = (place.to_path_buf(), true);
         }
     }
     if is_moved {
@@ -1267,32 +1430,30 @@ fn diverged(
 /// Opens the devices that the superblock names and nobody has opened yet; gives the newest superblock of all.
 fn open_others(devices: &mut Devices, mut known: Newest, opener: &Opener) -> Result<Newest> {
     loop {
-        let (mut is_new, mut unreadable) = (false, Vec::new());
-        for entry in &known.superblock.devices {
+        let (mut is_new, unreadable) = (false, RefCell::new(Vec::new()));
+        let Superblock { store, devices: entries, .. } = &known.superblock;
+        for entry in entries {
             if devices.contains_key(&entry.number) {
                 continue;
             }
-            // A device that is not there is an error for whoever needs it.
-            for device in opener(entry) {
-                match read_superblock(device.as_ref()) {
-                    Ok(Some((number, found))) => {
-                        let is_it = (number, found.store, found.uuid_of(number))
-                            == (entry.number, known.superblock.store, Some(entry.uuid));
-                        if is_it {
-                            devices.insert(number, device);
-                            is_new = true;
-                            break;
-                        }
-                    }
-                    _ if device.name() == entry.path => {
-                        unreadable.extend(device.folder().map(Path::to_path_buf));
-                    }
-                    _ => {}
+            let is_it = |device: &dyn Device| match read_superblock(device) {
+                Ok(Some((number, found))) => {
+                    (number, found.store, found.uuid_of(number)) == (entry.number, *store, Some(entry.uuid))
                 }
+                _ => {
+                    let folder = device.folder().filter(|folder| *folder == entry.path);
+                    unreadable.borrow_mut().extend(folder.map(Path::to_path_buf));
+                    false
+                }
+            };
+            // A device that is not there is an error for whoever needs it.
+            if let Some(device) = opener(entry, entries, &is_it) {
+                devices.insert(entry.number, device);
+                is_new = true;
             }
         }
         if !is_new {
-            return Ok(Newest { unreadable, ..known });
+            return Ok(Newest { unreadable: unreadable.into_inner(), ..known });
         }
         known = newest(devices)?.expect("they have one");
     }
@@ -1310,7 +1471,7 @@ fn first_gap(busy: &[Run], device: u16, extents: u32, wanted: u32) -> Option<Run
     let mut next = 0;
     while next < extents {
         // The first extent of a segment holds the headers of the others, and the second of the first the superblock.
-        if next % SEGMENT_EXTENTS == 0 || next == crate::log::SUPERBLOCK_EXTENT {
+        if next % SEGMENT_EXTENTS == 0 || next == SUPERBLOCK_EXTENT {
             next += 1;
             continue;
         }

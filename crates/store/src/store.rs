@@ -21,11 +21,12 @@ use crate::{
     FileRecord, FileWriter, Job, Place, Redundancy, Result,
     catalog::Run,
     checked::{Identity, Kept},
+    device::sync_names,
     extents::Extents,
     keep::KEPT,
     log::{Superblock, read_superblock},
     scratch::{random_u64, told_folders},
-    shared::{Failed, NewStore, Pin, Shared, check_is_blank},
+    shared::{Failed, NewStore, Opener, Pin, Shared, check_is_blank},
     writer::Begun,
 };
 
@@ -165,7 +166,7 @@ impl Store {
             let (number, superblock) = superblock_in(path)?;
             let entry = superblock.devices.iter().find(|entry| entry.number == number).cloned();
             devices.push(directory(path, entry.as_ref().and_then(|entry| entry.limit_bytes))?);
-            whereabouts.known.extend(entry.map(|entry| (PathBuf::from(entry.path), path.to_path_buf())));
+            whereabouts.known.extend(entry.map(|entry| (entry.path, path.to_path_buf())));
             first.get_or_insert((path.to_path_buf(), number, superblock));
             Ok(())
         };
@@ -192,26 +193,25 @@ impl Store {
             return Err(error);
         };
         // A drive that is known and cannot be read is as good as one that is not there.
-        let is_known = |path: &Path| superblock.devices.iter().any(|entry| Path::new(&entry.path) == path);
+        let is_known = |path: &Path| superblock.devices.iter().any(|entry| entry.path == path);
         if let Some((_, error)) = failed.into_iter().find(|(path, _)| !is_known(path)) {
             return Err(error);
         }
         // The home of the store is the folder of the first device that is there.
-        let is_it = |entry: &DeviceEntry, device: &Arc<dyn Device>| {
-            let found = read_superblock(device.as_ref()).ok().flatten();
-            found.is_some_and(|(number, found)| {
-                (number, found.uuid_of(number)) == (entry.number, Some(entry.uuid))
-            })
-        };
         let place_of = |entry: &DeviceEntry| match entry.number == number {
             true => Some(path.clone()),
             false => {
-                let found = whereabouts.open(entry).into_iter().find(|device| is_it(entry, device));
+                let is_it = |device: &dyn Device| {
+                    read_superblock(device).ok().flatten().is_some_and(|(number, found)| {
+                        (number, found.uuid_of(number)) == (entry.number, Some(entry.uuid))
+                    })
+                };
+                let found = whereabouts.find(entry, &superblock.devices, &is_it);
                 found.and_then(|device| Some(device.folder()?.to_path_buf()))
             }
         };
         let home = superblock.devices.iter().find_map(place_of).unwrap_or_else(|| path.clone());
-        Ok(Store(Shared::open(&home, devices, Box::new(move |entry| whereabouts.open(entry)), None)?))
+        Ok(Store(Shared::open(&home, devices, whereabouts.opener(), None)?))
     }
 
     /// Makes a store whose devices are the folders `paths`, which are made where they are not there and must be empty.
@@ -261,10 +261,13 @@ impl Store {
             devices.push(directory(&path, limit_bytes)?);
             folders.push(path);
         }
+        // Before there is a store in them, and so for whoever finds one.
+        for path in &folders {
+            sync_names(path).map_err(|error| Error::io("sync the name of", path, error))?;
+        }
         let home = folders.first().expect("at least one folder");
-        let opener = |entry: &DeviceEntry| Whereabouts::default().open(entry);
         let make = Some(NewStore { limit_bytes });
-        Ok(Store(Shared::open(home, devices, Box::new(opener), make)?))
+        Ok(Store(Shared::open(home, devices, Whereabouts::default().opener(), make)?))
     }
 
     /// The store on `devices`, or a new one if they hold none; `home` is a folder where those who are at work meet.
@@ -272,9 +275,8 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_on(home: impl AsRef<Path>, devices: Vec<Arc<dyn Device>>) -> Result<Store> {
-        let opener = |_: &DeviceEntry| Vec::new();
         let make = Some(NewStore { limit_bytes: None });
-        Ok(Store(Shared::open(home.as_ref(), devices, Box::new(opener), make)?))
+        Ok(Store(Shared::open(home.as_ref(), devices, Box::new(|_, _, _| None), make)?))
     }
 
     /// The folder of its first device.
@@ -526,19 +528,33 @@ struct Whereabouts {
 }
 
 impl Whereabouts {
-    /// What may be this device: where it was; if it went together with one that is known, at the same place seen from
-    /// that one; or beside it.
-    fn open(&self, entry: &DeviceEntry) -> Vec<Arc<dyn Device>> {
-        let was = PathBuf::from(&entry.path);
-        let mut places = vec![was.clone()];
-        for (old, new) in &self.known {
-            let moved = moved(old, new, &was);
-            let beside = new.parent().zip(was.file_name()).map(|(parent, name)| parent.join(name));
-            places.extend(moved.into_iter().chain(beside));
+    /// Looks for a device of `all`: where it was; where another one was, or beside that, since drives may have changed
+    /// places; and if it went together with one that is known, at each of these places seen from that one, or beside it.
+    fn find(
+        &self,
+        entry: &DeviceEntry,
+        all: &[DeviceEntry],
+        is_it: &dyn Fn(&dyn Device) -> bool,
+    ) -> Option<Arc<dyn Device>> {
+        let beside = |other: &Path, was: &Path| Some(other.parent()?.join(was.file_name()?));
+        let mut were = vec![entry.path.clone()];
+        for other in all.iter().filter(|other| other.number != entry.number) {
+            were.push(other.path.clone());
+            were.extend(beside(&other.path, &entry.path));
         }
-        places.retain(|place| self.without.as_ref().is_none_or(|without| *without != *place));
-        let places = places.iter().filter_map(|place| place.canonicalize().ok());
-        places.filter_map(|place| directory(&place, entry.limit_bytes).ok()).collect()
+        let from_known = |was: &PathBuf| -> Vec<PathBuf> {
+            let seen = self.known.iter().flat_map(|(old, new)| [moved(old, new, was), beside(new, was)]);
+            seen.flatten().collect()
+        };
+        let places = were.iter().flat_map(|was| [vec![was.clone()], from_known(was)].concat());
+        let places = places.filter(|place| self.without.as_ref() != Some(place));
+        let places = places.filter_map(|place| place.canonicalize().ok());
+        let mut devices = places.filter_map(|place| directory(&place, entry.limit_bytes).ok());
+        devices.find(|device| is_it(device.as_ref()))
+    }
+
+    fn opener(self) -> Opener {
+        Box::new(move |entry, all, is_it| self.find(entry, all, is_it))
     }
 }
 

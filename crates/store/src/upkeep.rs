@@ -58,7 +58,8 @@ impl Store {
     /// Reads every extent of `names` (all datasets where there are none), each copy, all parity, lists and headers,
     /// the superblocks and all copies of the log, and compares them with their checksums. A commit that a process began
     /// and did not live to finish is no damage, and is finished first. With `repair`, what is damaged is made again from
-    /// the rest where that gives it, and written where it belongs; superblocks and log are written anew.
+    /// the rest where that gives it, and written where it belongs; superblocks and log are written anew, and space that
+    /// nobody uses is given back.
     ///
     /// Costs one read of everything, and buffers of 2 MiB from the budget: four for each drive, up to a quarter of it,
     /// four at least.
@@ -103,6 +104,8 @@ impl Store {
             }
         }
         if repair {
+            // A drive that cannot give space back has said so above, if anything on it is damaged.
+            let _ = self.0.discard_unused();
             for device in self.0.devices().values() {
                 device.sync().map_err(|error| crate::Error::io("sync", device.name(), error))?;
             }

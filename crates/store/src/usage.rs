@@ -17,6 +17,7 @@ pub struct DeviceUsage {
     /// Its number in the store.
     pub number: u16,
     /// Its folder.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// "ok", "leaving" (about to be removed) or "missing".
     pub state: &'static str,
@@ -47,6 +48,11 @@ pub struct JobUsage {
     pub seconds: f64,
     /// Whether it reads a state of the store from before the last commit.
     pub reads_old_state: bool,
+}
+
+/// JSON is text: bytes of a path that are none are replaced, as where it is shown.
+fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 fn bytes(runs: impl Iterator<Item = Run>) -> u64 {
@@ -127,7 +133,7 @@ impl Store {
     fn place_of(&self, entry: &DeviceEntry) -> PathBuf {
         let device = self.0.device(entry.number).ok();
         let folder = device.as_ref().and_then(|device| device.folder());
-        folder.map_or_else(|| PathBuf::from(&entry.path), Path::to_path_buf)
+        folder.map_or_else(|| entry.path.clone(), Path::to_path_buf)
     }
 
     /// The folders of the devices by their numbers.

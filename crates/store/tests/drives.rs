@@ -1,7 +1,13 @@
 //! Drives that are moved away and come back: folders on a file system, renamed between one use of the store and the next.
 //! What was acknowledged is there as long as the drives are that hold it, and nothing is lost without a word.
 
-use std::{fs, os::unix::fs::FileExt, path::PathBuf, sync::Arc};
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::FileExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use inshore_store::{
     Budget, Cancel, Device, Directory, Error, Fault, Faulty, FileReader, Findings, Job, Memory, Redundancy,
@@ -51,18 +57,8 @@ impl Bench {
         put(&store, name, redundancy)
     }
 
-    /// What a dataset holds is what [`Bench::put`] put there.
     fn is_whole(&self, drive: &str, name: &str) -> Result<()> {
-        let store = self.open(drive)?;
-        let job = job(&store);
-        let file = store.dataset(name)?.file("bytes").unwrap();
-        let mut reader = FileReader::new(&job, &file, 0..file.len(), 65536)?;
-        let mut found = Vec::new();
-        while let Some(piece) = reader.next_piece()? {
-            found.extend_from_slice(piece);
-        }
-        assert!(found == content(name), "{name}");
-        Ok(())
+        is_whole(&self.open(drive)?, name)
     }
 
     fn names(&self, drive: &str) -> Vec<String> {
@@ -82,6 +78,19 @@ fn job(store: &Store) -> Job {
 fn content(name: &str) -> Vec<u8> {
     let salt = name.bytes().fold(1u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
     (0..2_500_000u32).map(|n| (n.wrapping_mul(salt | 1) >> 13) as u8).collect()
+}
+
+/// What a dataset holds is what [`put`] put there.
+fn is_whole(store: &Store, name: &str) -> Result<()> {
+    let job = job(store);
+    let file = store.dataset(name)?.file("bytes").unwrap();
+    let mut reader = FileReader::new(&job, &file, 0..file.len(), 65536)?;
+    let mut found = Vec::new();
+    while let Some(piece) = reader.next_piece()? {
+        found.extend_from_slice(piece);
+    }
+    assert!(found == content(name), "{name}");
+    Ok(())
 }
 
 fn put(store: &Store, name: &str, redundancy: Redundancy) -> Result<()> {
@@ -318,7 +327,7 @@ fn a_drive_that_was_away_and_not_written_to_went_no_way_of_its_own() {
     assert_eq!(bench.names("e1").len(), 8);
 }
 
-fn copy(from: &std::path::Path, to: &std::path::Path) {
+fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().flatten() {
         if entry.path().is_dir() {
@@ -636,4 +645,249 @@ fn a_lost_drive_with_the_only_copy_of_something_is_not_removed_by_halves() {
     bench.mv("q1", "e1");
     bench.put("e0", "more", NONE).unwrap();
     assert_eq!(bench.verify("e0", false).damage, []);
+}
+
+#[test]
+fn drives_that_changed_places_are_found_and_their_places_are_written_down() {
+    for (drives, mounts) in [
+        (["e0", "e1", "e2"], [("e0", "e1"), ("e1", "e2")]),
+        // What changes places is what lies above the drives' folders, which have names of their own.
+        (["m0/x", "m1/y", "m2/z"], [("m0", "m1"), ("m1", "m2")]),
+    ] {
+        let bench = Bench::with(&drives);
+        bench.put(drives[0], "p", Redundancy::Parity { data: 2, parity: 1 }).unwrap();
+        let swap = |(one, other): (&str, &str)| {
+            bench.mv(one, "aside");
+            bench.mv(other, one);
+            bench.mv("aside", other);
+        };
+        let folders = || {
+            let folders = bench.path("").read_dir().unwrap().map(|entry| entry.unwrap().path());
+            let is_drive = |path: &PathBuf| path.join("segment-00000000").exists();
+            let inner = |path: PathBuf| match is_drive(&path) {
+                true => vec![path],
+                false => {
+                    path.read_dir().unwrap().map(|entry| entry.unwrap().path()).filter(is_drive).collect()
+                }
+            };
+            folders.flat_map(inner).collect::<Vec<_>>()
+        };
+        let is_all_there = |name: &str| {
+            for folder in folders() {
+                let store = Store::open_existing(&folder).unwrap();
+                assert!(store.usage().unwrap().iter().all(|device| device.state == "ok"), "{folder:?}");
+                bench.is_whole(folder.strip_prefix(bench.path("")).unwrap().to_str().unwrap(), name).unwrap();
+            }
+        };
+        for (round, mounts) in mounts.into_iter().chain(mounts).enumerate() {
+            swap(mounts);
+            is_all_there("p");
+            let name = format!("n{round}");
+            put(&Store::open_existing(&folders()[1]).unwrap(), &name, COPIES).unwrap();
+            is_all_there(&name);
+        }
+        let store = Store::open_existing(&folders()[0]).unwrap();
+        assert_eq!(store.verify(&job(&store), &[], false).unwrap().damage, []);
+    }
+}
+
+#[test]
+fn folders_whose_names_are_no_text_are_devices_like_others() {
+    let bench = Bench::new();
+    let path = |bytes: &[u8]| bench.path("").join(OsStr::from_bytes(bytes));
+    let mut folders = [&b"x\xff/a"[..], b"y\xfe/b", b"%"].map(path);
+    Store::init(&folders, SIZE).unwrap();
+    let open = |path: &Path| Store::open_existing(path).unwrap();
+    put(&open(&folders[0]), "c", COPIES).unwrap();
+    put(&open(&folders[1]), "p", Redundancy::Parity { data: 2, parity: 1 }).unwrap();
+    for (number, to) in [(0, &b"z\xff\xff"[..]), (1, b"text")] {
+        let to = path(to);
+        fs::rename(&folders[number], &to).unwrap();
+        folders[number] = to;
+        let store = Store::open_folders(&folders).unwrap();
+        put(&store, &format!("moved{number}"), COPIES).unwrap();
+        drop(store);
+        for folder in &folders {
+            let store = open(folder);
+            let paths: Vec<PathBuf> = store.device_paths().unwrap().into_values().collect();
+            assert_eq!(paths, folders);
+            assert_eq!(store.list().unwrap().len(), 3 + number);
+            assert_eq!(store.verify(&job(&store), &[], false).unwrap().damage, []);
+        }
+    }
+    // And for programs, as far as they are text.
+    let told = serde_json::to_string(&open(&folders[2]).usage().unwrap()).unwrap();
+    assert!(told.contains("z\u{fffd}\u{fffd}") && told.contains("/text"), "{told}");
+}
+
+#[test]
+fn a_drive_whose_superblock_is_gone_finds_the_others_in_folders_whose_names_are_no_text() {
+    let bench = Bench::new();
+    let folders = [&b"x\xff"[..], b"e1"].map(|name| bench.path("").join(OsStr::from_bytes(name)));
+    Store::init(&folders, SIZE).unwrap();
+    put(&Store::open_existing(&folders[1]).unwrap(), "c", COPIES).unwrap();
+    for (number, folder) in folders.iter().enumerate() {
+        let segment = fs::File::options().write(true).open(folder.join("segment-00000000")).unwrap();
+        segment.write_all_at(&vec![0; 2 << 20], 2 << 20).unwrap();
+        let store = Store::open_existing(folder).unwrap();
+        assert_eq!(store.device_paths().unwrap().into_values().collect::<Vec<_>>(), folders);
+        is_whole(&store, "c").unwrap();
+        assert_eq!(store.add_folder(folder, SIZE).unwrap() as usize, number);
+        assert!(store.verify(&job(&store), &[], true).unwrap().is_sound());
+        assert_eq!(store.verify(&job(&store), &[], false).unwrap().damage, []);
+    }
+}
+
+#[test]
+fn a_drive_that_comes_or_goes_is_told_on_all_others_at_once() {
+    let bench = Bench::with(&["e0", "e1"]);
+    let list = |drive: &str| {
+        let lock = fs::read(bench.path(drive).join("scratch/lock")).unwrap();
+        let mut folders: Vec<PathBuf> = lock[32..]
+            .split(|&byte| byte == 0)
+            .map(|folder| PathBuf::from(OsStr::from_bytes(folder)))
+            .collect();
+        assert_eq!(folders.pop(), Some(PathBuf::new()), "each ends with a zero");
+        folders.sort_unstable();
+        folders
+    };
+    bench.add("e2", "e0").unwrap();
+    for drive in ["e0", "e1", "e2"] {
+        assert_eq!(list(drive), ["e0", "e1", "e2"].map(|drive| bench.path(drive)));
+    }
+    let store = bench.open("e0").unwrap();
+    store.remove_device(&job(&store), 1, |who| panic!("waits for {who}")).unwrap();
+    for drive in ["e0", "e2"] {
+        assert_eq!(list(drive), ["e0", "e2"].map(|drive| bench.path(drive)));
+    }
+}
+
+/// Every call to the drives while one is added fails once, on an old drive or on the new one: the store is with the new
+/// drive or without it, nothing is damaged, and the same call goes on.
+#[test]
+fn a_drive_whose_adding_failed_is_no_damage_and_can_be_added_again() {
+    let scene = || {
+        let drives = [0, 1].map(|_| Faulty::new(Arc::new(Memory::new(64)), &[]));
+        (tempfile::tempdir().unwrap(), drives)
+    };
+    let open = |home: &Path, drives: &[Faulty]| {
+        let devices = drives.iter().map(|drive| Arc::new(drive.clone()) as Arc<dyn Device>);
+        Store::open_on(home, devices.collect()).unwrap()
+    };
+    let add = |store: &Store, drive: &Faulty| store.add_device(Arc::new(drive.clone()), None);
+    let mut runs = 0;
+    for bad in [0, 1] {
+        let (home, drives) = scene();
+        put(&open(home.path(), &drives[..1]), "a", NONE).unwrap();
+        let store = open(home.path(), &drives[..1]);
+        drives[bad].set(&[]);
+        add(&store, &drives[1]).unwrap();
+        let (reads, writes, syncs) = drives[bad].counts();
+        assert!(writes > 3 && syncs > 3, "{writes} writes, {syncs} syncs");
+        let all = |count: u64, kinds: &[fn(u64) -> Fault]| -> Vec<Fault> {
+            (0..count).flat_map(|n| kinds.iter().map(move |kind| kind(n))).collect()
+        };
+        let faults = [
+            all(reads, &[Fault::FailRead, Fault::FailFromRead]),
+            all(writes, &[Fault::FailWrite, Fault::FailFromWrite]),
+            all(syncs, &[Fault::FailSync, Fault::FailFromSync]),
+            all(1, &[Fault::NoSpaceFromPrepare]),
+        ];
+        for fault in faults.concat() {
+            for is_seen in [true, false] {
+                let what = format!("{fault:?} on drive {bad}, which is seen afterwards: {is_seen}");
+                let (home, drives) = scene();
+                put(&open(home.path(), &drives[..1]), "a", NONE).unwrap();
+                let store = open(home.path(), &drives[..1]);
+                drives[bad].set(&[fault]);
+                let added = add(&store, &drives[1]);
+                drives[bad].set(&[]);
+                drop(store);
+                // Where it was acknowledged, it is a drive like the others, and missed if it is away.
+                if added.is_ok() && !is_seen {
+                    continue;
+                }
+                let store = open(home.path(), if is_seen { &drives } else { &drives[..1] });
+                let findings = store.verify(&job(&store), &[], false).unwrap();
+                if is_seen || !store.usage().unwrap().iter().any(|device| device.state == "missing") {
+                    assert_eq!(findings.damage, [], "{what}");
+                }
+                drop(store);
+                runs += 1;
+                if !is_seen {
+                    continue;
+                }
+                let store = open(home.path(), &drives);
+                if let Err(error) = add(&store, &drives[1]) {
+                    assert!(error.to_string().contains("of this store already"), "{what}: {error}");
+                }
+                put(&store, "c", COPIES).unwrap();
+                let states: Vec<&str> = store.usage().unwrap().iter().map(|device| device.state).collect();
+                assert_eq!(states, ["ok", "ok"], "{what}");
+                assert_eq!(store.verify(&job(&store), &[], false).unwrap().damage, [], "{what}");
+            }
+        }
+    }
+    println!("{runs} faults");
+}
+
+#[test]
+fn a_new_folder_at_the_old_place_of_a_drive_that_was_moved_is_a_drive_of_its_own() {
+    let bench = Bench::with(&["e0", "e1"]);
+    bench.put("e0", "c", COPIES).unwrap();
+    bench.mv("e1", "q1");
+    let store = Store::open_folders(&[bench.path("e0"), bench.path("q1")]).unwrap();
+    assert_eq!(store.add_folder(&bench.path("e1"), SIZE).unwrap(), 2);
+    drop(store);
+    bench.put("e1", "d", COPIES).unwrap();
+    let paths: Vec<PathBuf> = bench.open("e0").unwrap().device_paths().unwrap().into_values().collect();
+    assert_eq!(paths, ["e0", "q1", "e1"].map(|drive| bench.path(drive)));
+    assert_eq!(bench.verify("q1", false).damage, []);
+}
+
+#[test]
+fn only_an_empty_folder_is_added() {
+    let bench = Bench::with(&["e0"]);
+    fs::create_dir(bench.path("e1")).unwrap();
+    fs::write(bench.path("e1/thesis.tex"), "").unwrap();
+    let store = bench.open("e0").unwrap();
+    let error = store.add_folder(&bench.path("e1"), SIZE).unwrap_err();
+    assert!(error.to_string().contains("e1: it is not empty"), "{error}");
+    assert_eq!(store.add_folder(&bench.path("new/e2"), SIZE).unwrap(), 1);
+}
+
+#[test]
+fn a_removed_drive_that_does_not_give_up_what_it_holds_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let drives = [0, 1].map(|_| Faulty::new(Arc::new(Memory::new(64)), &[]));
+    let devices = drives.iter().map(|drive| Arc::new(drive.clone()) as Arc<dyn Device>);
+    let store = Store::open_on(home.path(), devices.collect()).unwrap();
+    put(&store, "a", NONE).unwrap();
+    drives[1].set(&[Fault::FailFromDiscard(0)]);
+    let error = store.remove_device(&job(&store), 1, |_| {}).unwrap_err();
+    let Error::BadDevice { path, what } = &error else { panic!("{error}") };
+    assert_eq!(path.to_str(), Some(&*drives[1].name()));
+    assert!(what.contains("device 1 was removed") && what.contains("segment-*"), "{what}");
+    assert_eq!(store.usage().unwrap().len(), 1);
+    assert_eq!(store.verify(&job(&store), &[], false).unwrap().damage, []);
+}
+
+#[test]
+fn the_removal_of_a_missing_first_drive_disturbs_nobody_on_the_others() {
+    let bench = Bench::with(&["e0", "e1", "e2"]);
+    bench.put("e0", "c", COPIES).unwrap();
+    bench.mv("e0", "broken");
+    let (store, other) = (bench.open("e1").unwrap(), bench.open("e2").unwrap());
+    let at_work = job(&other);
+    let mut builder = other.create_dataset(&at_work, "slow", "test").unwrap();
+    let mut writer = builder.file("bytes", 65536, 1 << 20).unwrap();
+    writer.write(&content("slow")).unwrap();
+    store.remove_device(&job(&store), 0, |who| panic!("waits for {who}")).unwrap();
+    assert_eq!(store.jobs().unwrap().len(), 1, "who is at work is still known");
+    put(&store, "fast", NONE).unwrap();
+    builder.add(writer).unwrap();
+    builder.commit(&[]).unwrap();
+    drop(at_work);
+    ["c", "slow", "fast"].iter().for_each(|name| bench.is_whole("e2", name).unwrap());
+    assert_eq!(bench.verify("e1", false).damage, []);
 }

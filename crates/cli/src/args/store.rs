@@ -303,7 +303,7 @@ Examples:
 pub struct RemoveDevice {
     /// Folder or number of the device (see `inshore store df`)
     #[arg(value_name = "DEVICE")]
-    pub device: String,
+    pub device: PathBuf,
     /// Do not remove it after all
     #[arg(long)]
     pub keep: bool,
