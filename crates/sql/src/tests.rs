@@ -16,7 +16,7 @@ use std::{
 use arrow::{
     array::{
         ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, StringArray,
-        UInt64Array,
+        UInt8Array, UInt32Array, UInt64Array,
     },
     datatypes::{DataType, Field, Schema},
     record_batch::RecordBatch,
@@ -1358,8 +1358,6 @@ fn a_sum_of_decimals_beyond_38_digits_is_an_error_in_sql() {
     }
 }
 
-/// Files of a folder, and what a query about one of them gives.
-/// Rows as the library gives them where it is asked with numbers in quotes, which become decimals.
 #[test]
 fn numbers_in_a_query_are_compared_with_decimals_digit_by_digit() {
     let prices = Decimal128Array::from_iter_values((0..10_000).map(|cents| 43_286_316 - 5000 + cents))
@@ -1454,6 +1452,7 @@ fn a_whole_number_that_does_not_fit_is_an_error() {
     }
 }
 
+/// Files of a folder, and what a query about one of them gives.
 fn asked(folder: &Path, text: &str) -> Result<Vec<String>, Error> {
     let (_store, job) = job(2);
     let text = text.replace("FOLDER", folder.to_str().unwrap());
