@@ -643,7 +643,8 @@ fn context(
         SessionStateBuilder::new_with_default_features().with_config(config).with_runtime_env(runtime);
     let bounds = Bounds::new(job, memory_of(job, &planning));
     state.expr_planners().get_or_insert_default().insert(0, Arc::new(Literals(bounds.clone())));
-    state = state.with_optimizer_rule(Arc::new(EqualFloats::default()));
+    let equal_floats = Arc::new(EqualFloats::default());
+    state = state.with_analyzer_rule(equal_floats.clone()).with_optimizer_rule(equal_floats);
     for rule in rules {
         state = state.with_physical_optimizer_rule(rule);
     }

@@ -1338,6 +1338,93 @@ fn every_nan_is_one_value_and_zero_has_no_sign() {
     assert_eq!(lines, ["NaN", "-0.000"]);
 }
 
+/// In memory, and in files whose statistics have a zero of either sign and no NaN.
+#[test]
+fn comparisons_take_every_nan_for_one_value_and_zero_without_its_sign() {
+    let nan = f64::NAN;
+    let rows: [&[f64]; 5] = [&[-0.0, -0.0], &[0.0, 0.0], &[-1.0, -0.0], &[0.0, 1.0], &[1.0, nan, -nan]];
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..rows.len()).map(|n| folder.path().join(format!("{n}.parquet"))).collect();
+    let mut batches = Vec::new();
+    for (path, values) in paths.iter().zip(rows) {
+        let values: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
+        let halves = arrow::compute::cast(&values, &DataType::Float32).unwrap();
+        let ones: ArrayRef = Arc::new(Int64Array::from(vec![1; values.len()]));
+        let columns = [("v", values), ("h", halves), ("k", ones)];
+        batches.push(RecordBatch::try_from_iter(columns).unwrap());
+        write_parquet(path, batches.last().unwrap());
+    }
+    let in_memory = [("t", batches)];
+    let in_files = |text: &str| {
+        let (_store, job) = job(2);
+        let query = Query::start(&job, text, Tables::default().with_files("t", &paths)).unwrap();
+        lines(&query.collect::<Result<Vec<_>, _>>().unwrap())
+    };
+    let nan = "(CAST('NaN' AS DOUBLE))";
+    for (condition, expected) in [
+        ("v = 0.0", 6),
+        ("v = -0.0", 6),
+        ("0 = v", 6),
+        ("h = 0.0", 6),
+        ("v = 0.0 AND v = -0.0", 6),
+        ("v IN (0.0)", 6),
+        ("v IN (-0.0, 3, 4, 5, 6)", 6),
+        ("h IN (-0.0, 1.0)", 8),
+        ("v NOT IN (-0.0)", 5),
+        ("v <> 0.0", 5),
+        ("v < 0.0", 1),
+        ("v <= -0.0", 7),
+        ("v > -0.0", 4),
+        ("v >= 0.0", 10),
+        ("NOT v < 0.0", 10),
+        ("v BETWEEN 0.0 AND 0.5", 6),
+        ("v BETWEEN -0.5 AND -0.0", 6),
+        ("v IS NOT DISTINCT FROM -0.0", 6),
+        ("CASE v WHEN 0.0 THEN true ELSE false END", 6),
+        ("NULLIF(v, 0.0) IS NULL", 6),
+        ("v = h", 11),
+        ("v = (SELECT max(v) FROM t WHERE v < 0.5)", 6),
+        ("v = ANY (SELECT v FROM t WHERE v = -0.0)", 6),
+        ("v IN (SELECT h FROM t WHERE v <= 0)", 7),
+        ("v NOT IN (SELECT h FROM t WHERE v <= 0)", 4),
+        ("v > 5", 2),
+        ("-v > 5", 2),
+        ("v < 5", 9),
+        ("v = NAN", 2),
+        ("v IN (NAN, 7)", 2),
+        ("v < NAN", 9),
+        ("v >= NAN", 2),
+        ("0.0 = -0.0", 11),
+    ] {
+        let text = format!("SELECT count(*) FROM t WHERE {}", condition.replace("NAN", nan));
+        let expected = [expected.to_string()];
+        assert_eq!(found(&text, &in_memory, 2, Limits::default()).unwrap().0, expected, "{text}");
+        assert_eq!(in_files(&text), expected, "{text}, in files");
+    }
+    for (text, expected) in [
+        ("SELECT count(*) FROM t a JOIN t b ON a.v < b.v", 6 * 4 + 10 + 4),
+        ("SELECT count(*) FROM t a, t b WHERE a.v = b.h", 36 + 1 + 4 + 4),
+        ("SELECT sum(k) FROM t GROUP BY v HAVING v = -0.0", 6),
+        ("SELECT sum(CASE WHEN v >= 0.0 THEN k END) FROM t", 10),
+    ] {
+        assert_eq!(
+            found(text, &in_memory, 2, Limits::default()).unwrap().0,
+            [expected.to_string()],
+            "{text}"
+        );
+        assert_eq!(in_files(text), [expected.to_string()], "{text}, in files");
+    }
+    // Row groups are still left out.
+    let (_store, job) = job(1);
+    let files = || Tables::default().with_files("t", &paths);
+    for (condition, pruned) in [("v < -0.5", "v@0 < -0.5"), ("v IN (-7.0, -0.0)", "v@0 IN (SET) ([-7, 0])")] {
+        let text = format!("EXPLAIN SELECT k FROM t WHERE {condition}");
+        let plan =
+            lines(&Query::start(&job, &text, files()).unwrap().collect::<Result<Vec<_>, _>>().unwrap());
+        assert!(plan.join(" ").contains(&format!("row groups where {pruned}")), "{plan:?}");
+    }
+}
+
 #[test]
 fn a_sum_of_decimals_beyond_38_digits_is_an_error_in_sql() {
     let most = 10i128.pow(38) - 1;
