@@ -1433,14 +1433,113 @@ fn a_sum_of_decimals_beyond_38_digits_is_an_error_in_sql() {
         let values = Decimal128Array::from(values).with_precision_and_scale(38, 0).unwrap();
         vec![RecordBatch::try_from_iter([("v", Arc::new(values) as ArrayRef), ("k", keys)]).unwrap()]
     };
-    for text in ["SELECT sum(v) FROM t", "SELECT sum(v) FROM t GROUP BY k"] {
+    for text in [
+        "SELECT sum(v) FROM t",
+        "SELECT sum(v) FROM t GROUP BY k",
+        "SELECT sum(DISTINCT v) FROM t",
+        "SELECT sum(DISTINCT v) FROM t GROUP BY k",
+        // These the library does not turn into groups.
+        "SELECT s FROM (SELECT sum(DISTINCT v) AS s, array_agg(k) FROM t)",
+        "SELECT s FROM (SELECT sum(DISTINCT v) AS s, array_agg(k) FROM t GROUP BY k)",
+        "SELECT DISTINCT sum(v) OVER () FROM t",
+        "SELECT max(s) FROM (SELECT sum(v) OVER (ORDER BY -v, k ROWS BETWEEN 2 PRECEDING AND 0 FOLLOWING) AS s FROM t)",
+        "SELECT DISTINCT sum(DISTINCT v) OVER () FROM t",
+    ] {
+        let windows = text.contains("max(s)");
         for limits in [Limits::default(), SMALL] {
-            for values in [vec![most, 1], vec![most; 3], vec![-most; 2]] {
+            for values in [vec![most, 1], vec![most, most - 1, most - 2], vec![-most, 1 - most]] {
                 let error = found(text, &[("t", decimals(values))], 1, limits).unwrap_err().to_string();
                 assert!(error.contains("a sum does not fit 38 digits"), "{text}: {error}");
             }
-            let (lines, _) = found(text, &[("t", decimals(vec![most, -1, -5]))], 1, limits).unwrap();
-            assert_eq!(lines, [(most - 6).to_string()]);
+            let (lines, _) = found(text, &[("t", decimals(vec![most, -1, -5]))], 1, limits)
+                .unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(lines, [if windows { most } else { most - 6 }.to_string()], "{text}");
+        }
+    }
+    let all = |text: &str| found(text, &[("t", decimals(vec![most / 9; 40]))], 1, Limits::default());
+    for (cast, digits) in [
+        ("arrow_cast(v / 1e32, 'Decimal32(9, 3)')", 9),
+        ("arrow_cast(v / 1e19, 'Decimal64(18, 0)')", 18),
+        ("CAST(v AS DECIMAL(76, 38))", 76),
+    ] {
+        for text in ["sum(ARG)", "max(s) FROM (SELECT sum(ARG) OVER (ORDER BY k) AS s FROM t)"] {
+            let text = format!(
+                "SELECT {}{}",
+                text.replace("ARG", cast),
+                if text.contains("FROM") { "" } else { " FROM t" }
+            );
+            let error = all(&text).unwrap_err().to_string();
+            assert!(error.contains(&format!("a sum does not fit {digits} digits")), "{text}: {error}");
+        }
+    }
+    for text in [
+        "SELECT avg(CAST(v AS DECIMAL(76, 38))) FROM t",
+        "SELECT avg(CAST(v AS DECIMAL(64, 0))) OVER () FROM t",
+    ] {
+        let error = all(text).unwrap_err().to_string();
+        assert!(error.contains("is refused: cast its argument to DOUBLE"), "{text}: {error}");
+    }
+    assert_eq!(
+        all("SELECT avg(CAST(v AS DECIMAL(63, 0))) || 'x' FROM t").unwrap().0,
+        [format!("{}.0000x", most / 9)]
+    );
+}
+
+/// Held against whole numbers.
+#[test]
+fn sums_and_means_of_different_decimals_are_exact() {
+    let values: Vec<(i64, i128)> = (0..3_000i64)
+        .map(|row| (row % 3, i128::from(row * row % 271 - 100) * 10i128.pow((row % 5 * 7) as u32) - 50))
+        .collect();
+    let kind = |values: Decimal128Array| values.with_precision_and_scale(34, 2).unwrap();
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("k", Arc::new(Int64Array::from_iter_values(values.iter().map(|row| row.0)))),
+        ("m", Arc::new(kind(Decimal128Array::from_iter_values(values.iter().map(|row| row.1))))),
+    ];
+    let tables = [("t", vec![RecordBatch::try_from_iter(columns).unwrap()])];
+    let exactly = |of: &dyn Fn(i64) -> bool| {
+        let mut different: Vec<i128> = values.iter().filter(|row| of(row.0)).map(|row| row.1).collect();
+        different.sort_unstable();
+        different.dedup();
+        let (sum, count) = (different.iter().sum::<i128>(), different.len() as i128);
+        // A mean has four more digits, and others are cut off.
+        let (whole, rest) = (sum / count, sum % count * 10_000 / count);
+        let mean = whole * 10_000 + rest;
+        let text = |number: i128, scale: u32| {
+            let (sign, number) = (if number < 0 { "-" } else { "" }, number.unsigned_abs());
+            let unit = 10u128.pow(scale);
+            format!("{sign}{}.{:0width$}", number / unit, number % unit, width = scale as usize)
+        };
+        format!("{} {} {count}x", text(sum, 2), text(mean, 6))
+    };
+    let shown = "s || ' ' || a || ' ' || c || 'x'";
+    let functions = "sum(DISTINCT m) AS s, avg(DISTINCT m) AS a, count(DISTINCT m) AS c";
+    let all = [exactly(&|_| true)];
+    let mut groups = [0, 1, 2].map(|key| exactly(&|of| of == key));
+    groups.sort();
+    for (text, expected) in [
+        (format!("SELECT {shown} FROM (SELECT {functions} FROM t)"), &all[..]),
+        (format!("SELECT {shown} FROM (SELECT {functions}, min(k) FROM t)"), &all),
+        (format!("SELECT {shown} FROM (SELECT {functions}, array_agg(k) FROM t)"), &all),
+        (format!("SELECT {shown} FROM (SELECT k, {functions} FROM t GROUP BY k)"), &groups),
+        (
+            format!("SELECT {shown} FROM (SELECT k, {functions}, count(DISTINCT k) FROM t GROUP BY k)"),
+            &groups,
+        ),
+        (format!("SELECT {shown} FROM (SELECT k, {functions}, array_agg(k) FROM t GROUP BY k)"), &groups),
+        (
+            format!(
+                "SELECT DISTINCT {shown} FROM (SELECT sum(DISTINCT m) OVER w AS s, avg(DISTINCT m) OVER w AS a, \
+                 count(DISTINCT m) OVER w AS c FROM t WINDOW w AS (PARTITION BY k))"
+            ),
+            &groups,
+        ),
+    ] {
+        for (threads, limits) in [(1, Limits::default()), (2, Limits::default()), (2, SMALL), (1, RUNS)] {
+            let (mut lines, _) = found(&text, &tables, threads, limits)
+                .unwrap_or_else(|error| panic!("{text} with {threads} threads and {limits:?}: {error}"));
+            lines.sort();
+            assert_eq!(lines, expected, "{text} with {threads} threads and {limits:?}");
         }
     }
 }
