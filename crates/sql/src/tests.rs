@@ -1614,6 +1614,44 @@ fn a_late_member_fails_no_query_that_does_not_ask_for_it() {
 }
 
 #[test]
+fn a_late_member_is_found_wherever_a_query_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let early: String = (0..1200).map(|row| format!("{{\"c\":{}}}\n", row % 7)).collect();
+    let late = "{\"c\":7,\"note\":\"b\",\"n\":5}\n{\"note\":\"a\",\"c\":8}\n";
+    std::fs::write(folder.path().join("late.jsonl"), early + late).unwrap();
+    std::fs::write(folder.path().join("t.csv"), "c\n7\n").unwrap();
+    for (text, expected) in [
+        ("SELECT c FROM 'FOLDER/late.jsonl' ORDER BY note LIMIT 2", &["8", "7"][..]),
+        ("SELECT c FROM 'FOLDER/late.jsonl' ORDER BY n + 1 NULLS LAST, c DESC LIMIT 2", &["7", "8"]),
+        ("SELECT note FROM 'FOLDER/late.jsonl' WHERE c > 6", &["b", "a"]),
+        ("SELECT c FROM 'FOLDER/late.jsonl' WHERE note < 'c' AND n > 0", &["7"]),
+        (
+            "SELECT note, count(*) FROM 'FOLDER/late.jsonl' GROUP BY note ORDER BY 1",
+            &["a 1", "b 1", "null 1200"],
+        ),
+        ("SELECT c FROM 'FOLDER/late.jsonl' GROUP BY c HAVING max(n) > 3", &["7"]),
+        (
+            "SELECT c FROM (SELECT c, row_number() OVER (ORDER BY n NULLS LAST) AS r FROM 'FOLDER/late.jsonl') WHERE r = 1",
+            &["7"],
+        ),
+        ("SELECT count(*) FROM 'FOLDER/late.jsonl' a JOIN 'FOLDER/late.jsonl' b USING (n)", &["1"]),
+        ("SELECT l.n FROM 'FOLDER/t.csv' t JOIN 'FOLDER/late.jsonl' l ON t.c = l.c", &["5"]),
+    ] {
+        assert_eq!(asked(folder.path(), text).unwrap(), expected, "{text}");
+    }
+    // What is in no row is an error as before, and CSV says in its first line which columns it has.
+    for table in ["late.jsonl", "t.csv"] {
+        let error =
+            asked(folder.path(), &format!("SELECT c FROM 'FOLDER/{table}' ORDER BY nothing")).unwrap_err();
+        assert!(
+            matches!(&error, Error::NoColumn(what) if what.contains("No field named nothing")),
+            "{error}"
+        );
+        assert_eq!(error.to_string().contains("note"), table == "late.jsonl", "{error}");
+    }
+}
+
+#[test]
 fn what_a_library_says_of_itself_reaches_nobody() {
     let folder = tempfile::tempdir().unwrap();
     for text in ["SELECT FROM WHERE", "SELECT 'a", "SELECT sum(arrow_cast('a', 'Utf8'))"] {

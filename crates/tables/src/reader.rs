@@ -559,7 +559,8 @@ impl Input {
         if self.is_stdin() { Some(b',') } else { separator(&self.extension()) }
     }
 
-    fn is_csv(&self) -> bool {
+    /// True for tables whose first line, or whose options, say which columns they have.
+    pub fn is_csv(&self) -> bool {
         self.separator().is_some()
     }
 
