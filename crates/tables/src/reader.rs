@@ -19,6 +19,7 @@ mod json;
 #[path = "reader/json_absent.rs"]
 mod json;
 mod parquet;
+mod parquet_codecs;
 mod parquet_pages;
 mod parquet_windows;
 mod seen;

@@ -6,7 +6,7 @@
 //! that are coded as differences ([`delta`]).
 
 use std::{
-    io::{Cursor, Read},
+    io::Cursor,
     num::NonZeroU64,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -30,6 +30,7 @@ use parquet::{
 
 use super::{
     delta::{self, Coded},
+    parquet_codecs::Codec,
     parquet_windows::{Window, Windows},
     thrift::{PageHeader, page_header},
 };
@@ -250,8 +251,8 @@ pub(super) struct ColumnChunk {
     /// The leaf column, counted over the whole file.
     column: usize,
     column_name: String,
-    /// The library gives gzip no bound, so it is told that the chunk is not compressed and given it unpacked.
-    is_gzip: bool,
+    /// How pages are packed that are unpacked here: the library is told that the chunk is not compressed.
+    codec: Option<Codec>,
     /// The header that was read last; the library asks for a page's body right after its header.
     header: Mutex<PageHeader>,
     /// The byte behind the chunk, by what its file says.
@@ -308,7 +309,7 @@ impl ColumnChunk {
         Ok(())
     }
 
-    fn gunzip(&self, packed: Bytes) -> Result<Bytes> {
+    fn unpack(&self, packed: Bytes, codec: Codec) -> Result<Bytes> {
         let header = lock(&self.header).clone();
         let levels = header.levels_bytes as usize;
         if !header.values_are_compressed {
@@ -318,11 +319,15 @@ impl ColumnChunk {
         if levels > packed.len() || levels > unpacked_bytes {
             return Err(self.file.damaged("damaged Parquet: levels longer than their page".to_string()));
         }
-        let mut unpacked = Vec::with_capacity(unpacked_bytes);
+        let mut unpacked = Vec::with_capacity(unpacked_bytes + 1);
         unpacked.extend_from_slice(&packed[..levels]);
         if unpacked_bytes > levels {
-            let decoder = flate2::read::MultiGzDecoder::new(&packed[levels..]);
-            decoder.take((unpacked_bytes - levels + 1) as u64).read_to_end(&mut unpacked)?;
+            let packed = &packed[levels..];
+            let window_bytes = codec.window_bytes(packed);
+            self.file.hold(|held| held.columns[self.column].page_bytes += window_bytes)?;
+            let done = codec.unpack(packed, unpacked_bytes - levels, &mut unpacked);
+            self.file.hold(|held| held.columns[self.column].page_bytes -= window_bytes)?;
+            done?;
         }
         if unpacked.len() != unpacked_bytes {
             return Err(self
@@ -356,7 +361,10 @@ impl ChunkReader for ColumnChunk {
             return Err(self.file.too_large(self.place(start), "a Parquet page", length as u64));
         }
         let bytes = self.read_at(start, length)?;
-        if self.is_gzip { self.gunzip(bytes) } else { Ok(bytes) }
+        match self.codec {
+            Some(codec) => self.unpack(bytes, codec),
+            None => Ok(bytes),
+        }
     }
 }
 
@@ -386,18 +394,13 @@ impl Pages {
         }
         let column_name = descriptor.path().string();
         let mut chunk = chunk.clone();
-        let is_gzip = matches!(chunk.compression(), Compression::GZIP(_));
-        match chunk.compression() {
-            Compression::GZIP(_) => {
-                chunk = chunk.into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
-            }
-            Compression::LZ4 => {
-                let what = format!(
-                    "column '{column_name}' is packed with Hadoop's old LZ4; write it as LZ4_RAW or zstd"
-                );
-                return Err(file.refuse(Error::unsupported(&file.name, what)));
-            }
-            _ => {}
+        let codec = Codec::of(chunk.compression());
+        if codec.is_some() {
+            chunk = chunk.into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
+        } else if matches!(chunk.compression(), Compression::BROTLI(_)) {
+            let what =
+                format!("column '{column_name}' is packed by Brotli, which needs the feature `records`");
+            return Err(file.refuse(Error::unsupported(&file.name, what)));
         }
         let value_bytes_min = match descriptor.physical_type() {
             Type::BOOLEAN => 0,
@@ -410,7 +413,7 @@ impl Pages {
             file: file.clone(),
             column,
             column_name: column_name.clone(),
-            is_gzip,
+            codec,
             header: Mutex::default(),
             end: (start as u64).saturating_add(chunk.compressed_size() as u64),
             window: Mutex::default(),
