@@ -20,6 +20,7 @@ mod json;
 mod json;
 mod parquet;
 mod parquet_codecs;
+mod parquet_needs;
 mod parquet_pages;
 mod parquet_windows;
 mod seen;

@@ -40,7 +40,7 @@ use crate::{Error, allowance::Allowance, input::Pieces};
 const HEADER_BYTES_MAX: usize = 1 << 20;
 const HEADER_BYTES_FIRST: usize = 4 << 10;
 /// Bytes of parsed metadata for a byte of the footer, a guess from above for flat schemas without statistics.
-const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
+pub(super) const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
 /// Bytes of memory that the decoder keeps for each string beside its text: two lengths.
 const LENGTH_BYTES: u64 = 8;
 
@@ -123,7 +123,7 @@ impl ParquetFile {
     }
 
     fn too_large(&self, place: String, what: &'static str, bytes: u64) -> ParquetError {
-        self.refuse(Error::TooLarge { place, what, bytes, limit: self.piece_limit })
+        self.refuse(Error::TooLarge { place, what, bytes, limit: self.piece_limit, enough: None })
     }
 
     fn damaged(&self, what: String) -> ParquetError {
@@ -175,6 +175,21 @@ impl ParquetFile {
         }
     }
 
+    /// What is reserved for it now.
+    pub fn reserved_bytes(&self) -> u64 {
+        lock(&self.held).allowance.reserved_bytes()
+    }
+
+    /// The page header at `start`, to look at and not to read on from.
+    pub fn header_at(&self, start: u64) -> Option<PageHeader> {
+        let here = self.bytes.saturating_sub(start).min(self.pieces.bytes_from(start));
+        [HEADER_BYTES_FIRST, HEADER_BYTES_MAX].into_iter().find_map(|most| {
+            let mut bytes = vec![0; here.min(most as u64) as usize];
+            self.pieces.read_exact_at(&self.name, &mut bytes, start).ok()?;
+            page_header(&bytes)
+        })
+    }
+
     fn hold(&self, change: impl FnOnce(&mut Held)) -> Result<()> {
         let mut held = lock(&self.held);
         change(&mut held);
@@ -202,7 +217,7 @@ impl ParquetFile {
 }
 
 /// Where a column chunk begins, by what its file says.
-fn start_of(chunk: &ColumnChunkMetaData) -> i64 {
+pub(super) fn start_of(chunk: &ColumnChunkMetaData) -> i64 {
     chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset())
 }
 
