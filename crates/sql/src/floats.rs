@@ -1,6 +1,7 @@
 //! Groups, joins and comparisons of fractions: every NaN is one value, the greatest, and -0.0 equals 0.0.
 //!
-//! The library groups, joins and compares by bits (DataFusion 55.2). So where fractions make groups, are counted as different ones,
+//! The library groups and joins by bits (DataFusion 55.2). It compares every NaN by its sign, and zeros of both signs as one in some
+//! places and as two in others (lists of many values, CASE, NULLIF). So where fractions make groups, are counted as different ones,
 //! divide a window, are compared or are what tables are joined on, the plan has them in their [normal form](normal_floats).
 //! Elsewhere (ORDER BY, results) they keep their bits.
 //!
