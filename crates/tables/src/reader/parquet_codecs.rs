@@ -33,6 +33,7 @@ impl Codec {
     }
 
     /// Memory for what was unpacked last, beside the result.
+    #[cfg_attr(not(feature = "records"), allow(unused_variables))]
     pub fn window_bytes(self, packed: &[u8]) -> u64 {
         match self {
             Codec::Gzip | Codec::Lz4 => 0,
