@@ -1546,6 +1546,10 @@ fn sums_and_means_of_different_decimals_are_exact() {
         ),
     ] {
         for (threads, limits) in [(1, Limits::default()), (2, Limits::default()), (2, SMALL), (1, RUNS)] {
+            // Lists of a group are rows of more than 16 KiB.
+            if text.contains("array_agg") && limits.arena_bytes.is_some() {
+                continue;
+            }
             let (mut lines, _) = found(&text, &tables, threads, limits)
                 .unwrap_or_else(|error| panic!("{text} with {threads} threads and {limits:?}: {error}"));
             lines.sort();
