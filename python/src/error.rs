@@ -69,7 +69,7 @@ pub(crate) fn sql_to_python(error: sql::Error) -> PyErr {
     match error {
         sql::Error::Store(error) => to_python(error),
         sql::Error::Table(error) => to_python(error),
-        sql::Error::Query(_) => tree::InputError::new_err(message),
+        sql::Error::Query(_) | sql::Error::NoColumn(_) => tree::InputError::new_err(message),
         sql::Error::Memory(_) => tree::BudgetError::new_err(message),
         _ => tree::InshoreError::new_err(message),
     }

@@ -1,6 +1,12 @@
 //! What goes wrong is told, with the right exit code, before more work is done than needed.
 
-use std::{fs, io::Read, process::Command};
+use std::{fs, io::Read, process::Command, sync::Arc};
+
+use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
+use parquet::{
+    arrow::ArrowWriter,
+    file::{metadata::KeyValue, properties::WriterProperties},
+};
 
 use crate::util::{EDGES, Folder, Run};
 
@@ -204,6 +210,77 @@ fn each_command_works_in_the_budget_that_its_refusal_names() {
         assert_eq!(code, Some(0), "{words} --threads {threads} in {size}: {said:?}");
     }
     assert!(refused > 30, "{refused}");
+}
+
+/// Three columns with random values, in pages that are as large as their columns; with a key in the footer of `footer_bytes`.
+fn large_pages(rows: u64, has_dictionary: bool, footer_bytes: usize) -> Vec<u8> {
+    let mixed = |row: u64| (row + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) >> 20;
+    let columns: [(&str, ArrayRef); 3] = [
+        ("src", Arc::new(UInt64Array::from_iter_values((0..rows).map(mixed)))),
+        ("dst", Arc::new(UInt64Array::from_iter_values((0..rows).map(|row| mixed(row * 7))))),
+        ("s", Arc::new(StringArray::from_iter_values((0..rows).map(|row| format!("{:x}", mixed(row * 3)))))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let key = KeyValue::new("of another program".to_string(), "x".repeat(footer_bytes));
+    let properties = WriterProperties::builder()
+        .set_data_page_size_limit(1 << 30)
+        .set_data_page_row_count_limit(1 << 30)
+        .set_write_batch_size(rows as usize)
+        .set_dictionary_page_size_limit(1 << 30)
+        .set_dictionary_enabled(has_dictionary)
+        .set_key_value_metadata(Some(vec![key]))
+        .build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+#[test]
+fn a_page_or_footer_of_parquet_that_is_too_large_is_refused_with_a_budget_that_works() {
+    let folder = Folder::new();
+    folder.write("plain.parquet", large_pages(500_000, false, 0));
+    folder.write("dictionary.parquet", large_pages(300_000, true, 0));
+    folder.write("footer.parquet", large_pages(1_000, true, 7 << 20));
+    folder.write(
+        "groups.sql",
+        "SELECT s, count(*), max(src) FROM 'plain.parquet' GROUP BY s ORDER BY s LIMIT 9",
+    );
+    folder.write("order.sql", "SELECT * FROM 'dictionary.parquet' ORDER BY src, s");
+    folder.write("footer.sql", "SELECT count(DISTINCT s) FROM 'footer.parquet'");
+    let mut refused = 0;
+    for (number, words) in [
+        "sort plain.parquet --key src -o sorted#.parquet",
+        "sort dictionary.parquet --key s -o sorted#.csv",
+        "sort footer.parquet --key s -o sorted#.arrow",
+        "reduce plain.parquet --by src --max dst -o groups#.parquet",
+        "reduce plain.parquet --by s --count -o groups#.parquet",
+        "reduce dictionary.parquet --by s --sum src -o groups#.csv",
+        "count values dictionary.parquet --column s -o values#.csv",
+        "graph import plain.parquet --name g#",
+        "graph import dictionary.parquet --reverse --name g#",
+        "sql --file groups.sql -o answer#.csv",
+        "sql --file order.sql -o answer#.parquet",
+        "sql --file footer.sql -o answer#.csv",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (threads, memory) in [(1, "24MiB"), (3, "24MiB"), (4, "40MiB")] {
+            let run = |memory: &str| {
+                let words = words.replace('#', &format!("{number}-{threads}-{memory}"));
+                folder.run(&format!("{words} --threads {threads} --memory {memory} --quiet"))
+            };
+            let (code, said) = run(memory).ends();
+            if code == Some(0) {
+                continue;
+            }
+            let size = named(&said.stderr).unwrap_or_else(|| panic!("{words}: {said:?}"));
+            refused += usize::from(said.stderr.contains("Parquet"));
+            let (code, again) = run(&size).ends();
+            assert_eq!(code, Some(0), "{words} --threads {threads} in {size}, after {said:?}: {again:?}");
+        }
+    }
+    assert!(refused > 10, "{refused}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What can go wrong with a query.
 
-use datafusion::{error::DataFusionError, sql::sqlparser::parser::ParserError};
+use datafusion::{common::SchemaError, error::DataFusionError, sql::sqlparser::parser::ParserError};
 
 /// The result of a query.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -18,6 +18,9 @@ pub enum Error {
     /// The query is not SQL, names what is not there, or fails on the values that it meets.
     #[error("{0}")]
     Query(String),
+    /// The query names a column that its tables do not have.
+    #[error("{0}")]
+    NoColumn(String),
     /// An operator that cannot go on elsewhere needs more memory than there is.
     #[error("the query needs more memory than it was given: {0} (a larger --memory helps)")]
     Memory(String),
@@ -102,6 +105,11 @@ impl From<DataFusionError> for Error {
                 all.into_iter().next().map_or_else(|| Error::Internal("no reason given".into()), Error::from)
             }
             DataFusionError::ResourcesExhausted(what) => Error::Memory(what),
+            DataFusionError::SchemaError(ref what, _)
+                if matches!(**what, SchemaError::FieldNotFound { .. }) =>
+            {
+                Error::NoColumn(told(&error))
+            }
             error @ (DataFusionError::SQL(..)
             | DataFusionError::Plan(_)
             | DataFusionError::SchemaError(..)

@@ -18,7 +18,7 @@ use datafusion::{
 use inshore_store::Job;
 use inshore_tables::{GroupValues, Input, TableReader};
 
-use crate::{Error, feed::Feed, scan::Scan};
+use crate::{Error, feed::Feed, floats::of_statistics, scan::Scan};
 
 /// Files with the same columns.
 #[derive(Debug)]
@@ -185,7 +185,7 @@ pub(crate) fn check_flat(schema: &Schema, chosen: &[usize], file: &str) -> crate
     })
 }
 
-/// All filters of a scan as one expression over a table's columns.
+/// All filters of a scan as one expression over what statistics say of a table's columns.
 pub(crate) fn predicate(
     state: &dyn Session,
     schema: &Schema,
@@ -193,7 +193,7 @@ pub(crate) fn predicate(
 ) -> Result<Option<Arc<dyn PhysicalExpr>>> {
     let Some(filter) = conjunction(filters.to_vec()) else { return Ok(None) };
     let schema = DFSchema::try_from(schema.clone())?;
-    state.create_physical_expr(filter, &schema).map(Some)
+    state.create_physical_expr(of_statistics(filter)?, &schema).map(Some)
 }
 
 /// What the number of rows alone tells.

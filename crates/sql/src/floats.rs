@@ -1,25 +1,41 @@
-//! Groups and joins of fractions: every NaN is one value, and -0.0 equals 0.0.
+//! Groups, joins and comparisons of fractions: every NaN is one value, the greatest, and -0.0 equals 0.0.
 //!
-//! The library groups and joins by bits (DataFusion 55.2). So where fractions make groups, are counted as different ones, divide
-//! a window or are what tables are joined on, the plan has them in their [normal form](normal_floats). Elsewhere they keep
-//! their bits.
+//! The library groups and joins by bits (DataFusion 55.2). It compares every NaN by its sign, and zeros of both signs as one in some
+//! places and as two in others (lists of many values, CASE, NULLIF). So where fractions make groups, are counted as different ones,
+//! divide a window, are compared or are what tables are joined on, the plan has them in their [normal form](normal_floats).
+//! Elsewhere (ORDER BY, results) they keep their bits.
+//!
+//! Comparisons of the query get the normal form before the library computes constants and simplifies ([`AnalyzerRule`]: `x = 0.0
+//! AND x = -0.0` would be false for it). Groups, keys of joins, and comparisons that the library makes of subqueries get the normal
+//! form when the plan is finished ([`OptimizerRule`]).
+//!
+//! Statistics of files still leave out row groups: [`of_statistics`] compares columns as they are, with a smallest value in its
+//! normal form and no largest value, since Parquet does not say whether there is a NaN.
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, FieldRef};
+use arrow::{
+    array::{ArrayRef, new_null_array},
+    datatypes::{DataType, FieldRef},
+};
 use datafusion::{
-    common::{DFSchema, tree_node::Transformed},
+    common::{
+        DFSchema, ScalarValue,
+        config::ConfigOptions,
+        tree_node::{Transformed, TreeNode},
+    },
     error::Result,
     logical_expr::{
-        Aggregate, ColumnarValue, Expr, ExprSchemable, GroupingSet, Join, LogicalPlan, ReturnFieldArgs,
-        ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+        Aggregate, BinaryExpr, Case, ColumnarValue, Expr, ExprSchemable, GroupingSet, Join, LogicalPlan,
+        Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+        expr_rewriter::NamePreserver, lit, utils::merge_schema,
     },
-    optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule},
+    optimizer::{AnalyzerRule, ApplyOrder, OptimizerConfig, OptimizerRule},
 };
 use inshore_tables::normal_floats;
 
 /// Puts fractions that are compared with each other into their normal form; see the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct EqualFloats(Arc<ScalarUDF>);
 
 impl Default for EqualFloats {
@@ -38,15 +54,86 @@ impl OptimizerRule for EqualFloats {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        match plan {
+        self.comparisons(plan)?.transform_data(|plan| match plan {
             LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate),
             LogicalPlan::Join(join) => self.join(join),
             other => Ok(Transformed::no(other)),
-        }
+        })
+    }
+}
+
+impl AnalyzerRule for EqualFloats {
+    fn name(&self) -> &str {
+        "equal_floats"
+    }
+
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        Ok(plan.transform_up_with_subqueries(|node| self.comparisons(node))?.data)
     }
 }
 
 impl EqualFloats {
+    /// A node whose expressions compare fractions in their normal form.
+    fn comparisons(&self, node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+        // Its filters leave out row groups alone, and are made of those of other nodes.
+        if matches!(node, LogicalPlan::TableScan(_)) {
+            return Ok(Transformed::no(node));
+        }
+        let schema = merge_schema(&node.inputs());
+        let names = NamePreserver::new(&node);
+        node.map_expressions(|expr| {
+            let name = names.save(&expr);
+            let compared = expr.transform_up(|part| self.comparison(part, &schema))?;
+            Ok(if compared.transformed { compared.update_data(|expr| name.restore(expr)) } else { compared })
+        })
+    }
+
+    /// An expression that compares, with fractions in their normal form.
+    fn comparison(&self, mut expr: Expr, input: &DFSchema) -> Result<Transformed<Expr>> {
+        let mut is_changed = false;
+        let mut compare = |value: &mut Expr| -> Result<()> {
+            if let Some(normal) = self.normal(value, input)? {
+                (*value, is_changed) = (normal, true);
+            }
+            Ok(())
+        };
+        match &mut expr {
+            Expr::BinaryExpr(BinaryExpr { left, op, right }) if compares(*op) => {
+                [left, right].into_iter().try_for_each(|side| compare(side))?;
+            }
+            Expr::Between(between) => {
+                let bounds = [&mut between.expr, &mut between.low, &mut between.high];
+                bounds.into_iter().try_for_each(|value| compare(value))?;
+            }
+            Expr::InList(list) => {
+                compare(&mut list.expr)?;
+                list.list.iter_mut().try_for_each(compare)?;
+            }
+            Expr::Case(case) => {
+                if let Some(value) = &mut case.expr {
+                    compare(value)?;
+                    case.when_then_expr.iter_mut().try_for_each(|(when, _)| compare(when))?;
+                }
+            }
+            Expr::ScalarFunction(call) if call.func.name() == "nullif" => {
+                if let [value, other] = &call.args[..]
+                    && let Some(normal) = self.normal(value, input)?
+                    && !value.is_volatile()
+                {
+                    let none = lit(ScalarValue::try_from(&value.get_type(input)?)?);
+                    let other = self.normal(other, input)?.unwrap_or_else(|| other.clone());
+                    return Ok(Transformed::yes(Expr::Case(Case {
+                        expr: None,
+                        when_then_expr: vec![(Box::new(normal.eq(other)), Box::new(none))],
+                        else_expr: Some(Box::new(value.clone())),
+                    })));
+                }
+            }
+            _ => {}
+        }
+        Ok(Transformed::new_transformed(expr, is_changed))
+    }
+
     fn aggregate(&self, aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
         let input = aggregate.input.schema();
         let mut is_changed = false;
@@ -97,15 +184,19 @@ impl EqualFloats {
 
     /// A fraction in its normal form; `None` for what is none, or has that form.
     fn normal(&self, value: &Expr, input: &DFSchema) -> Result<Option<Expr>> {
-        let is_normal = match value {
-            Expr::ScalarFunction(call) => call.func == self.0,
-            Expr::Literal(..) => true,
-            _ => false,
-        };
-        if is_normal || !value.get_type(input)?.is_floating() {
-            return Ok(None);
+        match value {
+            Expr::ScalarFunction(call) if call.func == self.0 => return Ok(None),
+            Expr::Literal(constant, metadata) => {
+                if !constant.data_type().is_floating() {
+                    return Ok(None);
+                }
+                let normal = ScalarValue::try_from_array(&normal_floats(&constant.to_array()?), 0)?;
+                // Scalars are equal where their bits are.
+                return Ok((normal != *constant).then(|| Expr::Literal(normal, metadata.clone())));
+            }
+            _ => {}
         }
-        Ok(Some(self.0.call(vec![value.clone()])))
+        Ok(value.get_type(input)?.is_floating().then(|| self.0.call(vec![value.clone()])))
     }
 
     /// A key of groups in its normal form, under the same name.
@@ -138,6 +229,39 @@ impl EqualFloats {
         *is_changed = true;
         let (relation, name) = function.qualified_name();
         Ok(Expr::AggregateFunction(call).alias_qualified(relation, name))
+    }
+}
+
+fn compares(op: Operator) -> bool {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+}
+
+/// A filter for what statistics say of columns: [`least`] and [`most`] stand for their normal form.
+///
+/// Only columns themselves are compared so. Of `-x`, say, the largest value would be that of a NaN.
+pub(crate) fn of_statistics(filter: Expr) -> Result<Expr> {
+    let plain = filter.transform_up(|part| match part {
+        Expr::ScalarFunction(mut call)
+            if call.func.inner().is::<NormalFloat>() && matches!(call.args[..], [Expr::Column(_)]) =>
+        {
+            Ok(Transformed::yes(call.args.remove(0)))
+        }
+        other => Ok(Transformed::no(other)),
+    })?;
+    Ok(plain.data)
+}
+
+/// What no value of a column in its normal form is smaller than, of the smallest values of its row groups.
+pub(crate) fn least(smallest: &ArrayRef) -> ArrayRef {
+    normal_floats(smallest)
+}
+
+/// What no value of a column in its normal form is larger than: of fractions, among which a NaN may be, nothing is known.
+pub(crate) fn most(largest: &ArrayRef) -> ArrayRef {
+    match largest.data_type() {
+        kind if kind.is_floating() => new_null_array(kind, largest.len()),
+        _ => largest.clone(),
     }
 }
 

@@ -1,7 +1,9 @@
 //! Aggregate functions that give the right answer, or none, where the library's give another.
 //!
-//! - SUM of whole numbers stops with an error where 64 bits do not hold it, and SUM of decimals where 38 digits do not; the library's
-//!   wrap around.
+//! - SUM of whole numbers stops with an error where 64 bits do not hold it, and SUM of decimals where the digits of its type (38 for
+//!   most) do not, also with DISTINCT and in windows; the library's wrap around.
+//! - AVG of decimals is refused where their type has so many digits that 256 bits may not hold the sum of 10^9 of them; the library's
+//!   wraps around.
 //! - MIN and MAX of fractions of a group: NaN is greater than all others, whatever comes first, and infinity is a number
 //!   like others; the library's depend on the order of rows, and give the largest finite number for infinity.
 //!
@@ -9,7 +11,7 @@
 
 use std::{
     collections::HashMap,
-    fmt::Debug,
+    fmt::{self, Debug, Formatter},
     hash::Hash,
     sync::{
         Arc,
@@ -19,12 +21,16 @@ use std::{
 
 use arrow::{
     array::{Array, ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, AsArray, BooleanArray},
-    datatypes::{DataType, Decimal128Type, FieldRef, Float32Type, Float64Type, Int64Type, UInt64Type, i256},
+    datatypes::{
+        DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, DecimalType, FieldRef,
+        Float32Type, Float64Type, Int64Type, UInt64Type, i256,
+    },
 };
 use datafusion::{
     common::ScalarValue,
     error::{DataFusionError, Result},
     functions_aggregate::{
+        average::Avg,
         min_max::{Max, Min},
         sum::Sum,
     },
@@ -38,8 +44,9 @@ use datafusion::{
 use datafusion_functions_aggregate_common::aggregate::groups_accumulator::prim_op::PrimitiveGroupsAccumulator;
 
 /// All of them, to be put in the place of those with their names.
-pub(crate) fn functions() -> [AggregateUDF; 3] {
+pub(crate) fn functions() -> [AggregateUDF; 4] {
     [
+        AggregateUDF::from(CheckedAvg::default()),
         AggregateUDF::from(CheckedSum::default()),
         AggregateUDF::from(Extreme(Min::default())),
         AggregateUDF::from(Extreme(Max::default())),
@@ -94,6 +101,10 @@ macro_rules! as_in_the_library {
             self.0.value_from_stats(args)
         }
 
+        fn aliases(&self) -> &[String] {
+            self.0.aliases()
+        }
+
         fn documentation(&self) -> Option<&Documentation> {
             self.0.documentation()
         }
@@ -104,30 +115,95 @@ macro_rules! as_in_the_library {
     };
 }
 
+/// AVG; see the module.
+#[derive(Debug, Default, PartialEq, Eq, Hash)]
+struct CheckedAvg(Avg);
+
+/// Decimals of so many digits are summed up in 76: 13 more, of which 4 are those that a mean has more behind its point.
+const MEAN_DIGITS_MAX: u8 = 63;
+
+impl CheckedAvg {
+    fn check(args: &AccumulatorArgs<'_>) -> Result<()> {
+        match args.expr_fields[0].data_type() {
+            DataType::Decimal256(digits, scale) if *digits > MEAN_DIGITS_MAX => {
+                Err(DataFusionError::Execution(format!(
+                    "avg of DECIMAL({digits}, {scale}) is refused: cast its argument to DOUBLE or to a DECIMAL of at most \
+                     {MEAN_DIGITS_MAX} digits"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl AggregateUDFImpl for CheckedAvg {
+    as_in_the_library!();
+
+    fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        CheckedAvg::check(&args)?;
+        self.0.accumulator(args)
+    }
+
+    fn create_groups_accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn GroupsAccumulator>> {
+        CheckedAvg::check(&args)?;
+        self.0.create_groups_accumulator(args)
+    }
+
+    fn create_sliding_accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        CheckedAvg::check(&args)?;
+        self.0.create_sliding_accumulator(args)
+    }
+}
+
 /// SUM; see the module.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 struct CheckedSum(Sum);
 
 fn overflow(kind: &DataType) -> DataFusionError {
-    let what = match kind {
-        DataType::Decimal128(..) => "a sum does not fit 38 digits: cast what is added to DOUBLE",
-        _ => "a sum does not fit 64 bits: cast what is added to DOUBLE or DECIMAL(38, 0)",
-    };
-    DataFusionError::Execution(what.to_string())
+    use DataType::{Decimal32, Decimal64, Decimal128, Decimal256};
+    DataFusionError::Execution(match kind {
+        Decimal32(digits, _) | Decimal64(digits, _) | Decimal128(digits, _) | Decimal256(digits, _) => {
+            format!("a sum does not fit {digits} digits: cast what is added to DOUBLE")
+        }
+        _ => "a sum does not fit 64 bits: cast what is added to DOUBLE or DECIMAL(38, 0)".to_string(),
+    })
 }
 
 impl CheckedSum {
     /// Where sums may be too large in earnest.
     fn accumulator_of(args: &AccumulatorArgs<'_>) -> Option<Box<dyn Accumulator>> {
         let kind = args.return_field.data_type();
-        match kind {
-            DataType::Int64 | DataType::UInt64 if args.is_distinct => {
-                Some(Box::new(DistinctTotal::new(kind)))
+        Some(match (kind, args.is_distinct) {
+            (DataType::Int64, true) => DistinctTotal::<Int64Type>::boxed(kind, |value| wide(value.into())),
+            (DataType::UInt64, true) => DistinctTotal::<UInt64Type>::boxed(kind, |value| wide(value.into())),
+            (DataType::Int64 | DataType::UInt64, false) => Box::new(Total::new(kind)),
+            (DataType::Decimal32(..), is_distinct) => {
+                decimals::<Decimal32Type>(kind, is_distinct, |value| wide(value.into()))
             }
-            DataType::Int64 | DataType::UInt64 => Some(Box::new(Total::new(kind))),
-            DataType::Decimal128(..) if !args.is_distinct => Some(Box::new(DecimalTotal::new(kind))),
-            _ => None,
-        }
+            (DataType::Decimal64(..), is_distinct) => {
+                decimals::<Decimal64Type>(kind, is_distinct, |value| wide(value.into()))
+            }
+            (DataType::Decimal128(..), is_distinct) => decimals::<Decimal128Type>(kind, is_distinct, wide),
+            (DataType::Decimal256(..), is_distinct) => {
+                decimals::<Decimal256Type>(kind, is_distinct, |value| value)
+            }
+            _ => return None,
+        })
+    }
+}
+
+fn wide(value: i128) -> i256 {
+    i256::from_i128(value)
+}
+
+fn decimals<T: DecimalType<Native: Eq + Hash>>(
+    kind: &DataType,
+    is_distinct: bool,
+    wide: fn(T::Native) -> i256,
+) -> Box<dyn Accumulator> {
+    match is_distinct {
+        true => DistinctTotal::<T>::boxed(kind, wide),
+        false => DecimalTotal::<T>::boxed(kind, wide),
     }
 }
 
@@ -142,7 +218,14 @@ impl AggregateUDFImpl for CheckedSum {
         match args.return_field.data_type() {
             DataType::Int64 => Ok(Totals::boxed::<Int64Type>()),
             DataType::UInt64 => Ok(Totals::boxed::<UInt64Type>()),
-            kind @ DataType::Decimal128(precision, _) => Ok(Totals::of_decimals(kind, *precision)),
+            kind @ DataType::Decimal32(digits, _) => Ok(Totals::of_decimals::<Decimal32Type>(kind, *digits)),
+            kind @ DataType::Decimal64(digits, _) => Ok(Totals::of_decimals::<Decimal64Type>(kind, *digits)),
+            kind @ DataType::Decimal128(digits, _) => {
+                Ok(Totals::of_decimals::<Decimal128Type>(kind, *digits))
+            }
+            kind @ DataType::Decimal256(digits, _) => {
+                Ok(Totals::of_decimals::<Decimal256Type>(kind, *digits))
+            }
             _ => self.0.create_groups_accumulator(args),
         }
     }
@@ -160,13 +243,28 @@ fn whole(values: &ArrayRef) -> Box<dyn Iterator<Item = i128> + '_> {
     }
 }
 
-/// A number as a value of a type of 64 bits.
-fn fitting(sum: i128, kind: &DataType) -> Result<ScalarValue> {
-    match kind {
-        DataType::UInt64 => u64::try_from(sum).map(ScalarValue::from),
-        _ => i64::try_from(sum).map(ScalarValue::from),
-    }
-    .map_err(|_| overflow(kind))
+/// A number as a value of a type.
+fn fitting(sum: i256, kind: &DataType) -> Result<ScalarValue> {
+    let narrow = || sum.to_i128();
+    let fits = |precision| Decimal256Type::is_valid_decimal_precision(sum, precision);
+    let value = match *kind {
+        DataType::UInt64 => narrow().and_then(|sum| u64::try_from(sum).ok()).map(ScalarValue::from),
+        DataType::Int64 => narrow().and_then(|sum| i64::try_from(sum).ok()).map(ScalarValue::from),
+        DataType::Decimal32(precision, scale) if fits(precision) => {
+            narrow().map(|sum| ScalarValue::Decimal32(Some(sum as i32), precision, scale))
+        }
+        DataType::Decimal64(precision, scale) if fits(precision) => {
+            narrow().map(|sum| ScalarValue::Decimal64(Some(sum as i64), precision, scale))
+        }
+        DataType::Decimal128(precision, scale) if fits(precision) => {
+            narrow().map(|sum| ScalarValue::Decimal128(Some(sum), precision, scale))
+        }
+        DataType::Decimal256(precision, scale) if fits(precision) => {
+            Some(ScalarValue::Decimal256(Some(sum), precision, scale))
+        }
+        _ => None,
+    };
+    value.ok_or_else(|| overflow(kind))
 }
 
 /// One sum, of which values can be taken back: as wide as 2^64 values need, so that only what is asked for has to fit.
@@ -201,6 +299,69 @@ impl Accumulator for Total {
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
+        match self.values {
+            0 => ScalarValue::try_from(&self.kind),
+            _ => fitting(i256::from_i128(self.sum), &self.kind),
+        }
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(self)
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        Ok(vec![self.evaluate()?])
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        self.update_batch(states)
+    }
+}
+
+/// One sum of decimals, in 256 bits: of up to 128 bits, 2^128 values fit them.
+struct DecimalTotal<T: DecimalType> {
+    kind: DataType,
+    wide: fn(T::Native) -> i256,
+    sum: i256,
+    values: u64,
+}
+
+impl<T: DecimalType> DecimalTotal<T> {
+    fn boxed(kind: &DataType, wide: fn(T::Native) -> i256) -> Box<dyn Accumulator> {
+        Box::new(DecimalTotal::<T> { kind: kind.clone(), wide, sum: i256::ZERO, values: 0 })
+    }
+
+    /// Puts every value together with the sum.
+    fn change(&mut self, values: &ArrayRef, change: fn(i256, i256) -> Option<i256>) -> Result<()> {
+        for value in values.as_primitive::<T>().iter().flatten() {
+            self.sum = change(self.sum, (self.wide)(value)).ok_or_else(|| overflow(&self.kind))?;
+        }
+        Ok(())
+    }
+}
+
+impl<T: DecimalType> Debug for DecimalTotal<T> {
+    fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
+        write!(text, "a sum of {}", self.kind)
+    }
+}
+
+impl<T: DecimalType> Accumulator for DecimalTotal<T> {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.values += (values[0].len() - values[0].null_count()) as u64;
+        self.change(&values[0], i256::checked_add)
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.values -= (values[0].len() - values[0].null_count()) as u64;
+        self.change(&values[0], i256::checked_sub)
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
         if self.values == 0 { ScalarValue::try_from(&self.kind) } else { fitting(self.sum, &self.kind) }
     }
 
@@ -217,91 +378,34 @@ impl Accumulator for Total {
     }
 }
 
-/// One sum of decimals, in 256 bits: 2^128 values fit them.
-#[derive(Debug)]
-struct DecimalTotal {
-    kind: DataType,
-    sum: i256,
-    values: u64,
-}
-
-impl DecimalTotal {
-    fn new(kind: &DataType) -> DecimalTotal {
-        DecimalTotal { kind: kind.clone(), sum: i256::ZERO, values: 0 }
-    }
-
-    fn total(values: &ArrayRef) -> i256 {
-        let values = values.as_primitive::<Decimal128Type>().iter().flatten();
-        values.fold(i256::ZERO, |sum, value| sum.wrapping_add(i256::from_i128(value)))
-    }
-}
-
-impl Accumulator for DecimalTotal {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.sum = self.sum.wrapping_add(DecimalTotal::total(&values[0]));
-        self.values += (values[0].len() - values[0].null_count()) as u64;
-        Ok(())
-    }
-
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.sum = self.sum.wrapping_sub(DecimalTotal::total(&values[0]));
-        self.values -= (values[0].len() - values[0].null_count()) as u64;
-        Ok(())
-    }
-
-    fn supports_retract_batch(&self) -> bool {
-        true
-    }
-
-    fn evaluate(&mut self) -> Result<ScalarValue> {
-        let DataType::Decimal128(precision, scale) = self.kind else { return Err(overflow(&self.kind)) };
-        if self.values == 0 {
-            return ScalarValue::try_from(&self.kind);
-        }
-        let sum = self.sum.to_i128().filter(|&sum| has_digits(sum, precision));
-        let sum = sum.ok_or_else(|| overflow(&self.kind))?;
-        Ok(ScalarValue::Decimal128(Some(sum), precision, scale))
-    }
-
-    fn size(&self) -> usize {
-        size_of_val(self)
-    }
-
-    fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        Ok(vec![self.evaluate()?])
-    }
-
-    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        self.update_batch(states)
-    }
-}
-
-/// Whether a number has so many digits at most.
-fn has_digits(number: i128, digits: u8) -> bool {
-    number.unsigned_abs() < 10u128.pow(digits.into())
-}
-
 /// The sum of different values, each with how often it is there. Its state is a list of them, as the library's is.
-#[derive(Debug)]
-struct DistinctTotal {
+struct DistinctTotal<T: ArrowPrimitiveType> {
     kind: DataType,
-    counts: HashMap<i128, u64>,
+    wide: fn(T::Native) -> i256,
+    counts: HashMap<T::Native, u64>,
 }
 
-impl DistinctTotal {
-    fn new(kind: &DataType) -> DistinctTotal {
-        DistinctTotal { kind: kind.clone(), counts: HashMap::new() }
+impl<T: ArrowPrimitiveType<Native: Eq + Hash>> DistinctTotal<T> {
+    fn boxed(kind: &DataType, wide: fn(T::Native) -> i256) -> Box<dyn Accumulator> {
+        Box::new(DistinctTotal::<T> { kind: kind.clone(), wide, counts: HashMap::new() })
     }
 }
 
-impl Accumulator for DistinctTotal {
+impl<T: ArrowPrimitiveType> Debug for DistinctTotal<T> {
+    fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
+        write!(text, "a sum of different {}", self.kind)
+    }
+}
+
+impl<T: ArrowPrimitiveType<Native: Eq + Hash>> Accumulator for DistinctTotal<T> {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        whole(&values[0]).for_each(|value| *self.counts.entry(value).or_default() += 1);
+        let values = values[0].as_primitive::<T>().iter().flatten();
+        values.for_each(|value| *self.counts.entry(value).or_default() += 1);
         Ok(())
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        for value in whole(&values[0]) {
+        for value in values[0].as_primitive::<T>().iter().flatten() {
             let count = self.counts.get_mut(&value).expect("it came before it goes");
             *count -= 1;
             if *count == 0 {
@@ -316,19 +420,20 @@ impl Accumulator for DistinctTotal {
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        match self.counts.is_empty() {
-            true => ScalarValue::try_from(&self.kind),
-            false => fitting(self.counts.keys().sum(), &self.kind),
+        if self.counts.is_empty() {
+            return ScalarValue::try_from(&self.kind);
         }
+        let sum = self.counts.keys().try_fold(i256::ZERO, |sum, &value| sum.checked_add((self.wide)(value)));
+        fitting(sum.ok_or_else(|| overflow(&self.kind))?, &self.kind)
     }
 
     fn size(&self) -> usize {
-        size_of_val(self) + self.counts.capacity() * (size_of::<(i128, u64)>() + 1)
+        size_of_val(self) + self.counts.capacity() * (size_of::<(T::Native, u64)>() + 1)
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        let values =
-            self.counts.keys().map(|&value| fitting(value, &self.kind)).collect::<Result<Vec<_>>>()?;
+        let values = self.counts.keys().map(|&value| fitting((self.wide)(value), &self.kind));
+        let values = values.collect::<Result<Vec<_>>>()?;
         Ok(vec![ScalarValue::List(ScalarValue::new_list_nullable(&values, &self.kind))])
     }
 
@@ -356,14 +461,14 @@ impl Totals {
         Box::new(Totals { kind: T::DATA_TYPE, sums, overflow })
     }
 
-    fn of_decimals(kind: &DataType, precision: u8) -> Box<dyn GroupsAccumulator> {
+    fn of_decimals<T: DecimalType + Debug>(kind: &DataType, digits: u8) -> Box<dyn GroupsAccumulator> {
         let overflow = Arc::new(AtomicBool::new(false));
         let noted = overflow.clone();
-        let add = move |sum: &mut i128, value: i128| match sum.checked_add(value) {
-            Some(larger) if has_digits(larger, precision) => *sum = larger,
+        let add = move |sum: &mut T::Native, value: T::Native| match sum.add_checked(value) {
+            Ok(larger) if T::is_valid_decimal_precision(larger, digits) => *sum = larger,
             _ => noted.store(true, Ordering::Relaxed),
         };
-        let sums = Box::new(PrimitiveGroupsAccumulator::<Decimal128Type, _>::new(kind, add));
+        let sums = Box::new(PrimitiveGroupsAccumulator::<T, _>::new(kind, add));
         Box::new(Totals { kind: kind.clone(), sums, overflow })
     }
 

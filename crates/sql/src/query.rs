@@ -155,11 +155,12 @@ impl Query {
     /// read before the first batch is asked for but what tables say of themselves: footers, the first rows of CSV.
     ///
     /// Where tables are CSV or JSON lines, whose columns are guessed from the first rows, the first batch is made at once: if a row
-    /// contradicts, the query begins again with columns that fit all rows, which may change those of the result.
+    /// contradicts, the query begins again with columns that fit all rows, which may change those of the result. So it does where it
+    /// names a column that the first rows of JSON lines do not have: all rows are read to look for it.
     ///
     /// # Errors
-    /// [`Error::Query`] for what is not one SELECT, EXPLAIN or VALUES, or names what is not there; [`Error::Table`] for
-    /// files that cannot be read; [`Error::Store`] for a budget below [`smallest_memory_bytes`].
+    /// [`Error::Query`] for what is not one SELECT, EXPLAIN or VALUES, or names what is not there; [`Error::NoColumn`] for a column
+    /// that no table has; [`Error::Table`] for files that cannot be read; [`Error::Store`] for a budget below [`smallest_memory_bytes`].
     pub fn start(job: &Job, text: &str, tables: Tables) -> Result<Query> {
         Query::start_within(job, text, tables, Limits::default())
     }
@@ -169,6 +170,11 @@ impl Query {
         let running = match Running::start(job, text, &tables, limits, Caution::Bold) {
             // Files whose first rows suggest different types.
             Err(Error::Table(error)) if error.is_contradiction() && tables.are_guessed() => {
+                tables.look_at_all_rows();
+                Running::start(job, text, &tables, limits, Caution::Bold)?
+            }
+            // A member that only later rows have, or none.
+            Err(Error::NoColumn(_)) if tables.may_have_more_columns() => {
                 tables.look_at_all_rows();
                 Running::start(job, text, &tables, limits, Caution::Bold)?
             }
@@ -645,7 +651,8 @@ fn context(
         SessionStateBuilder::new_with_default_features().with_config(config).with_runtime_env(runtime);
     let bounds = Bounds::new(job, memory_of(job, &planning));
     state.expr_planners().get_or_insert_default().insert(0, Arc::new(Literals(bounds.clone())));
-    state = state.with_optimizer_rule(Arc::new(EqualFloats::default()));
+    let equal_floats = Arc::new(EqualFloats::default());
+    state = state.with_analyzer_rule(equal_floats.clone()).with_optimizer_rule(equal_floats);
     state = state.with_analyzer_rule(Arc::new(CheckedWholeNumbers));
     for rule in rules {
         state = state.with_physical_optimizer_rule(rule);

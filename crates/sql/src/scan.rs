@@ -25,7 +25,7 @@ use datafusion::{
 use futures::stream;
 use inshore_tables::{GroupValues, Input, TableReader};
 
-use crate::{Error, files::Files, once::properties};
+use crate::{Error, files::Files, floats, once::properties};
 
 /// Reads a table.
 #[derive(Debug)]
@@ -360,11 +360,11 @@ impl Facts {
 
 impl PruningStatistics for Facts {
     fn min_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.of(column).map(|values| values.smallest.clone())
+        self.of(column).map(|values| floats::least(&values.smallest))
     }
 
     fn max_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.of(column).map(|values| values.largest.clone())
+        self.of(column).map(|values| floats::most(&values.largest))
     }
 
     fn num_containers(&self) -> usize {

@@ -36,6 +36,8 @@ pub struct Tables {
     is_exact: bool,
     /// Whether columns of a table that was found are guessed.
     is_guessed: Arc<AtomicBool>,
+    /// Whether a table that was found is JSON lines whose later rows may have members beyond the guessed columns.
+    may_have_more: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
@@ -72,6 +74,11 @@ impl Tables {
     /// Whether columns of a table that was found are guessed from its first rows.
     pub(crate) fn are_guessed(&self) -> bool {
         !self.is_exact && self.is_guessed.load(Ordering::Relaxed)
+    }
+
+    /// Whether a table that was found may have columns that its first rows do not show.
+    pub(crate) fn may_have_more_columns(&self) -> bool {
+        self.are_guessed() && self.may_have_more.load(Ordering::Relaxed)
     }
 
     /// Looks at all rows of CSV and JSON lines from now on to know their columns.
@@ -156,6 +163,8 @@ impl Tables {
             let exact = if self.is_exact { exact_columns(job, &inputs, &self.as_text)? } else { None };
             if exact.is_none() && inputs.iter().any(Input::is_text) {
                 self.is_guessed.store(true, Ordering::Relaxed);
+                let has_members = inputs.iter().any(|input| input.is_text() && !input.is_csv());
+                self.may_have_more.fetch_or(has_members, Ordering::Relaxed);
             }
             let mut files = Files::open(job, exact.unwrap_or(inputs), &self.as_text)?;
             files.has_whole_rows = is_whole;

@@ -23,7 +23,7 @@ struct Account {
     reserved_bytes: AtomicU64,
     reserved_bytes_max: AtomicU64,
     /// What it takes of the budget that it is a part of.
-    _whole: Option<Reservation>,
+    whole: Option<Reservation>,
 }
 
 impl Budget {
@@ -38,7 +38,7 @@ impl Budget {
             threads: threads.max(1),
             reserved_bytes: AtomicU64::new(0),
             reserved_bytes_max: AtomicU64::new(0),
-            _whole: whole,
+            whole,
         }))
     }
 
@@ -55,6 +55,11 @@ impl Budget {
     /// The whole budget in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.0.memory_bytes
+    }
+
+    /// Whether it was cut out of another one: whoever set that one does not know of it.
+    pub fn is_part(&self) -> bool {
+        self.0.whole.is_some()
     }
 
     /// The number of worker threads, at least 1.
@@ -98,8 +103,7 @@ impl Budget {
             }
             Err(reserved) => {
                 let (total, free) = (account.memory_bytes, account.memory_bytes - reserved);
-                let is_whole = account._whole.is_none();
-                let enough = is_whole.then(|| enough_for(total, bytes - free));
+                let enough = (!self.is_part()).then(|| enough_for(total, bytes - free));
                 Err(Error::OverBudget { what, wanted: bytes, free, total, enough })
             }
         }
@@ -317,6 +321,7 @@ mod tests {
         let part = budget.part(60, 1, "part").unwrap();
         let held = part.reserve(60, "all of it").unwrap();
         assert!(budget.part(41, 1, "second part").is_err());
+        assert!(part.is_part() && !budget.is_part());
         // Whoever set the whole budget does not know of its parts.
         let error = part.reserve(1, "more").unwrap_err().to_string();
         assert!(error.ends_with("of the budget of 60 bytes is free"), "{error}");

@@ -12,9 +12,15 @@ use crate::Result;
 /// dictionaries of the usual 1 MiB, or the window of `zstd -19`. A few inputs at once stay below 64 MiB.
 pub(crate) const UNCOUNTED_BYTES: u64 = 8 << 20;
 
-/// The largest indivisible piece of a file that is accepted: a quarter of the budget.
+/// What the memory of a Parquet reader is for.
+pub(crate) const PAGES: &str = "reading Parquet";
+
+/// The part of the budget that an indivisible piece of a file may have: a quarter.
+pub(crate) const PIECE_SHARE: u64 = 4;
+
+/// The largest indivisible piece of a file that is accepted.
 pub(crate) fn piece_limit(budget: &Budget) -> u64 {
-    budget.memory_bytes() / 4
+    budget.memory_bytes() / PIECE_SHARE
 }
 
 /// Bytes held by one decoder, of which all above [`UNCOUNTED_BYTES`] are reserved.
@@ -24,6 +30,11 @@ pub(crate) struct Allowance(Reservation);
 impl Allowance {
     pub fn new(budget: &Budget, what: &'static str) -> Result<Self> {
         Ok(Allowance(budget.reserve(0, what)?))
+    }
+
+    /// What is reserved now.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.0.bytes()
     }
 
     /// The decoder is about to hold `bytes` in all.

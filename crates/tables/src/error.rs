@@ -2,7 +2,7 @@
 
 use std::io;
 
-use inshore_store::{format_bytes, url_hint};
+use inshore_store::{format_bytes, format_bytes_up, url_hint};
 
 /// The longest line that any reader of lines accepts, whatever its budget.
 pub const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -71,8 +71,7 @@ pub enum Error {
     /// A piece of the file that cannot be divided is larger than the budget allows.
     #[error(
         "{place}: {what} of {} exceeds the {} that may be held at once{}",
-        format_bytes(*bytes), format_bytes(*limit),
-        if *what == "a line" && *limit >= LINE_BYTES_MAX { "" } else { " (a larger --memory helps)" }
+        format_bytes(*bytes), format_bytes(*limit), advice(what, *limit, *enough)
     )]
     TooLarge {
         /// File and place in it.
@@ -83,6 +82,8 @@ pub enum Error {
         bytes: u64,
         /// The most that is accepted.
         limit: u64,
+        /// A budget in which all such pieces of the file fit, where that is known.
+        enough: Option<u64>,
     },
     /// The ending of a file name is not one that can be read or written.
     #[error("{file}: the ending {ending:?} is none that can be {what}: expected {expected}")]
@@ -181,6 +182,15 @@ impl Error {
             Ok(error) => error,
             Err(source) => Error::io(file, "read it", source),
         }
+    }
+}
+
+/// Says how a piece of the file can be read that is too large.
+fn advice(what: &str, limit: u64, enough: Option<u64>) -> String {
+    match enough {
+        Some(enough) => format!(": a budget of {} is enough for that", format_bytes_up(enough)),
+        None if what == "a line" && limit >= LINE_BYTES_MAX => String::new(),
+        None => " (a larger --memory helps)".to_string(),
     }
 }
 

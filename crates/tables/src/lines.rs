@@ -139,6 +139,7 @@ impl LineBlocks {
             what: "a line",
             bytes: self.block_bytes as u64 + 1,
             limit: self.block_bytes as u64,
+            enough: None,
         }
     }
 }

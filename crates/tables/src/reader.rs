@@ -19,6 +19,8 @@ mod json;
 #[path = "reader/json_absent.rs"]
 mod json;
 mod parquet;
+mod parquet_codecs;
+mod parquet_needs;
 mod parquet_pages;
 mod parquet_windows;
 mod seen;
@@ -559,7 +561,8 @@ impl Input {
         if self.is_stdin() { Some(b',') } else { separator(&self.extension()) }
     }
 
-    fn is_csv(&self) -> bool {
+    /// True for tables whose first line, or whose options, say which columns they have.
+    pub fn is_csv(&self) -> bool {
         self.separator().is_some()
     }
 

@@ -247,6 +247,7 @@ impl Records {
             what: "a CSV record (or an open quote)",
             bytes: self.unread.len() as u64,
             limit: self.limit,
+            enough: None,
         }
     }
 }

@@ -349,7 +349,7 @@ impl IpcSource {
             return Ok(());
         }
         let place = format!("{}: batch {}", self.input.name(), self.batches);
-        Err(Error::TooLarge { place, what, bytes, limit: self.piece_limit })
+        Err(Error::TooLarge { place, what, bytes, limit: self.piece_limit, enough: None })
     }
 
     fn truncated(&self) -> Error {

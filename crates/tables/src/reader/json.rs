@@ -171,6 +171,7 @@ impl JsonSource {
                 what: "the names of all members",
                 bytes: all.bytes,
                 limit: self.text_bytes_max,
+                enough: None,
             }),
         }
     }

@@ -29,10 +29,13 @@ use parquet::{
     },
 };
 
-use super::parquet_pages::{Footer, Pages, ParquetFile};
+use super::{
+    parquet_needs::{Needs, enough},
+    parquet_pages::{Footer, METADATA_BYTES_PER_FOOTER_BYTE, Pages, ParquetFile},
+};
 use crate::{
     Error, Input, Result,
-    allowance::{Allowance, piece_limit},
+    allowance::{Allowance, PAGES, piece_limit},
 };
 
 pub(super) struct ParquetSource {
@@ -68,14 +71,20 @@ impl ParquetSource {
             input.open_pieces()?;
             return Err(Error::unsupported(input.name(), seekable));
         };
-        let allowance = Allowance::new(budget, "Parquet pages")?;
+        let allowance = Allowance::new(budget, PAGES)?;
         let file =
             ParquetFile::new(input.open_pieces()?, bytes, input.name(), piece_limit(budget), allowance);
         let found = ArrowReaderMetadata::load(&Footer(&file), options()).map_err(|reported| {
             let packed = input.path().is_some_and(|path| {
                 path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz") || ending == "zst")
             });
-            if packed { Error::unsupported(input.name(), seekable) } else { file.error(reported) }
+            // As much again is for the rest of the job.
+            let held = |bytes| 2 * METADATA_BYTES_PER_FOOTER_BYTE * bytes;
+            let needs = |bytes| Needs { piece_bytes: bytes, held_bytes: held(bytes) };
+            match packed {
+                true => Error::unsupported(input.name(), seekable),
+                false => enough(file.error(reported), needs, budget, file.reserved_bytes()),
+            }
         })?;
         let mut rows_left = 0u64;
         for group in found.metadata().row_groups() {
@@ -315,6 +324,17 @@ impl ParquetSource {
         (self.file.piece_limit / 2 / row_bytes.max(1)).max(1) as usize
     }
 
+    /// The error behind what the library reports, with a budget in which the chosen columns of all row groups can be read.
+    fn refusal(&self, reported: impl ToString) -> Error {
+        let needs = |bytes| {
+            let descriptor = self.metadata.file_metadata().schema_descr();
+            let is_chosen = |leaf: &usize| self.chosen.0.contains(&descriptor.get_column_root_idx(*leaf));
+            let leaves: Vec<usize> = (0..descriptor.num_columns()).filter(is_chosen).collect();
+            Needs::of(&self.file, &self.metadata, &leaves, self.chosen.1, bytes)
+        };
+        enough(self.file.error(reported), needs, &self.budget, self.file.reserved_bytes())
+    }
+
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         self.file.next_batch();
         let reader = self.reader.as_mut().expect("columns are chosen before batches are read");
@@ -324,7 +344,7 @@ impl ParquetSource {
             }
             return Ok(None);
         };
-        let batch = batch.map_err(|reported| self.file.error(reported))?;
+        let batch = batch.map_err(|reported| self.refusal(reported))?;
         self.rows_left = self
             .rows_left
             .checked_sub(batch.num_rows() as u64)

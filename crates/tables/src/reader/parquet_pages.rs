@@ -6,7 +6,7 @@
 //! that are coded as differences ([`delta`]).
 
 use std::{
-    io::{Cursor, Read},
+    io::Cursor,
     num::NonZeroU64,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -30,6 +30,7 @@ use parquet::{
 
 use super::{
     delta::{self, Coded},
+    parquet_codecs::Codec,
     parquet_windows::{Window, Windows},
     thrift::{PageHeader, page_header},
 };
@@ -39,7 +40,7 @@ use crate::{Error, allowance::Allowance, input::Pieces};
 const HEADER_BYTES_MAX: usize = 1 << 20;
 const HEADER_BYTES_FIRST: usize = 4 << 10;
 /// Bytes of parsed metadata for a byte of the footer, a guess from above for flat schemas without statistics.
-const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
+pub(super) const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
 /// Bytes of memory that the decoder keeps for each string beside its text: two lengths.
 const LENGTH_BYTES: u64 = 8;
 
@@ -122,7 +123,7 @@ impl ParquetFile {
     }
 
     fn too_large(&self, place: String, what: &'static str, bytes: u64) -> ParquetError {
-        self.refuse(Error::TooLarge { place, what, bytes, limit: self.piece_limit })
+        self.refuse(Error::TooLarge { place, what, bytes, limit: self.piece_limit, enough: None })
     }
 
     fn damaged(&self, what: String) -> ParquetError {
@@ -174,6 +175,21 @@ impl ParquetFile {
         }
     }
 
+    /// What is reserved for it now.
+    pub fn reserved_bytes(&self) -> u64 {
+        lock(&self.held).allowance.reserved_bytes()
+    }
+
+    /// The page header at `start`, to look at and not to read on from.
+    pub fn header_at(&self, start: u64) -> Option<PageHeader> {
+        let here = self.bytes.saturating_sub(start).min(self.pieces.bytes_from(start));
+        [HEADER_BYTES_FIRST, HEADER_BYTES_MAX].into_iter().find_map(|most| {
+            let mut bytes = vec![0; here.min(most as u64) as usize];
+            self.pieces.read_exact_at(&self.name, &mut bytes, start).ok()?;
+            page_header(&bytes)
+        })
+    }
+
     fn hold(&self, change: impl FnOnce(&mut Held)) -> Result<()> {
         let mut held = lock(&self.held);
         change(&mut held);
@@ -201,7 +217,7 @@ impl ParquetFile {
 }
 
 /// Where a column chunk begins, by what its file says.
-fn start_of(chunk: &ColumnChunkMetaData) -> i64 {
+pub(super) fn start_of(chunk: &ColumnChunkMetaData) -> i64 {
     chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset())
 }
 
@@ -250,8 +266,8 @@ pub(super) struct ColumnChunk {
     /// The leaf column, counted over the whole file.
     column: usize,
     column_name: String,
-    /// The library gives gzip no bound, so it is told that the chunk is not compressed and given it unpacked.
-    is_gzip: bool,
+    /// How pages are packed that are unpacked here: the library is told that the chunk is not compressed.
+    codec: Option<Codec>,
     /// The header that was read last; the library asks for a page's body right after its header.
     header: Mutex<PageHeader>,
     /// The byte behind the chunk, by what its file says.
@@ -308,7 +324,7 @@ impl ColumnChunk {
         Ok(())
     }
 
-    fn gunzip(&self, packed: Bytes) -> Result<Bytes> {
+    fn unpack(&self, packed: Bytes, codec: Codec) -> Result<Bytes> {
         let header = lock(&self.header).clone();
         let levels = header.levels_bytes as usize;
         if !header.values_are_compressed {
@@ -318,11 +334,15 @@ impl ColumnChunk {
         if levels > packed.len() || levels > unpacked_bytes {
             return Err(self.file.damaged("damaged Parquet: levels longer than their page".to_string()));
         }
-        let mut unpacked = Vec::with_capacity(unpacked_bytes);
+        let mut unpacked = Vec::with_capacity(unpacked_bytes + 1);
         unpacked.extend_from_slice(&packed[..levels]);
         if unpacked_bytes > levels {
-            let decoder = flate2::read::MultiGzDecoder::new(&packed[levels..]);
-            decoder.take((unpacked_bytes - levels + 1) as u64).read_to_end(&mut unpacked)?;
+            let packed = &packed[levels..];
+            let window_bytes = codec.window_bytes(packed);
+            self.file.hold(|held| held.columns[self.column].page_bytes += window_bytes)?;
+            let done = codec.unpack(packed, unpacked_bytes - levels, &mut unpacked);
+            self.file.hold(|held| held.columns[self.column].page_bytes -= window_bytes)?;
+            done?;
         }
         if unpacked.len() != unpacked_bytes {
             return Err(self
@@ -356,7 +376,10 @@ impl ChunkReader for ColumnChunk {
             return Err(self.file.too_large(self.place(start), "a Parquet page", length as u64));
         }
         let bytes = self.read_at(start, length)?;
-        if self.is_gzip { self.gunzip(bytes) } else { Ok(bytes) }
+        match self.codec {
+            Some(codec) => self.unpack(bytes, codec),
+            None => Ok(bytes),
+        }
     }
 }
 
@@ -386,18 +409,13 @@ impl Pages {
         }
         let column_name = descriptor.path().string();
         let mut chunk = chunk.clone();
-        let is_gzip = matches!(chunk.compression(), Compression::GZIP(_));
-        match chunk.compression() {
-            Compression::GZIP(_) => {
-                chunk = chunk.into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
-            }
-            Compression::LZ4 => {
-                let what = format!(
-                    "column '{column_name}' is packed with Hadoop's old LZ4; write it as LZ4_RAW or zstd"
-                );
-                return Err(file.refuse(Error::unsupported(&file.name, what)));
-            }
-            _ => {}
+        let codec = Codec::of(chunk.compression());
+        if codec.is_some() {
+            chunk = chunk.into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
+        } else if matches!(chunk.compression(), Compression::BROTLI(_)) {
+            let what =
+                format!("column '{column_name}' is packed by Brotli, which needs the feature `records`");
+            return Err(file.refuse(Error::unsupported(&file.name, what)));
         }
         let value_bytes_min = match descriptor.physical_type() {
             Type::BOOLEAN => 0,
@@ -410,7 +428,7 @@ impl Pages {
             file: file.clone(),
             column,
             column_name: column_name.clone(),
-            is_gzip,
+            codec,
             header: Mutex::default(),
             end: (start as u64).saturating_add(chunk.compressed_size() as u64),
             window: Mutex::default(),

@@ -129,6 +129,7 @@ fn parquet_of_every_codec_version_and_coding_is_read() {
         Compression::GZIP(GzipLevel::default()),
         Compression::ZSTD(ZstdLevel::default()),
         Compression::LZ4_RAW,
+        Compression::LZ4,
     ];
     for codec in codecs {
         for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
@@ -146,6 +147,32 @@ fn parquet_of_every_codec_version_and_coding_is_read() {
                     let found = read_with("e.parquet", &bytes, &WANTED, batch_rows, SMALL).unwrap();
                     check_edges(&found, rows);
                 }
+            }
+        }
+    }
+}
+
+/// The files are of another writer, since that of the library would bring an encoder: see test_data/README.md.
+#[test]
+fn parquet_that_is_packed_by_brotli_is_read_or_refused_by_name() {
+    let files: [&[u8]; 2] = [
+        include_bytes!("../../test_data/brotli_1.parquet"),
+        include_bytes!("../../test_data/brotli_2.parquet"),
+    ];
+    for bytes in files {
+        let found = read("b.parquet", bytes, &WANTED);
+        if !cfg!(feature = "records") {
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains("packed by Brotli, which needs the feature `records`"), "{error}");
+            continue;
+        }
+        check_edges(&found.unwrap(), 500);
+        // Damage is an error, and nothing else.
+        for place in (0..bytes.len()).step_by(3) {
+            for flip in [1, 0xff] {
+                let mut damaged = bytes.to_vec();
+                damaged[place] ^= flip;
+                _ = read("b.parquet", &damaged, &WANTED);
             }
         }
     }

@@ -389,7 +389,7 @@ fn name_row(what: &'static str, error: Error, (input, is_only): (&str, bool)) ->
     let place = if is_only { input.to_string() } else { format!("{input} or before it") };
     match error {
         Error::SortReduce(RowTooLong { bytes, limit, .. }) => {
-            Error::TooLarge { place, what, bytes: bytes.unwrap_or(limit + 1), limit }
+            Error::TooLarge { place, what, bytes: bytes.unwrap_or(limit + 1), limit, enough: None }
         }
         other => other,
     }

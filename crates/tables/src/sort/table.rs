@@ -458,6 +458,7 @@ pub(crate) fn too_long(error: inshore_sortreduce::Error, place: &str) -> Error {
             what: "a row",
             bytes: bytes.unwrap_or(limit + 1),
             limit,
+            enough: None,
         },
         other => other.into(),
     }

@@ -104,7 +104,13 @@ impl<R: Read> ZstdFrames<R> {
             Some(Header::Frame { window_bytes }) => {
                 if window_bytes > self.window_limit {
                     let (place, limit) = (self.name.clone(), self.window_limit);
-                    return Err(Error::TooLarge { place, what: "a zstd window", bytes: window_bytes, limit });
+                    return Err(Error::TooLarge {
+                        place,
+                        what: "a zstd window",
+                        bytes: window_bytes,
+                        limit,
+                        enough: None,
+                    });
                 }
                 self.allowance.hold(window_bytes)?;
                 self.state = State::InFrame;

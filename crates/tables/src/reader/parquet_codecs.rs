@@ -1,0 +1,189 @@
+//! Codecs of Parquet pages that are unpacked here. The library unpacks gzip and Brotli to wherever their streams end, and so knows no
+//! bound; and of LZ4 in Hadoop's frames it passes over those that are shorter than the ones before them (parquet 59.3).
+//!
+//! ```text
+//!   LZ4 of Hadoop   [ bytes of a block, unpacked | bytes of a part, packed | LZ4 | bytes of a part | LZ4 ... ] [ ... ]
+//! ```
+//!
+//! Both lengths are big endian, of 32 bits. Files of some other programs have one LZ4 block without lengths, under the same name.
+
+use std::io::{self, Read};
+
+use parquet::basic::Compression;
+
+/// How a page is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Codec {
+    Gzip,
+    Lz4,
+    #[cfg(feature = "records")]
+    Brotli,
+}
+
+impl Codec {
+    /// `None` for what the library unpacks.
+    pub fn of(compression: Compression) -> Option<Codec> {
+        match compression {
+            Compression::GZIP(_) => Some(Codec::Gzip),
+            Compression::LZ4 => Some(Codec::Lz4),
+            #[cfg(feature = "records")]
+            Compression::BROTLI(_) => Some(Codec::Brotli),
+            _ => None,
+        }
+    }
+
+    /// Memory for what was unpacked last, beside the result.
+    #[cfg_attr(not(feature = "records"), allow(unused_variables))]
+    pub fn window_bytes(self, packed: &[u8]) -> u64 {
+        match self {
+            Codec::Gzip | Codec::Lz4 => 0,
+            // It grows by being copied into one of twice the size.
+            #[cfg(feature = "records")]
+            Codec::Brotli => (1u64 << brotli_window_bits(packed)) / 2 * 3,
+        }
+    }
+
+    /// Adds what is packed to `unpacked`: `bytes` if it is sound, and no more than one more.
+    ///
+    /// # Errors
+    /// What is not sound.
+    pub fn unpack(self, packed: &[u8], bytes: usize, unpacked: &mut Vec<u8>) -> io::Result<()> {
+        let most = bytes as u64 + 1;
+        match self {
+            Codec::Gzip => {
+                flate2::read::MultiGzDecoder::new(packed).take(most).read_to_end(unpacked)?;
+            }
+            Codec::Lz4 => {
+                let start = unpacked.len();
+                unpacked.resize(start + bytes, 0);
+                let out = &mut unpacked[start..];
+                if !unframe(packed, out) && lz4_flex::block::decompress_into(packed, out).ok() != Some(bytes)
+                {
+                    return Err(io::Error::other("this is not LZ4, with Hadoop's lengths or without"));
+                }
+            }
+            #[cfg(feature = "records")]
+            Codec::Brotli => {
+                let mut decoder = brotli_decompressor::Decompressor::new(packed, BROTLI_BLOCK_BYTES);
+                // Windows of up to 1 GiB, which are no Brotli of RFC 7932.
+                decoder.set_parameter(BrotliDecoderParameter::BROTLI_DECODER_PARAM_LARGE_WINDOW, 0);
+                decoder.take(most).read_to_end(unpacked)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Unpacks LZ4 with Hadoop's lengths; `false` where it is something else, or has another length than `out`.
+fn unframe(packed: &[u8], out: &mut [u8]) -> bool {
+    let length = |bytes: &mut &[u8]| {
+        let (length, rest) = bytes.split_first_chunk()?;
+        *bytes = rest;
+        Some(u32::from_be_bytes(*length) as usize)
+    };
+    let mut all = |mut rest: &[u8]| {
+        let mut done = 0;
+        while !rest.is_empty() {
+            let block = length(&mut rest)?;
+            let end = block.checked_add(done).filter(|&end| end <= out.len())?;
+            while done < end {
+                let (part, behind) = length(&mut rest).and_then(|part| rest.split_at_checked(part))?;
+                done += lz4_flex::block::decompress_into(part, &mut out[done..end]).ok()?;
+                rest = behind;
+            }
+        }
+        (done == out.len()).then_some(())
+    };
+    all(packed).is_some()
+}
+
+#[cfg(feature = "records")]
+use brotli_decompressor::BrotliDecoderParameter;
+
+#[cfg(feature = "records")]
+const BROTLI_BLOCK_BYTES: usize = 4 << 10;
+
+/// How large a window a stream asks for, as a power of two (RFC 7932, 9.1).
+#[cfg(feature = "records")]
+fn brotli_window_bits(packed: &[u8]) -> u32 {
+    let first = u32::from(packed.first().copied().unwrap_or(0));
+    match (first & 1, first >> 1 & 7, first >> 4 & 7) {
+        (0, ..) => 16,
+        (_, 0, 0) => 17,
+        // A large window, which is refused.
+        (_, 0, 1) => 0,
+        (_, 0, bits) => 8 + bits,
+        (_, bits, _) => 17 + bits,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framed(blocks: &[&[&[u8]]]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for parts in blocks {
+            let unpacked: usize = parts.iter().map(|part| part.len()).sum();
+            bytes.extend((unpacked as u32).to_be_bytes());
+            for part in *parts {
+                let packed = lz4_flex::block::compress(part);
+                bytes.extend((packed.len() as u32).to_be_bytes());
+                bytes.extend(packed);
+            }
+        }
+        bytes
+    }
+
+    fn unpacked(packed: &[u8], bytes: usize) -> io::Result<Vec<u8>> {
+        let mut unpacked = b"before".to_vec();
+        Codec::Lz4.unpack(packed, bytes, &mut unpacked)?;
+        assert!(unpacked.starts_with(b"before"));
+        Ok(unpacked.split_off(6))
+    }
+
+    #[test]
+    fn lz4_of_hadoop_is_unpacked_however_it_is_divided() {
+        let text: Vec<u8> = (0..50_000u32).flat_map(|number| (number / 7).to_le_bytes()).collect();
+        let (long, short) = text.split_at(190_000);
+        for packed in [
+            framed(&[&[&text]]),
+            framed(&[&[long], &[short]]),
+            framed(&[&[short], &[&text[10_000..]]]),
+            framed(&[&[long, short]]),
+            framed(&[&[], &[&text[..1], &text[1..50_000]], &[&text[50_000..]]]),
+            lz4_flex::block::compress(&text),
+        ] {
+            let found = unpacked(&packed, text.len()).unwrap();
+            assert_eq!(found.len(), text.len());
+        }
+        assert!(unpacked(&framed(&[&[long], &[short]]), text.len()).unwrap() == text);
+        assert!(unpacked(&framed(&[&[long, short]]), text.len()).unwrap() == text);
+        assert!(unpacked(&lz4_flex::block::compress(&text), text.len()).unwrap() == text);
+    }
+
+    #[test]
+    fn lz4_of_another_length_or_cut_short_is_refused() {
+        let text = b"to be or not to be, that is the question: to be or not to be".repeat(30);
+        let packed = framed(&[&[&text[..700]], &[&text[700..900], &text[900..]]]);
+        assert!(unpacked(&packed, text.len()).unwrap() == text);
+        for bytes in [0, 1, text.len() - 1, text.len() + 1] {
+            assert!(unpacked(&packed, bytes).is_err(), "{bytes}");
+        }
+        for length in 0..packed.len() {
+            assert!(unpacked(&packed[..length], text.len()).is_err(), "{length}");
+        }
+        // A length of 4 GiB.
+        assert!(unpacked(&[255; 40], text.len()).is_err());
+    }
+
+    #[cfg(feature = "records")]
+    #[test]
+    fn the_window_of_brotli_is_what_its_first_bits_say() {
+        for (first, bits) in
+            [(0x0c, 16), (0x0b, 22), (0x0f, 24), (0x01, 17), (0x21, 10), (0x71, 15), (0x03, 18)]
+        {
+            assert_eq!(brotli_window_bits(&[first]), bits, "{first:x}");
+        }
+    }
+}

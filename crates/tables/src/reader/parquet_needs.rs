@@ -1,0 +1,147 @@
+//! What a budget has to have for a Parquet file whose pages did not fit: a refusal names it, so that a user tries once.
+//!
+//! The reader that was refused has seen some pages. So the headers of all pages of the columns that are read are looked at, which
+//! reads some KiB for each page, and only then.
+//!
+//! The pages at hand have to fit what others leave of the budget. Jobs take shares of it, not sums: what was free for this reader is
+//! taken to grow in proportion to the budget. Shares are rounded to powers of two here and there, so a quarter is added.
+
+use inshore_store::Budget;
+use parquet::{
+    basic::{Compression, Type},
+    file::metadata::{ColumnChunkMetaData, ParquetMetaData},
+};
+
+use super::parquet_pages::{ParquetFile, start_of};
+use crate::{
+    Error,
+    allowance::{PAGES, PIECE_SHARE, UNCOUNTED_BYTES},
+};
+
+/// Headers of pages that are looked at. Files with more pages than that have small ones.
+const HEADERS_MAX: usize = 10_000;
+/// The window of Brotli that its encoders take by themselves, and half of it while it grows.
+const BROTLI_WINDOW_BYTES: u64 = 6 << 20;
+
+/// Memory for the pages of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Needs {
+    /// The largest page, packed or unpacked.
+    pub piece_bytes: u64,
+    /// What is held of all columns at once, at most.
+    pub held_bytes: u64,
+}
+
+impl Needs {
+    /// For these leaf columns of all row groups, in batches of so many rows, and a piece of `bytes` that was found to be too large.
+    pub fn of(
+        file: &ParquetFile,
+        metadata: &ParquetMetaData,
+        leaves: &[usize],
+        batch_rows: usize,
+        bytes: u64,
+    ) -> Needs {
+        let mut left = HEADERS_MAX;
+        let mut columns = vec![(0, 0); leaves.len()];
+        let mut needs = Needs::default();
+        for group in metadata.row_groups() {
+            for (&leaf, (dictionary, page)) in leaves.iter().zip(&mut columns) {
+                let chunk = group.column(leaf);
+                let found = Pages::of(file, chunk, &mut left);
+                needs.piece_bytes = needs.piece_bytes.max(found.largest);
+                *dictionary = found.dictionary.max(*dictionary);
+                *page = found.held(chunk, group.num_rows().max(1) as u64, batch_rows as u64).max(*page);
+            }
+        }
+        let pages = columns.iter().map(|(dictionary, page)| dictionary + page).sum::<u64>();
+        // What is larger than all pages is made of one, and held beside it.
+        let beside = if bytes > needs.piece_bytes { bytes } else { 0 };
+        Needs { piece_bytes: needs.piece_bytes.max(bytes), held_bytes: pages + beside }
+    }
+}
+
+/// The largest pages of a column chunk.
+#[derive(Default)]
+struct Pages {
+    largest: u64,
+    dictionary: u64,
+    packed: u64,
+    unpacked: u64,
+}
+
+impl Pages {
+    fn of(file: &ParquetFile, chunk: &ColumnChunkMetaData, left: &mut usize) -> Pages {
+        let mut pages = Pages::default();
+        let mut start = u64::try_from(start_of(chunk)).unwrap_or(u64::MAX);
+        let end = start.saturating_add(u64::try_from(chunk.compressed_size()).unwrap_or(0));
+        while start < end && *left > 0 {
+            let Some(header) = file.header_at(start) else { break };
+            let sizes = [header.compressed_bytes, header.uncompressed_bytes].map(u64::try_from);
+            let [Ok(packed), Ok(unpacked)] = sizes else { break };
+            pages.largest = pages.largest.max(packed).max(unpacked);
+            if header.is_dictionary {
+                // The page and what is decoded from it.
+                pages.dictionary = pages.dictionary.max(2 * unpacked);
+            } else {
+                (pages.packed, pages.unpacked) = (pages.packed.max(packed), pages.unpacked.max(unpacked));
+            }
+            start = start.saturating_add(header.header_bytes as u64).saturating_add(packed);
+            *left -= 1;
+        }
+        pages
+    }
+
+    /// What is held of data pages at once.
+    fn held(&self, chunk: &ColumnChunkMetaData, rows: u64, batch_rows: u64) -> u64 {
+        let window = match chunk.compression() {
+            Compression::BROTLI(_) => BROTLI_WINDOW_BYTES,
+            _ => 0,
+        };
+        let page = self.packed + self.unpacked;
+        let pages = match chunk.column_descr().physical_type() {
+            // Texts of a batch point into all of their pages, and into the dictionary before.
+            Type::BYTE_ARRAY => {
+                let batch = chunk.uncompressed_size().max(0) as u64 / rows * batch_rows.min(rows);
+                (2 * page).max(page + 2 * batch) + self.dictionary
+            }
+            _ => page,
+        };
+        pages + window
+    }
+}
+
+/// A refusal for want of memory, with a budget that is enough: a larger one than `budget`, of which this reader has `reserved_bytes`.
+/// `needs` is asked with the bytes of what was found to be too large.
+pub(super) fn enough(
+    error: Error,
+    needs: impl FnOnce(u64) -> Needs,
+    budget: &Budget,
+    reserved_bytes: u64,
+) -> Error {
+    let enough = |bytes| {
+        let Needs { piece_bytes, held_bytes } = needs(bytes);
+        let total = budget.memory_bytes();
+        let free = (budget.free_bytes() + reserved_bytes).max(total / 32).max(1);
+        let held = u128::from(held_bytes.saturating_sub(UNCOUNTED_BYTES));
+        let all = u128::from(total) * held / u128::from(free);
+        let all = u64::try_from(all / 4 * 5).unwrap_or(u64::MAX);
+        let enough = all.max(piece_bytes.saturating_mul(PIECE_SHARE));
+        enough.checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX)
+    };
+    match error {
+        Error::TooLarge { place, what, bytes, limit, .. } if !budget.is_part() => {
+            Error::TooLarge { place, what, bytes, limit, enough: Some(enough(bytes)) }
+        }
+        Error::Store(inshore_store::Error::OverBudget {
+            what: PAGES,
+            wanted,
+            free,
+            total,
+            enough: Some(least),
+        }) => {
+            let enough = Some(enough(0).max(least));
+            Error::Store(inshore_store::Error::OverBudget { what: PAGES, wanted, free, total, enough })
+        }
+        other => other,
+    }
+}
