@@ -1,4 +1,14 @@
-//! A file that appears whole or not at all, or standard output.
+//! A file that appears whole or not at all, or standard output: every file that a command writes is one.
+//!
+//! The order of its steps is the rule for all of them, so that a kill or a power loss at any instant leaves the old file or the
+//! new one, and a file that was reported as written is there:
+//!
+//! ```text
+//!   create   without a name, with the mode that it may have at most
+//!   write    bytes, permissions, times
+//!   publish  sync the file, link it, sync it again, rename it to its name, sync the folder
+//!   succeed  only then may the command report success, and remove what the file replaces
+//! ```
 
 use std::{
     fs::{self, File, Permissions},
@@ -6,7 +16,7 @@ use std::{
     num::NonZeroU64,
     os::{
         fd::{AsFd, AsRawFd},
-        unix::fs::{FileTypeExt, PermissionsExt},
+        unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
     },
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -36,11 +46,11 @@ impl NewFile {
     pub fn stdout() -> Result<Self> {
         let name = "standard output";
         let file = io::stdout().as_fd().try_clone_to_owned().map(File::from);
-        Ok(Self::of_file(name, file.map_err(|source| Error::io(name, "open it", source))?))
+        Ok(Self::of_file(name, file.map_err(|source| Error::io("open it", name, source))?))
     }
 
-    /// An open file that is written in place and never renamed.
-    pub(crate) fn of_file(name: &str, file: File) -> Self {
+    /// Takes an open file that is written in place and never renamed.
+    pub fn of_file(name: &str, file: File) -> Self {
         NewFile { name: name.to_string(), part: None, out: NewFileWriter::new(file) }
     }
 
@@ -64,7 +74,7 @@ impl NewFile {
     /// stays a link. Standard output (`-`), a character device or a named pipe is [written in place](NewFile::is_in_place).
     ///
     /// # Errors
-    /// [`Error::Io`] if no file can be made there; [`Error::Unsupported`] if `path` is a folder, a socket or a block device.
+    /// [`Error::Io`] if no file can be made there; [`Error::BadOutput`] if `path` is a folder, a socket or a block device.
     pub fn create(path: &Path) -> Result<Self> {
         Self::create_with(path, None)
     }
@@ -83,9 +93,20 @@ impl NewFile {
     /// # Errors
     /// As [`NewFile::create`] and [`NewFile::publish`]; [`Error::Io`] where it cannot be written.
     pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-        let file = Self::create(path)?;
-        file.writer()?.write_all(bytes).map_err(|error| file.error(error))?;
-        file.publish()
+        Self::create(path)?.written(bytes)?.publish()
+    }
+
+    /// Writes a whole file that only its owner may read or write, as durably, where nothing is at `path` yet.
+    ///
+    /// # Errors
+    /// As [`NewFile::create`] and [`NewFile::publish_new`]; [`Error::Io`] where it cannot be written.
+    pub fn write_whole_private(path: &Path, bytes: &[u8]) -> Result<()> {
+        Self::create_private(path)?.written(bytes)?.publish_new()
+    }
+
+    fn written(self, bytes: &[u8]) -> Result<Self> {
+        self.writer()?.write_all(bytes).map_err(|error| self.error(error))?;
+        Ok(self)
     }
 
     fn create_with(path: &Path, mode: Option<u32>) -> Result<Self> {
@@ -95,25 +116,23 @@ impl NewFile {
         }
         if Self::is_in_place(path) {
             let file = File::options().write(true).open(path);
-            return Ok(Self::of_file(&name, file.map_err(|source| Error::io(&name, "open it", source))?));
+            return Ok(Self::of_file(&name, file.map_err(|source| Error::io("open it", path, source))?));
         }
         // Through a link the table behind it is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let old = fs::metadata(&path).ok();
         if old.as_ref().is_some_and(|old| !old.is_file()) {
-            return Err(Error::unsupported(
-                name,
-                "it exists and is not a plain file, so it cannot be replaced",
-            ));
+            let what = "it exists and is not a plain file, so it cannot be replaced".to_string();
+            return Err(Error::BadOutput { file: name, what });
         }
-        fs::metadata(folder_of(&path)).map_err(|source| Error::io(&name, "find the folder of it", source))?;
+        fs::metadata(folder_of(&path)).map_err(|source| Error::io("find the folder of it", &name, source))?;
         let mode = mode.unwrap_or_else(|| old.map_or(0o666, |old| old.permissions().mode()));
         let make = || -> io::Result<(Part, NewFileWriter)> {
             let part = Part::create(&path, mode)?;
             let out = NewFileWriter::new(part.file().try_clone()?);
             Ok((part, out))
         };
-        let (part, out) = make().map_err(|error| Error::io(&name, "create it", system_error(error)))?;
+        let (part, out) = make().map_err(|error| Error::io("create it", &name, system_error(error)))?;
         Ok(NewFile { name, part: Some((part, path)), out })
     }
 
@@ -127,7 +146,7 @@ impl NewFile {
     /// # Errors
     /// [`Error::Io`] if there are too many open files.
     pub fn writer(&self) -> Result<NewFileWriter> {
-        self.out.clone_handle().map_err(|source| Error::io(&self.name, "open it", source))
+        self.out.clone_handle().map_err(|source| Error::io("open it", &self.name, source))
     }
 
     /// The open file itself, for whoever writes it in another way.
@@ -135,19 +154,22 @@ impl NewFile {
     /// # Errors
     /// [`Error::Io`] if there are too many open files.
     pub fn file(&self) -> Result<File> {
-        self.out.file.try_clone().map_err(|source| Error::io(&self.name, "open it", source))
+        self.out.file.try_clone().map_err(|source| Error::io("open it", &self.name, source))
     }
 
     /// The folder where the file will be, for scratch beside it.
-    pub(crate) fn folder(&self) -> PathBuf {
+    pub fn folder(&self) -> PathBuf {
         self.part.as_ref().map_or_else(std::env::temp_dir, |(_, path)| folder_of(path).to_path_buf())
     }
 
     /// What went wrong: the system's error if there was one, what the library reported otherwise.
     pub fn error(&self, reported: impl ToString) -> Error {
         match self.out.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            Some(source) => Error::io(&self.name, "write it", source),
-            None => Error::unsupported(&self.name, format!("cannot be written: {}", reported.to_string())),
+            Some(source) => Error::io("write it", &self.name, source),
+            None => {
+                let what = format!("cannot be written: {}", reported.to_string());
+                Error::BadOutput { file: self.name.clone(), what }
+            }
         }
     }
 
@@ -156,14 +178,51 @@ impl NewFile {
     /// # Errors
     /// [`Error::Io`]; what was at the path before is then still there, except where the very last step failed.
     pub fn publish(self) -> Result<()> {
+        self.publish_by(Part::replace)
+    }
+
+    /// Does the same where nothing is at the path.
+    ///
+    /// # Errors
+    /// As [`NewFile::publish`]; [`Error::Io`] of the kind [`io::ErrorKind::AlreadyExists`] where something is there.
+    pub fn publish_new(self) -> Result<()> {
+        self.publish_by(Part::take)
+    }
+
+    fn publish_by(self, name_it: impl FnOnce(Part, &Path) -> io::Result<()>) -> Result<()> {
         let NewFile { name, part, .. } = self;
         let Some((part, path)) = part else { return Ok(()) };
-        let failed = |what, source| Error::io(&name, what, source);
+        let failed = |what: &str, source| Error::io(what, &name, source);
         part.file().sync_all().map_err(|source| failed("sync it", source))?;
-        part.persist(&path).map_err(|source| failed("rename it", source))?;
-        let synced = File::open(folder_of(&path)).and_then(|folder| folder.sync_all());
-        synced.map_err(|source| failed("sync the folder of it", source))
+        name_it(part, &path).map_err(|source| failed("give it its name", source))?;
+        sync_folder(folder_of(&path)).map_err(|source| failed("sync the folder of it", source))
     }
+}
+
+/// Makes a folder, and those above it that are not there, and syncs all their names: also those of folders that are there, since
+/// who made them may have been killed before that.
+///
+/// # Errors
+/// Whatever the system reports.
+pub fn make_folder(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    let path = fs::canonicalize(path)?;
+    let device = fs::metadata(&path)?.dev();
+    for folder in path.ancestors() {
+        if fs::metadata(folder)?.dev() != device {
+            break;
+        }
+        match sync_folder(folder) {
+            // Somebody else made what lies in a folder that must not be read.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+            synced => synced?,
+        }
+    }
+    Ok(())
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 /// A file that is not yet where it will be.
@@ -204,30 +263,43 @@ impl Part {
         }
     }
 
-    /// Gives it its name, in place of whatever has it now.
-    fn persist(self, path: &Path) -> io::Result<()> {
+    /// Gives the file its name, in place of whatever has it now.
+    fn replace(self, path: &Path) -> io::Result<()> {
         let file = match self {
             Part::Unnamed(file) => file,
             Part::Named(part) => return part.persist(path).map(drop).map_err(|error| error.error),
         };
         // A file without a name can be linked but not over another one: it gets a name for a moment.
-        let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
         let file_name = path.file_name().unwrap_or_default().to_string_lossy();
         for turn in 0.. {
             let name = folder_of(path).join(format!(".{file_name}.{}-{turn}.part", std::process::id()));
-            match linkat(CWD, &unnamed, CWD, &name, AtFlags::SYMLINK_FOLLOW) {
+            match link(&file, &name) {
                 Ok(()) => {
-                    // Without a journal, a sync before the file had a name is lost with its first name: ext4 and ext2 write
-                    // the links of an inode when it is synced.
-                    let renamed = file.sync_all().and_then(|()| fs::rename(&name, path));
+                    let renamed = fs::rename(&name, path);
                     return renamed.inspect_err(|_| _ = fs::remove_file(&name));
                 }
-                Err(Errno::EXIST) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
             }
         }
         unreachable!("some name is free")
     }
+
+    /// Gives the file its name where nothing has it.
+    fn take(self, path: &Path) -> io::Result<()> {
+        match self {
+            Part::Unnamed(file) => link(&file, path),
+            Part::Named(part) => part.persist_noclobber(path).map(drop).map_err(|error| error.error),
+        }
+    }
+}
+
+/// Gives a file without a name its first one. Without a journal, a sync before that is lost: ext4 and ext2 write how many names
+/// a file has when the file is synced, and a check after the power loss removes one that has none.
+fn link(file: &File, name: &Path) -> io::Result<()> {
+    let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(CWD, &unnamed, CWD, name, AtFlags::SYMLINK_FOLLOW)?;
+    file.sync_all().inspect_err(|_| _ = fs::remove_file(name))
 }
 
 /// The system's error, without the temporary name that is told with it.
@@ -290,5 +362,51 @@ impl Write for NewFileWriter {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_private_file_is_private_before_it_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("private");
+        fs::write(&path, "old, for all").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let file = NewFile::create_private(&path).unwrap();
+        assert_eq!(file.file().unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        file.file().unwrap().set_permissions(Permissions::from_mode(0o640)).unwrap();
+        file.publish().unwrap();
+        assert_eq!(mode(&path), 0o640);
+    }
+
+    #[test]
+    fn a_new_file_takes_no_name_that_another_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        NewFile::write_whole_private(&path, b"first").unwrap();
+        let Error::Io { source, .. } = NewFile::write_whole_private(&path, b"second").unwrap_err() else {
+            panic!("an error of the system")
+        };
+        assert_eq!(source.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!((fs::read(&path).unwrap(), mode(&path)), (b"first".to_vec(), 0o600));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn folders_are_made_where_they_are_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b/c");
+        make_folder(&path).unwrap();
+        make_folder(&path).unwrap();
+        assert!(path.is_dir());
+        fs::write(path.join("file"), "").unwrap();
+        assert!(make_folder(&path.join("file/d")).is_err());
     }
 }
