@@ -54,10 +54,16 @@ test: ## everything that .ci/run checks
 	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh \
 		format deny features build-rust test-rust fuzz lint-python test-python package-check
 
-# Too long for every change: each feature by itself, and a longer look for hostile bytes.
+# Too long for every change: each feature by itself, a longer look for hostile bytes, more damaged stores, and queries whose
+# threads may wait for each other.
 .PHONY: nightly
-nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes
-	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long
+nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes, 20,000 damaged stores, queries that spill
+	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long losses-long spilling
+
+.PHONY: losses-long
+losses-long: export INSHORE_DAMAGES = 20000
+losses-long: need-rust
+	cargo test $(LOCKED) -p inshore-store --test losses -- --nocapture
 
 .PHONY: features
 features: need-rust ## compile the command with graphs alone
@@ -67,6 +73,12 @@ features: need-rust ## compile the command with graphs alone
 .PHONY: features-each
 features-each: need-rust
 	scripts/features.sh --run graph records text sql wasm nodes
+
+.PHONY: spilling
+spilling: export INSHORE_SPILLING = 200
+spilling: need-rust
+	@mkdir -p $(LOGS)
+	cargo test $(LOCKED) -p inshore-sql --lib -- to_flash_ends that_spill_end --show-output 2>&1 | tee $(LOGS)/spilling.log
 
 .PHONY: fuzz-long
 fuzz-long: export FUZZ_SECONDS = 600
@@ -89,17 +101,18 @@ PROGRAMS := --workspace --exclude inshore-python --lib --bins --tests
 .PHONY: build-rust
 build-rust: need-rust
 	@scripts/need.sh clippy
-	WITH_LINTS=1 cargo test $(LOCKED) $(PROGRAMS) --examples --no-run --no-fail-fast
+	WITH_LINTS=tests cargo test $(LOCKED) $(PROGRAMS) --examples --no-run --no-fail-fast
 
 # --show-output: a test that skips itself says so on a line that is hidden otherwise, and it is counted. The log has all;
-# what is printed leaves the names of tests that passed out.
+# what is printed leaves the names of tests that passed out. rustdoc, which uses one core, works beside the programs.
 .PHONY: test-rust
 test-rust: need-rust ## the tests and doc tests of the workspace
 	@mkdir -p $(LOGS)
 	{ status=0; \
+		cargo test $(LOCKED) --workspace --exclude inshore-python --doc -- --show-output >$(LOGS)/doc-tests.txt 2>&1 & \
 		cargo test $(LOCKED) $(PROGRAMS) --no-run --message-format=json-render-diagnostics | \
 			"$$(scripts/find-python.sh)" scripts/run_tests.py -- --show-output || status=$$?; \
-		cargo test $(LOCKED) --workspace --doc -- --show-output || status=$$?; exit $$status; } 2>&1 | \
+		wait $$! || status=$$?; cat $(LOGS)/doc-tests.txt; exit $$status; } 2>&1 | \
 		tee $(LOGS)/cargo.log | grep --line-buffered -vE '^(test .* \.\.\. ok|successes:|    [a-z0-9_:]+|)$$'
 
 # Without a nightly toolchain it says that it is skipped.

@@ -24,7 +24,14 @@ from pathlib import Path
 
 LOGS = Path("target/test-logs/tests")
 # Packages whose programs take longest: these begin first.
-FIRST = ["inshore-cli", "inshore-store", "inshore-sql", "inshore-graph", "inshore-neardata"]
+FIRST = [
+    "inshore-cli",
+    "inshore-store",
+    "inshore-sql",
+    "inshore-graph",
+    "inshore-sortreduce",
+    "inshore-neardata",
+]
 
 
 @dataclass(frozen=True)

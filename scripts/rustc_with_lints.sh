@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Compiles a crate of the workspace as cargo asks for it (as its RUSTC_WORKSPACE_WRAPPER). With WITH_LINTS=1 clippy and
-# rustdoc look at the crate too, and what they warn of is an error.
+# rustdoc look at the crate too, and what they warn of is an error. With WITH_LINTS=tests clippy looks only at programs
+# with tests and examples: a library compiled with its unit tests has all of the library's code, and rustc's own warnings
+# about the library alone (code that only tests use) are errors.
 #
 # `cargo clippy` and `cargo doc` want all that the workspace depends on once more, without code, which takes minutes. Here
 # they look at what is compiled for the tests anyway.
@@ -33,12 +35,15 @@ done
 
 # Nobody runs an example.
 [[ -z $is_example ]] || set -- "${@/#--emit=dep-info,link/--emit=dep-info,metadata}"
+[[ -z ${WITH_LINTS:-} || -z $out ]] || set -- "$@" -D warnings
 # First, since others wait for it and not for the lints.
 "$rustc" "$@"
 
 if [[ -n ${WITH_LINTS:-} && -n $out ]]; then
     programs=$("$rustc" --print sysroot)/bin
-    "$programs/clippy-driver" "$rustc" "${clippy[@]}" -D warnings
+    if [[ $WITH_LINTS != tests || -n $is_test$is_example ]]; then
+        "$programs/clippy-driver" "$rustc" "${clippy[@]}" -D warnings
+    fi
     if [[ -n $is_lib && -z $is_test ]]; then
         "$programs/rustdoc" "${rustdoc[@]}" -D warnings --out-dir "$out/../../doc"
     fi

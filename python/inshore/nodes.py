@@ -60,7 +60,7 @@ def connect(
     credentials : path, optional
         This client's file, as ``inshore node credentials`` makes it. Nodes on this machine may ask for none.
     deadline : float, optional
-        Whatever is asked is to be done in so many seconds.
+        Each call is to be done in so many seconds, whatever it waits for.
     partial : bool, default False
         Answer without what lost nodes have; what is missing is told in the summary.
     node_memory : str or int, optional

@@ -9,7 +9,7 @@ use std::{
         mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use inshore::{
@@ -20,6 +20,8 @@ use pyo3::{exceptions::PyTypeError, prelude::*, types::PyString};
 
 use crate::error::{bad_option, to_python, whole};
 
+/// How long compressing may take to stop: zstd works on a block of 32 MiB, for ten seconds and more, and hears nothing meanwhile.
+pub(crate) const STOP_PATIENCE: Duration = Duration::from_millis(800);
 /// How often a signal is looked for.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
@@ -120,6 +122,16 @@ pub(crate) fn run<T: Send + 'static>(
     job: &store::Job,
     work: impl FnOnce(&store::Job) -> graph::Result<T> + Send + 'static,
 ) -> PyResult<T> {
+    run_stopping_within(py, job, Duration::MAX, work)
+}
+
+/// The same, where a job that has not stopped for so long after the first signal is left to end by itself.
+pub(crate) fn run_stopping_within<T: Send + 'static>(
+    py: Python<'_>,
+    job: &store::Job,
+    patience: Duration,
+    work: impl FnOnce(&store::Job) -> graph::Result<T> + Send + 'static,
+) -> PyResult<T> {
     let cancel = job.cancel().clone();
     let (sender, mut receiver) = sync_channel(1);
     let job = job.clone();
@@ -131,7 +143,7 @@ pub(crate) fn run<T: Send + 'static>(
         })
         .map_err(|error| to_python(store::Error::io("start a thread", "job", error)))?;
     let mut signal = None;
-    match receive(py, &cancel, &mut receiver, &mut signal) {
+    match receive(py, &cancel, &mut receiver, &mut signal, patience) {
         // The thread lets go of the job, and with it of the scratch folder, before this returns.
         Received::Message(result) => {
             py.detach(|| worker.join()).unwrap_or_else(|panic| resume_unwind(panic));
@@ -141,7 +153,7 @@ pub(crate) fn run<T: Send + 'static>(
             Ok(()) => unreachable!("a thread that ends has sent"),
             Err(panic) => resume_unwind(panic),
         },
-        Received::GivenUp => Err(signal.expect("two signals came")),
+        Received::GivenUp => Err(signal.expect("a signal came")),
     }
 }
 
@@ -151,18 +163,20 @@ pub(crate) enum Received<T> {
     Message(T),
     /// It will send nothing more.
     Ended,
-    /// Two signals came, and it has not ended yet.
+    /// Two signals came, or one some time ago, and it has not ended yet.
     GivenUp,
 }
 
 /// Waits for what a thread sends, with the GIL released. A signal whose handler raises cancels the job and is kept in
-/// `signal`: the thread is waited for until it has ended.
+/// `signal`: the thread is waited for until it has ended, for no longer than `patience`.
 pub(crate) fn receive<T: Send>(
     py: Python<'_>,
     cancel: &Cancel,
     receiver: &mut Receiver<T>,
     signal: &mut Option<PyErr>,
+    patience: Duration,
 ) -> Received<T> {
+    let mut stopping: Option<Instant> = None;
     loop {
         // Before each wait: whoever sends without a pause would keep signals from being heard.
         if let Err(raised) = py.check_signals() {
@@ -170,6 +184,10 @@ pub(crate) fn receive<T: Send>(
             if signal.replace(raised).is_some() {
                 return Received::GivenUp;
             }
+            stopping = Some(Instant::now());
+        }
+        if stopping.is_some_and(|since| since.elapsed() > patience) {
+            return Received::GivenUp;
         }
         let receiver = &mut *receiver;
         match py.detach(move || receiver.recv_timeout(TICK)) {

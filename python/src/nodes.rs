@@ -19,7 +19,7 @@ use inshore::{
         },
     },
     spreading::{cuts, record_lines, separator},
-    store,
+    store::{self, Deadline},
     tables::{Input, NewFile, TableWriter},
     works_within,
 };
@@ -39,6 +39,8 @@ use crate::{
 pub(crate) struct Nodes {
     nodes: Named,
     options: RunOptions,
+    /// Of each call.
+    deadline: Option<Duration>,
 }
 
 /// An agent that serves from this process.
@@ -117,12 +119,13 @@ pub(crate) fn connect(
         }
     };
     let node_memory_bytes = node_memory.map(size).transpose()?;
-    let options = RunOptions { deadline, partial, node_memory_bytes, ..RunOptions::default() };
+    let options = RunOptions { partial, node_memory_bytes, ..RunOptions::default() };
     let made = py.detach(|| {
         let credentials = credentials.map(|path| read_credentials(&file(path))).transpose()?;
-        Named::new(ClientConfig::new(addresses, credentials))
+        let deadline = deadline.and_then(Deadline::after);
+        Named::new(ClientConfig { deadline, ..ClientConfig::new(addresses, credentials) })
     });
-    Ok(Nodes { nodes: made.map_err(nodes_to_python)?, options })
+    Ok(Nodes { nodes: made.map_err(nodes_to_python)?, options, deadline })
 }
 
 impl Nodes {
@@ -135,6 +138,11 @@ impl Nodes {
         Ok(wholes)
     }
 
+    /// The nodes, for one call.
+    fn begin(&self) -> Named {
+        self.nodes.begin(self.deadline.and_then(Deadline::after))
+    }
+
     /// Does `work` with the nodes on a thread of its own.
     fn run<T: Send + 'static>(
         &self,
@@ -142,7 +150,7 @@ impl Nodes {
         job: &Job,
         work: impl FnOnce(&store::Job, &Named) -> Result<T, Error> + Send + 'static,
     ) -> PyResult<T> {
-        let nodes = self.nodes.clone();
+        let nodes = self.begin();
         run(py, &job.get()?, move |job| Ok(work(job, &nodes)))?.map_err(nodes_to_python)
     }
 }
@@ -259,10 +267,12 @@ impl Nodes {
         names: Vec<String>,
         options: Options<'_>,
     ) -> PyResult<Searching> {
-        let table = SearchTable::new(&patterns, &options.patterns(), options.table()?);
+        let budget = job.get()?.budget().clone();
+        let table = SearchTable::new(&patterns, &options.patterns(), options.table()?, &budget);
         let table = table.map_err(kernel_to_python)?;
-        let wholes = self.run(py, job, move |_, nodes| Nodes::wholes(nodes, &names))?;
-        let (nodes, asked) = (self.nodes.clone(), self.options.clone());
+        let (nodes, wholes) =
+            self.run(py, job, move |_, nodes| Ok((nodes.clone(), Nodes::wholes(nodes, &names)?)))?;
+        let asked = self.options.clone();
         start(job.get()?, table, options.skip(), move |table, job, each| {
             table.run_on_nodes(&nodes, job, &wholes, &asked, each).map(|(summary, _)| summary)
         })
@@ -326,15 +336,9 @@ impl Nodes {
         };
         let starts: Vec<u64> = starts.iter().map(|start| whole("starts", start)).collect::<PyResult<_>>()?;
         let pointers = Pointers { page_bytes: size(page)?, at: whole("at", at)? };
-        let RunOptions { deadline, node_memory_bytes, .. } = self.options;
-        let options = TraverseOptions {
-            pointers,
-            steps: whole("steps", steps)?,
-            by,
-            keep_bytes: 0,
-            deadline,
-            node_memory_bytes,
-        };
+        let RunOptions { node_memory_bytes, .. } = self.options;
+        let options =
+            TraverseOptions { pointers, steps: whole("steps", steps)?, by, keep_bytes: 0, node_memory_bytes };
         let done = self.run(py, job, move |job, nodes| {
             let wholes = Nodes::wholes(nodes, std::slice::from_ref(&name))?;
             match &wholes[..] {

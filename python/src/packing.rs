@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use crate::{
     answer::file,
     error::{kernel_to_python, to_python, whole},
-    job::{Job, run, to_json},
+    job::{Job, STOP_PATIENCE, run, run_stopping_within, to_json},
 };
 
 /// Files that were written, and what was done as JSON has it.
@@ -73,7 +73,8 @@ fn all(
         }
         kernels::Result::Ok((written, sums))
     };
-    let (written, sums) = run(py, &job.get()?, move |job| Ok(each(job)))?.map_err(kernel_to_python)?;
+    let done = run_stopping_within(py, &job.get()?, STOP_PATIENCE, move |job| Ok(each(job)))?;
+    let (written, sums) = done.map_err(kernel_to_python)?;
     Ok((written, to_json(&sums)?))
 }
 

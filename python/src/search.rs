@@ -149,8 +149,8 @@ pub(crate) fn search(
     options: Options<'_>,
 ) -> PyResult<Searching> {
     let job = job.get()?;
-    let table =
-        SearchTable::new(&patterns, &options.patterns(), options.table()?).map_err(kernel_to_python)?;
+    let table = SearchTable::new(&patterns, &options.patterns(), options.table()?, job.budget())
+        .map_err(kernel_to_python)?;
     let (walking, skip) = (options.walk()?, options.skip);
     let text = TextOptions { unpack: options.unpack, ..TextOptions::default() };
     let own = job.clone();
@@ -242,7 +242,8 @@ impl Searching {
         let Some(mut running) = self.state().running.take() else { return Ok(None) };
         let mut signal = None;
         loop {
-            let piece = match receive(py, self.job.cancel(), &mut running.messages, &mut signal) {
+            let received = receive(py, self.job.cancel(), &mut running.messages, &mut signal, Duration::MAX);
+            let piece = match received {
                 Received::Message(Message::Rows(_) | Message::Skipped(_)) if signal.is_some() => continue,
                 Received::Message(Message::Rows(rows)) => Piece::Rows(Batch::new(rows)),
                 Received::Message(Message::Skipped(what)) => Piece::Skipped(what),

@@ -119,6 +119,27 @@ def test_a_second_ctrl_c_does_not_wait_for_an_open_that_hangs(store: inshore.Sto
     assert out == "interrupted\n", err
 
 
+def test_ctrl_c_does_not_wait_for_the_end_of_a_block_that_is_compressed(tmp_path: Path) -> None:
+    code = """
+    import os, sys
+    import inshore
+    os.mkfifo(sys.argv[1])  # stands in for a block that takes long: the thread hears nothing
+    try:
+        print("ready", flush=True)
+        inshore.compress(sys.argv[1], output=sys.argv[2], format="zstd", level=19)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    """
+    with running(code, tmp_path / "pipe", tmp_path / "out.zst") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        wait_until_idle(process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert out == "interrupted\n", err
+    assert not (tmp_path / "out.zst").exists()
+
+
 def test_other_threads_run_while_a_job_works(store: inshore.Store) -> None:
     graph = store.generate_kronecker(scale=14, name="kron")
     worker = threading.Thread(target=lambda: graph.betweenness(sources=300, threads=1))

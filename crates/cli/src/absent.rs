@@ -7,7 +7,7 @@ use inshore::FEATURES;
 use crate::{advice::advised, args::Cli};
 
 /// Verbs, and the feature that each needs.
-const VERBS: [(&[&str], &str); 12] = [
+const VERBS: [(&[&str], &str); 13] = [
     (&["graph"], "graph"),
     (&["sort"], "records"),
     (&["reduce"], "records"),
@@ -20,6 +20,7 @@ const VERBS: [(&[&str], &str); 12] = [
     (&["decompress"], "text"),
     (&["checksum"], "text"),
     (&["sql"], "sql"),
+    (&["store", "repair"], "nodes"),
 ];
 /// Nouns that whole features are about.
 const NOUNS: [(&[&str], &str); 2] = [(&["kernel"], "wasm"), (&["node"], "nodes")];

@@ -23,6 +23,7 @@ use crate::{
     outcome::{Outcome, print_line},
     session::Session,
     table::{self, Align},
+    terminal,
 };
 
 /// The longest bar of the chart on the terminal.
@@ -70,7 +71,7 @@ pub fn bench(mut options: Everywhere, words: &Bench) -> Result<()> {
         out.flush()?;
     }
     if !session.options.json && !is_stdout_taken {
-        let mut out = BufWriter::new(io::stdout().lock());
+        let mut out = BufWriter::new(terminal::stdout());
         devices.iter().try_for_each(|device| print_device(&mut out, device, words.output.is_none()))?;
         out.flush()?;
     }

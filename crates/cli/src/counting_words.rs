@@ -1,7 +1,7 @@
 //! `inshore count words`.
 
 use std::{
-    io::{self, BufWriter, Write},
+    io::{BufWriter, Write},
     path::Path,
 };
 
@@ -18,6 +18,7 @@ use crate::{
     outcome::{Outcome, place},
     session::Session,
     table::{self, Align},
+    terminal,
 };
 
 pub fn words(session: &Session, words: &CountWords) -> Result<()> {
@@ -67,7 +68,7 @@ pub fn tell_words(
     if !summary.top.is_empty() && !options.json {
         let rows = summary.top.iter().map(|(word, count)| vec![word.clone(), count.to_string()]);
         let header = [("word", Align::Left), ("count", Align::Right)];
-        let mut out = BufWriter::new(io::stdout().lock());
+        let mut out = BufWriter::new(terminal::stdout());
         table::print(&mut out, &header, &rows.collect::<Vec<_>>())?;
         out.flush()?;
     }

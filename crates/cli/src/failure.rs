@@ -1,15 +1,47 @@
 //! How an error is told, and which exit code it has.
 
-use std::{io, process::ExitCode};
+use std::{
+    io,
+    process::{self, ExitCode},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
-use inshore::{store, tables};
+use anyhow::anyhow;
+use inshore::{
+    store::{self, Deadline},
+    tables,
+};
 
 use crate::{outcome::say, signals};
+
+/// The exit code of a command that failed.
+pub const FAILED: u8 = 2;
 
 /// What went wrong was told when it was found.
 #[derive(Debug, thiserror::Error)]
 #[error("some of the input could not be read")]
 pub struct AlreadyTold;
+
+/// Whether tasks of others run in this process, each of which may fail by itself.
+pub static SERVES: AtomicBool = AtomicBool::new(false);
+
+/// Whether a panic says that the system starts no more threads, in the words of the standard library and of the async runtime.
+fn is_without_threads(panic: &str) -> bool {
+    // A thread that begins allocates a stack for its signals.
+    ["failed to spawn thread", "can't spawn worker thread", "failed to allocate an alternative stack"]
+        .iter()
+        .any(|words| panic.contains(words))
+}
+
+/// Ends the process with an error where a panic says that the system starts no more threads; a node goes on, without the task.
+pub fn end_without_threads(panic: &str) {
+    if is_without_threads(panic) && !SERVES.load(Ordering::Relaxed) {
+        say(
+            "inshore: the system starts no more threads: fewer --threads need fewer, and `ulimit -u`, `ulimit -v` and the cgroup limit them",
+        );
+        process::exit(FAILED.into());
+    }
+}
 
 /// Prints `error` with its causes on standard error and gives the exit code.
 pub fn tell(error: &anyhow::Error) -> ExitCode {
@@ -20,7 +52,21 @@ pub fn tell(error: &anyhow::Error) -> ExitCode {
     if !error.is::<AlreadyTold>() {
         say(&format!("inshore: {}", message(error)));
     }
-    if error.chain().any(is_cancelled) { ExitCode::from(signals::STOPPED) } else { ExitCode::from(2) }
+    ExitCode::from(if error.chain().any(is_cancelled) { signals::STOPPED } else { FAILED })
+}
+
+/// The error of a command that may have been stopped since its deadline is over, which is then what is said: nobody stopped it.
+pub fn at_deadline(error: anyhow::Error, deadline: Option<Deadline>) -> anyhow::Error {
+    let stopped_by = deadline.filter(|deadline| deadline.is_over() && error.chain().any(is_cancelled));
+    match stopped_by {
+        Some(deadline) => anyhow!("{}: {}", told(deadline), message(&error)),
+        None => error,
+    }
+}
+
+/// That a deadline is over.
+pub fn told(deadline: Deadline) -> String {
+    format!("the deadline of {} s is over", deadline.given().as_secs_f64())
 }
 
 /// The error and its causes. Many errors quote their cause, so a cause that was said already is left out.
@@ -67,6 +113,8 @@ fn is_cancelled(cause: &(dyn std::error::Error + 'static)) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use anyhow::Context;
 
     use super::*;
@@ -76,6 +124,28 @@ mod tests {
         let source = io::Error::other("disk on fire");
         let error = anyhow::Error::from(store::Error::io("write", "/x", source)).context("saving ranks");
         assert_eq!(message(&error), "saving ranks\n  because: /x: cannot write: disk on fire");
+    }
+
+    #[test]
+    fn a_thread_that_cannot_start_is_told_from_other_panics() {
+        let refused = std::thread::Builder::new().stack_size(1 << 60).spawn(|| ()).unwrap_err();
+        assert!(is_without_threads(&format!("failed to spawn thread: {refused:?}")));
+        assert!(is_without_threads(&format!("OS can't spawn worker thread: {refused}")));
+        assert!(!is_without_threads("index out of bounds"));
+    }
+
+    #[test]
+    fn a_job_that_stopped_at_its_deadline_says_so_and_was_stopped_by_nobody() {
+        let stopped = || anyhow::Error::from(store::Error::Cancelled).context("ranking");
+        let over = at_deadline(stopped(), Deadline::after(Duration::ZERO));
+        let expected = "the deadline of 0 s is over: ranking\n  because: stopped before it was done";
+        assert!(over.to_string().starts_with(expected), "{over}");
+        assert!(!over.chain().any(is_cancelled));
+        for deadline in [None, Deadline::after(Duration::from_secs(3600))] {
+            assert!(at_deadline(stopped(), deadline).chain().any(is_cancelled));
+        }
+        let other = at_deadline(anyhow!("disk on fire"), Deadline::after(Duration::ZERO));
+        assert_eq!(other.to_string(), "disk on fire");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::{
     outcome::{Outcome, print_json, print_line, say},
     session::Session,
     table::{self, Align},
+    terminal,
 };
 
 pub fn import(session: &Session, words: &args::Import) -> Result<()> {
@@ -85,7 +86,7 @@ pub fn ls(session: &Session) -> Result<()> {
         vec![info.name.clone(), vertices, edges, kind(info), format_bytes(info.bytes)]
     });
     let rows: Vec<_> = rows.collect();
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = BufWriter::new(terminal::stdout());
     table::print(&mut out, &header, &rows)?;
     Ok(std::io::Write::flush(&mut out)?)
 }

@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    io::{self, BufWriter, Read, Write},
+    io::{BufWriter, Read, Write},
     path::Path,
 };
 
@@ -23,6 +23,7 @@ use crate::{
     outcome::{Outcome, print_json, say},
     session::{Session, plain_job},
     table::{self, Align},
+    terminal,
 };
 #[cfg(feature = "nodes")]
 use crate::{
@@ -104,7 +105,7 @@ fn list(options: &Everywhere, found: Vec<(String, u64, String)>) -> Result<()> {
     let row =
         |(name, bytes, on): &(String, u64, String)| vec![name.clone(), format_bytes(*bytes), on.clone()];
     let rows: Vec<Vec<String>> = found.iter().map(row).collect();
-    Ok(table::print(&mut io::stdout().lock(), &header, &rows)?)
+    Ok(table::print(&mut terminal::stdout(), &header, &rows)?)
 }
 
 pub fn rm(options: &Everywhere, names: &[String]) -> Result<()> {
@@ -157,7 +158,7 @@ pub fn write(
     let file = words.output.as_deref().map(NewFile::create).transpose()?;
     let mut out: Box<dyn Write + Send + '_> = match &file {
         Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
-        None => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
+        None => Box::new(BufWriter::with_capacity(1 << 16, terminal::stdout())),
     };
     let done = work(&mut |bytes: &[u8]| out.write_all(bytes));
     let summary = done.map_err(|error| match error {

@@ -62,7 +62,7 @@ pub fn run(options: &Everywhere, words: &RunKernel) -> Result<()> {
         gathered = all;
         Ok(summary)
     })?;
-    tell_missing(options, &gathered);
+    tell_missing(options, &nodes, &gathered);
     tell(options, words, &job, &summary, |summary| (with_nodes(summary, &nodes, &gathered), costs(&gathered)))
 }
 

@@ -96,7 +96,7 @@ pub fn tell_on_nodes(session: &Session, words: &Identify) -> Result<()> {
         let options = nodes::run_options(&session.options);
         let gathered = identify_on_nodes(nodes, asked.job, &kernel, &wholes, &options, write, asked.failed)?;
         Ok(move |summary| {
-            nodes::tell_missing(&session.options, &gathered);
+            nodes::tell_missing(&session.options, nodes, &gathered);
             (nodes::with_nodes(summary, nodes, &gathered), nodes::costs(&gathered))
         })
     })

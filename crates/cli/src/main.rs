@@ -58,6 +58,7 @@ mod sorting;
 mod sql;
 mod stores;
 mod table;
+mod terminal;
 #[cfg_attr(not(feature = "graph"), expect(dead_code, reason = "only graphs show their best rows"))]
 mod top;
 #[cfg(feature = "nodes")]
@@ -73,8 +74,9 @@ use session::Session;
 fn main() -> ExitCode {
     // Where a node has started this program once more, to contain a command or for a task of its own.
     inshore::child_main_if_asked();
+    signals::exit_at_abort();
     quiet_caught_panics();
-    match absent::parse().and_then(run) {
+    match absent::parse().and_then(run_to_deadline) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => failure::tell(&error),
@@ -82,17 +84,25 @@ fn main() -> ExitCode {
 }
 
 /// Keeps from the terminal what decoders of files and the SQL library panic with: it is caught, and becomes an error in our words.
-/// RUST_BACKTRACE shows it all the same.
+/// RUST_BACKTRACE shows it all the same. A thread that the system refuses to start is an error, too: the panic ends the process, since
+/// threads that did start may wait for that one for ever.
 fn quiet_caught_panics() {
     let tell = std::panic::take_hook();
     let is_shown = std::env::var_os("RUST_BACKTRACE").is_some_and(|asked| asked != "0");
     std::panic::set_hook(Box::new(move |panic| {
+        failure::end_without_threads(panic.payload_as_str().unwrap_or_default());
         let thread = std::thread::current();
         let is_caught = inshore::tables::is_decoding() || matches!(thread.name(), Some("query" | "planner"));
         if is_shown || !is_caught {
             tell(panic);
         }
     }));
+}
+
+/// Runs one command, and names the deadline where the command was stopped at it.
+fn run_to_deadline(cli: Cli) -> anyhow::Result<bool> {
+    let deadline = cli.everywhere.deadline;
+    run(cli).map_err(|error| failure::at_deadline(error, deadline))
 }
 
 /// Runs one command. `false` is a "no", which is not an error.
@@ -177,6 +187,7 @@ fn on_nodes(options: &Everywhere, command: Command) -> anyhow::Result<ControlFlo
         }
         Command::Store { command: StoreCommand::Get(get) } => nodes::get(&options, &get)?,
         Command::Store { command: StoreCommand::Rm { names } } => nodes::rm(&options, &names)?,
+        Command::Store { command: StoreCommand::Repair(repair) } => nodes::repair(&options, &repair)?,
         command => return Ok(ControlFlow::Continue(command)),
     }
     Ok(ControlFlow::Break(true))
@@ -238,6 +249,10 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
     if let StoreCommand::Rejoin(words) = command {
         return stores::rejoin(&options, &words).map(|()| true);
     }
+    #[cfg(feature = "nodes")]
+    if let StoreCommand::Repair(words) = command {
+        return nodes::repair(&options, &words).map(|()| true);
+    }
     // Only what puts something into a store makes one.
     let session = match command {
         StoreCommand::Put(_) => Session::open(options)?,
@@ -248,6 +263,8 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
         StoreCommand::Init(_) | StoreCommand::Bench(_) | StoreCommand::Rejoin(_) => {
             unreachable!("done above")
         }
+        #[cfg(feature = "nodes")]
+        StoreCommand::Repair(_) => unreachable!("done above"),
         StoreCommand::Ls => stores::ls(session)?,
         StoreCommand::Stat { name } => stores::stat(session, &name)?,
         StoreCommand::Put(words) => stores::put(session, &words)?,

@@ -38,7 +38,7 @@ impl Near {
     /// What nodes did, for --explain and in a summary; says what is missing.
     pub fn told(&self, session: &Session, summary: Value) -> (Vec<(&'static str, String)>, Value) {
         let gathered = self.tables.gathered();
-        nodes::tell_missing(&session.options, &gathered);
+        nodes::tell_missing(&session.options, &self.nodes, &gathered);
         (nodes::costs(&gathered), nodes::with_nodes(summary, &self.nodes, &gathered))
     }
 }

@@ -1,10 +1,12 @@
 //! Commands on nodes: serving, credentials, and what `--node` makes of other commands.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{self, Read, Seek, Write},
     path::{Path, PathBuf},
     process,
+    sync::atomic::Ordering,
     time::Duration,
 };
 
@@ -16,9 +18,9 @@ use inshore::{
     neardata::{
         Contents, Error as ReadError, Event, Next,
         nodes::{
-            Agent, AgentConfig, Authority, ClientConfig, Error, Gathered, HereCost, LoadOptions, NodeStatus,
-            Nodes, RunOptions, Streams, Whole, read_credentials, run_on_nodes, stream_from_each,
-            stream_from_nodes, write_credentials,
+            Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, Gathered, HereCost,
+            LoadOptions, NodeStatus, Nodes, Repaired, RunOptions, Streams, Whole, read_credentials,
+            run_on_nodes, stream_from_each, stream_from_nodes, time_text, write_credentials,
         },
     },
     sandbox::{Policy, Protections},
@@ -34,12 +36,13 @@ use signal_hook::{
 };
 
 use crate::{
-    args::{Credentials, Everywhere, Get, Log, Put, RunCommand, Serve},
-    node_page,
+    args::{Credentials, Everywhere, Get, Log, Put, Repair, RunCommand, Serve},
+    failure, node_page,
     outcome::{Outcome, print_json, print_line, say},
     session::{Session, budget, plain_run},
     signals::STOPPED,
     table::{self, Align},
+    terminal,
 };
 
 /// Whether the command is meant for nodes.
@@ -52,13 +55,14 @@ pub fn refuse(options: &Everywhere) -> Result<()> {
     if are_named(options) {
         bail!(
             "this command does not work on nodes: --node goes with search, count, sql, reduce, sort, language identify, \
-             compress, kernel push, run, ls and rm, store put, get, ls and rm, node run, status and traverse"
+             compress, kernel push, run, ls and rm, store put, get, ls, rm and repair, node run, status and traverse"
         );
     }
     Ok(())
 }
 
 pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
+    failure::SERVES.store(true, Ordering::Relaxed);
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
     let credentials = options.credentials.as_deref().map(read_credentials).transpose()?;
     log(words.log);
@@ -120,7 +124,7 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
 
 /// Begins to log what the node does.
 fn log(how: Log) {
-    let lines = tracing_subscriber::fmt().with_writer(io::stderr).with_target(false).with_ansi(false);
+    let lines = tracing_subscriber::fmt().with_writer(terminal::stderr).with_target(false).with_ansi(false);
     match how {
         Log::Text => lines.init(),
         Log::Json => lines.json().flatten_event(true).init(),
@@ -167,7 +171,7 @@ pub fn run_command(options: &Everywhere, words: &RunCommand) -> Result<bool> {
         responses.push((streams.node(stream).to_string(), (response, output.kept)));
     }
     let gathered = streams.finish();
-    tell_missing(options, &gathered);
+    tell_missing(options, &nodes, &gathered);
     for (node, (response, _)) in &responses {
         let errors = response.errors.trim_end();
         if !errors.is_empty() && !options.json {
@@ -223,7 +227,7 @@ struct Output {
 /// Prints what the commands on all nodes write, node by node, or keeps it. All are listened to at once: nobody waits for the turn
 /// of his node.
 fn take_outputs(streams: &mut Streams, outputs: &mut [Output], keep: bool) -> Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = terminal::stdout();
     let mut turn = 0;
     while turn < outputs.len() {
         for (stream, output) in outputs.iter_mut().enumerate().skip(turn) {
@@ -276,7 +280,7 @@ fn host_name() -> Option<String> {
 pub fn credentials(options: &Everywhere, words: &Credentials) -> Result<()> {
     let lifetime = Duration::from_secs(u64::from(words.days) * 86_400);
     let path = words.folder.join("authority.json");
-    let mut made = Vec::new();
+    let (mut made, mut token) = (Vec::new(), None);
     if !path.exists() {
         make_folder(&words.folder).with_context(|| words.folder.display().to_string())?;
         write_credentials(&path, &Authority::create()?)?;
@@ -290,11 +294,13 @@ pub fn credentials(options: &Everywhere, words: &Credentials) -> Result<()> {
     }
     if let Some(name) = &words.for_client {
         let path = words.folder.join(format!("client-{}.json", checked_name(name)?));
-        write_credentials(&path, &authority.client(name, &words.rights, lifetime)?)?;
+        let credentials = authority.client(name, &words.rights, lifetime)?;
+        write_credentials(&path, &credentials)?;
+        token = Some(credentials.claims()?);
         made.push(path);
     }
     if options.json {
-        return Ok(print_json(&json!({ "command": "node credentials", "files": made }))?);
+        return Ok(print_json(&json!({ "command": "node credentials", "files": made, "token": token }))?);
     }
     if made.is_empty() && !options.quiet {
         say("there is an authority already: --for-node and --for-client make credentials with it");
@@ -336,6 +342,7 @@ pub fn status(options: &Everywhere) -> Result<bool> {
         ("free", Align::Right),
         ("read", Align::Right),
         ("answered", Align::Right),
+        ("credentials end", Align::Right),
     ];
     let mut rows = Vec::new();
     for node in &found {
@@ -353,14 +360,28 @@ pub fn status(options: &Everywhere) -> Result<bool> {
                 format_bytes(status.free_bytes),
                 format_bytes(status.bytes_read),
                 format_bytes(status.bytes_answered),
+                status
+                    .expires
+                    .map_or("-".to_string(), |expires| time_text(expires.first())[..10].to_string()),
             ]),
             Err(error) => say(&format!("inshore: {error}")),
         }
     }
     if !rows.is_empty() {
-        table::print(&mut io::stdout().lock(), &header, &rows)?;
+        table::print(&mut terminal::stdout(), &header, &rows)?;
+    }
+    for node in &found {
+        let expires = node.status.as_ref().ok().and_then(|status| status.expires);
+        let warnings = expires.map_or(Vec::new(), |expires| expires.warnings(&node.address));
+        warnings.iter().for_each(|warning| warn(options, warning));
     }
     Ok(all_answer)
+}
+
+fn warn(options: &Everywhere, warning: &str) {
+    if !options.quiet {
+        say(&format!("warning: {warning}"));
+    }
 }
 
 /// Makes ready to speak with the nodes that were named.
@@ -368,16 +389,19 @@ pub fn connect(options: &Everywhere) -> Result<Nodes> {
     if options.node.is_empty() {
         bail!("no nodes are named: --node HOST,HOST:PORT,...");
     }
-    let credentials = options.credentials.as_deref().map(read_credentials).transpose()?;
+    let (silence, deadline) = (Duration::from_secs(options.silence), options.deadline);
+    let credentials: Option<ClientCredentials> =
+        options.credentials.as_deref().map(read_credentials).transpose()?;
+    let warnings = credentials.as_ref().map(ClientCredentials::warnings).transpose()?;
+    warnings.into_iter().flatten().for_each(|warning| warn(options, &warning));
     let config = ClientConfig::new(options.node.clone(), credentials);
-    Ok(Nodes::new(ClientConfig { silence: Duration::from_secs(options.silence), ..config })?)
+    Ok(Nodes::new(ClientConfig { silence, deadline, ..config })?)
 }
 
 /// How nodes are asked, as the options say.
 pub fn run_options(options: &Everywhere) -> RunOptions {
     let habits = RunOptions::default();
     RunOptions {
-        deadline: options.deadline.map(Duration::from_secs),
         partial: options.partial,
         node_memory_bytes: options.node_memory,
         stall: Duration::from_secs(options.stall),
@@ -397,16 +421,26 @@ pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<Whole>> {
     Ok(wholes)
 }
 
-/// Says what was not read, where a partial answer did.
-pub fn tell_missing(options: &Everywhere, gathered: &Gathered) {
+/// Says which nodes were lost, and what was not read, where copies or a partial answer did.
+pub fn tell_missing(options: &Everywhere, nodes: &Nodes, gathered: &Gathered) {
+    if options.quiet {
+        return;
+    }
+    let left = gathered.nodes.iter().filter_map(|cost| {
+        let why = cost.lost.as_ref()?;
+        let why = why.strip_prefix(&cost.node).and_then(|why| why.strip_prefix(": ")).unwrap_or(why);
+        Some((cost.node.clone(), why.to_string()))
+    });
+    let instead = if gathered.missing.is_empty() { "; copies on other nodes were read" } else { "" };
+    for (node, why) in left.chain(nodes.lost()).collect::<BTreeMap<String, String>>() {
+        say(&format!("note: node {node} was lost: {why}{instead}"));
+    }
     for missing in &gathered.missing {
-        if !options.quiet {
-            let end = missing.offset + missing.bytes;
-            say(&format!(
-                "note: {}: bytes {} to {end} were not read: {}",
-                missing.title, missing.offset, missing.why
-            ));
-        }
+        let end = missing.offset + missing.bytes;
+        say(&format!(
+            "note: {}: bytes {} to {end} were not read: {}",
+            missing.title, missing.offset, missing.why
+        ));
     }
 }
 
@@ -482,9 +516,14 @@ pub fn ls(options: &Everywhere) -> Result<()> {
         };
         let rows: Vec<Vec<String>> = catalog.wholes().iter().map(row).collect();
         if !rows.is_empty() {
-            table::print(&mut io::stdout().lock(), &header, &rows)?;
+            table::print(&mut terminal::stdout(), &header, &rows)?;
         } else if !options.quiet {
             say("no datasets on these nodes");
+        }
+    }
+    for whole in catalog.wholes() {
+        if let Some(fault) = &whole.fault {
+            say(&format!("note: {}: {fault}", whole.title));
         }
     }
     for (_, why) in catalog.lost() {
@@ -500,6 +539,35 @@ pub fn rm(options: &Everywhere, names: &[String]) -> Result<()> {
         if !options.quiet {
             say(&format!("{name}: removed from {from} {}", if from == 1 { "node" } else { "nodes" }));
         }
+    }
+    Ok(())
+}
+
+/// Drops what is outdated, and says what that was.
+pub fn repair(options: &Everywhere, words: &Repair) -> Result<()> {
+    if words.keep.is_some() && words.names.len() != 1 {
+        bail!("--keep is the id of one dataset: name one");
+    }
+    let repaired = connect(options)?.repair(&words.names, words.keep)?;
+    if options.json {
+        return Ok(print_json(&json!({ "command": "store repair", "dropped": repaired }))?);
+    }
+    if options.quiet {
+        return Ok(());
+    }
+    if repaired.is_empty() {
+        print_line("nothing is outdated")?;
+    }
+    for Repaired { name, id, put, nodes, absent } in &repaired {
+        let dropped = match &nodes[..] {
+            [] => "a mark of its removal".to_string(),
+            nodes => format!("shards on {}", nodes.join(", ")),
+        };
+        let rest = match &absent[..] {
+            [] => String::new(),
+            absent => format!("; {} may have some still: repair again when they are back", absent.join(", ")),
+        };
+        print_line(&format!("{name}: dropped {id} (put {put}): {dropped}{rest}"))?;
     }
     Ok(())
 }
@@ -602,6 +670,7 @@ pub fn get(options: &Everywhere, words: &Get) -> Result<()> {
         let what = format!("{bytes} bytes came of {}", whole.bytes());
         return Err(Error::Incomplete { name: whole.title.clone(), what }.into());
     }
+    tell_missing(options, &nodes, &gathered);
     let sentence = format!("{} of {}", format_bytes(bytes), words.name);
     let summary = with_nodes(json!({ "name": words.name, "bytes": bytes }), &nodes, &gathered);
     let outcome = Outcome::new("store get", run.finish(), summary, sentence);

@@ -30,8 +30,8 @@ use crate::{
     outcome::{Outcome, say},
     packing::{Summary, told},
     search::{
-        Printer, Whose, is_quiet, kernel, matcher_across_lines, patterns, print, style, unwrapped,
-        write_counters, writer,
+        Printer, Whose, is_quiet, kernel, matcher_across_lines, pattern_words, patterns, print, style,
+        unwrapped, write_counters, writer,
     },
     session::{self, check_stdout_is_free, plain_job, plain_run},
     sorting::{how, record, sentence},
@@ -67,7 +67,7 @@ pub fn sort(options: Everywhere, words: &Sort) -> Result<()> {
     let how_to = SortOptions { descending: words.reverse, unique: words.unique, resume: false };
     let sorted = sorting::sort_on_nodes(&nodes, &run.job, wholes, &by, how_to, &words.output, &asked);
     let (summary, gathered) = sorted?;
-    nodes::tell_missing(&options, &gathered);
+    nodes::tell_missing(&options, &nodes, &gathered);
     let mut how = how(&summary);
     how.extend(nodes::costs(&gathered));
     let sentence = sentence(&summary, what, &words.output);
@@ -89,7 +89,7 @@ pub fn count_kmers(options: Everywhere, words: &Kmers) -> Result<()> {
     let counted =
         count_kmers_on_nodes(&nodes, &run.job, &wholes, &words.output, &kmer_options(words), &asked);
     let (summary, gathered) = counted?;
-    nodes::tell_missing(&options, &gathered);
+    nodes::tell_missing(&options, &nodes, &gathered);
     let told = |summary: &KmerSummary| nodes::with_nodes(json!(summary), &nodes, &gathered);
     tell_kmers(&options, words, run.finish(), summary, told, nodes::costs(&gathered))
 }
@@ -113,7 +113,7 @@ pub fn count_words(options: Everywhere, words: &CountWords) -> Result<()> {
     if let Some(writer) = writer {
         writer.finish()?;
     }
-    nodes::tell_missing(&options, &gathered);
+    nodes::tell_missing(&options, &nodes, &gathered);
     let costs = nodes::costs(&gathered);
     let told = |summary: &WordSummary| nodes::with_nodes(json!(summary), &nodes, &gathered);
     tell_words(&options, words, run.finish(), summary, told, costs)
@@ -166,7 +166,7 @@ pub fn compress(options: &Everywhere, words: &Compress) -> Result<()> {
         summary.sums.pieces += done.pieces;
         all.add(gathered);
     }
-    nodes::tell_missing(options, &all);
+    nodes::tell_missing(options, &nodes, &all);
     let sentence = told(&summary);
     let summary = nodes::with_nodes(json!(summary), &nodes, &all);
     let outcome = Outcome::new("compress", run.finish(), summary, sentence);
@@ -180,9 +180,10 @@ pub fn search(options: &Everywhere, words: &Search) -> Result<bool> {
             "--files, --type-list and --search-zip do not go with --node: datasets are searched as they are"
         );
     }
-    let (patterns, paths) = patterns(words)?;
+    let (first, paths) = pattern_words(words);
     let job = plain_job(options)?;
-    if matcher_across_lines(words, &patterns, job.budget().memory_bytes())?.is_some() {
+    let patterns = patterns(words, first, job.budget())?;
+    if matcher_across_lines(words, &patterns, job.budget())?.is_some() {
         bail!("a match across lines (-U) is not looked for on nodes, which have pieces of files");
     }
     if words.max_count == Some(0) {
@@ -199,7 +200,7 @@ pub fn search(options: &Everywhere, words: &Search) -> Result<bool> {
         .len()
         .max(usize::from(wholes.len() > 1 && wholes[0].dataset != wholes[wholes.len() - 1].dataset) * 2);
     let style = style(options, words, several, &[]);
-    let kernel = kernel(words, &patterns, &style)?;
+    let kernel = kernel(words, patterns, &style, job.budget())?;
     let titles: Vec<Whose> =
         wholes.iter().map(|whole| Whose { path: PathBuf::from(&whole.title), is_named: true }).collect();
     let file = words.output.as_deref().map(NewFile::create).transpose()?;
@@ -221,7 +222,7 @@ pub fn search(options: &Everywhere, words: &Search) -> Result<bool> {
     if let Some(file) = file {
         file.publish()?;
     }
-    nodes::tell_missing(options, &gathered);
+    nodes::tell_missing(options, &nodes, &gathered);
     if options.explain {
         nodes::costs(&gathered).iter().for_each(|(name, told)| say(&format!("{name:<12} {told}")));
     }

@@ -8,10 +8,7 @@
 //!   neither             sentence                        notices, cost, (--explain)
 //! ```
 
-use std::{
-    borrow::Cow,
-    io::{self, BufWriter, IsTerminal, Write},
-};
+use std::io::{self, BufWriter, Write};
 
 use inshore::store::{Report, format_bytes};
 use serde::Serialize;
@@ -19,6 +16,7 @@ use serde::Serialize;
 use crate::{
     args::Everywhere,
     table::{self, Align},
+    terminal::{self, printable},
     top::Top,
 };
 
@@ -61,7 +59,7 @@ impl<S: Serialize> Outcome<S> {
             print_json(self)?;
         } else {
             match &self.rows {
-                Some(rows) => rows.print(&mut BufWriter::new(io::stdout().lock()))?,
+                Some(rows) => rows.print(&mut BufWriter::new(terminal::stdout()))?,
                 None if self.sentence_aside => {}
                 None => print_line(&self.sentence)?,
             }
@@ -92,33 +90,13 @@ pub fn print_json(value: &impl Serialize) -> io::Result<()> {
 
 /// Prints a line on standard output.
 pub fn print_line(line: &str) -> io::Result<()> {
-    let out = io::stdout();
-    let line = if out.is_terminal() { printable(line) } else { Cow::Borrowed(line) };
-    writeln!(&out, "{line}")
+    writeln!(terminal::stdout(), "{line}")
 }
 
 /// Prints a line on standard error; an error of that is ignored, since there is no other place to report it. Control characters
-/// are escaped: names of files and pieces of their text may contain sequences that a terminal obeys.
+/// are escaped wherever it goes: names of files and pieces of their text may contain sequences that a terminal obeys.
 pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(line));
-}
-
-/// The text without what a terminal would obey: control characters but line feeds and tabs, and those that turn the direction
-/// of text, are shown as Rust writes them (`\u{1b}`).
-fn printable(text: &str) -> Cow<'_, str> {
-    let turns = |letter: char| matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let is_obeyed = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t') || turns(letter);
-    if !text.contains(is_obeyed) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len() + 16);
-    for letter in text.chars() {
-        match is_obeyed(letter) {
-            true => shown.extend(letter.escape_default()),
-            false => shown.push(letter),
-        }
-    }
-    Cow::Owned(shown)
 }
 
 fn cost(report: &Report) -> String {
@@ -217,13 +195,6 @@ mod tests {
             phases: vec![PhaseReport { phase: "superstep 1".into(), seconds: 3.0 }],
             levels: vec![LevelReport { level: 0, records_in: 1000, records_out: 250 }],
         }
-    }
-
-    #[test]
-    fn what_a_terminal_would_obey_is_shown_and_the_rest_stays() {
-        assert_eq!(printable("a\tb\nc ä 漢"), "a\tb\nc ä 漢");
-        assert_eq!(printable("x\u{1b}[31mred\r\u{7}\u{9b}2J"), "x\\u{1b}[31mred\\r\\u{7}\\u{9b}2J");
-        assert_eq!(printable("a\u{202e}b"), "a\\u{202e}b");
     }
 
     #[test]

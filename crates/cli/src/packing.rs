@@ -21,6 +21,7 @@ use crate::{
     failure::AlreadyTold,
     outcome::{Outcome, say},
     session::{Run, plain_run},
+    terminal,
 };
 
 /// All files together, as JSON has it.
@@ -167,7 +168,7 @@ pub fn checksum(options: &Everywhere, words: &Checksum) -> Result<bool> {
         let count = sums.len();
         Outcome::new("checksum", report, Sums { files: sums }, format!("{count} files")).tell(options)?;
     } else {
-        io::stdout().write_all(lines.as_bytes())?;
+        terminal::stdout().write_all(lines.as_bytes())?;
     }
     if failed { Err(AlreadyTold.into()) } else { Ok(all_right) }
 }

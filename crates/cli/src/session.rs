@@ -75,7 +75,7 @@ impl Session {
         open: impl FnOnce(&[PathBuf]) -> inshore::store::Result<Option<Store>>,
     ) -> Result<Session> {
         let folder = store_path(&options)?;
-        let cancel = Cancel::default();
+        let cancel = Cancel::at(options.deadline);
         signals::listen(&cancel)?;
         let store = open(&folders(&folder))?.map_or_else(OnceLock::new, OnceLock::from);
         Ok(Session { store, folder, options, cancel })
@@ -171,7 +171,7 @@ fn run(job: Job, options: &Everywhere) -> Run {
 /// Starts a job that needs no store, and begins to listen for signals.
 #[cfg(feature = "text")]
 pub fn plain_job(options: &Everywhere) -> Result<Job> {
-    let cancel = Cancel::default();
+    let cancel = Cancel::at(options.deadline);
     signals::listen(&cancel)?;
     Ok(Job::without_store(budget(options), cancel))
 }

@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM: the first asks the job to stop, the second ends the process at once.
+//! Ctrl-C and SIGTERM: the first asks the job to stop, the second ends the process at once. A deadline asks the job to stop too, and
+//! ends the process soon afterwards.
 //!
 //! SIGHUP is left alone, so that `nohup inshore ...` outlives its terminal. Ending at once, or by a kill, is safe:
 //! a store is whole at every instant, and the next job removes the scratch folder.
@@ -13,25 +14,50 @@ use std::{
 use anyhow::{Context, Result};
 use inshore::store::Cancel;
 use signal_hook::{
-    consts::{SIGINT, SIGTERM, SIGXFSZ},
+    consts::{SIGABRT, SIGINT, SIGTERM, SIGXFSZ},
     flag,
     iterator::Signals,
 };
 
-use crate::outcome::say;
+use crate::{failure, outcome::say};
 
 /// The exit code of a command that a signal stopped: 128 + SIGINT, as shells have it.
 pub const STOPPED: u8 = 130;
 
+const UNTIDY: &str = "stopped without tidying up; the next job removes what is left in scratch";
+
 /// How long a job may take to see that it should stop. Jobs look every few milliseconds; only one that waits
 /// for a pipe or a drive that says nothing takes longer.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Makes an abort the end of a command that failed. Memory that the system does not give aborts a program, behind a line that says so,
+/// which is an error like any other.
+pub fn exit_at_abort() {
+    let always = Arc::new(AtomicBool::new(true));
+    // Where that is not heard an abort is an abort.
+    let _ = flag::register_conditional_shutdown(SIGABRT, failure::FAILED.into(), always);
+}
+
+/// How long a job may take to see that its deadline is over.
+const LATE: Duration = Duration::from_secs(2);
 
 /// Begins to listen: the first signal sets `cancel`.
 pub fn listen(cancel: &Cancel) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
     // Heard and not heeded: a write beyond the limit on the size of files is then an error like any other.
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).context("cannot listen for signals")?;
+    if let Some(deadline) = cancel.deadline() {
+        let wait = move || {
+            thread::sleep(deadline.left() + LATE);
+            let over = failure::told(deadline);
+            say(&format!("inshore: {over}: {UNTIDY}"));
+            process::exit(failure::FAILED.into());
+        };
+        thread::Builder::new()
+            .name("deadline".into())
+            .spawn(wait)
+            .context("cannot start a thread for the deadline")?;
+    }
     let cancel = cancel.clone();
     let wait = move || {
         for _ in signals.forever() {
@@ -41,7 +67,7 @@ pub fn listen(cancel: &Cancel) -> Result<()> {
             cancel.cancel();
             thread::spawn(|| {
                 thread::sleep(PATIENCE);
-                say("inshore: stopped without tidying up; the next job removes what is left in scratch");
+                say(&format!("inshore: {UNTIDY}"));
                 process::exit(STOPPED.into());
             });
         }

@@ -18,6 +18,7 @@ use crate::{
     args::{Header, Sql},
     outcome::{Outcome, counted},
     session::Session,
+    terminal,
 };
 #[cfg(feature = "nodes")]
 use crate::{near::Near, nodes};
@@ -83,7 +84,7 @@ pub fn sql(session: &Session, words: &Sql) -> Result<()> {
     }
     let outcome = Outcome::new("sql", run.finish(), summary, sentence);
     if let Some(shown) = shown {
-        io::stdout().write_all(shown.as_bytes())?;
+        terminal::stdout().write_all(shown.as_bytes())?;
     }
     Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
 }

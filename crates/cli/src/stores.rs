@@ -23,6 +23,7 @@ use crate::{
     outcome::{Outcome, print_json, print_line, say},
     session::{Session, store_path},
     table::{self, Align},
+    terminal,
 };
 
 /// The unit in which bytes stream: larger requests gain nothing.
@@ -49,7 +50,7 @@ pub fn init(words: &Init, json: bool, quiet: bool) -> Result<()> {
 }
 
 fn print_table(header: &[(&str, Align)], rows: &[Vec<String>]) -> Result<()> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(terminal::stdout());
     table::print(&mut out, header, rows)?;
     Ok(out.flush()?)
 }

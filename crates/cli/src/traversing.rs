@@ -1,6 +1,6 @@
 //! `inshore node traverse`: follows pointers through files on nodes.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use inshore::{
@@ -12,9 +12,10 @@ use serde_json::json;
 use crate::{
     args::{Everywhere, FollowedBy, Traverse},
     nodes::{connect, wholes},
-    outcome::Outcome,
+    outcome::{Outcome, say},
     session::plain_run,
     table::{self, Align},
+    terminal,
 };
 
 impl From<FollowedBy> for By {
@@ -47,7 +48,6 @@ pub fn traverse(options: &Everywhere, words: &Traverse) -> Result<()> {
         steps: words.steps,
         by,
         keep_bytes: words.keep.unwrap_or(0),
-        deadline: options.deadline.map(Duration::from_secs),
         node_memory_bytes: options.node_memory,
     };
     let done = nodes.traverse(&run.job, whole, &words.start, &asked)?;
@@ -60,6 +60,11 @@ pub fn traverse(options: &Everywhere, words: &Traverse) -> Result<()> {
     summary["steps"] = json!(steps);
     summary["bytes_moved"] = json!(nodes.bytes_in() + nodes.bytes_out());
     let how = costs(&done);
+    for node in done.nodes.iter().filter(|_| !options.quiet) {
+        if let Some(why) = &node.lost {
+            say(&format!("note: node {why}; copies on other nodes were read"));
+        }
+    }
     if !options.json {
         print(&done.chains)?;
     }
@@ -85,7 +90,7 @@ fn print(chains: &[Chain]) -> Result<()> {
         row
     };
     let rows: Vec<Vec<String>> = chains.iter().map(row).collect();
-    Ok(table::print(&mut std::io::stdout().lock(), &header, &rows)?)
+    Ok(table::print(&mut terminal::stdout(), &header, &rows)?)
 }
 
 /// What nodes did, for `--explain`.

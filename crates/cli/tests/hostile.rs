@@ -158,7 +158,7 @@ fn requests(id: u64) -> Vec<Request> {
     let piece = json!({ "number": 0, "whole": 0, "dataset": "web.log", "id": id, "file": "piece-00000000", "from": 0,
         "to": 2, "offset": 0, "lines": 0 });
     let task = |kind: &str, arguments: Value| {
-        json!({ "version": 1, "kind": kind, "arguments": arguments, "pieces": [piece.clone(), piece.clone()],
+        json!({ "version": 2, "kind": kind, "arguments": arguments, "pieces": [piece.clone(), piece.clone()],
             "memory_bytes": 16 << 20, "deadline_ms": 2000, "alive_ms": 100 })
     };
     let options = json!({ "fixed": false, "ignore_case": false, "smart_case": false, "words": false, "lines": false,
@@ -172,13 +172,15 @@ fn requests(id: u64) -> Vec<Request> {
         messages: vec![(2, body, field(1, kind.as_bytes()))],
     };
     let step = |step: Value, body: &[u8]| (3, step, field(1000, body));
-    let map = json!({ "version": 1, "spread": 7, "nodes": [{ "number": 1, "name": "a" }],
+    let spread = "0123456789abcdef0123456789abcdef";
+    let generation = json!({ "id": spread, "number": 1, "put_ms": 7 });
+    let map = json!({ "version": 2, "generation": generation, "nodes": [{ "number": 1, "name": "a" }],
         "pieces": [{ "bytes": 4, "lines": 1, "nodes": [0] }] });
     let put = Request {
         method: "DoPut",
         messages: vec![
             step(
-                json!({ "step": "begin", "version": 1, "name": "new", "spread": 7, "block_bytes": 4096 }),
+                json!({ "step": "begin", "version": 2, "name": "new", "id": spread, "block_bytes": 4096 }),
                 b"",
             ),
             step(json!({ "step": "file", "name": "piece-00000000" }), b""),
@@ -198,6 +200,11 @@ fn requests(id: u64) -> Vec<Request> {
         action("catalog", json!({})),
         action("map", json!({ "name": "web.log", "id": id })),
         action("remove", json!({ "name": "nothing", "id": id })),
+        action(
+            "remove",
+            json!({ "name": "nothing", "mark": { "version": 2, "name": "nothing", "generation": generation,
+                "removed_ms": 8, "absent": [{ "number": 1, "name": "a" }] } }),
+        ),
         action("drainage", json!({})),
         put,
     ]

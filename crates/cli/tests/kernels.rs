@@ -87,7 +87,7 @@ fn text() -> String {
 }
 
 /// A folder with kernels and a text; none where this machine can't contain kernels, which is said.
-fn folder() -> Option<Folder> {
+pub fn folder() -> Option<Folder> {
     let folder = Folder::new();
     folder.write("lines.wasm", lines());
     folder.write("count.wasm", count());

@@ -191,6 +191,96 @@ fn texts_of_ten_times_the_budget_are_searched_and_counted_in_it() {
 }
 
 #[test]
+fn patterns_count_against_the_budget_or_are_refused_with_one_that_is_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &str| fs::write(folder.path().join(name), bytes).unwrap();
+    let needles = |count: u64| -> String {
+        let mut state = 7u64;
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state >> 33
+        };
+        (0..count).map(|_| format!("{:08x}{:x}\n", next(), next() % 4096)).collect()
+    };
+    write("many", &needles(100_000));
+    write("most", &needles(1_000_000));
+    write("line", "the quick 7 brown fox\n");
+    write("text", &"the quick brown fox 12 jumps over 345 dogs and on\n".repeat(200_000));
+    let mut refused = 0;
+    for (words, budgets) in [
+        ("search -F -f many -c text", &[8, 64, 256][..]),
+        ("search -F -f most -c text", &[8, 256][..]),
+        ("search -i -F -f many -c text", &[8, 64][..]),
+        ("search -c -e '(\\w{1,200}\\d){3,60}x' text", &[8, 64, 256][..]),
+        ("search -c -e '(\\w{1,200}\\d){3,6}x' text", &[8, 64][..]),
+        ("search -U -c -e '(\\w{1,200}\\d){3,6}x\\n' line", &[8][..]),
+    ] {
+        for budget in budgets.iter().map(|mebibytes| mebibytes * MIB) {
+            let keeps = |memory: u64| {
+                let group = Cgroup::new("patterns", memory + 96 * MIB);
+                if group.is_none() {
+                    println!("skipped: no memory cgroup can be made here; only the resident size is checked");
+                }
+                let join = group.as_ref().map_or(String::new(), Cgroup::join);
+                let line =
+                    format!("{join}exec \"$0\" {words} --memory {memory} --counters counters --threads 2");
+                let mut command = Command::new("/bin/sh");
+                command.args(["-c", &line, env!("CARGO_BIN_EXE_inshore")]).current_dir(folder.path());
+                let output = command.output().unwrap();
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                match output.status.code() {
+                    Some(0 | 1) => {
+                        let peak = peak(&fs::read_to_string(folder.path().join("counters")).unwrap());
+                        println!("{words} in {} MiB: {} MiB resident at most", memory / MIB, peak / MIB);
+                        assert!(peak <= memory + 64 * MIB, "{words}: {} MiB resident", peak / MIB);
+                        None
+                    }
+                    Some(2) => Some(said),
+                    code => panic!("{words} in {} MiB: {code:?} {said}", memory / MIB),
+                }
+            };
+            let Some(said) = keeps(budget) else { continue };
+            let size = said.split_once("the smallest budget that works is ").map(|(_, size)| size.trim());
+            let size = size.unwrap_or_else(|| panic!("{words}: {said}"));
+            refused += 1;
+            println!("{words} in {} MiB is refused: {size} are enough", budget / MIB);
+            let (number, unit) = size.split_once(' ').unwrap();
+            let scale = if unit == "GiB" { 1024.0 } else { 1.0 };
+            let size = (number.parse::<f64>().unwrap() * scale * MIB as f64) as u64;
+            // What wants more than tests may take is only named.
+            if size < 640 * MIB {
+                assert_eq!(keeps(size), None, "{words} in {} MiB", size / MIB);
+            }
+        }
+    }
+    assert!(refused >= 5, "{refused}");
+}
+
+#[test]
+fn a_sort_of_more_runs_than_small_blocks_have_room_for_ends_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let budget = 6 * MIB;
+    let group = Cgroup::new("runs", budget + 96 * MIB);
+    if group.is_none() {
+        println!("skipped: no memory cgroup can be made here; only the resident size is checked");
+    }
+    let (mut state, mut text) = (1u64, String::new());
+    while text.len() < 130_000_000 {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        text += &format!(
+            "{:016x} a line of text as logs have many of them, with more of it behind\n",
+            state >> 8
+        );
+    }
+    fs::write(folder.path().join("text"), &text).unwrap();
+    let peak = run(&folder, group.as_ref(), "sort text -o sorted --memory 6MiB");
+    assert!(peak <= budget + 64 * MIB, "{} MiB resident", peak / MIB);
+    let sorted = fs::read_to_string(folder.path().join("sorted")).unwrap();
+    assert_eq!(sorted.len(), text.len());
+    assert!(sorted.lines().is_sorted());
+}
+
+#[test]
 fn a_node_and_its_client_keep_to_their_budgets() {
     let folder = tempfile::tempdir().unwrap();
     let (of_node, of_client) = (64 * MIB, 16 * MIB);

@@ -226,6 +226,68 @@ fn nodes_with_credentials_serve_who_has_some() {
 }
 
 #[test]
+fn credentials_that_end_soon_are_told_and_warned_of() {
+    let folder = Folder::new();
+    folder.run("node credentials keys --for-node a --address 127.0.0.1 --days 4").ok();
+    let made = folder.run("node credentials keys --for-client soon --days 3 --json").ok().json();
+    let token = &made["token"];
+    assert!(token["sub"] == "soon" && token["jti"].as_str().unwrap().len() == 22, "{made}");
+    assert!(token["exp"].as_str().unwrap().ends_with('Z') && token["rights"][0] == "read", "{made}");
+    folder.run("node credentials keys --for-client late --days 99").ok();
+    let mut node = Node::start(&folder, "node0", "--name a --credentials keys/node-a.json");
+    let address = node.address.clone();
+    let status = |words: &str| folder.run(&format!("node status --node {address} {words}")).ok();
+    let said = status("--credentials keys/client-soon.json");
+    let ends = token["exp"].as_str().unwrap();
+    let renewal = "`inshore node credentials DIR --for-client soon --rights read,run` makes a new one";
+    for (begin, end) in [
+        ("warning: the token of soon expires in ".to_string(), format!("at {ends}: {renewal}")),
+        (format!("warning: the certificate of {address} expires in "), ":".to_string()),
+        (format!("warning: the token of {address} expires in "), ":".to_string()),
+    ] {
+        let told = |line: &str| line.starts_with(&begin) && line.contains(&end);
+        assert!(said.stderr.lines().any(told), "{begin} ... {end} is not in {}", said.stderr);
+    }
+    assert!(!said.stderr.contains("authority of"), "it holds for years: {}", said.stderr);
+    let certificate = said.stderr.lines().find(|line| line.contains("the certificate of")).unwrap();
+    let date = &certificate.rsplit_once(" at ").unwrap().1[..10];
+    assert!(said.stdout.contains("credentials end") && said.stdout.contains(date), "{}", said.stdout);
+    let said = status("--credentials keys/client-late.json");
+    assert!(!said.stderr.contains("of late") && said.stderr.lines().count() == 2, "{}", said.stderr);
+    assert_eq!(status("--credentials keys/client-soon.json --quiet").stderr, "");
+    let told = status("--credentials keys/client-late.json --json").json();
+    let expires = &told[0]["status"]["expires"];
+    assert!(
+        expires["certificate"].as_u64() < expires["authority"].as_u64() && expires["token"].is_u64(),
+        "{told}"
+    );
+    let log = node.stop();
+    assert!(log.contains("the certificate of a expires in "), "{log}");
+    assert!(log.contains("--for-node a --address HOST,...` makes new ones"), "{log}");
+}
+
+#[test]
+fn credentials_of_version_1_are_refused_with_the_command_that_renews_them() {
+    let folder = Folder::new();
+    let old = concat!(env!("CARGO_MANIFEST_DIR"), "/../neardata/test_data/credentials_1");
+    for (words, command) in [
+        (format!("node credentials {old} --for-client new"), format!("`inshore node credentials {old}`")),
+        (
+            format!("node serve --listen 127.0.0.1:0 --credentials {old}/node-a.json"),
+            "`inshore node credentials DIR --for-node a --address HOST,...`".to_string(),
+        ),
+        (
+            format!("node status --node 127.0.0.1:1 --credentials {old}/client-laptop.json"),
+            "`inshore node credentials DIR --for-client laptop --rights read,run,write`".to_string(),
+        ),
+    ] {
+        let said = folder.run(&words).exits(2);
+        assert!(said.stderr.contains("version 1 (keys of Ed25519)"), "{words}: {}", said.stderr);
+        assert!(said.stderr.contains(&command), "{command} is not in {}", said.stderr);
+    }
+}
+
+#[test]
 fn commands_that_the_operator_allows_run_where_the_data_lies() {
     let folder = Folder::new();
     let allow = "--allow grep --allow words=/usr/bin/wc --allow sh=/bin/sh";
@@ -326,6 +388,83 @@ fn a_node_ends_when_it_is_asked_to() {
     std::io::Read::read_to_string(node.child.stderr.as_mut().unwrap(), &mut log).unwrap();
     let first: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
     assert!(first["message"] == "serves" && first["address"] == node.address, "{log}");
+}
+
+#[test]
+fn what_a_node_kept_while_its_dataset_was_removed_is_not_read_and_a_repair_drops_it() {
+    let folder = Folder::new();
+    let (nodes, named) = cluster(&folder, 3);
+    folder.write("old", "old line\n".repeat(1000));
+    folder.write("new", "new line\n".repeat(1000));
+    folder.run(&format!("store put old --name doc.txt --copies 3 --node {named} --quiet")).ok();
+    nodes[2].send(Signal::KILL);
+    let said = folder.run(&format!("store rm doc.txt --node {named}")).exits(2);
+    assert!(said.stderr.contains("`inshore store repair doc.txt`"), "{}", said.stderr);
+    let two = format!("{},{}", nodes[0].address, nodes[1].address);
+    folder.run(&format!("store put new --name doc.txt --copies 2 --node {two} --quiet")).ok();
+    let again = Node::start(&folder, "node2", "");
+    let named = format!("{two},{}", again.address);
+    for ask in
+        ["search -c line store:doc.txt", "count words store:doc.txt --top 3", "store get doc.txt -o got"]
+    {
+        let said = folder.run(&format!("{ask} --node {named}")).exits(2);
+        for part in
+            ["generations of it that do not belong together", "removed 20", "`inshore store repair doc.txt`"]
+        {
+            assert!(
+                said.stderr.contains(part) && said.stderr.contains(&again.address),
+                "{ask}: {}",
+                said.stderr
+            );
+        }
+    }
+    let said = folder.run(&format!("store ls --node {named}")).ok();
+    assert!(
+        said.stderr.contains("note: ") && said.stderr.contains("do not belong together"),
+        "{}",
+        said.stderr
+    );
+    let said = folder.run("store repair").exits(2);
+    assert!(said.stderr.contains("--node"), "{}", said.stderr);
+    let said = folder.run(&format!("store repair doc.txt --node {named}")).ok();
+    let expected = format!("shards on {}", again.address);
+    assert!(
+        said.stdout.starts_with("doc.txt: dropped ") && said.stdout.contains(&expected),
+        "{}",
+        said.stdout
+    );
+    assert_eq!(folder.run(&format!("search -c line store:doc.txt --node {named}")).ok().stdout, "1000\n");
+    assert_eq!(folder.run(&format!("search -c new store:doc.txt --node {named}")).ok().stdout, "1000\n");
+    let said = folder.run(&format!("store repair --node {named} --json")).ok().json();
+    assert_eq!(said["dropped"], serde_json::json!([]));
+}
+
+#[test]
+fn a_node_logs_each_put_removal_and_task_with_who_asked() {
+    let folder = Folder::new();
+    folder.run("node credentials keys --for-node a --address 127.0.0.1").ok();
+    folder.run("node credentials keys --for-client writer --rights read,run,write").ok();
+    let mut node = Node::start(&folder, "node0", "--credentials keys/node-a.json --log json");
+    folder.write("web.log", "an ERROR\n");
+    let asked = format!("--node {} --credentials keys/client-writer.json", node.address);
+    folder.run(&format!("store put web.log --quiet {asked}")).ok();
+    folder.run(&format!("store put web.log --quiet {asked}")).exits(2);
+    folder.run(&format!("search ERROR store:web.log {asked}")).ok();
+    folder.run(&format!("store rm web.log {asked}")).ok();
+    let log = node.stop();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let lines: Vec<_> = lines.filter(|line| line["message"] == "audit").collect();
+    let actions: Vec<&str> = lines.iter().map(|line| line["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["put", "put", "search", "rm"], "{log}");
+    for line in &lines {
+        let who = line["who"].as_str().unwrap();
+        assert!(who.starts_with("writer (token ") && who.len() == "writer (token )".len() + 22, "{line}");
+        assert!(line["dataset"] == "web.log" && line["seconds"].is_f64(), "{line}");
+    }
+    assert_eq!(lines[0]["bytes"], 9);
+    assert!(lines[0]["result"] == "done" && lines[3]["result"] == "done", "{log}");
+    assert!(lines[1]["result"].as_str().unwrap().contains("exists"), "{log}");
+    assert!(lines[2]["bytes"].as_u64() > Some(0) && lines[3]["bytes"].as_u64() > Some(0), "{log}");
 }
 
 #[test]

@@ -116,7 +116,7 @@ const HOSTILE: &str = "<img src=x onerror=\"document.title='broken'\">\"'&</td>"
 
 /// A browser that needs no screen; nothing where there is none.
 fn browser() -> Option<&'static str> {
-    let all = ["chromium", "chromium-browser", "google-chrome"];
+    let all = ["chromium", "chromium-browser", "google-chrome", "chromium-headless-shell"];
     all.into_iter()
         .find(|name| Command::new(name).arg("--version").output().is_ok_and(|out| out.status.success()))
 }
@@ -129,6 +129,72 @@ fn look(browser: &str, folder: &Path, words: &[&str], url: &str) -> String {
     let seen = command.args(words).arg(url).env("HOME", folder).output().unwrap();
     assert!(seen.status.success(), "{}", String::from_utf8_lossy(&seen.stderr));
     String::from_utf8_lossy(&seen.stdout).into_owned()
+}
+
+/// The hash by which Chromium is told to trust a certificate; nothing where there is no openssl.
+fn key_hash(certificate: &Path) -> Option<String> {
+    let line = "openssl x509 -pubkey -noout -in \"$0\" | openssl pkey -pubin -outform der | openssl dgst -sha256 -binary | base64";
+    let made = Command::new("sh").args(["-c", line]).arg(certificate).output().unwrap();
+    let hash = String::from_utf8(made.stdout).unwrap().trim().to_string();
+    (hash.len() == 44 && made.stderr.is_empty()).then_some(hash)
+}
+
+/// Chromium refuses the handshake of a key that it does not know, whatever it is told to trust.
+#[test]
+fn a_browser_opens_the_page_of_a_node_over_https() {
+    let Some(browser) = browser() else {
+        println!("skipped: there is no chromium here");
+        return;
+    };
+    let folder = Folder::new();
+    folder.run("node credentials keys --for-node own --address 127.0.0.1").ok();
+    folder.run("node credentials keys --for-client ann --rights read").ok();
+    let file = |name: &str| serde_json::from_str::<Value>(&folder.read(name)).unwrap();
+    folder.write("own.pem", file("keys/node-own.json")["certificate"].as_str().unwrap());
+    let Some(hash) = key_hash(&folder.path("own.pem")) else {
+        println!("skipped: openssl is not installed");
+        return;
+    };
+    let serve = "--credentials keys/node-own.json --log none --name own --page 0.0.0.0:0";
+    let node = Node::start(&folder, "own", serve);
+    let port = node.page.as_deref().unwrap().rsplit_once(':').unwrap().1;
+    let client = file("keys/client-ann.json");
+    let url = format!("https://ann:{}@127.0.0.1:{port}/", client["token"].as_str().unwrap());
+    let trust = format!("--ignore-certificate-errors-spki-list={hash}");
+    let seen = look(browser, &folder.path(""), &[&trust, "--dump-dom"], &url);
+    for expected in [">own<", "Drive 0", "Credentials end"] {
+        assert!(seen.contains(expected), "{expected} is not in {seen}");
+    }
+}
+
+/// OpenSSL checks the chain as strictly as it can, and takes no signature but those that browsers take.
+#[test]
+fn openssl_takes_the_certificate_of_a_node_with_the_signatures_of_browsers() {
+    if !Command::new("openssl").arg("version").output().is_ok_and(|out| out.status.success()) {
+        println!("skipped: openssl is not installed");
+        return;
+    }
+    let folder = Folder::new();
+    folder.run("node credentials keys --for-node own --address 127.0.0.1,own.lan").ok();
+    let own: Value = serde_json::from_str(&folder.read("keys/node-own.json")).unwrap();
+    folder.write("ca.pem", own["authority"].as_str().unwrap());
+    folder.write("own.pem", own["certificate"].as_str().unwrap());
+    let openssl = |words: &str| {
+        let mut command = Command::new("openssl");
+        command.args(words.split(' ')).current_dir(folder.path("")).stdin(std::process::Stdio::null());
+        let made = command.output().unwrap();
+        assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));
+        String::from_utf8_lossy(&made.stdout).into_owned()
+    };
+    openssl("verify -x509_strict -purpose sslserver -verify_hostname own.lan -CAfile ca.pem own.pem");
+    let node = Node::start(&folder, "own", "--credentials keys/node-own.json --log none");
+    let signatures =
+        "ECDSA+SHA256:RSA-PSS+SHA256:RSA+SHA256:ECDSA+SHA384:RSA-PSS+SHA384:RSA-PSS+SHA512:RSA+SHA512";
+    let said = openssl(&format!(
+        "s_client -connect {} -sigalgs {signatures} -CAfile ca.pem -verify_return_error -verify_ip 127.0.0.1 -alpn h2",
+        node.address
+    ));
+    assert!(said.contains("Verify return code: 0 (ok)"), "{said}");
 }
 
 /// INSHORE_SCREENSHOTS names a folder for pictures of what the browser saw.

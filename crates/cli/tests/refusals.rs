@@ -91,6 +91,130 @@ fn a_budget_too_small_is_refused_with_the_smallest_that_works() {
     }
 }
 
+/// The budget that a refusal names.
+fn named(line: &str) -> Option<String> {
+    let behind = |mark: &str| line.split_once(mark).map(|(_, rest)| rest.to_string());
+    let size = behind("the smallest budget that works is ").or_else(|| {
+        let rest = behind(": a budget of ")?;
+        Some(rest.split_once(" is enough")?.0.to_string())
+    })?;
+    Some(size.split_whitespace().take(2).collect())
+}
+
+/// Refusals that name a size that does not do make a user try twice.
+#[test]
+fn each_command_works_in_the_budget_that_its_refusal_names() {
+    let folder = Folder::with_graph("g", EDGES);
+    folder.write("w.txt", "1 2 0.5\n2 3 0.25\n");
+    folder.write("edges.txt", EDGES);
+    folder.write("text", "the quick brown fox\n".repeat(500));
+    folder.write("x.fa", format!(">x\n{}\n", "ACGTTGCAAC".repeat(50)));
+    let rows: String = (0..500).map(|row| format!("{},{},s{}\n", row % 50, row, row % 9)).collect();
+    folder.write("t.csv", format!("k,v,s\n{rows}"));
+    let needles = |count| (0..count).map(|number| format!("needle {number}\n")).collect::<String>();
+    folder.write("needles", needles(100_000));
+    folder.write("few", needles(5_000));
+    for ready in [
+        "graph import w.txt --weighted --name w",
+        "graph import edges.txt --reverse --name u",
+        "store put text --name text",
+        "sort t.csv --key k -o t.parquet",
+        "language train en=text --name p",
+        "compress text --format gzip -o text.gz",
+        "compress text --format bzip2 -o text.bz2",
+        "compress text --format zstd -o text.zst",
+        "compress text --format lz4 -o text.lz4",
+    ] {
+        folder.run(&format!("{ready} --memory 256MiB")).ok();
+    }
+    let mut refused = 0;
+    for (number, words) in [
+        "graph import edges.txt --name g#",
+        "graph generate kronecker --scale 6 --name k#",
+        "graph export g -o g#.parquet",
+        "graph pagerank g -o ranks#.parquet",
+        "graph bfs g --source 10 -o tree#.csv",
+        "graph sssp w --source 1 -o paths#.csv",
+        "graph components u -o c#.csv",
+        "graph betweenness u -o b#.csv",
+        "graph communities u -o d#.csv",
+        "graph clustering u -o e#.csv",
+        "store put text --name x#",
+        "store get text -o got#",
+        "store get text -o -",
+        "store verify",
+        "store scrub",
+        "store compact",
+        "sort text -o sorted#",
+        "sort text --unique -o unique#",
+        "sort text.lz4 -o unpacked#",
+        "sort text.bz2 -o unpacked2#",
+        "sort t.csv --key k -o t#.csv",
+        "sort t.csv --key k -o t#.parquet",
+        "sort t.parquet --key s -o s#.arrow",
+        "reduce t.csv --by k --sum v -o sums#.parquet",
+        "reduce t.csv --by s --count -o counts#.parquet",
+        "reduce t.parquet --by s,k --max v -o maxima#.csv",
+        "count values t.csv --column k -o values#.csv",
+        "count kmers x.fa -k 5 -o mers#.parquet",
+        "count kmers x.fa -k 41 -o longmers#.csv",
+        "count words text --top 3",
+        "count words text -o words#.parquet",
+        "count words text.gz --split -o words#.csv",
+        "search fox text",
+        "search -c fox store:text",
+        "search -z fox text.gz",
+        "search -z fox text.bz2",
+        "search -z fox text.zst",
+        "search -z fox text.lz4",
+        "search -U fox text",
+        "search -r cat fox text",
+        "search -F -f needles -v text",
+        "search -i -F -f few -v text",
+        "search -v (\\w{1,200}\\d){3,6}x text",
+        "sql SELECT(1) -o one#.csv",
+        "compress text --format gzip -o packed#.gz",
+        "compress text --format bzip2 -o packed#.bz2",
+        "compress text --format zstd -o packed#.zst",
+        "compress text --format zstd --level 9 -o better#.zst",
+        "compress text --format lz4 -o packed#.lz4",
+        "decompress text.gz -o text#.1",
+        "decompress text.bz2 -o text#.2",
+        "decompress text.zst -o text#.3",
+        "decompress text.lz4 -o text#.4",
+        "checksum text",
+        "language train en=text --name q#",
+        "language identify --profiles p text",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let threads = [1, 2, 5][number % 3];
+        let run = |memory: &str| {
+            let words = words.replace('#', &format!("{number}-{memory}"));
+            folder.run(&format!("{words} --threads {threads} --memory {memory} --quiet"))
+        };
+        let (code, said) = run("1MiB").ends();
+        if code == Some(0) {
+            continue;
+        }
+        let size = named(&said.stderr).unwrap_or_else(|| panic!("{words}: {said:?}"));
+        refused += 1;
+        let (code, said) = run(&size).ends();
+        assert_eq!(code, Some(0), "{words} --threads {threads} in {size}: {said:?}");
+    }
+    assert!(refused > 30, "{refused}");
+}
+
+#[test]
+fn rows_that_are_too_many_for_a_budget_are_refused_before_any_are_read() {
+    let folder = Folder::new();
+    std::fs::File::create(folder.path("huge")).unwrap().set_len(1 << 40).unwrap();
+    let line = refused(folder.run("sort huge -o sorted --memory 8MiB --threads 2"));
+    assert!(line.starts_with("sorting 1 TiB of rows cannot work in 8 MiB"), "{line}");
+    assert!(named(&line).is_some_and(|size| size.ends_with("GiB")), "{line}");
+}
+
 #[test]
 fn words_that_are_not_understood_are_usage_errors() {
     let folder = Folder::with_graph("g", EDGES);

@@ -200,6 +200,45 @@ fn a_lost_drive_is_made_again_from_the_others() {
 }
 
 #[test]
+fn a_drive_that_lost_its_superblock_leads_to_its_store_and_no_new_one_is_made_there() {
+    let folder = Folder::new();
+    folder.run("store init one two three --size 2GiB").ok();
+    let all = bytes(9, 5_000_000);
+    folder.run("store put - --name parity --store one --parity 2+1").stdin(all.clone()).ok();
+    let lose = || {
+        let segment = File::options().write(true).open(folder.path("one/segment-00000000")).unwrap();
+        segment.write_all_at(&vec![0; 2 << 20], 2 << 20).unwrap();
+    };
+    let check = |name: &str, drive: &str, expected: &[u8]| {
+        folder.run(&format!("store get {name} --store {drive} -o out")).ok();
+        assert!(fs::read(folder.path("out")).unwrap() == expected, "{name} by {drive}");
+    };
+    lose();
+    folder.run("store put - --name more --store one").stdin("more").ok();
+    for drive in ["one", "two", "three"] {
+        check("parity", drive, &all);
+        check("more", drive, b"more");
+    }
+    let said = folder.run("store scrub --store three").exits(1).stdout;
+    assert!(said.contains("the superblock of device 0") && said.contains("add-device"), "{said}");
+    folder.run("store add-device one --store two --size 2GiB").ok();
+    folder.run("store scrub --store two").ok();
+    folder.run("store verify --store one").ok();
+    check("parity", "one", &all);
+    // With the others away nothing leads to the store, and still a store was here.
+    lose();
+    let away = |drive: &str| folder.path(&format!("{drive}-away"));
+    ["two", "three"].iter().for_each(|drive| fs::rename(folder.path(drive), away(drive)).unwrap());
+    for words in ["store get parity", "store ls", "store put - --name new", "store verify", "store scrub"] {
+        let said = folder.run(&format!("{words} --store one")).stdin("x").exits(2).stderr;
+        assert!(said.contains("is lost") && !said.contains("store init"), "{words}: {said}");
+    }
+    assert!(folder.run("store init one").exits(2).stderr.contains("is lost"));
+    ["two", "three"].iter().for_each(|drive| fs::rename(away(drive), folder.path(drive)).unwrap());
+    check("parity", "one", &all);
+}
+
+#[test]
 fn drives_come_and_go_while_data_stays() {
     let folder = Folder::new();
     folder.run("store init one --size 2GiB").ok();

@@ -5,6 +5,7 @@
 
 mod answers;
 mod apart;
+mod deadlines;
 mod drives;
 mod faults;
 mod graphs;
@@ -30,4 +31,5 @@ mod searching;
 mod sorting;
 mod stopping;
 mod stores;
+mod terminals;
 mod util;

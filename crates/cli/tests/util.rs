@@ -153,10 +153,16 @@ impl Run {
             .args(["netns", "exec", namespace])
             .arg(self.command.get_program())
             .args(self.command.get_args());
-        command.current_dir(self.command.get_current_dir().expect("it has one")).env_clear();
-        command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        self.command = command;
+        self.command = with_surroundings_of(&self.command, command);
+        self
+    }
+
+    /// With so many KiB of memory to map, threads' stacks included.
+    pub fn with_address_space(mut self, kib: u64) -> Run {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &format!("ulimit -v {kib} && exec \"$0\" \"$@\"")]);
+        command.arg(self.command.get_program()).args(self.command.get_args());
+        self.command = with_surroundings_of(&self.command, command);
         self
     }
 
@@ -215,6 +221,14 @@ impl Run {
     pub fn spawn(mut self) -> Child {
         self.command.stdin(Stdio::piped()).spawn().unwrap()
     }
+}
+
+/// The same folder, variables and pipes for a command that starts another.
+fn with_surroundings_of(started: &Command, mut command: Command) -> Command {
+    command.current_dir(started.get_current_dir().expect("it has one")).env_clear();
+    command.envs(started.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 /// Two triangles that share vertex 30, a pair apart from them, and a vertex that only points at itself.

@@ -370,11 +370,9 @@ impl WasmKernel {
     /// Takes memory for the instances, before anybody reads, and starts the first.
     fn prepare(&self, job: &Job) -> Result<&Prepared> {
         let (budget, threads) = (job.budget(), job.budget().threads());
-        let (given, smallest) = (budget.free_bytes(), smallest_wasm_memory_bytes(threads));
-        if given < smallest {
-            let what = format!("a WebAssembly kernel with {threads} threads");
-            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
-        }
+        let given = budget.free_bytes();
+        let what = || format!("a WebAssembly kernel with {threads} threads");
+        budget.need(smallest_wasm_memory_bytes(threads), what)?;
         let part_bytes_max = (given / 16 / threads as u64).clamp(MIB, 64 * MIB);
         let half = (given / 2).max(SHARE_BYTES_MIN);
         let instances = (half / SHARE_BYTES_MIN).clamp(1, threads as u64);

@@ -160,7 +160,8 @@ fn searches_and_languages_are_the_same_with_help() {
         Wanted::MatchCount,
         Wanted::Lines { numbered: true, spans: true, before: 1, after: 1 },
     ] {
-        let search = Search::new(&["[0-9]3 the", "Hund"], &PatternOptions::default(), wanted, true).unwrap();
+        let (patterns, budget) = (["[0-9]3 the", "Hund"], inshore_store::Budget::new(64 << 20, 1));
+        let search = Search::new(&patterns, &PatternOptions::default(), wanted, true, &budget).unwrap();
         cluster.check(&search);
     }
     let sample = |words: &'static str| {

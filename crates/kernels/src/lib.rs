@@ -39,8 +39,8 @@ pub use language::{
 #[cfg(feature = "nodes")]
 pub use language::{LanguageOfText, identify_on_nodes};
 pub use search::{
-    Found, FoundLine, PatternOptions, Search, SearchColumns, SearchItem, SearchSummary, SearchTable,
-    SearchTableOptions, Wanted, matcher_across_lines,
+    Found, FoundLine, Matching, PatternOptions, PatternSize, Search, SearchColumns, SearchItem,
+    SearchSummary, SearchTable, SearchTableOptions, Wanted, matcher_across_lines,
 };
 #[cfg(feature = "nodes")]
 pub use texts::refuse_compressed;

@@ -15,19 +15,21 @@
 //!
 //! Paper: string search in the storage device, 2016 article 7.3.
 
+mod memory;
 mod needle;
 mod table;
 
 use grep_matcher::{Captures, LineMatchKind, Match, Matcher};
 use grep_regex::{RegexCaptures, RegexMatcher, RegexMatcherBuilder};
 use inshore_neardata::{Block, Border, Kernel, Portable};
-use inshore_store::Job;
+use inshore_store::{Budget, Job};
 use memchr::{memchr, memchr_iter, memrchr};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::needle::Needle;
+pub use self::memory::PatternSize;
 pub use self::table::{SearchColumns, SearchItem, SearchSummary, SearchTable, SearchTableOptions};
+use self::{memory::PatternMemory, needle::Needle};
 use crate::{Error, Result};
 
 /// A NUL byte among the first bytes makes all of a source binary; one behind them only what follows. As ripgrep has it.
@@ -89,6 +91,7 @@ pub struct Search {
     /// What every line that is meant has in it, where that is known.
     needle: Option<Needle>,
     told: Told,
+    memory: PatternMemory,
 }
 
 /// What a search was told: all that another machine needs to know to make the same one.
@@ -154,17 +157,22 @@ pub struct FoundLine {
 }
 
 impl Search {
-    /// Searches for lines that match one of `patterns`.
+    /// Searches for lines that match one of `patterns`. What these take is taken from `budget`, as long as the search lives; a
+    /// few MiB are not counted.
     ///
     /// # Errors
-    /// [`Error::BadPattern`].
+    /// [`Error::BadPattern`]; [`Error::Store`] where the budget is too small for the patterns.
     pub fn new(
         patterns: &[impl AsRef<str>],
         options: &PatternOptions,
         wanted: Wanted,
         detect_binary: bool,
+        budget: &Budget,
     ) -> Result<Search> {
-        Search::limited(patterns, options, wanted, detect_binary, None)
+        let memory = PatternMemory::take(patterns, options, budget)?;
+        let patterns = patterns.iter().map(|pattern| pattern.as_ref().to_string()).collect();
+        let told = Told { patterns, options: *options, wanted, detect_binary, replacement: None };
+        Search::build(told, memory, usize::MAX)
     }
 
     /// The same search, in whose lines matches are replaced: `$1` and `$name` in `replacement` stand for what the groups of
@@ -184,10 +192,24 @@ impl Search {
             return Err(Error::BadPattern { what });
         }
         let groups = if replacement.contains('$') { self.matcher.capture_count().max(1) } else { 1 };
-        let Told { patterns, options, wanted, detect_binary, .. } = &self.told;
-        let mut search = Search::limited(patterns, options, *wanted, *detect_binary, Some(limit / groups))?;
-        search.told.replacement = Some(replacement);
-        Ok(search)
+        let Search { matcher, told, memory, .. } = self;
+        // The memory is that of one.
+        drop(matcher);
+        Search::build(Told { replacement: Some(replacement), ..told }, memory, limit / groups)
+    }
+
+    /// The search that [`Portable::arguments`] tell of.
+    fn sent(arguments: &Value, budget: &Budget) -> Result<Search> {
+        let mut told: Told = Told::deserialize(arguments).map_err(|error| Error::BadPattern {
+            what: format!("a search that was not understood: {error}"),
+        })?;
+        let memory = PatternMemory::take(&told.patterns, &told.options, budget)?;
+        let replacement = told.replacement.take();
+        let search = Search::build(told, memory, SENT_BYTES_MAX)?;
+        match replacement {
+            Some(replacement) => search.replacing_within(replacement, SENT_BYTES_MAX),
+            None => Ok(search),
+        }
     }
 
     /// A line without its end.
@@ -199,29 +221,20 @@ impl Search {
         }
     }
 
-    fn limited(
-        patterns: &[impl AsRef<str>],
-        options: &PatternOptions,
-        wanted: Wanted,
-        detect_binary: bool,
-        limit: Option<usize>,
-    ) -> Result<Search> {
-        let mut builder = matcher_builder(options, detect_binary);
+    /// Builds what [`Told`] tells of, with automata of `limit` bytes at most.
+    fn build(told: Told, memory: PatternMemory, limit: usize) -> Result<Search> {
+        let mut builder = matcher_builder(&told.options, told.detect_binary, &memory, limit);
         builder.line_terminator(Some(b'\n'));
-        if options.crlf {
+        if told.options.crlf {
             // After the line's end, which it says too.
             builder.crlf(true);
         }
-        if let Some(limit) = limit {
-            builder.size_limit(limit).dfa_size_limit(limit);
-        }
-        let matcher =
-            builder.build_many(patterns).map_err(|error| Error::BadPattern { what: error.to_string() })?;
+        let matcher = builder
+            .build_many(&told.patterns)
+            .map_err(|error| Error::BadPattern { what: error.to_string() })?;
         let line_by_line = matcher.line_terminator().is_none();
-        let patterns = patterns.iter().map(|pattern| pattern.as_ref().to_string()).collect();
-        let told = Told { patterns, options: *options, wanted, detect_binary, replacement: None };
         let needle = told.needle();
-        Ok(Search { matcher, line_by_line, needle, told })
+        Ok(Search { matcher, line_by_line, needle, told, memory })
     }
 
     /// Places of matches in a line (without its end), in order.
@@ -292,7 +305,12 @@ impl Search {
     }
 }
 
-fn matcher_builder(options: &PatternOptions, detect_binary: bool) -> RegexMatcherBuilder {
+fn matcher_builder(
+    options: &PatternOptions,
+    detect_binary: bool,
+    memory: &PatternMemory,
+    limit: usize,
+) -> RegexMatcherBuilder {
     let mut builder = RegexMatcherBuilder::new();
     builder
         .multi_line(true)
@@ -303,25 +321,36 @@ fn matcher_builder(options: &PatternOptions, detect_binary: bool) -> RegexMatche
         .case_smart(options.smart_case)
         .word(options.words)
         .whole_line(options.lines)
-        .ban_byte(detect_binary.then_some(b'\0'));
+        .ban_byte(detect_binary.then_some(b'\0'))
+        .size_limit(limit)
+        .dfa_size_limit(limit.min(memory.cache_bytes));
     builder
 }
 
-/// What matches one of `patterns`, also across the ends of lines, which a dot matches too if `dot_is_all`; its automaton takes
-/// `memory_bytes` at most. None where no match can have the end of a line in it, nor look at one (as `^` and `$` do), so that a
+/// A matcher, and the memory that is taken for it.
+#[derive(Debug)]
+pub struct Matching {
+    /// The matcher.
+    pub matcher: RegexMatcher,
+    _memory: PatternMemory,
+}
+
+/// What matches one of `patterns`, also across the ends of lines, which a dot matches too if `dot_is_all`; what it takes is taken
+/// from `budget`. None where no match can have the end of a line in it, nor look at one (as `^` and `$` do), so that a
 /// [`Search`] finds the same.
 ///
 /// # Errors
-/// [`Error::BadPattern`].
+/// As [`Search::new`].
 pub fn matcher_across_lines(
     patterns: &[impl AsRef<str>],
     options: &PatternOptions,
     dot_is_all: bool,
     detect_binary: bool,
-    memory_bytes: usize,
-) -> Result<Option<RegexMatcher>> {
-    let mut builder = matcher_builder(options, detect_binary);
-    builder.dot_matches_new_line(dot_is_all).dfa_size_limit(memory_bytes);
+    budget: &Budget,
+) -> Result<Option<Matching>> {
+    let memory = PatternMemory::take(patterns, options, budget)?;
+    let mut builder = matcher_builder(options, detect_binary, &memory, usize::MAX);
+    builder.dot_matches_new_line(dot_is_all);
     if options.crlf {
         builder.crlf(true).line_terminator(None);
     }
@@ -330,7 +359,7 @@ pub fn matcher_across_lines(
     // Without it, a carriage return would be none that a pattern could have.
     let ends: &[u8] = if options.crlf { b"\r\n" } else { b"\n" };
     let never = matcher.non_matching_bytes().is_some_and(|bytes| ends.iter().all(|&end| bytes.contains(end)));
-    Ok((!never).then_some(matcher))
+    Ok((!never).then_some(Matching { matcher, _memory: memory }))
 }
 
 /// The line in which `place` is; none where that is behind the last one.
@@ -459,15 +488,11 @@ impl Portable for Search {
     }
 
     fn of_arguments(arguments: &Value) -> Result<Self> {
-        let told: Told = serde_json::from_value(arguments.clone()).map_err(|error| Error::BadPattern {
-            what: format!("a search that was not understood: {error}"),
-        })?;
-        let limit = Some(SENT_BYTES_MAX);
-        let search = Search::limited(&told.patterns, &told.options, told.wanted, told.detect_binary, limit)?;
-        match told.replacement {
-            Some(replacement) => search.replacing_within(replacement, SENT_BYTES_MAX),
-            None => Ok(search),
-        }
+        Search::sent(arguments, &Budget::new(SENT_MEMORY_BYTES_MAX, 1))
+    }
+
+    fn within(arguments: &Value, budget: &Budget) -> Result<Self> {
+        Search::sent(arguments, budget)
     }
 
     fn encode(found: &Found, out: &mut Vec<u8>) {
@@ -543,6 +568,8 @@ impl Portable for Search {
 
 /// Memory that the automata of a search may take that was sent from elsewhere: once, and once for each thread.
 const SENT_BYTES_MAX: usize = 10 << 20;
+/// What the patterns of such a search may take where nobody knows of a budget.
+const SENT_MEMORY_BYTES_MAX: u64 = 64 << 20;
 
 const IS_MATCH: u32 = 1 << 31;
 
@@ -831,7 +858,8 @@ mod tests {
             };
             let lines = |numbered, before| Wanted::Lines { numbered, spans: true, before, after: before };
             for wanted in [Wanted::LineCount, Wanted::Any, lines(false, 0), lines(true, 1)] {
-                let search = Search::new(&["fox"], &PatternOptions::default(), wanted, true).unwrap();
+                let search =
+                    Search::new(&["fox"], &PatternOptions::default(), wanted, true, job.budget()).unwrap();
                 let source = inshore_neardata::Source::file(&path);
                 let mut found = Vec::new();
                 let ran = inshore_neardata::run(&job, &search, [source].into_iter(), |event| {
@@ -871,7 +899,9 @@ mod tests {
     fn searches_that_were_sent_are_refused_where_their_groups_take_too_much_memory() {
         let sent = |pattern: String, replacement: String| {
             let wanted = Wanted::Lines { numbered: false, spans: false, before: 0, after: 0 };
-            let mut search = Search::new(&[pattern], &PatternOptions::default(), wanted, true).unwrap();
+            let budget = Budget::new(64 << 20, 1);
+            let mut search =
+                Search::new(&[pattern], &PatternOptions::default(), wanted, true, &budget).unwrap();
             search.told.replacement = Some(replacement);
             Search::of_arguments(&search.arguments())
         };

@@ -11,7 +11,7 @@ use encoding_rs_io::DecodeReaderBytesBuilder;
 #[cfg(feature = "nodes")]
 use inshore_neardata::nodes;
 use inshore_neardata::{Opened, Source};
-use inshore_store::{Job, NamedFile, PlainFile, Reservation, file_bytes};
+use inshore_store::{Job, NamedFile, PlainFile, file_bytes};
 use inshore_tables::{Compression, Input};
 
 /// How a file becomes text.
@@ -200,10 +200,9 @@ pub fn text_reader(
     let unpacks = options.unpack && (!options.keep_archives || options.unpacks(&head_of(&input)?));
     let bytes = match unpacks {
         false => input.open_as_is().map_err(opened)?,
-        true => input.open(job.budget()).map_err(opened)?,
+        // Each worker may unpack a file.
+        true => input.open_counted(job.budget()).map_err(opened)?,
     };
-    let memory = job.budget().reserve(bytes.uncounted_bytes(), "what a file is unpacked with")?;
-    let bytes = Held { reader: bytes, _memory: memory };
     if options.keep_encoding {
         return Ok(Box::new(bytes));
     }
@@ -215,18 +214,6 @@ pub fn text_reader(
         true => Box::new(DecodeReaderBytesBuilder::new().build(whole)),
         false => Box::new(whole),
     })
-}
-
-/// Bytes, and memory that goes with them: each worker may unpack a file.
-struct Held<R> {
-    reader: R,
-    _memory: Reservation,
-}
-
-impl<R: Read> Read for Held<R> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        self.reader.read(out)
-    }
 }
 
 fn opened(error: inshore_tables::Error) -> inshore_neardata::Error {

@@ -24,7 +24,7 @@ fn again<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Option<T> {
 /// A message of JSON, of any kind; the first byte says of which.
 pub fn message(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
-    match kind % 8 {
+    match kind % 9 {
         0 => drop(again::<protocol::TaskRequest>(bytes)),
         1 => drop(again::<protocol::LoadStep>(bytes)),
         2 => {
@@ -38,7 +38,8 @@ pub fn message(bytes: &[u8]) {
         4 => drop(again::<protocol::DatasetKey>(bytes)),
         5 => drop(again::<protocol::TaskDone>(bytes)),
         6 => drop(again::<protocol::LoadAnswer>(bytes)),
-        _ => drop(again::<protocol::Status>(bytes).map(|status| status.without_others("me"))),
+        7 => drop(again::<protocol::Status>(bytes).map(|status| status.without_others("me"))),
+        _ => drop(again::<protocol::Removal>(bytes)),
     }
 }
 

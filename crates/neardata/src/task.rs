@@ -21,7 +21,7 @@ use arrow_array::{
     builder::{BinaryBuilder, UInt8Builder, UInt64Builder},
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use inshore_store::{Job, Reservation};
+use inshore_store::{Budget, Job, Reservation};
 use serde_json::{Value, json};
 
 use crate::{Block, Border, Error, Event, Kernel, Next, Reach, Source, run};
@@ -232,6 +232,14 @@ pub trait Portable: Kernel + Sized {
     /// Where they tell of none.
     fn of_arguments(arguments: &Value) -> Result<Self, Self::Error>;
 
+    /// The same for a kernel that takes memory of its own, from this budget.
+    ///
+    /// # Errors
+    /// As [`Self::of_arguments`], and where the budget is too small.
+    fn within(arguments: &Value, _budget: &Budget) -> Result<Self, Self::Error> {
+        Self::of_arguments(arguments)
+    }
+
     /// Writes a part down. Nothing where the part tells nothing.
     fn encode(part: &Self::Part, out: &mut Vec<u8>);
 
@@ -360,7 +368,7 @@ where
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
         let Task { job, arguments, sources, unbegun } = task;
-        let kernel = K::of_arguments(&arguments)?;
+        let kernel = K::within(&arguments, job.budget())?;
         answer_parts(&job, &kernel, (sources, &unbegun), reply)?;
         Ok(json!({}))
     }

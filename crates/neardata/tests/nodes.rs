@@ -1,7 +1,13 @@
 //! Several agents in one process, and a client that asks them.
 
+#[path = "nodes/admission.rs"]
+mod admission;
+#[path = "nodes/deadlines.rs"]
+mod deadlines;
 #[path = "nodes/door.rs"]
 mod door;
+#[path = "nodes/generations.rs"]
+mod generations;
 #[path = "nodes/helping.rs"]
 mod helping;
 #[path = "nodes/liars.rs"]
@@ -34,7 +40,7 @@ use inshore_neardata::{
         Right, RunOptions, Serving, run_on_nodes,
     },
 };
-use inshore_store::{Budget, Cancel, Device, Job, Limits, Memory, Store, Throttled};
+use inshore_store::{Budget, Cancel, Deadline, Device, Job, Limits, Memory, Store, Throttled};
 use memchr::memmem;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -291,16 +297,27 @@ impl Cluster {
     }
 
     fn find(&self, kernel: &Find, name: &str, options: &RunOptions) -> Result<Found, ReadError> {
-        let wholes = self.nodes.catalog().and_then(|catalog| catalog.named(name));
+        self.find_within(PATIENCE, kernel, name, options)
+    }
+
+    /// The same as a command of its own, which has so much time.
+    fn find_within(
+        &self,
+        time: Duration,
+        kernel: &Find,
+        name: &str,
+        options: &RunOptions,
+    ) -> Result<Found, ReadError> {
+        let nodes = self.nodes.begin(Deadline::after(time));
+        let wholes = nodes.catalog().and_then(|catalog| catalog.named(name));
         let wholes = wholes.map_err(|error| ReadError::Stream(Box::new(error)))?;
         let mut places = Vec::new();
-        let gathered =
-            run_on_nodes(&self.nodes, &job(), kernel, &wholes, options, |event: Event<'_, Find>| {
-                if let Some(part) = event.part {
-                    places.extend(part?);
-                }
-                Ok(Next::Go)
-            })?;
+        let gathered = run_on_nodes(&nodes, &job(), kernel, &wholes, options, |event: Event<'_, Find>| {
+            if let Some(part) = event.part {
+                places.extend(part?);
+            }
+            Ok(Next::Go)
+        })?;
         Ok(Found { places, gathered })
     }
 
@@ -360,9 +377,10 @@ fn a_file_that_is_spread_is_searched_and_read_as_if_it_lay_here() {
         assert!(read >= text.len() as u64, "{read} bytes were read near the data");
     }
     let catalog = cluster.nodes.catalog().unwrap();
-    let titles: Vec<&str> = catalog.wholes().iter().map(|whole| whole.title.as_str()).collect();
+    let all = catalog.wholes();
+    let titles: Vec<&str> = all.iter().map(|whole| whole.title.as_str()).collect();
     assert_eq!(titles, ["store:one", "store:two", "store:whole"]);
-    assert_eq!(catalog.wholes()[1].copies(), 2);
+    assert_eq!(all[1].copies(), 2);
     let mut bytes = Vec::new();
     let wholes = catalog.named("one").unwrap();
     run_on_nodes(&cluster.nodes, &job(), &Contents, &wholes, &RunOptions::default(), |event| {
@@ -482,8 +500,8 @@ fn a_task_that_takes_over_does_not_wait_behind_one_of_the_same_job() {
     *plans[0].lock().unwrap() = (Fault::Fails, 1);
     let wholes = nodes.catalog().unwrap().named("text").unwrap();
     let mut count = 0;
-    let deadline = RunOptions { deadline: Some(PATIENCE), ..RunOptions::default() };
-    run_on_nodes(&nodes, &job(), &find("needle"), &wholes, &deadline, |event: Event<'_, Find>| {
+    let (nodes, options) = (nodes.begin(Deadline::after(PATIENCE)), RunOptions::default());
+    run_on_nodes(&nodes, &job(), &find("needle"), &wholes, &options, |event: Event<'_, Find>| {
         count += event.part.transpose()?.map_or(0, |part| part.len());
         thread::sleep(Duration::from_millis(20));
         Ok(Next::Go)
@@ -573,12 +591,9 @@ fn whatever_goes_wrong_on_nodes_nothing_is_told_twice_or_left_out() {
             faults.push((fault, after));
         }
         let hangs = faults.iter().any(|(fault, _)| *fault == Fault::Hangs);
-        let options = RunOptions {
-            partial: dice.below(2) == 0,
-            deadline: hangs.then(|| Duration::from_millis(300)),
-            ..RunOptions::default()
-        };
-        match cluster.find(&find("needle"), "copied", &options) {
+        let options = RunOptions { partial: dice.below(2) == 0, ..RunOptions::default() };
+        let time = if hangs { Duration::from_millis(300) } else { PATIENCE };
+        match cluster.find_within(time, &find("needle"), "copied", &options) {
             Ok(Found { places, gathered }) => {
                 let is_there = |&(offset, _): &(u64, u64)| {
                     let has = |part: &inshore_neardata::nodes::Missing| {
@@ -644,9 +659,9 @@ fn a_task_ends_when_its_client_goes_or_its_deadline_is_over() {
     let cluster = Cluster::new(2);
     cluster.put("text", &text(20_000), 1, 50_000);
     cluster.plan(0, Fault::Hangs, 0);
-    let options = RunOptions { deadline: Some(Duration::from_millis(300)), ..RunOptions::default() };
+    let (time, options) = (Duration::from_millis(300), RunOptions::default());
     let began = Instant::now();
-    let error = told(cluster.find(&find("needle"), "text", &options).unwrap_err());
+    let error = told(cluster.find_within(time, &find("needle"), "text", &options).unwrap_err());
     assert!(error.contains("deadline"), "{error}");
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     until("a task runs on without a client", || cluster.running() == 0);
@@ -686,20 +701,24 @@ fn a_full_node_refuses_with_the_reason() {
     *plan.lock().unwrap() = (Fault::Hangs, 0);
     let wholes = nodes.catalog().unwrap().named("text").unwrap();
     let cancel = Cancel::default();
-    let ask = |options: RunOptions| {
+    let ask = |nodes: &Nodes, options: RunOptions| {
         let job = Job::without_store(Budget::new(64 << 20, 2), cancel.clone());
-        run_on_nodes(&nodes, &job, &find("needle"), &wholes, &options, |event: Event<'_, Find>| {
+        run_on_nodes(nodes, &job, &find("needle"), &wholes, &options, |event: Event<'_, Find>| {
             event.part.transpose()?;
             Ok(Next::Go)
         })
     };
     thread::scope(|scope| {
-        let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| ask(RunOptions::default()))).collect();
+        let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| ask(&nodes, RunOptions::default()))).collect();
         until("no task waits", || serving.agent().status().waiting > 0);
-        let error = told(ask(RunOptions::default()).unwrap_err());
+        // There may be room soon: the client asks again, and says why not when its time is over.
+        let soon = nodes.begin(Deadline::after(Duration::from_millis(1500)));
+        let error = told(ask(&soon, RunOptions::default()).unwrap_err());
         assert!(error.contains("its queue is full: 1 tasks run and 1 wait"), "{error}");
+        assert!(serving.agent().status().refused >= 2, "it was asked once");
         let large = RunOptions { node_memory_bytes: Some(1 << 40), ..RunOptions::default() };
-        assert!(told(ask(large).unwrap_err()).contains("larger than all that this node gives"));
+        let error = told(ask(&nodes, large).unwrap_err());
+        assert!(error.contains("larger than all that this node gives"), "{error}");
         cancel.cancel();
         waiting.into_iter().for_each(|waiting| assert!(waiting.join().unwrap().is_err()));
     });
@@ -785,19 +804,19 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         );
         let piece = json!({ "number": 0, "whole": 0, "dataset": "text", "id": 1, "file": "piece-00000000", "from": 0, "to": 1, "offset": 0, "lines": 0 });
         let named = |dataset: &str| {
-            json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" },
+            json!({ "version": 2, "kind": "find", "arguments": { "needle": "a" },
                 "pieces": [{ "number": 0, "whole": 0, "dataset": dataset, "id": 1, "file": "../../etc/passwd",
                     "from": 0, "to": 1, "offset": 0, "lines": 0 }] })
         };
         for bad in [
             json!(null),
             json!({}),
+            json!({ "version": 3, "kind": "find", "arguments": {}, "pieces": [] }),
+            json!({ "version": 2, "kind": "nothing", "arguments": {}, "pieces": [] }),
             json!({ "version": 2, "kind": "find", "arguments": {}, "pieces": [] }),
-            json!({ "version": 1, "kind": "nothing", "arguments": {}, "pieces": [] }),
-            json!({ "version": 1, "kind": "find", "arguments": {}, "pieces": [] }),
-            json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" }, "pieces": [piece] }),
-            json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": -1 }),
-            json!({ "version": 1, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": 1 }),
+            json!({ "version": 2, "kind": "find", "arguments": { "needle": "a" }, "pieces": [piece] }),
+            json!({ "version": 2, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": -1 }),
+            json!({ "version": 2, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": 1 }),
             named("text"),
             named("../../../etc"),
             named(""),
@@ -830,18 +849,18 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         assert!(client.do_get(ticket).await.is_err());
         // What is little and becomes much when it is read.
         let many = format!("[{}0]", r#"{"":0},"#.repeat(200_000));
-        let ticket = format!(r#"{{"version":1,"kind":"contents","arguments":{many},"pieces":[]}}"#);
+        let ticket = format!(r#"{{"version":2,"kind":"contents","arguments":{many},"pieces":[]}}"#);
         let refused = client.do_get(Ticket { ticket: ticket.into() }).await.unwrap_err();
         assert!(refused.message().contains("64 MiB is the most"), "{refused}");
         // A load that ends before it is whole leaves nothing.
         let step = |step: Value| FlightData { app_metadata: step.to_string().into(), ..FlightData::default() };
-        let begin = json!({ "step": "begin", "version": 1, "name": "half", "spread": 1, "block_bytes": 4096 });
+        let begin = json!({ "step": "begin", "version": 2, "name": "half", "id": "1".repeat(32), "block_bytes": 4096 });
         let steps = [step(begin), step(json!({ "step": "file", "name": "piece-00000000" }))];
         let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
         while let Ok(Some(_)) = answers.message().await {}
         // Pieces have names of one form, and come in order.
         for names in [&["piece-0"][..], &["piece-99999999"], &["../piece-00000000"], &["map"], &["piece-00000002"; 2]] {
-            let begin = json!({ "step": "begin", "version": 1, "name": "odd", "spread": 1, "block_bytes": 4096 });
+            let begin = json!({ "step": "begin", "version": 2, "name": "odd", "id": "1".repeat(32), "block_bytes": 4096 });
             let files = names.iter().map(|name| step(json!({ "step": "file", "name": name })));
             let steps: Vec<FlightData> = [step(begin)].into_iter().chain(files).collect();
             let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
@@ -874,10 +893,14 @@ fn a_name_that_some_node_has_is_not_loaded_again() {
 #[test]
 fn datasets_of_one_name_that_are_no_parts_of_one_are_told_apart() {
     let cluster = Cluster::new(2);
-    for serving in cluster.serving.iter().flatten() {
-        let single = client(vec![serving.address().to_string()], None);
-        let input = Cursor::new(text(100));
-        single.put(&job(), "log", ("text", None), input, &LoadOptions::default()).unwrap();
+    for folder in &cluster._folders {
+        let store = Store::open(folder.path()).unwrap();
+        let job = store.job(Budget::new(8 << 20, 1), Cancel::default()).unwrap();
+        let mut builder = store.create_dataset(&job, "log", "bytes").unwrap();
+        let mut file = builder.file("bytes", 4096, 1 << 20).unwrap();
+        file.write(&text(100)).unwrap();
+        builder.add(file).unwrap();
+        builder.commit(&[]).unwrap();
     }
     let wholes = cluster.nodes.catalog().unwrap().named("log").unwrap();
     let address = |node: usize| cluster.serving[node].as_ref().unwrap().address();

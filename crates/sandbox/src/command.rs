@@ -26,6 +26,7 @@ use crate::{
     channel::{Confinement, Order, Reply, Report, Task},
     folder::open_to_count,
     host::Running,
+    memory::used_bytes,
     walk::occupied_bytes,
 };
 
@@ -39,6 +40,8 @@ const TICK: Duration = Duration::from_millis(20);
 /// files doesn't keep us looking.
 const LOOK: Duration = Duration::from_millis(250);
 const LOOK_SHARE: u32 = 10;
+/// How often the memory of all processes is looked at where no cgroup limits it, at most: a core fills some 100 MiB meanwhile.
+const MEMORY_LOOK: Duration = Duration::from_millis(100);
 /// What a helper gets beyond its deadline before it is taken for lost.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -123,7 +126,7 @@ pub struct Response {
     /// See `user`.
     pub system: Duration,
     /// Most memory at a time: of all processes with the page cache that they caused where
-    /// [`Protection::Memory`] was active, else the resident size of the largest process.
+    /// [`Protection::Memory`] was active, else the most that was seen of all processes, or of the largest one if that is more.
     pub memory_bytes_max: u64,
     /// Bytes of standard output handed over.
     pub output_bytes: u64,
@@ -182,12 +185,16 @@ impl Sandbox {
             output,
             errors: VecDeque::new(),
             output_bytes: 0,
+            memory_bytes_max: 0,
             ended: None,
             failed: None,
         };
+        let is_counted = groups.active().contains(Protection::Memory);
+        let memory_bytes =
+            (self.policy.wanted.contains(Protection::Memory) && !is_counted).then_some(limits.memory_bytes);
         let (fed, seen) = thread::scope(|scope| {
             let feeder = scope.spawn(move || feed(input, stdin));
-            let seen = watch.until_end(folder.as_fd(), limits, cancel);
+            let seen = watch.until_end(folder.as_fd(), limits, memory_bytes, cancel);
             // Closed either way: with the helper everything is gone that could keep the feeder waiting.
             let seen = watch.close(seen, &groups);
             (feeder.join(), seen)
@@ -271,6 +278,8 @@ struct Watch<O> {
     output: O,
     errors: VecDeque<u8>,
     output_bytes: u64,
+    /// The most that was seen where no cgroup counts it.
+    memory_bytes_max: u64,
     /// Why it was ended, where we and not the helper did.
     ended: Option<Ended>,
     /// What the consumer said.
@@ -281,22 +290,30 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
     /// Lets the helper go, and makes a response of what is known.
     fn close(self, seen: Result<Report>, groups: &Groups) -> Result<Response> {
         drop(self.helper);
-        match self.failed {
+        let Watch { failed, ended, output_bytes, memory_bytes_max, errors, .. } = self;
+        match failed {
             Some(error) => Err(Error::Output(error)),
-            None => Ok(response(seen?, self.ended, self.output_bytes, self.errors.into(), groups)),
+            None => {
+                let mut report = seen?;
+                report.resident_bytes_max = report.resident_bytes_max.max(memory_bytes_max);
+                Ok(response(report, ended, output_bytes, errors.into(), groups))
+            }
         }
     }
 
-    /// Hands output over until the helper has reported and everything has been read.
+    /// Hands output over until the helper has reported and everything has been read. All processes have `memory_bytes` together, where
+    /// that is looked at here.
     fn until_end(
         &mut self,
         folder: BorrowedFd<'_>,
         limits: &CommandLimits,
+        memory_bytes: Option<u64>,
         cancel: &dyn Fn() -> bool,
     ) -> Result<Report> {
         let mut buffer = vec![0; OUTPUT_BYTES];
         let (mut stdout_open, mut stderr_open, mut report) = (true, true, None);
-        let (start, mut look_at) = (Instant::now(), Instant::now() + LOOK);
+        let start = Instant::now();
+        let (mut look_at, mut memory_look_at) = (start + LOOK, start);
         let mut given_up = None;
         while stdout_open || stderr_open || report.is_none() {
             let [stdout, stderr, reply] = ready([
@@ -339,6 +356,16 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
                     Err(error) => self.end(Ended::FolderUnseen { errno: error.raw_os_error() }),
                 }
                 look_at = Instant::now() + LOOK.max(now.elapsed() * LOOK_SHARE);
+            } else if self.ended.is_none()
+                && let Some(limit) = memory_bytes.filter(|_| now > memory_look_at)
+            {
+                let used = used_bytes(self.helper.id(), limit);
+                let used = used.map_err(Error::system("look at the memory of a command in /proc"))?;
+                self.memory_bytes_max = self.memory_bytes_max.max(used);
+                if used > limit {
+                    self.end(Ended::Memory);
+                }
+                memory_look_at = Instant::now() + MEMORY_LOOK.max(now.elapsed() * LOOK_SHARE);
             }
         }
         Ok(report.expect("looped until then"))

@@ -112,6 +112,11 @@ impl Running {
         Ok(running)
     }
 
+    /// The helper's process: all that it contains descends from it.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its last word. Blocks until then.
     pub fn reply(&self) -> Result<Reply> {
         match channel::receive(&self.socket) {

@@ -39,6 +39,7 @@ mod folder;
 mod helper;
 mod host;
 mod limits;
+mod memory;
 mod policy;
 mod shared;
 mod sys;

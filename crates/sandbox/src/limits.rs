@@ -15,7 +15,8 @@ const MIB: u64 = 1 << 20;
 pub struct CommandLimits {
     /// Memory of all processes of the command together, page cache that it caused included; beyond it the kernel first
     /// drops that cache, then kills ([`Ended::Memory`]). Where no cgroup can be made (see [`crate::Protection::Memory`])
-    /// this is the address space of each process, and an allocation beyond it fails in the command. Default: 256 MiB.
+    /// this is the address space of each process, where an allocation beyond it fails in the command, and the sum over all
+    /// processes, which is looked at ten times a second: a command that exceeds it is ended. Default: 256 MiB.
     pub memory_bytes: u64,
     /// Processor time of each process; beyond it the process is killed ([`Ended::Cpu`] where that is the first one). All
     /// processes together are bounded by `wall` times the cores. Default: 60 s.
@@ -61,7 +62,7 @@ impl Default for CommandLimits {
 pub enum Ended {
     /// Its time was over.
     Deadline,
-    /// All processes together wanted more memory than they had, and the kernel killed one or more of them.
+    /// All processes together wanted more memory than they had: the kernel killed one or more of them, or we ended all.
     Memory,
     /// The first process used its processor time up.
     Cpu,

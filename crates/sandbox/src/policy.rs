@@ -24,7 +24,8 @@ pub enum Protection {
     /// Nothing outlives the command: a PID namespace, or, where none is allowed, a helper that the command cannot signal
     /// (it has another user, or landlock forbids it) and that kills until none of its descendants is left.
     Descendants,
-    /// A cgroup that limits memory of all processes together. (Without it: `RLIMIT_AS` of each.)
+    /// A cgroup that limits memory of all processes together. (Where it is wanted and none can be made: `RLIMIT_AS` of each, and
+    /// the sum over all is looked at ten times a second.)
     Memory,
     /// The number of processes is limited for this command alone: by a cgroup, or by `RLIMIT_NPROC` within a user namespace
     /// of its own. (The plain limit counts all processes of the user, of other commands too, and is no substitute.)

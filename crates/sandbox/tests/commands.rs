@@ -548,6 +548,47 @@ fn memory_of_all_processes_together_is_limited() {
 }
 
 #[test]
+fn memory_of_all_processes_together_is_watched_where_no_group_can_be_made() {
+    let limits = CommandLimits { memory_bytes: 100 * MIB, ..limits() };
+    // Each has less than the limit, and holds it until it is ended.
+    let attack = "for i in 1 2 3 4; do head -c 48M /dev/zero | tail -c 48M | (head -c 1 > /dev/null; touch $i; \
+        until [ -e never ]; do sleep 0.02; done) & done; wait";
+    let ungrouped = Policy { cgroup: Some("/nowhere".into()), ..lenient() };
+    let ran = script(ungrouped.clone(), &limits, attack);
+    assert!(!ran.response.active.contains(Protection::Memory), "{}", ran.response.active);
+    assert_eq!(ran.response.ended, Some(Ended::Memory), "{:?}", ran.response);
+    assert!(ran.response.memory_bytes_max > limits.memory_bytes, "{:?}", ran.response);
+    // Pages that a process shares with those that it forked count once.
+    if Path::new("/usr/bin/python3").exists() {
+        let shares = "exec python3 -c 'import os, time
+x = b\"x\" * (40 << 20)
+for i in range(4):
+    if not os.fork():
+        time.sleep(2)
+        os._exit(0)
+for i in range(4):
+    os.wait()'";
+        let ran = script(ungrouped, &limits, shares);
+        assert!(ran.response.success(), "{:?} {}", ran.response, ran.errors());
+    } else {
+        println!("skipped: no python3 that forks");
+    }
+}
+
+#[test]
+fn a_program_that_reserves_space_writes_it_instead() {
+    if !Path::new("/usr/bin/fallocate").exists() || !available(Protection::Calls) {
+        println!("skipped: needs fallocate of util-linux, and a filter of calls");
+        return;
+    }
+    let attack = "fallocate -l 1MiB a; stat -c %s a; fallocate --posix -l 1MiB b && stat -c %b b";
+    let ran = script(lenient(), &limits(), attack);
+    assert!(ran.errors().contains("not supported"), "{}", ran.errors());
+    let sizes: Vec<u64> = ran.output.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(matches!(sizes[..], [0, blocks] if blocks >= 2048), "{}", ran.output);
+}
+
+#[test]
 fn a_process_that_allocates_without_end_is_ended() {
     // With a group by the kernel; without one by itself, when it gets no more.
     for policy in [lenient(), without(Protection::Memory)] {
@@ -778,7 +819,8 @@ fn processor_time_is_limited() {
     let limits = CommandLimits { cpu_seconds: 1, ..limits() };
     let ran = script(lenient(), &limits, "while :; do :; done");
     assert_eq!(ran.response.ended, Some(Ended::Cpu), "{:?}", ran.response);
-    assert!(ran.response.user + ran.response.system > Duration::from_millis(900));
+    // The system ends it by its clock ticks, of which a busy machine gives others a part.
+    assert!(ran.response.user + ran.response.system > Duration::from_millis(500));
 }
 
 #[test]

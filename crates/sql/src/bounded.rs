@@ -441,6 +441,11 @@ impl ScalarUDFImpl for Bounded {
     }
 
     fn output_ordering(&self, inputs: &[ExprProperties]) -> Result<SortProperties> {
+        let has_no_zone =
+            |input: &ExprProperties| matches!(input.range.data_type(), DataType::Timestamp(_, None));
+        if self.growth == Growth::Truncated && !inputs.get(1).is_some_and(has_no_zone) {
+            return Ok(SortProperties::Unordered);
+        }
         self.library().output_ordering(inputs)
     }
 

@@ -41,6 +41,24 @@ impl Error {
             _ => false,
         }
     }
+
+    /// Whether a plan that divides the memory among fewer may do.
+    pub(crate) fn is_of_memory(&self) -> bool {
+        match self {
+            Error::Memory(_) => true,
+            Error::Store(error) => is_of_budget(error),
+            Error::Table(inshore_tables::Error::SortReduce(error)) => matches!(
+                error,
+                inshore_sortreduce::Error::RowTooLong { .. } | inshore_sortreduce::Error::TooManyRuns { .. }
+            ),
+            _ => false,
+        }
+    }
+}
+
+fn is_of_budget(error: &inshore_store::Error) -> bool {
+    use inshore_store::Error::{BudgetTooSmall, OverBudget};
+    matches!(error, OverBudget { .. } | BudgetTooSmall { .. })
 }
 
 impl From<inshore_store::Error> for Error {
@@ -133,7 +151,10 @@ fn from_shared(error: &DataFusionError) -> Error {
     };
     match source.downcast_ref::<Error>() {
         Some(Error::Store(error)) if error.is_cancelled() => Error::Store(inshore_store::Error::Cancelled),
-        Some(Error::Memory(what)) => Error::Memory(what.clone()),
+        Some(error) if error.is_of_memory() => match error {
+            Error::Memory(what) => Error::Memory(what.clone()),
+            error => Error::Memory(error.to_string()),
+        },
         Some(Error::Interrupted(what)) => Error::Interrupted(what.clone()),
         Some(Error::Elsewhere(what)) => Error::Elsewhere(what.clone()),
         Some(Error::Table(inshore_tables::Error::Contradiction { place, expected, found })) => {

@@ -6,17 +6,24 @@
 //!   x IN (SELECT count(*) ... WHERE outer)   one row: x = (SELECT count(*) ...)
 //!   1 NOT IN (SELECT ...), and correlated    a null among the rows is lost: refused
 //!   EXCEPT ALL, INTERSECT ALL                all copies of a row go or stay: refused
+//!   (x IN (SELECT ...)) IS NULL, NOT IN under OR   a null among the rows is lost in all places but conditions of WHERE that stand
+//!                                            alone or under AND and OR: x = ANY (SELECT ...)
+//!   x > ANY (SELECT x FROM t)                x is taken for that of the subquery: its column gets a name of its own
+//!   ORDER BY date_trunc(zoned time)          taken to be in the order of its argument: no order is known of it (bounded.rs)
 //!   FROM t                                   no columns: SELECT * FROM t
 //! ```
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, sync::Arc};
 
 use datafusion::{
-    common::tree_node::{Transformed, TreeNode},
+    common::{
+        Column, DFSchema,
+        tree_node::{Transformed, TreeNode},
+    },
     error::{DataFusionError, Result},
     logical_expr::{
-        Expr, LogicalPlan, Subquery,
-        expr::{Exists, InList, InSubquery},
+        BinaryExpr, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Subquery,
+        expr::{Exists, InList, InSubquery, SetComparison, SetQuantifier},
         expr_rewriter::NamePreserver,
         lit,
     },
@@ -24,7 +31,7 @@ use datafusion::{
     sql::{
         parser::Statement,
         sqlparser::ast::{
-            Query, Select, SelectFlavor, SelectItem, SetExpr, SetOperator, SetQuantifier, VisitMut,
+            Query, Select, SelectFlavor, SelectItem, SetExpr, SetOperator, SetQuantifier as Copies, VisitMut,
             VisitorMut, WildcardAdditionalOptions,
         },
     },
@@ -61,7 +68,7 @@ impl VisitorMut for Mend {
         let mut open = vec![&*query.body];
         while let Some(set) = open.pop() {
             let SetExpr::SetOperation { op, set_quantifier, left, right } = set else { continue };
-            if *set_quantifier == SetQuantifier::All && *op != SetOperator::Union {
+            if *set_quantifier == Copies::All && *op != SetOperator::Union {
                 let what = format!("{op} ALL");
                 return ControlFlow::Break(refused(&what, "group both sides with count(*), and join them"));
             }
@@ -90,7 +97,14 @@ pub(crate) fn mend_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
             let name = names.save(&expr);
             Ok(expr.transform_up(mend_expr)?.update_data(|expr| name.restore(expr)))
         })?;
-        mended.map_data(LogicalPlan::recompute_schema)
+        mended.map_data(|node| match node {
+            LogicalPlan::Filter(mut filter) => {
+                let schema = filter.input.schema().clone();
+                filter.predicate = mend_condition(filter.predicate, Place::Top, &schema)?;
+                Ok(LogicalPlan::Filter(filter))
+            }
+            other => other.recompute_schema(),
+        })
     })?;
     Ok(mended.data)
 }
@@ -117,8 +131,66 @@ fn mend_expr(expr: Expr) -> Result<Transformed<Expr>> {
             };
             Err(refused(what, "write NOT EXISTS (SELECT ... WHERE column = value OR column IS NULL)"))
         }
+        Expr::SetComparison(mut comparison) if !is_correlated(&comparison.subquery) => {
+            comparison.subquery = with_own_name(comparison.subquery)?;
+            Ok(Transformed::yes(Expr::SetComparison(comparison)))
+        }
         other => Ok(Transformed::no(other)),
     }
+}
+
+/// Where in the condition of a WHERE an expression stands.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Alone, or under AND: false and unknown are the same, and NOT IN looks at nulls.
+    Top,
+    /// Under AND and OR: false and unknown are the same.
+    Under,
+}
+
+/// Asks for `x = ANY (...)` where the library would take an unknown `x IN (...)` for false, and that matters.
+fn mend_condition(expr: Expr, place: Place, schema: &DFSchema) -> Result<Expr> {
+    let is_in = |expr: &Expr| matches!(expr, Expr::InSubquery(InSubquery { negated: false, .. }));
+    match (expr, place) {
+        (Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::And | Operator::Or), right }), _) => {
+            let place = if op == Operator::And { place } else { Place::Under };
+            let left = Box::new(mend_condition(*left, place, schema)?);
+            let right = Box::new(mend_condition(*right, place, schema)?);
+            Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }))
+        }
+        (expr, _) if is_in(&expr) => Ok(expr),
+        (expr @ Expr::InSubquery(_), Place::Top) => Ok(expr),
+        (Expr::Not(inner), Place::Top) if is_in(&inner) => Ok(Expr::Not(inner)),
+        (expr, _) => {
+            let mended = expr.transform_up(|part| {
+                let Expr::InSubquery(InSubquery { expr, subquery, negated }) = part else {
+                    return Ok(Transformed::no(part));
+                };
+                if !expr.nullable(schema)? && !subquery.subquery.schema().field(0).is_nullable() {
+                    return Ok(Transformed::no(Expr::InSubquery(InSubquery { expr, subquery, negated })));
+                }
+                if is_correlated(&subquery) {
+                    let what = "IN over a subquery that names columns from outside of it, under more than AND and OR,";
+                    return Err(refused(what, "write EXISTS (SELECT ... WHERE column = value)"));
+                }
+                let (subquery, op) = (with_own_name(subquery)?, Operator::Eq);
+                let any =
+                    Expr::SetComparison(SetComparison { expr, subquery, op, quantifier: SetQuantifier::Any });
+                Ok(Transformed::yes(if negated { Expr::Not(Box::new(any)) } else { any }))
+            })?;
+            Ok(mended.data)
+        }
+    }
+}
+
+/// A subquery whose column is not called as one around it.
+fn with_own_name(subquery: Subquery) -> Result<Subquery> {
+    let column = Column::from(subquery.subquery.schema().qualified_field(0));
+    let rows = LogicalPlanBuilder::from(subquery.subquery.as_ref().clone())
+        .project([Expr::Column(column).alias("__any")])?
+        .alias("__any_rows")?
+        .build()?;
+    Ok(Subquery { subquery: Arc::new(rows), ..subquery })
 }
 
 /// Takes the nulls out of a list: a value that is not among the others is unknown then.

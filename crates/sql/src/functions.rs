@@ -46,6 +46,11 @@ pub(crate) fn functions() -> [AggregateUDF; 3] {
     ]
 }
 
+/// The sum among them.
+pub(crate) fn checked_sum() -> Arc<AggregateUDF> {
+    Arc::new(AggregateUDF::from(CheckedSum::default()))
+}
+
 /// What is as in the library's function. A sum of `x + 1` is not rewritten to that of `x`: one may fit where the other does not.
 macro_rules! as_in_the_library {
     () => {

@@ -100,10 +100,8 @@ pub(crate) fn is_sortable(schema: &Schema) -> bool {
 }
 
 impl Group {
-    pub fn instead_of(
-        node: &Arc<dyn ExecutionPlan>,
-        shared: &Shared,
-    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    /// What stands in the place of a node of the library's, if it can.
+    pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Group>> {
         let Some(aggregate) = node.downcast_ref::<AggregateExec>() else { return Ok(None) };
         let is_limited = aggregate.limit_options().is_some_and(|limit| limit.limit() <= FEW_ROWS);
         if aggregate.mode().output_mode() == AggregateOutputMode::Partial
@@ -116,13 +114,13 @@ impl Group {
         let Some(plan) = Plan::new(aggregate)? else { return Ok(None) };
         let operator = plan.name();
         let partitions = aggregate.input().properties().partitioning.partition_count();
-        Ok(Some(Arc::new(Group {
+        Ok(Some(Group {
             original: node.clone(),
             shared: shared.clone(),
             claim: shared.memory.expect(partitions, 1),
             notes: shared.notes(operator),
             plan: Arc::new(plan),
-        })))
+        }))
     }
 
     fn run(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {

@@ -76,6 +76,8 @@ pub(crate) enum Growth {
     Cast,
     /// Its type is all types of its arguments together.
     Struct,
+    /// Nothing: a time for a time. Where clocks are set back, that of a zone is not in the order of its argument.
+    Truncated,
 }
 
 impl Growth {
@@ -108,6 +110,7 @@ impl Growth {
             "array_has_all" | "array_has_any" => Growth::ArrayHas,
             "arrow_cast" | "arrow_try_cast" | "cast_to_type" | "try_cast_to_type" => Growth::Cast,
             "named_struct" | "struct" => Growth::Struct,
+            "date_trunc" => Growth::Truncated,
             _ => return None,
         })
     }

@@ -74,10 +74,8 @@ impl Sides {
 }
 
 impl Join {
-    pub fn instead_of(
-        node: &Arc<dyn ExecutionPlan>,
-        shared: &Shared,
-    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    /// What stands in the place of a node of the library's, if it can.
+    pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Join>> {
         let Some(join) = node.downcast_ref::<HashJoinExec>() else { return Ok(None) };
         let partitions = |side: &Arc<dyn ExecutionPlan>| side.properties().partitioning.partition_count();
         let (left, right) = (partitions(join.left()), partitions(join.right()));
@@ -116,13 +114,13 @@ impl Join {
             partitions: left,
             result,
         };
-        Ok(Some(Arc::new(Join {
+        Ok(Some(Join {
             original: node.clone(),
             shared: shared.clone(),
             claim: shared.memory.expect(left, sides.sorts()),
             notes: shared.notes(format!("{} JOIN ON {}", join.join_type(), on.join(" AND "))),
             sides: Arc::new(sides),
-        })))
+        }))
     }
 
     fn join(&self) -> &HashJoinExec {

@@ -41,6 +41,7 @@
 #![warn(missing_docs)]
 
 mod bounded;
+mod distinct;
 mod elsewhere;
 mod error;
 mod faults;
@@ -61,6 +62,7 @@ mod patterns;
 mod plan_size;
 mod query;
 mod scan;
+mod spills;
 mod tables;
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,10 @@
 
 use std::{
     fmt::{self, Display, Formatter},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use datafusion::{
@@ -43,6 +46,8 @@ struct State {
     floors: u64,
     /// How many these are.
     waiting: usize,
+    /// Operators begin again and again, as those of a recursive query do: what they may count on stays theirs.
+    are_again: bool,
 }
 
 /// Memory that is held back from the start for batches on their way between operators.
@@ -56,7 +61,7 @@ impl Memory {
         let held = budget.reserve(0, "a query")?;
         // Half of what a group gets is for its sort.
         let floor_bytes = (budget.memory_bytes() / 32).clamp(2 * smallest_row_memory_bytes(1), 4 << 20);
-        let state = State { held, owed: in_flight_bytes(budget), floors: 0, waiting: 0 };
+        let state = State { held, owed: in_flight_bytes(budget), floors: 0, waiting: 0, are_again: false };
         let partial_bytes = budget.memory_bytes() / 8 / budget.threads() as u64;
         Ok(Memory { budget: budget.clone(), state: Mutex::new(state), partial_bytes, floor_bytes })
     }
@@ -71,7 +76,13 @@ impl Memory {
         let mut state = self.state();
         state.floors += floor;
         state.waiting += 1;
-        Arc::new(Claim { memory: self.clone(), floor, partitions, taken: Mutex::new(Taken::Nothing) })
+        let (memory, taken, is_waiting) = (self.clone(), Mutex::new(Taken::Nothing), AtomicBool::new(true));
+        Arc::new(Claim { memory, floor, partitions, taken, is_waiting })
+    }
+
+    /// Notes that the operators of the plan may run more than once.
+    pub fn expect_again(&self) {
+        self.state().are_again = true;
     }
 
     /// What is held back: never more than half, since not all operators of a large plan run at once.
@@ -103,6 +114,8 @@ pub(crate) struct Claim {
     floor: u64,
     partitions: usize,
     taken: Mutex<Taken>,
+    /// Its floor is held back.
+    is_waiting: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -121,8 +134,7 @@ impl Claim {
         let memory = &*self.memory;
         if matches!(*taken, Taken::Nothing) {
             let mut state = memory.state();
-            state.floors -= self.floor;
-            state.waiting -= 1;
+            self.begin(&mut state);
             let free = memory.budget.free_bytes().saturating_sub(memory.held_back(&state));
             let wanted = if state.waiting == 0 { free - free / 8 } else { free / 2 };
             let share = wanted.max(self.floor) / self.partitions as u64;
@@ -144,15 +156,33 @@ impl Claim {
     pub fn drop_floor(&self) {
         let mut taken = self.taken.lock().expect("no panic under this lock");
         if matches!(*taken, Taken::Nothing) {
-            let mut state = self.memory.state();
+            self.begin(&mut self.memory.state());
+            *taken = Taken::Dropped;
+        }
+    }
+
+    /// The operator has its memory, or needs none: its floor is for others, unless it may begin again.
+    fn begin(&self, state: &mut State) {
+        if !state.are_again {
+            self.end(state);
+        }
+    }
+
+    fn end(&self, state: &mut State) {
+        if self.is_waiting.swap(false, Ordering::Relaxed) {
             state.floors -= self.floor;
             state.waiting -= 1;
-            *taken = Taken::Dropped;
         }
     }
 
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.end(&mut self.memory.state());
     }
 }
 
@@ -184,6 +214,10 @@ impl MemoryPool for Memory {
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        // A batch without columns takes nothing, and an exchange would write it to a file that never ends.
+        if additional == 0 {
+            return Ok(());
+        }
         let consumer = reservation.consumer().name();
         let is_partial = consumer.starts_with("Partial") || consumer.starts_with("GroupedHashAggregate");
         let size = reservation.size() as u64 + additional as u64;

@@ -12,13 +12,18 @@ use datafusion::{
     },
     error::Result,
     physical_optimizer::PhysicalOptimizerRule,
-    physical_plan::ExecutionPlan,
+    physical_plan::{
+        ExecutionPlan,
+        coop::CooperativeExec,
+        joins::{CrossJoinExec, NestedLoopJoinExec},
+        recursive_query::RecursiveQueryExec,
+    },
 };
 use inshore_sortreduce::{Stats, rows::RowStats};
 use inshore_store::{Job, format_bytes};
 use serde::Serialize;
 
-use crate::{elsewhere::Near, group::Group, join::Join, memory::Memory, order::Order};
+use crate::{elsewhere::Near, group::Group, join::Join, memory::Memory, order::Order, spills::Spills};
 
 /// What one operator of a query did, all its partitions together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -97,6 +102,7 @@ pub(crate) struct Limits {
 pub(crate) struct Shared {
     pub job: Job,
     pub memory: Arc<Memory>,
+    pub spills: Arc<Spills>,
     pub limits: Limits,
     /// What the fragments of the query share, as long as one of them runs.
     pub near: Arc<OnceLock<Weak<Near>>>,
@@ -105,7 +111,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub fn new(job: &Job, memory: Arc<Memory>, limits: Limits) -> Shared {
-        Shared { job: job.clone(), memory, limits, near: Arc::default(), all: Arc::default() }
+        let spills = Arc::new(Spills::of(job));
+        Shared { job: job.clone(), memory, spills, limits, near: Arc::default(), all: Arc::default() }
     }
 
     pub fn notes(&self, operator: String) -> Arc<Notes> {
@@ -132,11 +139,22 @@ pub(crate) struct Replace(pub Shared);
 
 impl PhysicalOptimizerRule for Replace {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        if plan.exists(|node| Ok(node.is::<RecursiveQueryExec>()))? {
+            self.0.memory.expect_again();
+        }
         let replaced = plan.transform_up(|node| {
-            let ours = Group::instead_of(&node, &self.0)?
-                .or(Order::instead_of(&node, &self.0)?)
-                .or(Join::instead_of(&node, &self.0)?);
-            Ok(ours.map_or(Transformed::no(node), Transformed::yes))
+            let ours: Arc<dyn ExecutionPlan> = if let Some(group) = Group::of(&node, &self.0)? {
+                Arc::new(group)
+            } else if let Some(order) = Order::of(&node, &self.0)? {
+                Arc::new(order)
+            } else if let Some(join) = Join::of(&node, &self.0)? {
+                Arc::new(join)
+            } else if let Some(pausing) = yielding(&node) {
+                pausing
+            } else {
+                return Ok(Transformed::no(node));
+            };
+            Ok(Transformed::yes(ours))
         })?;
         Ok(replaced.data)
     }
@@ -148,6 +166,13 @@ impl PhysicalOptimizerRule for Replace {
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// A cross or nested-loop join, with a pause after each batch that it makes: one batch of its input makes any number of them, and
+/// the runtime can stop a task, and advance the timer of the deadline, only in a pause.
+fn yielding(node: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    let multiplies = node.is::<CrossJoinExec>() || node.is::<NestedLoopJoinExec>();
+    multiplies.then(|| Arc::new(CooperativeExec::new(node.clone())) as _)
 }
 
 /// A node that stands for one of the library's: all but running it is left to that.
@@ -212,8 +237,11 @@ macro_rules! stands_for_original {
                     self.original.clone(),
                     children,
                 )?;
-                let ours = $node::instead_of(&original, &self.shared)?;
-                Ok(ours.unwrap_or(original))
+                let Some(mut ours) = $node::of(&original, &self.shared)? else { return Ok(original) };
+                // The same operator: to run once more, as one of a recursive query does.
+                self.shared.forget(&ours.notes);
+                (ours.claim, ours.notes) = (self.claim.clone(), self.notes.clone());
+                Ok(std::sync::Arc::new(ours))
             }
 
             fn execute(

@@ -49,10 +49,8 @@ pub(crate) struct Order {
 stands_for_original!(Order, "SortReduceOrder");
 
 impl Order {
-    pub fn instead_of(
-        node: &Arc<dyn ExecutionPlan>,
-        shared: &Shared,
-    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    /// What stands in the place of a node of the library's, if it can.
+    pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Order>> {
         if let Some(merge) = node.downcast_ref::<SortPreservingMergeExec>() {
             return Order::gathering(merge, shared);
         }
@@ -70,7 +68,7 @@ impl Order {
             true => sort.input().properties().partitioning.partition_count(),
             false => 1,
         };
-        Ok(Some(Arc::new(Order {
+        Ok(Some(Order {
             original: node.clone(),
             shared: shared.clone(),
             claim: shared.memory.expect(partitions, 1),
@@ -78,11 +76,11 @@ impl Order {
             keys: Arc::new(keys),
             numbers: numbers.map(Arc::new),
             fetch: sort.fetch(),
-        })))
+        }))
     }
 
     /// Instead of merging what sorts of numbers give, one sort that takes the rows of all their partitions.
-    fn gathering(merge: &SortPreservingMergeExec, shared: &Shared) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    fn gathering(merge: &SortPreservingMergeExec, shared: &Shared) -> Result<Option<Order>> {
         let order = merge.input().downcast_ref::<Order>().filter(|order| order.numbers.is_some());
         let Some((order, sort)) =
             order.and_then(|order| Some((order, order.original.downcast_ref::<SortExec>()?)))
@@ -94,7 +92,7 @@ impl Order {
         // What is constant in each partition is sorted by in the merge alone.
         let sort: Arc<dyn ExecutionPlan> =
             Arc::new(SortExec::new(merge.expr().clone(), all).with_fetch(fetch));
-        let ours = Order::instead_of(&sort, shared)?;
+        let ours = Order::of(&sort, shared)?;
         if ours.is_some() {
             order.claim.drop_floor();
             shared.forget(&order.notes);

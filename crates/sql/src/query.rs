@@ -3,8 +3,11 @@
 use std::{
     collections::BTreeMap,
     panic::{self, AssertUnwindSafe},
-    pin::pin,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, RecvTimeoutError},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -12,10 +15,9 @@ use std::{
 use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
 use datafusion::{
     catalog::TableProvider,
-    common::TableReference,
+    common::{TableReference, config::ConfigNonZeroUsize},
     execution::{
-        SendableRecordBatchStream, SessionStateBuilder,
-        disk_manager::{DiskManagerBuilder, DiskManagerMode},
+        SendableRecordBatchStream, SessionStateBuilder, disk_manager::DiskManagerBuilder,
         runtime_env::RuntimeEnvBuilder,
     },
     logical_expr::LogicalPlan,
@@ -32,6 +34,7 @@ use tokio::runtime::Runtime;
 use crate::{
     Error, Feed, Fragment, Result, Tables,
     bounded::{Bounds, Literals},
+    distinct::distinct_as_groups,
     elsewhere::{CutOut, Near, Planning},
     faults::{mend_plan, mend_statement},
     files::BATCH_ROWS,
@@ -41,10 +44,13 @@ use crate::{
     operator::{Limits, Ran, Replace, Shared},
     plan_size::{check_constants, check_plan, check_statement, has_wildcard},
     scan::{Needed, Scan},
+    spills,
 };
 
 /// How long a stop may go unnoticed.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// How often a query is looked at, [`PATIENCE`] after each other, until one that does nothing is ended: after a minute.
+const LOOKS_MAX: u32 = 600;
 /// Stacks are used up by plans that are deep, of which the library makes many on its way. Only what is used is memory.
 const STACK_BYTES: usize = 64 << 20;
 /// The same where a query is planned.
@@ -82,11 +88,35 @@ pub struct Query {
     first: Option<Result<Option<RecordBatch>>>,
     rows: u64,
     ended: bool,
-    /// Whether small sides of joins are given to all threads as they are.
-    is_bold: bool,
+    caution: Caution,
     /// How often it was begun again since something elsewhere was lost.
     restarts: usize,
 }
+
+/// How a query is planned: each way after the one before it ended for want of memory, as long as no row was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caution {
+    /// Small sides of joins are given to all threads as they are.
+    Bold,
+    /// All sides of joins may grow.
+    Careful,
+    /// In one part, whatever the threads: operators have the memory that many of them would divide, and what fits does not depend on
+    /// which thread was first.
+    Alone,
+}
+
+impl Caution {
+    fn more(self) -> Option<Caution> {
+        match self {
+            Caution::Bold => Some(Caution::Careful),
+            Caution::Careful => Some(Caution::Alone),
+            Caution::Alone => None,
+        }
+    }
+}
+
+/// In less memory than this for each, parts of a query would not get the least that sorting takes.
+const PART_BYTES_MIN: u64 = 8 << 20;
 
 /// How often a query is begun again since something elsewhere was lost.
 const RESTARTS_MAX: usize = 3;
@@ -99,6 +129,23 @@ struct Running {
     stream: Option<SendableRecordBatchStream>,
     shared: Shared,
     runtime: Runtime,
+    turns: Arc<Turns>,
+    looks_max: u32,
+}
+
+/// How often threads of a query had nothing to do, and how often some of them had again.
+#[derive(Default)]
+struct Turns {
+    parked: AtomicU64,
+    woken: AtomicU64,
+}
+
+impl Turns {
+    /// How often threads were parked so far, where all `threads` are: as long as the number stays, none of them did anything.
+    fn all_parked(&self, threads: usize) -> Option<u64> {
+        let (woken, parked) = (self.woken.load(Ordering::SeqCst), self.parked.load(Ordering::SeqCst));
+        (parked - woken == threads as u64).then_some(parked)
+    }
 }
 
 impl Query {
@@ -117,11 +164,11 @@ impl Query {
 
     pub(crate) fn start_within(job: &Job, text: &str, mut tables: Tables, limits: Limits) -> Result<Query> {
         check_budget(job.budget())?;
-        let running = match Running::start(job, text, &tables, limits, true) {
+        let running = match Running::start(job, text, &tables, limits, Caution::Bold) {
             // Files whose first rows suggest different types.
             Err(Error::Table(error)) if error.is_contradiction() && tables.are_guessed() => {
                 tables.look_at_all_rows();
-                Running::start(job, text, &tables, limits, true)?
+                Running::start(job, text, &tables, limits, Caution::Bold)?
             }
             started => started?,
         };
@@ -138,7 +185,7 @@ impl Query {
             first: None,
             rows: 0,
             ended: false,
-            is_bold: true,
+            caution: Caution::Bold,
             restarts: 0,
         };
         query.look();
@@ -192,12 +239,13 @@ impl Query {
         loop {
             let Some(running) = &mut self.running else { return Ok(None) };
             let batch = unpanicked(|| running.next(&self.job));
-            // A side of a join that was thought to be small was not. It is done again without such thoughts.
-            if let Err(Error::Memory(_)) = &batch
-                && self.is_bold
+            if let Err(error) = &batch
+                && error.is_of_memory()
+                && let Some(more) = self.caution.more()
                 && self.rows == 0
             {
-                self.is_bold = false;
+                tracing::info!(%error, ?more, "a query is begun again");
+                self.caution = more;
                 self.begin_again()?;
                 continue;
             }
@@ -240,7 +288,7 @@ impl Query {
             self.job.check_cancelled()?;
             thread::sleep(Duration::from_millis(1));
         }
-        let running = Running::start(&self.job, &self.text, &self.tables, self.limits, self.is_bold)?;
+        let running = Running::start(&self.job, &self.text, &self.tables, self.limits, self.caution)?;
         self.schema = running.stream.as_ref().expect("it was just begun").schema();
         self.running = Some(running);
         Ok(())
@@ -271,11 +319,11 @@ fn check_budget(budget: &Budget) -> Result<()> {
 }
 
 impl Running {
-    fn start(job: &Job, text: &str, tables: &Tables, limits: Limits, is_bold: bool) -> Result<Running> {
+    fn start(job: &Job, text: &str, tables: &Tables, limits: Limits, caution: Caution) -> Result<Running> {
         unpanicked(|| {
             on_large_stack(|| {
                 Running::of(job, limits, async |shared: &Shared| {
-                    plan(job, text, tables, shared, is_bold).await
+                    plan(job, text, tables, shared, caution).await
                 })
             })
         })
@@ -288,17 +336,24 @@ impl Running {
         plan: impl AsyncFnOnce(&Shared) -> Result<SendableRecordBatchStream>,
     ) -> Result<Running> {
         let threads = job.budget().threads();
+        let turns = Arc::new(Turns::default());
+        let (parking, waking) = (turns.clone(), turns.clone());
+        let count = |number: &AtomicU64| {
+            number.fetch_add(1, Ordering::SeqCst);
+        };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("query")
             .thread_stack_size(STACK_BYTES)
+            .on_thread_park(move || count(&parking.parked))
+            .on_thread_unpark(move || count(&waking.woken))
             .enable_time()
             .build()
             .map_err(|error| Error::Internal(format!("cannot start threads: {error}")))?;
         let memory = Arc::new(Memory::new(job.budget())?);
         let shared = Shared::new(job, memory.clone(), limits);
         let stream = runtime.block_on(plan(&shared))?;
-        Ok(Running { stream: Some(stream), shared, runtime })
+        Ok(Running { stream: Some(stream), shared, runtime, turns, looks_max: LOOKS_MAX })
     }
 
     fn next(&mut self, job: &Job) -> Result<Option<RecordBatch>> {
@@ -308,21 +363,50 @@ impl Running {
             let batch = stream.next().await;
             (stream, batch)
         });
-        let waited = self.runtime.block_on(async {
-            let mut asked = pin!(asked);
-            loop {
-                job.check_cancelled()?;
-                if let Ok(answered) = tokio::time::timeout(PATIENCE, &mut asked).await {
-                    return Ok::<_, Error>(answered);
+        // No timer of the runtime, which would wake threads that are asleep for ever.
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.runtime.spawn(async move { answer.send(asked.await) });
+        let mut idle = None;
+        let waited = loop {
+            job.check_cancelled()?;
+            match answered.recv_timeout(PATIENCE) {
+                Ok(waited) => break waited,
+                Err(RecvTimeoutError::Timeout) => self.check_progress(&mut idle)?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::Internal("its threads have ended".to_string()));
                 }
             }
-        });
-        match waited? {
+        };
+        match waited {
             Ok((stream, batch)) => {
                 self.stream = Some(stream);
                 Ok(batch.transpose()?)
             }
             Err(panicked) => panic::resume_unwind(panicked.into_panic()),
+        }
+    }
+
+    /// Ends a query that would never end. `idle` is what the last look found: how often threads had been parked, and for how many looks
+    /// that has been so.
+    ///
+    /// A thread that computes, or waits for a drive, is not parked. When all are, only a task of theirs, a read of a spill file or a node
+    /// could wake one: nodes have deadlines of their own, and reads take less than a minute.
+    fn check_progress(&self, idle: &mut Option<(u64, u32)>) -> Result<()> {
+        self.shared.spills.check()?;
+        let threads = self.shared.job.budget().threads();
+        let is_elsewhere = self.shared.near.get().is_some_and(|near| near.strong_count() > 0);
+        let parked = self.turns.all_parked(threads).filter(|_| !is_elsewhere);
+        *idle = parked.map(|parked| match *idle {
+            Some((before, looks)) if before == parked => (parked, looks + 1),
+            _ => (parked, 1),
+        });
+        match idle {
+            Some((_, looks)) if *looks > self.looks_max => Err(Error::Internal(
+                "all its threads wait for each other, which is a fault of the query library (DataFusion 55.2); with --threads 1 there is \
+                 nothing to wait for"
+                    .to_string(),
+            )),
+            _ => Ok(()),
         }
     }
 }
@@ -343,12 +427,16 @@ async fn plan(
     text: &str,
     tables: &Tables,
     shared: &Shared,
-    is_bold: bool,
+    caution: Caution,
 ) -> Result<SendableRecordBatchStream> {
     let (threads, memory_bytes) = (job.budget().threads(), job.budget().memory_bytes());
+    let partitions = match caution {
+        Caution::Alone => 1,
+        _ => threads.min((memory_bytes / PART_BYTES_MIN) as usize).max(1),
+    };
     // In one part nothing would be grouped by halves.
-    let partitions = if tables.elsewhere().is_some() { threads.max(2) } else { threads };
-    let planning = Planning { partitions, memory_bytes, is_bold };
+    let partitions = if tables.elsewhere().is_some() { partitions.max(2) } else { partitions };
+    let planning = Planning { partitions, memory_bytes, is_bold: caution == Caution::Bold };
     let near = tables.elsewhere().map(|elsewhere| {
         Arc::new(Near {
             job: job.clone(),
@@ -426,7 +514,7 @@ async fn logical_plan(
             error.strip_backtrace()
         ))
     })?;
-    Ok(bounds.bound_plan(mend_plan(plan)?)?)
+    Ok(bounds.bound_plan(distinct_as_groups(mend_plan(plan)?)?)?)
 }
 
 /// Runs a [`Fragment`] of somebody's query over files that are here, which have the columns of its table: says what it will read of them before it
@@ -528,10 +616,7 @@ fn context(
     planning: Planning,
     rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>>,
 ) -> Result<SessionContext> {
-    let scratch = job.scratch_path("sql");
-    std::fs::create_dir_all(&scratch)
-        .map_err(|error| Error::Internal(format!("{}: cannot make it: {error}", scratch.display())))?;
-    let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![scratch]));
+    let disk = DiskManagerBuilder::default().with_temp_file_factory(shared.spills.clone());
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_pool(shared.memory.clone())
         .with_disk_manager_builder(disk)
@@ -551,6 +636,7 @@ fn context(
     options.optimizer.enable_topk_dynamic_filter_pushdown = false;
     options.optimizer.enable_join_dynamic_filter_pushdown = false;
     options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
+    options.execution.max_spill_file_size_bytes = ConfigNonZeroUsize::try_new(spills::FILE_BYTES_MAX)?;
     // One stream of a merge may hold so much without asking.
     options.execution.sort_spill_reservation_bytes = (job.budget().memory_bytes() / 64) as usize;
     let mut state =
@@ -569,4 +655,108 @@ fn context(
         .filter_map(|function| bounds.bound(function))
         .for_each(|function| context.register_udf(function));
     Ok(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::{
+        array::Int64Array,
+        datatypes::{DataType, Field, Schema},
+    };
+    use datafusion::{
+        datasource::MemTable,
+        error::Result as LibraryResult,
+        physical_expr::expressions::Column,
+        physical_plan::{
+            Partitioning, coalesce_partitions::CoalescePartitionsExec, repartition::RepartitionExec,
+            stream::RecordBatchStreamAdapter,
+        },
+    };
+    use futures::stream;
+    use inshore_store::{Cancel, Store};
+
+    use super::*;
+
+    fn job(memory_bytes: u64, threads: usize) -> (tempfile::TempDir, Job) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("store")).unwrap();
+        let job = store.job(Budget::new(memory_bytes, threads), Cancel::default()).unwrap();
+        (folder, job)
+    }
+
+    #[test]
+    fn a_query_whose_threads_all_wait_ends_with_an_error() {
+        for threads in [1, 3] {
+            let (_folder, job) = job(24 << 20, threads);
+            let schema = Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true)]));
+            let pending =
+                Box::pin(RecordBatchStreamAdapter::new(schema, stream::pending::<LibraryResult<_>>()));
+            let mut running = Running::of(&job, Limits::default(), async |_| Ok(pending as _)).unwrap();
+            running.looks_max = 2;
+            let error = running.next(&job).unwrap_err().to_string();
+            assert!(error.contains("all its threads wait for each other"), "{error}");
+        }
+    }
+
+    /// A thread that works is not waited for in vain, however long it takes.
+    #[test]
+    fn a_query_that_computes_for_long_goes_on() {
+        let (_folder, job) = job(24 << 20, 2);
+        let schema = Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true)]));
+        let batch = RecordBatch::new_empty(schema.clone());
+        let slow = stream::once(async move {
+            thread::sleep(PATIENCE * 6);
+            LibraryResult::Ok(batch)
+        });
+        let slow = Box::pin(RecordBatchStreamAdapter::new(schema, slow));
+        let mut running = Running::of(&job, Limits::default(), async |_| Ok(slow as _)).unwrap();
+        running.looks_max = 2;
+        assert!(running.next(&job).unwrap().is_some());
+    }
+
+    /// Each batch goes through a file, since there is no memory for any: several inputs write at once, and readers wait for them.
+    /// INSHORE_SPILLING asks for that many rounds.
+    #[test]
+    fn an_exchange_whose_batches_all_go_to_flash_ends() {
+        let rounds: usize = std::env::var("INSHORE_SPILLING").map_or(6, |rounds| rounds.parse().unwrap());
+        for round in 0..rounds {
+            let parts = 2 + round % 7;
+            let (folder, job) = job(24 << 20, parts);
+            let rest =
+                job.budget().reserve(job.budget().free_bytes() - (1 << 20), "what others have").unwrap();
+            let column: Vec<i64> = (0..100_000).collect();
+            let schema = Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true)]));
+            let batch =
+                RecordBatch::try_new(schema.clone(), vec![Arc::new(Int64Array::from(column))]).unwrap();
+            let input: Vec<RecordBatch> = (0..20).map(|piece| batch.slice(piece * 5000, 5000)).collect();
+            let table = MemTable::try_new(schema, vec![input; parts]).unwrap();
+            let planning = Planning { partitions: parts, memory_bytes: 24 << 20, is_bold: false };
+            let plan = async |shared: &Shared| {
+                let context = context(&job, shared, planning, Vec::new())?;
+                let scan = table.scan(&context.state(), None, &[], None).await?;
+                let by = Partitioning::Hash(vec![Arc::new(Column::new("k", 0)) as _], parts);
+                let exchange = Arc::new(RepartitionExec::try_new(scan, by)?);
+                let all = Arc::new(CoalescePartitionsExec::new(exchange));
+                Ok(execute_stream(all, context.task_ctx())?)
+            };
+            let mut running = Running::of(&job, Limits::default(), plan).unwrap();
+            let mut rows = 0;
+            while let Some(batch) =
+                running.next(&job).unwrap_or_else(|error| panic!("{parts} parts: {error}"))
+            {
+                rows += batch.num_rows();
+            }
+            assert_eq!(rows, parts * 100_000);
+            drop(running);
+            let left = std::fs::read_dir(folder.path().join("store/scratch")).unwrap();
+            let files = left.flatten().filter_map(|owner| std::fs::read_dir(owner.path().join("sql-0")).ok());
+            assert_eq!(
+                files.map(|files| files.count()).collect::<Vec<_>>(),
+                [0],
+                "batches were spilled, and removed"
+            );
+            drop(rest);
+            assert_eq!(job.budget().reserved_bytes(), 0);
+        }
+    }
 }

@@ -697,9 +697,17 @@ fn queries_that_would_take_long_to_plan_are_refused() {
         let said = refused(&text, &tables);
         assert!(said.contains(expected), "{text:.200}: {said:.500}");
     }
+}
+
+/// Large queries below the limits of planning are answered.
+#[test]
+fn queries_that_take_a_while_to_plan_are_answered() {
+    let tables = tables(&some_rows(50), &[]);
+    let many: Vec<String> = (0..20_000).map(|number| number.to_string()).collect();
+    let many = many.join(", ");
     let found = |text: &str| found(text, &tables, 2, Limits::default()).unwrap().0;
     for text in [
-        &format!("SELECT sum({}) FROM t", terms(300, " + ")),
+        &format!("SELECT sum({}) FROM t", vec!["v"; 300].join(" + ")),
         &format!("SELECT count(*) FROM t WHERE v IN ({many})"),
         "SELECT k, v, s, count(*) FROM t GROUP BY CUBE(k, v, s)",
         &format!("SELECT max({}) FROM t", vec!["s"; 300].join(" || '|' || ")),
@@ -724,6 +732,28 @@ fn functions_that_take_long_are_stopped_between_rows() {
     assert!(ran.unwrap_err().is_cancelled());
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     stopped.join().unwrap();
+}
+
+#[test]
+fn joins_of_everything_with_everything_are_stopped_between_batches() {
+    let tables = tables(&some_rows(9_000), &[]);
+    for text in [
+        "SELECT sum(a.v + b.v + c.v) FROM t a, t b, t c",
+        "SELECT sum(a.v + b.v + c.v) FROM t a JOIN t b ON a.v < b.v + 3000 JOIN t c ON b.v < c.v + 3000",
+    ] {
+        let (_folder, job) = job(2);
+        let all = Tables::default().with_batches("t", tables[0].1[0].schema(), tables[0].1.clone());
+        let cancel = job.cancel().clone();
+        let stopped = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(500));
+            cancel.cancel();
+        });
+        let begun = Instant::now();
+        let ran = Query::start(&job, text, all).and_then(|query| query.collect::<crate::Result<Vec<_>>>());
+        assert!(ran.unwrap_err().is_cancelled(), "{text}");
+        assert!(begun.elapsed() < SOON, "{text}: {:?}", begun.elapsed());
+        stopped.join().unwrap();
+    }
 }
 
 #[test]
@@ -800,7 +830,7 @@ fn the_functions_that_are_bounded_are_those_of_the_library() {
     let state = SessionContext::new().state();
     let bounded = |name: &&String| crate::growth::Growth::of(name).is_some();
     let found: Vec<&String> = state.scalar_functions().keys().filter(bounded).collect();
-    assert_eq!(found.len(), 43, "{found:?}");
+    assert_eq!(found.len(), 44, "{found:?}");
 }
 
 #[test]
@@ -1415,6 +1445,7 @@ fn what_the_library_answers_wrongly_is_asked_in_another_way() {
     let found = |text: &str| found(text, &tables, 2, Limits::default()).unwrap().0;
     let t = "(VALUES (1),(2),(3),(4),(NULL)) t(x)";
     let u = "(VALUES (2)) u(b)";
+    let n = "(VALUES (2), (NULL)) n(y)";
     for (text, expected) in [
         (format!("SELECT x FROM {t} WHERE NOT (x IN (1,2,NULL) AND x NOT IN (1,3))"), &["1", "3"][..]),
         (format!("SELECT x FROM {t} WHERE (x IN (1,NULL)) IS NULL AND x > 2"), &["3", "4"]),
@@ -1431,6 +1462,26 @@ fn what_the_library_answers_wrongly_is_asked_in_another_way() {
             &["1", "3", "4", "null"],
         ),
         (format!("SELECT x FROM {t} WHERE x NOT IN (SELECT b FROM {u})"), &["1", "3", "4"]),
+        (format!("SELECT x FROM {t} WHERE (x IN (SELECT y FROM {n})) IS NULL"), &["1", "3", "4", "null"]),
+        (format!("SELECT x FROM {t} WHERE (x IN (SELECT y FROM {n})) IS NOT TRUE"), &["1", "3", "4", "null"]),
+        (format!("SELECT x FROM {t} WHERE (x NOT IN (SELECT y FROM {n})) IS NULL"), &["1", "3", "4", "null"]),
+        (format!("SELECT x FROM {t} WHERE x NOT IN (SELECT y FROM {n}) OR x = 4"), &["4"]),
+        (format!("SELECT x FROM {t} WHERE NOT (x IN (SELECT y FROM {n}) OR x = 4)"), &[]),
+        (format!("SELECT x FROM {t} WHERE x IN (SELECT y FROM {n}) OR x = 4"), &["2", "4"]),
+        (format!("SELECT x FROM {t} WHERE NOT (x NOT IN (SELECT y FROM {n}))"), &["2"]),
+        (format!("SELECT x FROM {t} WHERE (x IN (SELECT b FROM {u})) IS NULL"), &["null"]),
+        (format!("SELECT x FROM {t} WHERE (x IN (SELECT b FROM {u} WHERE false)) IS NULL"), &[]),
+        (
+            format!("WITH t AS (SELECT * FROM {t}) SELECT x FROM t WHERE x > ANY (SELECT x FROM t)"),
+            &["2", "3", "4"],
+        ),
+        (
+            format!(
+                "WITH t AS (SELECT * FROM {t}) SELECT x FROM t WHERE x >= ALL (SELECT x FROM t WHERE x > 0)"
+            ),
+            &["4"],
+        ),
+        (format!("SELECT x FROM {t} WHERE x < ANY (SELECT x FROM {t})"), &["1", "2", "3"]),
         ("SELECT count(*) FROM (FROM t)".to_string(), &["3"]),
         ("SELECT count(*) FROM (FROM t UNION ALL FROM t)".to_string(), &["6"]),
     ] {
@@ -1450,11 +1501,147 @@ fn what_the_library_answers_wrongly_in_every_way_is_refused() {
             "SELECT a FROM (VALUES (1, 1)) o(a, g) WHERE a NOT IN (SELECT b FROM (VALUES (1, 2)) i(b, h) WHERE h = g)",
             "names columns from outside",
         ),
+        (
+            "SELECT a FROM (VALUES (1, 1)) o(a, g) WHERE (a IN (SELECT b FROM (VALUES (NULL::int, 1)) i(b, h) WHERE h = g)) IS NULL",
+            "names columns from outside",
+        ),
         ("SELECT 1 EXCEPT ALL SELECT 1", "EXCEPT ALL is refused"),
         ("SELECT 2 UNION SELECT 1 INTERSECT ALL SELECT 1", "INTERSECT ALL is refused"),
         ("SELECT * FROM (SELECT 1 EXCEPT ALL SELECT 1)", "EXCEPT ALL is refused"),
     ] {
         let said = refused(text, &[]);
         assert!(said.contains(expected) && said.contains("DataFusion 55.2"), "{text}: {said}");
+    }
+}
+
+/// Clocks in Goose Bay were set back by an hour at one minute past midnight.
+#[test]
+fn truncated_times_of_a_zone_are_ordered_by_themselves() {
+    let times: Vec<String> = (0..40).map(|step| format!("({}::bigint)", 562_125_660 + step * 300)).collect();
+    let times = format!(
+        "SELECT arrow_cast(column1, 'Timestamp(Second, Some(\"America/Goose_Bay\"))') AS ts FROM (VALUES {}) ORDER BY ts LIMIT 30",
+        times.join(", ")
+    );
+    for (unit, threads) in [("hour", 1), ("hour", 2), ("day", 2)] {
+        let text = format!(
+            "SELECT arrow_cast(date_trunc('{unit}', ts), 'Int64') AS t FROM ({times}) ORDER BY date_trunc('{unit}', ts)"
+        );
+        let (lines, _) = found(&text, &[], threads, Limits::default()).unwrap();
+        let found: Vec<i64> = lines.iter().map(|line| line.parse().unwrap()).collect();
+        assert!(found.len() == 30 && found.is_sorted(), "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn distinct_values_of_several_columns_are_counted_in_any_memory() {
+    let rows = some_rows(6_000);
+    let tables = tables(&rows, &[(Some(1), 3)]);
+    for text in [
+        "SELECT count(DISTINCT k), count(DISTINCT v) FROM t",
+        "SELECT count(*), count(DISTINCT k), count(DISTINCT s || 'x'), sum(v), min(s), max(d), count(g), sum(f) FROM t",
+        "SELECT count(DISTINCT v), count(*) AS n FROM t HAVING count(*) > 3",
+        "SELECT count(DISTINCT k) AS a, count(*), count(DISTINCT v) FROM t WHERE k > 1000",
+        "SELECT s, count(DISTINCT k), count(DISTINCT v), count(*) FROM t WHERE k > 1000 GROUP BY s",
+        "SELECT k % 3, s, sum(DISTINCT v), avg(DISTINCT k), count(DISTINCT v) FROM t GROUP BY k % 3, s",
+        "SELECT k, count(DISTINCT k), count(DISTINCT v), count(DISTINCT v) + 1 FROM t GROUP BY k",
+        "SELECT count(DISTINCT v) FILTER (WHERE k > 9), count(DISTINCT v) FILTER (WHERE k > 99), count(*) FILTER (WHERE k > 7) FROM t",
+        "SELECT s FROM t GROUP BY s HAVING count(DISTINCT k) > 20 AND count(DISTINCT v) > 20 ORDER BY count(DISTINCT v), s",
+        "SELECT count(DISTINCT k), avg(f), count(DISTINCT v) FROM t",
+        "SELECT count(DISTINCT m), count(DISTINCT f), sum(m) FROM t",
+        "SELECT (SELECT count(DISTINCT k) + count(DISTINCT v) FROM t), count(DISTINCT w) FROM u",
+        "SELECT count(DISTINCT a), count(DISTINCT b) FROM (SELECT k AS a, k AS b FROM t UNION ALL SELECT k, v FROM t)",
+    ] {
+        check(text, &tables);
+    }
+    // 600,000 values of each take more than all memory.
+    let text = "SELECT count(DISTINCT value), count(DISTINCT value || 'x'), count(*) FROM generate_series(1, 600000)";
+    let (lines, ran) = found_within(smallest_memory_bytes(), text, &[], 2, Limits::default()).unwrap();
+    assert_eq!(lines, ["600000 600000 600000"]);
+    assert!(ran.iter().any(|ran| ran.runs > 0), "{ran:?}");
+}
+
+/// Queries that put on flash what they do, with threads that wait for each other. INSHORE_SPILLING asks for that many of each kind.
+#[test]
+fn queries_that_spill_end() {
+    let rounds: usize = std::env::var("INSHORE_SPILLING").map_or(2, |rounds| rounds.parse().unwrap());
+    let series = |rows: usize| {
+        format!(
+            "(SELECT value AS a, CAST(value * 7919 % {rows} AS VARCHAR) || '<42 x>' AS t FROM generate_series(1, {rows}))"
+        )
+    };
+    let (x, y) = (series(120_000), series(60_000));
+    for (text, expected) in [
+        (
+            format!("SELECT count(*), sum(n) FROM (SELECT t, count(*) AS n FROM {x} GROUP BY t)"),
+            "120000 120000",
+        ),
+        (format!("SELECT count(*), min(t) FROM (SELECT DISTINCT t, a % 3 FROM {x})"), "120000 0<42 x>"),
+        (format!("SELECT count(*), max(x.t) FROM {x} x JOIN {y} y ON x.t = y.t"), "60000 9<42 x>"),
+        (
+            format!(
+                "SELECT count(*), count(z.t) FROM {x} x FULL JOIN {y} y ON x.t = y.t LEFT JOIN {y} z ON y.a = z.a"
+            ),
+            "120000 60000",
+        ),
+        (
+            format!(
+                "SELECT count(*), max(r) FROM (SELECT t, row_number() OVER (PARTITION BY a % 1000 ORDER BY t) AS r FROM {x})"
+            ),
+            "120000 120",
+        ),
+        (
+            format!("SELECT count(*), max(t) FROM (SELECT * FROM {x} ORDER BY t, a LIMIT 100000)"),
+            "100000 81<42 x>",
+        ),
+    ] {
+        for round in 0..rounds {
+            let threads = [16, 3, 2, 8, 5, 12, 4, 1, 6, 10, 14, 7, 9, 11, 13, 15][round % 16];
+            let memory_bytes = if round % 2 == 0 { 24 << 20 } else { 64 << 20 };
+            let (lines, _) = found_within(memory_bytes, &text, &[], threads, Limits::default())
+                .unwrap_or_else(|error| {
+                    panic!("{text} with {threads} threads in {memory_bytes} bytes: {error}")
+                });
+            assert!(lines.len() == 1 && lines[0].starts_with(expected), "{text}: {lines:?}");
+        }
+    }
+}
+
+/// Whichever thread is first.
+#[test]
+fn few_rows_and_wide_rows_are_answered_in_the_least_memory_with_many_threads() {
+    let tables = tables(&some_rows(3), &[(Some(1), 3), (Some(2), 5), (None, 7)]);
+    // Each column of a batch is as large as a function may make it in 24 MiB.
+    let column = |name: &str| format!("repeat(CAST(value AS VARCHAR), 50) AS {name}");
+    let columns = ["a", "b", "c", "d"].map(column).join(", ");
+    let wide = format!(
+        "SELECT sum(length(a) + length(b) + length(c) + length(d)), count(*) FROM (SELECT value, {columns} FROM \
+         generate_series(1, 60000) ORDER BY a, value LIMIT 50000)"
+    );
+    for threads in [1, 2, 4, 8, 16] {
+        for memory_bytes in [24 << 20, 64 << 20] {
+            let found = |text: &str| {
+                found_within(memory_bytes, text, &tables, threads, Limits::default())
+                    .unwrap_or_else(|error| {
+                        panic!("{text} with {threads} threads in {memory_bytes} bytes: {error}")
+                    })
+                    .0
+            };
+            for _ in 0..4 {
+                found(
+                    "(SELECT k FROM t EXCEPT SELECT k FROM u) UNION ALL (SELECT k FROM u EXCEPT SELECT k FROM t)",
+                );
+                found(
+                    "SELECT a.k, b.k, c.k, d.k FROM t a FULL JOIN u b ON a.k = b.k FULL JOIN t c ON b.k = c.k FULL JOIN u d ON c.k = d.k",
+                );
+                let lines = found(
+                    "WITH RECURSIVE n AS (SELECT 1 AS i, 1 AS c UNION ALL SELECT i + 1, CAST(count(*) AS INT) FROM n WHERE i < 30 GROUP BY i) \
+                     SELECT i, c FROM n ORDER BY i",
+                );
+                assert_eq!(lines.len(), 30);
+            }
+            if threads % 4 == 0 {
+                assert_eq!(found(&wide), ["48889800 50000"]);
+            }
+        }
     }
 }

@@ -96,13 +96,32 @@ impl Budget {
                 account.reserved_bytes_max.fetch_max(before + bytes, Ordering::Relaxed);
                 Ok(())
             }
-            Err(reserved) => Err(Error::OverBudget {
-                what,
-                wanted: bytes,
-                free: account.memory_bytes - reserved,
-                total: account.memory_bytes,
-            }),
+            Err(reserved) => {
+                let (total, free) = (account.memory_bytes, account.memory_bytes - reserved);
+                let is_whole = account._whole.is_none();
+                let enough = is_whole.then(|| enough_for(total, bytes - free));
+                Err(Error::OverBudget { what, wanted: bytes, free, total, enough })
+            }
         }
+    }
+
+    /// Makes sure that `bytes` are free, before any work is done.
+    ///
+    /// # Errors
+    /// [`Error::BudgetTooSmall`] where less is free, with the budget in which they would be; `what` says what cannot work. If
+    /// something is reserved already, an eighth of what the budget grows by is taken to go there.
+    pub fn need(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<()> {
+        let (given, free) = (self.memory_bytes(), self.free_bytes());
+        if free >= bytes {
+            return Ok(());
+        }
+        let missing = bytes - free;
+        let others = if free < given { missing.div_ceil(7) } else { 0 };
+        Err(Error::BudgetTooSmall {
+            what: what(),
+            given,
+            smallest: given.saturating_add(missing).saturating_add(others),
+        })
     }
 }
 
@@ -139,6 +158,12 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         self.budget.0.reserved_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
+}
+
+/// A budget in which so many bytes more are free than in one of `total` bytes, where of what it is larger others take half at
+/// most; a whole number of MiB.
+fn enough_for(total: u64, missing: u64) -> u64 {
+    total.saturating_add(missing.saturating_mul(2)).checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX)
 }
 
 /// The default budget: a quarter of the memory that the machine or this process's cgroup (version 1 or 2)
@@ -236,6 +261,29 @@ pub fn parse_bytes(text: &str) -> Result<u64> {
 /// assert_eq!(inshore_store::format_bytes(1536), "1.5 KiB");
 /// ```
 pub fn format_bytes(bytes: u64) -> String {
+    let (value, unit) = in_units(bytes);
+    if value.fract() == 0.0 { format!("{value} {unit}") } else { format!("{value:.1} {unit}") }
+}
+
+/// Writes a size as [`format_bytes`] does, but never a smaller one: what is asked for is enough where it is given as it is
+/// written.
+///
+/// ```
+/// assert_eq!(inshore_store::format_bytes_up(7 << 20), "7 MiB");
+/// assert_eq!(inshore_store::format_bytes_up((7 << 20) + 1), "7.1 MiB");
+/// ```
+pub fn format_bytes_up(bytes: u64) -> String {
+    let (value, unit) = in_units(bytes);
+    let tenths = (value * 10.0).ceil();
+    if tenths % 10.0 == 0.0 {
+        format!("{} {unit}", tenths / 10.0)
+    } else {
+        format!("{:.1} {unit}", tenths / 10.0)
+    }
+}
+
+/// The size in the largest binary unit that keeps it at 1 or more.
+fn in_units(bytes: u64) -> (f64, &'static str) {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -243,11 +291,7 @@ pub fn format_bytes(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if value.fract() == 0.0 || unit == 0 {
-        format!("{value} {}", units[unit])
-    } else {
-        format!("{value:.1} {}", units[unit])
-    }
+    (value, units[unit])
 }
 
 #[cfg(test)]
@@ -260,6 +304,7 @@ mod tests {
         let first = budget.reserve(60, "first").unwrap();
         let error = budget.reserve(41, "second").unwrap_err();
         assert!(error.to_string().contains("second needs 41 bytes but only 40 bytes"), "{error}");
+        assert!(error.to_string().ends_with("a budget of 1 MiB is enough for that"), "{error}");
         assert_eq!(budget.reserved_bytes(), 60);
         drop(first);
         assert_eq!(budget.reserved_bytes(), 0);
@@ -271,11 +316,33 @@ mod tests {
         let budget = Budget::new(100, 2);
         let part = budget.part(60, 1, "part").unwrap();
         let held = part.reserve(60, "all of it").unwrap();
-        assert!(part.reserve(1, "more").is_err() && budget.part(41, 1, "second part").is_err());
+        assert!(budget.part(41, 1, "second part").is_err());
+        // Whoever set the whole budget does not know of its parts.
+        let error = part.reserve(1, "more").unwrap_err().to_string();
+        assert!(error.ends_with("of the budget of 60 bytes is free"), "{error}");
         drop(part);
         assert_eq!(budget.free_bytes(), 40);
         drop(held);
         assert_eq!(budget.free_bytes(), 100);
+    }
+
+    #[test]
+    fn what_a_budget_lacks_is_told_beside_what_is_taken() {
+        let budget = Budget::new(10 << 20, 1);
+        let _taken = budget.reserve(4 << 20, "taken").unwrap();
+        budget.need(6 << 20, || unreachable!("there is enough")).unwrap();
+        let error = budget.need(13 << 20, || "sorting".to_string()).unwrap_err().to_string();
+        assert_eq!(error, "sorting cannot work in 10 MiB: the smallest budget that works is 18 MiB");
+    }
+
+    #[test]
+    fn a_size_that_is_asked_for_is_enough_as_it_is_written() {
+        for bytes in
+            (10..49).flat_map(|shift| [1u64 << shift, (1 << shift) + 1, (1 << shift) | (1 << shift >> 7)])
+        {
+            let text = format_bytes_up(bytes);
+            assert!(parse_bytes(&text).is_ok_and(|read| read >= bytes), "{bytes}: {text}");
+        }
     }
 
     #[test]

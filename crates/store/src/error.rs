@@ -45,8 +45,10 @@ pub enum Error {
     },
     /// A reservation would exceed the budget.
     #[error(
-        "{what} needs {} but only {} of the budget of {} is free",
-        crate::format_bytes(*wanted), crate::format_bytes(*free), crate::format_bytes(*total)
+        "{what} needs {} but only {} of the budget of {} is free{}",
+        crate::format_bytes(*wanted), crate::format_bytes(*free), crate::format_bytes(*total),
+        enough.map(|enough| format!(": a budget of {} is enough for that", crate::format_bytes_up(enough)))
+            .unwrap_or_default()
     )]
     OverBudget {
         /// What the memory was for.
@@ -57,11 +59,13 @@ pub enum Error {
         free: u64,
         /// The whole budget.
         total: u64,
+        /// A budget in which there would be room; `None` where this one is a part of another.
+        enough: Option<u64>,
     },
     /// The budget is below the smallest with which the job can work at all.
     #[error(
         "{what} cannot work in {}: the smallest budget that works is {}",
-        crate::format_bytes(*given), crate::format_bytes(*smallest)
+        crate::format_bytes(*given), crate::format_bytes_up(*smallest)
     )]
     BudgetTooSmall {
         /// The job.
@@ -181,6 +185,19 @@ pub enum Error {
     NoStore {
         /// The folder.
         path: PathBuf,
+    },
+    /// A device of a store has no superblock any more.
+    #[error(
+        "{}: a device of a store was here, and its superblock (extent 1, in segment-00000000) is lost: {found}. Nothing is \
+         made anew here. If the store has other devices, use it with --store and the folder of one of those, and give it \
+         this one back with `inshore store add-device` and `inshore store scrub`; else restore the folder from a backup",
+        path.display()
+    )]
+    LostSuperblock {
+        /// The folder of the device.
+        path: PathBuf,
+        /// The bytes in place of the superblock, or the trace of a store that was found.
+        found: String,
     },
     /// A store is there already.
     #[error("{} already holds a store", path.display())]

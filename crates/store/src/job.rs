@@ -13,7 +13,7 @@ use std::{
 use serde::Serialize;
 
 use crate::{
-    Budget, Buffer, Device, DriveProfile, EXTENT_BYTES, Error, Io, Result, Scratch, Store,
+    Budget, Buffer, Deadline, Device, DriveProfile, EXTENT_BYTES, Error, Io, Result, Scratch, Store,
     extents::Extents,
     io::{Direction, Part, Pending},
     lease::Lease,
@@ -51,17 +51,30 @@ struct Home {
 
 /// A flag that asks a job to stop; clones share it. A job that sees it set ends with [`Error::Cancelled`].
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel {
+    asked: Arc<AtomicBool>,
+    deadline: Option<Deadline>,
+}
 
 impl Cancel {
-    /// Asks to stop.
-    pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    /// A flag that is set by itself at the deadline.
+    pub fn at(deadline: Option<Deadline>) -> Cancel {
+        Cancel { deadline, ..Cancel::default() }
     }
 
-    /// Whether someone asked to stop.
+    /// Asks to stop.
+    pub fn cancel(&self) {
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether someone asked to stop, or the deadline is over.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.asked.load(Ordering::Relaxed) || self.deadline.is_some_and(|deadline| deadline.is_over())
+    }
+
+    /// When the flag is set by itself.
+    pub fn deadline(&self) -> Option<Deadline> {
+        self.deadline
     }
 }
 
@@ -414,7 +427,7 @@ impl Job {
     /// To be called every few milliseconds of work.
     ///
     /// # Errors
-    /// [`Error::Cancelled`] once someone asked to stop.
+    /// [`Error::Cancelled`] once someone asked to stop, or the deadline is over.
     pub fn check_cancelled(&self) -> Result<()> {
         if self.inner.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
     }

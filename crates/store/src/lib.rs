@@ -10,7 +10,7 @@
 //! - [`CheckedFile`]: a list of extents whose every block is checked against a checksum kept apart from it.
 //!   [`FileWriter`] makes one, [`FileReader`] streams it, [`BlockFile`] is the one that is changed in place.
 //! - [`Store`]: named [`Dataset`]s on a set of devices, each published by one record of the log.
-//! - [`Job`]: one run of one command: its budget, extents, counters, progress and stop flag.
+//! - [`Job`]: one run of one command: its budget, extents, counters, progress and stop flag, which may be set by a [`Deadline`].
 //! - [`Keep`]: pieces of a job's finished work that outlive it, for the job that goes on with it.
 //! - [`NewFile`]: a plain file that a command writes, which appears whole or not at all and survives a power loss.
 //! - [`measure`]: what a drive can do; its [`DriveProfile`] stays with the store and feeds estimates of time.
@@ -31,6 +31,7 @@ mod buffer;
 mod catalog;
 mod checked;
 mod code;
+mod deadline;
 mod device;
 mod encoding;
 mod error;
@@ -68,11 +69,12 @@ mod window;
 mod writer;
 
 pub use blocks::{BlockFile, PendingBlock};
-pub use budget::{Budget, Reservation, default_memory_bytes, format_bytes, parse_bytes};
+pub use budget::{Budget, Reservation, default_memory_bytes, format_bytes, format_bytes_up, parse_bytes};
 pub use buffer::{Buffer, largest_buffer, taken_bytes};
 pub use catalog::{Catalog, DatasetRecord, Edit, ExtentRef, FileRecord, Place, Redundancy, Run};
 pub use checked::{CheckedFile, PAGE_BYTES, PendingRead};
 pub use code::release_code;
+pub use deadline::Deadline;
 pub use device::{Device, Directory, EXTENT_BYTES, SEGMENT_EXTENTS};
 pub use error::{Error, Result, url_hint};
 pub use faulty::{Fault, Faulty};

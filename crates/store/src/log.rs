@@ -20,7 +20,7 @@ use std::{
 };
 
 use crate::{
-    Budget, Buffer, Catalog, Device, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result,
+    Budget, Buffer, Catalog, Device, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
     catalog::{decode_edits, encode_edits},
     encoding::{Cursor, put_bytes, put_u32},
     scratch::random_u64,
@@ -37,6 +37,8 @@ const SUPERBLOCK_VERSION_MIN: u32 = 2;
 const BRANCHES_MAX: usize = 1000;
 /// The extent of every device that holds its superblock.
 pub(crate) const SUPERBLOCK_EXTENT: u32 = 1;
+/// The first extent that is free on an empty device: there the first log begins.
+const FIRST_LOG_EXTENT: u32 = SUPERBLOCK_EXTENT + 1;
 const SLOT_BYTES: usize = EXTENT_BYTES / 2;
 const SUPERBLOCK_HEADER_BYTES: usize = 40;
 
@@ -267,9 +269,10 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
         (None, Some(version)) if !is_blank => {
             bad("version of the store", version.to_string(), "2 or 3".to_string())
         }
-        (None, None) if !is_blank => {
-            bad("superblock", "two damaged copies".to_string(), "at least one that is whole".to_string())
-        }
+        (None, None) if !is_blank => Err(Error::LostSuperblock {
+            path: PathBuf::from(device.name()),
+            found: "two damaged copies".into(),
+        }),
         (mut newest, _) => {
             // The second one was written and is damaged. It says the same, and that the store is there.
             if let Some((_, first)) = &mut newest
@@ -280,6 +283,28 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
             Ok(newest)
         }
     }
+}
+
+/// Whether a device holds more than a store leaves there whose making was not finished: a superblock in slot 1, and a
+/// record in the first page of each copy of the log. Looks at the first segment only: at the headers of its extents, and
+/// at where a log begins in it or goes on.
+pub(crate) fn is_used(device: &dyn Device) -> Result<bool> {
+    const NEW_LOGS: std::ops::Range<u32> = FIRST_LOG_EXTENT..FIRST_LOG_EXTENT + 4;
+    // Each header takes a page.
+    let headers = (0, 0..SEGMENT_EXTENTS as usize);
+    let logs = NEW_LOGS.map(|extent| (extent, 1..16));
+    let others = (NEW_LOGS.end..SEGMENT_EXTENTS.min(device.extents())).map(|extent| (extent, 0..1));
+    let mut buffer = metadata_buffer(SEGMENT_EXTENTS as usize * PAGE_BYTES)?;
+    for (extent, pages) in std::iter::once(headers).chain(logs).chain(others) {
+        let bytes = &mut buffer[..pages.len() * PAGE_BYTES];
+        device
+            .read(extent, pages.start * PAGE_BYTES, bytes)
+            .map_err(|error| io_error("look for a store on", device, error))?;
+        if bytes.iter().any(|&byte| byte != 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What is in the two slots of a device's superblock, as far as it can be read.
@@ -335,8 +360,9 @@ impl Tail {
     const START: Tail = Tail { offset: 0, number: 0, before: 0 };
 }
 
-/// The last record that was appended, as whoever did it told the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The last record that was appended, as whoever did it told the others. One is later than another if it is of a later
+/// log, or has a higher number in the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LastRecord {
     pub generation: u64,
     pub number: u64,
@@ -510,9 +536,35 @@ impl Log {
         let mut log = Log { superblock, tail: Tail::START, is_uneven: false };
         let mut catalog = Catalog::default();
         if log.follow(devices, &mut catalog, None)? == 0 {
-            return Err(log.damaged("its first record".to_string(), "a checkpoint"));
+            return Err(
+                log.damaged(format!("no whole copy of record 0{}", log.places_of_next()), "a checkpoint")
+            );
         }
         Ok((log, catalog))
+    }
+
+    /// Refuses a log that ends before `told`, the latest record that somebody told of: that one was durable, so either it
+    /// is damaged in all copies, or no superblock names its log any more.
+    pub fn check_reaches(&self, told: Option<LastRecord>) -> Result<()> {
+        let last = self.last();
+        match told {
+            Some(told) if told.generation > last.generation => {
+                let LastRecord { generation, number, .. } = told;
+                let devices = self.superblock.devices.iter();
+                let places: Vec<String> = devices.map(|entry| format!("device {}", entry.number)).collect();
+                let found = format!(
+                    "log {}, although record {number} of log {generation} was written: the superblock that names that \
+                     one is lost in extent {SUPERBLOCK_EXTENT} of {}",
+                    last.generation,
+                    places.join(" and of ")
+                );
+                Err(self.damaged(found, &format!("log {generation}")))
+            }
+            Some(told) if told.generation == last.generation && told.number > last.number => {
+                Err(self.lost_record(told.number))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Applies the records that were appended since, and says how many there were. `known` is the last record that
@@ -543,12 +595,10 @@ impl Log {
             }
             _ => self.later_record(devices)?,
         };
-        if let Some(later) = later {
-            let found =
-                format!("no whole copy of record {}, although record {later} was written", self.tail.number);
-            return Err(self.damaged(found, "whole records"));
+        match later {
+            Some(later) => Err(self.lost_record(later)),
+            None => Ok(self.tail.number - first),
         }
-        Ok(self.tail.number - first)
     }
 
     /// Whether records can be appended: all devices of all copies are there, and all copies say the same.
@@ -573,12 +623,19 @@ impl Log {
     }
 
     /// What is wrong with the superblocks and with each copy of the log, although together they are enough. `aim` is how
-    /// the log is to lie.
-    pub fn check(&self, devices: &Devices, aim: Aim) -> Vec<String> {
+    /// the log is to lie, and `is_lost` says of a device that is not there whether only its superblock is lost.
+    pub fn check(&self, devices: &Devices, aim: Aim, is_lost: impl Fn(&DeviceEntry) -> bool) -> Vec<String> {
         let mut wrong = Vec::new();
         for entry in &self.superblock.devices {
             let Some(device) = devices.get(&entry.number) else {
-                wrong.push(format!("device {} ({}) is missing", entry.number, entry.path));
+                let DeviceEntry { number, path, .. } = entry;
+                wrong.push(match is_lost(entry) {
+                    true => format!(
+                        "the superblock of device {number} ({path}) is lost: `inshore store add-device` with this folder \
+                         writes it anew, and `inshore store scrub` after that what else is lost there"
+                    ),
+                    false => format!("device {number} ({path}) is missing"),
+                });
                 continue;
             };
             let whole = superblock_slots(device.as_ref());
@@ -609,6 +666,22 @@ impl Log {
             }
         }
         wrong
+    }
+
+    /// That the next record is lost, since `later`, which is that one or one after it, was written.
+    fn lost_record(&self, later: u64) -> Error {
+        let (number, places) = (self.tail.number, self.places_of_next());
+        let found = format!("no whole copy of record {number}{places}, although record {later} was written");
+        self.damaged(found, "whole records")
+    }
+
+    /// Where the next record lies in each copy: the end of a sentence about it.
+    fn places_of_next(&self) -> String {
+        let (index, offset) = (self.tail.offset / EXTENT_BYTES, self.tail.offset % EXTENT_BYTES);
+        let places = self.superblock.log.iter().filter_map(|copy| copy.get(index));
+        let places: Vec<String> =
+            places.map(|place| format!("extent {} of device {}", place.extent, place.device)).collect();
+        format!(" (at {offset} of {})", places.join(" and of "))
     }
 
     fn damaged(&self, found: String, expected: &str) -> Error {
@@ -730,8 +803,7 @@ fn read_log(devices: &Devices, copy: &[Place], offset: usize, buffer: &mut [u8])
 /// empty catalog.
 pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Result<(Devices, Superblock)> {
     let numbered: Devices = (0..).zip(devices.iter().cloned()).collect();
-    // The first extents that are free on an empty device.
-    let first = SUPERBLOCK_EXTENT + 1;
+    let first = FIRST_LOG_EXTENT;
     let copies: [(u16, u32); 2] =
         if devices.len() > 1 { [(0, first), (1, first)] } else { [(0, first), (0, first + 2)] };
     let places =

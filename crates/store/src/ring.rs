@@ -14,6 +14,8 @@ use std::{
     fs::File,
     io,
     sync::{Arc, Condvar, Mutex, MutexGuard},
+    thread,
+    time::Duration,
 };
 
 use io_uring::{IoUring, opcode, types};
@@ -27,6 +29,8 @@ use crate::{
 /// Entries of the ring, and with that parts that can be on their way at once; who wants more waits.
 const ENTRIES: u32 = 256;
 const PART_BITS: u32 = 16;
+/// How long to wait for a system that takes nothing and has nothing on its way.
+const BUSY: Duration = Duration::from_millis(1);
 
 /// A ring of one job.
 pub(crate) struct Ring {
@@ -122,11 +126,25 @@ impl Ring {
         state.slots[slot] = Slot::Flying(Box::new(flying));
         loop {
             match self.ring.submit() {
-                Ok(_) => break,
-                // The system has no memory for it or has too much to say: what it says makes room.
-                Err(error) if is_busy(&error) => state = self.step(state),
+                Ok(_) => {}
+                Err(error) if is_busy(&error) => {}
                 Err(error) => panic!("io_uring refuses what it took before: {error}"),
             }
+            // The system takes entries one by one, and may have no memory for the next or too much to say. Whoever waited for an entry
+            // that it did not take would never hear of it.
+            // SAFETY: the queue is used under the lock of the state only.
+            let queued = unsafe { self.ring.submission_shared() }.len();
+            if queued == 0 {
+                break;
+            }
+            state = if state.flying > queued {
+                // An end of those that it has makes room.
+                self.step(state)
+            } else {
+                drop(state);
+                thread::sleep(BUSY);
+                self.state()
+            };
         }
         drop(state);
         PendingSlot { ring: self.clone(), slot: Some(slot) }

@@ -3,7 +3,8 @@
 //! ```text
 //!   DEVICE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes; in it stands
 //!                                    which record of the log is the last (24 bytes: its generation and number, and
-//!                                    the sequence of the superblock), or zeros while that changes
+//!                                    the sequence of the superblock), or zeros while that changes; and where the
+//!                                    devices of the store are (their folders, each with a zero byte at its end)
 //!   DEVICE/scratch/PID-RANDOM/       one for each job
 //!   DEVICE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
 //!   DEVICE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
@@ -17,15 +18,20 @@
 //! in the folder of the first device, one that comes while that is away would meet nobody. A folder that is no longer
 //! where it was found is an error for who wants to change something, and left out by who only reads.
 //!
+//! The record that stands in a lock was durable before. So a log that ends before that record is damaged, whatever else
+//! is there, and a folder whose lock says anything was a device of a store, although its superblock may be lost. The
+//! other devices of that store are then found by the folders that stand there.
+//!
 //! A lock (`flock`) ends with the process that holds it, however it ends. So a folder whose lock can be taken belongs
 //! to a dead owner and is removed at the start of the next job; the folders of the living are not touched. After a
 //! power loss everybody is dead, so nothing here is ever synced.
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs::{self, File},
     io::{ErrorKind, Write},
-    os::unix::fs::MetadataExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
     sync::{Mutex, RwLock},
 };
@@ -167,23 +173,17 @@ impl Registry {
         self.told().contains(&Some(record))
     }
 
+    /// The latest record that somebody told of, in the home of the store or in one of `folders`. It was durable then.
+    pub fn latest_record(&self, folders: impl IntoIterator<Item = PathBuf>) -> Option<LastRecord> {
+        let locks = folders.into_iter().map(|folder| lock_of(&folder)).chain([self.home.join("lock")]);
+        locks.filter_map(|lock| last_record(&fs::read(lock).ok()?)).max()
+    }
+
     /// What is told on each device; a folder in which nobody can meet says nothing.
     fn told(&self) -> Vec<Option<LastRecord>> {
         let roots = self.roots.read().expect("no panic under this lock");
         let told = roots.iter().filter_map(|root| fs::read(root.path.join("lock")).ok());
-        let record = |bytes: Vec<u8>| {
-            let mut bytes = Cursor(&bytes);
-            let last = LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? };
-            // Zeros are what was taken back.
-            (last.generation > 0).then_some(last)
-        };
-        told.map(record).collect()
-    }
-
-    /// Whether somebody told of a record here.
-    pub fn tells_of_a_store(&self) -> bool {
-        let roots = self.roots.read().expect("no panic under this lock");
-        roots.iter().any(|root| fs::metadata(root.path.join("lock")).is_ok_and(|lock| lock.len() > 0))
+        told.map(|bytes| last_record(&bytes)).collect()
     }
 
     /// Tells the others which record of the log is the last. Where that fails they are told nothing, and look themselves.
@@ -192,9 +192,18 @@ impl Registry {
         let mut bytes = last.generation.to_le_bytes().to_vec();
         bytes.extend(last.number.to_le_bytes());
         bytes.extend(last.sequence.to_le_bytes());
-        for root in self.roots.read().expect("no panic under this lock").iter() {
+        let roots = self.roots.read().expect("no panic under this lock");
+        for root in roots.iter() {
+            bytes.extend(root.folder.as_os_str().as_bytes());
+            bytes.push(0);
+        }
+        for root in roots.iter() {
             // In one call: a reader sees nothing or this.
-            let _ = open_lock(&root.path.join("lock")).map(|mut file| file.write_all(&bytes));
+            let tell = |mut file: File| {
+                file.write_all(&bytes)?;
+                file.set_len(bytes.len() as u64)
+            };
+            let _ = open_lock(&root.path.join("lock")).map(tell);
         }
     }
 
@@ -250,6 +259,33 @@ impl Registry {
             _ => Ok(Guard { registry: self, roots, _locks: locks }),
         }
     }
+}
+
+/// The lock in the folder of a device.
+fn lock_of(folder: &Path) -> PathBuf {
+    folder.join("scratch/lock")
+}
+
+/// The record that stands in a lock.
+fn last_record(lock: &[u8]) -> Option<LastRecord> {
+    let mut bytes = Cursor(lock);
+    let last = LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? };
+    // Zeros are what was taken back.
+    (last.generation > 0).then_some(last)
+}
+
+/// Whether somebody told of a store in this folder of a device.
+pub(crate) fn tells_of_a_store(folder: &Path) -> bool {
+    fs::metadata(lock_of(folder)).is_ok_and(|lock| lock.len() > 0)
+}
+
+/// The folders of the store whose device was in `folder`, as somebody told there.
+pub(crate) fn told_folders(folder: &Path) -> Vec<PathBuf> {
+    let lock = fs::read(lock_of(folder)).unwrap_or_default();
+    let folders = lock.get(LAST_RECORD_BYTES..).unwrap_or_default().split(|&byte| byte == 0);
+    let folders = folders.map(|folder| PathBuf::from(OsStr::from_bytes(folder)));
+    // What is not absolute is what is left of a longer list, or nothing.
+    folders.filter(|folder| folder.is_absolute()).collect()
 }
 
 /// Whether the error is that a file system is full.

@@ -13,9 +13,10 @@ use crate::{
     Catalog, Device, DeviceEntry, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
     catalog::Run,
     log::{
-        Aim, Devices, Log, LogPlaces, Superblock, erase_superblock, read_superblock, spread, write_superblock,
+        Aim, Devices, Log, LogPlaces, Superblock, erase_superblock, is_used, read_superblock, spread,
+        write_superblock,
     },
-    scratch::{Guard, Owner, Registry, Scratch, identity, is_full, is_read_only},
+    scratch::{Guard, Owner, Registry, Scratch, identity, is_full, is_read_only, tells_of_a_store},
 };
 
 /// Below so much free space on a file system, space is taken for extents as soon as a job takes them: then what a job
@@ -130,6 +131,9 @@ impl Shared {
         registry.meet_on(devices.iter().filter_map(|device| device.folder()).map(Path::to_path_buf));
         let guard = registry.share()?;
         let found = gather(&devices, &opener)?;
+        if found.is_none() {
+            check_is_new(home, &devices)?;
+        }
         drop(guard);
         let (mut known, _) = match found {
             Some(found) => found,
@@ -142,7 +146,7 @@ impl Shared {
                 match gather(&devices, &opener)? {
                     Some(found) => found,
                     None => {
-                        check_is_new(&devices, &registry)?;
+                        check_is_new(home, &devices)?;
                         crate::log::init(&devices, limit_bytes)?
                     }
                 }
@@ -155,6 +159,7 @@ impl Shared {
         let newest = open_others(&mut known, newest, &opener)?;
         let is_stale = newest.is_stale;
         let (log, catalog) = Log::read(&known, newest.superblock)?;
+        log.check_reaches(registry.latest_record(folders(&known).into_iter().chain(newest.unreadable)))?;
         drop(guard);
         registry.meet_on(folders(&known));
         let (discarded, catalog) = (catalog.commit, Arc::new(catalog));
@@ -228,15 +233,17 @@ impl Shared {
         // One that was away may be back.
         let newest = open_others(&mut devices, newest, &self.opener)?;
         state.is_stale = newest.is_stale;
+        let latest = self.registry.latest_record(folders(&devices).into_iter().chain(newest.unreadable));
         let is_known = devices.len() == known;
         if newest.superblock.sequence == state.log.superblock.sequence && is_known && !state.doubtful {
             let mut catalog = (*state.catalog).clone();
             if state.log.follow(&devices, &mut catalog, self.registry.last_record())? > 0 {
                 state.catalog = Arc::new(catalog);
             }
-            return Ok(());
+            return state.log.check_reaches(latest);
         }
         let (log, catalog) = Log::read(&devices, newest.superblock)?;
+        log.check_reaches(latest)?;
         self.registry.meet_on(folders(&devices));
         *self.devices.write().expect("no panic under this lock") = devices;
         (state.log, state.catalog) = (log, Arc::new(catalog));
@@ -495,15 +502,25 @@ impl Shared {
         let name = device.name();
         let known = next.devices.iter().find(|entry| entry.path == name).map(|entry| entry.number);
         let bad = |what: String| Err(Error::BadDevice { path: PathBuf::from(&name), what });
-        match read_superblock(device.as_ref())? {
-            Some((number, other)) if other.store == next.store => {
+        let found = match read_superblock(device.as_ref()) {
+            Ok(None) if known.is_none() => check_is_blank(device.as_ref()).map(|()| None),
+            // One of this store's devices that lost its superblock gets it back.
+            Err(Error::LostSuperblock { .. }) if known.is_some() => Ok(None),
+            found => found,
+        };
+        match found {
+            Ok(Some((number, other))) if other.store == next.store => {
                 return bad(match next.uuid_of(number) == other.uuid_of(number) {
                     true => format!("it is device {number} of this store already"),
                     false => format!("it was device {number} of this store and was removed: empty it first"),
                 });
             }
-            Some(_) => return bad("it holds a store already".to_string()),
-            None => {}
+            Ok(Some(_)) => return bad("it holds a store already".to_string()),
+            Ok(None) => {}
+            Err(Error::LostSuperblock { .. }) => {
+                return bad("it has what is left of a device of another store: empty it first".to_string());
+            }
+            Err(error) => return Err(error),
         }
         for entry in next.devices.iter().filter(|entry| Some(entry.number) != known) {
             let place =
@@ -695,7 +712,14 @@ impl Shared {
         let _guard = self.registry.share()?;
         self.refresh(&mut state)?;
         let aim = self.aim(&state.log.superblock, &state.catalog);
-        Ok(state.log.check(&self.devices(), aim))
+        let is_lost = |entry: &DeviceEntry| {
+            let mut there = (self.opener)(entry).into_iter().filter(|device| device.name() == entry.path);
+            there.any(|device| match read_superblock(device.as_ref()) {
+                Ok(found) => found.is_none() && check_is_blank(device.as_ref()).is_err(),
+                Err(error) => matches!(error, Error::LostSuperblock { .. }),
+            })
+        };
+        Ok(state.log.check(&self.devices(), aim, is_lost))
     }
 
     /// Everybody who is at work.
@@ -1018,7 +1042,7 @@ fn places_on(
 /// where there is no store: none was ever made, or its making was not finished (see [`read_superblock`]).
 fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Devices, Superblock)>> {
     let mut known = Devices::new();
-    let (mut store, mut failed) = (None, None);
+    let (mut store, mut failed, mut twice, mut uuids) = (None, None, None, BTreeMap::new());
     for device in devices {
         let (number, superblock) = match read_superblock(device.as_ref()) {
             Ok(Some(found)) => found,
@@ -1037,15 +1061,36 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
                 expected: "devices of one".to_string(),
             });
         }
-        known.insert(number, device.clone());
+        let uuid = superblock.uuid_of(number);
+        let is_known = uuids.insert(number, uuid) == Some(uuid);
+        if let Some(other) = known.insert(number, device.clone())
+            && is_known
+            && other.name() != device.name()
+        {
+            twice = Some(Error::BadFormat {
+                path: PathBuf::from(device.name()),
+                what: "superblock",
+                found: format!("that of device {number}, which {} has too", other.name()),
+                expected: "one of its own".to_string(),
+            });
+        }
     }
     let Some(newest) = newest(&mut known)? else { return failed.map_or(Ok(None), Err) };
     let superblock = open_others(&mut known, newest, opener)?.superblock;
     for device in devices {
         check_is_no_copy(device, &superblock)?;
     }
+    if let Some(error) = twice {
+        return Err(error);
+    }
     if superblock.sequence > 1 {
         return Ok(Some((known, superblock)));
+    }
+    for device in known.values() {
+        // The second superblock was there, and is lost.
+        if check_is_blank(device.as_ref()).is_err() {
+            return Ok(Some((known, superblock)));
+        }
     }
     // The first superblock was written, and on no device that is here the second: if all are here, none has it.
     match superblock.devices.iter().find(|entry| !known.contains_key(&entry.number)) {
@@ -1056,17 +1101,37 @@ fn gather(devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<(Device
     }
 }
 
-/// Refuses to make a store where one was: somebody was at work there, and only its bytes are gone.
-fn check_is_new(devices: &[Arc<dyn Device>], registry: &Registry) -> Result<()> {
-    match devices.first().and_then(|device| device.folder()) {
-        Some(folder) if registry.tells_of_a_store() => Err(Error::BadFormat {
-            path: folder.to_path_buf(),
-            what: "segment-00000000",
-            found: "no superblock, although scratch/lock tells of a store that was here".to_string(),
-            expected: "the store, or a folder without scratch".to_string(),
-        }),
-        _ => Ok(()),
+/// Refuses to make a store where one was, of which only the superblocks are lost. `home` is where those who are at work
+/// meet.
+fn check_is_new(home: &Path, devices: &[Arc<dyn Device>]) -> Result<()> {
+    devices.iter().try_for_each(|device| check_is_blank(device.as_ref()))?;
+    if tells_of_a_store(home) {
+        return Err(lost_superblock(home.display().to_string(), "scratch/lock tells of a store"));
     }
+    Ok(())
+}
+
+/// Refuses a device that has no superblock, or only the first of all, and shows that a store was there: anything but what
+/// the making of a store leaves that was not finished.
+pub(crate) fn check_is_blank(device: &dyn Device) -> Result<()> {
+    let lost = |trace: &str| Err(lost_superblock(device.name(), trace));
+    if let Some(folder) = device.folder() {
+        if tells_of_a_store(folder) {
+            return lost("scratch/lock tells of a store");
+        }
+        let list = |error| Error::io("list", folder, error);
+        for entry in std::fs::read_dir(folder).map_err(list)? {
+            let name = entry.map_err(list)?.file_name().to_string_lossy().into_owned();
+            if name.starts_with("segment-") && name != "segment-00000000" {
+                return lost(&format!("{name} is there"));
+            }
+        }
+    }
+    if is_used(device)? { lost("there are extents, or a log, of a store") } else { Ok(()) }
+}
+
+fn lost_superblock(device: String, trace: &str) -> Error {
+    Error::LostSuperblock { path: PathBuf::from(device), found: format!("none is there, although {trace}") }
 }
 
 /// Refuses a folder that is a copy of a device which is where the superblock says.
@@ -1119,6 +1184,8 @@ struct Newest {
     superblock: Superblock,
     /// Some have an older one, or are no longer where it says.
     is_stale: bool,
+    /// Folders where a device was that has no whole superblock now, as far as others were looked for.
+    unreadable: Vec<PathBuf>,
 }
 
 /// What counts of what the superblocks of devices say, without devices that are none of the store any more or whose
@@ -1168,7 +1235,8 @@ fn newest(devices: &mut Devices) -> Result<Option<Newest>> {
     let is_stale = placed != *newest || found.iter().any(is_old);
     // Higher than any that was seen: the next one is to be the newest in both slots of all.
     let sequence = found.values().map(|own| own.sequence).max().unwrap_or(newest.sequence);
-    Ok(Some(Newest { superblock: Superblock { sequence, ..newest.clone() }, is_stale }))
+    let superblock = Superblock { sequence, ..newest.clone() };
+    Ok(Some(Newest { superblock, is_stale, unreadable: Vec::new() }))
 }
 
 /// The error that tells of two superblocks of which neither is what became of the other.
@@ -1199,25 +1267,32 @@ fn diverged(
 /// Opens the devices that the superblock names and nobody has opened yet; gives the newest superblock of all.
 fn open_others(devices: &mut Devices, mut known: Newest, opener: &Opener) -> Result<Newest> {
     loop {
-        let mut is_new = false;
+        let (mut is_new, mut unreadable) = (false, Vec::new());
         for entry in &known.superblock.devices {
             if devices.contains_key(&entry.number) {
                 continue;
             }
             // A device that is not there is an error for whoever needs it.
             for device in opener(entry) {
-                if let Ok(Some((number, found))) = read_superblock(device.as_ref())
-                    && (number, found.store) == (entry.number, known.superblock.store)
-                    && found.uuid_of(number) == Some(entry.uuid)
-                {
-                    devices.insert(number, device);
-                    is_new = true;
-                    break;
+                match read_superblock(device.as_ref()) {
+                    Ok(Some((number, found))) => {
+                        let is_it = (number, found.store, found.uuid_of(number))
+                            == (entry.number, known.superblock.store, Some(entry.uuid));
+                        if is_it {
+                            devices.insert(number, device);
+                            is_new = true;
+                            break;
+                        }
+                    }
+                    _ if device.name() == entry.path => {
+                        unreadable.extend(device.folder().map(Path::to_path_buf));
+                    }
+                    _ => {}
                 }
             }
         }
         if !is_new {
-            return Ok(known);
+            return Ok(Newest { unreadable, ..known });
         }
         known = newest(devices)?.expect("they have one");
     }

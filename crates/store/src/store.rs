@@ -23,9 +23,9 @@ use crate::{
     checked::{Identity, Kept},
     extents::Extents,
     keep::KEPT,
-    log::read_superblock,
-    scratch::random_u64,
-    shared::{Failed, NewStore, Shared},
+    log::{Superblock, read_superblock},
+    scratch::{random_u64, told_folders},
+    shared::{Failed, NewStore, Pin, Shared, check_is_blank},
     writer::Begun,
 };
 
@@ -161,6 +161,14 @@ impl Store {
         let mut whereabouts =
             Whereabouts { without: without.map(Path::to_path_buf), ..Whereabouts::default() };
         let (mut first, mut devices, mut failed) = (None, Vec::new(), Vec::new());
+        let mut open = |path: &Path| -> Result<()> {
+            let (number, superblock) = superblock_in(path)?;
+            let entry = superblock.devices.iter().find(|entry| entry.number == number).cloned();
+            devices.push(directory(path, entry.as_ref().and_then(|entry| entry.limit_bytes))?);
+            whereabouts.known.extend(entry.map(|entry| (PathBuf::from(entry.path), path.to_path_buf())));
+            first.get_or_insert((path.to_path_buf(), number, superblock));
+            Ok(())
+        };
         for path in paths {
             let path = match canonical(path.as_ref()) {
                 Ok(path) => path,
@@ -170,23 +178,14 @@ impl Store {
                     continue;
                 }
             };
-            let found = directory(&path, None).and_then(|device| read_superblock(device.as_ref()));
-            let (number, superblock) = match found {
-                Ok(Some(found)) => found,
-                Ok(None) => {
-                    check_is_empty(&path)?;
-                    failed.push((path.clone(), Error::NoStore { path }));
-                    continue;
-                }
-                Err(error) => {
-                    failed.push((path, error));
-                    continue;
-                }
-            };
-            let entry = superblock.devices.iter().find(|entry| entry.number == number).cloned();
-            devices.push(directory(&path, entry.as_ref().and_then(|entry| entry.limit_bytes))?);
-            whereabouts.known.extend(entry.map(|entry| (PathBuf::from(entry.path), path.clone())));
-            first.get_or_insert((path, number, superblock));
+            if let Err(error) = open(&path) {
+                failed.push((path, error));
+            }
+        }
+        if failed.len() == paths.len() {
+            // None of them says which store it is of. Those who were at work there said where its devices are.
+            let told = failed.iter().flat_map(|(path, _)| told_folders(path));
+            told.filter(|told| without != Some(told.as_path())).for_each(|told| drop(open(&told)));
         }
         let Some((path, number, superblock)) = first else {
             let (_, error) = failed.into_iter().next().expect("at least one folder");
@@ -399,11 +398,26 @@ impl Store {
         check_name(name)?;
         let (catalog, pin) = self.0.pinned_catalog()?;
         let record = catalog.datasets.get(name).ok_or_else(|| self.not_found(name))?.clone();
+        Ok(self.opened(record, &pin))
+    }
+
+    /// Opens all datasets as they are at one moment, by name, without what jobs keep for those that go on with them ([`Store::kept`]).
+    /// This costs one look at the log, where [`Store::dataset`] for each costs one each.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::BadFormat`].
+    pub fn datasets(&self) -> Result<Vec<Dataset>> {
+        let (catalog, pin) = self.0.pinned_catalog()?;
+        let records = catalog.datasets.values().filter(|record| record.kind != KEPT);
+        Ok(records.map(|record| self.opened(record.clone(), &pin)).collect())
+    }
+
+    fn opened(&self, record: Arc<DatasetRecord>, pin: &Arc<Pin>) -> Dataset {
         let open = |(number, file): (usize, &FileRecord)| {
             self.open_file(&record, number as u32, file, Kept::Pin(pin.clone()))
         };
         let files = record.files.iter().enumerate().map(open).collect();
-        Ok(Dataset { record, files })
+        Dataset { record, files }
     }
 
     /// The files that `NAME` (all of a dataset's) or `NAME/FILE` (one of them) means.
@@ -485,6 +499,21 @@ impl Store {
 fn directory(path: &Path, limit_bytes: Option<u64>) -> Result<Arc<dyn Device>> {
     let device = Directory::open(path, limit_bytes).map_err(|error| Error::io("open device", path, error))?;
     Ok(Arc::new(device))
+}
+
+/// The superblock of the device in the folder `path`, and its number.
+fn superblock_in(path: &Path) -> Result<(u16, Superblock)> {
+    let device = directory(path, None)?;
+    if let Some(found) = read_superblock(device.as_ref())? {
+        return Ok(found);
+    }
+    let is_blank = check_is_blank(device.as_ref());
+    // What is there may be of another process that made a store just now: it wrote the superblock first.
+    if let Some(found) = read_superblock(device.as_ref())? {
+        return Ok(found);
+    }
+    is_blank.and_then(|()| check_is_empty(path))?;
+    Err(Error::NoStore { path: path.to_path_buf() })
 }
 
 /// Where the devices of a store may be.

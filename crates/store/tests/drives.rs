@@ -146,8 +146,11 @@ fn a_drive_whose_superblock_is_damaged_is_as_good_as_one_that_is_not_there() {
     for slot in [2, 3] {
         segment.write_all_at(&[0x55; 64], (slot << 20) + 24).unwrap();
     }
+    bench.mv("e1", "q1");
     let alone = bench.open("e0").unwrap_err().to_string();
     assert!(alone.contains("two damaged copies"), "{alone}");
+    bench.mv("q1", "e1");
+    bench.is_whole("e0", "c").unwrap();
     bench.is_whole("e1", "c").unwrap();
     bench.put("e1", "x", NONE).unwrap();
     let refused = bench.put("e1", "y", COPIES).unwrap_err().to_string();
@@ -440,6 +443,137 @@ fn a_folder_whose_store_is_gone_becomes_no_new_store_silently() {
     let error = Store::open(bench.path("e0")).unwrap_err();
     assert!(error.to_string().contains("segment-00000000"), "{error}");
     assert!(!bench.path("e0/segment-00000000").exists());
+}
+
+/// Makes some bytes of a segment zeros, in units of 1 MiB.
+fn erase(bench: &Bench, segment: &str, mebibytes: std::ops::Range<u64>) {
+    let file = fs::File::options().write(true).open(bench.path(segment)).unwrap();
+    mebibytes.for_each(|at| file.write_all_at(&vec![0; 1 << 20], at << 20).unwrap());
+}
+
+#[test]
+fn a_store_is_found_by_a_drive_whose_superblock_is_gone_and_gives_it_back() {
+    let bench = Bench::with(&["e0", "e1", "e2"]);
+    let parity = Redundancy::Parity { data: 2, parity: 1 };
+    bench.put("e0", "p", parity).unwrap();
+    erase(&bench, "e0/segment-00000000", 2..4);
+    for drive in ["e0", "e1"] {
+        bench.is_whole(drive, "p").unwrap();
+    }
+    bench.put("e0", "x", NONE).unwrap();
+    let folders = ["e0", "e1", "e2"].map(|drive| bench.path(drive));
+    assert!(matches!(Store::init(&folders, SIZE), Err(Error::StoreExists { .. })));
+    let findings = bench.verify("e1", true);
+    let told = |what: &str| findings.damage.iter().any(|damage| damage.what.contains(what));
+    assert!(told("the superblock of device 0") && told("store add-device"), "{findings:?}");
+    assert!(!findings.is_sound());
+    assert_eq!(bench.add("e0", "e1").unwrap(), 0);
+    assert!(bench.verify("e1", true).is_sound());
+    assert_eq!(bench.verify("e0", false).damage, []);
+    assert_eq!(bench.names("e0"), ["p", "x"]);
+    // Alone it says that it was a device of a store.
+    erase(&bench, "e0/segment-00000000", 2..4);
+    bench.mv("e1", "q1");
+    bench.mv("e2", "q2");
+    for error in [Store::open(bench.path("e0")).err(), Store::init(&folders[..1], SIZE).err()] {
+        let said = error.unwrap().to_string();
+        assert!(said.contains("its superblock (extent 1, in segment-00000000) is lost"), "{said}");
+    }
+}
+
+#[test]
+fn a_store_with_any_trace_of_being_one_is_never_made_anew() {
+    // Mebibytes of the first segment: headers 0 and 1, slots of the superblock 2 and 3, log and spare 4 to 11.
+    let whole = |bench: &Bench| bench.put("e0", "a", NONE);
+    let large = |bench: &Bench| {
+        let store = bench.open("e0")?;
+        // A log that began anew.
+        for number in 0..4 {
+            let job = job(&store);
+            store.create_dataset(&job, &format!("l{number}"), "test")?.commit(&vec![7; 900_000])?;
+        }
+        Ok(())
+    };
+    type Put<'a> = &'a dyn Fn(&Bench) -> Result<()>;
+    let puts: [Put<'_>; 2] = [&whole, &large];
+    for put in puts {
+        // From the first extent to the one after the last.
+        for lost in [&[(2, 4)][..], &[(2, 3)], &[(2, 4), (0, 2)], &[(2, 4), (4, 12)]] {
+            let bench = Bench::with(&["e0"]);
+            put(&bench).unwrap();
+            let names = bench.names("e0");
+            lost.iter().for_each(|&(first, end)| erase(&bench, "e0/segment-00000000", first..end));
+            // Nobody tells of it either.
+            fs::remove_dir_all(bench.path("e0/scratch")).unwrap();
+            if lost == [(2, 3)] {
+                assert_eq!(bench.names("e0"), names);
+                assert!(matches!(Store::init(&[bench.path("e0")], SIZE), Err(Error::StoreExists { .. })));
+                continue;
+            }
+            for error in [
+                Store::open(bench.path("e0")).err(),
+                bench.open("e0").err(),
+                Store::init(&[bench.path("e0")], SIZE).err(),
+                bench.add("e0", "e0").err(),
+            ] {
+                assert!(matches!(error, Some(Error::LostSuperblock { .. })), "{lost:?}: {error:?}");
+            }
+            let other = Bench::with(&["e1"]);
+            let error = other
+                .open("e1")
+                .unwrap()
+                .add_device(Arc::new(Directory::open(&bench.path("e0"), SIZE).unwrap()), SIZE);
+            assert!(error.unwrap_err().to_string().contains("what is left of a device"), "{lost:?}");
+        }
+    }
+    let bench = Bench::with(&["e0"]);
+    fs::remove_dir_all(bench.path("e0/scratch")).unwrap();
+    fs::rename(bench.path("e0/segment-00000000"), bench.path("e0/segment-00000001")).unwrap();
+    let error = Store::open(bench.path("e0")).unwrap_err();
+    assert!(matches!(error, Error::LostSuperblock { .. }), "{error}");
+}
+
+#[test]
+fn names_that_are_lost_are_told_and_not_committed_over() {
+    let bench = Bench::with(&["e0"]);
+    bench.put("e0", "a", NONE).unwrap();
+    let old = fs::read(bench.path("e0/segment-00000000")).unwrap();
+    bench.put("e0", "b", NONE).unwrap();
+    // Both copies of the log lie on the one drive: what they held before is written over each.
+    let segment = fs::File::options().read(true).write(true).open(bench.path("e0/segment-00000000")).unwrap();
+    for (extent, bytes) in [2usize, 4].map(|extent| (extent, &old[extent << 21..(extent + 1) << 21])) {
+        segment.write_all_at(bytes, (extent as u64) << 21).unwrap();
+    }
+    for _ in 0..2 {
+        for error in [bench.open("e0").err(), bench.put("e0", "c", NONE).err()] {
+            let said = error.unwrap().to_string();
+            let place =
+                "no whole copy of record 2 (at 8192 of extent 2 of device 0 and of extent 4 of device 0)";
+            assert!(said.contains(place), "{said}");
+        }
+    }
+    // The lost records are given up by removing `scratch`, which tells of them.
+    fs::remove_dir_all(bench.path("e0/scratch")).unwrap();
+    assert_eq!(bench.names("e0"), ["a"]);
+}
+
+#[test]
+fn a_superblock_that_names_an_older_log_is_told() {
+    let bench = Bench::with(&["e0"]);
+    let commit = |name: &str| {
+        let store = bench.open("e0")?;
+        let job = job(&store);
+        store.create_dataset(&job, name, "test")?.commit(&vec![7; 900_000])
+    };
+    commit("a").unwrap();
+    let old = fs::read(bench.path("e0/segment-00000000")).unwrap();
+    ["b", "c"].into_iter().for_each(|name| commit(name).unwrap());
+    let segment = fs::File::options().write(true).open(bench.path("e0/segment-00000000")).unwrap();
+    segment.write_all_at(&old[2 << 20..4 << 20], 2 << 20).unwrap();
+    for error in [bench.open("e0").err(), commit("d").err()] {
+        let said = error.unwrap().to_string();
+        assert!(said.contains("lost in extent 1 of device 0") && said.contains("log of the store"), "{said}");
+    }
 }
 
 #[test]

@@ -133,11 +133,8 @@ impl Scene {
                 }
                 _ => false,
             };
-            let state = states.iter().find(fits);
-            // A log that lost a record that was the last of all cannot be told from one that never had it.
-            let Some(state) = state else {
-                assert!(lied, "{what}: {name} is {found:?}, expected one of {states:?}");
-                continue;
+            let Some(state) = states.iter().find(fits) else {
+                panic!("{what}: {name} is {found:?}, expected one of {states:?}");
             };
             let Some((lens, _)) = state else { continue };
             match read(&store, name) {
@@ -162,6 +159,7 @@ fn is_told(error: &Error) -> bool {
             | Error::DamagedHeader { .. }
             | Error::DamagedExtent { .. }
             | Error::BadFormat { .. }
+            | Error::LostSuperblock { .. }
     )
 }
 

@@ -26,6 +26,7 @@ use rustix::{
 
 use crate::{
     Error, Known, Result,
+    allowance::UNCOUNTED_BYTES,
     stored::{FilePart, PartPieces, Parts, PartsStream, Stored, StoredPieces, StoredStream},
     unpack::{Compression, Unpacked},
 };
@@ -292,7 +293,15 @@ impl Input {
     /// window, or lz4's blocks (what exceeds 8 MiB of them), are no longer free in the budget. Damage further inside comes
     /// out of [`Bytes::read`].
     pub fn open(&self, budget: &Budget) -> Result<Bytes> {
-        self.unpack(self.counted()?, budget)
+        self.unpack(self.counted()?, budget, UNCOUNTED_BYTES)
+    }
+
+    /// The same for one of many inputs that are read at a time: all of the decompressor's state is taken from the budget.
+    ///
+    /// # Errors
+    /// As [`Input::open`].
+    pub fn open_counted(&self, budget: &Budget) -> Result<Bytes> {
+        self.unpack(self.counted()?, budget, 0)
     }
 
     /// The same for a job that reads all of it: a file of 1 MiB or more that is not in the page cache is read past it, with
@@ -313,11 +322,16 @@ impl Input {
                 counted.inner = Raw::Ahead(Box::new(FileAhead { source, taken: 0 }));
             }
         }
-        self.unpack((counted, position), job.budget())
+        self.unpack((counted, position), job.budget(), UNCOUNTED_BYTES)
     }
 
-    fn unpack(&self, (counted, position): (Counted, Arc<AtomicU64>), budget: &Budget) -> Result<Bytes> {
-        let source = Unpacked::open(counted, &self.name, budget)?;
+    fn unpack(
+        &self,
+        (counted, position): (Counted, Arc<AtomicU64>),
+        budget: &Budget,
+        uncounted: u64,
+    ) -> Result<Bytes> {
+        let source = Unpacked::open(counted, &self.name, budget, uncounted)?;
         Ok(Bytes { name: self.name.clone(), source, position })
     }
 
@@ -458,11 +472,6 @@ impl Bytes {
     /// The format that the bytes are unpacked from; `None` for bytes that are not compressed.
     pub fn format(&self) -> Option<Compression> {
         self.source.format()
-    }
-
-    /// Bytes of the decoder's state that the budget does not know of: to be reserved by whoever reads many inputs at a time.
-    pub fn uncounted_bytes(&self) -> u64 {
-        self.source.uncounted_bytes()
     }
 
     /// Fills `out` as far as there are bytes; fewer than its length, 0 too, mean the end.

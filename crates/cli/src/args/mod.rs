@@ -39,11 +39,14 @@ pub use store::*;
 #[cfg(feature = "text")]
 pub use text::*;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use inshore::{FEATURES, store::parse_bytes};
+use inshore::{
+    FEATURES,
+    store::{Deadline, parse_bytes},
+};
 
 /// The most rows that `--top` shows: they are held in memory, in the part that no budget counts.
 #[cfg(any(feature = "graph", feature = "text"))]
@@ -84,6 +87,13 @@ fn long_version() -> String {
     text
 }
 
+/// The deadline so many seconds after the start of the command, which is now.
+fn parse_deadline(text: &str) -> Result<Deadline, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=31_536_000.0).contains(seconds));
+    let deadline = seconds.and_then(|seconds| Deadline::after(Duration::from_secs_f64(seconds)));
+    deadline.ok_or_else(|| "expected seconds from 0.1 to 31536000".into())
+}
+
 /// Options that go with every command.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Everywhere")]
@@ -108,6 +118,9 @@ pub struct Everywhere {
     /// time went
     #[arg(long, global = true)]
     pub explain: bool,
+    /// Give up after so many seconds, whatever the command waits for or works on, with exit code 2
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_deadline)]
+    pub deadline: Option<Deadline>,
     /// Do it on these nodes, where the data lies (search, count, sql, reduce, sort, language identify, compress, kernel,
     /// store put|get|ls|rm, node run|status|traverse): HOST or HOST:PORT of each
     #[arg(long, global = true, value_name = "HOST,...", value_delimiter = ',', help_heading = "Nodes")]
@@ -118,9 +131,6 @@ pub struct Everywhere {
     /// With --node: answer without what lost nodes have, and say what is missing; else that is an error
     #[arg(long, global = true, help_heading = "Nodes")]
     pub partial: bool,
-    /// With --node: give up after so many seconds
-    #[arg(long, global = true, value_name = "SECONDS", help_heading = "Nodes", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
-    pub deadline: Option<u64>,
     /// With --node: memory of the task on each node [default: as the node is set up]
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Nodes")]
     pub node_memory: Option<u64>,
@@ -289,7 +299,7 @@ pub enum CountCommand {
 impl Command {
     /// Tells whether the command can be done on nodes.
     pub fn knows_nodes(&self) -> bool {
-        use StoreCommand::{Get, Ls, Put, Rm};
+        use StoreCommand::{Get, Ls, Put, Repair, Rm};
         match self {
             Command::Search(_)
             | Command::Compress(_)
@@ -302,7 +312,7 @@ impl Command {
             Command::Node { command } => {
                 matches!(command, NodeCommand::Status | NodeCommand::Run(_) | NodeCommand::Traverse(_))
             }
-            Command::Store { command } => matches!(command, Ls | Put(_) | Get(_) | Rm { .. }),
+            Command::Store { command } => matches!(command, Ls | Put(_) | Get(_) | Repair(_) | Rm { .. }),
             #[cfg(feature = "wasm")]
             Command::Kernel { command } => {
                 !matches!(command, KernelCommand::New(_) | KernelCommand::Build(_))

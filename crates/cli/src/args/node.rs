@@ -14,8 +14,8 @@ pub enum NodeCommand {
     /// Tell how nodes are
     ///
     /// For each node that --node names: what it does, how many tasks run and wait, its memory, load, temperature where the
-    /// machine has a sensor, free space, and what it has read and answered since it began. The exit code is 1 if one does
-    /// not answer.
+    /// machine has a sensor, free space, what it has read and answered since it began, and when its credentials end. The exit
+    /// code is 1 if one does not answer.
     #[command(after_help = "\
 Examples:
   inshore node status --node a.lan,b.lan,c.lan --credentials client-laptop.json
@@ -29,8 +29,8 @@ Examples:
 /// travel. Without --credentials it serves this machine alone. SIGTERM and Ctrl-C: it takes no more tasks, gives those that
 /// run --drain seconds, and ends; a second signal ends it at once, which loses nothing either.
 ///
-/// All tasks together keep to --memory; those that have to wait are served in turn, a client at a time, and one more than
-/// --queue is refused.
+/// All tasks together keep to --memory; those that have to wait are served in turn, a client at a time, and the client of one more
+/// than --queue is told to come again.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -51,7 +51,7 @@ pub struct Serve {
     /// Tasks that run at once
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub slots: u16,
-    /// Tasks that may wait
+    /// Tasks that may wait, of one client half of them at most
     #[arg(long, value_name = "N", default_value = "64")]
     pub queue: u16,
     /// Connections at once
@@ -73,7 +73,7 @@ pub struct Serve {
     /// Run commands only where the machine contains them in all ways that Inshore knows, memory and network too
     #[arg(long)]
     pub strict: bool,
-    /// What it logs on standard error: each task, with whose it was and what it cost, and each refusal with its reason
+    /// What it logs on standard error: each put, removal and task, with who asked and what came of it, and each refusal with its reason
     #[arg(long, value_enum, default_value = "text")]
     pub log: Log,
     /// Seconds that running tasks have when the node is stopped
@@ -168,9 +168,11 @@ pub enum FollowedBy {
 
 /// Make credentials for nodes and clients
 ///
-/// The first call makes an authority in the folder: a key pair that signs the certificates of nodes and the tokens of
+/// The first call makes an authority in the folder: the keys that sign the certificates of nodes and the tokens of
 /// clients. authority.json stays with you. node-NAME.json goes to that node, client-NAME.json to that client, for
 /// --credentials; each is readable by its owner alone. Nothing is ever overwritten: to renew, remove the file and call again.
+/// --json tells the claims of a client's token too: its id (jti), name (sub), rights and times. In the last 14 days before
+/// credentials end, node status, the log of the node and the commands of the client warn of it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

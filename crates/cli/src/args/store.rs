@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+#[cfg(feature = "nodes")]
+use inshore::neardata::nodes::SpreadId;
 use inshore::store::{Redundancy, parse_bytes};
 
 #[derive(Subcommand)]
@@ -87,6 +89,8 @@ Examples:
     AddDevice(AddDevice),
     RemoveDevice(RemoveDevice),
     Rejoin(Rejoin),
+    #[cfg(feature = "nodes")]
+    Repair(Repair),
     Locate(Locate),
     Mount(Mount),
 }
@@ -320,6 +324,27 @@ pub struct Rejoin {
     /// Folder of the drive whose own commits are given up
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
+}
+
+#[cfg(feature = "nodes")]
+/// Drop what is outdated on nodes
+///
+/// A dataset that was removed while one of its nodes was away comes back with that node; if it was put anew meanwhile, two
+/// generations of it are there. Then every command that names it ends with an error that names both. This command drops
+/// the shards of generations that were removed or replaced, on all nodes that --node names. Two that were put on different
+/// nodes, of which none replaced the other, are a choice: --keep says which one stays.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore store repair --node a.lan,b.lan,c.lan --credentials client-laptop.json
+  inshore store repair web.log --keep 0123456789abcdef0123456789abcdef --node a.lan,b.lan")]
+pub struct Repair {
+    /// Names of the datasets [default: all]
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// The generation of NAME that stays, by its id
+    #[arg(long, value_name = "ID", requires = "names")]
+    pub keep: Option<SpreadId>,
 }
 
 /// Tell where the bytes of a dataset lie

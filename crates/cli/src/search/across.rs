@@ -5,8 +5,10 @@
 
 use std::{
     cell::Cell,
+    ffi::OsString,
     fmt,
     io::{self, Read, Write},
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -32,7 +34,7 @@ use super::{
     json::Json,
     print::{Shown, Style},
 };
-use crate::{args::Search, outcome::say};
+use crate::{args::Search, outcome::say, terminal::printable_bytes};
 
 /// Something to be searched.
 pub struct Text {
@@ -161,7 +163,11 @@ impl<'a> Shower<'a> {
             searcher.set_binary_detection(detection);
             let is_of_lines = matches!(shown, Shown::Lines | Shown::Matches | Shown::Json);
             let limits = (self.style.max_count, if is_of_lines { self.style.after } else { 0 });
-            match self.printer.show(&mut searcher, &watchful, limits, &text.title, &mut bytes) {
+            let title = match self.style.at_once && shown != Shown::Json {
+                true => PathBuf::from(OsString::from_vec(printable_bytes(text.title.as_os_str().as_bytes()))),
+                false => text.title.clone(),
+            };
+            match self.printer.show(&mut searcher, &watchful, limits, &title, &mut bytes) {
                 Ok(seen) => {
                     has_match |= seen.has_match;
                     if let Some(stats) = seen.stats.filter(|_| seen.has_match) {

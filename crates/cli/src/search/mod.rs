@@ -10,9 +10,10 @@ mod json;
 mod print;
 
 use std::{
+    borrow::Cow,
     collections::VecDeque,
     fs,
-    io::{self, BufWriter, IsTerminal, Read, Write},
+    io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -23,16 +24,14 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use inshore::{
     kernels::{
-        self, Candidate, PatternOptions, Search as Kernel, TextOptions, WalkOptions, Wanted, dataset_name,
-        file_types, stored_sources, walk,
+        self, Candidate, Matching, PatternOptions, PatternSize, Search as Kernel, TextOptions, WalkOptions,
+        Wanted, dataset_name, file_types, stored_sources, walk,
     },
     neardata::{Event, Next, run},
-    store::Job,
+    store::{Budget, Job},
     tables::NewFile,
 };
 use serde_json::{Value, json};
-
-use grep_regex::RegexMatcher;
 
 pub use self::print::{Printer, Whose};
 use self::{
@@ -44,6 +43,7 @@ use crate::{
     failure::AlreadyTold,
     outcome::say,
     session::{Session, plain_job},
+    terminal::printable_bytes,
 };
 
 /// Searches, and says whether there was a match.
@@ -52,7 +52,7 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         file_types().iter().try_for_each(|line| writeln!(io::stdout(), "{line}"))?;
         return Ok(true);
     }
-    let (patterns, mut paths) = patterns(words)?;
+    let (first, mut paths) = pattern_words(words);
     let is_read = words.files || words.file.iter().any(|path| path == Path::new("-"));
     let is_here = paths.is_empty() && (is_read || !is_piped());
     if paths.is_empty() {
@@ -71,6 +71,7 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         }
     };
 
+    let patterns = patterns(words, first, job.budget())?;
     let failed = Arc::new(AtomicBool::new(false));
     let whose = Arc::new(Mutex::new(VecDeque::new()));
     let candidates = candidates(words, &paths, is_here, failed.clone())?;
@@ -79,18 +80,18 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
     }
     let style = style(&options, words, datasets.len(), &paths);
     let text = TextOptions { unpack: words.search_zip, ..TextOptions::default() };
-    if let Some(matcher) = matcher_across_lines(words, &patterns, job.budget().memory_bytes())? {
+    if let Some(matching) = matcher_across_lines(words, &patterns, job.budget())? {
         let stored = kernels::table_inputs(&job, &datasets)?;
         let files = candidates.map(|file| Text::of_file(file, text));
         let texts = files.chain(stored.into_iter().map(|input| Text::of_dataset(input, text.unpack)));
         let file = words.output.as_deref().map(NewFile::create).transpose()?;
         let has_match = {
             let mut shower = Shower::new(words, &style, writer(file.as_ref())?);
-            shower.show_all(&job, &matcher, texts, &failed)?
+            shower.show_all(&job, &matching.matcher, texts, &failed)?
         };
         return end(&options, words, &job, (file, has_match, &failed));
     }
-    let kernel = kernel(words, &patterns, &style)?;
+    let kernel = kernel(words, patterns, &style, job.budget())?;
     let mut stored = Vec::new();
     for named in datasets.iter().filter_map(|path| dataset_name(path)) {
         stored.extend(stored_sources(&job, named, text)?);
@@ -206,27 +207,51 @@ pub fn is_quiet(options: &Everywhere, words: &Search) -> bool {
     options.quiet || words.q
 }
 
-/// The patterns, and the paths: the first word is one of these where patterns are named otherwise.
-pub fn patterns(words: &Search) -> Result<(Vec<String>, Vec<PathBuf>)> {
-    let mut patterns = words.regexp.clone();
-    for path in &words.file {
-        let mut text = String::new();
-        let read = match path == Path::new("-") {
-            true => io::stdin().read_to_string(&mut text).map(drop),
-            false => fs::read_to_string(path).map(|read| text = read),
-        };
-        read.with_context(|| format!("{}: cannot read patterns", path.display()))?;
-        patterns.extend(text.lines().map(str::to_string));
-    }
+/// The patterns and the paths: the first of `words` is a path where patterns are named otherwise.
+pub fn pattern_words(words: &Search) -> (Option<&str>, Vec<PathBuf>) {
     let mut paths = words.paths.clone();
     match &words.pattern {
         Some(first) if !words.regexp.is_empty() || !words.file.is_empty() || words.files => {
             paths.insert(0, PathBuf::from(first));
+            (None, paths)
         }
-        Some(pattern) => patterns.push(pattern.clone()),
-        None => {}
+        first => (first.as_deref(), paths),
     }
-    Ok((patterns, paths))
+}
+
+/// All patterns. A file of more than the budget has room for is read to its end, but not kept, so that the error can say
+/// how large a budget would do.
+pub fn patterns(words: &Search, first: Option<&str>, budget: &Budget) -> Result<Vec<String>> {
+    let (mut patterns, mut size) = (Vec::new(), PatternSize::new(&pattern_options(words)));
+    let mut take = |pattern: &str| {
+        size.add(pattern);
+        match size.may_fit(budget) {
+            true => patterns.push(pattern.to_string()),
+            false => patterns = Vec::new(),
+        }
+    };
+    words.regexp.iter().for_each(|pattern| take(pattern));
+    for path in &words.file {
+        let read = match path == Path::new("-") {
+            true => for_each_line(io::stdin().lock(), &mut take),
+            false => fs::File::open(path).and_then(|file| for_each_line(BufReader::new(file), &mut take)),
+        };
+        read.with_context(|| format!("{}: cannot read patterns", path.display()))?;
+    }
+    first.into_iter().for_each(take);
+    size.check(budget)?;
+    Ok(patterns)
+}
+
+/// Calls `take` with the lines of a text, without their ends.
+fn for_each_line(mut text: impl BufRead, mut take: impl FnMut(&str)) -> io::Result<()> {
+    let mut line = String::new();
+    while text.read_line(&mut line)? > 0 {
+        let end = line.strip_suffix('\n').map_or(&*line, |line| line.strip_suffix('\r').unwrap_or(line));
+        take(end);
+        line.clear();
+    }
+    Ok(())
 }
 
 /// Whether something comes on standard input.
@@ -271,9 +296,10 @@ fn candidates(
 fn list(words: &Search, candidates: impl Iterator<Item = Candidate>, failed: &AtomicBool) -> Result<bool> {
     use std::os::unix::ffi::OsStrExt;
     let mut out = BufWriter::new(io::stdout().lock());
-    let mut any = false;
+    let (mut any, on_terminal) = (false, io::stdout().is_terminal());
     for candidate in candidates {
-        out.write_all(candidate.path.as_os_str().as_bytes())?;
+        let path = candidate.path.as_os_str().as_bytes();
+        out.write_all(&if on_terminal { Cow::Owned(printable_bytes(path)) } else { Cow::Borrowed(path) })?;
         out.write_all(if words.null { b"\0" } else { b"\n" })?;
         any = true;
     }
@@ -348,17 +374,16 @@ fn pattern_options(words: &Search) -> PatternOptions {
 pub fn matcher_across_lines(
     words: &Search,
     patterns: &[String],
-    memory: u64,
-) -> Result<Option<RegexMatcher>> {
+    budget: &Budget,
+) -> Result<Option<Matching>> {
     let (options, dot_is_all) = (pattern_options(words), words.multiline_dotall);
-    let memory = (memory / 8) as usize;
     Ok(match words.multiline {
-        true => kernels::matcher_across_lines(patterns, &options, dot_is_all, !words.text, memory)?,
+        true => kernels::matcher_across_lines(patterns, &options, dot_is_all, !words.text, budget)?,
         false => None,
     })
 }
 
-pub fn kernel(words: &Search, patterns: &[String], style: &Style) -> Result<Kernel> {
+pub fn kernel(words: &Search, patterns: Vec<String>, style: &Style, budget: &Budget) -> Result<Kernel> {
     use print::Shown;
     let options = pattern_options(words);
     let Style { before, after, line_number, colours, column, .. } = *style;
@@ -378,12 +403,13 @@ pub fn kernel(words: &Search, patterns: &[String], style: &Style) -> Result<Kern
             Wanted::Lines { numbered, spans, before, after }
         }
     };
-    let kernel = Kernel::new(patterns, &options, wanted, !words.text).map_err(|error| match error {
-        kernels::Error::BadPattern { what } if what.contains(r#"the literal "\n" is not allowed"#) => {
-            anyhow!("{what}; -U lets matches go across the ends of lines")
-        }
-        error => error.into(),
-    })?;
+    let kernel =
+        Kernel::new(&patterns, &options, wanted, !words.text, budget).map_err(|error| match error {
+            kernels::Error::BadPattern { what } if what.contains(r#"the literal "\n" is not allowed"#) => {
+                anyhow!("{what}; -U lets matches go across the ends of lines")
+            }
+            error => error.into(),
+        })?;
     Ok(match &words.replace {
         // As ripgrep 13 has it, JSON tells what was found and not what it is replaced by.
         Some(replacement) if matches!(style.shown, Shown::Lines | Shown::Matches) => {

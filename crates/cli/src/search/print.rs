@@ -13,6 +13,7 @@ use inshore::{
 };
 
 use super::json::Json;
+use crate::terminal::printable_bytes;
 
 /// What is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -333,7 +334,11 @@ impl<'a> Printer<'a> {
     }
 
     fn path(&mut self, whose: &Whose) -> io::Result<()> {
-        self.paint(PATH, whose.path.as_os_str().as_bytes())
+        let path = whose.path.as_os_str().as_bytes();
+        match self.style.at_once {
+            true => self.paint(PATH, &printable_bytes(path)),
+            false => self.paint(PATH, path),
+        }
     }
 
     fn paint(&mut self, colour: &[u8], text: &[u8]) -> io::Result<()> {

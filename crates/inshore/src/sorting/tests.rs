@@ -13,7 +13,7 @@ use inshore_neardata::{
     Contents, Failure, Needs, Parts, Portable, Reply, Task, Work, Works,
     nodes::{Agent, AgentConfig, ClientConfig, InOrder, LoadOptions, Serving},
 };
-use inshore_store::{Budget, Cancel, Limits, Store};
+use inshore_store::{Budget, Cancel, Deadline, Limits, Store};
 use inshore_tables::{Input, sort_lines, sort_records, sort_table};
 use tempfile::TempDir;
 
@@ -209,15 +209,12 @@ impl Cluster {
         by: &SortBy,
         options: SortOptions,
     ) -> Result<(SortSummary, Gathered)> {
-        let wholes = self.nodes.catalog()?.named(name)?;
+        let nodes = self.nodes.begin(Deadline::after(Duration::from_secs(120)));
+        let wholes = nodes.catalog()?.named(name)?;
         let store = Store::open(self.here("store")).unwrap();
         let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
-        let run = RunOptions {
-            help_from: Some(Duration::from_millis(60)),
-            deadline: Some(Duration::from_secs(120)),
-            ..RunOptions::default()
-        };
-        let sorted = sort_on_nodes(&self.nodes, &job, wholes, by, options, &self.here("out.csv"), &run);
+        let run = RunOptions { help_from: Some(Duration::from_millis(60)), ..RunOptions::default() };
+        let sorted = sort_on_nodes(&nodes, &job, wholes, by, options, &self.here("out.csv"), &run);
         assert_eq!(job.budget().reserved_bytes(), 0);
         sorted
     }

@@ -85,11 +85,8 @@ pub fn compress(
     level: Option<u32>,
 ) -> Result<PackSummary> {
     let level = format.checked_level(level)?;
-    let (each, smallest) = (piece_memory_bytes(format, level), smallest_pack_memory_bytes(format, level, 1));
-    if job.budget().memory_bytes() < smallest {
-        let (what, given) = (format!("compressing as {format}"), job.budget().memory_bytes());
-        return Err(Error::Store(inshore_store::Error::BudgetTooSmall { what, given, smallest }));
-    }
+    let each = piece_memory_bytes(format, level);
+    job.budget().need(smallest_pack_memory_bytes(format, level, 1), || format!("compressing as {format}"))?;
     let threads = threads(job.budget(), each);
     let _memory = job.budget().reserve(each * (threads as u64 + 1), "blocks that are compressed")?;
     let mut out = Counted { inner: output, bytes: 0 };

@@ -89,11 +89,8 @@ pub(super) fn decompress<R: Read + Send>(
     out: &mut Counted<impl Write>,
 ) -> Result<PackSummary> {
     let budget = job.budget();
-    let (plan, smallest) = (Plan::of(budget), Plan::SMALLEST.bytes());
-    if budget.free_bytes() < smallest {
-        let (what, given) = ("decompressing bzip2".to_string(), budget.memory_bytes());
-        return Err(Error::Store(inshore_store::Error::BudgetTooSmall { what, given, smallest }));
-    }
+    let plan = Plan::of(budget);
+    budget.need(Plan::SMALLEST.bytes(), || "decompressing bzip2".to_string())?;
     let _memory = budget.reserve(plan.in_bytes(), "blocks of bzip2")?;
     let mut cutter = Cutter { units, plan, at: 0, is_first: true, more: None };
     let mut follow = Follow::new(name);

@@ -24,7 +24,7 @@ use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 #[cfg(feature = "nodes")]
 use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
 use inshore_neardata::{Event, Next, Source, run};
-use inshore_store::{Job, Reservation};
+use inshore_store::{Budget, Job, Reservation};
 use serde::Serialize;
 
 use super::{Found, FoundLine, PatternOptions, Search, Wanted};
@@ -112,11 +112,12 @@ impl SearchTable {
     /// A search for lines that match one of `patterns`.
     ///
     /// # Errors
-    /// [`Error::BadPattern`].
+    /// As [`Search::new`].
     pub fn new(
         patterns: &[impl AsRef<str>],
         how: &PatternOptions,
         options: SearchTableOptions,
+        budget: &Budget,
     ) -> Result<SearchTable> {
         let lines = |spans| Wanted::Lines { numbered: true, spans, before: 0, after: 0 };
         let wanted = match options.columns {
@@ -128,7 +129,7 @@ impl SearchTable {
             },
             SearchColumns::LineCounts | SearchColumns::MatchCounts => Wanted::LineCount,
         };
-        let kernel = Search::new(patterns, how, wanted, !options.text)?;
+        let kernel = Search::new(patterns, how, wanted, !options.text, budget)?;
         Ok(SearchTable { kernel, options, crlf: how.crlf, schema: schema(options) })
     }
 

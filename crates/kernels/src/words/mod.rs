@@ -111,13 +111,26 @@ fn count_of(row: &[u8]) -> u64 {
     u64::from_le_bytes(row[row.len() - 8..].try_into().expect("8 bytes"))
 }
 
-/// The smallest budget with which words are counted by so many threads, in bytes, the writer of a table included.
+/// The least that has to be free of a budget for so many threads to count words, in bytes.
 pub fn smallest_word_memory_bytes(threads: usize) -> u64 {
-    let each = TABLE_BYTES_MIN + FRONT_BYTES;
-    smallest_row_memory_bytes(threads)
-        + 2 * smallest_memory_bytes(threads)
-        + each * threads as u64
-        + (6 << 20)
+    let tables = (TABLE_BYTES_MIN + FRONT_BYTES) * threads as u64;
+    tables + smallest_row_memory_bytes(threads) + smallest_memory_bytes(threads)
+}
+
+/// The job with as many threads as have room to count words.
+///
+/// # Errors
+/// [`inshore_store::Error::BudgetTooSmall`] where not even one has.
+fn with_room(job: &Job) -> Result<Job> {
+    let budget = job.budget();
+    budget.need(smallest_word_memory_bytes(1), || "counting words".to_string())?;
+    let free = budget.free_bytes();
+    let has_room = |&threads: &usize| smallest_word_memory_bytes(threads) <= free;
+    let threads = (1..=budget.threads()).rev().find(has_room).unwrap_or(1);
+    match threads == budget.threads() {
+        true => Ok(job.clone()),
+        false => Ok(job.within(budget.part(free, threads, "counting words")?)),
+    }
 }
 
 /// The columns that [`count_words`] gives: word and count.
@@ -130,8 +143,8 @@ pub fn word_schema() -> SchemaRef {
 /// Counts the words of all sources and gives them with their counts, in the order of their bytes, to `each`. What is no
 /// UTF-8 in a word becomes U+FFFD (split at white space), or ends it (words of Unicode).
 ///
-/// Memory: two fifths of the budget for tables, two fifths for the sort, the rest for reading and whoever writes. Beyond
-/// that, a frame, word and count of each different word of each full table are written to the store's scratch and read
+/// Memory: two fifths of the budget for tables, two fifths for the sort, the rest for reading and whoever writes. Where it has no
+/// room for all threads, fewer count. Beyond that, a frame, word and count of each different word of each full table are written to the store's scratch and read
 /// once.
 ///
 /// # Errors
@@ -142,6 +155,7 @@ pub fn count_words(
     options: &WordOptions,
     mut each: impl FnMut(RecordBatch) -> Result<()>,
 ) -> Result<WordSummary> {
+    let job = &with_room(job)?;
     let kernel = Words::new(job, options)?;
     let workers = run(job, &kernel, sources, |event: Event<'_, Words>| match event.part {
         Some(Err(error)) => Err(error),
@@ -212,15 +226,12 @@ struct Worker {
 impl Words {
     fn new(job: &Job, options: &WordOptions) -> Result<Words> {
         let (budget, threads) = (job.budget(), job.budget().threads());
-        let (given, smallest) = (budget.free_bytes(), smallest_word_memory_bytes(threads));
-        if given < smallest {
-            let what = format!("counting words with {threads} threads");
-            return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
-        }
-        let sort_bytes = (given * 2 / 5).max(smallest_row_memory_bytes(threads));
+        let free = budget.free_bytes();
+        let room = free.saturating_sub((free / 5).max(smallest_memory_bytes(threads)));
+        let table_bytes = (room / 2 / threads as u64).max(TABLE_BYTES_MIN + FRONT_BYTES);
+        let sort_bytes = room.saturating_sub(table_bytes * threads as u64);
         let memory = budget.reserve(sort_bytes, "the sort of words")?;
-        let table_bytes = (given * 2 / 5 / threads as u64).max(TABLE_BYTES_MIN + FRONT_BYTES) as usize;
-        let table_bytes = options.table_bytes.unwrap_or(table_bytes.min(8 << 30));
+        let table_bytes = options.table_bytes.unwrap_or(table_bytes.min(8 << 30) as usize);
         let tables =
             (0..threads).map(|_| Table::new(budget, table_bytes)).collect::<inshore_store::Result<_>>();
         let tables = Mutex::new(tables?);

@@ -10,6 +10,7 @@
 //! Memory: what running tasks were promised, and for each the messages on their way (at most two batches and what the
 //! connection buffers, about 1 MiB).
 
+mod admission;
 mod latest;
 mod loads;
 mod requests;
@@ -17,6 +18,8 @@ mod visits;
 
 use std::{
     collections::BTreeMap,
+    fmt::Display,
+    io,
     net::SocketAddr,
     panic::{self, AssertUnwindSafe},
     sync::{
@@ -30,8 +33,7 @@ use std::{
 use arrow_array::RecordBatch;
 use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest,
-    HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket,
-    flight_service_server::{FlightService, FlightServiceServer},
+    HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket, flight_service_server::FlightService,
 };
 use futures::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::BoxStream};
 use inshore_store::{Budget, Cancel, DeviceUsage, Job, Store, format_bytes};
@@ -39,12 +41,13 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tonic::{
     Request, Response, Status as Refusal, Streaming,
-    service::interceptor::InterceptedService,
+    codegen::http::HeaderMap,
     transport::{Identity, Server, ServerTlsConfig, server::TcpIncoming},
 };
 use tracing::{info, warn};
 
 use self::{
+    admission::Admission,
     latest::Latest,
     loads::Loads,
     requests::{Held as HeldRequest, Requests, Telling},
@@ -54,16 +57,16 @@ pub(super) use self::{loads::LoadPlace, requests::short};
 use super::{
     Error, NodeCredentials, Result, Right,
     alive::{self, Alive},
-    connection::{Door, DoorLimits, Guest},
-    load,
+    connection::{Door, DoorLimits},
+    generations, load,
     pieces::open_pieces,
     protocol::{
-        DatasetKey, Drive, Held, MAP, MAP_BYTES_MAX, RunningTask, SPREAD, Status, TRAVERSE, TakeBack,
-        TakenBack, TaskDone, TaskRequest, TaskStands, VERSION,
+        DatasetKey, Drive, Expires, Generation, Held, MAP, MAP_BYTES_MAX, REMOVED, Removal, RunningTask,
+        SPREAD, Status, TRAVERSE, TakeBack, TakenBack, TaskDone, TaskRequest, TaskStands, VERSION,
     },
     queue::{Fullness, Place, Queue},
     squeeze::Squeeze,
-    wire::{Encoder, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, batch_bytes, json, message_bytes},
+    wire::{Encoder, batch_bytes, json, message_bytes},
 };
 use crate::{Failure, Needs, Reply, Task, Unbegun, Work, Works};
 
@@ -90,6 +93,8 @@ pub struct AgentConfig {
     pub connections_per_address: usize,
     /// How long a connection may take to its first request whose token is good, TLS included; after that it is closed.
     pub first_request: Duration,
+    /// How long the body of a request may take to arrive. A load is no such request: its body lasts as long as data comes.
+    pub request: Duration,
     /// Time that running tasks have to end when the agent is asked to stop.
     pub drain: Duration,
     /// Without them the agent serves this machine alone, unencrypted, and everybody on it may do everything.
@@ -99,7 +104,7 @@ pub struct AgentConfig {
 impl AgentConfig {
     /// A node of this name with so much memory and so many threads; two tasks at once with two fifths of the memory each,
     /// 64 that wait, an hour for each, 256 connections of which 64 from one address, ten seconds to the first request of each,
-    /// half a minute to drain.
+    /// half a minute for the body of a request, half a minute to drain.
     pub fn new(name: impl Into<String>, memory_bytes: u64, threads: usize) -> AgentConfig {
         AgentConfig {
             name: name.into(),
@@ -112,6 +117,7 @@ impl AgentConfig {
             connections: 256,
             connections_per_address: 64,
             first_request: Duration::from_secs(10),
+            request: Duration::from_secs(30),
             drain: Duration::from_secs(30),
             credentials: None,
         }
@@ -163,6 +169,7 @@ struct Counts {
 #[derive(Debug)]
 struct Running {
     client: String,
+    who: String,
     kind: String,
     datasets: Vec<String>,
     bytes_asked: u64,
@@ -194,6 +201,44 @@ pub struct Serving {
 struct Caller {
     name: String,
     rights: Vec<Right>,
+    /// The token's id, where there is a token: two tokens may have one subject.
+    token: Option<String>,
+}
+
+/// What the log says of a put, a removal or a task.
+pub(super) struct Audit<'a> {
+    /// What was done: "put", "rm", or the kind of a task.
+    pub action: &'a str,
+    pub who: &'a str,
+    pub dataset: &'a str,
+    /// Bytes that were loaded, removed or read.
+    pub bytes: u64,
+    pub seconds: f64,
+    /// Why it failed, where it did.
+    pub failed: Option<&'a str>,
+}
+
+impl Caller {
+    /// The caller as the log names it: the token's subject, and which token it was.
+    fn who(&self) -> String {
+        match &self.token {
+            Some(id) => format!("{} (token {id})", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// Refuses whoever has none of these rights.
+    fn check_rights(&self, any_of: &[Right]) -> std::result::Result<(), Refusal> {
+        if any_of.iter().any(|right| self.rights.contains(right)) {
+            return Ok(());
+        }
+        let names = |rights: &[Right], between| {
+            rights.iter().map(|right| right.name()).collect::<Vec<_>>().join(between)
+        };
+        let (wanted, own) = (names(any_of, " or "), names(&self.rights, ", "));
+        let what = format!("{} has no right to {wanted}: the token has {own}", self.name);
+        Err(Refusal::permission_denied(what))
+    }
 }
 
 impl Agent {
@@ -263,33 +308,24 @@ impl Agent {
             .http2_keepalive_timeout(Some(Duration::from_secs(10)))
             .concurrency_limit_per_connection(64)
             .max_concurrent_streams(64);
-        if let Some(NodeCredentials { certificate, key, .. }) = &config.credentials {
+        if let Some(credentials) = &config.credentials {
+            let renewal = credentials.renewal()?;
+            runtime.spawn(warn_of_expiry(credentials.expires()?, config.name.clone(), renewal));
+            let NodeCredentials { certificate, key, .. } = credentials;
             let tls = ServerTlsConfig::new().identity(Identity::from_pem(certificate, key));
             server = server.tls_config(tls).map_err(|error| Error::Credentials { what: chain(&error) })?;
         }
-        let service = FlightServiceServer::new(self.clone())
-            .max_decoding_message_size(REQUEST_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        // Before anything of a request's body is read.
-        let door = self.clone();
-        let service = InterceptedService::new(service, move |mut request: Request<()>| {
-            let caller = door.caller(&request).map_err(|refusal| door.refuse(refusal))?;
-            if let Some(guest) = request.extensions().get::<Arc<Guest>>() {
-                guest.has_asked();
-            }
-            request.extensions_mut().insert(caller);
-            Ok(request)
-        });
+        let service = Admission(self.clone());
         let (stop, mut stopped) = watch::channel(false);
         let (agent, drain) = (self.clone(), config.drain);
         let connections = self.0.door.clone();
         let incoming = incoming.filter_map(move |connection| {
-            // What finds no place is closed at once.
-            let admitted = connection.map(|stream| connections.admit(stream)).transpose();
-            std::future::ready(admitted)
+            // A connection that is gone already is none.
+            let accepted = connection.map(|stream| connections.accept(stream).ok()).transpose();
+            std::future::ready(accepted)
         });
         info!(node = self.0.config.name, address = %bound, "serves");
-        let thread = thread::Builder::new().name("inshore-node".into()).spawn(move || {
+        let started = thread::Builder::new().name("inshore-node".into()).spawn(move || {
             let served = runtime.block_on(async {
                 let mut asked = stopped.clone();
                 let ended = server.add_service(service).serve_with_incoming_shutdown(incoming, async move {
@@ -308,7 +344,7 @@ impl Agent {
             runtime.shutdown_timeout(Duration::from_secs(5));
             served
         });
-        let thread = Some(thread.expect("the system has threads"));
+        let thread = Some(started.map_err(|error| no_thread(&address, &error))?);
         Ok(Serving { address: bound, stop, agent: self, thread })
     }
 
@@ -343,6 +379,7 @@ impl Agent {
             free_bytes: device.free_bytes,
             capacity_bytes: device.capacity_bytes,
         });
+        let (requests_bytes, unfinished_bytes) = inner.requests.bytes();
         Status {
             version: VERSION,
             name: config.name.clone(),
@@ -371,6 +408,9 @@ impl Agent {
             drives: drives.collect(),
             connections: inner.door.counts(),
             resident_bytes: resident_bytes(),
+            requests_bytes,
+            unfinished_bytes,
+            expires: config.credentials.as_ref().and_then(|credentials| credentials.expires().ok()),
         }
     }
 
@@ -420,21 +460,21 @@ impl Agent {
         self.0.loads.stop().cancel();
     }
 
-    /// Who asks, by his token.
-    fn caller(&self, request: &Request<()>) -> std::result::Result<Caller, Refusal> {
+    /// Who asks, by the token in the headers of a request.
+    fn caller(&self, headers: &HeaderMap) -> std::result::Result<Caller, Refusal> {
         Ok(match &self.0.config.credentials {
             None => {
                 // Commands too, of which there are none unless the operator named some.
-                Caller { name: "local".to_string(), rights: Right::ALL.to_vec() }
+                Caller { name: "local".to_string(), rights: Right::ALL.to_vec(), token: None }
             }
             Some(credentials) => {
-                let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+                let header = headers.get("authorization").and_then(|value| value.to_str().ok());
                 let token = header.and_then(|value| value.strip_prefix("Bearer "));
                 let token =
                     token.ok_or_else(|| Refusal::unauthenticated("credentials: there is no token"))?;
                 let claims = credentials.check(token);
                 let claims = claims.map_err(|error| Refusal::unauthenticated(error.to_string()))?;
-                Caller { name: claims.name, rights: claims.rights }
+                Caller { name: claims.subject, rights: claims.rights, token: Some(claims.id) }
             }
         })
     }
@@ -443,15 +483,8 @@ impl Agent {
     fn allowed<T>(&self, request: &Request<T>, right: Right) -> std::result::Result<Caller, Refusal> {
         let caller = request.extensions().get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| Refusal::unauthenticated("credentials: nobody looked at them"))?;
-        match caller.rights.contains(&right) {
-            true => Ok(caller),
-            false => Err(self.refuse(Refusal::permission_denied(format!(
-                "{} has no right to {}: the token has {}",
-                caller.name,
-                right.name(),
-                caller.rights.iter().map(|right| right.name()).collect::<Vec<_>>().join(", ")
-            )))),
-        }
+        caller.check_rights(&[right]).map_err(|refusal| self.refuse(refusal))?;
+        Ok(caller)
     }
 
     /// Does a task, in a thread that may wait, and gives its last messages. Whoever takes none would keep the thread.
@@ -487,6 +520,15 @@ impl Agent {
             tasks.remove(&number).expect("it was there")
         };
         let seconds = began.elapsed().as_secs_f64();
+        let failed = worked.as_ref().err().map(ToString::to_string);
+        self.audit(&Audit {
+            action: &task.kind,
+            who: &task.who,
+            dataset: &task.datasets.join(", "),
+            bytes: report.bytes_read,
+            seconds,
+            failed: failed.as_deref(),
+        });
         let answer = match worked {
             Ok(summary) => {
                 let done = TaskDone {
@@ -498,13 +540,10 @@ impl Agent {
                     cpu_seconds: report.cpu_seconds - cpu,
                 };
                 counts.done.fetch_add(1, Ordering::Relaxed);
-                info!(kind = request.kind, client = task.client, seconds, read = report.bytes_read, "done");
                 reply.encoder.done(&done).map_err(|error| Refusal::internal(error.to_string()))
             }
             Err(error) => {
                 counts.failed.fetch_add(1, Ordering::Relaxed);
-                let error = error.to_string();
-                warn!(kind = request.kind, client = task.client, seconds, error = &*short(&error), "failed");
                 Err(if reply.is_set_aside {
                     Refusal::aborted("the task was set aside")
                 } else if deadline_is_over.load(Ordering::Relaxed) {
@@ -512,7 +551,7 @@ impl Agent {
                 } else if job.cancel().is_cancelled() {
                     Refusal::unavailable("the task was stopped: the node ends")
                 } else {
-                    Refusal::failed_precondition(error)
+                    Refusal::failed_precondition(error.to_string())
                 })
             }
         };
@@ -526,20 +565,32 @@ impl Agent {
 
     fn catalog(&self) -> Result<Vec<Held>> {
         let mut all = Vec::new();
-        for summary in self.0.store.list()? {
-            let Ok(dataset) = self.0.store.dataset(&summary.name) else { continue };
+        for dataset in self.0.store.datasets()? {
+            if dataset.kind() == REMOVED {
+                continue;
+            }
             let is_spread = dataset.kind() == SPREAD;
-            let spread = dataset.attributes().try_into().ok().filter(|_| is_spread).map(u64::from_le_bytes);
+            let generation = Generation::of_attributes(dataset.attributes()).filter(|_| is_spread);
             let named = dataset.file_names().filter(|_| !is_spread);
             let files = named.map(|name| (name.to_string(), dataset.file(name).map_or(0, |file| file.len())));
             all.push(Held {
-                name: summary.name,
+                name: dataset.name().to_string(),
                 id: dataset.id(),
                 kind: dataset.kind().to_string(),
                 files: files.collect(),
-                spread,
+                generation,
+                mark: None,
             });
         }
+        let marks = generations::marks(&self.0.store)?.into_iter().map(|mark| Held {
+            name: mark.name.clone(),
+            id: 0,
+            kind: REMOVED.to_string(),
+            files: Vec::new(),
+            generation: Some(mark.generation),
+            mark: Some(mark),
+        });
+        all.extend(marks);
         Ok(all)
     }
 
@@ -564,12 +615,46 @@ impl Agent {
         Ok(bytes)
     }
 
-    fn remove(&self, asked: &DatasetKey) -> Result<()> {
-        Ok(self.0.store.remove_exactly(&asked.name, asked.id)?)
+    /// Removes a dataset for a client, or keeps or ends a mark.
+    fn remove(&self, who: &str, asked: &Removal) -> Result<()> {
+        let began = Instant::now();
+        let removed = generations::remove(&self.0.store, asked);
+        let failed = removed.as_ref().err().map(ToString::to_string);
+        self.audit(&Audit {
+            action: "rm",
+            who,
+            dataset: &asked.name,
+            bytes: removed.as_ref().copied().unwrap_or(0),
+            seconds: began.elapsed().as_secs_f64(),
+            failed: failed.as_deref(),
+        });
+        removed.map(drop)?;
+        Ok(())
     }
 
     pub(super) fn store(&self) -> &Store {
         &self.0.store
+    }
+
+    /// Logs a put, a removal or a task as one line, whatever came of it.
+    pub(super) fn audit(&self, audit: &Audit<'_>) {
+        let Audit { action, who, dataset, bytes, seconds, failed } = *audit;
+        let dataset = short(dataset);
+        let dataset = &*dataset;
+        match failed {
+            None => info!(action, who, dataset, bytes, seconds, result = "done", "audit"),
+            Some(why) => warn!(action, who, dataset, bytes, seconds, result = &*short(why), "audit"),
+        }
+    }
+
+    /// Why the node is not ready for requests, where it is not.
+    pub(super) fn unready(&self) -> Option<&'static str> {
+        if self.0.draining.load(Ordering::Relaxed) {
+            return Some("this node ends and takes no more tasks");
+        }
+        let store = self.0.store.clone();
+        let devices = self.0.drives.get(DRIVE_PATIENCE, move || store.usage().ok());
+        devices.is_empty().then_some("the store's drives do not answer")
     }
 
     pub(super) fn count_loaded(&self, bytes: u64) {
@@ -825,11 +910,14 @@ impl FlightService for Agent {
             asked.beside.filter(|_| work.needs() == Needs::Data && memory_bytes <= READ_BESIDE_BYTES);
         let held_beside = asks_beside.and_then(|task| self.beside(&caller.name, task));
         let needs_no_slot = traverses || held_beside.is_some();
-        let entered: std::result::Result<BoxFuture<'static, Place>, String> = match needs_no_slot {
-            true => inner.queue.beside(memory_bytes).map(|place| futures::future::ready(place).boxed()),
+        let entered: std::result::Result<BoxFuture<'static, Place>, Refusal> = match needs_no_slot {
+            true => match inner.queue.beside(memory_bytes) {
+                Ok(place) => Ok(futures::future::ready(place).boxed()),
+                Err(why) => Err(Refusal::resource_exhausted(why)),
+            },
             false => inner.queue.enter(&caller.name, memory_bytes).map(FutureExt::boxed),
         };
-        let entered = entered.map_err(|why| self.refuse(Refusal::resource_exhausted(why)))?;
+        let entered = entered.map_err(|refusal| self.refuse(refusal))?;
         let deadline = asked.deadline_ms.map(Duration::from_millis).unwrap_or(inner.config.deadline);
         let deadline = deadline.min(inner.config.deadline);
         let (came, agent, cancel) = (Instant::now(), self.clone(), Cancel::default());
@@ -873,7 +961,7 @@ impl FlightService for Agent {
             };
             let number = agent.0.numbers.fetch_add(1, Ordering::Relaxed);
             let squeeze = held_beside.unwrap_or_else(|| Arc::new(Mutex::new(Squeeze::new(Instant::now()))));
-            let (client, kind) = (caller.name, asked.kind.clone());
+            let (who, client, kind) = (caller.who(), caller.name, asked.kind.clone());
             let mut datasets: Vec<String> = asked.pieces.iter().map(|piece| piece.dataset.clone()).collect();
             datasets.sort_unstable();
             datasets.dedup();
@@ -883,6 +971,7 @@ impl FlightService for Agent {
             let (job_of_it, unbegun) = (job.clone(), Unbegun::default());
             let running = Running {
                 client,
+                who,
                 kind,
                 datasets,
                 bytes_asked,
@@ -937,8 +1026,8 @@ impl FlightService for Agent {
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         };
-        let stop = self.0.loads.stop();
-        Ok(Response::new(load::receive(self.clone(), place, stop, request.into_inner()).boxed()))
+        let (stop, who) = (self.0.loads.stop(), caller.who());
+        Ok(Response::new(load::receive(self.clone(), place, stop, who, request.into_inner()).boxed()))
     }
 
     async fn do_action(
@@ -953,6 +1042,7 @@ impl FlightService for Agent {
         };
         let caller = self.allowed(&request, right)?;
         let (agent, body) = (self.clone(), request.into_inner().body);
+        let _body = self.0.requests.take(body.len() as u64).map_err(|refusal| self.refuse(refusal))?;
         let _looks = match kind.as_str() {
             "catalog" | "map" => {
                 Some(self.0.looks.clone().acquire_owned().await.expect("it is never closed"))
@@ -980,7 +1070,15 @@ impl FlightService for Agent {
                         let own = agent.0.config.credentials.as_ref();
                         own.map(|own| own.certificate.clone().into()).into_iter().collect()
                     }
-                    "remove" => agent.remove(&parsed(&body)?).map(|()| Vec::new()).map_err(refused)?,
+                    "remove" => {
+                        let asked: Removal = parsed(&body)?;
+                        if !asked.is_sound() {
+                            let what = "a bad request: a mark of another dataset or version";
+                            return Err(agent.refuse(Refusal::invalid_argument(what)));
+                        }
+                        agent.remove(&caller.who(), &asked).map_err(refused)?;
+                        Vec::new()
+                    }
                     "take-back" => vec![json(&agent.take_back(&caller.name, parsed(&body)?))],
                     "drain" => {
                         agent.0.draining.store(true, Ordering::Relaxed);
@@ -1086,6 +1184,16 @@ fn hand_out(
     futures::stream::poll_fn(move |context| taken.poll_recv(context)).chain(rest)
 }
 
+/// Logs each day which credentials of the node end soon.
+async fn warn_of_expiry(expires: Expires, node: String, renewal: String) {
+    loop {
+        for warning in expires.warnings(&node) {
+            warn!(node, "{warning}: `{renewal}` makes new ones");
+        }
+        tokio::time::sleep(Duration::from_secs(86_400)).await;
+    }
+}
+
 fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, Refusal> {
     serde_json::from_slice(bytes)
         .map_err(|error| Refusal::invalid_argument(format!("a bad request: {error}")))
@@ -1103,6 +1211,11 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// The error of a server that has no thread.
+pub(super) fn no_thread(address: &impl Display, error: &io::Error) -> Error {
+    Error::Address { address: address.to_string(), what: format!("cannot start a thread: {error}") }
 }
 
 fn load_average() -> f64 {

@@ -10,11 +10,22 @@ use bytes::Bytes;
 use super::{
     Error, Nodes, Result,
     client::Node,
-    protocol::{DatasetKey, Held, Map, piece_name},
+    generations::{self, Known},
+    protocol::{DatasetKey, Generation, Held, MAP_VERSION, Map, SPREAD, piece_name},
     wire::json,
 };
 
-type AllHeld = (Vec<(usize, Held)>, BTreeMap<u64, usize>, Vec<(String, String)>);
+/// What all nodes said that they hold.
+pub(super) struct AllHeld {
+    /// Datasets, and the places of the nodes that have them.
+    pub held: Vec<(usize, Held)>,
+    /// Marks of removals.
+    pub marks: Vec<(usize, Held)>,
+    /// Where a node of some number is, of those that answered.
+    pub numbers: BTreeMap<u64, usize>,
+    /// Nodes that gave no answer, and why.
+    pub lost: Vec<(String, String)>,
+}
 
 /// What a number of nodes hold together, as they said when they were asked.
 #[derive(Debug)]
@@ -74,6 +85,21 @@ pub(super) struct Holder {
 }
 
 impl Whole {
+    /// A spread file of which nothing but the name is known.
+    fn spread(title: String, dataset: String) -> Whole {
+        Whole {
+            title,
+            dataset,
+            file: None,
+            kind: SPREAD.to_string(),
+            pieces: Vec::new(),
+            record_bytes: None,
+            record_lines: None,
+            is_grouped: false,
+            fault: None,
+        }
+    }
+
     /// Its length.
     pub fn bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.bytes).sum()
@@ -103,8 +129,8 @@ impl Whole {
 }
 
 impl Nodes {
-    /// The datasets of all nodes, where nodes of which number are, and those that gave no answer.
-    fn held(&self) -> Result<AllHeld> {
+    /// Asks all nodes for what they hold.
+    pub(super) fn held(&self) -> Result<AllHeld> {
         let mut numbers = BTreeMap::new();
         let mut lost = Vec::new();
         let mut first_error = None;
@@ -117,6 +143,8 @@ impl Nodes {
                         return Err(self.0.nodes[place].bad_answer(&what));
                     }
                 }
+                // Nothing else is answered in time either.
+                Err(error @ Error::Deadline { .. }) => return Err(error),
                 Err(error) => {
                     lost.push((found.address, error.to_string()));
                     first_error.get_or_insert(error);
@@ -126,22 +154,26 @@ impl Nodes {
         if let Some(error) = first_error.filter(|_| numbers.is_empty()) {
             return Err(error);
         }
-        let mut held: Vec<(usize, Held)> = Vec::new();
+        let (mut held, mut marks) = (Vec::new(), Vec::new());
         for (place, answered) in self.each(|_| ("catalog", Bytes::new())).into_iter().enumerate() {
             let node = &self.0.nodes[place];
             match answered {
                 Ok(answers) => {
                     for answer in answers {
-                        held.push((place, node.read(&answer)?));
+                        let one: Held = node.read(&answer)?;
+                        let all = if one.mark.is_some() { &mut marks } else { &mut held };
+                        all.push((place, one));
                     }
                 }
+                Err(error @ Error::Deadline { .. }) => return Err(error),
                 Err(error) if !lost.iter().any(|(address, _)| *address == node.address) => {
+                    numbers.retain(|_, other| *other != place);
                     lost.push((node.address.clone(), error.to_string()));
                 }
                 Err(_) => {}
             }
         }
-        Ok((held, numbers, lost))
+        Ok(AllHeld { held, marks, numbers, lost })
     }
 
     /// Asks all nodes what they hold. Those that give no answer are told in the catalog.
@@ -149,31 +181,32 @@ impl Nodes {
     /// # Errors
     /// Where no node answers; [`Error::BadAnswer`].
     pub fn catalog(&self) -> Result<Catalog> {
-        let (held, numbers, lost) = self.held()?;
-        let wholes = self.wholes(&held, &numbers, &lost);
-        Ok(Catalog { wholes, held, lost })
+        let all = self.held()?;
+        let wholes = self.wholes(&all);
+        Ok(Catalog { wholes, held: all.held, lost: all.lost })
     }
 
-    fn wholes(
-        &self,
-        held: &[(usize, Held)],
-        numbers: &BTreeMap<u64, usize>,
-        lost: &[(String, String)],
-    ) -> Vec<Whole> {
+    fn wholes(&self, all: &AllHeld) -> Vec<Whole> {
+        let AllHeld { held, numbers, lost, .. } = all;
         let mut wholes = Vec::new();
-        let mut spreads: BTreeMap<(&str, u64), Vec<&(usize, Held)>> = BTreeMap::new();
-        let mut counts: BTreeMap<&str, BTreeSet<(u64, usize)>> = BTreeMap::new();
-        for entry in held {
-            let (place, dataset) = entry;
+        let mut counts: BTreeMap<&str, BTreeSet<(u128, usize)>> = BTreeMap::new();
+        for (place, dataset) in held {
             // What is spread is one dataset, however many nodes have some of it.
-            let one = dataset.spread.map_or((dataset.id, *place), |spread| (spread, usize::MAX));
+            let plain = (dataset.id.into(), *place);
+            let one = dataset.generation.map_or(plain, |generation| (generation.id.0, usize::MAX));
             counts.entry(&dataset.name).or_default().insert(one);
-            if let Some(spread) = dataset.spread {
-                spreads.entry((&dataset.name, spread)).or_default().push(entry);
-            }
         }
         let is_only = |name: &str| counts[name].len() == 1;
-        for (place, dataset) in held.iter().filter(|(_, dataset)| dataset.spread.is_none()) {
+        let address = |place: usize| self.0.nodes[place].address.clone();
+        for (place, dataset) in held.iter().filter(|(_, dataset)| dataset.generation.is_none()) {
+            if dataset.kind == SPREAD {
+                let title = format!("{}:store:{}", address(*place), dataset.name);
+                wholes.push(Whole {
+                    fault: Some(of_earlier_version(&dataset.name)),
+                    ..Whole::spread(title, dataset.name.clone())
+                });
+                continue;
+            }
             let node = &self.0.nodes[*place].address;
             let single = dataset.files.len() == 1;
             for (file, bytes) in &dataset.files {
@@ -198,57 +231,53 @@ impl Nodes {
                 });
             }
         }
-        for ((name, spread), on) in spreads {
-            let kind = on[0].1.kind.clone();
-            let mut title = format!("store:{name}");
-            if !is_only(name) {
-                title = format!("{}:{title}", self.0.nodes[on[0].0].address);
-            }
-            let dataset = name.to_string();
-            // One that was just removed, or is damaged, does not keep from the others.
-            let (map, fault) = match self.map(name, spread, &on) {
-                Ok(map) => (map, None),
-                Err(error) => (Map::default(), Some(error.to_string())),
-            };
-            let Map { record_bytes, record_lines, is_grouped, .. } = map;
-            let place_of = |node: &super::protocol::MapNode| numbers.get(&node.number).copied();
-            let (mut offset, mut lines_before) = (0, 0);
-            let mut pieces = Vec::with_capacity(map.pieces.len());
-            for (number, piece) in map.pieces.iter().enumerate() {
-                let (mut holders, mut absent) = (Vec::new(), Vec::new());
-                for &node in &piece.nodes {
-                    let node = &map.nodes[node as usize];
-                    let place = place_of(node);
-                    match place.and_then(|place| on.iter().find(|(other, _)| *other == place)) {
-                        Some((place, dataset)) => {
-                            holders.push(Holder { node: *place, id: dataset.id, file: piece_name(number) });
-                        }
-                        None => absent.push(match place {
-                            Some(place) => {
-                                format!("{} (it has none of {name})", self.0.nodes[place].address)
-                            }
-                            None => match lost.iter().find(|(address, _)| *address == node.name) {
-                                Some((_, why)) => why.clone(),
-                                None => format!("{} (it is not among the nodes that answer)", node.name),
-                            },
-                        }),
-                    }
+        for (name, known) in generations::by_name(all) {
+            let fault = generations::fault(name, &known, address);
+            for Known { generation, holders: on, .. } in
+                known.iter().filter(|known| !known.holders.is_empty())
+            {
+                let mut title = format!("store:{name}");
+                if !is_only(name) {
+                    title = format!("{}:{title}", address(on[0].0));
                 }
-                pieces.push(Piece { offset, lines_before, bytes: piece.bytes, from: 0, holders, absent });
-                offset += piece.bytes;
-                lines_before += piece.lines;
+                // One that was just removed, or is damaged, does not keep from the others.
+                let (map, unread) = match self.map(name, *generation, on) {
+                    Ok(map) => (map, None),
+                    Err(error) => (Map::default(), Some(error.to_string())),
+                };
+                let mut whole = Whole {
+                    record_bytes: map.record_bytes,
+                    record_lines: map.record_lines,
+                    is_grouped: map.is_grouped,
+                    fault: fault.clone().or(unread),
+                    ..Whole::spread(title, name.to_string())
+                };
+                let (mut offset, mut lines_before) = (0, 0);
+                for (number, piece) in map.pieces.iter().enumerate() {
+                    let (mut holders, mut absent) = (Vec::new(), Vec::new());
+                    for &node in &piece.nodes {
+                        let node = &map.nodes[node as usize];
+                        let place = numbers.get(&node.number).copied();
+                        match place.and_then(|place| on.iter().find(|(other, _)| *other == place)) {
+                            Some(&(node, id)) => {
+                                holders.push(Holder { node, id, file: piece_name(number) });
+                            }
+                            None => absent.push(match place {
+                                Some(place) => format!("{} (it has none of {name})", address(place)),
+                                None => match lost.iter().find(|(address, _)| *address == node.name) {
+                                    Some((_, why)) => why.clone(),
+                                    None => format!("{} (it is not among the nodes that answer)", node.name),
+                                },
+                            }),
+                        }
+                    }
+                    let bytes = piece.bytes;
+                    whole.pieces.push(Piece { offset, lines_before, bytes, from: 0, holders, absent });
+                    offset += piece.bytes;
+                    lines_before += piece.lines;
+                }
+                wholes.push(whole);
             }
-            wholes.push(Whole {
-                title,
-                dataset,
-                file: None,
-                kind,
-                pieces,
-                record_bytes,
-                record_lines,
-                is_grouped,
-                fault,
-            });
         }
         // Files of one dataset in its order, those of one name by nodes.
         let first_node = |whole: &Whole| Some(whole.pieces.first()?.holders.first()?.node);
@@ -257,14 +286,14 @@ impl Nodes {
     }
 
     /// The map of a spread file, from any node that has it.
-    fn map(&self, name: &str, spread: u64, on: &[&(usize, Held)]) -> Result<Map> {
+    pub(super) fn map(&self, name: &str, generation: Generation, on: &[(usize, u64)]) -> Result<Map> {
         let mut failed = None;
-        for (place, dataset) in on {
-            let asked = DatasetKey { name: name.to_string(), id: dataset.id };
-            let node: &Node = &self.0.nodes[*place];
-            let read = self.ask(*place, "map", json(&asked)).and_then(|answers| {
+        for &(place, id) in on {
+            let asked = DatasetKey { name: name.to_string(), id };
+            let node: &Node = &self.0.nodes[place];
+            let read = self.ask(place, "map", json(&asked)).and_then(|answers| {
                 let map: Map = node.read(&answers.concat())?;
-                match map.is_sound() && map.spread == spread {
+                match map.is_sound() && map.generation == generation {
                     true => Ok(map),
                     false => Err(node.bad_answer(&format!("a map of {name} that makes no sense"))),
                 }
@@ -276,28 +305,14 @@ impl Nodes {
         }
         Err(failed.unwrap_or_else(|| Error::NotFound { name: name.to_string() }))
     }
+}
 
-    /// Removes a dataset from all nodes that have some of it, and says from how many.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`]; [`Error::Incomplete`] where some node did not answer: then some of it may be left.
-    pub fn remove(&self, name: &str) -> Result<usize> {
-        let (held, _, lost) = self.held()?;
-        let on: Vec<&(usize, Held)> = held.iter().filter(|(_, held)| held.name == name).collect();
-        if on.is_empty() {
-            return Err(Error::NotFound { name: format!("store:{name}") });
-        }
-        for (place, held) in &on {
-            self.ask(*place, "remove", json(&DatasetKey { name: name.to_string(), id: held.id }))?;
-        }
-        match lost.first() {
-            None => Ok(on.len()),
-            Some((_, why)) => {
-                let what = format!("removed from {} nodes, but {why}", on.len());
-                Err(Error::Incomplete { name: name.to_string(), what })
-            }
-        }
-    }
+/// Why shards that were stored without a generation are not read.
+fn of_earlier_version(name: &str) -> String {
+    format!(
+        "an earlier version of Inshore has spread it (maps of version 1, and this one reads {MAP_VERSION}): get it with that \
+         version, remove it (`inshore store rm {name}`) and put it again"
+    )
 }
 
 impl Catalog {
@@ -321,9 +336,10 @@ impl Catalog {
             whole.dataset == name && file.is_none_or(|file| whole.file.as_deref() == Some(file))
         };
         let mut found: Vec<Whole> = self.wholes.iter().filter(is_meant).cloned().collect();
-        if let Some(Whole { title, fault: Some(what), .. }) = found.iter().find(|whole| whole.fault.is_some())
+        if let Some(Whole { dataset, fault: Some(what), .. }) =
+            found.iter().find(|whole| whole.fault.is_some())
         {
-            return Err(Error::Incomplete { name: title.clone(), what: what.clone() });
+            return Err(Error::Incomplete { name: format!("store:{dataset}"), what: what.clone() });
         }
         if file.is_some() {
             // As it was named, also where it is all of its dataset.

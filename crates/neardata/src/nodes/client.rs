@@ -1,20 +1,22 @@
 //! The client's end: nodes as they were named, and one question to each.
 
 use std::{
+    collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use arrow_flight::{Action, flight_service_client::FlightServiceClient};
 use bytes::Bytes;
 use futures::{StreamExt, future::join_all};
+use inshore_store::Deadline;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 use tonic::{
-    Code, Request,
+    Code, Request, Status as Refusal,
     metadata::AsciiMetadataValue,
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
 };
@@ -24,7 +26,7 @@ use super::{
     agent::chain,
     credentials::is_loopback,
     protocol::{Status, VERSION},
-    wire::MESSAGE_BYTES_MAX,
+    wire::{MESSAGE_BYTES_MAX, pushback},
 };
 
 /// The port of an agent, where none is named.
@@ -43,17 +45,21 @@ pub struct ClientConfig {
     pub nodes: Vec<String>,
     /// What this client shows and checks; none for nodes on this machine that ask for none.
     pub credentials: Option<ClientCredentials>,
-    /// How long a connection may take to be made.
+    /// How long a connection may take to be made, TLS included: no longer than [`Self::silence`] either, nor than half of the time
+    /// to the deadline, so that other nodes can be asked in the other half.
     pub connect: Duration,
     /// A node that says nothing for so long, not even that it is alive, is lost. It is asked for a sign of life when half of
     /// this is over.
     pub silence: Duration,
-    /// How long an answer to a small question may take.
+    /// How long an answer to a small question may take. A request that a node has no room for is sent again for so long, or until
+    /// the deadline where there is one.
     pub answer: Duration,
+    /// When the command has to be over; see [`Nodes::begin`].
+    pub deadline: Option<Deadline>,
 }
 
 impl ClientConfig {
-    /// These nodes; 5 s to connect, lost after 10 s of silence, 30 s for a small answer.
+    /// These nodes; 5 s to connect, lost after 10 s of silence, 30 s for a small answer, no deadline.
     pub fn new(nodes: Vec<String>, credentials: Option<ClientCredentials>) -> ClientConfig {
         ClientConfig {
             nodes,
@@ -61,20 +67,26 @@ impl ClientConfig {
             connect: Duration::from_secs(5),
             silence: Duration::from_secs(10),
             answer: Duration::from_secs(30),
+            deadline: None,
         }
     }
 }
 
-/// Some nodes as one. Cheap to clone.
+/// Some nodes as one, for one command: all that is done with a value and its clones ends at one deadline, and a node that is lost
+/// is asked no more. [`Nodes::begin`] makes a value for the next command. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Nodes(pub(super) Arc<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    pub runtime: Runtime,
+    pub runtime: Arc<Runtime>,
     pub nodes: Vec<Arc<Node>>,
     /// How long an answer to a small question may take.
-    pub answer: Duration,
+    answer: Duration,
+    /// When the command has to be over.
+    pub deadline: Option<Deadline>,
+    /// The nodes that were lost in this command, and why.
+    lost: Mutex<BTreeMap<usize, String>>,
 }
 
 /// A node as it was named.
@@ -84,6 +96,8 @@ pub(super) struct Node {
     pub address: String,
     channel: Channel,
     token: Option<AsciiMetadataValue>,
+    /// How long a request is sent again that the node has no room for, where there is no deadline.
+    answer: Duration,
     /// Bytes of messages that came from it and went to it.
     pub bytes_in: AtomicU64,
     pub bytes_out: AtomicU64,
@@ -126,7 +140,22 @@ impl Nodes {
             return Err(bad("--node", "there is none named".to_string()));
         }
         drop(_inside);
-        Ok(Nodes(Arc::new(Inner { runtime, nodes, answer: config.answer })))
+        let ClientConfig { answer, deadline, .. } = config;
+        let (runtime, lost) = (Arc::new(runtime), Mutex::default());
+        Ok(Nodes(Arc::new(Inner { runtime, nodes, answer, deadline, lost })))
+    }
+
+    /// The same nodes for another command, which has to be over at `deadline`. Nodes that were lost are asked again.
+    pub fn begin(&self, deadline: Option<Deadline>) -> Nodes {
+        let Inner { runtime, nodes, answer, .. } = &*self.0;
+        let (runtime, nodes, lost) = (runtime.clone(), nodes.clone(), Mutex::default());
+        Nodes(Arc::new(Inner { runtime, nodes, answer: *answer, deadline, lost }))
+    }
+
+    /// The addresses of the nodes that were lost in this command, and why.
+    pub fn lost(&self) -> Vec<(String, String)> {
+        let name = |(&node, why): (&usize, &String)| (self.0.nodes[node].address.clone(), why.clone());
+        self.0.lost().iter().map(name).collect()
     }
 
     /// The addresses of the nodes, as they were named.
@@ -164,14 +193,20 @@ impl Nodes {
 
     /// Asks each node one thing, all at once.
     pub(super) fn each(&self, question: impl Fn(usize) -> (&'static str, Bytes)) -> Vec<Result<Vec<Bytes>>> {
-        let asked = self.0.nodes.iter().enumerate().map(|(number, node)| {
+        let asked = (0..self.0.nodes.len()).map(|number| {
             let (kind, body) = question(number);
-            node.ask(kind, body, self.0.answer)
+            self.0.ask(number, kind, body)
         });
         self.0.runtime.block_on(join_all(asked))
     }
 
-    /// Asks one node, which may take so long.
+    /// Asks some nodes one thing each, all at once.
+    pub(super) fn ask_some(&self, questions: Vec<(usize, &'static str, Bytes)>) -> Vec<Result<Vec<Bytes>>> {
+        let asked = questions.into_iter().map(|(node, kind, body)| self.0.ask(node, kind, body));
+        self.0.runtime.block_on(join_all(asked))
+    }
+
+    /// Asks one node, which may take so long. One that takes longer is not lost.
     pub(super) fn ask_within(
         &self,
         node: usize,
@@ -179,12 +214,56 @@ impl Nodes {
         body: Bytes,
         patience: Duration,
     ) -> Result<Vec<Bytes>> {
-        self.0.runtime.block_on(self.0.nodes[node].ask(kind, body, patience))
+        let asked = self.0.nodes[node].ask(kind, body, patience, Some(Duration::ZERO));
+        self.0.runtime.block_on(asked)
     }
 
     /// Asks one node.
     pub(super) fn ask(&self, node: usize, kind: &'static str, body: Bytes) -> Result<Vec<Bytes>> {
-        self.0.runtime.block_on(self.0.nodes[node].ask(kind, body, self.0.answer))
+        self.0.runtime.block_on(self.0.ask(node, kind, body))
+    }
+}
+
+impl Inner {
+    /// Asks a node a small question, unless it was lost before.
+    pub async fn ask(&self, number: usize, kind: &'static str, body: Bytes) -> Result<Vec<Bytes>> {
+        let node = &self.nodes[number];
+        if let Some(why) = self.lost().get(&number) {
+            return Err(node.lost(why.clone()));
+        }
+        let left = self.deadline.map(|deadline| deadline.left());
+        let asked = node.ask(kind, body, self.answer, left);
+        let answered = match left {
+            None => asked.await,
+            Some(left) => {
+                let late = |_| Err(node.lost("no answer at the deadline".to_string()));
+                tokio::time::timeout(left, asked).await.unwrap_or_else(late)
+            }
+        };
+        let Err(Error::Lost { what, .. }) = answered else { return answered };
+        self.check(|| format!("node {} has not answered", node.address))?;
+        self.lose(number, &what);
+        Err(node.lost(what))
+    }
+
+    /// Remembers that a node is lost: it is asked no more in this command.
+    pub fn lose(&self, number: usize, why: &str) {
+        self.lost().entry(number).or_insert_with(|| why.to_string());
+    }
+
+    /// The nodes that were lost, and why.
+    pub fn lost(&self) -> MutexGuard<'_, BTreeMap<usize, String>> {
+        self.lost.lock().expect("no panic under this lock")
+    }
+
+    /// Fails where the deadline is over; `undone` says then what was not done.
+    pub fn check(&self, undone: impl FnOnce() -> String) -> Result<()> {
+        match self.deadline.filter(|deadline| deadline.is_over()) {
+            None => Ok(()),
+            Some(deadline) => {
+                Err(Error::Deadline { seconds: deadline.given().as_secs_f64(), what: undone() })
+            }
+        }
     }
 }
 
@@ -201,9 +280,11 @@ impl Node {
                 ),
             });
         }
+        let half = config.deadline.map_or(Duration::MAX, |deadline| deadline.given() / 2);
+        let connect = config.connect.min(config.silence).min(half);
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
             .map_err(|error| bad(chain(&error)))?
-            .connect_timeout(config.connect)
+            .connect_timeout(connect)
             .tcp_nodelay(true)
             .initial_stream_window_size(STREAM_BYTES)
             .initial_connection_window_size(16 * STREAM_BYTES)
@@ -211,10 +292,13 @@ impl Node {
             .keep_alive_timeout(config.silence / 2)
             .keep_alive_while_idle(true);
         let mut token = None;
-        if let Some(ClientCredentials { authority, token: own }) = &config.credentials {
+        if let Some(ClientCredentials { authority, token: own, .. }) = &config.credentials {
             let name = host.trim_start_matches('[').trim_end_matches(']').to_string();
-            let tls =
-                ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority)).domain_name(name);
+            let tls = ClientTlsConfig::new()
+                .ca_certificate(Certificate::from_pem(authority))
+                .domain_name(name)
+                // A node that is stopped takes the connection, and says nothing.
+                .timeout(connect);
             endpoint =
                 endpoint.tls_config(tls).map_err(|error| Error::Credentials { what: chain(&error) })?;
             let value = format!("Bearer {own}").parse().map_err(|_| Error::Credentials {
@@ -223,7 +307,8 @@ impl Node {
             token = Some(value);
         }
         let channel = endpoint.connect_lazy();
-        Ok(Node { address, channel, token, bytes_in: AtomicU64::new(0), bytes_out: AtomicU64::new(0) })
+        let (bytes_in, bytes_out) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Node { address, channel, token, answer: config.answer, bytes_in, bytes_out })
     }
 
     pub fn client(&self) -> FlightServiceClient<Channel> {
@@ -240,29 +325,59 @@ impl Node {
         request
     }
 
-    /// Asks it one thing.
-    pub async fn ask(&self, kind: &str, body: Bytes, patience: Duration) -> Result<Vec<Bytes>> {
-        self.bytes_out.fetch_add(body.len() as u64, Ordering::Relaxed);
-        let answered = tokio::time::timeout(patience, async {
-            let action = Action { r#type: kind.to_string(), body };
-            let mut stream = self.client().do_action(self.request(action)).await?.into_inner();
-            let (mut bodies, mut bytes) = (Vec::new(), 0);
-            while let Some(answer) = stream.next().await {
-                let body = answer?.body;
-                self.bytes_in.fetch_add(body.len() as u64, Ordering::Relaxed);
-                bytes += body.len() + size_of::<Bytes>();
-                if bytes > ANSWERS_BYTES_MAX {
-                    return Ok(None);
-                }
-                bodies.push(body);
+    /// Sends a request, and again where the node has no room for it and says when there may be some: as long as `patience`, or as
+    /// for a small answer where that is not said.
+    pub async fn send<T, F: Future<Output = std::result::Result<T, Refusal>>>(
+        &self,
+        patience: Option<Duration>,
+        mut send: impl FnMut() -> F,
+    ) -> std::result::Result<T, Refusal> {
+        let (began, patience) = (Instant::now(), patience.unwrap_or(self.answer));
+        loop {
+            let sent = send().await;
+            let wait = sent.as_ref().err().and_then(pushback);
+            // The answer has to come in time, too: it says why there is no room.
+            match wait.filter(|wait| began.elapsed() + 2 * *wait < patience) {
+                None => return sent,
+                Some(wait) => tokio::time::sleep(wait).await,
             }
-            Ok(Some(bodies))
+        }
+    }
+
+    /// Asks it one thing, whose answer may take `patience`; again for so long as `room` where the node has no room for it.
+    async fn ask(
+        &self,
+        kind: &str,
+        body: Bytes,
+        patience: Duration,
+        room: Option<Duration>,
+    ) -> Result<Vec<Bytes>> {
+        self.bytes_out.fetch_add(body.len() as u64, Ordering::Relaxed);
+        let action = Action { r#type: kind.to_string(), body };
+        let asked = self.send(room, || {
+            let request = self.request(action.clone());
+            let answer = async move {
+                let mut stream = self.client().do_action(request).await?.into_inner();
+                let (mut bodies, mut bytes) = (Vec::new(), 0);
+                while let Some(answer) = stream.next().await {
+                    let body = answer?.body;
+                    self.bytes_in.fetch_add(body.len() as u64, Ordering::Relaxed);
+                    bytes += body.len() + size_of::<Bytes>();
+                    if bytes > ANSWERS_BYTES_MAX {
+                        return Ok(None);
+                    }
+                    bodies.push(body);
+                }
+                Ok(Some(bodies))
+            };
+            let silent =
+                move |_| Err(Refusal::unavailable(format!("no answer for {} s", patience.as_secs_f64())));
+            async move { tokio::time::timeout(patience, answer).await.unwrap_or_else(silent) }
         });
-        match answered.await {
-            Ok(Ok(Some(bodies))) => Ok(bodies),
-            Ok(Ok(None)) => Err(self.bad_answer(&format!("more than {ANSWERS_BYTES_MAX} bytes"))),
-            Ok(Err(refusal)) => Err(self.error(&refusal)),
-            Err(_) => Err(self.lost(format!("no answer for {} s", patience.as_secs()))),
+        match asked.await {
+            Ok(Some(bodies)) => Ok(bodies),
+            Ok(None) => Err(self.bad_answer(&format!("more than {ANSWERS_BYTES_MAX} bytes"))),
+            Err(refusal) => Err(self.error(&refusal)),
         }
     }
 

@@ -2,10 +2,13 @@
 //!
 //! - A connection is *new* until a request came over it whose token is good (without credentials: any request). It has
 //!   [`DoorLimits::first_request`] of time for all that goes before: TLS, the greeting of HTTP/2, the request.
-//! - Where all places are taken, the oldest new connection makes room for one that comes; where none is new, that one is closed.
-//! - One address has so many places at most; of IPv6 that is a network of 64 bits, which one machine can have for itself.
+//! - That request *admits* the connection where a place is free: there are so many places, and one address has so many of them at
+//!   most; of IPv6 that is a network of 64 bits, which one machine can have for itself. Where no place is free, the request is
+//!   refused, the connection stays new and has as much time again, so that its client can ask again.
+//! - As many connections may be new as there are places. One more closes the oldest new one of the address that has most of them.
 //!
-//! So connections that say nothing, or not the right thing, lock nobody out, however many there are.
+//! So connections that say nothing, or not the right thing, lock nobody out, however many there are; and a client that comes when
+//! all places are taken gets an answer, and waits.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,7 +28,7 @@ use futures::task::AtomicWaker;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    time::{Sleep, sleep},
+    time::{Instant, Sleep, sleep},
 };
 use tonic::transport::server::Connected;
 
@@ -53,27 +56,50 @@ pub(super) struct Door {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    open: BTreeMap<u64, Arc<Guest>>,
-    by_address: HashMap<IpAddr, usize>,
+    new: BTreeMap<u64, Arc<Connection>>,
+    new_of: HashMap<IpAddr, usize>,
+    admitted: usize,
+    admitted_of: HashMap<IpAddr, usize>,
 }
 
-/// One end of a connection, as its requests see it.
 #[derive(Debug)]
-pub(super) struct Guest {
+struct Connection {
+    number: u64,
     address: IpAddr,
-    has_asked: AtomicBool,
+    is_admitted: AtomicBool,
     is_closed: AtomicBool,
+    /// Requests that were refused since no place was free.
+    refusals: AtomicU64,
     waker: AtomicWaker,
 }
 
+/// A connection, as its requests see it.
+#[derive(Clone, Debug)]
+pub(super) struct Guest {
+    connection: Arc<Connection>,
+    door: Arc<Door>,
+}
+
 impl Guest {
-    /// A request came over the connection that is worth an answer.
-    pub fn has_asked(&self) {
-        self.has_asked.store(true, Ordering::Relaxed);
+    /// Admits the connection: a request came over it that is worth an answer.
+    ///
+    /// # Errors
+    /// Why there is no place for it. There may be one soon.
+    pub fn ask(&self) -> Result<(), String> {
+        match self.connection.is_admitted() {
+            true => Ok(()),
+            false => self.door.take_in(&self.connection),
+        }
+    }
+}
+
+impl Connection {
+    fn is_admitted(&self) -> bool {
+        self.is_admitted.load(Ordering::Relaxed)
     }
 
-    fn is_new(&self) -> bool {
-        !self.has_asked.load(Ordering::Relaxed) && !self.is_closed.load(Ordering::Relaxed)
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     fn close(&self) {
@@ -94,53 +120,71 @@ impl Door {
         })
     }
 
-    /// Takes a connection in, if there is a place for it.
-    pub fn admit(self: &Arc<Self>, stream: TcpStream) -> Option<Visit> {
-        let (number, guest) = self.enter(peer(stream.peer_addr().ok()?.ip()))?;
+    /// Takes a new connection.
+    pub fn accept(self: &Arc<Self>, stream: TcpStream) -> io::Result<Visit> {
+        let connection = self.enter(peer(stream.peer_addr()?.ip()));
         let until = Box::pin(sleep(self.limits.first_request));
-        Some(Visit { stream, number, guest, door: self.clone(), until })
+        let guest = Guest { connection, door: self.clone() };
+        Ok(Visit { stream, guest, refusals: 0, until })
     }
 
-    fn enter(&self, address: IpAddr) -> Option<(u64, Arc<Guest>)> {
-        let limits = &self.limits;
+    fn enter(&self, address: IpAddr) -> Arc<Connection> {
         let mut state = self.state();
-        let mut to_close = None;
-        let of_address = state.by_address.get(&address).copied().unwrap_or(0);
-        // Whoever has all places that an address may have replaces his own.
-        if of_address >= limits.per_address {
-            to_close = state.oldest_new(|guest| guest.address == address);
-            if to_close.is_none() {
-                self.refused_address.fetch_add(1, Ordering::Relaxed);
-                return None;
-            }
-        } else if state.open.len() >= limits.connections {
-            to_close = state.oldest_new(|_| true);
-            if to_close.is_none() {
-                self.refused_full.fetch_add(1, Ordering::Relaxed);
-                return None;
-            }
+        if state.new.len() >= self.limits.connections {
+            state.close_oldest_new();
         }
-        if let Some(number) = to_close {
-            state.forget(number).expect("it was found").close();
-        }
-        let number = state.next;
-        state.next += 1;
-        let guest = Arc::new(Guest {
+        let connection = Arc::new(Connection {
+            number: state.next,
             address,
-            has_asked: AtomicBool::new(false),
+            is_admitted: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            refusals: AtomicU64::new(0),
             waker: AtomicWaker::new(),
         });
-        state.open.insert(number, guest.clone());
-        *state.by_address.entry(address).or_default() += 1;
+        state.next += 1;
+        state.new.insert(connection.number, connection.clone());
+        *state.new_of.entry(address).or_default() += 1;
         drop(state);
         self.opened.fetch_add(1, Ordering::Relaxed);
-        Some((number, guest))
+        connection
     }
 
-    fn leave(&self, number: u64, guest: &Guest) {
-        self.state().forget(number);
-        if !guest.has_asked.load(Ordering::Relaxed) {
+    fn take_in(&self, connection: &Connection) -> Result<(), String> {
+        let DoorLimits { connections, per_address, .. } = self.limits;
+        let mut state = self.state();
+        let of_address = state.admitted_of.get(&connection.address).copied().unwrap_or(0);
+        let refused = if of_address >= per_address {
+            Some((&self.refused_address, format!("{of_address} connections from this address are open")))
+        } else if state.admitted >= connections {
+            Some((&self.refused_full, format!("{} connections are open", state.admitted)))
+        } else {
+            None
+        };
+        if let Some((counter, why)) = refused {
+            // A client that asks again is the same one.
+            if connection.refusals.fetch_add(1, Ordering::Relaxed) == 0 {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+            return Err(format!("{why}, and there may be no more"));
+        }
+        // Else the connection was closed meanwhile, or another of its requests was faster.
+        if state.forget_new(connection.number).is_some() {
+            state.admitted += 1;
+            *state.admitted_of.entry(connection.address).or_default() += 1;
+            connection.is_admitted.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn leave(&self, connection: &Connection) {
+        let mut state = self.state();
+        if connection.is_admitted() {
+            state.admitted -= 1;
+            less(&mut state.admitted_of, connection.address);
+            return;
+        }
+        state.forget_new(connection.number);
+        if connection.refusals.load(Ordering::Relaxed) == 0 {
             self.without_request.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -148,8 +192,12 @@ impl Door {
     /// What came of connections so far.
     pub fn counts(&self) -> Connections {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let open = {
+            let state = self.state();
+            state.admitted + state.new.len()
+        };
         Connections {
-            open: self.state().open.len() as u64,
+            open: open as u64,
             limit: self.limits.connections as u64,
             opened: count(&self.opened),
             refused_full: count(&self.refused_full),
@@ -164,21 +212,29 @@ impl Door {
 }
 
 impl State {
-    fn oldest_new(&self, is_meant: impl Fn(&Guest) -> bool) -> Option<u64> {
-        let mut open = self.open.iter();
-        open.find(|(_, guest)| guest.is_new() && is_meant(guest)).map(|(&number, _)| number)
+    /// Closes the oldest new connection of the address that has most of them: a flood from one address closes its own.
+    fn close_oldest_new(&mut self) {
+        let Some((&address, _)) = self.new_of.iter().max_by_key(|&(_, &count)| count) else { return };
+        let oldest = self.new.values().find(|connection| connection.address == address);
+        let number = oldest.expect("an address is counted as long as it has some").number;
+        self.forget_new(number).expect("it was found").close();
     }
 
-    /// Gives the place of a connection back, once.
-    fn forget(&mut self, number: u64) -> Option<Arc<Guest>> {
-        let guest = self.open.remove(&number)?;
-        if let Some(count) = self.by_address.get_mut(&guest.address) {
-            *count -= 1;
-            if *count == 0 {
-                self.by_address.remove(&guest.address);
-            }
+    /// Counts a connection as new no more, once.
+    fn forget_new(&mut self, number: u64) -> Option<Arc<Connection>> {
+        let connection = self.new.remove(&number)?;
+        less(&mut self.new_of, connection.address);
+        Some(connection)
+    }
+}
+
+/// One less of an address.
+fn less(counts: &mut HashMap<IpAddr, usize>, address: IpAddr) {
+    if let Some(count) = counts.get_mut(&address) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&address);
         }
-        Some(guest)
     }
 }
 
@@ -193,24 +249,33 @@ fn peer(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A connection that has a place, which it gives back when it ends.
+/// One end of a connection, whose place is free when it ends.
 pub(super) struct Visit {
     stream: TcpStream,
-    number: u64,
-    guest: Arc<Guest>,
-    door: Arc<Door>,
+    guest: Guest,
+    /// Requests that had been refused when the time began that is given now.
+    refusals: u64,
     until: Pin<Box<Sleep>>,
 }
 
 impl Visit {
     /// An error where the connection is to be closed.
     fn poll_closed(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        if self.guest.has_asked.load(Ordering::Relaxed) {
+        let connection = &self.guest.connection;
+        if connection.is_admitted() {
             return Ok(());
         }
-        self.guest.waker.register(context.waker());
-        let is_over = self.until.as_mut().poll(context).is_ready();
-        match is_over || self.guest.is_closed.load(Ordering::Relaxed) {
+        connection.waker.register(context.waker());
+        while self.until.as_mut().poll(context).is_ready() {
+            let refusals = connection.refusals.load(Ordering::Relaxed);
+            if refusals == self.refusals {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            // Its client waits for a place, and asks again.
+            self.refusals = refusals;
+            self.until.as_mut().reset(Instant::now() + self.guest.door.limits.first_request);
+        }
+        match connection.is_closed() {
             true => Err(io::ErrorKind::TimedOut.into()),
             false => Ok(()),
         }
@@ -219,14 +284,14 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        self.door.leave(self.number, &self.guest);
+        self.guest.door.leave(&self.guest.connection);
     }
 }
 
 impl Connected for Visit {
-    type ConnectInfo = Arc<Guest>;
+    type ConnectInfo = Guest;
 
-    fn connect_info(&self) -> Arc<Guest> {
+    fn connect_info(&self) -> Guest {
         self.guest.clone()
     }
 }
@@ -287,38 +352,59 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    #[test]
-    fn the_oldest_that_said_nothing_makes_room_and_nobody_else_does() {
-        let door = door(3, 3);
-        let first = door.enter(address(1)).unwrap();
-        first.1.has_asked();
-        let (second, third) = (door.enter(address(2)).unwrap(), door.enter(address(3)).unwrap());
-        let fourth = door.enter(address(4)).unwrap();
-        assert!(second.1.is_closed.load(Ordering::Relaxed), "it was the oldest new one");
-        assert!(first.1.has_asked.load(Ordering::Relaxed) && third.1.is_new());
-        third.1.has_asked();
-        fourth.1.has_asked();
-        assert!(door.enter(address(5)).is_none(), "all are at work");
-        door.leave(second.0, &second.1);
-        assert_eq!(door.counts().open, 3, "its place was given away already");
-        door.leave(first.0, &first.1);
-        assert!(door.enter(address(5)).is_some());
-        let counts = door.counts();
-        assert_eq!((counts.opened, counts.refused_full, counts.without_request), (5, 1, 1));
+    fn enter(door: &Arc<Door>, last: u8) -> Guest {
+        Guest { connection: door.enter(address(last)), door: door.clone() }
+    }
+
+    fn leave(guest: &Guest) {
+        guest.door.leave(&guest.connection);
     }
 
     #[test]
-    fn one_address_has_so_many_places() {
-        let door = door(10, 2);
-        let held: Vec<_> = (0..2).map(|_| door.enter(address(1)).unwrap()).collect();
-        held.iter().for_each(|(_, guest)| guest.has_asked());
-        assert!(door.enter(address(1)).is_none());
-        assert!(door.enter(address(2)).is_some());
-        assert_eq!(door.counts().refused_address, 1);
-        door.leave(held[0].0, &held[0].1);
-        let new = door.enter(address(1)).unwrap();
-        // His own new one makes room, not that of another.
-        assert!(door.enter(address(1)).is_some() && !new.1.is_new());
+    fn the_oldest_that_said_nothing_makes_room_and_nobody_else_does() {
+        let door = door(3, 3);
+        let asked = enter(&door, 1);
+        asked.ask().unwrap();
+        let new: Vec<Guest> = (2..5).map(|last| enter(&door, last)).collect();
+        let more = enter(&door, 2);
+        let closed: Vec<bool> = new.iter().map(|guest| guest.connection.is_closed()).collect();
+        assert_eq!(closed.iter().filter(|&&closed| closed).count(), 1, "{closed:?}");
+        // The address that has most: it is its own oldest one.
+        let own = enter(&door, 2);
+        assert!(new[0].connection.is_closed() || more.connection.is_closed());
+        assert!(!asked.connection.is_closed() && !own.connection.is_closed());
+        own.ask().unwrap();
+        assert_eq!(door.counts().open, 4, "two that asked, and two that are new");
+        new.iter().chain([&more, &own, &asked]).for_each(leave);
+        let counts = door.counts();
+        assert_eq!((counts.open, counts.opened, counts.without_request), (0, 6, 4));
+    }
+
+    #[test]
+    fn a_connection_without_a_place_is_told_so_and_gets_the_next_one() {
+        let door = door(3, 2);
+        let held: Vec<Guest> = (0..2).map(|_| enter(&door, 1)).collect();
+        held.iter().for_each(|guest| guest.ask().unwrap());
+        let third = enter(&door, 1);
+        for _ in 0..3 {
+            let why = third.ask().unwrap_err();
+            assert_eq!(why, "2 connections from this address are open, and there may be no more");
+        }
+        enter(&door, 2).ask().unwrap();
+        let full = enter(&door, 3);
+        assert_eq!(full.ask().unwrap_err(), "3 connections are open, and there may be no more");
+        let counts = door.counts();
+        assert_eq!((counts.refused_address, counts.refused_full), (1, 1), "each is counted once");
+        leave(&held[0]);
+        third.ask().unwrap();
+        held[1].ask().unwrap();
+        assert!(full.ask().is_err());
+        leave(&third);
+        full.ask().unwrap();
+    }
+
+    #[test]
+    fn a_network_of_64_bits_is_one_address() {
         let of_network = |text: &str| peer(text.parse().unwrap());
         assert_eq!(of_network("2001:db8:1:2:3::4"), of_network("2001:db8:1:2:ffff::"));
         assert_ne!(of_network("2001:db8:1:2::"), of_network("2001:db8:1:3::"));

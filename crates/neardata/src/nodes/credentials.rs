@@ -1,27 +1,25 @@
-//! Who may do what on which node.
+//! Credentials: the right to do something on a node, and the proof that a node is one.
 //!
-//! An authority is a key pair that whoever runs the nodes makes once ([`Authority::create`]). It signs two things:
+//! An authority is two key pairs that the operator of the nodes makes once ([`Authority::create`]):
 //!
-//! - the certificate of a node, by which clients know that they speak with one of these nodes, in TLS;
-//! - the token of a client: a name, [`Rights`](Right), and when it expires. A node checks the signature and needs no list.
-//!   A node has one too, by which other nodes know it; it has the right to relay and no other.
+//! - one signs the certificates of nodes, by which clients know that they speak with one of these nodes, in TLS;
+//! - one signs [tokens](Claims) of clients: a name, [rights](Right), and when the token expires. A node checks the signature and needs no
+//!   list. A node has a token too, by which other nodes know it; it has the right to relay and no other.
 //!
 //! ```text
-//!   authority.json   stays with whoever runs the nodes: key, certificate
-//!   NODE.json        on the node: its key, certificate and token, the authority's certificate and public key
+//!   authority.json   stays with the operator: both keys, certificate
+//!   NODE.json        on the node: its key, certificate and token, the authority's certificate and the key that checks tokens
 //!   CLIENT.json      with the client: the authority's certificate, its token
 //! ```
 //!
-//! Keys are Ed25519. A token is `claims.signature`, both base64 without padding for URLs; the claims are JSON. It travels
-//! inside TLS only.
+//! Keys of certificates are ECDSA P-256, which every implementation of TLS takes; browsers and gRPC (BoringSSL) refuse Ed25519.
+//! Tokens are PASETO v4.public (`tokens.rs`, docs/decisions/0032) and travel inside TLS only. Each file says its version; one
+//! of another version is refused.
 
-use std::{
-    fs, io,
-    net::IpAddr,
-    path::Path,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+mod expiry;
+mod tokens;
+
+use std::{fs, io, net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use inshore_store::NewFile;
@@ -29,8 +27,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
 };
-use ring::signature::{ED25519, Ed25519KeyPair, UnparsedPublicKey};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use time::OffsetDateTime;
 use tokio_rustls::rustls::{
     self, RootCertStore,
@@ -38,7 +36,15 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
 
-use super::{Error, Result};
+pub use self::{expiry::time_text, tokens::Claims};
+use self::{
+    expiry::{YEARS_100, certificate_expires, seconds_now, warning},
+    tokens::Version1,
+};
+use super::{Error, Result, protocol::Expires};
+
+/// The version of files of credentials. In version 1 keys were Ed25519, and one key signed certificates and tokens.
+const VERSION: u64 = 2;
 
 /// What a client may ask of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -98,41 +104,34 @@ impl std::str::FromStr for Right {
     }
 }
 
-/// What a token says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claims {
-    /// Who it was made for: tasks of one name wait in one queue.
-    pub name: String,
-    /// What its bearer may do.
-    pub rights: Vec<Right>,
-    /// When it ends, in seconds since 1970.
-    pub expires: u64,
-}
-
-/// What makes credentials.
+/// The keys that make credentials.
 #[derive(Serialize, Deserialize)]
 pub struct Authority {
+    version: u64,
     name: String,
     key: String,
     certificate: String,
+    /// The key that signs tokens.
+    token_key: String,
 }
 
-/// What a node shows and checks.
+/// The proofs that a node shows, and the keys with which it checks others.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct NodeCredentials {
+    version: u64,
     pub(super) authority: String,
     pub(super) certificate: String,
     pub(super) key: String,
-    /// Public key of the authority, base64.
-    pub(super) token_key: String,
-    /// What it shows to other nodes; none in credentials of before nodes did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) token: Option<String>,
+    /// The key that checks tokens.
+    token_key: String,
+    /// The token that the node shows to other nodes.
+    token: String,
 }
 
-/// What a client shows and checks.
+/// The token that a client shows, and the certificate with which it checks nodes.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ClientCredentials {
+    version: u64,
     pub(super) authority: String,
     pub(super) token: String,
 }
@@ -159,9 +158,10 @@ impl Authority {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| bad(error.to_string()))?;
         let name = format!("Inshore authority {}", BASE64.encode(random));
-        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).map_err(failed)?;
+        let key = new_key()?;
         let certificate = params_of_authority(&name).self_signed(&key).map_err(failed)?.pem();
-        Ok(Authority { name, key: key.serialize_pem(), certificate })
+        let token_key = tokens::new_key()?;
+        Ok(Authority { version: VERSION, name, key: key.serialize_pem(), certificate, token_key })
     }
 
     fn key(&self) -> Result<KeyPair> {
@@ -178,13 +178,14 @@ impl Authority {
         (params.not_before, params.not_after) = validity(lifetime);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let (key, own) = (self.key()?, KeyPair::generate_for(&rcgen::PKCS_ED25519).map_err(failed)?);
-        let token_key = BASE64.encode(key.public_key_raw());
-        let issuer = Issuer::new(params_of_authority(&self.name), key);
+        params.use_authority_key_identifier_extension = true;
+        let own = new_key()?;
+        let issuer = Issuer::new(params_of_authority(&self.name), self.key()?);
         let certificate = params.signed_by(&own, &issuer).map_err(failed)?.pem();
-        let authority = self.certificate.clone();
-        let token = Some(self.token(name, &[Right::Relay], lifetime)?);
-        Ok(NodeCredentials { authority, certificate, key: own.serialize_pem(), token_key, token })
+        let (authority, key) = (self.certificate.clone(), own.serialize_pem());
+        let token_key = tokens::public_key(&self.token_key)?;
+        let token = self.token(name, &[Right::Relay], lifetime)?;
+        Ok(NodeCredentials { version: VERSION, authority, certificate, key, token_key, token })
     }
 
     /// Credentials for a client.
@@ -193,17 +194,11 @@ impl Authority {
     /// [`Error::Credentials`] where the authority's key is none.
     pub fn client(&self, name: &str, rights: &[Right], lifetime: Duration) -> Result<ClientCredentials> {
         let token = self.token(name, rights, lifetime)?;
-        Ok(ClientCredentials { authority: self.certificate.clone(), token })
+        Ok(ClientCredentials { version: VERSION, authority: self.certificate.clone(), token })
     }
 
     fn token(&self, name: &str, rights: &[Right], lifetime: Duration) -> Result<String> {
-        let expires = seconds_now() + lifetime.as_secs();
-        let claims = Claims { name: name.to_string(), rights: rights.to_vec(), expires };
-        let claims = BASE64.encode(serde_json::to_vec(&claims).expect("plain data"));
-        let key = Ed25519KeyPair::from_pkcs8_maybe_unchecked(self.key()?.serialized_der());
-        let key = key.map_err(|error| bad(format!("the authority's key: {error}")))?;
-        let signature = BASE64.encode(key.sign(claims.as_bytes()));
-        Ok(format!("{claims}.{signature}"))
+        tokens::sign(&self.token_key, &Claims::new(name, rights, lifetime)?)
     }
 }
 
@@ -225,36 +220,81 @@ impl NodeCredentials {
         checked.map(drop).map_err(|error| bad(format!("the certificate of {}: {error}", name.to_str())))
     }
 
-    /// What the node shows and checks where it asks another one.
-    ///
-    /// # Errors
-    /// [`Error::Credentials`] where they are of before nodes spoke with each other.
-    pub fn as_client(&self) -> Result<ClientCredentials> {
-        let token = self.token.clone().ok_or_else(|| {
-            bad("this node's have no token for other nodes: make them anew with `inshore node credentials`")
-        })?;
-        Ok(ClientCredentials { authority: self.authority.clone(), token })
+    /// The credentials with which the node asks another one.
+    pub fn as_client(&self) -> ClientCredentials {
+        let (authority, token) = (self.authority.clone(), self.token.clone());
+        ClientCredentials { version: VERSION, authority, token }
     }
 
-    /// What a token says, if the authority signed it and it has not expired.
+    /// The claims of a token, if the authority signed it and it has not expired.
     ///
     /// # Errors
     /// [`Error::Credentials`] with the reason.
     pub fn check(&self, token: &str) -> Result<Claims> {
-        let no_token = || bad("this is no token");
-        let (claims, signature) = token.split_once('.').ok_or_else(no_token)?;
-        let signature = BASE64.decode(signature).map_err(|_| no_token())?;
-        let key = BASE64.decode(&self.token_key).map_err(|_| bad("the node's token_key is no base64"))?;
-        UnparsedPublicKey::new(&ED25519, key)
-            .verify(claims.as_bytes(), &signature)
-            .map_err(|_| bad("the token was not signed by the authority of this node"))?;
-        let claims = BASE64.decode(claims).map_err(|_| no_token())?;
-        let claims: Claims = serde_json::from_slice(&claims).map_err(|_| no_token())?;
-        match seconds_now() < claims.expires {
+        self.check_at(token, seconds_now())
+    }
+
+    fn check_at(&self, token: &str, now: u64) -> Result<Claims> {
+        let claims = tokens::verify(&self.token_key, token)?;
+        match now < claims.expires {
             true => Ok(claims),
-            false => Err(bad(format!("the token of {} has expired", claims.name))),
+            false => Err(bad(format!(
+                "the token of {} has expired at {}; this node's clock says {}: `{}` makes a new one",
+                claims.subject,
+                time_text(claims.expires),
+                time_text(now),
+                claims.renewal()
+            ))),
         }
     }
+
+    /// The times at which they end.
+    ///
+    /// # Errors
+    /// [`Error::Credentials`] for a certificate or a token that is none.
+    pub fn expires(&self) -> Result<Expires> {
+        Ok(Expires {
+            authority: certificate_expires(&of_pem(&self.authority)?)?,
+            certificate: certificate_expires(&of_pem(&self.certificate)?)?,
+            token: tokens::read_unverified(&self.token)?.expires,
+        })
+    }
+
+    /// The command that makes them anew.
+    ///
+    /// # Errors
+    /// [`Error::Credentials`] for a token that is none.
+    pub(super) fn renewal(&self) -> Result<String> {
+        Ok(tokens::read_unverified(&self.token)?.renewal())
+    }
+}
+
+impl ClientCredentials {
+    /// The claims of the token, which only a node can check.
+    ///
+    /// # Errors
+    /// [`Error::Credentials`] for a token that is none.
+    pub fn claims(&self) -> Result<Claims> {
+        tokens::read_unverified(&self.token)
+    }
+
+    /// A sentence for the token and for the certificate of the authority, where these have ended or end within 14 days by the clock
+    /// of this machine.
+    ///
+    /// # Errors
+    /// [`Error::Credentials`] for a token or a certificate that is none.
+    pub fn warnings(&self) -> Result<Vec<String>> {
+        let (claims, now) = (self.claims()?, seconds_now());
+        let of_token = warning(&format!("the token of {}", claims.subject), claims.expires, now);
+        let of_token = of_token.map(|told| format!("{told}: `{}` makes a new one", claims.renewal()));
+        let of_authority = certificate_expires(&of_pem(&self.authority)?)?;
+        let of_authority = warning("the certificate of the authority", of_authority, now);
+        Ok(of_token.into_iter().chain(of_authority).collect())
+    }
+}
+
+fn new_key() -> Result<KeyPair> {
+    KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(failed)
 }
 
 fn of_pem(pem: &str) -> Result<CertificateDer<'static>> {
@@ -264,11 +304,49 @@ fn of_pem(pem: &str) -> Result<CertificateDer<'static>> {
 /// Reads credentials from a file.
 ///
 /// # Errors
-/// [`Error::Credentials`] that names the file.
+/// [`Error::Credentials`] that names the file; for credentials of another version with the command that makes new ones.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = fs::read(path).map_err(|error| bad(format!("{}: {error}", path.display())))?;
-    serde_json::from_slice(&text)
-        .map_err(|error| bad(format!("{}: these are no credentials of this kind: {error}", path.display())))
+    let fail = |what: String| bad(format!("{}: {what}", path.display()));
+    let text = fs::read(path).map_err(|error| fail(error.to_string()))?;
+    let none = |error: serde_json::Error| fail(format!("these are no credentials of this kind: {error}"));
+    let file: Value = serde_json::from_slice(&text).map_err(none)?;
+    check_version(&file, path).map_err(fail)?;
+    serde_json::from_value(file).map_err(none)
+}
+
+/// Refuses credentials of another version.
+fn check_version(file: &Value, path: &Path) -> std::result::Result<(), String> {
+    let version = match &file["version"] {
+        Value::Null if file["authority"].is_string() || file["certificate"].is_string() => Some(1),
+        Value::Null => return Ok(()),
+        version => version.as_u64(),
+    };
+    if version == Some(VERSION) {
+        return Ok(());
+    }
+    if version != Some(1) {
+        return Err(format!(
+            "credentials of version {}, and this program knows version {VERSION}: a newer Inshore made them",
+            file["version"]
+        ));
+    }
+    let says = "credentials of version 1 (keys of Ed25519) are no longer taken";
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Err(match file["token"].as_str().and_then(Version1::of) {
+        Some(token) => format!(
+            "{says}: `{}` makes new ones, in the folder of a new authority.json (`inshore node credentials DIR`)",
+            token.renewal()
+        ),
+        None if file["token_key"].is_string() => format!(
+            "{says}: `inshore node credentials DIR --for-node NAME --address HOST,...` makes new ones, in the folder of a new \
+             authority.json (`inshore node credentials DIR`)"
+        ),
+        None => format!(
+            "{says}: move the file away, and `inshore node credentials {}` makes a new authority; then make the files of all \
+             nodes and clients anew (--for-node, --for-client)",
+            folder.display()
+        ),
+    })
 }
 
 /// Writes credentials to a new file that only its owner reads.
@@ -310,11 +388,7 @@ fn called(name: &str) -> DistinguishedName {
 /// From an hour ago, since clocks differ.
 fn validity(lifetime: Duration) -> (OffsetDateTime, OffsetDateTime) {
     let now = OffsetDateTime::now_utc();
-    (now - Duration::from_secs(3600), now + lifetime)
-}
-
-fn seconds_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    (now - Duration::from_secs(3600), now + lifetime.min(YEARS_100))
 }
 
 fn bad(what: impl Into<String>) -> Error {
@@ -337,19 +411,27 @@ mod tests {
         let node = authority.node("a", &["10.0.0.1".to_string(), "a.lan".to_string()], DAY).unwrap();
         let client = authority.client("writer", &[Right::Read, Right::Run], DAY).unwrap();
         let claims = node.check(&client.token).unwrap();
-        assert_eq!((claims.name.as_str(), claims.rights), ("writer", vec![Right::Read, Right::Run]));
+        assert_eq!((claims.subject.as_str(), &claims.rights[..]), ("writer", &[Right::Read, Right::Run][..]));
+        assert_eq!(client.claims().unwrap(), claims);
     }
 
     #[test]
-    fn a_node_may_relay_and_nothing_else_and_one_without_a_token_says_so() {
+    fn a_node_may_relay_and_nothing_else() {
         let authority = Authority::create().unwrap();
         let node = authority.node("a", &["a.lan".to_string()], DAY).unwrap();
-        let claims = node.check(&node.as_client().unwrap().token).unwrap();
-        assert_eq!((claims.name.as_str(), claims.rights), ("a", vec![Right::Relay]));
-        let mut old = serde_json::to_value(&node).unwrap();
-        old.as_object_mut().unwrap().remove("token");
-        let old: NodeCredentials = serde_json::from_value(old).unwrap();
-        assert!(old.as_client().unwrap_err().to_string().contains("make them anew"));
+        let claims = node.check(&node.as_client().token).unwrap();
+        assert_eq!((claims.subject.as_str(), claims.rights), ("a", vec![Right::Relay]));
+    }
+
+    #[test]
+    fn certificates_and_tokens_are_signed_by_different_keys() {
+        let authority = Authority::create().unwrap();
+        assert!(authority.key().unwrap().is_compatible(&rcgen::PKCS_ECDSA_P256_SHA256));
+        assert!(authority.token_key.starts_with("k4.secret."));
+        let node = authority.node("a", &["a.lan".to_string()], DAY).unwrap();
+        let own = KeyPair::from_pem(&node.key).unwrap();
+        assert!(own.is_compatible(&rcgen::PKCS_ECDSA_P256_SHA256));
+        assert!(node.token_key.starts_with("k4.public."), "a node cannot make tokens: {}", node.token_key);
     }
 
     #[test]
@@ -384,13 +466,97 @@ mod tests {
         let foreign = other.client("writer", &Right::ALL, DAY).unwrap().token;
         assert!(told(&foreign).contains("not signed by the authority"));
         let good = authority.client("writer", &[Right::Read], DAY).unwrap().token;
-        let (claims, signature) = good.split_once('.').unwrap();
-        let more = BASE64.decode(claims).unwrap();
-        let more = String::from_utf8(more).unwrap().replace("\"read\"", "\"read\",\"administer\"");
-        assert!(told(&format!("{}.{signature}", BASE64.encode(more))).contains("not signed"));
-        for garbage in ["", ".", "a.b", "🦀.🦀", claims, signature] {
+        let payload = BASE64.decode(good.rsplit_once('.').unwrap().1).unwrap();
+        let (claims, signature) = payload.split_at(payload.len() - 64);
+        let more = String::from_utf8(claims.to_vec()).unwrap();
+        let more = more.replace("\"read\"", "\"read\",\"administer\"");
+        let more = BASE64.encode([more.as_bytes(), signature].concat());
+        assert!(told(&format!("v4.public.{more}")).contains("not signed"));
+        for garbage in ["", ".", "a.b", "🦀.🦀", "v4.public.", "v4.public.AAAA", "v4.public.🦀", &good[10..]]
+        {
             assert!(node.check(garbage).is_err(), "{garbage}");
         }
+    }
+
+    #[test]
+    fn an_expired_token_is_refused_with_both_times_and_whose_clock_it_is() {
+        let authority = Authority::create().unwrap();
+        let node = authority.node("a", &["a.lan".to_string()], DAY).unwrap();
+        let claims = Claims {
+            issued: 0,
+            expires: 1_795_752_000,
+            ..Claims::new("writer", &[Right::Read], DAY).unwrap()
+        };
+        let token = tokens::sign(&authority.token_key, &claims).unwrap();
+        assert_eq!(node.check_at(&token, claims.expires - 1).unwrap(), claims);
+        let error = node.check_at(&token, claims.expires + 3600).unwrap_err().to_string();
+        let expected = "credentials: the token of writer has expired at 2026-11-27T04:00:00Z; this node's clock says \
+                        2026-11-27T05:00:00Z: `inshore node credentials DIR --for-client writer --rights read` makes a new one";
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn credentials_that_end_soon_say_so() {
+        let authority = Authority::create().unwrap();
+        let soon = authority.client("writer", &[Right::Read], 3 * DAY).unwrap().warnings().unwrap();
+        assert!(soon.len() == 1 && soon[0].starts_with("the token of writer expires in "), "{soon:?}");
+        assert!(
+            soon[0].ends_with(
+                "`inshore node credentials DIR --for-client writer --rights read` makes a new one"
+            )
+        );
+        assert!(authority.client("writer", &[], 15 * DAY).unwrap().warnings().unwrap().is_empty());
+        let node = authority.node("a", &["a.lan".to_string()], 3 * DAY).unwrap();
+        let expires = node.expires().unwrap();
+        let in_days = |at: u64| (at - seconds_now() + 3600) / 86_400;
+        assert_eq!([expires.authority, expires.certificate, expires.token].map(in_days), [3650, 3, 3]);
+        let far = authority.node("a", &["a.lan".to_string()], Duration::MAX).unwrap();
+        assert_eq!(far.expires().unwrap().each().map(|(_, at)| in_days(at)), [3650, 36_500, 36_500]);
+    }
+
+    /// test_data/README.md says which program made the files.
+    #[test]
+    fn files_of_version_1_are_refused_with_the_command_that_renews_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            let error = match name {
+                "authority.json" => read::<Authority>(&path).map(drop),
+                "node-a.json" => read::<NodeCredentials>(&path).map(drop),
+                _ => read::<ClientCredentials>(&path).map(drop),
+            };
+            error.unwrap_err().to_string()
+        };
+        for (name, text, command) in [
+            (
+                "authority.json",
+                include_str!("../../test_data/credentials_1/authority.json"),
+                &*format!("`inshore node credentials {}`", folder.path().display()),
+            ),
+            (
+                "node-a.json",
+                include_str!("../../test_data/credentials_1/node-a.json"),
+                "`inshore node credentials DIR --for-node a --address HOST,...`",
+            ),
+            (
+                "client-laptop.json",
+                include_str!("../../test_data/credentials_1/client-laptop.json"),
+                "`inshore node credentials DIR --for-client laptop --rights read,run,write`",
+            ),
+        ] {
+            let error = told(name, text);
+            assert!(error.contains(name) && error.contains("version 1 (keys of Ed25519)"), "{error}");
+            assert!(error.contains(command), "{command} is not in {error}");
+        }
+        // That of before nodes had tokens; that of a version to come; that of something else.
+        let bare =
+            r#"{"authority":"-----BEGIN","certificate":"-----BEGIN","key":"-----BEGIN","token_key":"abc"}"#;
+        assert!(told("node-a.json", bare).contains("--for-node NAME --address"));
+        let newer = told("client-x.json", r#"{"version":3,"authority":"","token":""}"#);
+        assert!(newer.contains("version 3") && newer.contains("newer"), "{newer}");
+        assert!(told("client-x.json", "{}").contains("no credentials of this kind"));
+        assert!(told("client-x.json", "[1]").contains("no credentials of this kind"));
     }
 
     #[test]

@@ -120,7 +120,7 @@ pub enum Error {
     #[error("the deadline of {seconds} s is over: {what}")]
     Deadline {
         /// What was given.
-        seconds: u64,
+        seconds: f64,
         /// What was not done by then.
         what: String,
     },

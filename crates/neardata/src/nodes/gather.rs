@@ -41,7 +41,7 @@ use super::{
     client::STREAM_BYTES,
     here::{Held, HelpKind, Here, HereCost, PANICKED, Stops, TakenOver},
     protocol::{PieceRequest, TakeBack, TaskDone, TaskRequest, VERSION},
-    pump::{Outlet, Told, Turn, pump, queue},
+    pump::{LATE, Outlet, Told, Turn, pump, queue},
 };
 use crate::{Answer, Border, Contents, Event, Next, PartRow, Portable, Reach, part_rows};
 
@@ -51,8 +51,6 @@ const SET_ASIDE_MAX: usize = 64;
 /// How nodes are asked.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// When everything is to be done, from now on.
-    pub deadline: Option<Duration>,
     /// Whether an answer without what lost nodes have will do.
     pub partial: bool,
     /// Memory of the task on each node; the node's habit where it is not said.
@@ -66,10 +64,9 @@ pub struct RunOptions {
 }
 
 impl Default for RunOptions {
-    /// No deadline, all or nothing, the nodes' habit of memory, half a minute without progress, with help of this machine.
+    /// All or nothing, the nodes' habit of memory, half a minute without progress, with help of this machine.
     fn default() -> Self {
         RunOptions {
-            deadline: None,
             partial: false,
             node_memory_bytes: None,
             stall: Duration::from_secs(30),
@@ -337,8 +334,6 @@ pub(super) struct Gather {
     kind: &'static str,
     arguments: Value,
     options: RunOptions,
-    until: Option<Instant>,
-    began: Instant,
     pieces: Vec<Wanted>,
     attempts: Vec<Attempt>,
     given_up: BTreeSet<usize>,
@@ -376,8 +371,6 @@ pub(super) struct Gather {
 
 /// Bytes of what comes of a block, at most: a block where everything matches, with a line for each byte, is 32 times its size.
 const PART_BYTES_MAX: usize = 256 << 20;
-/// A node stops a task by itself so long after its client should have.
-const LATE: Duration = Duration::from_secs(1);
 /// Memory here for the answers of a node: the window of its stream, two batches that wait and one that is taken apart.
 pub(super) const ANSWER_BYTES: u64 = STREAM_BYTES as u64 + (1 << 20);
 
@@ -528,7 +521,14 @@ impl Gather {
         let holders = wholes.iter().flat_map(|whole| &whole.pieces).flat_map(|piece| &piece.holders);
         let used = holders.map(|holder| holder.node).collect::<BTreeSet<_>>().len().max(1) as u64;
         let memory = job.budget().reserve(used * ANSWER_BYTES, "answers of nodes on their way")?;
-        let began = Instant::now();
+        let lost = nodes.0.lost().clone();
+        // Nodes that have it and were lost before are asked no more.
+        let why = |piece: &super::Piece| {
+            let lost = piece.holders.iter().filter_map(|holder| Some((holder.node, lost.get(&holder.node)?)));
+            let told = lost.map(|(node, why)| format!("{}: {why}", nodes.0.nodes[node].address));
+            piece.absent.iter().cloned().chain(told).collect()
+        };
+        let why = &why;
         let pieces = wholes.iter().enumerate().flat_map(|(number, whole)| {
             whole.pieces.iter().map(move |piece| Wanted {
                 title: whole.title.clone(),
@@ -541,9 +541,10 @@ impl Gather {
                 is_done: false,
                 unreadable: BTreeSet::new(),
                 slow: BTreeSet::new(),
-                why: piece.absent.clone(),
+                why: why(piece),
             })
         });
+        let pieces = pieces.collect();
         Ok(Gather {
             memory,
             ahead: None,
@@ -555,11 +556,9 @@ impl Gather {
             kind,
             arguments,
             options: options.clone(),
-            until: options.deadline.and_then(|deadline| began.checked_add(deadline)),
-            began,
-            pieces: pieces.collect(),
+            pieces,
             attempts: Vec::new(),
-            given_up: BTreeSet::new(),
+            given_up: lost.into_keys().collect(),
             may_begin_anew: false,
             here: None,
             helping: None,
@@ -673,7 +672,7 @@ impl Gather {
         // Some tell it a little late.
         let often = self.options.stall / 6;
         let often = self.here.as_ref().map_or(often, |here| often.min(here.often()));
-        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = self.nodes.0.deadline.map(|deadline| deadline.left());
         let request = TaskRequest {
             version: VERSION,
             kind: self.kind.to_string(),
@@ -798,24 +797,16 @@ impl Gather {
 
     /// Whether the job goes on.
     fn check(&self) -> Result<()> {
-        self.job.check_cancelled()?;
-        match self.until.filter(|until| *until <= Instant::now()) {
-            None => Ok(()),
-            Some(until) => {
-                let what = "a node has not answered".to_string();
-                Err(Error::Deadline { seconds: (until - self.began).as_secs(), what })
-            }
-        }
+        self.nodes.0.check(|| "a node has not answered".to_string())?;
+        Ok(self.job.check_cancelled()?)
     }
 
     /// What an attempt says within some time; `None` where that is nothing.
     fn receive_within(&mut self, attempt: usize, wait: Duration) -> Result<Option<Message>> {
+        // The deadline first, which says what was not done: the job is stopped by the same.
+        self.nodes.0.check(|| self.unfinished(attempt))?;
         self.job.check_cancelled()?;
-        if let Some(until) = self.until.filter(|until| *until <= Instant::now()) {
-            let seconds = (until - self.began).as_secs();
-            return Err(Error::Deadline { seconds, what: self.unfinished(attempt) });
-        }
-        let Attempt { answers, told, done, is_over, .. } = &mut self.attempts[attempt];
+        let Attempt { node, answers, told, done, is_over, .. } = &mut self.attempts[attempt];
         if *is_over {
             return Ok(Some(Message::Done));
         }
@@ -831,6 +822,9 @@ impl Gather {
             }
             Some(Err(error)) => {
                 *is_over = true;
+                if let (Some(node), Error::Lost { what, .. }) = (*node, &error) {
+                    self.nodes.0.lose(node, what);
+                }
                 Message::Failed(error)
             }
             None => {

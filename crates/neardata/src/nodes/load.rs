@@ -27,11 +27,13 @@ use tonic::{Status as Refusal, Streaming};
 
 use super::{
     Error, Nodes, Result,
-    agent::{Agent, LoadPlace, UNTAKEN, short},
+    agent::{Agent, Audit, LoadPlace, UNTAKEN, short},
     client::Node,
     csv::CsvRecord,
+    generations::{self, now_ms},
     protocol::{
-        LoadAnswer, LoadStep, MAP, MAP_BYTES_MAX, Map, MapNode, MapPiece, PIECE, SPREAD, VERSION, piece_name,
+        Generation, LoadAnswer, LoadStep, MAP, MAP_BYTES_MAX, MAP_VERSION, Map, MapNode, MapPiece, PIECE,
+        SPREAD, SpreadId, VERSION, piece_name,
     },
     wire::{json, message_bytes},
 };
@@ -156,30 +158,35 @@ impl Nodes {
             return Err(Error::Incomplete { name: name.to_string(), what });
         }
         let numbers = self.numbers()?;
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).expect("the system gives random numbers");
-        let spread = u64::from_le_bytes(random);
+        let id = SpreadId::random();
         let _memory =
             job.budget().reserve((4 * nodes.len() as u64 + 4) * DATA_BYTES as u64, "what is loaded")?;
         let mut loads = nodes.iter().map(|node| Load::begin(self, node)).collect::<Vec<_>>();
         let begin = LoadStep::Begin {
             version: VERSION,
             name: name.to_string(),
-            spread,
+            id,
             block_bytes: options.block_bytes,
         };
         for load in &mut loads {
             load.send(self, job, &begin, Bytes::new())?;
         }
+        // One more than all that the nodes know to be removed, so that this dataset outdates them.
+        let mut number = 1;
         for load in &mut loads {
-            load.answer(self, job)?;
+            match load.answer(self, job)? {
+                LoadAnswer::Begun { generation } => number = number.max(generation.saturating_add(1)),
+                other => return Err(load.node.bad_answer(&format!("{other:?} to the beginning of a load"))),
+            }
         }
+        let generation = Generation { id, number, put_ms: now_ms() };
         let piece_bytes = options.piece_bytes.unwrap_or_else(|| piece_bytes(len, nodes.len() as u64)).max(1);
         let mut cutting = Cutting::new(options, piece_bytes);
         let mut spreading = Spreading { nodes: self, job, loads, copies, pieces: Vec::new(), is_open: false };
         let mut loaded = Loaded::default();
         let mut buffer = vec![0; DATA_BYTES];
         loop {
+            self.0.check(|| format!("{} was read as far as byte {}", called, loaded.bytes))?;
             job.check_cancelled()?;
             let read = read_much(&mut input, &mut buffer)
                 .map_err(|source| Error::Input { name: called.to_string(), source })?;
@@ -216,8 +223,8 @@ impl Nodes {
             _ => None,
         };
         let map = Map {
-            version: VERSION,
-            spread,
+            version: MAP_VERSION,
+            generation,
             record_bytes,
             record_lines,
             is_grouped,
@@ -445,7 +452,7 @@ impl<'a> Load<'a> {
         self.node.bytes_out.fetch_add(message_bytes(&message), std::sync::atomic::Ordering::Relaxed);
         let mut message = Some(message);
         loop {
-            job.check_cancelled()?;
+            self.check(nodes, job)?;
             let reserved = nodes.0.runtime.block_on(async {
                 tokio::time::timeout(Duration::from_millis(100), self.out.reserve()).await
             });
@@ -475,9 +482,15 @@ impl<'a> Load<'a> {
             match waited {
                 Ok(Some(answer)) => return answer,
                 Ok(None) => return Err(self.node.lost("it ended the load".to_string())),
-                Err(_) => job.check_cancelled()?,
+                Err(_) => self.check(nodes, job)?,
             }
         }
+    }
+
+    /// Whether the load goes on.
+    fn check(&self, nodes: &Nodes, job: &Job) -> Result<()> {
+        nodes.0.check(|| format!("node {} has not taken all of it", self.node.address))?;
+        Ok(job.check_cancelled()?)
     }
 }
 
@@ -509,6 +522,7 @@ pub(super) fn receive(
     agent: Agent,
     place: LoadPlace,
     stop: Cancel,
+    who: String,
     mut messages: Streaming<FlightData>,
 ) -> impl Stream<Item = std::result::Result<PutResult, Refusal>> + Send {
     let (out, mut answers) = mpsc::channel(4);
@@ -546,14 +560,31 @@ pub(super) fn receive(
     tokio::task::spawn_blocking(move || {
         let _place = place;
         let out = Answers { out, runtime };
-        let mut receiving = Receiving { agent: &agent, stop, begun: None };
+        let mut receiving = Receiving::new(&agent, stop);
+        let (came, mut failed) = (Instant::now(), None);
         while let Some(message) = taken.blocking_recv() {
             if let Err(refusal) = message.and_then(|message| receiving.step(message, &out)) {
-                tracing::warn!(reason = &*short(refusal.message()), "a load failed");
-                drop(receiving);
-                let _ = out.send(Err(refusal));
-                return;
+                failed = Some(refusal);
+                break;
             }
+        }
+        let Receiving { name, bytes, is_committed, begun, .. } = receiving;
+        // The space is free before the client knows that the load has failed.
+        drop(begun);
+        let went = (!is_committed && !name.is_empty()).then_some("the client went away before the end");
+        let why = failed.as_ref().map(Refusal::message).or(went);
+        if is_committed || why.is_some() {
+            agent.audit(&Audit {
+                action: "put",
+                who: &who,
+                dataset: &name,
+                bytes,
+                seconds: came.elapsed().as_secs_f64(),
+                failed: why,
+            });
+        }
+        if let Some(refusal) = failed {
+            let _ = out.send(Err(refusal));
         }
     });
     futures::stream::poll_fn(move |context| answers.poll_recv(context))
@@ -563,6 +594,9 @@ struct Receiving<'a> {
     agent: &'a Agent,
     stop: Cancel,
     begun: Option<BegunLoad>,
+    name: String,
+    bytes: u64,
+    is_committed: bool,
 }
 
 /// A dataset that is written.
@@ -571,20 +605,24 @@ struct BegunLoad {
     writer: Option<FileWriter>,
     builder: DatasetBuilder,
     _job: Job,
-    spread: u64,
+    id: SpreadId,
     block_bytes: usize,
     /// Pieces come in order.
     next_piece: usize,
-    bytes: u64,
 }
 
-impl Receiving<'_> {
+impl<'a> Receiving<'a> {
+    fn new(agent: &'a Agent, stop: Cancel) -> Receiving<'a> {
+        Receiving { agent, stop, begun: None, name: String::new(), bytes: 0, is_committed: false }
+    }
+
     fn step(&mut self, message: FlightData, out: &Answers) -> std::result::Result<(), Refusal> {
         let failed = |error: inshore_store::Error| Refusal::failed_precondition(error.to_string());
         let step: LoadStep =
             serde_json::from_slice(&message.app_metadata).map_err(|error| bad(&error.to_string()))?;
         let tell = |answer: LoadAnswer| out.send(Ok(PutResult { app_metadata: json(&answer) }));
-        if let LoadStep::Begin { version, name, spread, block_bytes } = step {
+        if let LoadStep::Begin { version, name, id, block_bytes } = step {
+            self.name.clone_from(&name);
             if version != VERSION {
                 let what =
                     format!("this node does not know loads of version {version} (it speaks {VERSION})");
@@ -600,11 +638,10 @@ impl Receiving<'_> {
             let job = store.job(Budget::new(RECEIVE_MEMORY_BYTES, 1), self.stop.clone());
             let job = job.map_err(failed)?;
             let builder = store.create_dataset(&job, &name, SPREAD).map_err(failed)?;
-            let block_bytes = block_bytes as usize;
-            let (writer, next_piece) = (None, 0);
-            self.begun =
-                Some(BegunLoad { writer, builder, _job: job, spread, block_bytes, next_piece, bytes: 0 });
-            return tell(LoadAnswer::Begun);
+            let generation = generations::marked(store, &name).map_err(failed)?;
+            let (writer, block_bytes, next_piece) = (None, block_bytes as usize, 0);
+            self.begun = Some(BegunLoad { writer, builder, _job: job, id, block_bytes, next_piece });
+            return tell(LoadAnswer::Begun { generation });
         }
         let begun = self.begun.as_mut().ok_or_else(|| bad("it does not begin"))?;
         match step {
@@ -626,15 +663,15 @@ impl Receiving<'_> {
                 }
                 let writer = begun.writer.as_mut().ok_or_else(|| bad("data of no file"))?;
                 writer.write(&message.data_body).map_err(failed)?;
-                begun.bytes += message.data_body.len() as u64;
+                self.bytes += message.data_body.len() as u64;
                 self.agent.count_loaded(message.data_body.len() as u64);
             }
             LoadStep::Received => {
                 begun.end_file().map_err(failed)?;
-                tell(LoadAnswer::Received { bytes: begun.bytes })?;
+                tell(LoadAnswer::Received { bytes: self.bytes })?;
             }
             LoadStep::Commit { map } => {
-                if !map.is_sound() || map.spread != begun.spread || json(&map).len() > MAP_BYTES_MAX {
+                if !map.is_sound() || map.generation.id != begun.id || json(&map).len() > MAP_BYTES_MAX {
                     return Err(bad("its map makes no sense"));
                 }
                 let mut begun = self.begun.take().expect("looked at above");
@@ -643,8 +680,8 @@ impl Receiving<'_> {
                 let writer = begun.writer.as_mut().expect("just begun");
                 writer.write(&json(&map)).map_err(failed)?;
                 begun.end_file().map_err(failed)?;
-                let spread = begun.spread;
-                begun.builder.commit(&spread.to_le_bytes()).map_err(failed)?;
+                begun.builder.commit(&map.generation.attributes()).map_err(failed)?;
+                self.is_committed = true;
                 tell(LoadAnswer::Committed)?;
             }
         }

@@ -38,6 +38,7 @@ mod credentials;
 mod csv;
 mod error;
 mod gather;
+mod generations;
 mod here;
 mod hop;
 mod lengths;
@@ -58,7 +59,7 @@ pub use catalog::{Catalog, Piece, Whole};
 pub use client::{ClientConfig, NodeStatus, Nodes, PORT};
 pub use credentials::{
     Authority, Claims, ClientCredentials, NodeCredentials, Right, is_loopback, read as read_credentials,
-    write as write_credentials,
+    time_text, write as write_credentials,
 };
 pub use csv::CsvRecord;
 pub use error::{Error, Result};
@@ -66,11 +67,13 @@ pub use gather::{
     Gathered, Missing, NodeCost, RunOptions, Streams, read_from_nodes, run_on_nodes, stream_from_each,
     stream_from_nodes, stream_with_help,
 };
+pub use generations::Repaired;
 pub use here::{Help, HelpEnd, HelpPiece, HelpPieces, HelpWith, HereCost};
 pub use hop::{CHAINS_MAX, LAST_PAGE, PAGE_BYTES_MAX, Pointers, STEPS_MAX, Visited, Walked};
 pub use load::{LoadOptions, Loaded};
 pub use merged::{InOrder, Merged};
 pub use page::{Page, PageConfig};
 pub use pieces::open_pieces;
+pub use protocol::SpreadId;
 pub use traverse::{By, Chain, NodeVisits, TraverseOptions, Traversed};
 pub use wire::{batch_bytes, compact};

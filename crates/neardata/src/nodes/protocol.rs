@@ -5,13 +5,18 @@
 //! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, plain or compressed by zstd, the last with [`TaskDone`] in its metadata, and [`TaskAlive`] between them where it was asked for |
 //! | `DoPut` | metadata of each message: a [`LoadStep`]; answer: [`LoadAnswer`] for each step that asks for one |
 //! | `DoExchange` | metadata of each message, both ways: a step of a traversal, 64 bytes (`hop.rs`) |
-//! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a [`Map`]; `remove`: a [`DatasetKey`]; `take-back`: a [`TakeBack`]; `drain` |
+//! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a [`Map`]; `remove`: a [`Removal`]; `take-back`: a [`TakeBack`]; `drain` |
+
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The version of the messages. A node refuses another one by name.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// The version of the maps that lie on nodes. A client refuses another one by name.
+pub const MAP_VERSION: u32 = 2;
 
 pub use crate::source::{MAP, SPREAD};
 
@@ -143,8 +148,8 @@ pub enum LoadStep {
         version: u32,
         /// Its name.
         name: String,
-        /// The number of the load, the same on all nodes.
-        spread: u64,
+        /// The id of the dataset, the same on all nodes.
+        id: SpreadId,
         /// Bytes between checksums.
         block_bytes: u64,
     },
@@ -169,7 +174,10 @@ pub enum LoadStep {
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum LoadAnswer {
     /// The dataset is begun.
-    Begun,
+    Begun {
+        /// The highest number of a [`Generation`] of this name that the node knows to be removed; 0 where it knows none.
+        generation: u64,
+    },
     /// The node has so many bytes.
     Received {
         /// Bytes of all files.
@@ -179,13 +187,118 @@ pub enum LoadAnswer {
     Committed,
 }
 
+/// The id of a spread dataset: 128 random bits that its put drew, written as 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct SpreadId(pub u128);
+
+impl fmt::Display for SpreadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for SpreadId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SpreadId, String> {
+        let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = is_hex.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+        id.map(SpreadId).ok_or_else(|| "an id of a spread dataset has 32 hexadecimal digits".to_string())
+    }
+}
+
+impl From<SpreadId> for String {
+    fn from(id: SpreadId) -> String {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for SpreadId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<SpreadId, String> {
+        text.parse()
+    }
+}
+
+/// Which dataset of a name shards are of: the name can be removed and put anew while a node is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Generation {
+    /// Tells the dataset from all others.
+    pub id: SpreadId,
+    /// One more than the numbers of all datasets of the name that the nodes of the put knew to be removed: a higher one outdates
+    /// a lower one.
+    pub number: u64,
+    /// When it was put, by the client's clock, in milliseconds since 1970. People choose by it, nothing is decided by it.
+    pub put_ms: u64,
+}
+
+impl Generation {
+    /// The attributes of a shard on its node.
+    pub fn attributes(&self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(&self.id.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.number.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.put_ms.to_le_bytes());
+        bytes
+    }
+
+    /// Reads attributes; none of an earlier version are of a generation.
+    pub fn of_attributes(bytes: &[u8]) -> Option<Generation> {
+        let bytes: [u8; 32] = bytes.try_into().ok()?;
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let id = SpreadId(u128::from_le_bytes(bytes[..16].try_into().expect("16 bytes")));
+        Some(Generation { id, number: number(16), put_ms: number(24) })
+    }
+}
+
+/// The kind of the dataset that keeps a [`Mark`] on a node.
+pub const REMOVED: &str = "removed";
+
+/// A spread dataset was removed while some of its nodes were away. Nodes that were there keep the mark until each of the others has
+/// confirmed that its shards are gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// [`MAP_VERSION`].
+    pub version: u32,
+    /// The dataset's name.
+    pub name: String,
+    /// Which dataset of that name.
+    pub generation: Generation,
+    /// When it was removed, by the client's clock, in milliseconds since 1970.
+    pub removed_ms: u64,
+    /// The nodes that have not confirmed it.
+    pub absent: Vec<MapNode>,
+}
+
+/// What a node is to remove.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Removal {
+    /// The dataset's name.
+    pub name: String,
+    /// Its number on the node: one that was made later is another one. None where the node only keeps a mark.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Of a spread dataset, the mark to keep from now on. One without absent nodes is the end of an earlier mark.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<Mark>,
+}
+
+impl Removal {
+    /// Whether everything in it fits together.
+    pub fn is_sound(&self) -> bool {
+        self.mark.as_ref().is_none_or(|mark| mark.version == MAP_VERSION && mark.name == self.name)
+    }
+}
+
 /// What of a file lies where.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Map {
-    /// [`VERSION`].
+    /// [`MAP_VERSION`].
     pub version: u32,
-    /// The number of the load.
-    pub spread: u64,
+    /// Which dataset of its name it is of.
+    pub generation: Generation,
     /// Bytes of a record, where pieces end with one; none where they end with a line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_bytes: Option<u64>,
@@ -229,7 +342,7 @@ impl Map {
     /// Whether everything in it fits together.
     pub fn is_sound(&self) -> bool {
         let is_known = |place: &u16| (*place as usize) < self.nodes.len();
-        self.version == VERSION
+        self.version == MAP_VERSION
             && self.pieces.iter().all(|piece| !piece.nodes.is_empty() && piece.nodes.iter().all(is_known))
             && self.pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.bytes)).is_some()
             && self.pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.lines)).is_some()
@@ -255,12 +368,15 @@ pub struct Held {
     pub kind: String,
     /// Its files and their lengths; for a spread one no files, but its map is asked for.
     pub files: Vec<(String, u64)>,
-    /// The number of the load, where it is spread.
+    /// Which dataset of its name it is of, where it is spread; none of one that an earlier version has spread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spread: Option<u64>,
+    pub generation: Option<Generation>,
+    /// The mark of a removal, where this is none of a dataset that is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<Mark>,
 }
 
-/// Which dataset is meant: to be removed, or whose map is asked for.
+/// Which dataset is meant, whose map is asked for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DatasetKey {
     /// Its name.
@@ -330,6 +446,15 @@ pub struct Status {
     /// Memory of its process, as the system counts it.
     #[serde(default)]
     pub resident_bytes: u64,
+    /// Memory of requests that wait or run, and of answers that nobody took.
+    #[serde(default)]
+    pub requests_bytes: u64,
+    /// Memory of requests that are not complete.
+    #[serde(default)]
+    pub unfinished_bytes: u64,
+    /// The ends of its credentials; none where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Expires>,
 }
 
 impl Status {
@@ -340,6 +465,29 @@ impl Status {
         }
         self.drives.iter_mut().for_each(|drive| drive.path.clear());
         self
+    }
+}
+
+/// The ends of a node's credentials, in seconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expires {
+    /// The authority's certificate.
+    pub authority: u64,
+    /// The node's certificate.
+    pub certificate: u64,
+    /// The token that the node shows to other nodes.
+    pub token: u64,
+}
+
+impl Expires {
+    /// All of them, with what each is called.
+    pub fn each(&self) -> [(&'static str, u64); 3] {
+        [("authority", self.authority), ("certificate", self.certificate), ("token", self.token)]
+    }
+
+    /// The first of them.
+    pub fn first(&self) -> u64 {
+        self.authority.min(self.certificate).min(self.token)
     }
 }
 
@@ -361,15 +509,15 @@ pub struct Drive {
 /// What came of connections since the node began to serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
-    /// Those that are open.
+    /// Those that are open, also those over which no request came yet.
     pub open: u64,
-    /// As many may be open.
+    /// As many may be open over which requests came.
     pub limit: u64,
     /// Those that were let in.
     pub opened: u64,
-    /// Those that were closed at once since all places were taken.
+    /// Those whose request was told to come again since all places were taken.
     pub refused_full: u64,
-    /// Those that were closed at once since their address had all places that one may have.
+    /// Those whose request was told to come again since their address had all places that one may have.
     pub refused_address: u64,
     /// Those that ended before a request with a good token came over them: handshakes that failed or took too long, wrong tokens.
     pub without_request: u64,

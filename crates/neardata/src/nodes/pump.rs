@@ -6,7 +6,7 @@
 use std::{
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, atomic::Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use arrow_array::RecordBatch;
@@ -32,6 +32,9 @@ use super::{
 const BATCHES: usize = 2;
 /// What memory is counted in.
 const UNIT_BYTES: u64 = 1 << 10;
+
+/// A node stops a task by itself so long after its client should have.
+pub(super) const LATE: Duration = Duration::from_secs(1);
 
 /// A batch, or the end, or why there is no more.
 type Said = Result<Option<RecordBatch>>;
@@ -165,10 +168,14 @@ pub(super) async fn pump(
 ) {
     let _ends = Ends(told.clone());
     let ticket = Ticket { ticket: json(&request) };
+    let patience = request.deadline_ms.map(|left| Duration::from_millis(left).saturating_sub(LATE));
     drop(request);
     node.bytes_out.fetch_add(ticket.ticket.len() as u64, Ordering::Relaxed);
-    let asked = node.client().do_get(node.request(ticket)).await;
-    let stream = match asked {
+    let asked = node.send(patience, || {
+        let (mut client, request) = (node.client(), node.request(ticket.clone()));
+        async move { client.do_get(request).await }
+    });
+    let stream = match asked.await {
         Ok(stream) => stream.into_inner(),
         Err(refusal) => {
             out.send(Err(node.error(&refusal)), 0).await;
@@ -245,7 +252,7 @@ pub(super) async fn pump(
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::sync::Arc;
 
     use arrow_array::{Array, ArrayRef, StringViewArray, UInt64Array};
     use arrow_schema::Schema;

@@ -2,7 +2,8 @@
 //!
 //! Tasks of one client are done in the order in which they came; clients take turns. A task starts when there is a slot and
 //! its memory is free; one that needs much is not overtaken by small ones for ever, since whoever's turn it is waits for his
-//! memory and the others with him. What would have to wait behind too many is refused.
+//! memory and the others with him. What would have to wait behind too many is refused, and what would take more than half of the
+//! places of those that wait for one client; then the client is told to ask again.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,6 +11,9 @@ use std::{
 };
 
 use tokio::sync::oneshot;
+use tonic::Status as Refusal;
+
+use super::wire::ask_again;
 
 /// Tasks that run and wait.
 #[derive(Clone, Debug)]
@@ -62,29 +66,29 @@ impl Queue {
     /// Waits for a place. Dropping what this gives ends the waiting.
     ///
     /// # Errors
-    /// Why the task is refused.
+    /// Why the task is refused: for good, or for now.
     pub fn enter(
         &self,
         client: &str,
         memory_bytes: u64,
-    ) -> Result<impl Future<Output = Place> + use<>, String> {
+    ) -> Result<impl Future<Output = Place> + use<>, Refusal> {
         let inner = &self.0;
         if memory_bytes > inner.memory_bytes {
-            return Err(format!(
+            return Err(Refusal::resource_exhausted(format!(
                 "a task of {} is larger than all that this node gives to tasks ({})",
                 inshore_store::format_bytes(memory_bytes),
                 inshore_store::format_bytes(inner.memory_bytes)
-            ));
+            )));
         }
         let (start, started) = oneshot::channel();
         let mut state = inner.state();
         let runs_now = state.count == 0 && inner.fits(&state, memory_bytes);
         // Those who went away while they waited make room.
-        if !runs_now && state.count >= inner.waiting_max {
+        if !runs_now && inner.has_no_place(&state, client).is_some() {
             state.forget_gone();
         }
-        if !runs_now && state.count >= inner.waiting_max {
-            return Err(format!("its queue is full: {} tasks run and {} wait", state.running, state.count));
+        if let Some(why) = inner.has_no_place(&state, client).filter(|_| !runs_now) {
+            return Err(ask_again(why));
         }
         let queue = state.waiting.entry(client.to_string()).or_default();
         queue.push_back(Waiting { memory_bytes, start });
@@ -124,6 +128,17 @@ impl Queue {
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic under this lock")
+    }
+
+    /// Why no more tasks of a client may wait, where that is so.
+    fn has_no_place(&self, state: &State, client: &str) -> Option<String> {
+        if state.count >= self.waiting_max {
+            return Some(format!("its queue is full: {} tasks run and {} wait", state.running, state.count));
+        }
+        let own = state.waiting.get(client).map_or(0, VecDeque::len);
+        let places = self.waiting_max.div_ceil(2);
+        (own >= places)
+            .then(|| format!("{own} tasks of {client} wait, and one client has half of the queue at most"))
     }
 
     fn fits(&self, state: &State, memory_bytes: u64) -> bool {
@@ -190,6 +205,7 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
+    use crate::nodes::wire::pushback;
 
     type Entered = Pin<Box<dyn Future<Output = Place>>>;
 
@@ -236,7 +252,8 @@ mod tests {
         assert_eq!(queue.fullness(), Fullness { used_bytes: 90, waiting: 0 });
         drop((large, small));
         assert_eq!(queue.fullness(), Fullness { used_bytes: 0, waiting: 0 });
-        assert!(queue.enter("a", 101).err().unwrap().contains("larger than all"));
+        let refusal = queue.enter("a", 101).err().unwrap();
+        assert!(refusal.message().contains("larger than all") && pushback(&refusal).is_none(), "{refusal}");
     }
 
     #[test]
@@ -259,7 +276,9 @@ mod tests {
         let running = started(&mut enter(&queue, "a", 1)).unwrap();
         let mut second = enter(&queue, "a", 1);
         let third = enter(&queue, "b", 1);
-        assert_eq!(queue.enter("c", 1).err().unwrap(), "its queue is full: 1 tasks run and 2 wait");
+        let refusal = queue.enter("c", 1).err().unwrap();
+        assert_eq!(refusal.message(), "its queue is full: 1 tasks run and 2 wait");
+        assert!(pushback(&refusal).is_some(), "there may be room soon");
         drop(third);
         let mut fourth = enter(&queue, "c", 1);
         drop(running);
@@ -267,5 +286,22 @@ mod tests {
         assert!(started(&mut fourth).is_none());
         drop(place);
         assert!(started(&mut fourth).is_some());
+    }
+    #[test]
+    fn a_client_has_half_of_the_places_of_those_that_wait() {
+        let queue = Queue::new(100, 1, 5);
+        let running = started(&mut enter(&queue, "a", 1)).unwrap();
+        let mut own: Vec<Entered> = (0..3).map(|_| enter(&queue, "a", 1)).collect();
+        let refusal = queue.enter("a", 1).err().unwrap();
+        assert_eq!(refusal.message(), "3 tasks of a wait, and one client has half of the queue at most");
+        assert!(pushback(&refusal).is_some(), "there may be room soon");
+        let _others = [enter(&queue, "b", 1), enter(&queue, "c", 1)];
+        assert!(queue.enter("d", 1).err().unwrap().message().contains("its queue is full"));
+        // One that runs, or has gone, waits no more.
+        own.pop();
+        own.push(enter(&queue, "a", 1));
+        drop(running);
+        let _running = started(&mut own[0]).expect("its turn");
+        own.push(enter(&queue, "a", 1));
     }
 }

@@ -65,8 +65,6 @@ pub struct TraverseOptions {
     pub by: By,
     /// Memory for pages that the client keeps, where it follows them: those that come first.
     pub keep_bytes: u64,
-    /// When everything is to be done, from now on.
-    pub deadline: Option<Duration>,
     /// Memory on each node; the node's habit (8 MiB) where it is not said.
     pub node_memory_bytes: Option<u64>,
 }
@@ -79,7 +77,6 @@ impl Default for TraverseOptions {
             steps: 1000,
             by: By::default(),
             keep_bytes: 0,
-            deadline: None,
             node_memory_bytes: None,
         }
     }
@@ -168,8 +165,6 @@ struct Traversal<'a> {
     ends: Vec<u64>,
     chains: Vec<Chain>,
     over: Vec<bool>,
-    until: Option<Instant>,
-    began: Instant,
     given_up: BTreeMap<usize, String>,
     /// Pieces that a node has and cannot read, and why.
     unreadable: BTreeMap<(usize, usize), String>,
@@ -246,7 +241,8 @@ impl<'a> Traversal<'a> {
         if let Some(start) = starts.iter().find(|&&start| start >= pages) {
             return bad(format!("there is no page {start} to begin with: it has {pages}"));
         }
-        let began = Instant::now();
+        let lost =
+            |(&node, why): (&usize, &String)| (node, format!("{}: {why}", nodes.0.nodes[node].address));
         job.start_phase("following", "steps", options.steps.saturating_mul(starts.len() as u64));
         let chain = |&start: &u64| Chain { start, walked: Walked::at(start), ended: false };
         Ok(Traversal {
@@ -257,9 +253,7 @@ impl<'a> Traversal<'a> {
             ends,
             chains: starts.iter().map(chain).collect(),
             over: vec![options.steps == 0; starts.len()],
-            until: options.deadline.and_then(|deadline| began.checked_add(deadline)),
-            began,
-            given_up: BTreeMap::new(),
+            given_up: nodes.0.lost().iter().map(lost).collect(),
             unreadable: BTreeMap::new(),
             kept: Kept::new(job, options)?,
             result: Traversed::default(),
@@ -355,8 +349,7 @@ impl<'a> Traversal<'a> {
         }
         let nodes: BTreeSet<usize> = holders.iter().flatten().copied().collect();
         let inner = &self.nodes.0;
-        let asked =
-            nodes.iter().map(|&node| inner.nodes[node].ask("certificate", Bytes::new(), inner.answer));
+        let asked = nodes.iter().map(|&node| inner.ask(node, "certificate", Bytes::new()));
         let mut asked = pin!(futures::future::join_all(asked));
         let answers = loop {
             self.check()?;
@@ -464,7 +457,7 @@ impl<'a> Traversal<'a> {
                 lines: 0,
             });
         }
-        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = self.nodes.0.deadline.map(|deadline| deadline.left());
         TaskRequest {
             version: VERSION,
             kind: TRAVERSE.to_string(),
@@ -481,12 +474,11 @@ impl<'a> Traversal<'a> {
 
     /// Whether it goes on.
     fn check(&self) -> Result<()> {
-        self.job.check_cancelled()?;
-        let Some(until) = self.until.filter(|until| *until <= Instant::now()) else { return Ok(()) };
-        let seconds = (until - self.began).as_secs();
-        let left = self.over.iter().filter(|&&over| !over).count();
-        let what = format!("{left} of {} chains are not at their end", self.chains.len());
-        Err(Error::Deadline { seconds, what })
+        self.nodes.0.check(|| {
+            let left = self.over.iter().filter(|&&over| !over).count();
+            format!("{left} of {} chains are not at their end", self.chains.len())
+        })?;
+        Ok(self.job.check_cancelled()?)
     }
 
     /// What is heard next; `None` where that is nothing for a while.

@@ -2,7 +2,7 @@
 //!
 //! A batch may be compressed by zstd, as Arrow's format has it: see `squeeze.rs` for when, `lengths.rs` for what is looked at where it comes in.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, cast::AsArray};
 use arrow_flight::{FlightData, SchemaAsIpc};
@@ -13,6 +13,7 @@ use arrow_ipc::{
 use arrow_schema::{DataType, SchemaRef};
 use bytes::Bytes;
 use serde::Serialize;
+use tonic::Status as Refusal;
 
 use super::{lengths::BATCH_BYTES_MAX, protocol::TaskDone, squeeze::LEVELS};
 
@@ -20,6 +21,25 @@ use super::{lengths::BATCH_BYTES_MAX, protocol::TaskDone, squeeze::LEVELS};
 pub(super) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX as usize;
 /// Bytes that a request may have: a list of pieces, a map.
 pub(super) const REQUEST_BYTES_MAX: usize = 16 << 20;
+
+/// When a client may ask again, in milliseconds: the name that gRPC gives it (proposal A6, "server pushback").
+const PUSHBACK: &str = "grpc-retry-pushback-ms";
+/// The time after which a client that a node had no room for may ask again.
+const PUSHBACK_TIME: Duration = Duration::from_millis(200);
+
+/// A refusal for want of room, where there may be some soon: it says when to ask again.
+pub(super) fn ask_again(why: String) -> Refusal {
+    let mut refusal = Refusal::resource_exhausted(why);
+    refusal.metadata_mut().insert(PUSHBACK, (PUSHBACK_TIME.as_millis() as u64).into());
+    refusal
+}
+
+/// The time after which a refused request may be sent again; `None` where the refusal says no such thing.
+pub(super) fn pushback(refusal: &Refusal) -> Option<Duration> {
+    let millis = refusal.metadata().get(PUSHBACK)?.to_str().ok()?.parse().ok()?;
+    // A node that says "at once" must not be asked without a pause.
+    Some(Duration::from_millis(millis).max(PUSHBACK_TIME / 4))
+}
 
 /// Bytes of a batch that are not worth compressing.
 const PLAIN_BYTES_MAX: u64 = 4 << 10;

@@ -9,7 +9,7 @@ use super::*;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
 
-fn closed(credentials: bool, limits: impl FnOnce(&mut AgentConfig)) -> (Serving, Nodes, TempDir) {
+pub fn closed(credentials: bool, limits: impl FnOnce(&mut AgentConfig)) -> (Serving, Nodes, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config("door");
     let day = Duration::from_secs(86_400);
@@ -85,17 +85,65 @@ fn a_connection_whose_tokens_are_wrong_is_a_silent_one() {
     assert_eq!(serving.agent().status().connections.without_request, 1);
 }
 
+/// A client that waits no longer for a place than so.
+fn impatient(serving: &Serving, patience: Duration) -> Nodes {
+    client(vec![serving.address().to_string()], None).begin(Deadline::after(patience))
+}
+
 #[test]
 fn connections_that_asked_are_not_closed_for_others() {
     let (serving, nodes, _folder) = closed(false, |config| {
         (config.connections, config.connections_per_address) = (3, 2);
+        config.first_request = Duration::from_millis(300);
     });
     let second = client(vec![serving.address().to_string()], None);
     assert!(nodes.status().remove(0).status.is_ok() && second.status().remove(0).status.is_ok());
-    let third = client(vec![serving.address().to_string()], None);
-    assert!(third.status().remove(0).status.is_err(), "an address has two places");
-    assert!(serving.agent().status().connections.refused_address >= 1);
-    drop(second);
-    until("the place of one that went is not given on", || third.status().remove(0).status.is_ok());
+    let third = impatient(&serving, Duration::from_millis(700));
+    let error = told(third.status().remove(0).status.unwrap_err());
+    // On a busy machine its last request is not answered in time.
+    let is_told = error.contains("2 connections from this address are open");
+    assert!(is_told || error.contains("deadline"), "{error}");
+    assert_eq!(serving.agent().status().connections.refused_address, 1);
+    // A client with more time waits for its place, longer than a connection without requests may stay.
+    let fourth = client(vec![serving.address().to_string()], None);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| fourth.status().remove(0).status.map(drop));
+        until("it is not told to come again", || serving.agent().status().connections.refused_address == 2);
+        thread::sleep(Duration::from_millis(600));
+        assert!(!waiting.is_finished());
+        drop(second);
+        waiting.join().unwrap().unwrap();
+    });
     assert!(nodes.status().remove(0).status.is_ok());
+}
+
+#[test]
+fn a_hundred_clients_at_once_from_one_address_are_all_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::create().unwrap();
+    let day = Duration::from_secs(86_400);
+    let credentials = Some(authority.node("a", &["127.0.0.1".to_string()], day).unwrap());
+    let agent = Agent::new(
+        Store::open(folder.path()).unwrap(),
+        works(&Plan::default()),
+        AgentConfig { credentials, first_request: PATIENCE, ..config("door") },
+    );
+    let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
+    let own = authority.client("writer", &Right::ALL, day).unwrap();
+    let all = std::sync::Barrier::new(100);
+    thread::scope(|scope| {
+        let ask = || {
+            let nodes = client(vec![serving.address().to_string()], Some(own.clone()));
+            all.wait();
+            let status = nodes.status().remove(0).status.map(drop);
+            // All that have a place keep it until the others were told to come again.
+            let refused = || serving.agent().status().connections.refused_address;
+            until("nobody is told to come again", || refused() >= 36);
+            status.map_err(told)
+        };
+        let asked: Vec<_> = (0..100).map(|_| scope.spawn(ask)).collect();
+        let answers: Vec<_> = asked.into_iter().map(|asked| asked.join().unwrap()).collect();
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    });
+    assert_eq!(serving.agent().status().connections.without_request, 0);
 }

@@ -8,23 +8,34 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{
     TlsConnector,
     rustls::{
-        ClientConfig as TlsConfig, RootCertStore,
-        crypto::ring,
-        pki_types::{CertificateDer, ServerName, pem::PemObject},
+        ClientConfig as TlsConfig, RootCertStore, SignatureScheme,
+        crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring},
+        pki_types::{CertificateDer, ServerName, alg_id, pem::PemObject},
     },
 };
 
 use super::*;
 
 /// What a file of credentials has under this name.
-fn within(credentials: &ClientCredentials, name: &str) -> String {
+pub fn within(credentials: &ClientCredentials, name: &str) -> String {
     serde_json::to_value(credentials).unwrap()[name].as_str().unwrap().to_string()
+}
+
+/// Takes the signatures that BoringSSL takes, which Chromium and gRPC are built with: none of Ed25519.
+fn as_browsers_do() -> CryptoProvider {
+    let provider = ring::default_provider();
+    let known = provider.signature_verification_algorithms;
+    let all = known.all.iter().copied().filter(|known| known.signature_alg_id() != alg_id::ED25519);
+    let mapping = known.mapping.iter().copied().filter(|(scheme, _)| *scheme != SignatureScheme::ED25519);
+    let taken =
+        WebPkiSupportedAlgorithms { all: Vec::leak(all.collect()), mapping: Vec::leak(mapping.collect()) };
+    CryptoProvider { signature_verification_algorithms: taken, ..provider }
 }
 
 async fn get(address: SocketAddr, trusted: &str, path: &str, authorization: Option<&str>) -> String {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(trusted.as_bytes()).unwrap()).unwrap();
-    let config = TlsConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let config = TlsConfig::builder_with_provider(Arc::new(as_browsers_do()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
@@ -87,6 +98,12 @@ fn a_page_beyond_this_machine_wants_tls_and_a_token() {
     let basic = BASE64.encode(format!("whoever:{}", within(&reader, "token")));
     let metrics = ask("/metrics", Some(&format!("Basic {basic}")));
     assert!(metrics.contains("inshore_node_info{name=\"closed\""), "{metrics}");
+    for credential in ["authority", "certificate", "token"] {
+        let name = format!("inshore_credentials_expiry_timestamp_seconds{{credential=\"{credential}\"}} ");
+        let line =
+            metrics.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("{metrics}"));
+        assert!(line[name.len()..].parse::<f64>().unwrap() > 1.7e9, "{line}");
+    }
     // Where drives are mounted is told to whom has the right to administer.
     let path = folder.path().display().to_string();
     assert!(!metrics.contains(&path) && ask("/metrics", Some(&bearer(&admin))).contains(&path));
@@ -100,4 +117,37 @@ fn a_page_beyond_this_machine_wants_tls_and_a_token() {
         answer
     });
     assert!(!String::from_utf8_lossy(&plain).contains("HTTP/1.1"), "{plain:?}");
+}
+
+#[test]
+fn probes_need_no_token_and_a_node_that_ends_is_alive_and_not_ready() {
+    let day = Duration::from_secs(86_400);
+    let authority = Authority::create().unwrap();
+    let credentials = authority.node("a", &["127.0.0.1".to_string()], day).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config = AgentConfig { credentials: Some(credentials), ..config("closed") };
+    let agent = Agent::new(Store::open(folder.path()).unwrap(), works(&Plan::default()), config);
+    let page = served(&agent, "0.0.0.0:0").unwrap();
+    let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], page.address().port()));
+    let trusted = within(&authority.client("c", &[Right::Read], day).unwrap(), "authority");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let ask = |path: &str| {
+        runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, get(address, &trusted, path, None)).await.unwrap()
+        })
+    };
+    let is = |path: &str, code: &str, said: &str| {
+        let answer = ask(path);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {code} ")) && answer.contains(said),
+            "{path}: {answer}"
+        );
+        assert!(!answer.contains("closed"), "it tells its name to nobody: {answer}");
+    };
+    is("/healthz", "200", "\r\n\r\nok\n");
+    is("/readyz", "200", "\r\n\r\nready\n");
+    serving.stop().unwrap();
+    is("/healthz", "200", "\r\n\r\nok\n");
+    is("/readyz", "503", "this node ends and takes no more tasks");
 }

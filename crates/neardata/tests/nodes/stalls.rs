@@ -37,8 +37,8 @@ fn a_stalled_node_that_nobody_can_stand_in_for_is_named_at_the_deadline() {
     let text = text(20_000);
     cluster.put("single", &text, 1, 50_000);
     cluster.plan(1, Fault::Hangs, 1);
-    let options = RunOptions { deadline: Some(Duration::from_secs(2)), ..stall(300) };
-    let error = told(cluster.find(&find("needle"), "single", &options).unwrap_err());
+    let time = Duration::from_secs(2);
+    let error = told(cluster.find_within(time, &find("needle"), "single", &stall(300)).unwrap_err());
     let address = cluster.serving[1].as_ref().unwrap().address().to_string();
     assert!(error.contains("deadline") && error.contains(&address), "{error}");
     assert!(error.contains("store:single: bytes") && error.contains("were not read"), "{error}");
@@ -135,9 +135,9 @@ fn answers_that_are_changed_on_their_way_end_in_an_error_or_an_answer_and_never_
             bad += 1;
             continue;
         };
-        let options = RunOptions { deadline: Some(Duration::from_secs(5)), ..stall(1000) };
+        let nodes = nodes.begin(Deadline::after(Duration::from_secs(5)));
         let found =
-            run_on_nodes(&nodes, &job(), &find("needle"), &wholes, &options, |event: Event<'_, Find>| {
+            run_on_nodes(&nodes, &job(), &find("needle"), &wholes, &stall(1000), |event: Event<'_, Find>| {
                 event.part.transpose()?;
                 Ok(Next::Go)
             });

@@ -10,6 +10,9 @@
 //! mounts, `ptrace` and `process_vm_*`, `bpf`, `perf_event_open`, `io_uring_*`, `userfaultfd`, keys, `kexec_*` and modules,
 //! `memfd_create` and `execveat` (programs that are in no file), System V IPC and message queues, `seccomp`, `personality`,
 //! users and groups, clocks, `open_by_handle_at`, `fanotify_*`, real-time scheduling, `chroot`.
+//!
+//! `fallocate` of programs fails with EOPNOTSUPP, as it does on file systems without it: one call could take all that a folder may
+//! have before anybody looks. The C library and programs that reserve space then write it, which takes as long as that takes.
 
 use std::collections::BTreeMap;
 
@@ -277,8 +280,12 @@ pub enum Calls {
 impl Calls {
     /// From now on no other calls, for ever, in this process and all that it makes.
     pub fn enforce(self) -> Result<(), String> {
-        let program = self.program().map_err(|error| error.to_string())?;
-        seccompiler::apply_filter(&program).map_err(|error| error.to_string())
+        // The list comes last, since it does not have the call that makes filters. The kernel asks both, and a refusal wins.
+        for program in [unsupported(), self.program()] {
+            let program = program.map_err(|error| error.to_string())?;
+            seccompiler::apply_filter(&program).map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     fn program(self) -> Result<BpfProgram, seccompiler::BackendError> {
@@ -294,6 +301,14 @@ impl Calls {
             Calls::OfModules => rules_of_modules(),
         }
     }
+}
+
+/// Refuses `fallocate` in the way after which programs go on without it.
+fn unsupported() -> Result<BpfProgram, seccompiler::BackendError> {
+    let here = TargetArch::try_from(std::env::consts::ARCH)?;
+    let rules = BTreeMap::from([(libc::SYS_fallocate, Vec::new())]);
+    let refused = SeccompAction::Errno(libc::EOPNOTSUPP as u32);
+    SeccompFilter::new(rules, SeccompAction::Allow, refused, here)?.try_into()
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -378,6 +393,16 @@ mod tests {
             (got, four, again)
         });
         assert_eq!(allowed, (4, *b"\x7fELF", true));
+    }
+
+    #[test]
+    fn a_program_that_reserves_space_is_told_that_the_file_system_cannot() {
+        let file = tempfile::tempfile().unwrap();
+        let (refused, written) = within(Calls::OfPrograms, move || {
+            let refused = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 1 << 20);
+            (refused, file.write_at(b"x", (1 << 20) - 1).map_err(|error| error.to_string()))
+        });
+        assert_eq!((refused, written), (Err(rustix::io::Errno::OPNOTSUPP), Ok(1)));
     }
 
     #[test]

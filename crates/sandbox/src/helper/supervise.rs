@@ -20,6 +20,7 @@ use super::{confine::Outside, init};
 use crate::{
     Ended, Protection,
     channel::{Confinement, Failure, Order, Report},
+    memory,
     sys::{self, Forked, Waited},
 };
 
@@ -172,9 +173,7 @@ fn children() -> io::Result<Vec<i32>> {
             continue;
         };
         let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
-        // "pid (name) state parent ...", and a name may hold anything.
-        let parent = text.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
-        if parent.is_some_and(|parent| parent == own.to_string()) {
+        if memory::parent(&text) == Some(own) {
             found.push(pid);
         }
     }

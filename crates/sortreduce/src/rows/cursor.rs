@@ -19,6 +19,11 @@ impl Run {
     pub fn bytes(&self) -> Range<u64> {
         0..self.file.len()
     }
+
+    /// Its check blocks.
+    pub fn blocks(&self) -> u64 {
+        self.file.len().div_ceil(self.file.block_bytes() as u64)
+    }
 }
 
 /// What is known of a run.

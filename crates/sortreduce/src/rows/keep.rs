@@ -53,7 +53,7 @@ pub(crate) fn find(keep: &Keep, plan: &RowPlan) -> Result<Found> {
     for piece in keep.pieces()? {
         let fits = |(facts, span, rows_in): (RunFacts, Span, u64)| {
             let file = piece.dataset.file("rows")?;
-            let fits = file.block_bytes() <= plan.block_bytes && facts.row_bytes_max <= plan.row_bytes_max;
+            let fits = plan.can_read(file.block_bytes()) && facts.row_bytes_max <= plan.row_bytes_max;
             (fits && !by_start.contains_key(&span.start)).then_some((Run { file, facts }, span, rows_in))
         };
         match parse(&piece.state).and_then(fits) {

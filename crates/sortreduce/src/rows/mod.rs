@@ -42,6 +42,6 @@ mod sort;
 mod tests;
 
 pub use merge::{SortedPart, SortedRows};
-pub use plan::{RowConfig, smallest_row_memory_bytes};
+pub use plan::{RowConfig, smallest_row_memory_bytes, smallest_row_memory_bytes_for};
 pub use shape::{FixedRows, FramedRows, KeepAll, KeepFirst, Lines, RowOperation, RowShape, frame};
 pub use sort::{RowSink, RowSort, RowStats};

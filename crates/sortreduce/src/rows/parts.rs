@@ -79,7 +79,7 @@ pub(super) fn cut_runs<S: RowShape>(
     let mut sampled = Vec::new();
     for run in runs {
         let mut probe = Probe::new(job, run, order)?;
-        let blocks = probe.blocks();
+        let blocks = probe.run.blocks();
         for sample in 1..=SAMPLES {
             // Not the first one, whose rows are found whatever they are: without samples nothing is cut.
             let block = (blocks * sample / (SAMPLES + 1)).max(1);
@@ -152,10 +152,6 @@ impl<'a, S: RowShape> Probe<'a, S> {
         Ok(Probe { job, run, order, block: Some(block) })
     }
 
-    fn blocks(&self) -> u64 {
-        self.run.file.len().div_ceil(self.run.file.block_bytes() as u64)
-    }
-
     /// Where the first row begins that begins in block `number` or behind, and its key.
     fn first_row_from(&mut self, number: u64) -> Result<Option<(u64, Vec<u8>)>> {
         let Some(start) = self.start_from(number)? else { return Ok(None) };
@@ -195,7 +191,7 @@ impl<'a, S: RowShape> Probe<'a, S> {
     /// Where the first row begins that is not before `key`; the run's end if there is none.
     fn first_not_before(&mut self, key: &[u8]) -> Result<u64> {
         // The last block from which the first row is before the key, by halves.
-        let (mut low, mut high) = (0, self.blocks());
+        let (mut low, mut high) = (0, self.run.blocks());
         let mut start = 0;
         while low < high {
             let middle = low.midpoint(high);

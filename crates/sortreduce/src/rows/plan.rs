@@ -42,6 +42,17 @@ pub fn smallest_row_memory_bytes(threads: usize) -> u64 {
     (arenas(threads.max(1)) * ARENA_BYTES_MIN) as u64
 }
 
+/// The smallest [`RowConfig::memory_bytes`] with which so many threads sort `input_bytes` bytes of rows that are not combined.
+/// Checksums of all runs are kept in memory, so that a small budget has room for those of so many bytes only: 250 times the
+/// budget or more.
+pub fn smallest_row_memory_bytes_for(threads: usize, input_bytes: u64) -> u64 {
+    let mut memory_bytes = smallest_row_memory_bytes(threads);
+    while Shares::new(memory_bytes as usize, threads).run_bytes_max() < input_bytes {
+        memory_bytes += memory_bytes / 8;
+    }
+    memory_bytes
+}
+
 const ARENA_BYTES_MIN: usize = 384 << 10;
 /// Arenas beyond this gain nothing: 64 MB a thread cost about what 160 MB cost.
 const ARENA_BYTES_MAX: usize = 256 << 20;
@@ -49,7 +60,11 @@ const ARENA_BYTES_MAX: usize = 256 << 20;
 const INDEX_BYTES: usize = 12;
 /// Requests beyond this gain nothing.
 const IO_BYTES_MAX: usize = 1 << 20;
+/// Check blocks of runs: at first small ones, so that many runs are merged at once, and wide ones of this size once half of
+/// the checksums that there is room for are taken.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
+/// The checksum of a block.
+const SUM_BYTES: usize = 4;
 /// Smaller requests, of several merges at a time, would cost more than a second thread gains.
 const READ_BYTES_GOOD: usize = 128 << 10;
 
@@ -58,26 +73,63 @@ fn arenas(threads: usize) -> usize {
     threads + 2
 }
 
+/// How memory is divided, whatever the rows are: a sixteenth for checksums of runs, the rest in equal shares for arenas with
+/// their words and, for each thread, two buffers to write.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    /// Bytes that the checksums of all runs may take.
+    sums_bytes: usize,
+    /// The check blocks of the first runs.
+    block_bytes: usize,
+    write_bytes: usize,
+    /// Bytes of an arena with its words.
+    arena_taken_bytes: usize,
+}
+
+impl Shares {
+    fn new(memory_bytes: usize, threads: usize) -> Shares {
+        let sums_bytes = memory_bytes / 16;
+        let share = (memory_bytes - sums_bytes) / arenas(threads.max(1));
+        let block_bytes = (1usize << (share / 32).ilog2()).clamp(PAGE_BYTES, BLOCK_BYTES_MAX);
+        let write_bytes =
+            (share / 16).clamp(BLOCK_BYTES_MAX, IO_BYTES_MAX) / BLOCK_BYTES_MAX * BLOCK_BYTES_MAX;
+        let arena_taken_bytes = share - taken_bytes(2 * write_bytes);
+        Shares { sums_bytes, block_bytes, write_bytes, arena_taken_bytes }
+    }
+
+    /// How many check blocks the runs may have that are written while rows come in: the other half of the room for checksums
+    /// is for merged runs, which are there before those are gone that they are made of.
+    fn blocks_max(&self) -> u64 {
+        (self.sums_bytes / SUM_BYTES / 2) as u64
+    }
+
+    /// Bytes of runs that there is room for, whatever the rows: the last block of a run may have one row only, and rows of
+    /// eight bytes leave the least of an arena to rows.
+    fn run_bytes_max(&self) -> u64 {
+        let arena_bytes = (self.arena_taken_bytes.min(ARENA_BYTES_MAX) * 8 / (8 + INDEX_BYTES)) as u64;
+        let bytes = u128::from(self.blocks_max() / 2) * (self.block_bytes + BLOCK_BYTES_MAX) as u128;
+        let whole = bytes * u128::from(arena_bytes) / u128::from(arena_bytes + BLOCK_BYTES_MAX as u64);
+        u64::try_from(whole).unwrap_or(u64::MAX)
+    }
+}
+
 /// Sizes of everything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowPlan {
     pub memory_bytes: usize,
+    shares: Shares,
     pub arenas: usize,
     /// Bytes of rows in an arena.
     pub arena_bytes: usize,
     /// Rows of which the order is found at once.
     pub rows_max: usize,
-    pub block_bytes: usize,
     pub write_bytes: usize,
-    /// Bytes that the checksums of all runs may take.
-    pub sums_bytes: usize,
     /// The longest row that is accepted.
     pub row_bytes_max: usize,
 }
 
 impl RowPlan {
-    /// Divides the memory: a sixteenth for checksums of runs, the rest in equal shares for arenas with their words and,
-    /// for each thread, two buffers to write.
+    /// Divides the memory.
     ///
     /// # Errors
     /// [`Error::BudgetTooSmall`].
@@ -89,23 +141,18 @@ impl RowPlan {
             let what = format!("sorting {} with {threads} threads", config.name);
             return Err(Error::BudgetTooSmall { what, given: config.memory_bytes, smallest }.into());
         }
-        let arenas = arenas(threads);
-        let sums_bytes = memory_bytes / 16;
-        let share = (memory_bytes - sums_bytes) / arenas;
-        let block_bytes = (1usize << (share / 32).ilog2()).clamp(PAGE_BYTES, BLOCK_BYTES_MAX);
-        let write_bytes = (share / 16).clamp(block_bytes, IO_BYTES_MAX) / block_bytes * block_bytes;
-        let all = share - taken_bytes(2 * write_bytes);
+        let shares = Shares::new(memory_bytes, threads);
+        let all = shares.arena_taken_bytes;
         let row = shape.row_bytes_hint().clamp(8, 1 << 20);
         let arena_bytes = (all as u64 * row as u64 / (row + INDEX_BYTES) as u64) as usize;
         let arena_bytes = arena_bytes.min(ARENA_BYTES_MAX).min(config.arena_bytes.unwrap_or(usize::MAX));
         let of = |arena_bytes: usize| RowPlan {
             memory_bytes,
-            arenas,
+            shares,
+            arenas: arenas(threads),
             arena_bytes,
             rows_max: (arena_bytes / row).clamp(64, u32::MAX as usize / 2),
-            block_bytes,
-            write_bytes,
-            sums_bytes,
+            write_bytes: shares.write_bytes,
             row_bytes_max: (arena_bytes / 4).min(memory_bytes / 64),
         };
         let mut plan = of(arena_bytes / PAGE_BYTES * PAGE_BYTES);
@@ -124,27 +171,74 @@ impl RowPlan {
     /// Bytes for reading runs in a merge that writes one: what checksums and two buffers leave.
     fn read_bytes(&self) -> usize {
         self.memory_bytes
-            - self.sums_bytes
+            - self.shares.sums_bytes
             - taken_bytes(2 * self.write_bytes)
             - (2 << 20).min(self.memory_bytes / 4)
     }
 
-    /// How many runs can be merged at once, where the longest row has `row_bytes`: two buffers of one block each, and
-    /// the row that lies across two of them.
-    pub fn fan_in(&self, row_bytes: usize) -> usize {
-        (self.read_bytes() / (2 * self.block_bytes + row_bytes)).max(2)
+    /// How many check blocks the runs may have that are written while rows come in.
+    pub fn blocks_max(&self) -> u64 {
+        self.shares.blocks_max()
+    }
+
+    /// The check block of the next run, where those before it have so many.
+    pub fn run_block_bytes(&self, blocks: u64) -> usize {
+        if blocks < self.blocks_max() / 2 { self.shares.block_bytes } else { BLOCK_BYTES_MAX }
+    }
+
+    /// Whether a run with such check blocks can be merged.
+    pub fn can_read(&self, block_bytes: usize) -> bool {
+        block_bytes <= BLOCK_BYTES_MAX
+    }
+
+    /// How many runs can be merged at once, where check blocks have up to `block_bytes` and the longest row has `row_bytes`:
+    /// two buffers of one block each, and the row that lies across two of them.
+    pub fn fan_in(&self, block_bytes: usize, row_bytes: usize) -> usize {
+        (self.read_bytes() / (2 * block_bytes + row_bytes)).max(2)
     }
 
     /// How many could be merged at once through buffers that a drive reads well.
     pub fn fan_in_large(&self, row_bytes: usize) -> usize {
-        self.read_bytes() / (2 * self.block_bytes.max(READ_BYTES_GOOD) + row_bytes)
+        self.read_bytes() / (2 * READ_BYTES_GOOD + row_bytes)
     }
 
     /// Size and number of the buffers of each of `runs` runs.
-    pub fn read_buffers(&self, runs: usize, row_bytes: usize) -> (usize, usize) {
+    pub fn read_buffers(&self, runs: usize, block_bytes: usize, row_bytes: usize) -> (usize, usize) {
         let each = (self.read_bytes() / runs.max(1)).saturating_sub(row_bytes);
         let count = if each >= 4 * IO_BYTES_MAX { 4 } else { 2 };
-        let bytes = (each / count).min(IO_BYTES_MAX) / self.block_bytes * self.block_bytes;
-        (bytes.max(self.block_bytes), count)
+        let bytes = (each / count).min(IO_BYTES_MAX) / block_bytes * block_bytes;
+        (bytes.max(block_bytes), count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::FixedRows;
+
+    #[test]
+    fn a_budget_that_is_enough_for_an_input_has_room_for_the_checksums_of_its_runs() {
+        for threads in [1, 2, 16, 64] {
+            for input_bytes in [0, 1 << 20, 700_000_000, 5 << 30, 1 << 40] {
+                let smallest = smallest_row_memory_bytes_for(threads, input_bytes);
+                for memory_bytes in [smallest, smallest + (1 << 20), 2 * smallest] {
+                    let config = RowConfig { memory_bytes, threads, ..RowConfig::default() };
+                    let plan = RowPlan::new(&config, &FixedRows::new(8, 0..8)).unwrap();
+                    let (mut blocks, mut bytes) = (0, 0);
+                    while bytes < input_bytes {
+                        blocks += plan.arena_bytes.div_ceil(plan.run_block_bytes(blocks)) as u64;
+                        bytes += plan.arena_bytes as u64;
+                        assert!(blocks <= plan.blocks_max(), "{threads} threads: {bytes} of {input_bytes}");
+                    }
+                    assert!(plan.fan_in(BLOCK_BYTES_MAX, 16 << 10) >= 4, "{threads}: {plan:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_budget_of_eight_mebibytes_is_enough_for_700_megabytes_with_sixteen_threads() {
+        assert!(smallest_row_memory_bytes_for(16, 700_000_000) <= 7 << 20);
+        assert!(smallest_row_memory_bytes_for(16, 1 << 33) > 8 << 20);
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use inshore_store::{FileWriter, Job};
+use inshore_store::{FileWriter, Job, PAGE_BYTES};
 use serde::Serialize;
 
 use super::{
@@ -89,6 +89,8 @@ struct State {
     is_spilling: bool,
     /// Runs by where in the input their rows begin.
     runs: Vec<(u64, Run)>,
+    /// Check blocks of all runs.
+    blocks: u64,
     error: Option<Error>,
 }
 
@@ -197,8 +199,8 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
     /// Writes the rows of `span` of the input as a run.
     fn write(&self, span: Span, arena: &Arena, part: Part) -> Result<()> {
         let _span = tracing::debug_span!("run", rows = part.rows).entered();
-        let (block, write) = (self.plan.block_bytes, self.plan.write_bytes);
-        let start = span.start;
+        let (start, write) = (span.start, self.plan.write_bytes);
+        let block = self.plan.run_block_bytes(self.state().blocks);
         let write_to = |writer: &mut FileWriter| arena.write(part, &self.shape, &self.operation, writer);
         let run = match &self.config.keep {
             None => {
@@ -220,12 +222,12 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         };
         let mut state = self.state();
         state.is_spilling = true;
+        state.blocks += run.blocks();
         state.runs.push((start, run));
-        let bytes: u64 = state.runs.iter().map(|(_, run)| run.file.len()).sum();
-        let most = (self.plan.sums_bytes / 2 / 4 * self.plan.block_bytes) as u64;
-        if bytes > most {
+        if state.blocks > self.plan.blocks_max() {
+            let spilled = state.runs.iter().map(|(_, run)| run.file.len()).sum();
             let memory = self.plan.memory_bytes as u64;
-            return Err(Error::TooManyRuns { name: self.config.name, spilled: bytes, memory });
+            return Err(Error::TooManyRuns { name: self.config.name, spilled, memory });
         }
         Ok(())
     }
@@ -244,7 +246,9 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
             let _ = recycle.send(Arena::new(&plan, job.budget())?);
         }
         let found = config.keep.as_ref().map(|keep| keep::find(keep, &plan)).transpose()?.unwrap_or_default();
-        let state = State { is_spilling: !found.runs.is_empty(), runs: found.runs, ..State::default() };
+        let blocks = found.runs.iter().map(|(_, run)| run.blocks()).sum();
+        let state =
+            State { is_spilling: !found.runs.is_empty(), runs: found.runs, blocks, ..State::default() };
         let shared = Arc::new(Shared {
             job: job.clone(),
             shape,
@@ -488,7 +492,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         self.job.counters().add_level(0, stats.rows_in, in_runs);
         stats.bytes_spilled = runs.iter().map(|run| run.file.len()).sum();
         let row_bytes = runs.iter().map(|run| run.facts.row_bytes_max).max().unwrap_or(0);
-        let fan_in = self.plan.fan_in(row_bytes);
+        let fan_in = self.plan.fan_in(block_bytes_max(&runs), row_bytes);
         stats.fan_in = fan_in;
         while runs.len() > fan_in {
             runs = self.merge_pass(runs, fan_in, row_bytes, &mut stats)?;
@@ -502,7 +506,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
             _ => cut_runs(&self.job, &runs, &self.key_order(), parts)?,
         };
         let parts = by_part(&cut);
-        let buffers = self.plan.read_buffers(runs.len() * parts.len(), row_bytes);
+        let buffers = self.plan.read_buffers(runs.len() * parts.len(), block_bytes_max(&runs), row_bytes);
         let merge = |ranges: Vec<Range<u64>>| {
             let bytes = ranges.iter().map(|range| range.end - range.start).sum();
             Ok((self.tree(&runs, &ranges, buffers)?, bytes))
@@ -565,12 +569,13 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         let first = runs.iter().map(first_key);
         let first_key = if self.config.descending { first.max() } else { first.min() };
         let whole: Vec<_> = runs.iter().map(Run::bytes).collect();
-        let tree = self.tree(&runs, &whole, self.plan.read_buffers(runs.len(), row_bytes))?;
+        // As wide as theirs, or the merged run would have more checksums than they have together.
+        let block = block_bytes_max(&runs);
+        let tree = self.tree(&runs, &whole, self.plan.read_buffers(runs.len(), block, row_bytes))?;
         drop(runs);
         let (shape, operation) = (self.shape.clone(), self.operation.clone());
         let mut sorted = SortedRows::new(tree, &self.job, shape, operation, RowStats::default(), None);
-        let (block, write) = (self.plan.block_bytes, self.plan.write_bytes);
-        let mut writer = FileWriter::create(&self.job, self.config.name, block, write)?;
+        let mut writer = FileWriter::create(&self.job, self.config.name, block, self.plan.write_bytes)?;
         loop {
             let space = writer.space();
             let (room, filled) = (space.len(), sorted.fill(space)?);
@@ -601,6 +606,11 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
 fn by_part<T: Clone>(cut: &[Vec<T>]) -> Vec<Vec<T>> {
     let parts = cut.first().map_or(1, Vec::len);
     (0..parts).map(|part| cut.iter().map(|of_source| of_source[part].clone()).collect()).collect()
+}
+
+/// The widest check block of some runs; buffers for reading them have a multiple of it.
+fn block_bytes_max(runs: &[Run]) -> usize {
+    runs.iter().map(|run| run.file.block_bytes()).max().unwrap_or(PAGE_BYTES)
 }
 
 fn level_above(runs: &[Run]) -> u32 {

@@ -302,6 +302,27 @@ fn runs_beyond_the_fan_in_are_merged_in_passes() {
 }
 
 #[test]
+fn runs_with_narrow_and_wide_blocks_are_merged_together() {
+    let mut random = Random(9);
+    let shape = FixedRows::new(100, 0..8);
+    let config = RowConfig {
+        memory_bytes: smallest_row_memory_bytes(1),
+        threads: 1,
+        arena_bytes: Some(12 << 10),
+        name: "test",
+        ..RowConfig::default()
+    };
+    let plan = super::plan::RowPlan::new(&config, &shape).unwrap();
+    let mut input = vec![0; 310_000 * 100];
+    input.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&random.next().to_le_bytes()));
+    let (got, stats) = sorted(&input, 1 << 20, shape, KeepAll, &config).unwrap();
+    let narrow_runs = plan.blocks_max() / 2 / 2;
+    assert!(stats.runs > narrow_runs, "{stats:?}");
+    assert!(plan.run_block_bytes(2 * narrow_runs) > plan.run_block_bytes(0));
+    assert!(got == model(&input, &shape, false).concat());
+}
+
+#[test]
 fn a_row_that_does_not_fit_and_bytes_that_are_no_row_are_told() {
     let config = RowConfig { memory_bytes: smallest_row_memory_bytes(1), threads: 1, ..RowConfig::default() };
     let mut input = b"short\n".to_vec();

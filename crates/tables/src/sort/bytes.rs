@@ -14,7 +14,7 @@ use inshore_sortreduce::rows::{
 use inshore_store::{FileEdges, FileSink, Job};
 use serde::Serialize;
 
-use super::{Inputs, check_space, sort_memory};
+use super::{Inputs, check_rows, check_space, sort_memory};
 use crate::{
     Error, Input, NewFile, Result,
     pieces::{for_each_piece_as_is, for_each_piece_from},
@@ -329,6 +329,9 @@ impl Sorting<'_, '_> {
         let keep = resume::keep(self.options.resume, self.job, "sort", question, files)?;
         let smallest = smallest_row_memory_bytes(budget.threads());
         let memory_bytes = sort_memory(budget, "sorting", FILE_BYTES, (1, 1), smallest)?;
+        if let Some(bytes) = sizes.filter(|_| !O::COMBINES) {
+            check_rows(budget, memory_bytes, (1, 1), bytes)?;
+        }
         let config = RowConfig {
             memory_bytes,
             threads: budget.threads(),

@@ -21,7 +21,7 @@ pub use bytes::{
 pub use inputs::Inputs;
 pub(crate) use numbers::with_nulls;
 pub use numbers::{NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortedNumbers};
-pub(crate) use space::sort_memory;
 pub use space::{check_output_space, check_space};
+pub(crate) use space::{check_rows, sort_memory};
 pub use table::{SortKey, TableLayout, sort_columns, sort_table, sorted_table};
 pub(crate) use table::{different, no_column, too_long};

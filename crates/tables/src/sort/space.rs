@@ -2,6 +2,7 @@
 
 use std::{os::unix::fs::MetadataExt, path::Path};
 
+use inshore_sortreduce::rows::smallest_row_memory_bytes_for;
 use inshore_store::{Budget, Job, format_bytes};
 
 use crate::{Error, NewFile, Result};
@@ -17,13 +18,34 @@ pub(crate) fn sort_memory(
     (part, of): (u64, u64),
     smallest: u64,
 ) -> Result<u64> {
-    let taken = budget.memory_bytes() - budget.free_bytes();
     let memory_bytes = budget.free_bytes().saturating_sub(beside) / of * part;
     if memory_bytes >= smallest {
         return Ok(memory_bytes);
     }
+    let taken = budget.memory_bytes() - budget.free_bytes();
     let needed = (smallest.div_ceil(part) * of + beside + taken).next_multiple_of(1 << 20);
     let (what, given) = (what.to_string(), budget.memory_bytes());
+    Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: needed }.into())
+}
+
+/// Refuses rows of which there are too many to be sorted in `memory_bytes`, a part (numerator and denominator) of the budget:
+/// a sort that keeps all its rows would find out after most of its work.
+///
+/// # Errors
+/// [`inshore_store::Error::BudgetTooSmall`], with the budget that would do.
+pub(crate) fn check_rows(
+    budget: &Budget,
+    memory_bytes: u64,
+    (part, of): (u64, u64),
+    row_bytes: u64,
+) -> Result<()> {
+    let smallest = smallest_row_memory_bytes_for(budget.threads(), row_bytes);
+    if memory_bytes >= smallest {
+        return Ok(());
+    }
+    let given = budget.memory_bytes();
+    let needed = (given + (smallest - memory_bytes).div_ceil(part) * of).next_multiple_of(1 << 20);
+    let what = format!("sorting {} of rows", format_bytes(row_bytes));
     Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: needed }.into())
 }
 

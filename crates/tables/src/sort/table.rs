@@ -14,7 +14,7 @@ use inshore_sortreduce::rows::{
 use inshore_store::Job;
 use serde::{Deserialize, Serialize};
 
-use super::{Inputs, SortOptions, SortSummary, check_space, sort_memory};
+use super::{Inputs, SortOptions, SortSummary, check_rows, check_space, sort_memory};
 use crate::{
     Error, Input, Known, Result, RowCodec, TableReader, TableWriter, normal_floats,
     reader::{Carried, with_exact_columns},
@@ -31,6 +31,8 @@ pub struct SortKey {
     pub descending: bool,
 }
 
+/// What of the budget sorting may use: the rest is for pages, batches on their way and the writer.
+const MEMORY_PART: (u64, u64) = (3, 4);
 const BATCH_ROWS: usize = 8 << 10;
 /// Bytes of encoded rows that become one batch.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -240,9 +242,8 @@ impl Table<'_> {
         let has_number = matches!(target, Target::Batches(..));
         let encoded = Encoded::new(layout, self.options.unique, has_number, inputs.in_any_order);
         let codec = RowCodec::new(first.name(), &encoded.schema, &encoded.keys)?;
-        // The rest is for pages, batches on their way and the writer.
         let smallest = smallest_row_memory_bytes(budget.threads());
-        let memory_bytes = sort_memory(budget, "sorting", 0, (3, 4), smallest)?;
+        let memory_bytes = sort_memory(budget, "sorting", 0, MEMORY_PART, smallest)?;
         let threads = budget.threads();
         let options = (self.options.descending, self.options.unique);
         let question = (self.keys, self.as_text, options, encoded.schema.fields());
@@ -281,6 +282,9 @@ impl Table<'_> {
                             None => position as f64 / sizes.unwrap_or(0).max(1) as f64,
                         };
                         let all = sizes.map(|_| (sink.bytes() as f64 / share.max(1e-12)) as u64);
+                        if let Some(bytes) = all.filter(|_| !O::COMBINES) {
+                            check_rows(budget, memory_bytes, MEMORY_PART, bytes)?;
+                        }
                         scratch = Some(self.foresee(&target, all, sizes, memory_bytes, kept_bytes)?);
                     }
                 }

@@ -21,14 +21,11 @@ use std::{
 };
 
 use bzip2::bufread::MultiBzDecoder;
-use inshore_store::Budget;
+use inshore_store::{Budget, Reservation};
 
 pub use self::{gzip::GzipMembers, lz4::Lz4Frames};
 use self::{lz4::LZ4_BYTES, zstd::ZstdFrames};
-use crate::{
-    Error, Result,
-    allowance::{Allowance, UNCOUNTED_BYTES},
-};
+use crate::{Error, Result};
 
 const BUFFER_BYTES: usize = 128 << 10;
 
@@ -190,8 +187,8 @@ pub(crate) enum Unpacked<R: Read> {
     Plain(Whole<R>),
     Gzip(Box<GzipMembers<BufReader<Whole<R>>>>),
     Zstd(Box<ZstdFrames<Whole<R>>>),
-    Bzip2 { decoder: Box<MultiBzDecoder<BufReader<Whole<R>>>>, _memory: Allowance },
-    Lz4 { decoder: Box<Lz4Frames<BufReader<Whole<R>>>>, _memory: Allowance },
+    Bzip2 { decoder: Box<MultiBzDecoder<BufReader<Whole<R>>>>, _memory: Reservation },
+    Lz4 { decoder: Box<Lz4Frames<BufReader<Whole<R>>>>, _memory: Reservation },
 }
 
 impl<R: Read> Unpacked<R> {
@@ -200,8 +197,9 @@ impl<R: Read> Unpacked<R> {
         Unpacked::Plain(Cursor::new(Vec::new()).chain(source))
     }
 
-    /// Looks at the first bytes of a source called `name`, and unpacks it where they say so.
-    pub fn open(mut source: R, name: &str, budget: &Budget) -> Result<Unpacked<R>> {
+    /// Looks at the first bytes of a source called `name`, and unpacks it where they say so. Of the state of the decoders of bzip2
+    /// and lz4, `uncounted` bytes are not taken from the budget. (gzip holds little; what zstd does is in [`crate::allowance::UNCOUNTED_BYTES`].)
+    pub fn open(mut source: R, name: &str, budget: &Budget, uncounted: u64) -> Result<Unpacked<R>> {
         let failed = |source| Error::from_read(name, source);
         let mut head = read_head(&mut source).map_err(failed)?;
         let first = Compression::of_head(&head);
@@ -224,16 +222,17 @@ impl<R: Read> Unpacked<R> {
             format = format.or(first);
         }
         let buffered = |whole| BufReader::with_capacity(BUFFER_BYTES, whole);
+        let memory = |bytes: u64, what| budget.reserve(bytes.saturating_sub(uncounted), what);
         Ok(match format {
             None => Unpacked::Plain(whole),
             Some(Compression::Gzip) => Unpacked::Gzip(Box::new(GzipMembers::new(buffered(whole)))),
             Some(Compression::Zstd) => Unpacked::Zstd(Box::new(ZstdFrames::new(whole, name, budget)?)),
             Some(Compression::Bzip2) => Unpacked::Bzip2 {
-                _memory: allowance(budget, BZIP2_BYTES, "what bzip2 is unpacked with")?,
+                _memory: memory(BZIP2_BYTES, "what bzip2 is unpacked with")?,
                 decoder: Box::new(MultiBzDecoder::new(buffered(whole))),
             },
             Some(Compression::Lz4) => Unpacked::Lz4 {
-                _memory: allowance(budget, LZ4_BYTES, "what lz4 is unpacked with")?,
+                _memory: memory(LZ4_BYTES, "what lz4 is unpacked with")?,
                 decoder: Box::new(Lz4Frames::new(buffered(whole))),
             },
             Some(other) => return Err(other.refuse(name)),
@@ -248,15 +247,6 @@ impl<R: Read> Unpacked<R> {
             Unpacked::Zstd(_) => Some(Compression::Zstd),
             Unpacked::Bzip2 { .. } => Some(Compression::Bzip2),
             Unpacked::Lz4 { .. } => Some(Compression::Lz4),
-        }
-    }
-
-    /// What bzip2 and lz4 hold beside the budget. (gzip holds little; what zstd does is in [`UNCOUNTED_BYTES`].)
-    pub fn uncounted_bytes(&self) -> u64 {
-        match self {
-            Unpacked::Plain(_) | Unpacked::Gzip(_) | Unpacked::Zstd(_) => 0,
-            Unpacked::Bzip2 { .. } => BZIP2_BYTES.min(UNCOUNTED_BYTES),
-            Unpacked::Lz4 { .. } => LZ4_BYTES.min(UNCOUNTED_BYTES),
         }
     }
 
@@ -285,12 +275,6 @@ impl<R: Read> Unpacked<R> {
             io::Error::other(Error::damaged(name, what))
         })
     }
-}
-
-fn allowance(budget: &Budget, bytes: u64, what: &'static str) -> Result<Allowance> {
-    let mut allowance = Allowance::new(budget, what)?;
-    allowance.hold(bytes)?;
-    Ok(allowance)
 }
 
 fn read_head(source: &mut impl Read) -> io::Result<Vec<u8>> {

@@ -17,6 +17,10 @@ fn job() -> Job {
     Job::without_store(Budget::new(16 << 20, 2), Cancel::default())
 }
 
+fn budget() -> Budget {
+    Budget::new(16 << 20, 2)
+}
+
 fn options(columns: SearchColumns) -> SearchTableOptions {
     SearchTableOptions { columns, ..SearchTableOptions::default() }
 }
@@ -43,7 +47,7 @@ const TEXTS: [&[u8]; 3] = [b"no\nfox and fox\n", b"", b"\xc3\xbcber fox\r\nf\xff
 
 #[test]
 fn lines_have_their_numbers_places_and_spans_in_characters_or_bytes() {
-    let new = |options| SearchTable::new(&["fox"], &PatternOptions::default(), options).unwrap();
+    let new = |options| SearchTable::new(&["fox"], &PatternOptions::default(), options, &budget()).unwrap();
     let (found, summary) = rows(&new(options(SearchColumns::LinesWithSpans)), &TEXTS);
     let expected = [
         "0|2|3|fox and fox|[{start: 0, end: 3}, {start: 8, end: 11}]",
@@ -62,20 +66,20 @@ fn lines_have_their_numbers_places_and_spans_in_characters_or_bytes() {
 
 #[test]
 fn lines_and_matches_are_counted() {
-    let new = |options| SearchTable::new(&["fox"], &PatternOptions::default(), options).unwrap();
+    let new = |options| SearchTable::new(&["fox"], &PatternOptions::default(), options, &budget()).unwrap();
     assert_eq!(rows(&new(options(SearchColumns::LineCounts)), &TEXTS).0, ["0|1", "2|2"]);
     assert_eq!(rows(&new(options(SearchColumns::MatchCounts)), &TEXTS).0, ["0|2", "2|2"]);
     let few = SearchTableOptions { max_count: 1, include_zero: true, ..options(SearchColumns::MatchCounts) };
     assert_eq!(rows(&new(few), &TEXTS).0, ["0|2", "1|0", "2|1"]);
     let how = PatternOptions { invert: true, ..PatternOptions::default() };
-    let inverted = SearchTable::new(&["fox"], &how, options(SearchColumns::MatchCounts)).unwrap();
+    let inverted = SearchTable::new(&["fox"], &how, options(SearchColumns::MatchCounts), &budget()).unwrap();
     assert_eq!(rows(&inverted, &TEXTS).0, ["0|1"]);
 }
 
 #[test]
 fn a_binary_file_ends_where_it_turns_out_to_be_one() {
     let texts: [&[u8]; 2] = [b"fox\n\0fox\n", b"fox \0\n"];
-    let new = |options| SearchTable::new(&["fox"], &PatternOptions::default(), options).unwrap();
+    let new = |options| SearchTable::new(&["fox"], &PatternOptions::default(), options, &budget()).unwrap();
     let (found, summary) = rows(&new(options(SearchColumns::Lines)), &texts);
     assert_eq!((found.len(), summary.binary), (0, 2));
     // The first of them was named.
@@ -93,7 +97,8 @@ fn what_is_too_long_for_a_line_and_has_a_nul_byte_is_binary_and_no_failure() {
     };
     let texts = [b"fox\n", long(0), long(b'x')];
     for (columns, rows) in [(SearchColumns::Lines, 3), (SearchColumns::LineCounts, 1)] {
-        let table = SearchTable::new(&["fox"], &PatternOptions::default(), options(columns)).unwrap();
+        let table =
+            SearchTable::new(&["fox"], &PatternOptions::default(), options(columns), &budget()).unwrap();
         let (mut found, mut failed) = (0, Vec::new());
         let each = |item: SearchItem| {
             match item {
@@ -110,7 +115,9 @@ fn what_is_too_long_for_a_line_and_has_a_nul_byte_is_binary_and_no_failure() {
 
 #[test]
 fn rows_come_in_batches_and_who_takes_them_may_stop() {
-    let table = SearchTable::new(&["x"], &PatternOptions::default(), options(SearchColumns::Lines)).unwrap();
+    let table =
+        SearchTable::new(&["x"], &PatternOptions::default(), options(SearchColumns::Lines), &budget())
+            .unwrap();
     let text: &'static [u8] = "x yz\n".repeat(100_000).leak().as_bytes();
     let mut lines = Vec::new();
     let take = |item: SearchItem| {
@@ -125,7 +132,9 @@ fn rows_come_in_batches_and_who_takes_them_may_stop() {
 
 #[test]
 fn a_file_that_cannot_be_read_comes_in_its_place() {
-    let table = SearchTable::new(&["x"], &PatternOptions::default(), options(SearchColumns::Lines)).unwrap();
+    let table =
+        SearchTable::new(&["x"], &PatternOptions::default(), options(SearchColumns::Lines), &budget())
+            .unwrap();
     let missing = Candidate { path: "missing".into(), is_named: true };
     let source = missing.source(crate::TextOptions::default());
     let mut seen = Vec::new();

@@ -25,10 +25,11 @@ const ARRAY_BYTES: u64 = 160;
 const ELEMENT_BYTES: u64 = 128;
 
 /// Memory of requests that wait or run, and of answers that wait to be taken, about both of which clients decide: an eighth of
-/// what all tasks have.
+/// what all tasks have. Bodies that are not complete have half as much beside that, so that they keep no complete request out.
 #[derive(Debug)]
 pub(super) struct Requests {
     held: Arc<AtomicU64>,
+    unfinished: Arc<AtomicU64>,
     bytes_max: u64,
 }
 
@@ -60,7 +61,37 @@ fn read_bytes(json: &str) -> u64 {
 
 impl Requests {
     pub fn new(memory_bytes: u64) -> Requests {
-        Requests { held: Arc::default(), bytes_max: (memory_bytes / 8).max(BYTES_MIN) }
+        let bytes_max = (memory_bytes / 8).max(BYTES_MIN);
+        Requests { held: Arc::default(), unfinished: Arc::default(), bytes_max }
+    }
+
+    /// Counts a body of which nothing came so far.
+    pub fn unfinished(&self) -> Held {
+        Held { all: self.unfinished.clone(), bytes: 0 }
+    }
+
+    /// Counts bytes that came of a body.
+    ///
+    /// # Errors
+    /// Why they are refused.
+    pub fn more(&self, body: &mut Held, bytes: u64) -> Result<(), Refusal> {
+        let most = self.bytes_max / 2;
+        let all = body.all.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        body.bytes += bytes;
+        match all <= most {
+            true => Ok(()),
+            false => Err(Refusal::resource_exhausted(format!(
+                "requests that are not complete would have {}, this one {} of it: {} is the most",
+                inshore_store::format_bytes(all),
+                inshore_store::format_bytes(body.bytes),
+                inshore_store::format_bytes(most)
+            ))),
+        }
+    }
+
+    /// The memory of requests and answers, and of bodies that are not complete.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.held.load(Ordering::Relaxed), self.unfinished.load(Ordering::Relaxed))
     }
 
     /// Takes the memory of a request, which is not read yet.
@@ -89,6 +120,12 @@ impl Requests {
             )));
         }
         Ok(held)
+    }
+}
+
+impl Held {
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 
@@ -158,6 +195,22 @@ mod tests {
         drop(many().unwrap());
         assert_eq!(requests.held.load(Ordering::Relaxed), small.bytes);
         assert!(requests.hold(b"{}").unwrap_err().message().contains("missing field `arguments`"));
+    }
+
+    #[test]
+    fn bodies_that_are_not_complete_share_half_as_much_and_keep_no_complete_request_out() {
+        let requests = Requests::new(0);
+        let (mut first, mut second) = (requests.unfinished(), requests.unfinished());
+        requests.more(&mut first, 20 << 20).unwrap();
+        requests.more(&mut second, 12 << 20).unwrap();
+        let why = requests.more(&mut second, 1).unwrap_err();
+        assert!(why.message().contains("32 MiB is the most"), "{why}");
+        drop(requests.take(64 << 20).unwrap());
+        drop(second);
+        requests.more(&mut first, 12 << 20).unwrap();
+        assert_eq!(requests.bytes(), (0, 32 << 20));
+        drop(first);
+        assert_eq!(requests.bytes(), (0, 0));
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Agent {
         if let Some(link) = found {
             return Ok(link);
         }
-        let credentials = self.0.config.credentials.as_ref().map(|own| own.as_client()).transpose()?;
+        let credentials = self.0.config.credentials.as_ref().map(|own| own.as_client());
         let (host, named) = parsed(address).ok_or_else(|| Error::Address {
             address: address.to_string(),
             what: "this is no address of a node".to_string(),

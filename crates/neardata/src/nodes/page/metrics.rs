@@ -52,11 +52,16 @@ pub(super) fn told(status: &Status) -> String {
             "Memory for all tasks together.",
             status.memory_bytes as f64,
         ),
-        ("inshore_connections_open", "gauge", "Connections that are open.", status.connections.open as f64),
+        (
+            "inshore_connections_open",
+            "gauge",
+            "Connections that are open, also those over which no request came yet.",
+            status.connections.open as f64,
+        ),
         (
             "inshore_connections_limit",
             "gauge",
-            "Connections that may be open.",
+            "Connections that may be open over which requests came.",
             status.connections.limit as f64,
         ),
         (
@@ -70,6 +75,18 @@ pub(super) fn told(status: &Status) -> String {
             "counter",
             "Connections that ended before a request with a good token: handshakes that failed or took too long, wrong tokens.",
             status.connections.without_request as f64,
+        ),
+        (
+            "inshore_requests_memory_bytes",
+            "gauge",
+            "Memory of requests that wait or run, and of answers that nobody took.",
+            status.requests_bytes as f64,
+        ),
+        (
+            "inshore_requests_unfinished_bytes",
+            "gauge",
+            "Memory of requests that are not complete.",
+            status.unfinished_bytes as f64,
         ),
         ("process_resident_memory_bytes", "gauge", "Memory of the process.", status.resident_bytes as f64),
         ("inshore_load1", "gauge", "Processes that want to run, in the last minute.", status.load),
@@ -85,12 +102,18 @@ pub(super) fn told(status: &Status) -> String {
     out.metric(
         "inshore_connections_refused_total",
         "counter",
-        "Connections that were closed at once: all places were taken, or all that one address may have.",
+        "Connections whose request was told to come again: all places were taken, or all that one address may have.",
         &[
             (&[("reason", "full")], status.connections.refused_full as f64),
             (&[("reason", "address")], status.connections.refused_address as f64),
         ],
     );
+    if let Some(expires) = status.expires {
+        let labels = expires.each().map(|(name, at)| ([("credential", name)], at as f64));
+        let samples: Vec<Sample<'_>> = labels.iter().map(|(labels, at)| (&labels[..], *at)).collect();
+        let help = "When the credentials of the node end, in seconds since 1970.";
+        out.metric("inshore_credentials_expiry_timestamp_seconds", "gauge", help, &samples);
+    }
     if let Some(celsius) = status.celsius {
         let help = "The warmest sensor of the machine.";
         out.metric("inshore_temperature_celsius", "gauge", help, &[(&[], celsius)]);

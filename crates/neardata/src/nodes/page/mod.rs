@@ -5,10 +5,13 @@
 //! | `/` | a page that shows this node and its peers, and keeps itself up to date |
 //! | `/status.json` | what the page shows: each node's status, and how much it read and sent in the last minutes |
 //! | `/metrics` | this node's counters, as Prometheus reads them |
+//! | `/healthz` | 200 as long as the process answers |
+//! | `/readyz` | 200 while the node takes tasks; 503 and the reason while it ends, or its store does not answer |
 //!
 //! On this machine alone it is served in the clear, to everybody here. Beyond it is HTTPS with the node's certificate, and wants a
 //! token with the right to read: as `Bearer`, or as the password of `Basic`, which browsers ask for. What others do is told to
-//! whom has the right to administer.
+//! whom has the right to administer. `/healthz` and `/readyz` are for probes, which have no token and call a node by any name: they tell
+//! nothing else.
 //!
 //! It has a thread and a runtime of its own, apart from the data's: few connections at once, one request each, some seconds.
 //! Names that come from others (clients, datasets, peers) never become a part of the page's text: its script writes them as text.
@@ -53,6 +56,7 @@ use tracing::{info, warn};
 use self::watch::Watch;
 use super::{
     Agent, ClientCredentials, Error, NodeCredentials, Result, Right,
+    agent::no_thread,
     connection::{Door, DoorLimits, Guest, Visit},
     is_loopback,
 };
@@ -137,7 +141,7 @@ impl Agent {
         });
         info!(node = self.config().name, page = %address, tls = tls.is_some(), "serves its page");
         let (stop, mut stopped) = channel::channel(false);
-        let thread = thread::Builder::new().name("inshore-page".into()).spawn(move || {
+        let started = thread::Builder::new().name("inshore-page".into()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
                     () = accept(listener, tls, shown) => {}
@@ -146,7 +150,8 @@ impl Agent {
             });
             runtime.shutdown_timeout(Duration::from_secs(1));
         });
-        Ok(Page { address, stop, thread: Some(thread.expect("the system has threads")) })
+        let thread = started.map_err(|error| no_thread(&listen, &error))?;
+        Ok(Page { address, stop, thread: Some(thread) })
     }
 }
 
@@ -179,7 +184,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shown: Arc<Show
                 continue;
             }
         };
-        let Some(visit) = door.admit(stream) else { continue };
+        let Ok(visit) = door.accept(stream) else { continue };
         let (tls, shown) = (tls.clone(), shown.clone());
         // Whoever is too slow, or says what is no request, is not answered.
         tokio::spawn(timeout(PATIENCE, serve(visit, tls, shown)));
@@ -198,13 +203,18 @@ async fn serve(visit: Visit, tls: Option<TlsAcceptor>, shown: Arc<Shown>) {
     }
 }
 
-async fn answer(io: impl Read + Write + Unpin, guest: Arc<Guest>, shown: Arc<Shown>) {
+async fn answer(io: impl Read + Write + Unpin, guest: Guest, shown: Arc<Shown>) {
     let service = service_fn(move |request: Request<_>| {
         // It is answered, be it with a no, and then closed.
-        guest.has_asked();
+        let place = guest.ask();
         let shown = shown.clone();
         let (head, _body): (_, hyper::body::Incoming) = request.into_parts();
         async move {
+            if let Err(why) = place {
+                let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, &why);
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+                return Ok(response);
+            }
             // The store is asked too, which may wait for a drive.
             let answered = tokio::task::spawn_blocking(move || shown.respond(&Request::from_parts(head, ())));
             let response =
@@ -239,11 +249,22 @@ const HTML: &str = include_str!("page.html");
 
 impl Shown {
     fn respond(&self, request: &Request<()>) -> Response<Full<Bytes>> {
+        let is_look = request.method() == Method::GET || request.method() == Method::HEAD;
+        match request.uri().path() {
+            "/healthz" if is_look => return plain(StatusCode::OK, "ok"),
+            "/readyz" if is_look => {
+                return match self.agent.unready() {
+                    None => plain(StatusCode::OK, "ready"),
+                    Some(why) => plain(StatusCode::SERVICE_UNAVAILABLE, why),
+                };
+            }
+            _ => {}
+        }
         let viewer = match self.viewer(request) {
             Ok(viewer) => viewer,
             Err(refused) => return *refused,
         };
-        if request.method() != Method::GET && request.method() != Method::HEAD {
+        if !is_look {
             let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "it is only looked at: GET");
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             return response;
@@ -258,7 +279,7 @@ impl Shown {
             "/metrics" => {
                 body("text/plain; version=0.0.4; charset=utf-8", metrics::told(&masked(self.agent.status())))
             }
-            _ => plain(StatusCode::NOT_FOUND, "there are /, /status.json and /metrics"),
+            _ => plain(StatusCode::NOT_FOUND, "there are /, /status.json, /metrics, /healthz and /readyz"),
         }
     }
 
@@ -282,7 +303,7 @@ impl Shown {
         match claims {
             Some(Ok(claims)) if claims.rights.contains(&Right::Read) => {
                 let sees_all = claims.rights.contains(&Right::Administer);
-                Ok(Viewer { name: claims.name, sees_all })
+                Ok(Viewer { name: claims.subject, sees_all })
             }
             Some(Ok(_)) => Err(Box::new(plain(StatusCode::FORBIDDEN, "the token has no right to read"))),
             no_token => {

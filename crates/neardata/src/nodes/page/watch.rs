@@ -14,7 +14,9 @@ use std::{
 
 use serde::Serialize;
 
-use super::super::{Agent, ClientConfig, ClientCredentials, Error, Nodes, Result, protocol::Status};
+use super::super::{
+    Agent, ClientConfig, ClientCredentials, Error, Nodes, Result, agent::no_thread, protocol::Status,
+};
 
 /// Time between two samples.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -101,16 +103,17 @@ impl Watch {
                 let status = agent.status();
                 seen.own().saw(Ok(status));
             });
-        });
+        })?;
         if let Some(nodes) = nodes {
             let seen = shared.clone();
             spawn(move || {
                 seen.each_interval(|| {
-                    for (place, found) in nodes.status().into_iter().enumerate() {
+                    // Each look is for itself: a node that was away is asked again.
+                    for (place, found) in nodes.begin(None).status().into_iter().enumerate() {
                         seen.peers()[place].saw(found.status);
                     }
                 });
-            });
+            })?;
         }
         Ok(Watch { shared })
     }
@@ -137,9 +140,9 @@ impl Drop for Watch {
     }
 }
 
-fn spawn(look: impl FnOnce() + Send + 'static) {
-    let spawned = thread::Builder::new().name("inshore-watch".into()).spawn(look);
-    drop(spawned.expect("the system has threads"));
+fn spawn(look: impl FnOnce() + Send + 'static) -> Result<()> {
+    let started = thread::Builder::new().name("inshore-watch".into()).spawn(look);
+    started.map(drop).map_err(|error| no_thread(&"the page", &error))
 }
 
 impl Shared {

@@ -1,0 +1,219 @@
+//! DISTINCT in aggregate functions as groups, which go to flash where memory is short.
+//!
+//! The library keeps the values of `count(DISTINCT a)` in a set of one accumulator, which can go nowhere. It asks for groups instead
+//! where all functions have the same argument and are DISTINCT, sums, minima or maxima (its rule
+//! `single_distinct_aggregation_to_group_by`). This module rewrites the other queries, so that they take one pass over the rows:
+//!
+//! ```text
+//!   SELECT k, count(DISTINCT a), sum(DISTINCT b), count(*) FROM t GROUP BY k
+//!
+//!   SELECT k, count(a) FILTER (set = 1), sum(b) FILTER (set = 2), sum(n) FILTER (set = 1)
+//!   FROM (SELECT k, a, b, count(*) AS n, grouping number AS set FROM t GROUP BY GROUPING SETS ((k, a), (k, b)))
+//!   GROUP BY k
+//! ```
+//!
+//! Functions without DISTINCT are put together from those of the first set, so that only those can stand beside it which are put together
+//! by a function whose result has the same type: others leave the plan as it is.
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::{
+    common::{Column, DFSchema, ScalarValue, tree_node::Transformed},
+    error::Result,
+    functions_aggregate::count::count_udaf,
+    logical_expr::{
+        Aggregate, Case, Expr, ExprSchemable, GroupingSet, LogicalPlan, LogicalPlanBuilder,
+        expr::{AggregateFunction, AggregateFunctionParams},
+        lit,
+    },
+};
+
+use crate::functions::checked_sum;
+
+/// Sets of columns beyond this take more rows than they are worth.
+const SETS_MAX: usize = 16;
+
+/// Asks for groups where an aggregate of a plan has DISTINCT in functions of different arguments, or beside functions without.
+///
+/// # Errors
+/// What the library refuses to plan.
+pub(crate) fn distinct_as_groups(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let grouped = plan.transform_up_with_subqueries(|node| {
+        if let LogicalPlan::Aggregate(aggregate) = &node
+            && let Some(calls) = Calls::of(aggregate)?
+        {
+            return Ok(Transformed::yes(calls.plan(aggregate)?));
+        }
+        Ok(Transformed::yes(node.recompute_schema()?))
+    })?;
+    Ok(grouped.data)
+}
+
+/// The functions of an aggregate.
+struct Calls<'a> {
+    /// All arguments with DISTINCT, each once.
+    arguments: Vec<Expr>,
+    all: Vec<Call<'a>>,
+}
+
+enum Call<'a> {
+    /// Of the argument at this place.
+    Distinct(&'a AggregateFunction, usize),
+    Plain(&'a AggregateFunction),
+}
+
+impl<'a> Calls<'a> {
+    fn of(aggregate: &'a Aggregate) -> Result<Option<Calls<'a>>> {
+        let mut calls = Calls { arguments: Vec::new(), all: Vec::new() };
+        if aggregate.group_expr.iter().any(|group| matches!(group, Expr::GroupingSet(_))) {
+            return Ok(None);
+        }
+        for expr in &aggregate.aggr_expr {
+            let Expr::AggregateFunction(function) = unaliased(expr) else { return Ok(None) };
+            let AggregateFunctionParams { args, distinct, filter, order_by, null_treatment } =
+                &function.params;
+            if !order_by.is_empty() || null_treatment.is_some() {
+                return Ok(None);
+            }
+            if !distinct {
+                if !is_put_together(function, aggregate.input.schema())? {
+                    return Ok(None);
+                }
+                calls.all.push(Call::Plain(function));
+                continue;
+            }
+            let [argument] = &args[..] else { return Ok(None) };
+            let ignores_nulls = ["count", "sum", "avg", "min", "max"].contains(&function.func.name());
+            let argument = match filter {
+                None => argument.clone(),
+                // Rows that are filtered out count as nulls.
+                Some(filter) if ignores_nulls => Expr::Case(Case {
+                    expr: None,
+                    when_then_expr: vec![(filter.clone(), Box::new(argument.clone()))],
+                    else_expr: None,
+                }),
+                Some(_) => return Ok(None),
+            };
+            if argument.column_refs().is_empty() || argument.is_volatile() {
+                return Ok(None);
+            }
+            let place = calls.arguments.iter().position(|known| *known == argument).unwrap_or_else(|| {
+                calls.arguments.push(argument);
+                calls.arguments.len() - 1
+            });
+            calls.all.push(Call::Distinct(function, place));
+        }
+        let is_wanted = (1..=SETS_MAX).contains(&calls.arguments.len()) && !calls.are_the_librarys();
+        Ok(is_wanted.then_some(calls))
+    }
+
+    /// Whether the library asks for groups itself.
+    fn are_the_librarys(&self) -> bool {
+        let is_its = |call: &Call<'_>| match call {
+            Call::Distinct(function, _) => function.params.filter.is_none(),
+            Call::Plain(_) => false,
+        };
+        self.arguments.len() == 1 && self.all.iter().all(is_its)
+    }
+
+    fn plan(&self, aggregate: &Aggregate) -> Result<LogicalPlan> {
+        let (groups, sets) = (aggregate.group_expr.len(), self.arguments.len());
+        // Names of their own: the same column may be grouped by and counted.
+        let group = |number: usize| Expr::Column(Column::from_name(format!("__group_{number}")));
+        let argument = |number: usize| Expr::Column(Column::from_name(format!("__distinct_{number}")));
+        let state = |number: usize| Expr::Column(Column::from_name(format!("__state_{number}")));
+        let named = |named: Expr, expr: &Expr| match named {
+            Expr::Column(column) => expr.clone().alias(column.name),
+            _ => unreachable!("made above"),
+        };
+        let mut columns: Vec<Expr> =
+            aggregate.input.schema().columns().into_iter().map(Expr::Column).collect();
+        columns.extend(
+            aggregate.group_expr.iter().enumerate().map(|(n, expr)| named(group(n), unaliased(expr))),
+        );
+        columns.extend(self.arguments.iter().enumerate().map(|(n, expr)| named(argument(n), expr)));
+        let rows = LogicalPlanBuilder::from(aggregate.input.as_ref().clone()).project(columns)?.build()?;
+
+        let of_set = |set: usize| (0..groups).map(group).chain([argument(set)]).collect::<Vec<_>>();
+        let by = match sets {
+            1 => of_set(0),
+            _ => vec![Expr::GroupingSet(GroupingSet::GroupingSets((0..sets).map(of_set).collect()))],
+        };
+        let plain = self.all.iter().enumerate().filter_map(|(number, call)| match call {
+            Call::Plain(function) => {
+                Some(named(state(number), &Expr::AggregateFunction((*function).clone())))
+            }
+            Call::Distinct(..) => None,
+        });
+        let inner = Aggregate::try_new(Arc::new(rows), by, plain.collect())?;
+
+        // Of the arguments, which are the last columns, all but that of the set are null: a bit for each.
+        let number_of = |set: usize| ((1u64 << sets) - 1) & !(1 << (sets - 1 - set));
+        let kind = Aggregate::grouping_id_type(groups + sets, 0);
+        let is_set = |set: usize| -> Result<Option<Box<Expr>>> {
+            if sets == 1 {
+                return Ok(None);
+            }
+            let number = ScalarValue::UInt64(Some(number_of(set))).cast_to(&kind)?;
+            let known = Expr::Column(Column::from_name(Aggregate::INTERNAL_GROUPING_ID));
+            Ok(Some(Box::new(known.eq(lit(number)))))
+        };
+        let mut outer = Vec::new();
+        for (number, call) in self.all.iter().enumerate() {
+            let (function, argument, set) = match call {
+                Call::Distinct(function, place) => (function.func.clone(), argument(*place), *place),
+                Call::Plain(function) if is_count(function) => (checked_sum(), state(number), 0),
+                Call::Plain(function) => (function.func.clone(), state(number), 0),
+            };
+            let call =
+                AggregateFunction::new_udf(function, vec![argument], false, is_set(set)?, Vec::new(), None);
+            outer.push(Expr::AggregateFunction(call).alias(format!("__result_{number}")));
+        }
+        let outer = Aggregate::try_new(
+            Arc::new(LogicalPlan::Aggregate(inner)),
+            (0..groups).map(group).collect(),
+            outer,
+        )?;
+
+        let result = |number: usize| {
+            let found = Expr::Column(Column::from_name(format!("__result_{number}")));
+            match &self.all[number] {
+                // Of no rows.
+                Call::Plain(function) if is_count(function) => {
+                    datafusion::functions::core::expr_fn::coalesce(vec![found, lit(0i64)])
+                }
+                _ => found,
+            }
+        };
+        let found = (0..groups).map(group).chain((0..self.all.len()).map(result));
+        let columns = found.zip(aggregate.schema.iter()).map(|(found, (qualifier, field))| {
+            found.alias_qualified(qualifier.cloned(), field.name().clone())
+        });
+        LogicalPlanBuilder::from(LogicalPlan::Aggregate(outer)).project(columns.collect::<Vec<_>>())?.build()
+    }
+}
+
+fn unaliased(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Alias(alias) => unaliased(&alias.expr),
+        other => other,
+    }
+}
+
+fn is_count(function: &AggregateFunction) -> bool {
+    function.func.name() == count_udaf().name()
+}
+
+/// Whether results of a function over some rows and others are put together by itself, or are counts, with the same type.
+fn is_put_together(function: &AggregateFunction, input: &DFSchema) -> Result<bool> {
+    Ok(match (function.func.name(), &function.params.args[..]) {
+        ("count" | "min" | "max", [_]) => true,
+        ("sum", [argument]) => {
+            // Sums of decimals have more digits each time.
+            let kind = argument.get_type(input)?;
+            kind.is_integer() || matches!(kind, DataType::Float32 | DataType::Float64)
+        }
+        _ => false,
+    })
+}

@@ -1,0 +1,189 @@
+//! Files of the batches that the library's own operators write to flash where the budget refuses them memory.
+//!
+//! An exchange (`RepartitionExec`) whose output is refused memory writes a batch to a file, sends a marker in its place, and the reader of
+//! the marker waits for the oldest file of its output. In DataFusion 55.2 (its issue 24883) that wait has no end where two inputs
+//! write at the same time: each has a file of its own, the batch of the marker may lie in the newer one, the reader waits for
+//! the older one, and its writer waits until some reader takes a marker. With one input at a time, or with quick writes, there
+//! is one file, so that one thread, or one drive that is never slow, hide the fault.
+//!
+//! Here a file has one batch. It is written and ended within one call that waits for no reader, so whoever waits for the oldest file
+//! waits for a writer that is at work: the cycle has lost an edge. Two things follow from many small files:
+//!
+//! - A file holds no descriptor between its writer and its reader: of a slow reader there may be thousands.
+//! - A write that fails leaves a file that never ends, and a reader of it without an answer. So the first failure is kept beside the
+//!   error that travels through the plan, and [`Spills::check`] gives it to whoever waits for the query.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use datafusion::{
+    error::{DataFusionError, Result},
+    execution::{SpillFile, SpillWriter, TempFileFactory},
+};
+use futures::{Stream, stream};
+use inshore_store::Job;
+
+use crate::Error;
+
+/// The option `max_spill_file_size_bytes` of the library with which a file ends with its first batch.
+pub(crate) const FILE_BYTES_MAX: usize = 1;
+/// Bytes of a file that are read at once.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// Where spill files lie, and the first that could not be written.
+#[derive(Debug)]
+pub(crate) struct Spills {
+    folder: PathBuf,
+    names: AtomicU64,
+    failed: Arc<OnceLock<(PathBuf, io::ErrorKind, String)>>,
+}
+
+impl Spills {
+    /// Files in the scratch folder of a job. The folder is made with the first of them.
+    pub fn of(job: &Job) -> Spills {
+        let folder = job.scratch_path(&job.scratch_name("sql"));
+        Spills { folder, names: AtomicU64::new(0), failed: Arc::default() }
+    }
+
+    /// Gives the first failure of a write.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::Io`] with the file.
+    pub fn check(&self) -> crate::Result<()> {
+        let Some((path, kind, what)) = self.failed.get() else { return Ok(()) };
+        Err(failed("write", path, io::Error::new(*kind, what.clone())))
+    }
+}
+
+fn failed(what: &str, path: &Path, error: io::Error) -> Error {
+    Error::Store(inshore_store::Error::io(what, path, error))
+}
+
+impl TempFileFactory for Spills {
+    fn create_temp_file(&self, _: &str) -> Result<Arc<dyn SpillFile>> {
+        fs::create_dir_all(&self.folder).map_err(|error| failed("create folder", &self.folder, error))?;
+        let path = self.folder.join(self.names.fetch_add(1, Ordering::Relaxed).to_string());
+        File::create_new(&path).map_err(|error| failed("create", &path, error))?;
+        Ok(Arc::new(Spilled { path, failed: self.failed.clone() }))
+    }
+}
+
+/// A file by its path alone, removed on drop.
+struct Spilled {
+    path: PathBuf,
+    failed: Arc<OnceLock<(PathBuf, io::ErrorKind, String)>>,
+}
+
+impl Drop for Spilled {
+    fn drop(&mut self) {
+        // A file that cannot be removed goes with the job's folder.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl SpillFile for Spilled {
+    fn path(&self) -> Option<&Path> {
+        Some(&self.path)
+    }
+
+    fn size(&self) -> Option<u64> {
+        fs::metadata(&self.path).ok().map(|found| found.len())
+    }
+
+    fn read_stream(&self) -> Result<Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>> {
+        let file = File::open(&self.path).map_err(|error| failed("open", &self.path, error))?;
+        let pieces = stream::try_unfold((file, self.path.clone()), |(mut file, path)| async move {
+            let mut piece = Vec::with_capacity(PIECE_BYTES);
+            let read = (&mut file).take(PIECE_BYTES as u64).read_to_end(&mut piece);
+            read.map_err(|error| failed("read", &path, error))?;
+            Ok::<_, DataFusionError>((!piece.is_empty()).then(|| (Bytes::from(piece), (file, path))))
+        });
+        Ok(Box::pin(pieces))
+    }
+
+    fn open_writer(&self) -> Result<Box<dyn SpillWriter>> {
+        let file = File::options().append(true).open(&self.path);
+        let file = file.map_err(|error| failed("open", &self.path, error))?;
+        Ok(Box::new(Writer { file, path: self.path.clone(), failed: self.failed.clone() }))
+    }
+}
+
+struct Writer {
+    file: File,
+    path: PathBuf,
+    failed: Arc<OnceLock<(PathBuf, io::ErrorKind, String)>>,
+}
+
+impl Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).inspect_err(|error| {
+            // An interrupted write is tried again.
+            if error.kind() != io::ErrorKind::Interrupted {
+                self.failed.get_or_init(|| (self.path.clone(), error.kind(), error.to_string()));
+            }
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl SpillWriter for Writer {
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use inshore_store::{Budget, Cancel, Store};
+
+    use super::*;
+
+    #[test]
+    fn a_file_gives_what_was_written_and_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("store")).unwrap();
+        let job = store.job(Budget::new(24 << 20, 1), Cancel::default()).unwrap();
+        let spills = Spills::of(&job);
+        let file = spills.create_temp_file("a batch").unwrap();
+        let bytes: Vec<u8> = (0..300_000u32).map(|place| place as u8).collect();
+        let mut writer = file.open_writer().unwrap();
+        writer.write_all(&bytes).unwrap();
+        writer.finish().unwrap();
+        let pieces: Vec<_> = futures::executor::block_on(file.read_stream().unwrap().collect());
+        let read: Vec<u8> = pieces.into_iter().flat_map(|piece| piece.unwrap().to_vec()).collect();
+        assert!(read == bytes && file.size() == Some(300_000));
+        let path = file.path().unwrap().to_path_buf();
+        drop(file);
+        assert!(!path.exists());
+        spills.check().unwrap();
+    }
+
+    /// The library leaves a reader waiting for a file whose write failed.
+    #[test]
+    fn a_write_that_fails_is_told_to_who_waits_for_the_query() {
+        let full = PathBuf::from("/dev/full");
+        let Ok(file) = File::options().write(true).open(&full) else {
+            println!("skipped: no /dev/full");
+            return;
+        };
+        let failed = Arc::default();
+        let spills = Spills { folder: "/dev".into(), names: AtomicU64::new(0), failed: Arc::clone(&failed) };
+        let mut writer = Writer { file, path: full, failed };
+        assert!(writer.write_all(b"rows").is_err());
+        let error = spills.check().unwrap_err().to_string();
+        assert!(error.contains("/dev/full: cannot write") && error.contains("space"), "{error}");
+    }
+}
