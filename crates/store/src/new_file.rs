@@ -6,8 +6,8 @@
 //! ```text
 //!   create   without a name, with the mode that it may have at most
 //!   write    bytes, permissions, times
-//!   publish  sync the file, link it, sync it again, rename it to its name, sync the folder
-//!   succeed  only then may the command report success, and remove what the file replaces
+//!   publish  sync the file, link it, sync it again, exchange names with the old file, sync the folder, remove the old file
+//!   succeed  only then may the command report success, and remove what the file was made of
 //! ```
 
 use std::{
@@ -23,7 +23,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{Advice, AtFlags, CWD, Mode, OFlags, fadvise, linkat},
+    fs::{Advice, AtFlags, CWD, Mode, OFlags, RenameFlags, fadvise, linkat, renameat_with},
     io::Errno,
 };
 use tempfile::NamedTempFile;
@@ -189,13 +189,15 @@ impl NewFile {
         self.publish_by(Part::take)
     }
 
-    fn publish_by(self, name_it: impl FnOnce(Part, &Path) -> io::Result<()>) -> Result<()> {
+    fn publish_by(self, name_it: impl FnOnce(Part, &Path) -> io::Result<Option<PathBuf>>) -> Result<()> {
         let NewFile { name, part, .. } = self;
         let Some((part, path)) = part else { return Ok(()) };
         let failed = |what: &str, source| Error::io(what, &name, source);
         part.file().sync_all().map_err(|source| failed("sync it", source))?;
-        name_it(part, &path).map_err(|source| failed("give it its name", source))?;
-        sync_folder(folder_of(&path)).map_err(|source| failed("sync the folder of it", source))
+        let replaced = name_it(part, &path).map_err(|source| failed("give it its name", source))?;
+        sync_folder(folder_of(&path)).map_err(|source| failed("sync the folder of it", source))?;
+        let removed = replaced.map_or(Ok(()), fs::remove_file);
+        removed.map_err(|source| failed("remove the file that it replaced", source))
     }
 }
 
@@ -263,34 +265,47 @@ impl Part {
         }
     }
 
-    /// Gives the file its name, in place of whatever has it now.
-    fn replace(self, path: &Path) -> io::Result<()> {
-        let file = match self {
-            Part::Unnamed(file) => file,
-            Part::Named(part) => return part.persist(path).map(drop).map_err(|error| error.error),
+    /// Gives the file its name, in place of the file that has the name now, and returns the name of that one.
+    fn replace(self, path: &Path) -> io::Result<Option<PathBuf>> {
+        let name = match self {
+            Part::Unnamed(file) => link_hidden(&file, path)?,
+            Part::Named(part) => part.keep().map_err(|error| error.error)?.1,
         };
-        // A file without a name can be linked but not over another one: it gets a name for a moment.
-        let file_name = path.file_name().unwrap_or_default().to_string_lossy();
-        for turn in 0.. {
-            let name = folder_of(path).join(format!(".{file_name}.{}-{turn}.part", std::process::id()));
-            match link(&file, &name) {
-                Ok(()) => {
-                    let renamed = fs::rename(&name, path);
-                    return renamed.inspect_err(|_| _ = fs::remove_file(&name));
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-        unreachable!("some name is free")
+        let is_replaced = exchange(&name, path).inspect_err(|_| _ = fs::remove_file(&name))?;
+        Ok(is_replaced.then_some(name))
     }
 
-    /// Gives the file its name where nothing has it.
-    fn take(self, path: &Path) -> io::Result<()> {
+    /// Gives the file its name where no file has it.
+    fn take(self, path: &Path) -> io::Result<Option<PathBuf>> {
         match self {
-            Part::Unnamed(file) => link(&file, path),
-            Part::Named(part) => part.persist_noclobber(path).map(drop).map_err(|error| error.error),
+            Part::Unnamed(file) => link(&file, path)?,
+            Part::Named(part) => drop(part.persist_noclobber(path).map_err(|error| error.error)?),
         }
+        Ok(None)
+    }
+}
+
+/// Gives a file without a name a hidden one beside `path`: such a file can be linked, but not over another one.
+fn link_hidden(file: &File, path: &Path) -> io::Result<PathBuf> {
+    let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+    for turn in 0.. {
+        let name = folder_of(path).join(format!(".{file_name}.{}-{turn}.part", std::process::id()));
+        match link(file, &name) {
+            Ok(()) => return Ok(name),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    unreachable!("some name is free")
+}
+
+/// Renames a file to `path`. If a file is there, it gets the name `name`, and the result is true: without a journal, a file that
+/// loses its last name may be freed on the drive before the folder is written, and a check after the power loss then finds
+/// neither file by that name. File systems that cannot exchange names (ext2 as such, NFS) replace the old file.
+fn exchange(name: &Path, path: &Path) -> io::Result<bool> {
+    match renameat_with(CWD, name, CWD, path, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(true),
+        Err(_) => fs::rename(name, path).map(|()| false),
     }
 }
 
@@ -397,6 +412,17 @@ mod tests {
         assert_eq!(source.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!((fs::read(&path).unwrap(), mode(&path)), (b"first".to_vec(), 0o600));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        for text in ["first", "second", "third"] {
+            NewFile::write_whole(&path, text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
     }
 
     #[test]
