@@ -54,16 +54,22 @@ test: ## everything that .ci/run checks
 	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh \
 		format deny features build-rust test-rust fuzz lint-python test-python package-check
 
-# Too long for every change: each feature by itself, a longer look for hostile bytes, more damaged stores, and queries whose
-# threads may wait for each other.
+# Too long for every change: each feature by itself, a longer look for hostile bytes, more damaged stores, power losses under
+# every command that writes files, and queries whose threads may wait for each other.
 .PHONY: nightly
-nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes, 20,000 damaged stores, queries that spill
-	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long losses-long spilling
+nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes, 20,000 damaged stores, power losses on ext4, queries that spill
+	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long losses-long power-long spilling
 
 .PHONY: losses-long
 losses-long: export INSHORE_DAMAGES = 20000
 losses-long: need-rust
 	cargo test $(LOCKED) -p inshore-store --test losses -- --nocapture
+
+.PHONY: power-long
+power-long: export INSHORE_POWER_LOSSES = 20000
+power-long: export INSHORE_POWER_MOUNTS = 300
+power-long: need-rust
+	cargo test $(LOCKED) -p inshore-cli --test tests -- power:: --nocapture
 
 .PHONY: features
 features: need-rust ## compile the command with graphs alone

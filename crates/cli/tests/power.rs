@@ -12,10 +12,14 @@
 //! A command runs once; states are computed from the recording, so that hundreds of losses take milliseconds.
 //! `INSHORE_POWER_LOSSES` says how many for each command (300), `INSHORE_SEED` which, where there are more.
 //!
+//! `blocks.rs` does the same with the blocks that ext4 writes, where each state is mounted: `INSHORE_POWER_MOUNTS` says how many for each
+//! command; without it a few commands are tried.
+//!
 //! `power/files.txt` lists every argument that names a file. It is compared with those of the command line in
 //! `src/args/mod.rs`, and here each that is written has a command that is tried. The store has a rule of its own
 //! (docs/durability.md).
 
+mod blocks;
 mod disk;
 mod losses;
 mod tree;
@@ -34,10 +38,11 @@ use crate::{
     nodes::Node,
     util::{EDGES, Folder},
 };
+use blocks::{Ext4, Journal};
 use disk::Disk;
 use losses::Recording;
 use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags, linkat},
+    fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, renameat_with},
     io::Errno,
 };
 use tree::Files;
@@ -48,6 +53,8 @@ const FILES: &str = include_str!("power/files.txt");
 const REPORT: &str = ".report";
 /// The mode of files that are replaced, and of those that are compressed: not what a new file has.
 const PRIVATE: u32 = 0o600;
+/// How many states of ext4 are mounted for each command, unless it is said.
+const MOUNTS: usize = 12;
 /// How many commands run at a time: most of them wait.
 const WORKERS: usize = 3;
 
@@ -294,16 +301,20 @@ impl Trial {
         Trial { node: Some(node), ..self }
     }
 
-    fn all(&self, cases: &[Case], knows_unnamed: bool) {
+    /// Tries all commands by `one`, which gives how many power losses there were.
+    fn all(&self, cases: &[Case], one: impl Fn(&Case) -> Result<usize, String> + Sync) {
         let queue = Mutex::new(cases.iter());
-        let failures = Mutex::new(Vec::new());
+        let (failures, losses) = (Mutex::new(Vec::new()), Mutex::new(0));
         std::thread::scope(|scope| {
             for _ in 0..WORKERS {
                 scope.spawn(|| {
                     loop {
                         let Some(case) = queue.lock().unwrap().next() else { break };
-                        if let Err(wrong) = self.one(case, knows_unnamed) {
-                            failures.lock().unwrap().push(format!("inshore {}: {wrong}", case.words));
+                        match one(case) {
+                            Ok(count) => *losses.lock().unwrap() += count,
+                            Err(wrong) => {
+                                failures.lock().unwrap().push(format!("inshore {}: {wrong}", case.words));
+                            }
                         }
                     }
                 });
@@ -312,55 +323,96 @@ impl Trial {
         let failures = failures.into_inner().unwrap();
         self.skipped.lock().unwrap().iter().for_each(|reason| println!("skipped: {reason}"));
         assert!(failures.is_empty(), "{} commands:\n{}", failures.len(), failures.join("\n\n"));
+        println!("{} commands, {} power losses", cases.len(), losses.into_inner().unwrap());
     }
 
-    fn one(&self, case: &Case, knows_unnamed: bool) -> Result<usize, String> {
+    /// What is there before a command.
+    fn files(case: &Case) -> Files {
         let mut files = inputs();
         files.extend(case.old.iter().map(|name| (name.to_string(), file(PRIVATE, "old"))));
-        let disk = Disk::mount(&files, knows_unnamed).map_err(|error| error.to_string())?;
+        files
+    }
+
+    /// Runs a command in a folder, with its standard output in a file. It must succeed; false where this machine cannot do what it does.
+    fn run(&self, case: &Case, folder: &Path, report: File) -> Result<bool, String> {
         let node = self.node.as_ref().map_or("", |node| &node.address);
         let elsewhere = self.folder.path("elsewhere");
         let words = case.words.replace("{node}", node).replace("{elsewhere}", elsewhere.to_str().unwrap());
-        let report = File::options().write(true).open(disk.join(REPORT)).unwrap();
-        let run = self.folder.run(&words).inside(disk.path()).stdout_to(report);
+        let run = self.folder.run(&words).inside(folder).stdout_to(report);
         let (code, said) = run.env("CLANG", self.folder.path("clang")).ends();
         if code != Some(0) && said.stderr.contains("protection") {
-            let reason = "this machine cannot contain kernels".to_string();
-            self.skipped.lock().unwrap().insert(reason);
-            return Ok(0);
+            self.skipped.lock().unwrap().insert("this machine cannot contain kernels".to_string());
+            return Ok(false);
         }
-        if code != Some(0) {
-            return Err(format!("ended with {code:?}: {}", said.stderr));
+        match code {
+            Some(0) => Ok(true),
+            _ => Err(format!("ended with {code:?}: {}", said.stderr)),
+        }
+    }
+
+    /// The power fails under files.
+    fn one(&self, case: &Case, knows_unnamed: bool) -> Result<usize, String> {
+        let files = Trial::files(case);
+        let disk = Disk::mount(&files, knows_unnamed).map_err(|error| error.to_string())?;
+        let report = File::options().write(true).open(disk.join(REPORT)).unwrap();
+        if !self.run(case, disk.path(), report)? {
+            return Ok(0);
         }
         let changes = disk.content().changes.clone();
         drop(disk);
         let recording = Recording::new(&files, changes, REPORT);
-        let (found, mut wanted) = (recording.results().cloned().collect::<Vec<_>>(), case.results.clone());
-        wanted.sort_unstable();
-        if found != wanted {
-            return Err(format!("wrote {found:?}, not {wanted:?}"));
-        }
-        for path in found {
-            let mode = recording.new[&path].mode;
-            if case.mode.is_some_and(|wanted| mode != wanted) {
-                return Err(format!("{path} has the mode {mode:o}"));
-            }
-        }
+        wrote(case, &recording)?;
         check(&recording)
     }
+
+    /// The power fails under the blocks of ext4.
+    fn one_on_ext4(&self, case: &Case, journal: Journal, losses_max: usize) -> Result<usize, String> {
+        let told = |error: std::io::Error| error.to_string();
+        let mut files = Trial::files(case);
+        files.remove(REPORT);
+        let ext4 = Ext4::mount(&files, REPORT, journal).map_err(told)?;
+        let before = ext4.begin();
+        if !self.run(case, ext4.path(), ext4.beside(REPORT).map_err(told)?)? {
+            return Ok(0);
+        }
+        let recording = ext4.recording(before, REPORT).map_err(told)?;
+        drop(ext4);
+        wrote(case, &recording)?;
+        let scratch = blocks::scratch().map_err(told)?;
+        let look = |drive| Ext4::look(scratch.path(), &drive, journal);
+        recording.check_by(losses_max, number("INSHORE_SEED", 1) as u64, look)
+    }
+}
+
+/// Whether a command wrote what it was to write.
+fn wrote(case: &Case, recording: &Recording) -> Result<(), String> {
+    let (found, mut wanted) = (recording.results().cloned().collect::<Vec<_>>(), case.results.clone());
+    wanted.sort_unstable();
+    if found != wanted {
+        return Err(format!("wrote {found:?}, not {wanted:?}"));
+    }
+    for path in found {
+        let mode = recording.new[&path].mode;
+        if case.mode.is_some_and(|wanted| mode != wanted) {
+            return Err(format!("{path} has the mode {mode:o}"));
+        }
+    }
+    Ok(())
 }
 
 #[test]
 fn files_that_verbs_write_survive_a_power_loss_after_any_change() {
     if mounted(&Files::new(), true).is_some() {
-        Trial::new().all(&cases(), true);
+        let trial = Trial::new();
+        trial.all(&cases(), |case| trial.one(case, true));
     }
 }
 
 #[test]
 fn files_of_answers_of_nodes_survive_a_power_loss_after_any_change() {
     if mounted(&Files::new(), true).is_some() {
-        Trial::new().with_node().all(&cases_on_nodes(), true);
+        let trial = Trial::new().with_node();
+        trial.all(&cases_on_nodes(), |case| trial.one(case, true));
     }
 }
 
@@ -368,13 +420,47 @@ fn files_of_answers_of_nodes_survive_a_power_loss_after_any_change() {
 #[test]
 fn files_survive_a_power_loss_where_all_files_have_names() {
     if mounted(&Files::new(), false).is_some() {
-        let mut cases = cases();
-        cases.retain(|case| {
-            let verbs = ["sort", "compress", "count kmers", "node credentials"];
-            verbs.iter().any(|verb| case.words.starts_with(verb))
-        });
-        Trial::new().all(&cases, false);
+        let trial = Trial::new();
+        trial.all(&few_cases(), |case| trial.one(case, false));
     }
+}
+
+/// One command for each way in which files are written.
+fn few_cases() -> Vec<Case> {
+    let mut cases = cases();
+    cases.retain(|case| {
+        let verbs = ["sort", "compress", "count kmers", "node credentials"];
+        verbs.iter().any(|verb| case.words.starts_with(verb))
+    });
+    cases
+}
+
+/// A file system of ext4 with these files; none where this machine cannot mount it, which is said.
+fn on_ext4(files: &Files, journal: Journal) -> Option<Ext4> {
+    let ext4 = Ext4::mount(files, REPORT, journal);
+    ext4.inspect_err(|error| println!("skipped: no ext4 can be made and mounted here: {error}")).ok()
+}
+
+fn try_on_ext4(journal: Journal) {
+    if on_ext4(&Files::new(), journal).is_none() {
+        return;
+    }
+    let (cases, losses_max) = match number("INSHORE_POWER_MOUNTS", 0) {
+        0 => (few_cases(), MOUNTS),
+        losses_max => (cases(), losses_max),
+    };
+    let trial = Trial::new();
+    trial.all(&cases, |case| trial.one_on_ext4(case, journal, losses_max));
+}
+
+#[test]
+fn files_on_ext4_survive_a_power_loss_after_any_block() {
+    try_on_ext4(Journal::With);
+}
+
+#[test]
+fn files_on_ext4_without_a_journal_survive_a_power_loss_after_any_block() {
+    try_on_ext4(Journal::Without);
 }
 
 /// Each page is synced, which takes longer than all other commands together on some drives; here it is memory.
@@ -435,7 +521,7 @@ fn link_unnamed(folder: &Path, name: &str) -> File {
 /// The test of the test: what is known to be wrong is found, and what is right is not.
 #[test]
 fn each_sync_that_is_left_out_is_found() {
-    let habits: [Habit; 11] = [
+    let habits: [Habit; 12] = [
         (
             "nothing is synced",
             |at| {
@@ -466,6 +552,16 @@ fn each_sync_that_is_left_out_is_found() {
                 write(&at.join(".part")).sync_all().unwrap();
                 rename(at, "old");
                 sync(at);
+            },
+            Some("without a journal"),
+        ),
+        (
+            "the file is synced and then exchanges its name with the old one",
+            |at| {
+                write(&at.join(".part")).sync_all().unwrap();
+                renameat_with(CWD, at.join(".part"), CWD, at.join("old"), RenameFlags::EXCHANGE).unwrap();
+                sync(at);
+                fs::remove_file(at.join(".part")).unwrap();
             },
             None,
         ),
@@ -550,6 +646,79 @@ fn each_sync_that_is_left_out_is_found() {
         work(disk.path());
         let recording = Recording::new(&files, disk.content().changes.clone(), REPORT);
         match (check(&recording), wrong) {
+            (Ok(losses), None) => assert!(losses > 20, "{habit}: {losses}"),
+            (Err(found), Some(wrong)) => assert!(found.contains(wrong), "{habit}: {found}"),
+            (Ok(_), Some(_)) => panic!("{habit}: not found"),
+            (Err(found), None) => panic!("{habit}: {found}"),
+        }
+    }
+}
+
+/// The test of the other test: ext4 loses what is known to be lost.
+#[test]
+fn what_ext4_loses_is_found() {
+    let habits: [(Journal, Habit); 4] = [
+        (
+            Journal::With,
+            (
+                "the name is not synced",
+                |at| {
+                    write(&at.join(".part")).sync_data().unwrap();
+                    rename(at, "old");
+                },
+                Some("old is 3 bytes of mode 600"),
+            ),
+        ),
+        (
+            Journal::Without,
+            (
+                "a file is synced only while it has no name",
+                |at| {
+                    link_unnamed(at, "out");
+                    sync(at);
+                },
+                Some("out is absent"),
+            ),
+        ),
+        (
+            Journal::Without,
+            (
+                "the file is renamed, and the old one freed before the folder is written",
+                |at| {
+                    write(&at.join(".part")).sync_all().unwrap();
+                    rename(at, "old");
+                    // Their inodes lie in the block of the old one's.
+                    for name in ["a", "b", "y", "z"] {
+                        fs::set_permissions(at.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+                        sync(&at.join(name));
+                    }
+                    sync(at);
+                },
+                Some("old is absent"),
+            ),
+        ),
+        (
+            Journal::Without,
+            (
+                "a file is synced again when it has a name",
+                |at| {
+                    link_unnamed(at, "out").sync_all().unwrap();
+                    sync(at);
+                },
+                None,
+            ),
+        ),
+    ];
+    let files = ["a", "b", "old", "y", "z"].map(|name| (name.to_string(), file(0o600, "old")));
+    for (journal, (habit, work, wrong)) in habits {
+        let Some(ext4) = on_ext4(&files.clone().into(), journal) else { return };
+        let before = ext4.begin();
+        work(ext4.path());
+        let recording = ext4.recording(before, REPORT).unwrap();
+        drop(ext4);
+        let scratch = blocks::scratch().unwrap();
+        let look = |drive| Ext4::look(scratch.path(), &drive, journal);
+        match (recording.check_by(100, number("INSHORE_SEED", 1) as u64, look), wrong) {
             (Ok(losses), None) => assert!(losses > 20, "{habit}: {losses}"),
             (Err(found), Some(wrong)) => assert!(found.contains(wrong), "{habit}: {found}"),
             (Ok(_), Some(_)) => panic!("{habit}: not found"),

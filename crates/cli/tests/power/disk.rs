@@ -87,6 +87,12 @@ impl Content {
     fn rename(&mut self, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags) -> Answer<()> {
         let (name, new_name) = (text(from.1)?, text(to.1)?);
         let node = self.find(from.0, &name)?;
+        if flags.contains(RenameFlags::RENAME_EXCHANGE) {
+            let there = self.find(to.0, &new_name)?;
+            self.make(Change::Enter { folder: to.0, name: new_name, node });
+            self.make(Change::Enter { folder: from.0, name, node: there });
+            return Ok(());
+        }
         if !flags.difference(RenameFlags::RENAME_NOREPLACE).is_empty() {
             return Err(Errno::EINVAL);
         }
@@ -424,7 +430,8 @@ impl Disk {
         let content = Arc::new(Mutex::new(content));
         let point = tempfile::tempdir()?;
         let device = Arc::new(File::options().read(true).write(true).open("/dev/fuse")?);
-        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let options =
+            format!("fd={},rootmode=40000,user_id=0,group_id=0,max_read={REQUEST_BYTES}", device.as_raw_fd());
         let options = CString::new(options).expect("no zero in it");
         mount("power", point.path(), "fuse.power", MountFlags::empty(), &*options)?;
         let mut disk = Disk { content: content.clone(), point, threads: Vec::new() };

@@ -68,6 +68,21 @@ impl Change {
         }
     }
 
+    /// The change, or where it writes more than `bytes_max` bytes at once, those that write parts of them.
+    pub fn pieces(self, bytes_max: usize) -> Vec<Change> {
+        let Change::Write { node, offset, bytes } = self else { return vec![self] };
+        let pieces = bytes.chunks(bytes_max).enumerate();
+        let at = |place: usize| offset + (place * bytes_max) as u64;
+        pieces
+            .map(|(place, bytes)| Change::Write { node, offset: at(place), bytes: bytes.to_vec() })
+            .collect()
+    }
+
+    /// Whether the change makes a file, or gives or takes a name.
+    pub fn names(&self) -> bool {
+        matches!(self, Change::Make { .. } | Change::Enter { .. } | Change::Leave { .. })
+    }
+
     /// Whether the change can be lost.
     pub fn is_lasting(&self) -> bool {
         !matches!(self, Change::Make { .. } | Change::Sync { .. })
