@@ -86,7 +86,7 @@ pub use keep::{Keep, Kept, KeptPiece};
 pub use log::DeviceEntry;
 pub use measure::{MeasurePlan, measure};
 pub use memory::Memory;
-pub use new_file::{NewFile, NewFileWriter, make_folder};
+pub use new_file::{NewFile, NewFileWriter, make_folder, remove_file};
 pub use plain_sink::{FileEdges, FileSink};
 pub use profile::{DeviceProfile, DriveProfile, Pattern, Point};
 pub use reader::FileReader;

@@ -7,7 +7,7 @@
 //!   create   without a name, with the mode that it may have at most
 //!   write    bytes, permissions, times
 //!   publish  sync the file, link it, sync it again, exchange names with the old file, sync the folder, remove the old file
-//!   succeed  only then may the command report success, and remove what the file was made of
+//!   succeed  only then may the command report success, and remove what the file was made of (`remove_file`)
 //! ```
 
 use std::{
@@ -199,6 +199,16 @@ impl NewFile {
         let removed = replaced.map_or(Ok(()), fs::remove_file);
         removed.map_err(|source| failed("remove the file that it replaced", source))
     }
+}
+
+/// Removes a file, and syncs its folder: without a journal, the drive may else have another file in its place while the folder
+/// still has its name.
+///
+/// # Errors
+/// Whatever the system reports.
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    fs::remove_file(path)?;
+    sync_folder(folder_of(path))
 }
 
 /// Makes a folder, and those above it that are not there, and syncs all their names: also those of folders that are there, since
