@@ -190,8 +190,15 @@ fn cases() -> Vec<Case> {
         makes(
             "node credentials",
             &["folder"],
-            "deep/keys --for-node a --address a.lan --for-client c --json",
-            &["deep/keys/authority.json", "deep/keys/client-c.json", "deep/keys/node-a.json"],
+            "deep/keys --for-node a --address a.lan --json",
+            &["deep/keys/authority.json", "deep/keys/node-a.json"],
+        )
+        .with_mode(PRIVATE),
+        makes(
+            "node credentials",
+            &["folder"],
+            "deep/keys --for-client c --json",
+            &["deep/keys/authority.json", "deep/keys/client-c.json"],
         )
         .with_mode(PRIVATE),
         replaces("store get", &["--output"], "lines.txt -o out.txt --json", &["out.txt"]),
@@ -205,8 +212,12 @@ fn cases() -> Vec<Case> {
         replaces("graph export", &["--output"], "g -o out.bin --json", &["out.bin"]),
     ];
     for algorithm in ["pagerank", "bfs", "sssp", "communities", "clustering", "components", "betweenness"] {
-        let from = if ["bfs", "sssp"].contains(&algorithm) { "--source 10" } else { "" };
-        let words = format!("g {from} -o out.csv --json");
+        let graph = match algorithm {
+            "bfs" => "g --source 10",
+            "sssp" => "weighted --source 10",
+            _ => "g",
+        };
+        let words = format!("{graph} -o out.csv --json");
         cases.push(replaces(&format!("graph {algorithm}"), &["--output"], &words, &["out.csv"]));
     }
     cases
@@ -281,6 +292,8 @@ impl Trial {
         }
         fs::create_dir(folder.path("elsewhere")).unwrap();
         folder.run("graph import - --name g").stdin(EDGES).ok();
+        let weighted: String = EDGES.lines().skip(1).map(|edge| format!("{edge} 1.5\n")).collect();
+        folder.run("graph import - --name weighted --weighted").stdin(weighted).ok();
         folder.run("language train en=lines.txt de=query.sql --name few").ok();
         folder.run("store put lines.txt").ok();
         // Stands for clang: it gives a kernel that is there.
@@ -294,7 +307,7 @@ impl Trial {
     }
 
     fn with_node(self) -> Trial {
-        let node = Node::start(&self.folder, "node", "--log none");
+        let node = Node::start(&self.folder, "node", "--log none --memory 1GiB");
         for name in ["lines.txt", "table.csv", "reads.fa"] {
             self.folder.run(&format!("store put {name} --node {}", node.address)).ok();
         }

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::tree::{Change, File, Files, Tree};
+use super::tree::{Change, File, Files, Node, Tree};
 
 /// Of so many changes that may be lost all subsets are tried.
 const SUBSETS_OF: usize = 5;
@@ -27,6 +27,8 @@ pub struct Recording {
     durable_from: Vec<usize>,
     /// For each file and folder that was made the number of the first sync while it had a name.
     named_from: BTreeMap<u64, usize>,
+    /// For each file and folder that has no name in the end the number of the change since which it has none.
+    freed_from: BTreeMap<u64, usize>,
 }
 
 /// A power loss.
@@ -65,9 +67,15 @@ impl Recording {
             sync.map_or(usize::MAX, |after| at + after)
         });
         let durable_from = durable_from.collect();
-        let (mut tree, mut named_from) = (before.clone(), BTreeMap::new());
+        let (mut tree, mut named_from, mut freed_from) = (before.clone(), BTreeMap::new(), BTreeMap::new());
         for (at, change) in changes.iter().enumerate() {
             tree.apply(change);
+            for (&node, Node { links, .. }) in tree.nodes.iter().filter(|_| change.names()) {
+                match links {
+                    0 => _ = freed_from.entry(node).or_insert(at),
+                    _ => _ = freed_from.remove(&node),
+                }
+            }
             match change {
                 Change::Make { node, .. } => _ = named_from.insert(*node, usize::MAX),
                 Change::Sync { node, .. } if tree.nodes[node].links > 0 => {
@@ -76,7 +84,7 @@ impl Recording {
                 _ => {}
             }
         }
-        Recording { before, changes, old, new, reported, durable_from, named_from }
+        Recording { before, changes, old, new, reported, durable_from, named_from, freed_from }
     }
 
     /// Looks at the drive after at most `losses_max` power losses; gives how many there were.
@@ -105,6 +113,11 @@ impl Recording {
         Ok(losses.len())
     }
 
+    /// A journal makes a difference only where names change, and the blocks of a file system have none.
+    fn journal_matters(&self) -> bool {
+        self.changes.iter().any(Change::names)
+    }
+
     /// After each change, with everything lost that can be and with nothing lost; then, where there are too many of these or of
     /// the others, some that are drawn.
     fn losses(&self, losses_max: usize, seed: u64) -> Vec<Loss> {
@@ -114,8 +127,7 @@ impl Recording {
             let unsynced: Vec<usize> = (0..after)
                 .filter(|&at| self.changes[at].is_lasting() && self.durable_from[at] >= after)
                 .collect();
-            // A journal makes a difference only where names change.
-            let journals = if self.changes.iter().any(Change::names) { &[true, false][..] } else { &[true] };
+            let journals = if self.journal_matters() { &[true, false][..] } else { &[true] };
             for &has_journal in journals {
                 let loss = |lost| Loss { after, lost, has_journal };
                 plain.push(loss(BTreeSet::new()));
@@ -142,18 +154,15 @@ impl Recording {
 
     /// The files that are found after a power loss.
     fn found(&self, loss: &Loss) -> Files {
-        let (mut tree, mut all) = (self.before.clone(), self.before.clone());
+        let mut tree = self.before.clone();
         for (at, change) in self.changes[..loss.after].iter().enumerate() {
             if !loss.lost.contains(&at) {
                 tree.apply(change);
             }
-            if !loss.has_journal && change.names() {
-                all.apply(change);
-            }
         }
         let is_named = |node| {
-            let was_named = self.named_from.get(&node).is_none_or(|&first| first < loss.after);
-            was_named && all.nodes[&node].links > 0
+            let is_freed = self.freed_from.get(&node).is_some_and(|&first| first < loss.after);
+            !is_freed && self.named_from.get(&node).is_none_or(|&first| first < loss.after)
         };
         tree.files(|node| loss.has_journal || is_named(node))
     }
@@ -198,10 +207,14 @@ impl Recording {
 
     fn told(&self, loss: &Loss) -> String {
         let mut text = format!(
-            "after {} of {} changes, {} a journal, {}:",
+            "after {} of {} changes,{} {}:",
             loss.after,
             self.changes.len(),
-            if loss.has_journal { "with" } else { "without" },
+            match loss.has_journal {
+                _ if !self.journal_matters() => "",
+                true => " with a journal,",
+                false => " without a journal,",
+            },
             if loss.after >= self.reported { "reported as done" } else { "not yet reported as done" },
         );
         for (at, change) in self.changes[..loss.after].iter().enumerate() {
