@@ -12,8 +12,8 @@
 //! A command runs once; states are computed from the recording, so that hundreds of losses take milliseconds.
 //! `INSHORE_POWER_LOSSES` says how many for each command (300), `INSHORE_SEED` which, where there are more.
 //!
-//! `blocks.rs` does the same with the blocks that ext4 writes, where each state is mounted: `INSHORE_POWER_MOUNTS` says how many for each
-//! command; without it a few commands are tried.
+//! `blocks.rs` does the same with the blocks that ext4 writes, and each state is mounted. `INSHORE_POWER_MOUNTS` says how many states
+//! for each command; without this variable, few states of few commands are mounted.
 //!
 //! `power/files.txt` lists every argument that names a file. It is compared with those of the command line in
 //! `src/args/mod.rs`, and here each that is written has a command that is tried. The store has a rule of its own
@@ -64,9 +64,9 @@ struct Case {
     words: String,
     /// The arguments of `files.txt` that it is about.
     about: Vec<String>,
-    /// What is there before, in the place of results.
+    /// Files that are there before, in the place of results.
     old: Vec<&'static str>,
-    /// What it writes.
+    /// Files that the command writes.
     results: Vec<&'static str>,
     /// The mode that results have; none where a new file's mode is right.
     mode: Option<u32>,
@@ -339,14 +339,15 @@ impl Trial {
         println!("{} commands, {} power losses", cases.len(), losses.into_inner().unwrap());
     }
 
-    /// What is there before a command.
+    /// The files that a command finds.
     fn files(case: &Case) -> Files {
         let mut files = inputs();
         files.extend(case.old.iter().map(|name| (name.to_string(), file(PRIVATE, "old"))));
         files
     }
 
-    /// Runs a command in a folder, with its standard output in a file. It must succeed; false where this machine cannot do what it does.
+    /// Runs a command in a folder, with its standard output in a file. The command must succeed; the result is false where this
+    /// machine cannot run it.
     fn run(&self, case: &Case, folder: &Path, report: File) -> Result<bool, String> {
         let node = self.node.as_ref().map_or("", |node| &node.address);
         let elsewhere = self.folder.path("elsewhere");
@@ -397,7 +398,7 @@ impl Trial {
     }
 }
 
-/// Whether a command wrote what it was to write.
+/// Compares the files that a command wrote with those that the case names.
 fn wrote(case: &Case, recording: &Recording) -> Result<(), String> {
     let (found, mut wanted) = (recording.results().cloned().collect::<Vec<_>>(), case.results.clone());
     wanted.sort_unstable();

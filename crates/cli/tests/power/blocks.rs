@@ -1,4 +1,4 @@
-//! The same on ext4: its blocks lie in a file of [`Disk`], which writes down what the kernel writes to the drive and when it flushes it.
+//! Power losses under ext4: its blocks lie in a file of [`Disk`], which records the writes and flushes of the kernel.
 //!
 //! ```text
 //!   command ── files ── ext4 ── loop device ── image ── FUSE ── Disk
@@ -8,7 +8,7 @@
 //!              with a journal: mounted            without: checked by e2fsck, then mounted
 //! ```
 //!
-//! Here nothing is assumed about what a file system does with names and files that are synced: ext4 itself says what it finds.
+//! This test assumes nothing about the order in which a file system writes names and files: ext4 itself says what it finds.
 
 use std::{
     fs::{self, File},
@@ -72,14 +72,14 @@ impl Ext4 {
         File::options().write(true).open(self.disk.join(name))
     }
 
-    /// What is done from now on is what power losses are computed from.
+    /// Begins the recording, and returns the drive as it is.
     pub fn begin(&self) -> tree::Tree {
         let mut content = self.disk.content();
         content.changes.clear();
         content.tree.clone()
     }
 
-    /// What was done since `before`, as changes of blocks, and which files came of it.
+    /// Returns the changes of blocks since `before`, and the files that came of them.
     ///
     /// # Errors
     /// Those of reading files.
@@ -90,7 +90,7 @@ impl Ext4 {
         Ok(Recording::of_blocks(before, changes, report, self.old.clone(), new))
     }
 
-    /// What ext4 finds on a drive with these blocks.
+    /// Returns the files that ext4 finds on a drive with these blocks.
     ///
     /// # Errors
     /// Where it finds no file system.

@@ -1,9 +1,9 @@
 //! All states in which a power loss may leave a drive, computed from what was done to it.
 //!
-//! The loss comes after any change. What was synced before it is there; of the other changes each may be there or not, whatever
-//! became of those before it: POSIX promises no order. Without a journal (ext2, ext4 without one) a file or folder that was
-//! made is there only if it was synced itself while it had a name, since a check of the file system removes the others; and so
-//! it does with one that lost its last name, although the folder has the name still: it may be freed before the folder is written.
+//! The loss comes after any change. Changes that were synced before are there; each of the others is there or not, since POSIX
+//! promises no order. Without a journal (ext2, ext4 without one) a check of the file system removes two kinds of files and folders:
+//! those that were not synced while they had a name, and those that lost their last name, although the folder may have the name
+//! still, since a file may be freed before its folder is written.
 //! A kill is the case in which nothing is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
