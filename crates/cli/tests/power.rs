@@ -307,7 +307,7 @@ impl Trial {
     }
 
     fn with_node(self) -> Trial {
-        let node = Node::start(&self.folder, "node", "--log none --memory 1GiB");
+        let node = Node::start_with(&self.folder, "node", "1GiB", "--log none");
         for name in ["lines.txt", "table.csv", "reads.fa"] {
             self.folder.run(&format!("store put {name} --node {}", node.address)).ok();
         }

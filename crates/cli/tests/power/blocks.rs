@@ -95,13 +95,14 @@ impl Ext4 {
     /// # Errors
     /// Where it finds no file system.
     pub fn look(scratch: &Path, drive: &Files, journal: Journal) -> Result<Files, String> {
-        let image = scratch.join("image");
         let look = || -> io::Result<Files> {
-            fs::write(&image, &drive[IMAGE].bytes)?;
+            // A file of its own for each: the loop device of the last one may live on for a while, with what it has cached.
+            let image = tempfile::NamedTempFile::new_in(scratch)?;
+            fs::write(image.path(), &drive[IMAGE].bytes)?;
             if journal == Journal::Without {
-                check(&image)?;
+                check(image.path())?;
             }
-            let mounted = Mounted::new(&image)?;
+            let mounted = Mounted::new(image.path())?;
             files_in(mounted.path())
         };
         look().map_err(|error| error.to_string())
