@@ -55,10 +55,10 @@ test: ## everything that .ci/run checks
 		format deny features build-rust test-rust fuzz lint-python test-python package-check
 
 # Too long for every change: each feature by itself, a longer look for hostile bytes, more damaged stores, more killed
-# commands, and queries whose threads may wait for each other.
+# commands, power losses under every command that writes files, and queries whose threads may wait for each other.
 .PHONY: nightly
-nightly: ## what takes longer than CI may: each feature by itself, ten minutes of hostile bytes, 20,000 damaged stores, 10,000 kills, queries that spill
-	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long losses-long kills-long spilling
+nightly: ## what takes longer than CI may: features, hostile bytes, damaged stores, kills, power losses, queries that spill
+	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long losses-long kills-long power-long spilling
 
 .PHONY: losses-long
 losses-long: export INSHORE_DAMAGES = 20000
@@ -69,6 +69,12 @@ losses-long: need-rust
 kills-long: export INSHORE_KILLS = 10000
 kills-long: need-rust
 	cargo test $(LOCKED) -p inshore-cli --test tests -- what_was_acknowledged_survives_every_kill --nocapture
+
+.PHONY: power-long
+power-long: export INSHORE_POWER_LOSSES = 20000
+power-long: export INSHORE_POWER_MOUNTS = 300
+power-long: need-rust
+	cargo test $(LOCKED) -p inshore-cli --test tests -- power:: --nocapture
 
 .PHONY: features
 features: need-rust ## compile the command with graphs alone

@@ -153,9 +153,10 @@ fn of_store(error: store::Error, message: String) -> PyErr {
             tree::BudgetError::new_err(message)
         }
         store::Error::Damaged { .. } | store::Error::BadFormat { .. } => tree::DamagedError::new_err(message),
-        store::Error::BadName { .. } | store::Error::BadSize { .. } | store::Error::NotAStore { .. } => {
-            tree::InputError::new_err(message)
-        }
+        store::Error::BadName { .. }
+        | store::Error::BadOutput { .. }
+        | store::Error::BadSize { .. }
+        | store::Error::NotAStore { .. } => tree::InputError::new_err(message),
         store::Error::Io { source, .. } => file_error(&source, message),
         _ => tree::InshoreError::new_err(message),
     }

@@ -10,8 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use inshore::{
-    store::format_bytes,
-    tables::NewFile,
+    store::{NewFile, format_bytes, make_folder},
     wasm::{Module, WasmKernel},
 };
 use serde_json::json;
@@ -133,7 +132,7 @@ pub fn new(options: &Everywhere, words: &New) -> Result<()> {
     for (path, text) in &files {
         let path = folder.join(path);
         let above = path.parent().expect("it is in the folder");
-        fs::create_dir_all(above).with_context(|| format!("{}: cannot make this folder", above.display()))?;
+        make_folder(above).with_context(|| format!("{}: cannot make this folder", above.display()))?;
         NewFile::write_whole(&path, text.as_bytes())?;
     }
     if options.json {

@@ -1,10 +1,11 @@
 //! Completions and manual pages, made from the words themselves.
 
-use std::{fs, io, io::Write, path::Path};
+use std::{io, io::Write, path::Path};
 
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
+use inshore::store::{NewFile, make_folder};
 
 use crate::args::Cli;
 
@@ -21,7 +22,19 @@ pub fn man(folder: Option<&Path>) -> Result<()> {
     let Some(folder) = folder else {
         return Ok(clap_mangen::Man::new(Cli::command()).render(&mut io::stdout())?);
     };
-    let told = || format!("cannot write manual pages to {}", folder.display());
-    fs::create_dir_all(folder).with_context(told)?;
-    clap_mangen::generate_to(Cli::command(), folder).with_context(told)
+    make_folder(folder).with_context(|| format!("cannot write manual pages to {}", folder.display()))?;
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    write_pages(command, folder)
+}
+
+/// Writes the page of a command and those of the commands below it.
+fn write_pages(command: Command, folder: &Path) -> Result<()> {
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        write_pages(below.clone(), folder)?;
+    }
+    let page = clap_mangen::Man::new(command);
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    Ok(NewFile::write_whole(&folder.join(page.get_filename()), &text)?)
 }

@@ -25,7 +25,7 @@ use inshore::{
     },
     sandbox::{Policy, Protections},
     spreading::{cuts, record_lines, separator},
-    store::{Job, file_bytes, format_bytes},
+    store::{Job, file_bytes, format_bytes, make_folder},
     tables::{Input, NewFile},
     works,
 };
@@ -282,7 +282,7 @@ pub fn credentials(options: &Everywhere, words: &Credentials) -> Result<()> {
     let path = words.folder.join("authority.json");
     let (mut made, mut token) = (Vec::new(), None);
     if !path.exists() {
-        fs::create_dir_all(&words.folder).with_context(|| words.folder.display().to_string())?;
+        make_folder(&words.folder).with_context(|| words.folder.display().to_string())?;
         write_credentials(&path, &Authority::create()?)?;
         made.push(path.clone());
     }

@@ -34,7 +34,7 @@ fn module(text: &str) -> Vec<u8> {
 }
 
 /// Gives the lines that begin as the argument does.
-fn lines() -> Vec<u8> {
+pub fn lines() -> Vec<u8> {
     module(&format!(
         r#"{BLOCK} (local $end i32) (local $start i32)
             (local.set $end (i32.add (local.get $at) (local.get $len)))

@@ -24,6 +24,7 @@ mod nodes;
 mod packaging;
 mod packing;
 mod pages;
+mod power;
 mod questions;
 mod refusals;
 mod resuming;

@@ -167,6 +167,18 @@ impl Run {
         self
     }
 
+    /// In another folder, with the same store.
+    pub fn inside(mut self, folder: &Path) -> Run {
+        self.command.current_dir(folder);
+        self
+    }
+
+    /// With its standard output in a file.
+    pub fn stdout_to(mut self, file: fs::File) -> Run {
+        self.command.stdout(file);
+        self
+    }
+
     /// With a variable in its environment, which has few.
     pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Run {
         self.command.env(name, value);

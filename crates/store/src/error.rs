@@ -245,6 +245,14 @@ pub enum Error {
         /// The store.
         store: PathBuf,
     },
+    /// A path where no file can be written, or a file whose content cannot be.
+    #[error("{file}: {what}")]
+    BadOutput {
+        /// The path, or "standard output".
+        file: String,
+        /// Why not.
+        what: String,
+    },
     /// The job was asked to stop.
     #[error("stopped before it was done; the store is as it was")]
     Cancelled,

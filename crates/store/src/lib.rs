@@ -12,6 +12,7 @@
 //! - [`Store`]: named [`Dataset`]s on a set of devices, each published by one record of the log.
 //! - [`Job`]: one run of one command: its budget, extents, counters, progress and stop flag, which may be set by a [`Deadline`].
 //! - [`Keep`]: pieces of a job's finished work that outlive it, for the job that goes on with it.
+//! - [`NewFile`]: a plain file that a command writes, which appears whole or not at all and survives a power loss.
 //! - [`measure`]: what a drive can do; its [`DriveProfile`] stays with the store and feeds estimates of time.
 //!
 //! ```text
@@ -47,6 +48,7 @@ mod lease;
 mod log;
 mod measure;
 mod memory;
+mod new_file;
 mod parity;
 mod plain_sink;
 mod profile;
@@ -84,6 +86,7 @@ pub use keep::{Keep, Kept, KeptPiece};
 pub use log::DeviceEntry;
 pub use measure::{MeasurePlan, measure};
 pub use memory::Memory;
+pub use new_file::{NewFile, NewFileWriter, make_folder, remove_file};
 pub use plain_sink::{FileEdges, FileSink};
 pub use profile::{DeviceProfile, DriveProfile, Pattern, Point};
 pub use reader::FileReader;

@@ -11,11 +11,11 @@
 //! second). A table of two numbers, bandwidth and operations, would do the same on an ideal drive and be wrong in the
 //! bend, at 16 to 256 KiB, where the choices lie.
 
-use std::{collections::BTreeMap, fmt, fs, io::Write, path::Path};
+use std::{collections::BTreeMap, fmt, fs, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{EXTENT_BYTES, Error, PAGE_BYTES, Result, Store, scratch::random_u64};
+use crate::{EXTENT_BYTES, Error, NewFile, PAGE_BYTES, Result, Store};
 
 const FILE_NAME: &str = "drive.json";
 const VERSION: u32 = 1;
@@ -335,23 +335,9 @@ impl Store {
         });
         devices.extend(measured);
         let profile = DriveProfile::new(devices);
-        let (path, new) = (self.path().join(FILE_NAME), self.path().join(temporary_name()));
-        let write = || {
-            let mut file = fs::File::create_new(&new)?;
-            file.write_all(&profile.to_json())?;
-            file.sync_all()?;
-            fs::rename(&new, &path)
-        };
-        write().map_err(|error| {
-            let _ = fs::remove_file(&new);
-            Error::io("write", path.clone(), error)
-        })?;
+        NewFile::write_whole(&self.path().join(FILE_NAME), &profile.to_json())?;
         Ok(profile)
     }
-}
-
-fn temporary_name() -> String {
-    format!("{FILE_NAME}-{:016x}", random_u64())
 }
 
 /// Removes what is known of a store's drives from a folder that is no longer its first.

@@ -49,7 +49,6 @@ mod input;
 mod kmers;
 mod known;
 mod lines;
-mod new_file;
 #[cfg(feature = "records")]
 mod pieces;
 mod reader;
@@ -74,6 +73,7 @@ mod writer;
 pub use error::{Error, LINE_BYTES_MAX, Result};
 pub use floats::normal_floats;
 pub use input::{Bytes, Header, Input, ahead_bytes};
+pub use inshore_store::NewFile;
 #[cfg(feature = "records")]
 pub use kmers::{
     KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KMER_MAX, KmerAnswer, KmerBorders, KmerCode, KmerList, KmerOptions,
@@ -82,7 +82,6 @@ pub use kmers::{
 };
 pub use known::Known;
 pub use lines::{LineBlock, LineBlocks, cut_line};
-pub use new_file::{NewFile, NewFileWriter};
 pub use reader::{
     Described, GroupValues, TableReader, column_names, exact_columns, is_decoding, row_groups, separator,
 };

@@ -18,7 +18,7 @@ use arrow_csv::WriterBuilder;
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use arrow_select::coalesce::BatchCoalescer;
-use inshore_store::{Budget, Reservation};
+use inshore_store::{Budget, NewFile, NewFileWriter, Reservation};
 use parquet::{
     arrow::{ArrowWriter, arrow_writer::ArrowWriterOptions},
     basic::{Compression, Encoding, ZstdLevel},
@@ -29,10 +29,7 @@ use parquet::{
 #[cfg(feature = "records")]
 pub(crate) use self::background::BackgroundWriter;
 use self::{columns::ColumnsWriter, pages::WaitingPages};
-use crate::{
-    Error, Result,
-    new_file::{NewFile, NewFileWriter},
-};
+use crate::{Error, Result};
 
 const WRITABLE: &str = ".parquet, .arrow or .csv, or - for CSV on standard output";
 
@@ -78,8 +75,8 @@ impl TableWriter {
     /// beyond it about 2 MiB for three numeric columns (3 MiB with several threads, which Parquet uses from a budget of 32 MiB on), and for Parquet scratch space in the folder for one row group.
     ///
     /// # Errors
-    /// As [`TableWriter::check_path`]; [`Error::Io`] if the file cannot be created; [`Error::Unsupported`] if
-    /// `path` is a folder or a block device, or the format cannot hold the schema.
+    /// As [`TableWriter::check_path`]; those of [`NewFile::create`]; [`inshore_store::Error::BadOutput`] if the format cannot
+    /// hold the schema.
     pub fn create(path: impl AsRef<Path>, schema: SchemaRef, budget: &Budget) -> Result<TableWriter> {
         let path = path.as_ref();
         let kind = kind_of(path)?;
@@ -131,7 +128,7 @@ impl TableWriter {
     /// Adds rows. They are copied, so the memory of `batch` is not kept.
     ///
     /// # Errors
-    /// [`Error::Io`] (a full disk); [`Error::Unsupported`] if the columns are not those of the schema. The table
+    /// Those of [`NewFile::error`]: a full disk, or columns that are not those of the schema. The table
     /// can then not be finished in a useful way; drop it.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let batch = RecordBatch::try_new(self.batches.schema(), batch.columns().to_vec())
@@ -161,7 +158,7 @@ impl TableWriter {
     /// Writes what is left, makes the file durable and gives it its name. Returns the number of rows.
     ///
     /// # Errors
-    /// [`Error::Io`]; the temporary file is then removed, and what was at the path before is still there, except
+    /// Those of [`NewFile::publish`]; the temporary file is then removed, and what was at the path before is still there, except
     /// where the very last step, making the new name durable, is the one that failed.
     pub fn finish(mut self) -> Result<u64> {
         self.batches.finish_buffered_batch().map_err(|error| self.target.error(error))?;
@@ -188,7 +185,7 @@ impl TableWriter {
     /// As [`TableWriter::create`]; [`Error::UnknownEnding`] lists the endings that work.
     pub fn check_path(path: &Path) -> Result<()> {
         kind_of(path)?;
-        NewFile::check(path)
+        Ok(NewFile::check(path)?)
     }
 }
 

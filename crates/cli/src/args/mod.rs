@@ -348,6 +348,27 @@ mod tests {
         });
     }
 
+    /// Whoever adds an argument that names a file says there whether the file is written, and tries it in `tests/power.rs`.
+    #[cfg(feature = "full")]
+    #[test]
+    fn every_argument_that_names_a_file_is_listed() {
+        use std::{any::TypeId, collections::BTreeSet, path::PathBuf};
+        let is_path =
+            |argument: &&clap::Arg| argument.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+        let mut found = BTreeSet::new();
+        leaves(&super::Cli::command(), String::new(), &mut |path, command| {
+            let place = if path.is_empty() { "(everywhere)" } else { path.trim_start() };
+            for argument in command.get_arguments().filter(is_path) {
+                let name =
+                    argument.get_long().map_or(argument.get_id().to_string(), |long| format!("--{long}"));
+                found.insert(format!("{place} {name}"));
+            }
+        });
+        let listed = include_str!("../../tests/power/files.txt").lines();
+        let listed = listed.map(|line| line.split_once(' ').unwrap().1.trim().to_string());
+        assert_eq!(found, listed.collect());
+    }
+
     /// The words of a line, cut at spaces outside of quotes.
     fn shell_words(line: &str) -> Vec<String> {
         let (mut words, mut quote) = (vec![String::new()], None);

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use inshore_store::Job;
+use inshore_store::{Job, remove_file};
 use inshore_tables::{Input, NewFile};
 
 use super::{Format, PackSummary, compress, decompress};
@@ -104,7 +104,7 @@ fn one(
     out.publish()?;
     if let Some(from) = from.filter(|_| options.remove) {
         let refused = |source| Error::Io { name: from.display().to_string(), what: "remove it", source };
-        fs::remove_file(from).map_err(refused)?;
+        remove_file(from).map_err(refused)?;
     }
     Ok((output, done))
 }

@@ -19,9 +19,10 @@
 mod expiry;
 mod tokens;
 
-use std::{fs, io::Write, net::IpAddr, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc, time::Duration};
+use std::{fs, io, net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
+use inshore_store::NewFile;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
@@ -353,19 +354,14 @@ fn check_version(file: &Value, path: &Path) -> std::result::Result<(), String> {
 /// # Errors
 /// [`Error::Credentials`] that names the file, also where it is there already.
 pub fn write<T: Serialize>(path: &Path, credentials: &T) -> Result<()> {
-    let fail = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => {
+    let text = serde_json::to_string_pretty(credentials).expect("plain data");
+    let written = NewFile::write_whole_private(path, format!("{text}\n").as_bytes());
+    written.map_err(|error| match &error {
+        inshore_store::Error::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
             bad(format!("{}: the file exists: remove it to make it anew", path.display()))
         }
-        _ => bad(format!("{}: {error}", path.display())),
-    };
-    let mut file =
-        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(fail)?;
-    let text = serde_json::to_string_pretty(credentials).expect("plain data");
-    file.write_all(format!("{text}\n").as_bytes()).and_then(|()| file.sync_all()).map_err(fail)?;
-    // The name, too, is on the drive before anybody is told of it.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(fail)
+        _ => bad(error.to_string()),
+    })
 }
 
 /// Whether an address is one that only this machine reaches.

@@ -14,6 +14,7 @@ use std::{
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
+use inshore_store::NewFileWriter;
 use parquet::{
     arrow::{
         ArrowWriter,
@@ -24,7 +25,6 @@ use parquet::{
 };
 
 use super::ROW_GROUP_ROWS;
-use crate::new_file::NewFileWriter;
 
 /// Batches that wait for a thread.
 const QUEUE: usize = 2;

@@ -1,0 +1,742 @@
+//! Power losses while commands write files: a file that was reported as written is there, whole and with the right mode; before
+//! that, its name means what it meant, or the whole result; and nothing is removed before what it became is durable.
+//!
+//! ```text
+//!   command ── files ── kernel ── FUSE ── Disk       does everything in memory, and writes down each change
+//!                                            │
+//!                                        Recording   the changes of one run, and what is synced when
+//!                                            │
+//!                       after each change: every state that a power loss may leave, judged
+//! ```
+//!
+//! A command runs once; states are computed from the recording, so that hundreds of losses take milliseconds.
+//! `INSHORE_POWER_LOSSES` says how many for each command (300), `INSHORE_SEED` which, where there are more.
+//!
+//! `blocks.rs` does the same with the blocks that ext4 writes, and each state is mounted. `INSHORE_POWER_MOUNTS` says how many states
+//! for each command; without this variable, few states of few commands are mounted.
+//!
+//! `power/files.txt` lists every argument that names a file. It is compared with those of the command line in
+//! `src/args/mod.rs`, and here each that is written has a command that is tried. The store has a rule of its own
+//! (docs/durability.md).
+
+mod blocks;
+mod disk;
+mod losses;
+mod tree;
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    sync::Mutex,
+};
+
+use crate::{
+    kernels,
+    nodes::Node,
+    util::{EDGES, Folder},
+};
+use blocks::{Ext4, Journal};
+use disk::Disk;
+use losses::Recording;
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, renameat_with},
+    io::Errno,
+};
+use tree::Files;
+
+/// Every argument that names a file: whether it is read, written, or of a store; the command; the argument.
+const FILES: &str = include_str!("power/files.txt");
+/// Where the standard output of a command goes: the last that is written there is its report.
+const REPORT: &str = ".report";
+/// The mode of files that are replaced, and of those that are compressed: not what a new file has.
+const PRIVATE: u32 = 0o600;
+/// How many states of ext4 are mounted for each command, unless it is said.
+const MOUNTS: usize = 12;
+/// How many commands run at a time: most of them wait.
+const WORKERS: usize = 3;
+
+/// A command whose files are looked at.
+#[derive(Clone, Default)]
+struct Case {
+    words: String,
+    /// The arguments of `files.txt` that it is about.
+    about: Vec<String>,
+    /// Files that are there before, in the place of results.
+    old: Vec<&'static str>,
+    /// Files that the command writes.
+    results: Vec<&'static str>,
+    /// The mode that results have; none where a new file's mode is right.
+    mode: Option<u32>,
+}
+
+impl Case {
+    /// A command that replaces files, for `command` and those of its arguments.
+    fn replaces(command: &str, arguments: &[&str], words: &str, results: &[&'static str]) -> Case {
+        Case { old: results.to_vec(), mode: Some(PRIVATE), ..Case::makes(command, arguments, words, results) }
+    }
+
+    /// A command that makes files that are not there.
+    fn makes(command: &str, arguments: &[&str], words: &str, results: &[&'static str]) -> Case {
+        Case {
+            words: format!("{command} {words}"),
+            about: arguments.iter().map(|argument| format!("{command} {argument}")).collect(),
+            results: results.to_vec(),
+            ..Case::default()
+        }
+    }
+
+    /// The mode of results is that of their sources.
+    fn with_mode(self, mode: u32) -> Case {
+        Case { mode: Some(mode), ..self }
+    }
+}
+
+fn file(mode: u32, bytes: impl Into<Vec<u8>>) -> tree::File {
+    tree::File { mode, bytes: bytes.into() }
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    writer.write_all(bytes).unwrap();
+    writer.finish().unwrap()
+}
+
+fn lines() -> String {
+    (0..300).map(|line| format!("{} the dog is over there\n", line * 7919 % 300)).collect()
+}
+
+/// What commands read.
+fn inputs() -> Files {
+    let rows = (0..200).map(|row| format!("town{},{}\n", row % 7, row * 31 % 100));
+    let bases = (0..600).map(|place| ["A", "C", "G", "T"][place * place % 7 % 4]);
+    let inputs = [
+        ("lines.txt", file(PRIVATE, lines())),
+        ("more.txt", file(PRIVATE, lines())),
+        ("packed.gz", file(PRIVATE, gzip(lines().as_bytes()))),
+        ("table.csv", file(0o644, format!("town,amount\n{}", rows.collect::<String>()))),
+        ("reads.fa", file(0o644, format!(">one\n{}\n", bases.collect::<String>()))),
+        ("query.sql", file(0o644, "SELECT town, sum(amount) AS sum FROM 'table.csv' GROUP BY town")),
+        ("near.sql", file(0o644, "SELECT town, sum(amount) AS sum FROM 'store:table.csv' GROUP BY town")),
+        ("lines.wasm", file(0o644, kernels::lines())),
+        ("mine/kernel.c", file(0o644, "")),
+        (REPORT, file(0o600, "")),
+    ];
+    inputs.into_iter().map(|(name, file)| (name.to_string(), file)).collect()
+}
+
+fn cases() -> Vec<Case> {
+    let (makes, replaces) = (Case::makes, Case::replaces);
+    let mut cases = vec![
+        replaces("sort", &["--output"], "lines.txt -o out.txt --json", &["out.txt"]),
+        makes("sort", &["--output"], "lines.txt more.txt -o out.txt --json --threads 3", &["out.txt"]),
+        replaces("sort", &["--output"], "table.csv --key amount -o out.parquet --json", &["out.parquet"]),
+        replaces(
+            "reduce",
+            &["--output"],
+            "table.csv --by town --sum amount -o out.arrow --json",
+            &["out.arrow"],
+        ),
+        replaces(
+            "count kmers",
+            &["--output", "--histogram"],
+            "reads.fa -k 5 -o out.csv --histogram histogram.csv --json",
+            &["out.csv", "histogram.csv"],
+        ),
+        replaces("count values", &["--output"], "table.csv --column town -o out.csv --json", &["out.csv"]),
+        replaces("count words", &["--output"], "lines.txt -o out.csv --json", &["out.csv"]),
+        replaces(
+            "search",
+            &["--output", "--counters"],
+            "1.*dog lines.txt --output found.txt --counters counters.json",
+            &["found.txt", "counters.json"],
+        ),
+        // Another way through the files: matches across lines.
+        makes(
+            "search",
+            &["--output", "--counters"],
+            "-U 1.*dog lines.txt --output found.txt --counters counters.json",
+            &["found.txt", "counters.json"],
+        ),
+        replaces("sql", &["--output"], "--file query.sql -o out.csv --json", &["out.csv"]),
+        replaces(
+            "language identify",
+            &["--output"],
+            "--profiles few --lines lines.txt -o out.csv --json",
+            &["out.csv"],
+        ),
+        makes("compress", &["inputs"], "lines.txt --rm --json", &["lines.txt.zst"]).with_mode(PRIVATE),
+        makes("compress", &["inputs"], "lines.txt more.txt --rm --json", &["lines.txt.zst", "more.txt.zst"])
+            .with_mode(PRIVATE),
+        replaces("compress", &["--output"], "table.csv -o out.gz --force --rm --json", &["out.gz"])
+            .with_mode(0o644),
+        makes("decompress", &["inputs"], "packed.gz --rm --json", &["packed"]).with_mode(PRIVATE),
+        replaces("decompress", &["--output"], "packed.gz -o out --force --rm --json", &["out"]),
+        replaces(
+            "kernel run",
+            &["--output", "--counters"],
+            "lines.wasm --args 1 lines.txt --output out.txt --counters counters.json --json",
+            &["out.txt", "counters.json"],
+        ),
+        makes("kernel build", &["folder"], "mine --json", &["mine/mine.wasm"]),
+        makes(
+            "kernel new",
+            &["folder"],
+            "deep/new --language c --json",
+            &["deep/new/.gitignore", "deep/new/README.md", "deep/new/inshore.h", "deep/new/kernel.c"],
+        ),
+        makes(
+            "node credentials",
+            &["folder"],
+            "deep/keys --for-node a --address a.lan --json",
+            &["deep/keys/authority.json", "deep/keys/node-a.json"],
+        )
+        .with_mode(PRIVATE),
+        makes(
+            "node credentials",
+            &["folder"],
+            "deep/keys --for-client c --json",
+            &["deep/keys/authority.json", "deep/keys/client-c.json"],
+        )
+        .with_mode(PRIVATE),
+        replaces("store get", &["--output"], "lines.txt -o out.txt --json", &["out.txt"]),
+        replaces(
+            "store bench",
+            &["--output"],
+            "{elsewhere} --seconds 1 --quick --size 16MiB -o out.svg --json",
+            &["out.svg"],
+        ),
+        replaces("graph export", &["--output"], "g -o out.csv --json", &["out.csv"]),
+        replaces("graph export", &["--output"], "g -o out.bin --json", &["out.bin"]),
+    ];
+    for algorithm in ["pagerank", "bfs", "sssp", "communities", "clustering", "components", "betweenness"] {
+        let graph = match algorithm {
+            "bfs" => "g --source 10",
+            "sssp" => "weighted --source 10",
+            _ => "g",
+        };
+        let words = format!("{graph} -o out.csv --json");
+        cases.push(replaces(&format!("graph {algorithm}"), &["--output"], &words, &["out.csv"]));
+    }
+    cases
+}
+
+/// The same verbs over what a node has.
+fn cases_on_nodes() -> Vec<Case> {
+    let near = |command: &str, arguments: &[&str], words: &str, results: &[&'static str]| {
+        Case::replaces(command, arguments, &format!("{words} --node {{node}}"), results)
+    };
+    vec![
+        near("sort", &["--output"], "store:lines.txt -o out.txt --json", &["out.txt"]),
+        near("reduce", &["--output"], "store:table.csv --by town --count -o out.csv --json", &["out.csv"]),
+        near("count values", &["--output"], "store:table.csv --column town -o out.csv --json", &["out.csv"]),
+        near("count words", &["--output"], "store:lines.txt -o out.csv --json", &["out.csv"]),
+        near(
+            "count kmers",
+            &["--output", "--histogram"],
+            "store:reads.fa -k 5 -o out.csv --histogram histogram.csv --json",
+            &["out.csv", "histogram.csv"],
+        ),
+        near(
+            "search",
+            &["--output", "--counters"],
+            "dog store:lines.txt --output found.txt --counters counters.json",
+            &["found.txt", "counters.json"],
+        ),
+        near("sql", &["--output"], "--file near.sql -o out.csv --json", &["out.csv"]),
+        near("compress", &["--output"], "store:lines.txt -o out.zst --force --json", &["out.zst"]),
+        near(
+            "kernel run",
+            &["--output", "--counters"],
+            "lines.wasm --args 1 store:lines.txt --output out.txt --counters counters.json --json",
+            &["out.txt", "counters.json"],
+        ),
+        near("store get", &["--output"], "lines.txt -o out.txt --json", &["out.txt"]),
+    ]
+}
+
+/// A drive with these files; none where this machine cannot mount, which is said.
+fn mounted(files: &Files, knows_unnamed: bool) -> Option<Disk> {
+    match Disk::mount(files, knows_unnamed) {
+        Ok(disk) => Some(disk),
+        Err(error) => {
+            println!("skipped: no file system can be mounted by FUSE here: {error}");
+            None
+        }
+    }
+}
+
+fn number(variable: &str, otherwise: usize) -> usize {
+    std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
+}
+
+fn check(recording: &Recording) -> Result<usize, String> {
+    recording.check(number("INSHORE_POWER_LOSSES", 300), number("INSHORE_SEED", 1) as u64)
+}
+
+/// Runs commands on a drive and lets the power fail.
+struct Trial {
+    /// With the store that commands use.
+    folder: Folder,
+    node: Option<Node>,
+    skipped: Mutex<BTreeSet<String>>,
+}
+
+impl Trial {
+    fn new() -> Trial {
+        let folder = Folder::new();
+        for (name, file) in inputs().iter().filter(|(name, _)| !name.contains('/')) {
+            folder.write(name, &file.bytes);
+        }
+        fs::create_dir(folder.path("elsewhere")).unwrap();
+        folder.run("graph import - --name g").stdin(EDGES).ok();
+        let weighted: String = EDGES.lines().skip(1).map(|edge| format!("{edge} 1.5\n")).collect();
+        folder.run("graph import - --name weighted --weighted").stdin(weighted).ok();
+        folder.run("language train en=lines.txt de=query.sql --name few").ok();
+        folder.run("store put lines.txt").ok();
+        // Stands for clang: it gives a kernel that is there.
+        let clang = format!(
+            "#!/bin/sh\nwhile [ \"$1\" != -o ]; do shift; done\n/bin/cp {} \"$2\"\n",
+            folder.path("lines.wasm").display()
+        );
+        folder.write("clang", clang);
+        fs::set_permissions(folder.path("clang"), fs::Permissions::from_mode(0o755)).unwrap();
+        Trial { folder, node: None, skipped: Mutex::default() }
+    }
+
+    fn with_node(self) -> Trial {
+        let node = Node::start_with(&self.folder, "node", "1GiB", "--log none");
+        for name in ["lines.txt", "table.csv", "reads.fa"] {
+            self.folder.run(&format!("store put {name} --node {}", node.address)).ok();
+        }
+        Trial { node: Some(node), ..self }
+    }
+
+    /// Tries all commands by `one`, which gives how many power losses there were.
+    fn all(&self, cases: &[Case], one: impl Fn(&Case) -> Result<usize, String> + Sync) {
+        let queue = Mutex::new(cases.iter());
+        let (failures, losses) = (Mutex::new(Vec::new()), Mutex::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..WORKERS {
+                scope.spawn(|| {
+                    loop {
+                        let Some(case) = queue.lock().unwrap().next() else { break };
+                        match one(case) {
+                            Ok(count) => *losses.lock().unwrap() += count,
+                            Err(wrong) => {
+                                failures.lock().unwrap().push(format!("inshore {}: {wrong}", case.words));
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let failures = failures.into_inner().unwrap();
+        self.skipped.lock().unwrap().iter().for_each(|reason| println!("skipped: {reason}"));
+        assert!(failures.is_empty(), "{} commands:\n{}", failures.len(), failures.join("\n\n"));
+        println!("{} commands, {} power losses", cases.len(), losses.into_inner().unwrap());
+    }
+
+    /// The files that a command finds.
+    fn files(case: &Case) -> Files {
+        let mut files = inputs();
+        files.extend(case.old.iter().map(|name| (name.to_string(), file(PRIVATE, "old"))));
+        files
+    }
+
+    /// Runs a command in a folder, with its standard output in a file. The command must succeed; the result is false where this
+    /// machine cannot run it.
+    fn run(&self, case: &Case, folder: &Path, report: File) -> Result<bool, String> {
+        let node = self.node.as_ref().map_or("", |node| &node.address);
+        let elsewhere = self.folder.path("elsewhere");
+        let words = case.words.replace("{node}", node).replace("{elsewhere}", elsewhere.to_str().unwrap());
+        let run = self.folder.run(&words).inside(folder).stdout_to(report);
+        let (code, said) = run.env("CLANG", self.folder.path("clang")).ends();
+        if code != Some(0) && said.stderr.contains("protection") {
+            self.skipped.lock().unwrap().insert("this machine cannot contain kernels".to_string());
+            return Ok(false);
+        }
+        match code {
+            Some(0) => Ok(true),
+            _ => Err(format!("ended with {code:?}: {}", said.stderr)),
+        }
+    }
+
+    /// The power fails under files.
+    fn one(&self, case: &Case, knows_unnamed: bool) -> Result<usize, String> {
+        let files = Trial::files(case);
+        let disk = Disk::mount(&files, knows_unnamed).map_err(|error| error.to_string())?;
+        let report = File::options().write(true).open(disk.join(REPORT)).unwrap();
+        if !self.run(case, disk.path(), report)? {
+            return Ok(0);
+        }
+        let changes = disk.content().changes.clone();
+        drop(disk);
+        let recording = Recording::new(&files, changes, REPORT);
+        wrote(case, &recording)?;
+        check(&recording)
+    }
+
+    /// The power fails under the blocks of ext4.
+    fn one_on_ext4(&self, case: &Case, journal: Journal, losses_max: usize) -> Result<usize, String> {
+        let told = |error: std::io::Error| error.to_string();
+        let mut files = Trial::files(case);
+        files.remove(REPORT);
+        let ext4 = Ext4::mount(&files, REPORT, journal).map_err(told)?;
+        let before = ext4.begin();
+        if !self.run(case, ext4.path(), ext4.beside(REPORT).map_err(told)?)? {
+            return Ok(0);
+        }
+        let recording = ext4.recording(before, REPORT).map_err(told)?;
+        drop(ext4);
+        wrote(case, &recording)?;
+        let scratch = blocks::scratch().map_err(told)?;
+        let look = |drive| Ext4::look(scratch.path(), &drive, journal);
+        recording.check_by(losses_max, number("INSHORE_SEED", 1) as u64, look)
+    }
+}
+
+/// Compares the files that a command wrote with those that the case names.
+fn wrote(case: &Case, recording: &Recording) -> Result<(), String> {
+    let (found, mut wanted) = (recording.results().cloned().collect::<Vec<_>>(), case.results.clone());
+    wanted.sort_unstable();
+    if found != wanted {
+        return Err(format!("wrote {found:?}, not {wanted:?}"));
+    }
+    for path in found {
+        let mode = recording.new[&path].mode;
+        if case.mode.is_some_and(|wanted| mode != wanted) {
+            return Err(format!("{path} has the mode {mode:o}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn files_that_verbs_write_survive_a_power_loss_after_any_change() {
+    if mounted(&Files::new(), true).is_some() {
+        let trial = Trial::new();
+        trial.all(&cases(), |case| trial.one(case, true));
+    }
+}
+
+#[test]
+fn files_of_answers_of_nodes_survive_a_power_loss_after_any_change() {
+    if mounted(&Files::new(), true).is_some() {
+        let trial = Trial::new().with_node();
+        trial.all(&cases_on_nodes(), |case| trial.one(case, true));
+    }
+}
+
+/// A file without a name cannot be made everywhere: then it has one that nobody asks for.
+#[test]
+fn files_survive_a_power_loss_where_all_files_have_names() {
+    if mounted(&Files::new(), false).is_some() {
+        let trial = Trial::new();
+        trial.all(&few_cases(), |case| trial.one(case, false));
+    }
+}
+
+/// One command for each way in which files are written.
+fn few_cases() -> Vec<Case> {
+    let mut cases = cases();
+    cases.retain(|case| {
+        let verbs = ["sort", "compress", "count kmers", "node credentials"];
+        verbs.iter().any(|verb| case.words.starts_with(verb))
+    });
+    cases
+}
+
+/// A file system of ext4 with these files; none where this machine cannot mount it, which is said.
+fn on_ext4(files: &Files, journal: Journal) -> Option<Ext4> {
+    let ext4 = Ext4::mount(files, REPORT, journal);
+    ext4.inspect_err(|error| println!("skipped: no ext4 can be made and mounted here: {error}")).ok()
+}
+
+fn try_on_ext4(journal: Journal) {
+    if on_ext4(&Files::new(), journal).is_none() {
+        return;
+    }
+    let (cases, losses_max) = match number("INSHORE_POWER_MOUNTS", 0) {
+        0 => (few_cases(), MOUNTS),
+        losses_max => (cases(), losses_max),
+    };
+    let trial = Trial::new();
+    trial.all(&cases, |case| trial.one_on_ext4(case, journal, losses_max));
+}
+
+#[test]
+fn files_on_ext4_survive_a_power_loss_after_any_block() {
+    try_on_ext4(Journal::With);
+}
+
+#[test]
+fn files_on_ext4_without_a_journal_survive_a_power_loss_after_any_block() {
+    try_on_ext4(Journal::Without);
+}
+
+/// Each page is synced, which takes longer than all other commands together on some drives; here it is memory.
+#[test]
+fn manual_pages_survive_a_power_loss_after_any_change() {
+    let Some(disk) = mounted(&inputs(), true) else { return };
+    let report = File::options().write(true).open(disk.join(REPORT)).unwrap();
+    Folder::new().run("man --out deep/pages").inside(disk.path()).stdout_to(report).ok();
+    let recording = Recording::new(&inputs(), disk.content().changes.clone(), REPORT);
+    assert!(recording.results().all(|path| path.starts_with("deep/pages/inshore")));
+    assert!(recording.results().count() > 50);
+    check(&recording).unwrap_or_else(|wrong| panic!("{wrong}"));
+}
+
+#[test]
+fn every_argument_that_names_a_file_to_write_is_tried() {
+    let written = FILES.lines().filter_map(|line| Some(line.strip_prefix("writes ")?.trim().to_string()));
+    let tried = cases().into_iter().flat_map(|case| case.about).chain(["man --out".to_string()]);
+    assert_eq!(tried.collect::<BTreeSet<_>>(), written.collect::<BTreeSet<_>>());
+    for case in cases_on_nodes() {
+        assert!(
+            case.about.iter().all(|about| FILES.contains(&format!("writes {about}\n"))),
+            "{}",
+            case.words
+        );
+    }
+}
+
+/// What a program does in a folder, and whether a power loss can be seen, with a journal and without.
+type Habit = (&'static str, fn(&Path), Option<&'static str>);
+
+fn write(path: &Path) -> File {
+    let mut file = File::create(path).unwrap();
+    file.write_all(b"new").unwrap();
+    file
+}
+
+/// Gives what was written its name.
+fn rename(folder: &Path, name: &str) {
+    fs::rename(folder.join(".part"), folder.join(name)).unwrap();
+}
+
+fn sync(path: &Path) {
+    File::open(path).unwrap().sync_all().unwrap();
+}
+
+/// Makes a file without a name and gives it one.
+fn link_unnamed(folder: &Path, name: &str) -> File {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(folder, flags, Mode::from_raw_mode(0o600)).unwrap());
+    file.write_all(b"new").unwrap();
+    file.sync_all().unwrap();
+    let unnamed = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    linkat(CWD, &unnamed, CWD, folder.join(name), AtFlags::SYMLINK_FOLLOW).unwrap();
+    file
+}
+
+/// The test of the test: what is known to be wrong is found, and what is right is not.
+#[test]
+fn each_sync_that_is_left_out_is_found() {
+    let habits: [Habit; 12] = [
+        (
+            "nothing is synced",
+            |at| {
+                write(&at.join(".part"));
+                rename(at, "out");
+            },
+            Some("out is absent"),
+        ),
+        (
+            "the name is not synced",
+            |at| {
+                write(&at.join(".part")).sync_all().unwrap();
+                rename(at, "out");
+            },
+            Some("out is absent"),
+        ),
+        (
+            "the file is written in place",
+            |at| {
+                write(&at.join("old")).sync_all().unwrap();
+                sync(at);
+            },
+            Some("old is 0 bytes"),
+        ),
+        (
+            "the file is synced and then renamed",
+            |at| {
+                write(&at.join(".part")).sync_all().unwrap();
+                rename(at, "old");
+                sync(at);
+            },
+            Some("without a journal"),
+        ),
+        (
+            "the file is synced and then exchanges its name with the old one",
+            |at| {
+                write(&at.join(".part")).sync_all().unwrap();
+                renameat_with(CWD, at.join(".part"), CWD, at.join("old"), RenameFlags::EXCHANGE).unwrap();
+                sync(at);
+                fs::remove_file(at.join(".part")).unwrap();
+            },
+            None,
+        ),
+        (
+            "the file is renamed and then synced",
+            |at| {
+                let file = write(&at.join(".part"));
+                rename(at, "old");
+                file.sync_all().unwrap();
+                sync(at);
+            },
+            Some("old is"),
+        ),
+        (
+            "bytes are written after the file has its name",
+            |at| {
+                let mut file = write(&at.join(".part"));
+                rename(at, "out");
+                file.write_all(b"more").unwrap();
+                file.sync_all().unwrap();
+                sync(at);
+            },
+            Some("out is 3 bytes"),
+        ),
+        (
+            "a file is removed before what it became is durable",
+            |at| {
+                write(&at.join(".part")).sync_all().unwrap();
+                rename(at, "out");
+                fs::remove_file(at.join("old")).unwrap();
+                sync(at);
+            },
+            Some("old is absent"),
+        ),
+        (
+            "the mode is set when others see the file",
+            |at| {
+                let file = write(&at.join(".part"));
+                file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+                file.sync_all().unwrap();
+                rename(at, "out");
+                sync(at);
+            },
+            Some("more users"),
+        ),
+        (
+            "the folder is not synced where it was made",
+            |at| {
+                fs::create_dir(at.join("deep")).unwrap();
+                write(&at.join("deep/.part")).sync_all().unwrap();
+                rename(&at.join("deep"), "out");
+                sync(&at.join("deep"));
+            },
+            Some("deep/out is absent"),
+        ),
+        (
+            "a file is synced only while it has no name",
+            |at| {
+                link_unnamed(at, "out");
+                sync(at);
+            },
+            Some("without a journal"),
+        ),
+        (
+            "a file is synced again when it has a name",
+            |at| {
+                link_unnamed(at, "out").sync_all().unwrap();
+                sync(at);
+            },
+            None,
+        ),
+    ];
+    let files = Files::from([("old".to_string(), file(0o600, "old"))]);
+    for (habit, work, wrong) in habits {
+        let Some(disk) = mounted(&files, true) else { return };
+        let unnamed = rustix::fs::open(disk.path(), OFlags::TMPFILE | OFlags::RDWR, Mode::empty());
+        if matches!(unnamed, Err(Errno::OPNOTSUPP)) {
+            println!("skipped: FUSE of this kernel makes no files without names");
+            return;
+        }
+        disk.content().changes.clear();
+        work(disk.path());
+        let recording = Recording::new(&files, disk.content().changes.clone(), REPORT);
+        match (check(&recording), wrong) {
+            (Ok(losses), None) => assert!(losses > 20, "{habit}: {losses}"),
+            (Err(found), Some(wrong)) => assert!(found.contains(wrong), "{habit}: {found}"),
+            (Ok(_), Some(_)) => panic!("{habit}: not found"),
+            (Err(found), None) => panic!("{habit}: {found}"),
+        }
+    }
+}
+
+/// The test of the other test: ext4 loses what is known to be lost.
+#[test]
+fn what_ext4_loses_is_found() {
+    let habits: [(Journal, Habit); 4] = [
+        (
+            Journal::With,
+            (
+                "the name is not synced",
+                |at| {
+                    write(&at.join(".part")).sync_data().unwrap();
+                    rename(at, "old");
+                },
+                Some("old is 3 bytes of mode 600"),
+            ),
+        ),
+        (
+            Journal::Without,
+            (
+                "a file is synced only while it has no name",
+                |at| {
+                    link_unnamed(at, "out");
+                    sync(at);
+                },
+                Some("out is absent"),
+            ),
+        ),
+        (
+            Journal::Without,
+            (
+                "the file is renamed, and the old one freed before the folder is written",
+                |at| {
+                    write(&at.join(".part")).sync_all().unwrap();
+                    rename(at, "old");
+                    // Their inodes lie in the block of the old one's.
+                    for name in ["a", "b", "y", "z"] {
+                        fs::set_permissions(at.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+                        sync(&at.join(name));
+                    }
+                    sync(at);
+                },
+                Some("old is absent"),
+            ),
+        ),
+        (
+            Journal::Without,
+            (
+                "a file is synced again when it has a name",
+                |at| {
+                    link_unnamed(at, "out").sync_all().unwrap();
+                    sync(at);
+                },
+                None,
+            ),
+        ),
+    ];
+    let files = ["a", "b", "old", "y", "z"].map(|name| (name.to_string(), file(0o600, "old")));
+    for (journal, (habit, work, wrong)) in habits {
+        let Some(ext4) = on_ext4(&files.clone().into(), journal) else { return };
+        let before = ext4.begin();
+        work(ext4.path());
+        let recording = ext4.recording(before, REPORT).unwrap();
+        drop(ext4);
+        let scratch = blocks::scratch().unwrap();
+        let look = |drive| Ext4::look(scratch.path(), &drive, journal);
+        match (recording.check_by(100, number("INSHORE_SEED", 1) as u64, look), wrong) {
+            (Ok(losses), None) => assert!(losses > 20, "{habit}: {losses}"),
+            (Err(found), Some(wrong)) => assert!(found.contains(wrong), "{habit}: {found}"),
+            (Ok(_), Some(_)) => panic!("{habit}: not found"),
+            (Err(found), None) => panic!("{habit}: {found}"),
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! A file that appears whole or not at all, or standard output: every file that a command writes is one.
+//!
+//! The order of its steps is the rule for all of them, so that a kill or a power loss at any instant leaves the old file or the
+//! new one, and a file that was reported as written is there:
+//!
+//! ```text
+//!   create   without a name, with the mode that it may have at most
+//!   write    bytes, permissions, times
+//!   publish  sync the file, link it, sync it again, exchange names with the old file, sync the folder, remove the old file
+//!   succeed  only then may the command report success, and remove what the file was made of (`remove_file`)
+//! ```
+
+use std::{
+    fs::{self, File, Permissions},
+    io::{self, Write},
+    num::NonZeroU64,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rustix::{
+    fs::{Advice, AtFlags, CWD, Mode, OFlags, RenameFlags, fadvise, linkat, renameat_with},
+    io::Errno,
+};
+use tempfile::NamedTempFile;
+
+use crate::{Error, Result};
+
+/// The file being written, without a name until [`NewFile::publish`]. Dropped before, or killed, it leaves nothing.
+pub struct NewFile {
+    name: String,
+    /// The temporary file and its final path; `None` for standard output.
+    part: Option<(Part, PathBuf)>,
+    out: NewFileWriter,
+}
+
+impl NewFile {
+    /// Standard output, which has no name to be given: [`NewFile::publish`] does nothing.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn stdout() -> Result<Self> {
+        let name = "standard output";
+        let file = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+        Ok(Self::of_file(name, file.map_err(|source| Error::io("open it", name, source))?))
+    }
+
+    /// Takes an open file that is written in place and never renamed.
+    pub fn of_file(name: &str, file: File) -> Self {
+        NewFile { name: name.to_string(), part: None, out: NewFileWriter::new(file) }
+    }
+
+    /// Whether what is at `path` is written in place, and nothing is replaced: standard output (`-`), a character device
+    /// such as /dev/null, or a named pipe.
+    pub fn is_in_place(path: &Path) -> bool {
+        let kind = fs::metadata(path).map(|found| found.file_type());
+        path == Path::new("-") || kind.is_ok_and(|kind| kind.is_char_device() || kind.is_fifo())
+    }
+
+    /// Finds out before the work whether [`NewFile::create`] can make a file at `path`; nothing is left of it. What is written in
+    /// place is not opened: a pipe would wait for a reader.
+    ///
+    /// # Errors
+    /// As [`NewFile::create`].
+    pub fn check(path: &Path) -> Result<()> {
+        if Self::is_in_place(path) { Ok(()) } else { Self::create(path).map(drop) }
+    }
+
+    /// Begins a file for `path`, on its file system; what is at `path` stays until [`NewFile::publish`], and a link
+    /// stays a link. Standard output (`-`), a character device or a named pipe is [written in place](NewFile::is_in_place).
+    ///
+    /// # Errors
+    /// [`Error::Io`] if no file can be made there; [`Error::BadOutput`] if `path` is a folder, a socket or a block device.
+    pub fn create(path: &Path) -> Result<Self> {
+        Self::create_with(path, None)
+    }
+
+    /// As [`NewFile::create`], for a file that only its owner may read or write, whoever may read what it replaces. The permissions that it
+    /// is to have in the end are set on [`NewFile::file`] before it is published, so that no other user can open it before.
+    ///
+    /// # Errors
+    /// As [`NewFile::create`].
+    pub fn create_private(path: &Path) -> Result<Self> {
+        Self::create_with(path, Some(0o600))
+    }
+
+    /// Writes a whole file, as durably as [`NewFile::publish`] does: what is at `path` stays until all of it is on the drive.
+    ///
+    /// # Errors
+    /// As [`NewFile::create`] and [`NewFile::publish`]; [`Error::Io`] where it cannot be written.
+    pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+        Self::create(path)?.written(bytes)?.publish()
+    }
+
+    /// Writes a whole file that only its owner may read or write, as durably, where nothing is at `path` yet.
+    ///
+    /// # Errors
+    /// As [`NewFile::create`] and [`NewFile::publish_new`]; [`Error::Io`] where it cannot be written.
+    pub fn write_whole_private(path: &Path, bytes: &[u8]) -> Result<()> {
+        Self::create_private(path)?.written(bytes)?.publish_new()
+    }
+
+    fn written(self, bytes: &[u8]) -> Result<Self> {
+        self.writer()?.write_all(bytes).map_err(|error| self.error(error))?;
+        Ok(self)
+    }
+
+    fn create_with(path: &Path, mode: Option<u32>) -> Result<Self> {
+        let name = path.display().to_string();
+        if path == Path::new("-") {
+            return Self::stdout();
+        }
+        if Self::is_in_place(path) {
+            let file = File::options().write(true).open(path);
+            return Ok(Self::of_file(&name, file.map_err(|source| Error::io("open it", path, source))?));
+        }
+        // Through a link the table behind it is replaced, not the link.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        let old = fs::metadata(&path).ok();
+        if old.as_ref().is_some_and(|old| !old.is_file()) {
+            let what = "it exists and is not a plain file, so it cannot be replaced".to_string();
+            return Err(Error::BadOutput { file: name, what });
+        }
+        fs::metadata(folder_of(&path)).map_err(|source| Error::io("find the folder of it", &name, source))?;
+        let mode = mode.unwrap_or_else(|| old.map_or(0o666, |old| old.permissions().mode()));
+        let make = || -> io::Result<(Part, NewFileWriter)> {
+            let part = Part::create(&path, mode)?;
+            let out = NewFileWriter::new(part.file().try_clone()?);
+            Ok((part, out))
+        };
+        let (part, out) = make().map_err(|error| Error::io("create it", &name, system_error(error)))?;
+        Ok(NewFile { name, part: Some((part, path)), out })
+    }
+
+    /// The name in errors: the path, or "standard output".
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A writer to the end of the file. It is not buffered.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there are too many open files.
+    pub fn writer(&self) -> Result<NewFileWriter> {
+        self.out.clone_handle().map_err(|source| Error::io("open it", &self.name, source))
+    }
+
+    /// The open file itself, for whoever writes it in another way.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there are too many open files.
+    pub fn file(&self) -> Result<File> {
+        self.out.file.try_clone().map_err(|source| Error::io("open it", &self.name, source))
+    }
+
+    /// The folder where the file will be, for scratch beside it.
+    pub fn folder(&self) -> PathBuf {
+        self.part.as_ref().map_or_else(std::env::temp_dir, |(_, path)| folder_of(path).to_path_buf())
+    }
+
+    /// What went wrong: the system's error if there was one, what the library reported otherwise.
+    pub fn error(&self, reported: impl ToString) -> Error {
+        match self.out.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(source) => Error::io("write it", &self.name, source),
+            None => {
+                let what = format!("cannot be written: {}", reported.to_string());
+                Error::BadOutput { file: self.name.clone(), what }
+            }
+        }
+    }
+
+    /// Makes the file durable, then visible under its name, then the name durable.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; what was at the path before is then still there, except where the very last step failed.
+    pub fn publish(self) -> Result<()> {
+        self.publish_by(Part::replace)
+    }
+
+    /// Does the same where nothing is at the path.
+    ///
+    /// # Errors
+    /// As [`NewFile::publish`]; [`Error::Io`] of the kind [`io::ErrorKind::AlreadyExists`] where something is there.
+    pub fn publish_new(self) -> Result<()> {
+        self.publish_by(Part::take)
+    }
+
+    fn publish_by(self, name_it: impl FnOnce(Part, &Path) -> io::Result<Option<PathBuf>>) -> Result<()> {
+        let NewFile { name, part, .. } = self;
+        let Some((part, path)) = part else { return Ok(()) };
+        let failed = |what: &str, source| Error::io(what, &name, source);
+        part.file().sync_all().map_err(|source| failed("sync it", source))?;
+        let replaced = name_it(part, &path).map_err(|source| failed("give it its name", source))?;
+        sync_folder(folder_of(&path)).map_err(|source| failed("sync the folder of it", source))?;
+        let removed = replaced.map_or(Ok(()), fs::remove_file);
+        removed.map_err(|source| failed("remove the file that it replaced", source))
+    }
+}
+
+/// Removes a file, and syncs its folder: without a journal, the drive may else have another file in its place while the folder
+/// still has its name.
+///
+/// # Errors
+/// Whatever the system reports.
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    fs::remove_file(path)?;
+    sync_folder(folder_of(path))
+}
+
+/// Makes a folder, and those above it that are not there, and syncs all their names: also those of folders that are there, since
+/// who made them may have been killed before that.
+///
+/// # Errors
+/// Whatever the system reports.
+pub fn make_folder(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    let path = fs::canonicalize(path)?;
+    let device = fs::metadata(&path)?.dev();
+    for folder in path.ancestors() {
+        if fs::metadata(folder)?.dev() != device {
+            break;
+        }
+        match sync_folder(folder) {
+            // Somebody else made what lies in a folder that must not be read.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+            synced => synced?,
+        }
+    }
+    Ok(())
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// A file that is not yet where it will be.
+enum Part {
+    /// Without a name, so that not even a kill leaves anything.
+    Unnamed(File),
+    /// `.NAME.RANDOM.part`, where the file system knows no files without names; removed on drop.
+    Named(NamedTempFile),
+}
+
+impl Part {
+    fn create(path: &Path, mode: u32) -> io::Result<Part> {
+        let folder = folder_of(path);
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let unnamed = match Path::new("/proc/self/fd").exists() {
+            true => rustix::fs::open(folder, flags, Mode::from_raw_mode(mode)),
+            false => Err(Errno::OPNOTSUPP),
+        };
+        match unnamed {
+            Ok(file) => Ok(Part::Unnamed(file.into())),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+                let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let part = tempfile::Builder::new()
+                    .prefix(&format!(".{file_name}."))
+                    .suffix(".part")
+                    .permissions(Permissions::from_mode(mode))
+                    .tempfile_in(folder)?;
+                Ok(Part::Named(part))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            Part::Unnamed(file) => file,
+            Part::Named(part) => part.as_file(),
+        }
+    }
+
+    /// Gives the file its name, in place of the file that has the name now, and returns the name of that one.
+    fn replace(self, path: &Path) -> io::Result<Option<PathBuf>> {
+        let name = match self {
+            Part::Unnamed(file) => link_hidden(&file, path)?,
+            Part::Named(part) => part.keep().map_err(|error| error.error)?.1,
+        };
+        let is_replaced = exchange(&name, path).inspect_err(|_| _ = fs::remove_file(&name))?;
+        Ok(is_replaced.then_some(name))
+    }
+
+    /// Gives the file its name where no file has it.
+    fn take(self, path: &Path) -> io::Result<Option<PathBuf>> {
+        match self {
+            Part::Unnamed(file) => link(&file, path)?,
+            Part::Named(part) => drop(part.persist_noclobber(path).map_err(|error| error.error)?),
+        }
+        Ok(None)
+    }
+}
+
+/// Gives a file without a name a hidden one beside `path`: such a file can be linked, but not over another one.
+fn link_hidden(file: &File, path: &Path) -> io::Result<PathBuf> {
+    let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+    for turn in 0.. {
+        let name = folder_of(path).join(format!(".{file_name}.{}-{turn}.part", std::process::id()));
+        match link(file, &name) {
+            Ok(()) => return Ok(name),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    unreachable!("some name is free")
+}
+
+/// Renames a file to `path`. If a file is there, it gets the name `name`, and the result is true: without a journal, a file that
+/// loses its last name may be freed on the drive before the folder is written, and a check after the power loss then finds
+/// neither file by that name. File systems that cannot exchange names (ext2 as such, NFS) replace the old file.
+fn exchange(name: &Path, path: &Path) -> io::Result<bool> {
+    match renameat_with(CWD, name, CWD, path, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(true),
+        Err(_) => fs::rename(name, path).map(|()| false),
+    }
+}
+
+/// Gives a file without a name its first one. Without a journal, a sync before that is lost: ext4 and ext2 write how many names
+/// a file has when the file is synced, and a check after the power loss removes one that has none.
+fn link(file: &File, name: &Path) -> io::Result<()> {
+    let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(CWD, &unnamed, CWD, name, AtFlags::SYMLINK_FOLLOW)?;
+    file.sync_all().inspect_err(|_| _ = fs::remove_file(name))
+}
+
+/// The system's error, without the temporary name that is told with it.
+fn system_error(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|wrapped| wrapped.source()?.downcast_ref::<io::Error>());
+    match inner.or(Some(&error)).and_then(io::Error::raw_os_error) {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => error.kind().into(),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Writes, and remembers how it failed, since some libraries keep only the text of an error.
+pub struct NewFileWriter {
+    file: File,
+    failure: Arc<Mutex<Option<io::Error>>>,
+    /// Bytes written, and how many of them the drive was told to begin with.
+    written: u64,
+    begun: u64,
+}
+
+/// After so many bytes the drive begins to write them: else all would wait for the sync at the end.
+const WRITE_BEHIND_BYTES: u64 = 4 << 20;
+
+impl NewFileWriter {
+    fn new(file: File) -> Self {
+        NewFileWriter { file, failure: Arc::default(), written: 0, begun: 0 }
+    }
+
+    fn clone_handle(&self) -> io::Result<Self> {
+        Ok(NewFileWriter { failure: self.failure.clone(), ..NewFileWriter::new(self.file.try_clone()?) })
+    }
+
+    /// Linux begins to write out pages that it is told are not needed; only a hint, so it cannot fail in a way that matters.
+    fn write_behind(&mut self) {
+        if let Some(length) =
+            NonZeroU64::new(self.written - self.begun).filter(|n| n.get() >= WRITE_BEHIND_BYTES)
+        {
+            _ = fadvise(&self.file, self.begun, Some(length), Advice::DontNeed);
+            self.begun = self.written;
+        }
+    }
+}
+
+impl Write for NewFileWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes).inspect_err(|error| {
+            if error.kind() != io::ErrorKind::Interrupted {
+                let copy = error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error);
+                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(copy);
+            }
+        })?;
+        self.written += written as u64;
+        self.write_behind();
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_private_file_is_private_before_it_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("private");
+        fs::write(&path, "old, for all").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let file = NewFile::create_private(&path).unwrap();
+        assert_eq!(file.file().unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        file.file().unwrap().set_permissions(Permissions::from_mode(0o640)).unwrap();
+        file.publish().unwrap();
+        assert_eq!(mode(&path), 0o640);
+    }
+
+    #[test]
+    fn a_new_file_takes_no_name_that_another_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        NewFile::write_whole_private(&path, b"first").unwrap();
+        let Error::Io { source, .. } = NewFile::write_whole_private(&path, b"second").unwrap_err() else {
+            panic!("an error of the system")
+        };
+        assert_eq!(source.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!((fs::read(&path).unwrap(), mode(&path)), (b"first".to_vec(), 0o600));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        for text in ["first", "second", "third"] {
+            NewFile::write_whole(&path, text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
+    fn folders_are_made_where_they_are_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b/c");
+        make_folder(&path).unwrap();
+        make_folder(&path).unwrap();
+        assert!(path.is_dir());
+        fs::write(path.join("file"), "").unwrap();
+        assert!(make_folder(&path.join("file/d")).is_err());
+    }
+}
