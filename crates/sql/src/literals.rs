@@ -14,8 +14,8 @@ use datafusion::{
     },
     error::Result,
     logical_expr::{
-        Between, BinaryExpr, Case, ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF,
-        ScalarUDFImpl, Signature, Volatility,
+        Between, BinaryExpr, Case, ColumnarValue, Expr, ExprSchemable, Operator, ScalarFunctionArgs,
+        ScalarUDF, ScalarUDFImpl, Signature, Volatility,
         expr::{InList, ScalarFunction},
         lit,
     },
@@ -132,7 +132,7 @@ fn is_constant(expr: &ast::Expr) -> bool {
 /// elsewhere.
 pub(crate) fn with_numbers(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     expr.transform_down(|part| match part {
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) if op.is_comparison_operator() => {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) if compares(op) => {
             let [left, right] = alike([*left, *right], schema)?;
             Ok(Transformed::yes(Expr::BinaryExpr(BinaryExpr::new(Box::new(left), op, Box::new(right)))))
         }
@@ -167,6 +167,11 @@ pub(crate) fn with_numbers(expr: Expr, schema: &DFSchema) -> Result<Transformed<
         Expr::ScalarFunction(call) if is_number(&call) => Ok(Transformed::yes(number(&call, false)?)),
         other => Ok(Transformed::no(other)),
     })
+}
+
+fn compares(op: Operator) -> bool {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
 /// Sides of a comparison, with the numbers among them of a kind that the others have.

@@ -1567,7 +1567,7 @@ fn numbers_in_a_query_are_compared_with_decimals_digit_by_digit() {
         .with_precision_and_scale(20, 0)
         .unwrap();
     let wholes = Int64Array::from_iter_values((0..10_000).map(|row| i64::MAX - row));
-    let fractions = Float64Array::from_iter_values((0..10_000).map(|row| f64::from(row as i32) / 10.0));
+    let fractions = Float64Array::from_iter_values((0..10_000).map(|row| f64::from(row) / 10.0));
     let columns: [(&str, ArrayRef); 4] =
         [("p", Arc::new(prices)), ("id", Arc::new(ids)), ("i", Arc::new(wholes)), ("f", Arc::new(fractions))];
     let batch = RecordBatch::try_from_iter(columns).unwrap();

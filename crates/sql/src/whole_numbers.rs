@@ -18,7 +18,7 @@ use datafusion::{
     error::Result,
     logical_expr::{
         BinaryExpr, ColumnarValue, Expr, ExprSchemable, LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF,
-        ScalarUDFImpl, Signature, Volatility, utils::merge_schema,
+        ScalarUDFImpl, Signature, Volatility, expr_rewriter::NamePreserver, utils::merge_schema,
     },
     optimizer::AnalyzerRule,
     scalar::ScalarValue,
@@ -45,7 +45,11 @@ impl AnalyzerRule for CheckedWholeNumbers {
                     &scan.source.schema(),
                 )?);
             }
-            node.map_expressions(|expr| expr.transform_up(|expr| check(expr, &schema)))
+            let names = NamePreserver::new(&node);
+            node.map_expressions(|expr| {
+                let name = names.save(&expr);
+                Ok(expr.transform_up(|expr| check(expr, &schema))?.update_data(|expr| name.restore(expr)))
+            })
         })?;
         Ok(checked.data)
     }
