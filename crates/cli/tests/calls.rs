@@ -1,5 +1,5 @@
-//! System calls that fail or never end in their order, made so by strace: what the command acknowledged is there, and what
-//! the system may have lost is told or mended.
+//! System calls that strace lets fail or never end: acknowledged data is there, and data that the system may have lost is told or
+//! mended.
 
 use std::{
     fs,

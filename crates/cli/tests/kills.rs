@@ -1,5 +1,5 @@
-//! `kill -9` at any moment, many times, on stores of one to four drives that several processes work on: what a command
-//! acknowledged with its exit code is there, what it did not is there as a whole or not at all.
+//! `kill -9` at any moment, many times, on stores of one to four drives that several processes work on: data that a command
+//! acknowledged with its exit code is there, other data is there as a whole or not at all.
 
 use std::{
     io::Write,

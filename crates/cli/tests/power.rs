@@ -108,7 +108,7 @@ fn lines() -> String {
     (0..300).map(|line| format!("{} the dog is over there\n", line * 7919 % 300)).collect()
 }
 
-/// What commands read.
+/// The files that commands read.
 fn inputs() -> Files {
     let rows = (0..200).map(|row| format!("town{},{}\n", row % 7, row * 31 % 100));
     let bases = (0..600).map(|place| ["A", "C", "G", "T"][place * place % 7 % 4]);

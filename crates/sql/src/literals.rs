@@ -190,7 +190,7 @@ fn alike<Sides: AsMut<[Expr]>>(mut sides: Sides, schema: &DFSchema) -> Result<Si
     Ok(sides)
 }
 
-/// Whether there are numbers whose text was kept, and nothing but constants beside them.
+/// True for an expression of numbers whose text was kept, and of other constants.
 fn is_of_numbers(expr: &Expr) -> bool {
     match expr {
         Expr::ScalarFunction(call) => is_number(call),

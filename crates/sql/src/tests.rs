@@ -1747,7 +1747,7 @@ fn a_late_member_is_found_wherever_a_query_names_it() {
     ] {
         assert_eq!(asked(folder.path(), text).unwrap(), expected, "{text}");
     }
-    // What is in no row is an error as before, and CSV says in its first line which columns it has.
+    // A name that is in no row is an error as before, and CSV says in its first line which columns it has.
     for table in ["late.jsonl", "t.csv"] {
         let error =
             asked(folder.path(), &format!("SELECT c FROM 'FOLDER/{table}' ORDER BY nothing")).unwrap_err();

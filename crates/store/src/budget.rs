@@ -57,7 +57,7 @@ impl Budget {
         self.0.memory_bytes
     }
 
-    /// Whether it was cut out of another one: whoever set that one does not know of it.
+    /// Whether it was cut out of another budget, so that a user who set that one does not know of this one.
     pub fn is_part(&self) -> bool {
         self.0.whole.is_some()
     }

@@ -184,8 +184,8 @@ struct Dirty {
     has_new_names: bool,
 }
 
-/// Makes the name of a folder durable, and those of the folders above it on the same file system: whoever made one of
-/// them may have died before it was synced. A folder that must not be read was made by somebody else, and is left out
+/// Makes the name of a folder durable, and those of the folders above it on the same file system: a process that made
+/// one of them may have died before it was synced. A folder that must not be read was made by somebody else, and is left out
 /// with those above it.
 pub(crate) fn sync_names(folder: &Path) -> io::Result<()> {
     let file_system = |path: &Path| std::fs::metadata(path).map(|found| found.dev());

@@ -162,7 +162,7 @@ impl NewFile {
         self.part.as_ref().map_or_else(std::env::temp_dir, |(_, path)| folder_of(path).to_path_buf())
     }
 
-    /// What went wrong: the system's error if there was one, what the library reported otherwise.
+    /// The system's error if there was one, and the error that the library reported otherwise.
     pub fn error(&self, reported: impl ToString) -> Error {
         match self.out.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(source) => Error::io("write it", &self.name, source),

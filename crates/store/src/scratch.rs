@@ -273,7 +273,7 @@ fn lock_of(folder: &Path) -> PathBuf {
     folder.join("scratch/lock")
 }
 
-/// The content of the lock of a device: what those at work on a store tell each other.
+/// The content of the lock of a device: what the processes at work on a store tell each other.
 ///
 /// ```text
 ///    0   8   generation of the log   \
@@ -653,7 +653,7 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// What an owner has taken, as its folders say. Each of them says everything, but for one that was away or full for a
+/// The extents that an owner has taken, as its folders say. Each of them says everything, but for one that was away or full for a
 /// while, or in which it is about to be written: so all that any of them says counts.
 fn read_lease(folders: &[PathBuf]) -> Result<Vec<Run>> {
     let mut runs = Vec::new();

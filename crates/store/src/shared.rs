@@ -101,7 +101,7 @@ struct State {
     /// The superblock of a device that is there is not the newest: it was away, or a crash came between.
     is_stale: bool,
     /// The extents that commits up to this one freed were given back to the devices by this process, as far as they
-    /// could. At first none: whoever freed them may have died, or ended while somebody read them.
+    /// could. At first none: the process that freed them may have died, or ended while another one read them.
     discarded: u64,
 }
 
@@ -432,7 +432,7 @@ impl Shared {
     /// read them before they take extents.
     fn begin_change(&self, guard: &Guard, state: &mut State) -> Result<()> {
         if self.is_settled(state) {
-            // A new log forgets what was given back. What cannot be given back now, it keeps.
+            // A new log forgets the extents that were given back, and keeps those that cannot be given back now.
             let _ = self.discard_freed(guard, state);
         }
         state.doubtful = true;
@@ -461,7 +461,7 @@ impl Shared {
         urgency: Urgency,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<Option<Log>> {
-        // What was freed is remembered until nobody reads it and its space was given back.
+        // Freed extents are remembered until nobody reads them and their space was given back.
         let pinned = guard.pinned(catalog.commit)?.min(state.discarded);
         let devices = self.devices();
         let mut next = superblock.clone();
@@ -1044,8 +1044,8 @@ impl Shared {
         self.state().log.superblock.store
     }
 
-    /// A folder for a new job; on a file system that is mounted read-only none. What dead jobs had taken, and what was
-    /// removed while it was read, or by who died before it gave the space back, is given back.
+    /// A folder for a new job; on a file system that is mounted read-only none. The space that dead jobs had taken is given
+    /// back, and so is that of datasets that were removed while they were read, or by a process that died before it gave the space back.
     pub fn join(&self) -> Result<Scratch> {
         let mut state = self.state();
         let guard = match self.lock(&mut state) {

@@ -80,7 +80,7 @@ fn content(name: &str) -> Vec<u8> {
     (0..2_500_000u32).map(|n| (n.wrapping_mul(salt | 1) >> 13) as u8).collect()
 }
 
-/// What a dataset holds is what [`put`] put there.
+/// A dataset holds the bytes that [`put`] put there.
 fn is_whole(store: &Store, name: &str) -> Result<()> {
     let job = job(store);
     let file = store.dataset(name)?.file("bytes").unwrap();
@@ -651,7 +651,7 @@ fn a_lost_drive_with_the_only_copy_of_something_is_not_removed_by_halves() {
 fn drives_that_changed_places_are_found_and_their_places_are_written_down() {
     for (drives, mounts) in [
         (["e0", "e1", "e2"], [("e0", "e1"), ("e1", "e2")]),
-        // What changes places is what lies above the drives' folders, which have names of their own.
+        // The folders above the drives' folders change places; the drives' folders have names of their own.
         (["m0/x", "m1/y", "m2/z"], [("m0", "m1"), ("m1", "m2")]),
     ] {
         let bench = Bench::with(&drives);

@@ -7,7 +7,7 @@ use inshore_store::{
     Budget, Cancel, CheckedFile, EXTENT_BYTES, Fault, Faulty, FileReader, Job, Memory, Result, Store,
 };
 
-/// Superblock, two copies of the log and as much again for the next one: what a new store takes on its only drive.
+/// Superblock, two copies of the log and as much again for the next one, which a new store takes on its only drive.
 const NOT_DATA: u32 = 6;
 
 fn job(store: &Store) -> Result<Job> {

@@ -39,7 +39,7 @@ const NO_NAME: &str = "/";
 
 type Answer<T> = Result<T, Errno>;
 
-/// What is on the drive, and what was done to it since it was mounted.
+/// The files on the drive, and the changes since it was mounted.
 pub struct Content {
     pub tree: Tree,
     pub changes: Vec<Change>,
@@ -487,7 +487,7 @@ impl Disk {
         self.path().join(name)
     }
 
-    /// What is there now, and all that was done.
+    /// The files that are there now, and all changes.
     pub fn content(&self) -> MutexGuard<'_, Content> {
         self.content.lock().expect("no panic under this lock")
     }

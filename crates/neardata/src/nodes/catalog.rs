@@ -30,7 +30,7 @@ pub(super) struct AllHeld {
     pub lost: Vec<(String, String)>,
 }
 
-/// What a number of nodes hold together, as they said when they were asked. The catalog asks for the map of a spread file when the
+/// The datasets that a number of nodes hold together, as the nodes said when they were asked. The catalog asks for the map of a spread file when the
 /// file is named.
 #[derive(Debug)]
 pub struct Catalog {

@@ -54,7 +54,7 @@ impl Needs {
             }
         }
         let pages = columns.iter().map(|(dictionary, page)| dictionary + page).sum::<u64>();
-        // What is larger than all pages is made of one, and held beside it.
+        // Bytes beyond those of all pages are made of one page, and held beside it.
         let beside = if bytes > needs.piece_bytes { bytes } else { 0 };
         Needs { piece_bytes: needs.piece_bytes.max(bytes), held_bytes: pages + beside }
     }

@@ -175,7 +175,7 @@ impl ParquetFile {
         }
     }
 
-    /// What is reserved for it now.
+    /// Bytes that are reserved for the pages now.
     pub fn reserved_bytes(&self) -> u64 {
         lock(&self.held).allowance.reserved_bytes()
     }
