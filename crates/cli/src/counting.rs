@@ -48,8 +48,8 @@ pub fn tell_kmers(
     }
     let (k, place) = (words.k, place(&words.output));
     let KmerSummary { kmers, distinct, written, sequences, .. } = summary;
-    let sentence =
-        format!("{kmers} {k}-mers of {sequences} sequences, {distinct} different, {written} written{place}");
+    let sequences = counted(sequences, "sequence");
+    let sentence = format!("{kmers} {k}-mers of {sequences}, {distinct} different, {written} written{place}");
     let sentence = sentence + &kept(summary.kmers_kept, &format!("{k}-mers"));
     let mut how = vec![("runs", format!("{}, {}", summary.runs, format_bytes(summary.bytes_spilled)))];
     how.extend(costs);

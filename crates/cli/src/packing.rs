@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::{
     args::{Checksum, Compress, Decompress, Everywhere, Packed},
     failure::AlreadyTold,
-    outcome::{Outcome, say},
+    outcome::{Outcome, counted, say},
     session::{Run, plain_run},
     terminal,
 };
@@ -43,8 +43,8 @@ pub fn compress(options: &Everywhere, words: &Compress) -> Result<()> {
 pub fn told(summary: &Summary) -> String {
     let sums = summary.sums;
     format!(
-        "{} files, {} became {}, {:.1} % of it",
-        summary.files,
+        "{}, {} became {}, {:.1} % of it",
+        counted(summary.files, "file"),
         format_bytes(sums.bytes_in),
         format_bytes(sums.bytes_out),
         100.0 * sums.bytes_out as f64 / (sums.bytes_in as f64).max(1.0)
@@ -165,8 +165,8 @@ pub fn checksum(options: &Everywhere, words: &Checksum) -> Result<bool> {
         sums.push(Sum { name, checksum, is_right });
     }
     if options.json {
-        let count = sums.len();
-        Outcome::new("checksum", report, Sums { files: sums }, format!("{count} files")).tell(options)?;
+        let count = counted(sums.len() as u64, "file");
+        Outcome::new("checksum", report, Sums { files: sums }, count).tell(options)?;
     } else {
         terminal::stdout().write_all(lines.as_bytes())?;
     }

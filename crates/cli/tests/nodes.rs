@@ -641,7 +641,7 @@ fn languages_are_told_and_files_are_compressed_where_they_lie() {
         assert_eq!(folder.read("again"), folder.read("text"), "{format}");
     }
     let said = folder.run(&format!("compress store:text --node {named} --explain")).ok();
-    assert!(said.stdout.contains("1 files") && folder.path("text.zst").exists(), "{}", said.stdout);
+    assert!(said.stdout.contains("1 file, ") && folder.path("text.zst").exists(), "{}", said.stdout);
     let said = folder.run(&format!("compress store:text --node {named}")).exits(2);
     assert!(said.stderr.contains("--force"), "{}", said.stderr);
 }

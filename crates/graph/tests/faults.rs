@@ -36,8 +36,9 @@ impl Rig {
         Rig { folder, store, device }
     }
 
-    fn job(&self) -> Job {
-        self.store.job(Budget::new(8 * MIB, 2), Cancel::default()).unwrap()
+    /// A job reads superblock and log, and may fail there too.
+    fn job(&self) -> inshore_store::Result<Job> {
+        self.store.job(Budget::new(8 * MIB, 2), Cancel::default())
     }
 }
 
@@ -102,7 +103,7 @@ fn import_survives_every_kind_of_fault_at_any_time() {
     std::fs::write(&path, text).unwrap();
     let work = |rig: &Rig| {
         let options = ImportOptions { reverse: true, ..Default::default() };
-        import(&rig.store, &rig.job(), "g", &[Input::new(&path)], &options).map(drop)
+        import(&rig.store, &rig.job()?, "g", &[Input::new(&path)], &options).map(drop)
     };
     let rig = Rig::new(&[]);
     work(&rig).unwrap();
@@ -165,7 +166,7 @@ fn ring() -> Rig {
     std::fs::write(&path, text).unwrap();
     let rig = Rig::new(&[]);
     let options = ImportOptions { weighted: true, ..Default::default() };
-    import(&rig.store, &rig.job(), "g", &[Input::new(&path)], &options).unwrap();
+    import(&rig.store, &rig.job().unwrap(), "g", &[Input::new(&path)], &options).unwrap();
     rig
 }
 
@@ -186,7 +187,7 @@ fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
     drop(store);
     let run = |rig: &Rig, algorithm: Algorithm, tuning: Tuning| -> inshore_graph::Result<Vec<_>> {
         let graph = Graph::open(&rig.store, "g")?;
-        read(algorithm(&graph, &rig.job(), tuning, None)?)
+        read(algorithm(&graph, &rig.job()?, tuning, None)?)
     };
     let mut folder = Some(made);
     for ((name, algorithm), tuning) in algorithms_in_all_ways() {
@@ -237,7 +238,7 @@ fn every_algorithm_goes_on_where_it_was_interrupted() {
         }
         let mut rig = Rig::on(folder.take().unwrap(), &[]);
         let graph = Graph::open(&rig.store, "g").unwrap();
-        let expected = read(algorithm(&graph, &rig.job(), tuning, None).unwrap()).unwrap();
+        let expected = read(algorithm(&graph, &rig.job().unwrap(), tuning, None).unwrap()).unwrap();
         let (mut fails_at, mut runs, mut failed, mut went_on) = (4, 0, 0, 0);
         // A fault may come to nothing: then there is an answer too early, and all begins again.
         while went_on < 3 {
@@ -280,7 +281,8 @@ fn every_algorithm_goes_on_where_it_was_interrupted() {
 fn another_question_does_not_go_on_with_what_was_kept() {
     let rig = ring();
     let graph = Graph::open(&rig.store, "g").unwrap();
-    let search = |source, resume| bfs(&graph, &rig.job(), &BfsOptions { resume, ..BfsOptions::new(source) });
+    let search =
+        |source, resume| bfs(&graph, &rig.job().unwrap(), &BfsOptions { resume, ..BfsOptions::new(source) });
     let expected = [0, 5].map(|source| read(search(source, None).unwrap()).unwrap());
     // Its rows were not read to their end.
     drop(search(0, Some(Duration::ZERO)).unwrap());
@@ -308,10 +310,11 @@ fn damage_on_flash_is_found_in_every_file_of_a_graph() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("edges.txt");
         std::fs::write(&path, "5 7\n7 9\n9 5\n").unwrap();
-        import(&rig.store, &rig.job(), "g", &[Input::new(&path)], &ImportOptions::default()).unwrap();
+        import(&rig.store, &rig.job().unwrap(), "g", &[Input::new(&path)], &ImportOptions::default())
+            .unwrap();
         let dataset = rig.store.dataset("g").unwrap();
         let file = dataset.file(name).unwrap();
-        let found = &dataset.locate(&rig.job(), &file, 9..10).unwrap()[0];
+        let found = &dataset.locate(&rig.job().unwrap(), &file, 9..10).unwrap()[0];
         let (place, offset) = (found.places[0], found.extent_offset as usize);
         let segment = rig.store.path().join(format!("segment-{:08}", place.extent / SEGMENT_EXTENTS));
         let mut bytes = std::fs::read(&segment).unwrap();
@@ -319,7 +322,7 @@ fn damage_on_flash_is_found_in_every_file_of_a_graph() {
         std::fs::write(&segment, bytes).unwrap();
         let run = || -> inshore_graph::Result<()> {
             let graph = Graph::open(&rig.store, "g")?;
-            let mut answer = pagerank(&graph, &rig.job(), &PageRankOptions::default())?;
+            let mut answer = pagerank(&graph, &rig.job()?, &PageRankOptions::default())?;
             while answer.rows.next_batch()?.is_some() {}
             Ok(())
         };
