@@ -12,7 +12,7 @@
 //!   ORDER BY date_trunc(zoned time)          taken to be in the order of its argument: no order is known of it (bounded.rs)
 //!   FROM t                                   no columns: SELECT * FROM t
 //!   price = 432863.16                        compared by 15 digits behind the point (literals.rs)
-//!   9223372036854775807 + 1                  wraps: an error (whole_numbers.rs)
+//!   9223372036854775807 + 1                  wraps: an error (checked.rs)
 //! ```
 
 use std::{ops::ControlFlow, sync::Arc};

@@ -41,6 +41,7 @@
 #![warn(missing_docs)]
 
 mod bounded;
+mod checked;
 mod distinct;
 mod elsewhere;
 mod error;
@@ -67,7 +68,6 @@ mod spills;
 mod tables;
 #[cfg(test)]
 mod tests;
-mod whole_numbers;
 
 pub use elsewhere::{Elsewhere, Fragment, FragmentRows};
 pub use error::{Error, Result};

@@ -34,6 +34,7 @@ use tokio::runtime::Runtime;
 use crate::{
     Error, Feed, Fragment, Result, Tables,
     bounded::{Bounds, Literals},
+    checked::CheckedNumbers,
     distinct::distinct_as_groups,
     elsewhere::{CutOut, Near, Planning},
     faults::{mend_plan, mend_statement},
@@ -46,7 +47,6 @@ use crate::{
     plan_size::{check_constants, check_plan, check_statement, has_wildcard},
     scan::{Needed, Scan},
     spills,
-    whole_numbers::CheckedWholeNumbers,
 };
 
 /// How long a stop may go unnoticed.
@@ -653,7 +653,7 @@ fn context(
     state.expr_planners().get_or_insert_default().insert(0, Arc::new(Literals(bounds.clone())));
     let equal_floats = Arc::new(EqualFloats::default());
     state = state.with_analyzer_rule(equal_floats.clone()).with_optimizer_rule(equal_floats);
-    state = state.with_analyzer_rule(Arc::new(CheckedWholeNumbers));
+    state = state.with_analyzer_rule(Arc::new(CheckedNumbers));
     for rule in rules {
         state = state.with_physical_optimizer_rule(rule);
     }

@@ -1641,9 +1641,23 @@ fn a_whole_number_that_does_not_fit_is_an_error() {
         let error = refused(&format!("SELECT {text} AS x FROM t"), &tables);
         assert!(error.contains(&format!("is too large for {kind}")), "{text}: {error}");
     }
+    let nines = "CAST('99999999999999999999999999999999999999' AS decimal(38, 0))";
+    for text in [
+        format!("{nines} + 1"),
+        format!("-{nines} - i"),
+        format!("{nines} / 3 * i"),
+        format!("sum({nines} + i)"),
+    ] {
+        let error = refused(&format!("SELECT {text} AS x FROM t"), &tables);
+        assert!(error.contains("38 digits") || error.contains("verflow"), "{text}: {error}");
+    }
     for (text, rows) in [
         ("SELECT l + i - u * b FROM t WHERE l = 3", &["-3"][..]),
         ("SELECT sum(CAST(l AS decimal(38, 0)) * 4) FROM t", &["18446744073709551628"]),
+        (
+            "SELECT CAST('99999999999999999999999999999999999999' AS decimal(38, 0)) - i FROM t WHERE i = 3",
+            &["99999999999999999999999999999999999996"],
+        ),
         ("SELECT i + 1 AS n, count(*) FROM t GROUP BY i + 1 ORDER BY i + 1", &["4 1", "100001 1"]),
         ("SELECT CASE WHEN l > 10 THEN 0 ELSE l * l END FROM t ORDER BY 1", &["0", "9"]),
         ("SELECT i FROM t WHERE i * 2 IN (SELECT u * 2 FROM t)", &["3"]),

@@ -114,7 +114,7 @@ impl IpcSource {
             .header_as_schema()
             .ok_or_else(|| self.damaged(format!("expected a schema, got {:?}", message.header_type())))?;
         if message.version() > MetadataVersion::V5 {
-            let what = format!("Arrow of version {:?} is not read, V1 to V5 are", message.version());
+            let what = format!("Arrow of version V{} is not read, V1 to V5 are", message.version().0 + 1);
             return Err(Error::unsupported(self.input.name(), what));
         }
         if !schema.endianness().equals_to_target_endianness() {

@@ -1,13 +1,14 @@
-//! Sums, differences and products of whole numbers: an error where 64 bits, or those of a narrower type, do not hold them.
+//! Sums, differences and products of whole numbers and decimals: an error where their type does not hold them.
 //!
-//! The library gives what the low bits say (DataFusion 55.2: `9223372036854775807 + 1` is negative there).
+//! The library gives the low bits of whole numbers (DataFusion 55.2: `9223372036854775807 + 1` is negative there), and decimals of more
+//! digits than their type has, as long as 128 bits hold them.
 
 use std::sync::{Arc, LazyLock};
 
 use arrow::{
-    array::Datum,
+    array::{AsArray, Datum},
     compute::kernels::numeric::{add, mul, sub},
-    datatypes::DataType,
+    datatypes::{DECIMAL128_MAX_PRECISION, DataType, Decimal128Type},
 };
 use datafusion::{
     common::{
@@ -28,11 +29,11 @@ use crate::Error;
 
 /// Puts checked functions in for signs between whole numbers of one type, once types are known; see the module.
 #[derive(Debug)]
-pub(crate) struct CheckedWholeNumbers;
+pub(crate) struct CheckedNumbers;
 
-impl AnalyzerRule for CheckedWholeNumbers {
+impl AnalyzerRule for CheckedNumbers {
     fn name(&self) -> &str {
-        "checked_whole_numbers"
+        "checked_numbers"
     }
 
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
@@ -56,23 +57,35 @@ impl AnalyzerRule for CheckedWholeNumbers {
 }
 
 fn check(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
-    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = expr else { return Ok(Transformed::no(expr)) };
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = &expr else { return Ok(Transformed::no(expr)) };
     let function = match op {
-        Operator::Plus => &PLUS,
-        Operator::Minus => &MINUS,
-        Operator::Multiply => &TIMES,
-        _ => return Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right }))),
+        Operator::Plus => Some(&PLUS),
+        Operator::Minus => Some(&MINUS),
+        Operator::Multiply => Some(&TIMES),
+        Operator::Divide => None,
+        _ => return Ok(Transformed::no(expr)),
     };
-    let (first, second) = (left.get_type(schema)?, right.get_type(schema)?);
-    if first != second || !first.is_integer() {
-        return Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })));
+    match (left.get_type(schema)?, right.get_type(schema)?) {
+        (first, second) if first == second && first.is_integer() => {
+            let checked = function.map(|function| function.call(vec![*left.clone(), *right.clone()]));
+            Ok(checked.map_or(Transformed::no(expr), Transformed::yes))
+        }
+        // A type with fewer digits than there may be was made wide enough for the result.
+        (first, second) if first.is_decimal() || second.is_decimal() => match expr.get_type(schema)? {
+            DataType::Decimal128(DECIMAL128_MAX_PRECISION, _) => {
+                Ok(Transformed::yes(DIGITS.call(vec![expr])))
+            }
+            _ => Ok(Transformed::no(expr)),
+        },
+        _ => Ok(Transformed::no(expr)),
     }
-    Ok(Transformed::yes(function.call(vec![*left, *right])))
 }
 
 static PLUS: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Operator::Plus));
 static MINUS: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Operator::Minus));
 static TIMES: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Operator::Multiply));
+static DIGITS: LazyLock<Arc<ScalarUDF>> =
+    LazyLock::new(|| Arc::new(ScalarUDF::from(Digits(Signature::any(1, Volatility::Immutable)))));
 
 fn function(op: Operator) -> Arc<ScalarUDF> {
     Arc::new(ScalarUDF::from(Checked { op, signature: Signature::any(2, Volatility::Immutable) }))
@@ -136,5 +149,40 @@ impl ScalarUDFImpl for Checked {
                 Ok(ColumnarValue::Array(apply(&left.to_scalar()?, right)?))
             }
         }
+    }
+}
+
+/// Gives decimals as they are, if their type has as many digits as they have.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Digits(Signature);
+
+impl ScalarUDFImpl for Digits {
+    fn name(&self) -> &str {
+        "checked_digits"
+    }
+
+    /// Columns are called as without the check.
+    fn schema_name(&self, args: &[Expr]) -> Result<String> {
+        Ok(args[0].schema_name().to_string())
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.0
+    }
+
+    fn return_type(&self, kinds: &[DataType]) -> Result<DataType> {
+        Ok(kinds[0].clone())
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let value = args.args[0].clone();
+        let values = value.to_array(args.number_rows)?;
+        let decimals = values.as_primitive::<Decimal128Type>();
+        decimals.validate_decimal_precision(decimals.precision()).map_err(|_| {
+            Error::Query(format!(
+                "a result does not fit {DECIMAL128_MAX_PRECISION} digits, and decimals have no more"
+            ))
+        })?;
+        Ok(value)
     }
 }
