@@ -18,7 +18,6 @@ use crate::{
     answer::{Batch, file, schema_capsule},
     error::sql_to_python,
     job::{Job, run, to_json},
-    tables::header_of,
 };
 
 /// A query that runs, whose rows can be had once.
@@ -64,7 +63,7 @@ pub(crate) fn query(
 ) -> PyResult<Asked> {
     let job = job.get()?;
     let start = move |job: &store::Job| {
-        let mut all = Tables::default().with_text(&as_text).with_header(header_of(header));
+        let mut all = Tables::default().with_text(&as_text).with_header(header.into());
         for (name, paths) in tables {
             let paths: Vec<PathBuf> = paths.into_iter().map(file).collect();
             all = all.with_files(&name, &paths);

@@ -7,8 +7,8 @@ use inshore::{
     sortreduce::rows::FixedRows,
     store,
     tables::{
-        Aggregate, Header, Input, KmerOptions, ReduceOptions, SortKey, SortOptions, count_kmers, reduce,
-        sort_lines, sort_records, sort_table,
+        Aggregate, Input, KmerOptions, ReduceOptions, SortKey, SortOptions, count_kmers, reduce, sort_lines,
+        sort_records, sort_table,
     },
 };
 use pyo3::prelude::*;
@@ -38,17 +38,8 @@ fn work<S: Serialize + Send + 'static>(
     to_json(&run(py, &job, move |job| work(job, &inputs, file(output)).map_err(graph::Error::from))?)
 }
 
-/// What is known of the first line of CSV.
-pub(crate) fn header_of(has_names: Option<bool>) -> Header {
-    match has_names {
-        None => Header::Detected,
-        Some(true) => Header::Present,
-        Some(false) => Header::Absent,
-    }
-}
-
 fn with_header(inputs: &[Input], has_names: Option<bool>) -> Vec<Input> {
-    inputs.iter().map(|input| input.clone().with_header(header_of(has_names))).collect()
+    inputs.iter().map(|input| input.clone().with_header(has_names.into())).collect()
 }
 
 /// Tables by columns, each with whether the greatest comes first.

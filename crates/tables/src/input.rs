@@ -37,13 +37,24 @@ const AHEAD_BUDGET_BYTES: u64 = 16 * FILE_SOURCE_BYTES;
 /// Whether the first line of a CSV file has the names of its columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Header {
-    /// It has names, and is refused where it may be a row: where a field is a number, empty, or there twice.
+    /// It has names, and is refused where it may be a row: where a field is a number, a date or a time, empty, or there twice.
     #[default]
     Detected,
     /// It has names, whatever they are.
     Present,
     /// It is a row. Columns are called `column_1`, `column_2` and so on.
     Absent,
+}
+
+impl From<Option<bool>> for Header {
+    /// Whether the first line has names, where that is known.
+    fn from(has_names: Option<bool>) -> Header {
+        match has_names {
+            None => Header::Detected,
+            Some(true) => Header::Present,
+            Some(false) => Header::Absent,
+        }
+    }
 }
 
 /// Where records come from: a path, standard input, a file of a dataset, parts of a file, or a stream.
