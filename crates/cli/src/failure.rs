@@ -12,10 +12,13 @@ use inshore::{
     tables,
 };
 
-use crate::{outcome::say, signals};
+use crate::outcome::say;
 
 /// The exit code of a command that failed.
 pub const FAILED: u8 = 2;
+
+/// The exit code of a command that a signal stopped: 128 + SIGINT, as shells have it.
+pub const STOPPED: u8 = 130;
 
 /// What went wrong was told when it was found.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +55,7 @@ pub fn tell(error: &anyhow::Error) -> ExitCode {
     if !error.is::<AlreadyTold>() {
         say(&format!("inshore: {}", message(error)));
     }
-    ExitCode::from(if error.chain().any(is_cancelled) { signals::STOPPED } else { FAILED })
+    ExitCode::from(if error.chain().any(is_cancelled) { STOPPED } else { FAILED })
 }
 
 /// The error of a command that may have been stopped since its deadline is over, which is then what is said: nobody stopped it.

@@ -40,7 +40,6 @@ use crate::{
     failure, node_page,
     outcome::{Outcome, print_json, print_line, say},
     session::{Session, budget, plain_run},
-    signals::STOPPED,
     table::{self, Align},
     terminal,
 };
@@ -114,7 +113,7 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
     signals.forever().next();
     std::thread::spawn(move || {
         signals.forever().next();
-        process::exit(STOPPED.into());
+        process::exit(failure::STOPPED.into());
     });
     if !options.quiet {
         say(&format!("stopping: running tasks have {} s (again: at once)", words.drain));

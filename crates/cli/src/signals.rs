@@ -21,9 +21,6 @@ use signal_hook::{
 
 use crate::{failure, outcome::say};
 
-/// The exit code of a command that a signal stopped: 128 + SIGINT, as shells have it.
-pub const STOPPED: u8 = 130;
-
 const UNTIDY: &str = "stopped without tidying up; the next job removes what is left in scratch";
 
 /// How long a job may take to see that it should stop. Jobs look every few milliseconds; only one that waits
@@ -62,13 +59,13 @@ pub fn listen(cancel: &Cancel) -> Result<()> {
     let wait = move || {
         for _ in signals.forever() {
             if cancel.is_cancelled() {
-                process::exit(STOPPED.into());
+                process::exit(failure::STOPPED.into());
             }
             cancel.cancel();
             thread::spawn(|| {
                 thread::sleep(PATIENCE);
                 say(&format!("inshore: {UNTIDY}"));
-                process::exit(STOPPED.into());
+                process::exit(failure::STOPPED.into());
             });
         }
     };

@@ -4,7 +4,11 @@ use std::{cell::OnceCell, os::fd::BorrowedFd};
 
 use inshore_store::Job;
 
-use crate::{Error, lines::LineCounts, reading::CACHED_BYTES};
+use crate::{Error, lines::LineCounts};
+
+/// A block of a file in the page cache, unless the kernel wants others: it is copied into a buffer that stays in a core's cache
+/// of the second level.
+pub(crate) const CACHED_BYTES: usize = 256 << 10;
 
 /// A streaming function over blocks of sources. What comes of the blocks of a source is handed over in their order, or
 /// kept by the worker where order does not matter; either way it merges, so that a source may be cut anywhere.

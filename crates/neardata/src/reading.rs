@@ -18,11 +18,8 @@ use inshore_store::{
 };
 use memchr::{memchr, memrchr};
 
-use crate::{Error, FileBlocks, Opened, Result};
+use crate::{Error, FileBlocks, Opened, Result, kernel::CACHED_BYTES};
 
-/// A block of a file in the page cache, unless the kernel wants others: it is copied into a buffer that stays in a core's cache
-/// of the second level.
-pub(crate) const CACHED_BYTES: usize = 256 << 10;
 /// A request past the page cache: a huge page, which a virtual drive reads fastest. Less where the budget is small.
 const DIRECT_BYTES: usize = 2 << 20;
 const DIRECT_BYTES_MIN: usize = 256 << 10;

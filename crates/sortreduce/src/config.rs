@@ -1,41 +1,8 @@
-//! What a sort-reduce may use, and the choice of its strategy. Nothing here allocates or does I/O.
+//! The configuration of a sort-reduce: what it may use. Nothing here allocates or does I/O.
 
 use inshore_store::Keep;
-use serde::Serialize;
 
-use crate::cost::{Choice, Layout};
-
-/// How equal keys are brought together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Strategy {
-    /// An array with a place for every possible key, in memory.
-    Dense,
-    /// Bins of key ranges on flash, each accumulated in memory.
-    Partition,
-    /// Sorted runs on flash, merged.
-    Merge,
-    /// As [`Strategy::Merge`], behind a table in the cache that combines what is popular.
-    #[serde(rename = "hash-first")]
-    HashFirst,
-}
-
-impl Strategy {
-    /// All of them.
-    pub const ALL: [Strategy; 4] =
-        [Strategy::Dense, Strategy::Partition, Strategy::Merge, Strategy::HashFirst];
-}
-
-impl std::fmt::Display for Strategy {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Strategy::Dense => "dense",
-            Strategy::Partition => "partition",
-            Strategy::Merge => "merge",
-            Strategy::HashFirst => "hash-first",
-        })
-    }
-}
+use crate::Strategy;
 
 /// What a sort-reduce may use.
 #[derive(Clone, Debug)]
@@ -49,7 +16,7 @@ pub struct Config {
     pub memory_bytes: u64,
     /// The number of sinks that push at the same time (1 or more); they share the memory.
     pub sinks: usize,
-    /// Forces a strategy; `None`: the one that [`Choice`] estimates as the quickest.
+    /// Forces a strategy; `None`: the one that [`crate::Choice`] estimates as the quickest.
     pub strategy: Option<Strategy>,
     /// About how many records will be pushed, for the choice of the strategy; `None`: eight times as many bytes of
     /// them as there is memory. A wrong number costs speed only.
@@ -86,19 +53,6 @@ impl Default for Config {
             name: "records",
         }
     }
-}
-
-/// The strategy for values of `value_bytes` bytes that a sort-reduce takes where the drive was not measured: the one that
-/// [`Choice`] estimates as the quickest, or the one that is forced.
-pub fn choose(config: &Config, value_bytes: usize) -> Strategy {
-    // Keys of 8 bytes are the larger case of the usual two.
-    let layout = Layout {
-        key_bytes: 8,
-        value_bytes,
-        value_align: 1 << value_bytes.trailing_zeros().min(3),
-        short_bits: None,
-    };
-    Choice::new(config, layout, None).strategy
 }
 
 /// The smallest [`Config::memory_bytes`] with which merging works, for records of `record_bytes` (key and value).

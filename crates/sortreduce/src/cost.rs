@@ -16,7 +16,9 @@ use std::fmt;
 use inshore_store::{DriveProfile, format_bytes};
 use serde::Serialize;
 
-use crate::{Config, Strategy, front, partplan::PartitionPlan, plan::DensePlan, smallest_memory_bytes};
+use crate::{
+    Config, Strategy, front, partplan::PartitionPlan, plan::DensePlan, record::Layout, smallest_memory_bytes,
+};
 
 // Nanoseconds of one core a record: CPU time of `examples/strategies.rs` with 64 million records and two threads (its table),
 // zeroing of memory and I/O threads included. Ratios matter, not sizes.
@@ -121,6 +123,19 @@ impl Choice {
     }
 }
 
+/// The strategy for values of `value_bytes` bytes that a sort-reduce takes where the drive was not measured: the one that
+/// [`Choice`] estimates as the quickest, or the one that is forced.
+pub fn choose(config: &Config, value_bytes: usize) -> Strategy {
+    // Keys of 8 bytes are the larger case of the usual two.
+    let layout = Layout {
+        key_bytes: 8,
+        value_bytes,
+        value_align: 1 << value_bytes.trailing_zeros().min(3),
+        short_bits: None,
+    };
+    Choice::new(config, layout, None).strategy
+}
+
 impl fmt::Display for Choice {
     /// Some lines of text.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -147,16 +162,6 @@ impl fmt::Display for Choice {
         }
         Ok(())
     }
-}
-
-/// How keys and values lie in memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
-    pub key_bytes: usize,
-    pub value_bytes: usize,
-    pub value_align: usize,
-    /// [`crate::Operation::short_bits`].
-    pub short_bits: Option<u32>,
 }
 
 /// What the estimates are made of.

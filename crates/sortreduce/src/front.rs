@@ -15,7 +15,7 @@ use inshore_store::{Budget, Result as StoreResult};
 use crate::{
     Config, Key, Operation, Result,
     array::{Array, taken_bytes},
-    cost::Layout,
+    record::Layout,
     smallest_memory_bytes,
     word::Word,
 };

@@ -14,15 +14,14 @@ use std::sync::Arc;
 use inshore_store::Job;
 
 use crate::{
-    Operation, Result,
-    bins::BinsPart,
-    dense::DensePart,
+    Block, Operation, Result,
+    bins::{BinReader, BinsPart},
+    dense::{DensePart, Scan},
     keyrange::KeyRange,
     merge::{ChunkReader, Merge, SortedChunk, Source, read_buffers},
     plan::{MergePlan, MergeSizes},
     run::{Run, RunReader},
     sort::{Sorter, slab_records_in, sorter_bytes},
-    sorted::Records,
 };
 
 /// Slabs of parts in memory are not smaller.
@@ -92,6 +91,31 @@ impl<O: Operation> Part<O> {
             Part::Chunks(chunks) => chunks.begin(job).map(|merge| Records::Merge(Box::new(merge))),
             Part::Runs(runs) => runs.begin(job).map(|merge| Records::Merge(Box::new(merge))),
             Part::Bins(bins) => bins.begin(job).map(|reader| Records::Bins(Box::new(reader))),
+        }
+    }
+}
+
+/// Where the records come from.
+pub(crate) enum Records<O: Operation> {
+    Dense(Scan<O>),
+    Merge(Box<Merge<O>>),
+    Bins(Box<BinReader<O>>),
+}
+
+impl<O: Operation> Records<O> {
+    pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
+        match self {
+            Records::Dense(scan) => Ok(scan.next_block()),
+            Records::Merge(merge) => merge.next_block(),
+            Records::Bins(reader) => reader.next_block(),
+        }
+    }
+
+    pub fn records_in(&self) -> u64 {
+        match self {
+            Records::Dense(_) => 0,
+            Records::Merge(merge) => merge.records_in,
+            Records::Bins(reader) => reader.records_in,
         }
     }
 }

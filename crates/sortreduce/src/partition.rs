@@ -33,15 +33,13 @@ use inshore_store::{Buffer, CheckedFile, FileWriter, Job, Reservation};
 use crate::{
     Error, Key, Operation, Result, Value,
     array::{Array, typed, typed_mut},
-    partplan::PartitionPlan,
+    partplan::{BLOCK_NUMBER_BYTES, PartitionPlan},
     sort::min_max,
     word::Word,
 };
 
 /// Blocks for whose numbers memory is reserved at once.
 const STEP_BLOCKS: usize = 512;
-/// Bytes of memory for each block of a bin, beside its checksums: the number of its bin, and its own in order.
-pub(crate) const BLOCK_NUMBER_BYTES: usize = 8;
 
 /// The bins of one sink. It outlives the sink that uses it, so that many sinks after another share one.
 pub(crate) struct Partitioner<O: Operation> {

@@ -1,6 +1,6 @@
 //! How the partition strategy divides memory. Nothing here allocates.
 
-use crate::{Config, array::taken_bytes, cost::Layout, partition::BLOCK_NUMBER_BYTES};
+use crate::{Config, array::taken_bytes, record::Layout};
 
 /// Bytes of values in a bin's table: what stays in the second-level cache, as for the shards of the dense strategy.
 const TABLE_VALUES_BYTES: usize = 512 << 10;
@@ -19,6 +19,9 @@ const READ_AHEAD_BYTES: usize = 2 << 20;
 const SCAN_RECORDS: usize = 16 << 10;
 /// Records that are unpacked at once.
 pub(crate) const UNPACKED_RECORDS: usize = 4 << 10;
+
+/// Bytes of memory for each block of a bin, beside its checksums: the number of its bin, and its own in order.
+pub(crate) const BLOCK_NUMBER_BYTES: usize = 8;
 
 /// Sizes of everything that partitioning uses.
 #[derive(Clone, Copy, Debug)]

@@ -119,3 +119,13 @@ pub struct Block<'a, K, V> {
 pub(crate) const fn record_bytes<K, V>() -> usize {
     size_of::<K>() + size_of::<V>()
 }
+
+/// How keys and values lie in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub key_bytes: usize,
+    pub value_bytes: usize,
+    pub value_align: usize,
+    /// [`crate::Operation::short_bits`].
+    pub short_bits: Option<u32>,
+}

@@ -1,9 +1,14 @@
 //! Where one thread pushes records.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use crate::{
-    Operation, Result, dense::Bins, form::Formation, front::Front, partition::Partitioner, sortreduce::Shared,
+    Config, Error, Operation, Result,
+    dense::Bins,
+    form::Formation,
+    front::Front,
+    partition::Partitioner,
+    shared::{Method, Shared},
 };
 
 /// Records that a sink collects before it scatters them: what [`Sink::push`] costs is two stores.
@@ -25,13 +30,37 @@ pub struct Sink<O: Operation> {
 }
 
 /// Where the records go.
-pub(crate) enum Target<O: Operation> {
+enum Target<O: Operation> {
     Dense(Bins<O::Key, O::Value>),
     Merge(Box<Formation<O>>),
     Partition(Box<Partitioner<O>>),
 }
 
 impl<O: Operation> Target<O> {
+    /// Takes an idle target of the sort-reduce, or makes a new one.
+    fn new(shared: &Shared<O>) -> Result<Self> {
+        match &shared.method {
+            Method::Dense { plan, .. } => Ok(Target::Dense(Bins::new(plan, shared.job.budget())?)),
+            Method::Partition { plan, written, idle } => {
+                let idle = idle.lock().expect("no panic under this lock").pop();
+                let fresh = || {
+                    let operation = shared.operation.clone();
+                    Partitioner::new(&shared.job, shared.config.name, operation, plan, written.clone())
+                };
+                Ok(Target::Partition(Box::new(idle.map_or_else(fresh, Ok)?)))
+            }
+            Method::Merge { plan, state, .. } => {
+                let idle = state.lock().expect("no panic under this lock").idle.pop();
+                let fresh = || {
+                    let Config { name, key_range, ref keep, .. } = shared.config;
+                    let operation = shared.operation.clone();
+                    Formation::new(&shared.job, name, operation, plan, key_range, keep.clone())
+                };
+                Ok(Target::Merge(Box::new(idle.map_or_else(fresh, Ok)?)))
+            }
+        }
+    }
+
     #[inline(always)]
     fn push(
         &mut self,
@@ -65,8 +94,19 @@ impl<O: Operation> Target<O> {
 }
 
 impl<O: Operation> Sink<O> {
-    pub(crate) fn new(shared: Arc<Shared<O>>, front: Option<Front<O>>, target: Target<O>) -> Self {
-        Sink {
+    /// Opens a sink, one of at most [`crate::Config::sinks`].
+    pub(crate) fn open(shared: Arc<Shared<O>>) -> Result<Self> {
+        let open = shared.sinks_open.fetch_add(1, Ordering::Relaxed);
+        assert!(open < shared.config.sinks.max(1), "more than {} sinks", shared.config.sinks);
+        let front = match shared.method {
+            Method::Merge { slots: Some(slots), .. } => {
+                Front::new(shared.operation.clone(), slots, shared.job.budget()).map(Some)
+            }
+            _ => Ok(None),
+        };
+        let both = front.map_err(Error::from).and_then(|front| Ok((front, Target::new(&shared)?)));
+        let (front, target) = both.inspect_err(|_| shared.sink_finished())?;
+        Ok(Sink {
             shared,
             front: front.map(Box::new),
             target,
@@ -74,7 +114,7 @@ impl<O: Operation> Sink<O> {
             staged: 0,
             keys: Box::new([O::Key::default(); STAGED_RECORDS]),
             values: vec![O::Value::default(); STAGED_RECORDS].into_boxed_slice(),
-        }
+        })
     }
 
     /// Says that the records from here on are those of a unit of the input, all of them, in an order that is the same

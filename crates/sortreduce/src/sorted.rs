@@ -3,7 +3,10 @@
 use inshore_store::Job;
 use serde::Serialize;
 
-use crate::{Block, Operation, Result, Strategy, bins::BinReader, dense::Scan, merge::Merge, part::Part};
+use crate::{
+    Block, Operation, Result, Strategy,
+    part::{Part, Records},
+};
 
 /// The result: sorted, unique records, block by block. Dropping it removes the runs and hands the memory back.
 ///
@@ -33,31 +36,6 @@ enum State<O: Operation> {
     Begun(Records<O>),
     /// Beginning failed.
     Failed,
-}
-
-/// Where the records come from.
-pub(crate) enum Records<O: Operation> {
-    Dense(Scan<O>),
-    Merge(Box<Merge<O>>),
-    Bins(Box<BinReader<O>>),
-}
-
-impl<O: Operation> Records<O> {
-    fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
-        match self {
-            Records::Dense(scan) => Ok(scan.next_block()),
-            Records::Merge(merge) => merge.next_block(),
-            Records::Bins(reader) => reader.next_block(),
-        }
-    }
-
-    fn records_in(&self) -> u64 {
-        match self {
-            Records::Dense(_) => 0,
-            Records::Merge(merge) => merge.records_in,
-            Records::Bins(reader) => reader.records_in,
-        }
-    }
 }
 
 impl<O: Operation> Sorted<O> {

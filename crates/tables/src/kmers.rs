@@ -43,6 +43,7 @@ pub use self::{
 };
 use crate::{
     Error, Input, Result, TableWriter,
+    bases::{CODES, NOT_A_BASE},
     pieces::for_each_piece,
     resume,
     sequences::{Begins, PieceEnds, Sequences},
@@ -52,7 +53,6 @@ use crate::{
 /// The longest k-mer: its code and the reverse complement's have 126 bits.
 pub const KMER_MAX: u32 = 63;
 const BLOCK_BYTES: usize = 256 << 10;
-const NOT_A_BASE: u8 = 4;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug)]
@@ -250,25 +250,6 @@ macro_rules! code {
 
 code!(u64, KmerAnswer::Short);
 code!(u128, KmerAnswer::Long);
-
-/// The code of each letter.
-const CODES: [u8; 256] = {
-    let mut codes = [NOT_A_BASE; 256];
-    let letters = *b"ACGTacgt";
-    let mut i = 0;
-    while i < letters.len() {
-        codes[letters[i] as usize] = (i % 4) as u8;
-        i += 1;
-    }
-    codes[b'U' as usize] = 3;
-    codes[b'u' as usize] = 3;
-    codes
-};
-
-/// Whether a letter is one of a base.
-pub(crate) fn is_base(letter: u8) -> bool {
-    CODES[usize::from(letter)] != NOT_A_BASE
-}
 
 /// Adds counts, up to the largest.
 #[derive(Clone)]

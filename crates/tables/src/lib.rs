@@ -42,6 +42,8 @@
 #![warn(missing_docs)]
 
 mod allowance;
+#[cfg(feature = "records")]
+mod bases;
 mod error;
 mod floats;
 mod input;

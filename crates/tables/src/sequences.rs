@@ -18,7 +18,7 @@
 use memchr::memchr2;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result, kmers::is_base};
+use crate::{Error, Result, bases::is_base};
 
 /// Stands where a sequence ends; it is no base.
 pub(crate) const BREAK: u8 = b'\n';

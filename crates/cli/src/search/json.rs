@@ -3,6 +3,7 @@
 use std::{
     io::{self, Write},
     os::unix::ffi::OsStrExt,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -10,7 +11,13 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use inshore::kernels::FoundLine;
 use serde_json::{Value, json};
 
-use super::print::Whose;
+/// The file that lines are shown of.
+#[derive(Clone, Debug)]
+pub struct Whose {
+    pub path: PathBuf,
+    /// Whether the user named it, and not a folder that it lies in.
+    pub is_named: bool,
+}
 
 /// What was shown so far.
 pub struct Json {

@@ -33,11 +33,11 @@ use inshore::{
 };
 use serde_json::{Value, json};
 
-pub use self::print::{Printer, Whose};
 use self::{
     across::{Shower, Text},
     print::Style,
 };
+pub use self::{json::Whose, print::Printer};
 use crate::{
     args::{Color, Everywhere, Search},
     failure::AlreadyTold,

@@ -4,7 +4,6 @@ use std::{
     collections::VecDeque,
     io::{self, Write},
     os::unix::ffi::OsStrExt,
-    path::PathBuf,
 };
 
 use inshore::{
@@ -12,7 +11,7 @@ use inshore::{
     neardata::Next,
 };
 
-use super::json::Json;
+use super::json::{Json, Whose};
 use crate::terminal::printable_bytes;
 
 /// What is shown.
@@ -50,14 +49,6 @@ pub struct Style {
     pub at_once: bool,
     /// Of every binary file it is told that it matches; else of those only that the user named.
     pub binary_is_named: bool,
-}
-
-/// Whose lines they are.
-#[derive(Clone, Debug)]
-pub struct Whose {
-    pub path: PathBuf,
-    /// Whether the user named it, and not a folder that it lies in.
-    pub is_named: bool,
 }
 
 /// Shows what was found, block by block in the order of sources.

@@ -1,29 +1,12 @@
 //! How a block becomes a piece of each format, and back.
 
-use std::{
-    fmt::{self, Display, Formatter},
-    hash::Hasher,
-    io::Write,
-    path::Path,
-};
+use std::{hash::Hasher, io::Write};
 
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
 use twox_hash::XxHash32;
 
+use super::format::{Format, LZ4_MAGIC};
 use crate::{Error, Result};
-
-/// A format of compressed bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// gzip: members of 1 MiB, compressed with libdeflate.
-    Gzip,
-    /// bzip2: streams of 900 kB.
-    Bzip2,
-    /// Zstandard: frames of 4 MiB, from level 9 on of 16 MiB, from level 17 on of 32 MiB.
-    Zstd,
-    /// LZ4: a frame of independent blocks of 4 MiB.
-    Lz4,
-}
 
 /// The size of a member of gzip in an extra field of its header, for whoever decompresses members side by side: two letters,
 /// then a length of four, then the size in bytes. Others pass over it, as RFC 1952 says.
@@ -33,8 +16,6 @@ const GZIP_HEAD: [u8; 12] = [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 8, 0];
 /// Header with the extra field, and the checksum and size behind.
 pub(super) const GZIP_HEAD_BYTES: usize = GZIP_HEAD.len() + 8;
 const GZIP_TAIL_BYTES: usize = 8;
-pub(super) const LZ4_MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
-pub(super) const ZSTD_MAGIC: u32 = 0xfd2f_b528;
 /// A frame to be passed over begins with one of 16 magic numbers, which zstd and lz4 share.
 pub(super) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 /// Version 1, independent blocks, a checksum of the content; blocks of up to 4 MiB.
@@ -55,47 +36,6 @@ fn zstd_window(level: u32) -> Option<u32> {
 }
 
 impl Format {
-    /// All of them.
-    pub const ALL: [Format; 4] = [Format::Gzip, Format::Bzip2, Format::Zstd, Format::Lz4];
-
-    /// The ending of its files.
-    pub fn ending(self) -> &'static str {
-        match self {
-            Format::Gzip => "gz",
-            Format::Bzip2 => "bz2",
-            Format::Zstd => "zst",
-            Format::Lz4 => "lz4",
-        }
-    }
-
-    /// The format of what begins with these bytes, by the first four of them.
-    pub(crate) fn of_head(head: &[u8]) -> Option<Format> {
-        let word = head.first_chunk().map(|word| u32::from_le_bytes(*word));
-        match (head, word) {
-            ([0x1f, 0x8b, ..], _) => Some(Format::Gzip),
-            ([b'B', b'Z', b'h', b'1'..=b'9', ..], _) => Some(Format::Bzip2),
-            (_, Some(ZSTD_MAGIC | 0x184d_2a50..=0x184d_2a5f)) => Some(Format::Zstd),
-            (_, Some(word)) if word.to_le_bytes() == LZ4_MAGIC => Some(Format::Lz4),
-            _ => None,
-        }
-    }
-
-    /// The format that a file's name says.
-    pub fn of_path(path: &Path) -> Option<Format> {
-        let ending = path.extension()?.to_str()?.to_ascii_lowercase();
-        Self::ALL.into_iter().find(|format| format.ending() == ending)
-    }
-
-    /// Levels, and the one of habit.
-    pub fn levels(self) -> (std::ops::RangeInclusive<u32>, u32) {
-        match self {
-            Format::Gzip => (1..=12, 6),
-            Format::Bzip2 => (1..=9, 9),
-            Format::Zstd => (1..=19, 3),
-            Format::Lz4 => (1..=1, 1),
-        }
-    }
-
     pub(super) fn checked_level(self, level: Option<u32>) -> Result<u32> {
         let (levels, habit) = self.levels();
         match level {
@@ -246,17 +186,6 @@ impl Format {
                 lz4_flex::block::decompress_into(bytes, out).map_err(|error| error.to_string())
             }
         }
-    }
-}
-
-impl Display for Format {
-    fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
-        text.write_str(match self {
-            Format::Gzip => "gzip",
-            Format::Bzip2 => "bzip2",
-            Format::Zstd => "zstd",
-            Format::Lz4 => "lz4",
-        })
     }
 }
 

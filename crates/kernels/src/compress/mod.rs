@@ -15,6 +15,7 @@
 
 mod bunzip2;
 mod files;
+mod format;
 mod formats;
 #[cfg(feature = "nodes")]
 mod nodes;
@@ -35,7 +36,7 @@ use serde::Serialize;
 pub use self::nodes::{Pack, Packs, compress_on_nodes};
 pub use self::{
     files::{FileOptions, compress_file, decompress_file},
-    formats::Format,
+    format::Format,
 };
 use self::{formats::Packer, units::Units};
 use crate::{Error, Result, ordered::in_order};

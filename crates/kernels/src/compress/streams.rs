@@ -22,7 +22,7 @@ use inshore_store::{Budget, Job, Reservation, taken_bytes};
 use super::{
     BUFFERS_SUFFICE, Counted, PackSummary, buffers,
     bunzip2::{BLOCK_MAGIC, Bits, Mark, Out, Room, Wrong, next_mark},
-    formats::Format,
+    format::Format,
     units::{READ_BYTES, Units, damaged, truncated},
 };
 use crate::{Error, Result, ordered::in_order};

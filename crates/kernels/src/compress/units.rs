@@ -20,9 +20,10 @@ use twox_hash::XxHash32;
 
 use super::{
     fill,
+    format::{Format, LZ4_MAGIC, ZSTD_MAGIC},
     formats::{
-        Format, GZIP_HEAD_BYTES, GZIP_SIZE_FIELD, LARGEST_ZSTD_WINDOW, LZ4_MAGIC, LZ4_PLAIN, SKIPPABLE_MAGIC,
-        ZSTD_MAGIC, lz4_descriptor_check,
+        GZIP_HEAD_BYTES, GZIP_SIZE_FIELD, LARGEST_ZSTD_WINDOW, LZ4_PLAIN, SKIPPABLE_MAGIC,
+        lz4_descriptor_check,
     },
 };
 use crate::{Error, Result};

@@ -3,7 +3,7 @@
 
 use std::{fs, io, os::unix::fs::OpenOptionsExt};
 
-use super::{calls, files, supervise::map_user};
+use super::{calls, files};
 use crate::{
     Protection, Protections,
     channel::{Confinement, Failure},
@@ -153,4 +153,11 @@ fn count_processes(processes: u64) -> io::Result<()> {
     map_user(user, group)?;
     sys::dumpable(false)?;
     sys::limit(libc::RLIMIT_NPROC, processes, processes)
+}
+
+/// In a user namespace that we just entered: the same user and group as outside, and no other.
+pub fn map_user(user: u32, group: u32) -> io::Result<()> {
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
 }

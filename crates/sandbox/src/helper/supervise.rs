@@ -16,7 +16,10 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
-use super::{confine::Outside, init};
+use super::{
+    confine::{Outside, map_user},
+    init,
+};
 use crate::{
     Ended, Protection,
     channel::{Confinement, Failure, Order, Report},
@@ -91,13 +94,6 @@ fn enter_namespaces(confinement: &Confinement) -> Outside {
         let _ = map_user(own_user, own_group);
     }
     Outside { root, namespaces: result.map_err(|error| error.to_string()) }
-}
-
-/// In a user namespace that we just entered: the same user and group as outside, and no other.
-pub fn map_user(user: u32, group: u32) -> io::Result<()> {
-    fs::write("/proc/self/setgroups", "deny")?;
-    fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
-    fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
 }
 
 /// Waits for the end of a process, the deadline, or the socket (nothing more is said there but that it's enough).

@@ -3,7 +3,6 @@
 use inshore_store::{Budget, Buffer, FileWriter};
 
 use super::{
-    cursor::RunFacts,
     order::{RowsInMemory, common_len, sort_rows},
     plan::RowPlan,
     shape::{RowOperation, RowShape},
@@ -13,6 +12,23 @@ use crate::{
     array::Array,
     cache::{LINE_BYTES, prefetch_place},
 };
+
+/// What is known of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunFacts {
+    pub rows: u64,
+    pub row_bytes_max: usize,
+    /// Bytes that all keys of the run have in common from the start, as far as they are kept here.
+    pub common: usize,
+    pub first_key: Vec<u8>,
+    /// Merges that it went through.
+    pub level: u32,
+}
+
+impl RunFacts {
+    /// Bytes of a run's first key that are remembered.
+    pub const FIRST_KEY_BYTES: usize = 64;
+}
 
 /// Bytes of whole rows, and room to sort them.
 pub(crate) struct Arena {

@@ -4,7 +4,10 @@ use std::{ops::Range, sync::Arc};
 
 use inshore_store::{CheckedFile, FileReader, Job};
 
-use super::{arena::Arena, shape::RowShape};
+use super::{
+    arena::{Arena, RunFacts},
+    shape::RowShape,
+};
 use crate::Result;
 
 /// A sorted sequence of rows on flash.
@@ -24,23 +27,6 @@ impl Run {
     pub fn blocks(&self) -> u64 {
         self.file.len().div_ceil(self.file.block_bytes() as u64)
     }
-}
-
-/// What is known of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RunFacts {
-    pub rows: u64,
-    pub row_bytes_max: usize,
-    /// Bytes that all keys of the run have in common from the start, as far as they are kept here.
-    pub common: usize,
-    pub first_key: Vec<u8>,
-    /// Merges that it went through.
-    pub level: u32,
-}
-
-impl RunFacts {
-    /// Bytes of a run's first key that are remembered.
-    pub const FIRST_KEY_BYTES: usize = 64;
 }
 
 /// Where sorted rows come from.

@@ -8,10 +8,7 @@ use std::{collections::BTreeMap, ops::Range};
 
 use inshore_store::{Keep, KeptPiece};
 
-use super::{
-    cursor::{Run, RunFacts},
-    plan::RowPlan,
-};
+use super::{arena::RunFacts, cursor::Run, plan::RowPlan};
 use crate::{
     Result,
     keep::{decode, encode},

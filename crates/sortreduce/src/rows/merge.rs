@@ -4,14 +4,35 @@
 //! decided without a look at the rows. Equal keys go by the number of their leaf: the order of the input.
 
 use inshore_store::Job;
+use serde::Serialize;
 
 use super::{
     cursor::{Cursor, Run},
     order::{common_len, word_at},
     shape::{RowOperation, RowShape},
-    sort::RowStats,
 };
 use crate::Result;
+
+/// Counters of a sort of rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RowStats {
+    /// Rows that came in.
+    pub rows_in: u64,
+    /// Rows given out so far.
+    pub rows_out: u64,
+    /// Bytes that came in.
+    pub bytes_in: u64,
+    /// Rows of them that an interrupted sort before this one had in runs.
+    pub rows_kept: u64,
+    /// Runs written while rows came in; 0 where all fitted in memory.
+    pub runs: u64,
+    /// Bytes of runs written in all passes.
+    pub bytes_spilled: u64,
+    /// How many runs can be merged at once.
+    pub fan_in: usize,
+    /// Merges that a row goes through at most, the last one included; 0 without runs.
+    pub merge_passes: u32,
+}
 
 /// The result: rows in order. Dropping it removes the runs and hands the memory back.
 pub struct SortedRows<S: RowShape, O: RowOperation> {

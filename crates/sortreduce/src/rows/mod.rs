@@ -41,7 +41,7 @@ mod sort;
 #[cfg(test)]
 mod tests;
 
-pub use merge::{SortedPart, SortedRows};
+pub use merge::{RowStats, SortedPart, SortedRows};
 pub use plan::{RowConfig, smallest_row_memory_bytes, smallest_row_memory_bytes_for};
 pub use shape::{FixedRows, FramedRows, KeepAll, KeepFirst, Lines, RowOperation, RowShape, frame};
-pub use sort::{RowSink, RowSort, RowStats};
+pub use sort::{RowSink, RowSort};

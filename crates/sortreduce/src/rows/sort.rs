@@ -11,13 +11,12 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use inshore_store::{FileWriter, Job, PAGE_BYTES};
-use serde::Serialize;
 
 use super::{
-    arena::{Arena, Part},
-    cursor::{ArenaCursor, Cursor, Run, RunCursor, RunFacts},
+    arena::{Arena, Part, RunFacts},
+    cursor::{ArenaCursor, Cursor, Run, RunCursor},
     keep::{self, Span},
-    merge::{SortedPart, SortedRows, Tree, common_of_runs},
+    merge::{RowStats, SortedPart, SortedRows, Tree, common_of_runs},
     order::common_len,
     parts::{KeyOrder, cut_arenas, cut_runs},
     plan::{RowConfig, RowPlan},
@@ -44,27 +43,6 @@ struct Filling {
     /// The beginning of a row whose end did not come yet, to go before the next arena.
     carry: Vec<u8>,
     bytes: u64,
-}
-
-/// Counters of a sort of rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RowStats {
-    /// Rows that came in.
-    pub rows_in: u64,
-    /// Rows given out so far.
-    pub rows_out: u64,
-    /// Bytes that came in.
-    pub bytes_in: u64,
-    /// Rows of them that an interrupted sort before this one had in runs.
-    pub rows_kept: u64,
-    /// Runs written while rows came in; 0 where all fitted in memory.
-    pub runs: u64,
-    /// Bytes of runs written in all passes.
-    pub bytes_spilled: u64,
-    /// How many runs can be merged at once.
-    pub fan_in: usize,
-    /// Merges that a row goes through at most, the last one included; 0 without runs.
-    pub merge_passes: u32,
 }
 
 struct Shared<S, O> {

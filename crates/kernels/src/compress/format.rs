@@ -1,0 +1,76 @@
+//! The formats of compressed bytes: their names, endings, first bytes and levels.
+
+use std::{
+    fmt::{self, Display, Formatter},
+    path::Path,
+};
+
+pub(super) const LZ4_MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
+pub(super) const ZSTD_MAGIC: u32 = 0xfd2f_b528;
+
+/// A format of compressed bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// gzip: members of 1 MiB, compressed with libdeflate.
+    Gzip,
+    /// bzip2: streams of 900 kB.
+    Bzip2,
+    /// Zstandard: frames of 4 MiB, from level 9 on of 16 MiB, from level 17 on of 32 MiB.
+    Zstd,
+    /// LZ4: a frame of independent blocks of 4 MiB.
+    Lz4,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Format; 4] = [Format::Gzip, Format::Bzip2, Format::Zstd, Format::Lz4];
+
+    /// The ending of its files.
+    pub fn ending(self) -> &'static str {
+        match self {
+            Format::Gzip => "gz",
+            Format::Bzip2 => "bz2",
+            Format::Zstd => "zst",
+            Format::Lz4 => "lz4",
+        }
+    }
+
+    /// The format of what begins with these bytes, by the first four of them.
+    pub(crate) fn of_head(head: &[u8]) -> Option<Format> {
+        let word = head.first_chunk().map(|word| u32::from_le_bytes(*word));
+        match (head, word) {
+            ([0x1f, 0x8b, ..], _) => Some(Format::Gzip),
+            ([b'B', b'Z', b'h', b'1'..=b'9', ..], _) => Some(Format::Bzip2),
+            (_, Some(ZSTD_MAGIC | 0x184d_2a50..=0x184d_2a5f)) => Some(Format::Zstd),
+            (_, Some(word)) if word.to_le_bytes() == LZ4_MAGIC => Some(Format::Lz4),
+            _ => None,
+        }
+    }
+
+    /// The format that a file's name says.
+    pub fn of_path(path: &Path) -> Option<Format> {
+        let ending = path.extension()?.to_str()?.to_ascii_lowercase();
+        Self::ALL.into_iter().find(|format| format.ending() == ending)
+    }
+
+    /// Levels, and the one of habit.
+    pub fn levels(self) -> (std::ops::RangeInclusive<u32>, u32) {
+        match self {
+            Format::Gzip => (1..=12, 6),
+            Format::Bzip2 => (1..=9, 9),
+            Format::Zstd => (1..=19, 3),
+            Format::Lz4 => (1..=1, 1),
+        }
+    }
+}
+
+impl Display for Format {
+    fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
+        text.write_str(match self {
+            Format::Gzip => "gzip",
+            Format::Bzip2 => "bzip2",
+            Format::Zstd => "zstd",
+            Format::Lz4 => "lz4",
+        })
+    }
+}

@@ -1,0 +1,35 @@
+//! The four strategies of a sort-reduce.
+
+use serde::Serialize;
+
+/// How equal keys are brought together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Strategy {
+    /// An array with a place for every possible key, in memory.
+    Dense,
+    /// Bins of key ranges on flash, each accumulated in memory.
+    Partition,
+    /// Sorted runs on flash, merged.
+    Merge,
+    /// As [`Strategy::Merge`], behind a table in the cache that combines what is popular.
+    #[serde(rename = "hash-first")]
+    HashFirst,
+}
+
+impl Strategy {
+    /// All of them.
+    pub const ALL: [Strategy; 4] =
+        [Strategy::Dense, Strategy::Partition, Strategy::Merge, Strategy::HashFirst];
+}
+
+impl std::fmt::Display for Strategy {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Strategy::Dense => "dense",
+            Strategy::Partition => "partition",
+            Strategy::Merge => "merge",
+            Strategy::HashFirst => "hash-first",
+        })
+    }
+}

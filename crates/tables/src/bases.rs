@@ -1,0 +1,22 @@
+//! The letters of the four bases of DNA and RNA, and their codes of two bits.
+
+pub(crate) const NOT_A_BASE: u8 = 4;
+
+/// The code of each letter.
+pub(crate) const CODES: [u8; 256] = {
+    let mut codes = [NOT_A_BASE; 256];
+    let letters = *b"ACGTacgt";
+    let mut i = 0;
+    while i < letters.len() {
+        codes[letters[i] as usize] = (i % 4) as u8;
+        i += 1;
+    }
+    codes[b'U' as usize] = 3;
+    codes[b'u' as usize] = 3;
+    codes
+};
+
+/// Whether a letter is one of a base.
+pub(crate) fn is_base(letter: u8) -> bool {
+    CODES[usize::from(letter)] != NOT_A_BASE
+}
