@@ -96,15 +96,16 @@ fuzz-long: export FUZZ_SECONDS = 600
 fuzz-long: fuzz
 
 .PHONY: lint-rust
-lint-rust: format ## rustfmt, clippy and the docs, with warnings as errors: quicker than `make test` while you work
+lint-rust: format ## rustfmt, import cycles, clippy and the docs, with warnings as errors: quicker than `make test` while you work
 	@scripts/need.sh clippy python
 	PYO3_PYTHON="$$(scripts/find-python.sh)" cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(LOCKED) --workspace --no-deps
 
 .PHONY: format
 format: need-rust
-	@scripts/need.sh rustfmt
+	@scripts/need.sh rustfmt python
 	cargo fmt --all --check
+	"$$(scripts/find-python.sh)" scripts/cycles.py --at-most 12
 
 # The Python extension has no tests in Rust.
 PROGRAMS := --workspace --exclude inshore-python --lib --bins --tests

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Lists the import cycles among the files of each crate; ends with 1 where there are more than `--at-most`, or than none.
+"""List the import cycles among the files of each crate; end with 1 where there are more than are allowed.
 
-A file imports another one where a `use` or a path in it (`crate::`, `super::`, `self::`) ends at an item that the other
-one defines; re-exports are followed to the definition. Imports between a module and its ancestors do not count, nor do
-tests.
+A file imports another one where a `use` or a path in it (`crate::`, `super::`, `self::`) ends at an item
+that the other one defines; re-exports are followed to the definition. Imports between a module and its
+ancestors do not count, nor do tests.
 
     scripts/cycles.py [--at-most N] [CRATE...]        crates by the names of their folders; all without a name
 """
@@ -15,18 +15,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-STRING = re.compile(r'b?r(#+)".*?"\1|b?r"[^"]*"|b?"(?:[^"\\]|\\.)*"|b?\'(?:[^\'\\\n]|\\[^\n]{1,8})\'', re.DOTALL)
+STRING = re.compile(
+    r'b?r(#+)".*?"\1|b?r"[^"]*"|b?"(?:[^"\\]|\\.)*"|b?\'(?:[^\'\\\n]|\\[^\n]{1,8})\'', re.DOTALL
+)
 TEST = re.compile(r"#\[cfg\((?:all\()?test\b[^\]]*\]\s*(?:pub(?:\([^)]*\))?\s+)?")
-MODULE = re.compile(r"(?:#\[path = \"([^\"]+)\"\]\s*)?(?:#\[[^\]]*\]\s*)*\b(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;")
+MODULE = re.compile(
+    r"(?:#\[path = \"([^\"]+)\"\]\s*)?(?:#\[[^\]]*\]\s*)*\b(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;"
+)
 USE = re.compile(r"\b(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);")
 PATH = re.compile(r"\b(?:crate|super|self)(?:::\w+)+")
-ITEM = re.compile(
-    r"\b(?:fn|struct|enum|union|trait|type|const|static|macro_rules!|mod)\s+(?:mut\s+)?(\w+)"
-)
+ITEM = re.compile(r"\b(?:fn|struct|enum|union|trait|type|const|static|macro_rules!|mod)\s+(?:mut\s+)?(\w+)")
 
 
 def without_tests(text: str) -> str:
-    """The code without what is compiled for tests alone."""
+    """Remove the code that is compiled for tests alone."""
     while found := TEST.search(text):
         end = start = found.end()
         depth = 0
@@ -40,7 +42,7 @@ def without_tests(text: str) -> str:
 
 
 def unfold(tree: str) -> list[tuple[list[str], str]]:
-    """The paths of a `use`, each with the name that it gives: `a::{b, c as d}` is a::b as b and a::c as d."""
+    """List the paths of a `use` with their names: `a::{b, c as d}` is a::b as b and a::c as d."""
     tree = tree.strip()
     brace = tree.find("{")
     if brace < 0:
@@ -94,49 +96,54 @@ class Crate:
                 if child.exists():
                     self._read((*module, name), child)
 
-    def resolve(self, module: tuple[str, ...], path: list[str], seen: frozenset = frozenset()) -> tuple | None:
-        """The module whose file defines what a path in a module names; None where it is of another crate."""
+    def resolve(
+        self, module: tuple[str, ...], path: list[str], seen: frozenset = frozenset()
+    ) -> tuple | None:
+        """Find the module whose file defines the item at a path; None where it is of another crate."""
         if (module, tuple(path)) in seen:
             return None
         seen |= {(module, tuple(path))}
-        here, rest = module, list(path)
-        if rest[0] == "crate":
-            here, rest = (), rest[1:]
-        elif rest[0] == "self":
-            rest = rest[1:]
-        elif rest[0] == "super":
-            while rest and rest[0] == "super":
-                here, rest = here[:-1], rest[1:]
-        elif (*here, rest[0]) not in self.files and rest[0] not in self.uses[here]:
-            return None
-        while rest:
-            name = rest[0]
-            if (*here, name) in self.files:
-                here, rest = (*here, name), rest[1:]
-                continue
-            if name in self.uses[here] and name not in self.items[here]:
-                target = self.uses[here][name]
-                if target[0] == name:
-                    return None
-                return self.resolve(here, target + rest[1:], seen)
-            if name in self.items[here]:
-                return here
-            for glob in self.globs[here]:
-                found = self.resolve(here, [*glob, *rest], seen)
-                if found is not None and rest[0] in self.items[found]:
-                    return found
-            return here
+        here, rest = self._start(module, path)
+        while here is not None and rest:
+            if (*here, rest[0]) not in self.files:
+                return self._item(here, rest, seen)
+            here, rest = (*here, rest[0]), rest[1:]
         return here
 
+    def _start(self, module: tuple[str, ...], path: list[str]) -> tuple[tuple | None, list[str]]:
+        """Take the words off the front of a path that say where it starts."""
+        if path[0] == "crate":
+            return (), path[1:]
+        if path[0] == "self":
+            return module, path[1:]
+        ups = next((place for place, word in enumerate(path) if word != "super"), len(path))
+        if ups:
+            return module[: len(module) - ups], path[ups:]
+        is_known = (*module, path[0]) in self.files or path[0] in self.uses[module]
+        return (module if is_known else None), path
+
+    def _item(self, module: tuple[str, ...], path: list[str], seen: frozenset) -> tuple | None:
+        """Follow the re-exports of a module to the definition of an item."""
+        name = path[0]
+        if name in self.items[module]:
+            return module
+        if name in self.uses[module]:
+            target = self.uses[module][name]
+            return None if target[0] == name else self.resolve(module, target + path[1:], seen)
+        for glob in self.globs[module]:
+            found = self.resolve(module, [*glob, *path], seen)
+            if found is not None and name in self.items[found]:
+                return found
+        return module
+
     def imports(self) -> dict[tuple, dict[tuple, str]]:
-        """For each module the modules that it imports, with a path for each."""
+        """Give for each module the modules that it imports, with a path for each."""
         found: dict[tuple, dict[tuple, str]] = {}
         for module, code in self.code.items():
             edges = found.setdefault(module, {})
             paths = [path for public, tree in USE.findall(code) if not public for path, _ in unfold(tree)]
             paths += [path.split("::") for path in PATH.findall(USE.sub("", code))]
-            for path in paths:
-                path = path[:-1] if path[-1] == "*" else path
+            for path in (path[:-1] if path[-1] == "*" else path for path in paths):
                 target = self.resolve(module, path) if path else None
                 if target is None or related(module, target):
                     continue
@@ -145,13 +152,13 @@ class Crate:
 
 
 def related(one: tuple, other: tuple) -> bool:
-    """Whether one module is the other, or an ancestor of it."""
+    """Tell whether one module is the other, or an ancestor of it."""
     shorter = min(len(one), len(other))
     return one[:shorter] == other[:shorter]
 
 
 def components(edges: dict[tuple, dict[tuple, str]]) -> list[list[tuple]]:
-    """Sets of modules that reach each other, of two or more."""
+    """Find the sets of two or more modules that reach each other."""
     reach: dict[tuple, set[tuple]] = {}
     for start in edges:
         todo, seen = [start], set()
@@ -165,11 +172,13 @@ def components(edges: dict[tuple, dict[tuple, str]]) -> list[list[tuple]]:
     for module in sorted(edges):
         if any(module in group for group in groups) or module not in reach[module]:
             continue
-        groups.append(sorted({module} | {other for other in reach[module] if module in reach.get(other, set())}))
+        back = {other for other in reach[module] if module in reach.get(other, set())}
+        groups.append(sorted({module} | back))
     return groups
 
 
 def main() -> int:
+    """Print the cycles of the crates that are named."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--at-most", type=int, default=0, metavar="N")
     parser.add_argument("crates", nargs="*", metavar="CRATE")
