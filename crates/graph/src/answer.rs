@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::{
     Graph, Result,
     checkpoint::Checkpoints,
-    engine::{State, StateStream},
+    engine::{State, StateStream, Step},
     ids::IdStream,
 };
 
@@ -80,6 +80,10 @@ pub struct Tuning {
     pub column_vertices: Option<u64>,
     /// What lies where.
     pub regime: Option<Regime>,
+    /// The step of each superstep in which it is possible.
+    pub step: Option<Step>,
+    /// Draws each superstep's choice from all that are possible, and the layout too, with this seed.
+    pub draw: Option<u64>,
 }
 
 /// What of a graph lies in memory while a job runs.

@@ -44,6 +44,7 @@ pub use algorithms::{
     sssp::{SsspOptions, sssp},
 };
 pub use answer::{Answer, Regime, Rows, Summary, Tuning};
+pub use engine::Step;
 pub use error::{Error, Result};
 pub use export::export;
 pub use generate::{Kronecker, generate};

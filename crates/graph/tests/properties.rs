@@ -4,7 +4,7 @@ mod support;
 
 use inshore_graph::{
     Answer, BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions, Graph,
-    ImportOptions, Kronecker, PageRankOptions, Regime, SsspOptions, Tuning,
+    ImportOptions, Kronecker, PageRankOptions, Regime, SsspOptions, Step, Tuning,
     algorithms::{betweenness, bfs, clustering, communities, components, pagerank, sssp},
     check::Plain,
     generate,
@@ -30,11 +30,16 @@ fn weight(a: u32, b: u32) -> f64 {
 
 /// Imports `edges` among vertices with these ids; vertices without edges are in the graph too.
 fn both(ids: &[u64], edges: &[(u32, u32)], undirected: bool) -> Both {
+    both_with(ids, edges, undirected, false)
+}
+
+/// As [`both`], with in-edges if `reverse` says so.
+fn both_with(ids: &[u64], edges: &[(u32, u32)], undirected: bool, reverse: bool) -> Both {
     let world = World::new();
     let vertices: String = ids.iter().map(|id| format!("{id}\n")).collect();
     let line = |&(a, b): &(u32, u32)| format!("{} {} {}\n", ids[a as usize], ids[b as usize], weight(a, b));
     let paths = [world.file("g.v", vertices), world.file("g.e", edges.iter().map(line).collect::<String>())];
-    let options = ImportOptions { undirected, weighted: true, ..Default::default() };
+    let options = ImportOptions { undirected, reverse, weighted: true, ..Default::default() };
     world.import("g", &paths, &options).unwrap();
     let mut distinct: Vec<_> = edges.to_vec();
     if undirected {
@@ -420,5 +425,132 @@ fn sums_are_gathered_where_that_is_less_than_sending_along_all_edges() {
             let (sent, gathered) = (sent[0].unwrap(), gathered[0].unwrap());
             assert!((sent - gathered).abs() <= 1e-9 * sent.max(1.0), "{sent} and {gathered}");
         }
+    }
+}
+
+/// The rows of each algorithm's answer.
+type Found = Vec<(&'static str, Vec<(u64, Vec<Option<f64>>)>)>;
+
+impl Both {
+    /// Runs each algorithm that has choices; gives its rows, and the plans that it told.
+    fn answers(&self, memory_bytes: u64, tuning: Tuning) -> (Found, String) {
+        let source = self.ids[0];
+        let pagerank = PageRankOptions { iterations: 4, tuning, ..PageRankOptions::default() };
+        let deltas = PageRankOptions { tuning, ..PageRankOptions::converging(1e-3) };
+        let search = BfsOptions { tuning, ..BfsOptions::new(source) };
+        let paths = SsspOptions { tuning, ..SsspOptions::new(source) };
+        let centrality = BetweennessOptions { sources: 2, tuning, ..Default::default() };
+        let labels = CommunitiesOptions { iterations: 3, tuning, ..Default::default() };
+        type Run<'a> = &'a dyn Fn(&Job) -> inshore_graph::Result<Answer>;
+        let runs: [(&str, Run); 6] = [
+            ("pagerank", &|job| pagerank::pagerank(&self.graph, job, &pagerank)),
+            ("deltas", &|job| pagerank::pagerank(&self.graph, job, &deltas)),
+            ("bfs", &|job| bfs::bfs(&self.graph, job, &search)),
+            ("sssp", &|job| sssp::sssp(&self.graph, job, &paths)),
+            ("betweenness", &|job| betweenness::betweenness(&self.graph, job, &centrality)),
+            ("communities", &|job| communities::communities(&self.graph, job, &labels)),
+        ];
+        let (mut found, mut told) = (Vec::new(), String::new());
+        for (name, run) in runs {
+            let job = self.world.job(memory_bytes, 2);
+            job.progress().listen();
+            found.push((name, rows(run(&job).unwrap())));
+            told += &job.progress().take_told().join("\n");
+            assert_eq!(job.budget().reserved_bytes(), 0, "{name} hands its memory back");
+        }
+        (found, told)
+    }
+}
+
+/// The same bits; sums of fractions may differ in their last digits.
+fn assert_same(expected: &Found, found: &Found, what: &str) {
+    for ((name, expected), (_, found)) in expected.iter().zip(found) {
+        if *name != "betweenness" {
+            assert!(expected == found, "{name}, {what}");
+            continue;
+        }
+        for ((vertex, expected), (_, found)) in expected.iter().zip(found) {
+            let (expected, found) = (expected[0].unwrap(), found[0].unwrap());
+            let is_near = (expected - found).abs() <= 1e-9 * expected.max(1.0);
+            assert!(is_near, "{name} of {vertex}, {what}: {expected} and {found}");
+        }
+    }
+}
+
+/// Each step by its name, and choices of all kinds that are drawn, in every layout; seeds from `first` on.
+fn forced(first: u64) -> Vec<Tuning> {
+    let draws = [None, Some(first), Some(first + 1)];
+    let step = |step| draws.map(|draw| Tuning { step: Some(step), draw, ..Tuning::default() });
+    let steps = Step::ALL.into_iter().flat_map(step);
+    let drawn = (first..first + 8).map(|seed| Tuning { draw: Some(seed), ..Tuning::default() });
+    let regimes = [Regime::Memory, Regime::SemiExternal, Regime::External].into_iter().flat_map(|regime| {
+        (first + 8..first + 10).map(move |seed| Tuning {
+            draw: Some(seed),
+            regime: Some(regime),
+            ..Tuning::default()
+        })
+    });
+    let sorted = [Strategy::Merge, Strategy::Partition, Strategy::HashFirst].map(|strategy| Tuning {
+        draw: Some(first + 10),
+        strategy: Some(strategy),
+        ..Tuning::default()
+    });
+    steps.chain(drawn).chain(regimes).chain(sorted).collect()
+}
+
+#[test]
+fn every_possible_choice_gives_the_answer_of_the_choice_that_is_taken() {
+    let line: Vec<u64> = (0..120).collect();
+    let chain: Vec<_> = (0..119).map(|at| (at, at + 1)).collect();
+    let star: Vec<_> = (1..120).flat_map(|leaf| [(7, leaf), (leaf, 7)]).collect();
+    let loops: Vec<_> = (0..120).flat_map(|at| [(at, at), (at, at * 7 % 120)]).collect();
+    let random: Vec<_> = (0..500u32).map(|n| (n * n % 117, n * 7919 % (n % 97 + 1))).collect();
+    // A hub after some levels, and a chain behind it: searches pull, keep rows, and come back to them.
+    let mut deep: Vec<_> = (0..4).map(|at| (at, at + 1)).collect();
+    deep.extend((5..100).flat_map(|leaf| [(4, leaf), (leaf, leaf * 13 % 95 + 5), (leaf, 100 + leaf % 3)]));
+    deep.extend((100..119).map(|at| (at, at + 1)));
+    let mut told = String::new();
+    for (number, (name, mut edges)) in [
+        ("none", vec![]),
+        ("chain", chain),
+        ("star", star),
+        ("loops", loops),
+        ("random", random),
+        ("deep", deep),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        edges.sort_unstable();
+        edges.dedup();
+        for undirected in [false, true] {
+            if undirected {
+                edges.retain(|&(a, b)| a <= b);
+            }
+            let both = both_with(&line, &edges, undirected, !undirected);
+            let (expected, _) = both.answers(64 * MIB, Tuning::default());
+            for tuning in forced(100 * number as u64) {
+                let (found, how) = both.answers(64 * MIB, tuning);
+                assert_same(&expected, &found, &format!("{name}, undirected: {undirected}, {tuning:?}"));
+                told += &how;
+            }
+        }
+    }
+    for way in [
+        "combined in an array in memory (forced)",
+        "looked for along in-edges, in an array in memory (forced)",
+        "looked for along in-edges that are in memory, in an array in memory (forced)",
+        "looked for along in-edges, through sort-reduce (forced)",
+        "gathered along edges, from an array in memory (forced)",
+        "gathered along edges that are in memory, from an array in memory (forced)",
+        "sent along edges that are in memory, in an array in memory (forced)",
+        "combined column by column",
+        "combined by ranges of vertices",
+        "sorted and merged",
+        "edges in memory, ",
+        "vertex state on flash, updates in an array in memory",
+        "vertex state on flash, messages on flash",
+    ] {
+        assert!(told.contains(way), "never {way}");
     }
 }

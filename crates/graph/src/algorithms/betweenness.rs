@@ -9,7 +9,7 @@
 //! The lists of vertices of all levels, which the way back needs, are kept on flash (4 bytes a reached vertex). Supersteps see 16
 //! bytes a vertex; sums over several sources are apart from that, since they change once for each. Where messages fit in memory,
 //! both ways may be walked from the other side: a vertex gathers what its predecessors, or on the way back its successors, have to
-//! say, where that is fewer edges (`SENT_COST`). In Kronecker graphs that halves them.
+//! say, where that is fewer edges. In Kronecker graphs that halves them.
 //!
 //! Path counts are 64-bit floats, exact to 2^53; dependencies depend on the order of sums in their last
 //! bits, so centralities are the same over budgets and threads to about 10^-9 and not bit for bit. (The thesis,
@@ -32,10 +32,9 @@ use crate::{
     answer::VertexRows,
     check::Plain,
     checkpoint::Checkpoints,
-    csr::Csr,
     engine::{
-        Engine, Frontier, Gathers, KeyLog, Left, Marks, StateStream, VertexArray, VertexProgram, are_few,
-        edges_of, memory_bytes,
+        Backwards, Collect, Engine, Frontier, KeyLog, Pull, Setup, StateStream, Superstep, VertexArray,
+        VertexProgram, memory_bytes,
     },
     generate::random_u64,
     graph::check_budget,
@@ -88,17 +87,17 @@ fn waiting(level: u32) -> f64 {
 }
 
 /// From the source outwards: counts paths.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Outwards {
     level: u32,
-    /// Edges out of the vertices that sent.
-    edges: u64,
 }
 
 impl VertexProgram for Outwards {
     type State = Searched;
     type Message = f64;
     const NOTHING: f64 = 0.0;
+    const PULL: Pull = Pull::All;
+    const REREADS: bool = true;
 
     fn edge_program(&self, _vertex: u32, state: &Searched, _degree: u32) -> Option<f64> {
         Some(state.paths)
@@ -116,16 +115,6 @@ impl VertexProgram for Outwards {
         new.paths != old.paths
     }
 
-    fn gather(&self, _state: &Searched, degree: u32) -> u64 {
-        degree.into()
-    }
-
-    fn gathered(&mut self, edges: u64) {
-        self.edges = edges;
-    }
-}
-
-impl Gathers for Outwards {
     fn waits(&self, state: &Searched) -> bool {
         state.paths == 0.0
     }
@@ -141,6 +130,8 @@ impl VertexProgram for Back {
     type State = Searched;
     type Message = f64;
     const NOTHING: f64 = 0.0;
+    const PULL: Pull = Pull::All;
+    const REREADS: bool = true;
 
     fn edge_program(&self, _vertex: u32, state: &Searched, _degree: u32) -> Option<f64> {
         // One that waits still has nobody behind it.
@@ -161,16 +152,11 @@ impl VertexProgram for Back {
     fn is_active(&self, _new: &Searched, _old: &Searched) -> bool {
         false
     }
-}
 
-impl Gathers for Back {
     fn waits(&self, state: &Searched) -> bool {
         state.dependency == waiting(self.level - 1)
     }
 }
-
-/// An edge along which a message is sent costs as much as so many that are looked at (8 and 3 ns in a Kronecker graph of scale 25).
-const SENT_COST: u64 = 2;
 
 /// Centrality of all vertices: columns `vertex`, `centrality`.
 ///
@@ -190,8 +176,6 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
     let in_edges = graph.in_edges(job)?;
     let question = (options.sources, options.seed);
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph betweenness", question)?;
-    let marks_bytes = Marks::bytes(job.budget(), vertices);
-    let kept_bytes = checkpoints.bytes::<f64>(vertices) + marks_bytes.unwrap_or(0);
     let in_memory = match options.tuning.regime {
         // Read and written once for each source, in order.
         None => memory_bytes::<f64>(vertices) <= job.budget().free_bytes() / 16,
@@ -202,23 +186,20 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
         1 => None,
         _ => Some(VertexArray::new(job, vertices, in_memory, |_| 0f64)?),
     };
-    let fresh = |_| Searched::default();
-    let mut engine = Engine::new::<Outwards>(job, vertices, &options.tuning, kept_bytes, fresh)?;
-    let mut marks = match marks_bytes.filter(|_| engine.can_gather()) {
-        Some(_) => Some(Marks::new(job, vertices)?),
-        None => None,
-    };
-    let done = match &mut sums {
-        Some(sums) => engine.take_up_of(&checkpoints, sums)?.map_or(0, |(_, numbers)| numbers[0]),
-        None => 0,
-    };
     let mut rows = vec![graph.out().unweighted()];
     if graph.info().directed {
         rows.push(in_edges.unweighted());
     }
+    let kept_bytes = checkpoints.bytes::<f64>(vertices);
+    let setup = Setup { tuning: &options.tuning, rows, has_in_edges: true, dense: None, kept_bytes };
+    let mut engine = Engine::new::<Outwards>(job, setup, |_| Searched::default())?;
+    let done = match &mut sums {
+        Some(sums) => engine.take_up_of(&checkpoints, sums)?.map_or(0, |(_, numbers)| numbers[0]),
+        None => 0,
+    };
     let sources = (1..).zip(draw(vertices, options.sources, options.seed));
     for (number, source) in sources.skip(done as usize) {
-        search(&mut engine, job, &mut rows, marks.as_mut(), kept_bytes, source)?;
+        search(&mut engine, job, source)?;
         engine.set(source, |state| state.dependency = 0.0)?;
         let Some(sums) = &mut sums else { break };
         let mut cursor = sums.cursor();
@@ -263,47 +244,26 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
-/// Searches from `source`: paths and dependencies of all vertices. `rows` are out-edges and, where these are others, in-edges.
-fn search(
-    engine: &mut Engine<Searched>,
-    job: &Job,
-    rows: &mut [Csr],
-    mut marks: Option<&mut Marks>,
-    kept_bytes: u64,
-    source: u32,
-) -> Result<()> {
+/// Searches from `source`: paths and dependencies of all vertices.
+fn search(engine: &mut Engine<Searched>, job: &Job, source: u32) -> Result<()> {
     let mut log = KeyLog::new(job)?;
     engine.set(source, |state| *state = Searched { paths: 1.0, dependency: waiting(0) })?;
     let mut active = Frontier::one(source);
     let mut level = 0;
     // Edges out of the vertices of each level.
-    let mut edges = Vec::new();
-    // The rows of vertices of this level and those behind it, where they are in memory.
-    let (mut left, mut left_from): (Option<Left>, u32) = (None, u32::MAX);
+    let mut edges: Vec<u64> = Vec::new();
+    // From this level on rows are in memory.
+    let mut cached_from = u32::MAX;
     while !active.is_empty() {
         level += 1;
-        engine.hold_if_walked(rows, kept_bytes)?;
-        let (out, incoming) = (&rows[0], rows.last().expect("out-edges at least"));
-        let program = &mut Outwards { level, edges: 0 };
-        let is_left = left.as_ref().is_some_and(|left| left.is_less_than(&active));
-        let marks = marks.as_deref_mut().filter(|_| is_left || !are_few(&active, out.vertices));
-        let ahead = marks.as_ref().map(|_| edges_of(job, out, &active)).transpose()?;
-        // About as many edges lead to vertices that were not reached as lead away from them.
-        let to_come = |ahead| out.entries.saturating_sub(edges.iter().sum::<u64>() + ahead);
-        let pays = |ahead| if left.is_some() { is_left } else { to_come(ahead) < ahead * SENT_COST };
-        let step = match marks.zip(ahead) {
-            Some((marks, ahead)) if pays(ahead) => {
-                program.edges = ahead;
-                if left.is_none() {
-                    left_from = level + 1;
-                }
-                let (sides, keeping) = ([&active, &Frontier::All], Some((&mut left, kept_bytes)));
-                engine.gather_step(program, marks, incoming, sides, keeping, Some(&mut log))?
-            }
-            _ => engine.superstep(program, &[out], &active, true, Some(&mut log))?,
-        };
-        edges.push(program.edges);
-        active = step.active;
+        let edges_before = edges.iter().sum();
+        let asked = Superstep { log: Some(&mut log), edges_before, ..Superstep::new(&active, Collect::Yes) };
+        let done = engine.superstep(&mut Outwards { level }, asked)?;
+        if engine.has_cached() {
+            cached_from = cached_from.min(level + 1);
+        }
+        edges.push(done.edges);
+        active = done.active;
         log.end_level();
     }
     let mut levels = log.into_levels()?.peekable();
@@ -311,19 +271,15 @@ fn search(
     levels.next();
     while let Some(reached) = levels.next() {
         level -= 1;
-        let (out, incoming) = (&rows[0], rows.last().expect("out-edges at least"));
-        let program = &mut Back { level };
-        let [before, here] = [level - 1, level].map(|level| edges[level as usize]);
-        match (marks.as_deref_mut(), &mut left, levels.peek()) {
-            (Some(marks), Some(left), _) if level >= left_from && left.is_less_than(&reached) => {
-                engine.send_left(program, marks, left, &reached)?
-            }
-            (Some(marks), _, Some(waiting)) if before < here * SENT_COST => {
-                engine.gather_step(program, marks, out, [&reached, waiting], None, None)?
-            }
-            _ => engine.superstep(program, &[incoming], &reached, false, None)?,
-        };
+        let backwards = Some(Backwards {
+            waiting: levels.peek(),
+            edges: [level, level - 1].map(|level| edges[level as usize]),
+            are_cached: level >= cached_from,
+        });
+        let asked = Superstep { backwards, ..Superstep::new(&reached, Collect::No) };
+        engine.superstep(&mut Back { level }, asked)?;
     }
+    engine.forget_cached();
     Ok(())
 }
 

@@ -17,7 +17,8 @@ use crate::{
     answer::VertexRows,
     check::Plain,
     checkpoint::Checkpoints,
-    engine::{Direction, Engine, Frontier, LooksBack, VertexProgram},
+    csr::Csr,
+    engine::{Collect, Engine, Frontier, Pull, Setup, Superstep, VertexProgram},
     graph::check_budget,
     ids::Translation,
 };
@@ -59,6 +60,15 @@ impl VertexProgram for Bfs {
     type State = Visit;
     type Message = u32;
     const NOTHING: u32 = NONE;
+    const PULL: Pull = Pull::First;
+
+    fn waits(&self, visit: &Visit) -> bool {
+        *visit == UNREACHED
+    }
+
+    fn said_by(&self, vertex: u32) -> u32 {
+        vertex
+    }
 
     fn edge_program(&self, vertex: u32, _visit: &Visit, _degree: u32) -> Option<u32> {
         Some(vertex)
@@ -82,16 +92,6 @@ impl VertexProgram for Bfs {
     }
 }
 
-impl LooksBack for Bfs {
-    fn waits(&self, visit: &Visit) -> bool {
-        *visit == UNREACHED
-    }
-
-    fn said_by(&self, vertex: u32) -> u32 {
-        vertex
-    }
-}
-
 /// Parent and level of all vertices: columns `vertex`, `parent`, `level`. The source is its own parent, at level
 /// 0; unreached vertices have null. Edges are followed in their direction.
 ///
@@ -105,29 +105,31 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
     check_budget(job, "BFS")?;
     let source = graph.number_of(job, options.source)?;
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph bfs", options.source)?;
-    let back = graph.kept_in_edges().zip(Direction::bytes(job.budget(), graph.vertices()));
-    let kept_bytes = checkpoints.bytes::<Visit>(graph.vertices()) + back.map_or(0, |(_, bytes)| bytes);
-    let mut engine = Engine::new::<Bfs>(job, graph.vertices(), &options.tuning, kept_bytes, |vertex| {
+    let in_edges = graph.kept_in_edges();
+    let mut rows = vec![graph.out().unweighted()];
+    rows.extend(in_edges.filter(|_| graph.info().directed).map(Csr::unweighted));
+    let setup = Setup {
+        tuning: &options.tuning,
+        rows,
+        has_in_edges: in_edges.is_some(),
+        dense: None,
+        kept_bytes: checkpoints.bytes::<Visit>(graph.vertices()),
+    };
+    let mut engine = Engine::new::<Bfs>(job, setup, |vertex| {
         if vertex == source { Visit { parent: source, level: 0 } } else { UNREACHED }
     })?;
-    let (mut active, mut levels, walked) = match engine.take_up(&checkpoints)? {
+    let (mut active, mut levels, mut edges_before) = match engine.take_up(&checkpoints)? {
         Some((active, [levels, walked])) => (active, levels as u32, walked),
         None => (Frontier::one(source), 0, 0),
     };
-    let direction = back.map(|(incoming, _)| Direction::new(job, graph.out(), incoming, walked));
-    let mut direction = direction.transpose()?;
     while !active.is_empty() {
         levels += 1;
-        let program = &mut Bfs { level: levels };
-        active = match &mut direction {
-            Some(direction) => engine.search_step(program, direction, &active, kept_bytes)?.active,
-            None => engine.superstep(program, &[graph.out()], &active, true, None)?.active,
-        };
-        let walked = direction.as_ref().map_or(0, Direction::walked);
-        engine.save(&mut checkpoints, &active, [levels.into(), walked])?;
+        let asked = Superstep { edges_before, ..Superstep::new(&active, Collect::Yes) };
+        let done = engine.superstep(&mut Bfs { level: levels }, asked)?;
+        edges_before += done.edges_counted.unwrap_or(0);
+        active = done.active;
+        engine.save(&mut checkpoints, &active, [levels.into(), edges_before])?;
     }
-    // Ids may need its memory.
-    drop(direction);
     let mut summary = engine.summary();
     let mut states = engine.into_stream()?;
     let mut reached = 0;

@@ -189,7 +189,7 @@ fn exchange(
     let strategy = options.tuning.strategy.filter(|&strategy| strategy != Strategy::Partition);
     let tuning = Tuning { strategy, ..options.tuning };
     let kept_bytes = checkpoints.bytes::<u32>(vertices);
-    let mut engine = Engine::for_exchange(job, vertices, &tuning, kept_bytes, |vertex| vertex)?;
+    let mut engine = Engine::for_exchange::<Counts>(job, vertices, &tuning, kept_bytes, |vertex| vertex)?;
     let (done, mut changed) = match engine.take_up(checkpoints)? {
         Some((_, numbers)) => (numbers[0] as u32, numbers[1]),
         None => (0, 1),

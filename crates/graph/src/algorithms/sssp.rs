@@ -26,7 +26,7 @@ use crate::{
     answer::VertexRows,
     check::Plain,
     checkpoint::Checkpoints,
-    engine::{Engine, Frontier, VertexProgram},
+    engine::{Collect, Engine, Frontier, Setup, Superstep, VertexProgram},
     graph::check_budget,
 };
 
@@ -61,6 +61,7 @@ impl VertexProgram for Sssp {
     const NOTHING: f64 = f64::INFINITY;
     const CELLS_KEEP_STATE: bool = true;
     const WEIGHTED: bool = true;
+    const REREADS: bool = true;
 
     fn edge_program(&self, _vertex: u32, distance: &f64, _degree: u32) -> Option<f64> {
         Some(*distance)
@@ -114,18 +115,21 @@ pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     let source = graph.number_of(job, options.source)?;
     let mut program = Sssp { negative: Arc::default() };
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph sssp", options.source)?;
-    let kept_bytes = checkpoints.bytes::<f64>(graph.vertices());
-    let mut engine = Engine::new::<Sssp>(job, graph.vertices(), &options.tuning, kept_bytes, |vertex| {
-        if vertex == source { 0.0 } else { f64::INFINITY }
-    })?;
+    let setup = Setup {
+        tuning: &options.tuning,
+        rows: vec![graph.out().clone()],
+        has_in_edges: false,
+        dense: None,
+        kept_bytes: checkpoints.bytes::<f64>(graph.vertices()),
+    };
+    let mut engine =
+        Engine::new::<Sssp>(job, setup, |vertex| if vertex == source { 0.0 } else { f64::INFINITY })?;
     let mut active = match engine.take_up(&checkpoints)? {
         Some((active, _)) => active,
         None => Frontier::one(source),
     };
-    let mut rows = [graph.out().clone()];
     while !active.is_empty() {
-        engine.hold_if_walked(&mut rows, kept_bytes)?;
-        active = engine.superstep(&mut program, &[&rows[0]], &active, true, None)?.active;
+        active = engine.superstep(&mut program, Superstep::new(&active, Collect::Yes))?.active;
         let negative = f64::from_bits(program.negative.load(Ordering::Relaxed));
         if negative < 0.0 {
             return Err(bad(negative.to_string(), "weights of 0 or more"));

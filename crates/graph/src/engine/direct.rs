@@ -69,8 +69,8 @@ fn touched_max(vertices: u64) -> usize {
 }
 
 /// Memory that cells and lists take.
-pub(super) fn memory_bytes<M: Message>(vertices: u64, workers: usize) -> u64 {
-    let cells = taken_bytes(vertices as usize * size_of::<M>());
+pub(super) fn memory_bytes(vertices: u64, message_bytes: u64, workers: usize) -> u64 {
+    let cells = taken_bytes((vertices * message_bytes) as usize);
     cells as u64 + list_bytes(vertices, workers)
 }
 

@@ -7,18 +7,12 @@
 use std::ops::Range;
 
 use super::{
-    Engine, Frontier, KeyLog, Marks, Sender, State, Step, VertexProgram,
-    back::Marked,
+    Choice, Done, Engine, Frontier, KeyLog, Sender, State, Step, VertexProgram,
+    back::{Marked, Marks},
     direct::{Cells, Direct, Touched},
     left::{Leaving, Left, Room},
 };
 use crate::{Result, csr::Csr};
-
-/// A program whose vertices can add up what others say instead of getting it.
-pub(crate) trait Gathers: VertexProgram {
-    /// Whether a vertex with this state wants messages; no active vertex does. One that does not stays as it is whatever arrives.
-    fn waits(&self, state: &Self::State) -> bool;
-}
 
 /// Sends the sum of what the active vertices of a row say to the vertex whose row it is.
 struct Gather<'a, P: VertexProgram> {
@@ -40,7 +34,7 @@ struct Looked<M> {
 /// Active vertices ahead of the present one whose cells are asked for.
 const AHEAD: usize = 64;
 
-impl<P: Gathers> Sender for Gather<'_, P> {
+impl<P: VertexProgram> Sender for Gather<'_, P> {
     type State = P::State;
     /// The vertex and its degree.
     type Sent = (u32, u32);
@@ -94,7 +88,7 @@ impl<P: Gathers> Sender for Gather<'_, P> {
     }
 }
 
-impl<P: Gathers> Gather<'_, P> {
+impl<P: VertexProgram> Gather<'_, P> {
     /// What the active vertices of a row say.
     fn sum(&self, row: &[u32]) -> P::Message {
         let active = row.iter().filter(|&&vertex| self.active.has(vertex));
@@ -103,23 +97,18 @@ impl<P: Gathers> Gather<'_, P> {
 }
 
 impl<S: State> Engine<S> {
-    /// Whether vertices can gather: whether what the active ones say fits in memory.
-    pub fn can_gather(&self) -> bool {
-        self.cells.is_some()
-    }
-
-    /// As [`Engine::superstep`], but the `waiting` vertices look along `rows` for `active` ones. `marks` are clear before and
-    /// after. Where all that wait look, in several supersteps, rows in which nobody was active stay in `left` for the next ones, if
-    /// they fit beside so many bytes; and who was reached is collected.
-    pub fn gather_step<P: Gathers<State = S>>(
+    /// A superstep in which the `waiting` vertices add up what the `active` ones along `rows` say. Where the choice has room for them,
+    /// rows in which nobody was active stay in memory for the next supersteps.
+    pub(super) fn pull_all<P: VertexProgram<State = S>>(
         &mut self,
-        program: &mut P,
-        marks: &mut Marks,
+        program: &P,
         rows: &Csr,
         [active, waiting]: [&Frontier; 2],
-        left: Option<(&mut Option<Left>, u64)>,
+        choice: &Choice,
+        collect: bool,
         log: Option<&mut KeyLog>,
-    ) -> Result<Step> {
+    ) -> Result<Done> {
+        let mut marks = self.marks.take().expect("bits, where vertices pull");
         let mut cells = self.cells.take().expect("cells, where vertices gather");
         let touched = cells.open(program).1;
         {
@@ -133,72 +122,72 @@ impl<S: State> Engine<S> {
                 }
             }
         }
-        let collect = left.is_some();
         let gather = Gather { active: marks.get(), direct: cells.direct(program) };
-        let touched = match left {
-            Some((Some(left), _)) => self.gather_left(&gather, touched, left)?,
-            Some((left, kept_bytes)) => {
-                let room = match self.state.in_memory() {
-                    Some(_) => self.room_for_left(rows.entries, kept_bytes)?,
-                    None => None,
-                };
-                self.gather_rows(&gather, touched, rows, waiting, room.as_ref(), left)?
-            }
-            None => self.gather_rows(&gather, touched, rows, waiting, None, &mut None)?,
+        let touched = match choice.step {
+            Step::PullCached => self.gather_cached(&gather, touched)?,
+            _ => self.gather_rows(&gather, touched, rows, waiting, choice.unvisited_bytes)?,
         };
         // Where all cells are walked over, those of active vertices change nothing, and are cleared with the others.
         let are_all = Cells::is_crowded(&touched) || cells.are_many(active.count());
-        if are_all {
-            marks.clear_all();
-        } else {
+        if !are_all {
             let said = cells.all::<P::Message>();
             let mut reader = active.reader(&self.job, self.vertices)?;
             while let Some(vertex) = reader.next()? {
                 said[vertex as usize] = P::NOTHING;
-                marks.clear(vertex);
             }
         }
+        self.unmark(marks, active, are_all)?;
         self.settle_some(program, cells, touched, are_all, collect, log)
     }
 
-    fn gather_rows<P: Gathers<State = S>>(
+    /// Clears the bits of `active` vertices, or of all, and puts them back.
+    fn unmark(&mut self, mut marks: Marks, active: &Frontier, are_all: bool) -> Result<()> {
+        if are_all {
+            marks.clear_all();
+        } else {
+            let mut reader = active.reader(&self.job, self.vertices)?;
+            while let Some(vertex) = reader.next()? {
+                marks.clear(vertex);
+            }
+        }
+        self.marks = Some(marks);
+        Ok(())
+    }
+
+    fn gather_rows<P: VertexProgram<State = S>>(
         &mut self,
         gather: &Gather<'_, P>,
         touched: Vec<Touched>,
         rows: &Csr,
         waiting: &Frontier,
-        room: Option<&Room>,
-        left: &mut Option<Left>,
+        room_bytes: Option<u64>,
     ) -> Result<Vec<Touched>> {
-        self.goes("gathered along edges, from an array in memory");
+        let room = room_bytes.map(|bytes| Room::new(self.job.budget(), bytes)).transpose()?;
         let looked = touched.into_iter().map(|touched| Looked {
             touched,
             said: Vec::new(),
             places: Vec::new(),
-            leaving: room.map(Room::leaving),
+            leaving: room.as_ref().map(Room::leaving),
         });
         let (sinks, _) = self.send(gather, &[rows], waiting, looked.collect())?;
         let (touched, leaving): (_, Vec<_>) =
             sinks.into_iter().map(|looked| (looked.touched, looked.leaving)).unzip();
         if room.is_some() {
-            *left = Left::of(leaving.into_iter().flatten());
+            self.cached = Left::of(leaving.into_iter().flatten());
         }
         Ok(touched)
     }
 
-    /// The same from the rows that were left: vertices that wait look along them once more.
-    fn gather_left<P: Gathers<State = S>>(
+    /// The same from the rows that were kept: vertices that wait look along them once more.
+    fn gather_cached<P: VertexProgram<State = S>>(
         &mut self,
         gather: &Gather<'_, P>,
         touched: Vec<Touched>,
-        left: &mut Left,
     ) -> Result<Vec<Touched>> {
-        self.goes("gathered along edges that are in memory, from an array in memory");
-        self.begin_superstep(left.edges());
-        self.job.check_cancelled()?;
+        let mut cached = self.begin_cached()?;
         let states = &*self.state.in_memory().expect("rows are kept where states are in memory");
         let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
-        left.retain(&mut sinks, |(touched, edges), vertex, row, is_whole| {
+        cached.retain(&mut sinks, |(touched, edges), vertex, row, is_whole| {
             if gather.direct.program().waits(&states[vertex as usize]) {
                 *edges += row.len() as u64;
                 gather.direct.send_to(vertex, gather.sum(row), is_whole, touched);
@@ -206,29 +195,23 @@ impl<S: State> Engine<S> {
             // Who was reached sends along its row on the way back.
             true
         });
-        Ok(self.looked_along(sinks))
+        Ok(self.end_cached(cached, sinks))
     }
 
-    /// As [`Engine::superstep`], from `active` vertices of which all rows are in `left`. `marks` are clear before and after.
-    pub fn send_left<P: Gathers<State = S>>(
+    /// A superstep in which `active` vertices send along their rows, all of which were kept.
+    pub(super) fn push_cached<P: VertexProgram<State = S>>(
         &mut self,
-        program: &mut P,
-        marks: &mut Marks,
-        left: &mut Left,
+        program: &P,
         active: &Frontier,
-    ) -> Result<Step> {
+    ) -> Result<Done> {
+        let mut marks = self.marks.take().expect("bits, where rows were kept");
         let mut cells = self.cells.take().expect("cells, where vertices gather");
-        self.goes("sent along edges that are in memory, in an array in memory");
-        self.begin_superstep(left.edges());
-        self.job.check_cancelled()?;
-        let mut reader = active.reader(&self.job, self.vertices)?;
-        while let Some(vertex) = reader.next()? {
-            marks.set(vertex);
-        }
+        marks.set_all(&self.job, active, self.vertices)?;
         let (direct, touched) = cells.open(program);
+        let mut cached = self.begin_cached()?;
         let (marked, states) = (marks.get(), &*self.state.in_memory().expect("as where rows were kept"));
         let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
-        left.retain(&mut sinks, |(touched, edges), vertex, row, _| {
+        cached.retain(&mut sinks, |(touched, edges), vertex, row, _| {
             let is_active = marked.has(vertex);
             let send = || direct.program().edge_program(vertex, &states[vertex as usize], row.len() as u32);
             if let Some(message) = is_active.then(send).flatten() {
@@ -237,11 +220,8 @@ impl<S: State> Engine<S> {
             }
             true
         });
-        let touched = self.looked_along(sinks);
-        let mut reader = active.reader(&self.job, self.vertices)?;
-        while let Some(vertex) = reader.next()? {
-            marks.clear(vertex);
-        }
+        let touched = self.end_cached(cached, sinks);
+        self.unmark(marks, active, false)?;
         self.settle(program, cells, touched, false, None)
     }
 }

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 
 use inshore_store::{Budget, Buffer};
 
-use super::Frontier;
 use crate::Result;
 
 /// Words before a row: its vertex, and its length with [`IS_WHOLE`].
@@ -22,8 +21,6 @@ const PIECE_BYTES: usize = 256 << 10;
 const PIECE_WORDS: usize = PIECE_BYTES / 4;
 /// All pieces together are rounded up to a huge page.
 const ROUNDED_BYTES: u64 = 2 << 20;
-/// Reading one row from flash costs as much as looking along so many edges here.
-const ROW_COST: u64 = 4096;
 
 /// Rows, in pieces of memory that any worker may walk over.
 pub(crate) struct Left(Vec<Piece>);
@@ -46,19 +43,21 @@ pub(super) struct Leaving {
     is_full: bool,
 }
 
+/// Room in `free_bytes` for the rows that will be left of a graph of so many edges: for a quarter of them at most. `None` where that
+/// is too little.
+pub(super) fn room_bytes(free_bytes: u64, edges: u64) -> Option<u64> {
+    let wanted = edges.max(2 * ROUNDED_BYTES).min(free_bytes.saturating_sub(ROUNDED_BYTES));
+    let bytes = wanted / PIECE_BYTES as u64 * PIECE_BYTES as u64;
+    (bytes > 0 && bytes >= edges / TRIED_SHARE).then_some(bytes)
+}
+
 impl Room {
-    /// Room in `free_bytes` for the rows that will be left of a graph of so many edges: for a quarter of them at most. `None` where
-    /// that is too little.
-    pub fn new(budget: &Budget, free_bytes: u64, edges: u64) -> Result<Option<Room>> {
-        let wanted = edges.max(2 * ROUNDED_BYTES).min(free_bytes.saturating_sub(ROUNDED_BYTES));
-        let pieces = wanted as usize / PIECE_BYTES;
-        if pieces == 0 || ((pieces * PIECE_BYTES) as u64) < edges / TRIED_SHARE {
-            return Ok(None);
-        }
-        let all = Buffer::zeroed(budget, pieces * PIECE_BYTES, "rows that are looked at again")?;
+    /// Of so many bytes: whole pieces.
+    pub fn new(budget: &Budget, bytes: u64) -> Result<Room> {
+        let all = Buffer::zeroed(budget, bytes as usize, "rows that are looked at again")?;
         // The first pieces are taken first.
         let pieces = all.split(PIECE_BYTES).into_iter().rev().collect();
-        Ok(Some(Room(Arc::new(Mutex::new(pieces)))))
+        Ok(Room(Arc::new(Mutex::new(pieces))))
     }
 
     /// For one worker.
@@ -105,11 +104,6 @@ impl Left {
             pieces.extend(leaving.pieces);
         }
         Some(Left(pieces))
-    }
-
-    /// Whether looking along all of them costs less than reading the rows of so many vertices.
-    pub fn is_less_than(&self, active: &Frontier) -> bool {
-        active.count().is_none_or(|count| self.edges() < count * ROW_COST)
     }
 
     /// About how many edges there are.
@@ -185,7 +179,7 @@ mod tests {
     #[test]
     fn rows_come_back_as_they_were_left_and_long_ones_in_parts() {
         let budget = Budget::new(64 << 20, 2);
-        let room = Room::new(&budget, budget.free_bytes(), 1 << 20).unwrap().unwrap();
+        let room = Room::new(&budget, room_bytes(budget.free_bytes(), 1 << 20).unwrap()).unwrap();
         let long: Vec<u32> = (0..PIECE_WORDS as u32 + 10).collect();
         let mut workers = [room.leaving(), room.leaving()];
         for vertex in 0..10_000u32 {
@@ -211,12 +205,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_not_kept_in_part() {
         let budget = Budget::new(64 << 20, 1);
-        let room = Room::new(&budget, budget.free_bytes(), 1).unwrap().unwrap();
+        let room = Room::new(&budget, room_bytes(budget.free_bytes(), 1).unwrap()).unwrap();
         let (mut first, second) = (room.leaving(), room.leaving());
         for vertex in 0..2_000 {
             first.push(vertex, &[7; 1000], true);
         }
         assert!(Left::of([first, second]).is_none());
-        assert!(Room::new(&budget, 3 << 20, 1 << 40).unwrap().is_none());
+        assert_eq!(room_bytes(3 << 20, 1 << 40), None);
     }
 }

@@ -398,3 +398,40 @@ impl BlockWalk for BlockPeek<'_> {
         Ok(())
     }
 }
+
+/// Streams the final states in the order of vertices.
+pub(crate) struct StateStream<S: State> {
+    vertices: u64,
+    next: u64,
+    reader: StateReader<S>,
+}
+
+impl<S: State> StateStream<S> {
+    pub fn new(vertices: u64, states: VertexArray<S>) -> Result<StateStream<S>> {
+        Ok(StateStream { vertices, next: 0, reader: states.into_reader()? })
+    }
+
+    /// The number of the next vertex.
+    pub fn position(&self) -> u32 {
+        self.next as u32
+    }
+
+    /// The next states, at most `count`; empty at the end.
+    pub fn take(&mut self, count: usize) -> Result<Vec<S>> {
+        let count = count.min((self.vertices - self.next) as usize);
+        let mut states = Vec::with_capacity(count);
+        for _ in 0..count {
+            states.push(*self.reader.get(self.next as u32)?);
+            self.next += 1;
+        }
+        Ok(states)
+    }
+
+    /// Walks over all states; the stream begins again afterwards.
+    pub fn for_each(&mut self, mut each: impl FnMut(u32, &S) -> Result<()>) -> Result<()> {
+        for vertex in 0..self.vertices {
+            each(vertex as u32, self.reader.get(vertex as u32)?)?;
+        }
+        Ok(())
+    }
+}

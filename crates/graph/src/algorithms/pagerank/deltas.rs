@@ -38,12 +38,9 @@ use super::{ONE, PageRankOptions, answer, check_vertex_tolerance};
 use crate::{
     Answer, Error, Graph, Result, Summary,
     checkpoint::Checkpoints,
-    engine::{Asked, Columns, Engine, Frontier, Step, VertexProgram},
+    engine::{Collect, Dense, Engine, Frontier, Setup, Superstep, VertexProgram},
 };
 
-/// While more than this part of the edges have something to carry, all vertices are looked at, and edges go by columns where
-/// there are any: there an edge takes a twelfth of the time that it takes through sort-reduce.
-const FEW_SHARE: u64 = 16;
 /// Supersteps before few edges have something to carry, as far as can be told before: 6 to 13 in Kronecker graphs.
 const CROWDED: u32 = 8;
 
@@ -139,7 +136,7 @@ pub(super) fn pagerank(
     options: &PageRankOptions,
     vertex_tolerance: f64,
 ) -> Result<Answer> {
-    let (vertices, tuning) = (graph.vertices(), &options.tuning);
+    let vertices = graph.vertices();
     check_vertex_tolerance(vertex_tolerance, options.damping)?;
     if options.tolerance > 0.0 {
         let (found, expected) = (options.tolerance.to_string(), "0 beside a vertex_tolerance".to_string());
@@ -152,41 +149,29 @@ pub(super) fn pagerank(
     let kept_bytes = checkpoints.bytes::<Rank>(vertices);
     let crowded = checkpoints.numbers::<Rank>(vertices)?;
     let supersteps = crowded.map_or(options.iterations, |[to_come, _]| to_come as u32).min(CROWDED);
-    let rows = [graph.out()];
-    let senders = vertices - graph.info().sinks;
-    let asked = Asked { rows: graph.out(), senders, supersteps, kept_bytes, has_sparse: true };
-    let mut columns = Columns::new::<Deltas<true>>(job, tuning, &asked)?;
+    let dense = Some(Dense::new(job, vertices - graph.info().sinks, supersteps, true));
+    let rows = vec![graph.out().unweighted()];
+    let setup = Setup { tuning: &options.tuning, rows, has_in_edges: false, dense, kept_bytes };
     let first = (ONE / vertices).cast_signed();
     let start = |_| Rank { rank: first, pending: first };
-    let mut engine =
-        Engine::with_columns::<Deltas<true>>(job, columns.as_ref(), vertices, tuning, kept_bytes, start)?;
+    let mut engine = Engine::new::<Deltas<true>>(job, setup, start)?;
     let begun = engine.take_up(&checkpoints)?;
     let (mut active, [mut to_come, spread]) =
         begun.unwrap_or((Frontier::All, [options.iterations.into(), ONE]));
     let mut all = Deltas::<true> { vertices, damping, tolerance, spread, each: 0 };
     let mut some = Deltas::<false> { vertices, damping, tolerance, spread: 0, each: 0 };
-    let mut are_few = false;
     for superstep in engine.summary().supersteps + 1..=options.iterations {
         if active.is_empty() || (active.is_all() && to_come == 0) {
             break;
         }
-        let step = if !active.is_all() {
-            engine.superstep(&mut some, &rows, &active, true, None)?
-        } else if are_few {
-            // From here on a list says who sends, since what is pending alone does not; and who sorts has the room of columns.
-            columns = None;
-            engine.superstep(&mut all, &rows, &Frontier::All, true, None)?
-        } else {
-            let step = match &columns {
-                Some(columns) => engine.column_step(&mut all, columns, false)?,
-                None => engine.superstep(&mut all, &rows, &Frontier::All, false, None)?,
-            };
-            are_few = engine.edges_sent() <= graph.out().entries / FEW_SHARE;
-            Step { active: Frontier::All, ..step }
+        // Once few edges carry something a list says who sends, since what is pending alone does not.
+        let done = match active.is_all() {
+            true => engine.superstep(&mut all, Superstep::new(&active, Collect::WhenFew))?,
+            false => engine.superstep(&mut some, Superstep::new(&active, Collect::Yes))?,
         };
-        active = step.active;
+        active = done.active;
         // Supersteps of all vertices, at most.
-        let is_crowded = active.is_all() && step.change > 0;
+        let is_crowded = active.is_all() && done.change > 0;
         to_come = if is_crowded { (options.iterations - superstep).into() } else { 0 };
         engine.save(&mut checkpoints, &active, [to_come, all.spread])?;
     }

@@ -21,7 +21,7 @@ use crate::{
     answer::VertexRows,
     check::Plain,
     checkpoint::Checkpoints,
-    engine::{Asked, Columns, Engine, Frontier, State, StateStream, VertexProgram},
+    engine::{Collect, Dense, Engine, Frontier, Setup, State, StateStream, Superstep, VertexProgram},
     graph::check_budget,
 };
 
@@ -149,13 +149,10 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
         Some([done, _]) => options.iterations.saturating_sub(done as u32),
         None => options.iterations,
     };
-    let rows = [graph.out()];
-    let senders = vertices - graph.info().sinks;
-    let asked = Asked { rows: graph.out(), senders, supersteps, kept_bytes, has_sparse: false };
-    let columns = Columns::new::<PageRank>(job, &options.tuning, &asked)?;
-    let tuning = &options.tuning;
-    let mut engine =
-        Engine::with_columns::<PageRank>(job, columns.as_ref(), vertices, tuning, kept_bytes, start)?;
+    let dense = Some(Dense::new(job, vertices - graph.info().sinks, supersteps, false));
+    let rows = vec![graph.out().unweighted()];
+    let setup = Setup { tuning: &options.tuning, rows, has_in_edges: false, dense, kept_bytes };
+    let mut engine = Engine::new::<PageRank>(job, setup, start)?;
     let (done, mut last_change) = match engine.take_up(&checkpoints)? {
         Some((_, numbers)) => (numbers[0] as u32, Some(f64::from_bits(numbers[1]))),
         None => (0, None),
@@ -164,11 +161,8 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
         if last_change.is_some_and(is_done) {
             break;
         }
-        let step = match &columns {
-            Some(columns) => engine.column_step(&mut program, columns, false)?,
-            None => engine.superstep(&mut program, &rows, &Frontier::All, false, None)?,
-        };
-        let change = step.change as f64 / ONE as f64;
+        let done = engine.superstep(&mut program, Superstep::new(&Frontier::All, Collect::No))?;
+        let change = done.change as f64 / ONE as f64;
         last_change = Some(change);
         engine.save(&mut checkpoints, &Frontier::All, [iteration.into(), change.to_bits()])?;
     }

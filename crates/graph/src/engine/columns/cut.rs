@@ -8,7 +8,7 @@ use std::{ops::Range, sync::Mutex};
 use inshore_sortreduce::FRAME_RECORDS;
 use inshore_store::{Buffer, CheckedFile, FileWriter, Job, Reservation, taken_bytes};
 
-use super::{Columns, Packing, Plan, senders::Senders};
+use super::{Columns, Packing, plan::Plan, senders::Senders};
 use crate::{
     Result,
     csr::{self, Csr, IndexCursor, RANGE_UNIT, Rows},

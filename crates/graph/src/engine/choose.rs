@@ -1,0 +1,539 @@
+//! One decision for each superstep: the layout of the budget, the step, and the investment in later supersteps.
+//!
+//! ```text
+//!   graph, budget, tuning             ┐
+//!   what the algorithm declares       ├─► Estimates ─► possible   every choice that gives the right answer
+//!   frontier, what is cached by now   ┘       └──────► choose     the one that is taken, with its reason
+//! ```
+//!
+//! [`choose`] is asked once before the first superstep, for the layout, and once for each superstep. It does no I/O: the engine
+//! collects the numbers, carries the choice out, and decides nothing again. (How new states are found, by a list or among all
+//! vertices, follows from what arrived; which strategy sorts updates is sort-reduce's own choice, `sortreduce/cost.rs`.)
+//!
+//! | step | needs | is taken where |
+//! |---|---|---|
+//! | [`Step::Blocks`] | edges cut into destination blocks, all vertices active | cutting pays (`columns/plan.rs`) |
+//! | [`Step::Pull`] | in-edges, a bit for each vertex; sums: cells too | fewer edges lead to waiting vertices than from active ones |
+//! | [`Step::PullCached`] | rows of all waiting vertices in memory | these are less than the reads of pushing |
+//! | [`Step::PushCached`] | the same on the way back | likewise |
+//! | [`Step::Push`] | nothing | otherwise |
+
+use std::fmt;
+
+use inshore_sortreduce::{Operation, Strategy};
+
+use super::{State, chunks, columns::plan::Dense, frontier, layout::Layout, left::room_bytes, state};
+use crate::{Regime, Result, Tuning, generate::random_u64};
+
+/// Whether a pull pays is not asked where fewer vertices are active than this part of all: counting their edges costs more.
+const ASKED_SHARE: u64 = 4096;
+/// An edge along which a message is sent costs as much as so many that are looked at: the message's cell is far away (8 and 3 ns
+/// in a Kronecker graph of scale 25).
+const SENT_COST: u64 = 2;
+/// Reading one row from flash costs as much as looking along so many edges in memory.
+const ROW_COST: u64 = 4096;
+/// While more than this part of the edges carry something, all vertices are looked at, and edges go by blocks where there are
+/// any: there an edge takes a twelfth of the time that it takes through sort-reduce.
+const LISTED_SHARE: u64 = 16;
+/// Memory that is left beside rows in memory, for logs, cursors and what comes after supersteps.
+const BESIDE_CACHED_BYTES: u64 = 4 << 20;
+
+/// How a superstep goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Active vertices send along their edges (top-down).
+    Push,
+    /// Active vertices send along rows that an earlier pull left in memory.
+    PushCached,
+    /// Vertices that wait look along their edges for active ones (bottom-up).
+    Pull,
+    /// Vertices that wait look along rows that an earlier pull left in memory.
+    PullCached,
+    /// All vertices send, and edges go by blocks of destinations.
+    Blocks,
+}
+
+impl Step {
+    /// All of them.
+    pub const ALL: [Step; 5] = [Step::Push, Step::PushCached, Step::Pull, Step::PullCached, Step::Blocks];
+}
+
+/// The messages that a waiting vertex needs of the active vertices in its row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Pull {
+    /// Messages must be sent.
+    #[default]
+    Never,
+    /// The message of the first one: looking ends there.
+    First,
+    /// The messages of all, reduced.
+    All,
+}
+
+/// An algorithm's declarations: numbers that stay the same over a job.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needs {
+    pub pull: Pull,
+    /// Whether weights are read beside edges.
+    pub weighted: bool,
+    /// Whether the same rows may be walked along again and again, so that a copy in memory may pay.
+    pub rereads: bool,
+    /// Vertex state in memory, and on flash.
+    pub state_bytes: u64,
+    pub flash_bytes: u64,
+    /// A message; a record of sort-reduce with its key.
+    pub message_bytes: u64,
+    pub record_bytes: u64,
+    /// Whether messages fit in cells: one for each vertex, of a word.
+    pub has_cells: bool,
+}
+
+/// Everything that a decision reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Estimates {
+    pub tuning: Tuning,
+    pub needs: Needs,
+    pub vertices: u64,
+    /// In one direction.
+    pub edges: u64,
+    /// Of all rows that the algorithm walks along.
+    pub rows_edges: u64,
+    pub rows_bytes: u64,
+    /// Whether there are in-edges to pull along.
+    pub has_in_edges: bool,
+    /// Supersteps of all vertices, where there will be any; `None` too where the drive has no room for blocks.
+    pub dense: Option<Dense>,
+
+    pub budget_bytes: u64,
+    pub free_bytes: u64,
+    /// Memory that the algorithm itself keeps.
+    pub kept_bytes: u64,
+    pub threads: usize,
+
+    /// `None` before the first superstep: then it is chosen.
+    pub layout: Option<Layout>,
+    pub superstep: u32,
+    /// Whether the buffers of the edge phase are there already.
+    pub has_windows: bool,
+    /// Whether rows lie in memory; `None` before that was decided.
+    pub are_rows_cached: Option<bool>,
+    /// Edges in the rows that an earlier pull left in memory.
+    pub cached_edges: Option<u64>,
+    /// Edges that were walked along in all supersteps before, and those that had something to carry in the last.
+    pub edges_walked: u64,
+    pub edges_sent: Option<u64>,
+
+    /// Whether the superstep walks along in-edges, back to where a search came from.
+    pub is_backwards: bool,
+    /// Active vertices; `None`: all.
+    pub active: Option<u64>,
+    /// Whether the waiting vertices are known.
+    pub has_waiting: bool,
+    /// Edges out of vertices that were active before, in the same search.
+    pub edges_before: u64,
+    /// Edges of active vertices and of those that wait, where they were counted.
+    pub active_edges: Option<u64>,
+    pub waiting_edges: Option<u64>,
+    /// Whether the next frontier is to be listed once few edges carry something.
+    pub lists_when_few: bool,
+}
+
+/// The decision and its reason.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Choice {
+    pub layout: Layout,
+    pub step: Step,
+    /// Whether all rows are read into memory before.
+    pub caches_rows: bool,
+    /// Room for the rows in which a pull finds nobody, for the next supersteps.
+    pub unvisited_bytes: Option<u64>,
+    /// Whether the next frontier is listed from here on.
+    pub lists: bool,
+    pub why: Why,
+}
+
+/// The reason for a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Why {
+    /// There is no other way.
+    Only,
+    Forced,
+    /// The number of active vertices is so small that their edges do not matter.
+    Few(u64),
+    /// Edges of active vertices, and of those that wait.
+    Edges(u64, u64),
+    /// Edges in memory, and rows that pushing would read.
+    Cached(u64, u64),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Only => Ok(()),
+            Why::Forced => write!(out, " (forced)"),
+            Why::Few(1) => write!(out, " (1 vertex is active)"),
+            Why::Few(active) => write!(out, " ({active} vertices are active)"),
+            Why::Edges(active, waiting) => {
+                write!(out, " (edges: about {active} of active vertices, {waiting} of waiting ones)")
+            }
+            Why::Cached(edges, rows) => write!(out, " ({edges} edges in memory, else {rows} rows to read)"),
+        }
+    }
+}
+
+impl Choice {
+    /// How updates go, for `--explain`: `pull` is what the program needs, `strategy` how they are sorted if they are.
+    pub fn way(&self, pull: Pull, strategy: Option<Strategy>) -> &'static str {
+        match (self.step, pull, strategy) {
+            (Step::Blocks, ..) => "combined column by column",
+            (Step::PushCached, ..) => "sent along edges that are in memory, in an array in memory",
+            (Step::Pull, Pull::All, _) => "gathered along edges, from an array in memory",
+            (Step::Pull, _, None) => "looked for along in-edges, in an array in memory",
+            (Step::Pull, _, Some(_)) => "looked for along in-edges, through sort-reduce",
+            (Step::PullCached, Pull::All, _) => {
+                "gathered along edges that are in memory, from an array in memory"
+            }
+            (Step::PullCached, ..) => "looked for along in-edges that are in memory, in an array in memory",
+            (Step::Push, _, None) => "combined in an array in memory",
+            (Step::Push, _, Some(Strategy::Dense)) => "combined in an array in memory",
+            (Step::Push, _, Some(Strategy::Partition)) => "combined by ranges of vertices",
+            (Step::Push, _, Some(Strategy::Merge | Strategy::HashFirst)) => "sorted and merged",
+        }
+    }
+}
+
+/// The choice that is taken.
+///
+/// # Errors
+/// [`inshore_store::Error::BudgetTooSmall`] where the way that the tuning forces does not fit.
+pub(crate) fn choose(estimates: &Estimates) -> Result<Choice> {
+    let choice = match estimates.layout {
+        None => Choice::first(estimates.usual_layout()?),
+        Some(layout) => estimates.next(layout)?,
+    };
+    let choice = estimates.forced(&choice).unwrap_or(choice);
+    debug_assert!(possible(estimates).contains(&Choice { why: Why::Only, ..choice }));
+    Ok(choice)
+}
+
+/// All choices that give the right answer, within what [`Tuning`] says of strategy and regime.
+pub(crate) fn possible(estimates: &Estimates) -> Vec<Choice> {
+    let Some(layout) = estimates.layout else {
+        return estimates.layouts().into_iter().map(Choice::first).collect();
+    };
+    let mut all = Vec::new();
+    for caches_rows in [true, false] {
+        let is_allowed = if caches_rows { estimates.fits_rows(&layout) } else { !estimates.must_cache() };
+        let lists = estimates.lists();
+        let can = |step: &Step| is_allowed && estimates.can(*step, &layout);
+        for step in Step::ALL.into_iter().filter(can) {
+            let choice = Choice { step, caches_rows, lists, ..Choice::first(layout) };
+            let unvisited_bytes = estimates.unvisited_bytes(&choice);
+            if unvisited_bytes.is_some() {
+                all.push(Choice { unvisited_bytes, ..choice });
+            }
+            all.push(choice);
+        }
+    }
+    all
+}
+
+impl Choice {
+    /// With which a job begins that is laid out like this.
+    pub fn first(layout: Layout) -> Choice {
+        let step = if layout.blocks.is_some() { Step::Blocks } else { Step::Push };
+        Choice { layout, step, caches_rows: false, unvisited_bytes: None, lists: false, why: Why::Only }
+    }
+}
+
+impl Needs {
+    /// Of an algorithm with states `S` whose messages are reduced by `O`, for so many vertices, that does nothing but exchange.
+    pub fn of<S: State, O: Operation>(vertices: u64) -> Needs {
+        Needs {
+            state_bytes: state::memory_bytes::<S>(vertices),
+            flash_bytes: state::flash_memory_bytes::<S>(vertices),
+            message_bytes: size_of::<O::Value>() as u64,
+            record_bytes: (size_of::<O::Key>() + size_of::<O::Value>()) as u64,
+            ..Needs::default()
+        }
+    }
+}
+
+impl Estimates {
+    /// The choice that the tuning forces in place of `usual`, if any: one of the named step, or a drawn one.
+    fn forced(&self, usual: &Choice) -> Option<Choice> {
+        let Tuning { step, draw, .. } = self.tuning;
+        if draw.is_none() && step.is_none_or(|step| step == usual.step) {
+            return None;
+        }
+        let all = possible(self).into_iter();
+        let (named, others): (Vec<_>, Vec<_>) = all.partition(|choice| Some(choice.step) == step);
+        let place = |seed, len| (random_u64(seed, self.superstep.into()) % len as u64) as usize;
+        let choice = match draw {
+            None => *named.first()?,
+            Some(seed) if named.is_empty() => others[place(seed, others.len())],
+            Some(seed) => named[place(seed, named.len())],
+        };
+        Some(Choice { why: Why::Forced, ..choice })
+    }
+
+    /// Whether it is time to decide whether rows are read into memory: once as many edges were walked along as there are, for who
+    /// comes that far may walk as far again; on a way back what an earlier pull left lies in that memory.
+    pub fn are_rows_due(&self) -> bool {
+        let is_early = self.tuning.regime == Some(Regime::Memory);
+        self.needs.rereads
+            && !self.is_backwards
+            && self.are_rows_cached.is_none()
+            && (is_early || self.edges_walked >= self.rows_edges)
+    }
+
+    /// Whether rows are to be in memory from the first superstep on.
+    fn must_cache(&self) -> bool {
+        self.are_rows_due() && self.tuning.regime == Some(Regime::Memory)
+    }
+
+    /// Whether all rows fit in memory beside what supersteps need.
+    fn fits_rows(&self, layout: &Layout) -> bool {
+        self.needs.rereads
+            && self.are_rows_cached.is_none()
+            && layout.is_direct
+            && layout.state_in_memory
+            && self.tuning.regime != Some(Regime::SemiExternal)
+            && self.rows_bytes + self.beside_bytes(layout, self.needs.weighted) <= self.free_bytes
+    }
+
+    /// Memory that is left beside rows in memory.
+    fn beside_bytes(&self, layout: &Layout, weighted: bool) -> u64 {
+        let windows = chunks::memory_bytes(layout.workers, layout.window_bytes, weighted);
+        // Those of supersteps before are there already, but for lists of their rows.
+        let to_come = if self.has_windows { windows / 4 } else { windows };
+        to_come + frontier::memory_bytes(layout.frontier_keys) + self.all_kept_bytes() + BESIDE_CACHED_BYTES
+    }
+
+    /// Room for the rows in which a pull finds nobody, where there is any and no edges are to stay on flash.
+    fn unvisited_bytes(&self, choice: &Choice) -> Option<u64> {
+        let layout = &choice.layout;
+        let can_keep = choice.step == Step::Pull
+            && layout.is_direct
+            && (self.needs.pull == Pull::First || layout.state_in_memory)
+            && !self.is_backwards
+            && self.cached_edges.is_none()
+            && self.tuning.regime != Some(Regime::SemiExternal);
+        let cached = if choice.caches_rows { self.rows_bytes } else { 0 };
+        let free = self.free_bytes.saturating_sub(cached + self.beside_bytes(layout, false));
+        room_bytes(free, self.edges).filter(|_| can_keep)
+    }
+
+    /// Whether the step gives the right answer.
+    fn can(&self, step: Step, layout: &Layout) -> bool {
+        let has_cached = self.cached_edges.is_some() && layout.is_direct;
+        match step {
+            Step::Push => layout.blocks.is_none_or(|plan| plan.has_sparse),
+            Step::PushCached => has_cached && self.is_backwards,
+            Step::Pull => {
+                let has_cells = self.needs.pull == Pull::First || layout.is_direct;
+                self.has_waiting && layout.has_marks && has_cells
+            }
+            Step::PullCached => has_cached && !self.is_backwards,
+            Step::Blocks => layout.blocks.is_some() && self.active.is_none() && !self.lists(),
+        }
+    }
+
+    fn are_few_active(&self) -> bool {
+        self.active.is_some_and(|active| active < self.vertices / ASKED_SHARE)
+    }
+
+    /// Whether the edges of active vertices would decide, and so have to be counted first.
+    pub fn wants_active_edges(&self) -> bool {
+        self.layout.is_some_and(|layout| self.can(Step::Pull, &layout))
+            && self.cached_edges.is_none()
+            && self.active_edges.is_none()
+            && self.active.is_some()
+            && !self.are_few_active()
+    }
+
+    /// The choice for a superstep.
+    fn next(&self, layout: Layout) -> Result<Choice> {
+        let caches_rows = self.are_rows_due() && self.fits_rows(&layout);
+        if self.must_cache() && !caches_rows {
+            let used = self.budget_bytes - self.free_bytes + self.rows_bytes;
+            let others = used + self.all_kept_bytes() + BESIDE_CACHED_BYTES;
+            return Err(self.too_small("edges in memory", self.smallest_free(|_| others)));
+        }
+        let (step, why) = self.step(&layout);
+        let choice = Choice { step, why, caches_rows, lists: self.lists(), ..Choice::first(layout) };
+        Ok(Choice { unvisited_bytes: self.unvisited_bytes(&choice), ..choice })
+    }
+
+    /// Whether the next frontier is listed. That is the algorithm's to say, since its program may be another one then.
+    fn lists(&self) -> bool {
+        let are_few = self.edges_sent.is_some_and(|sent| sent <= self.edges / LISTED_SHARE);
+        self.lists_when_few && are_few
+    }
+
+    fn step(&self, layout: &Layout) -> (Step, Why) {
+        let can = |step| self.can(step, layout);
+        if can(Step::Blocks) {
+            return (Step::Blocks, Why::Only);
+        }
+        let cached = if self.is_backwards { Step::PushCached } else { Step::PullCached };
+        if let Some(edges) = self.cached_edges.filter(|_| can(cached)) {
+            let rows = self.active.unwrap_or(self.vertices);
+            let why = Why::Cached(edges, rows);
+            if edges < rows * ROW_COST {
+                return (cached, why);
+            }
+            // These are the rows of all that wait: to read them again would be more.
+            if !self.is_backwards {
+                return (Step::Push, why);
+            }
+        }
+        if !can(Step::Pull) {
+            return (Step::Push, Why::Only);
+        }
+        let Some(active) = self.active_edges else {
+            return (Step::Push, self.active.map_or(Why::Only, Why::Few));
+        };
+        // About as many edges lead to vertices that wait as lead away from them.
+        let to_come = self.edges.saturating_sub(self.edges_before + active);
+        let waiting = self.waiting_edges.unwrap_or(to_come);
+        let step = if waiting < active * SENT_COST { Step::Pull } else { Step::Push };
+        (step, Why::Edges(active, waiting))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A search in a graph of a million vertices, with in-edges and plenty of memory.
+    fn search(pull: Pull) -> Estimates {
+        let needs = Needs { pull, ..Needs { has_cells: true, ..Needs::of::<u64, Sums>(1 << 20) } };
+        let mut estimates = Estimates {
+            needs,
+            vertices: 1 << 20,
+            edges: 16 << 20,
+            rows_edges: 16 << 20,
+            rows_bytes: 40 << 20,
+            has_in_edges: true,
+            budget_bytes: 1 << 30,
+            free_bytes: 1 << 30,
+            threads: 2,
+            ..Estimates::default()
+        };
+        estimates.layout = Some(choose(&estimates).unwrap().layout);
+        Estimates { has_waiting: true, active: Some(1000), ..estimates }
+    }
+
+    struct Sums;
+
+    impl Clone for Sums {
+        fn clone(&self) -> Sums {
+            Sums
+        }
+    }
+
+    impl Operation for Sums {
+        type Key = u32;
+        type Value = u64;
+        fn combine(&self, a: u64, b: u64) -> u64 {
+            a + b
+        }
+    }
+
+    #[test]
+    fn the_cheaper_direction_is_taken() {
+        let million = 1 << 20;
+        let few = Estimates { active: Some(255), ..search(Pull::First) };
+        let is_asked = Estimates { active: Some(256), ..few };
+        assert!(!few.wants_active_edges() && is_asked.wants_active_edges());
+        let counted = |active, before| Estimates {
+            active_edges: Some(active),
+            edges_before: before,
+            ..search(Pull::First)
+        };
+        let back = |edges: [u64; 2]| Estimates {
+            is_backwards: true,
+            active_edges: Some(edges[0]),
+            waiting_edges: Some(edges[1]),
+            ..search(Pull::All)
+        };
+        let cached = |edges, active| Estimates {
+            cached_edges: Some(edges),
+            active: Some(active),
+            ..search(Pull::First)
+        };
+        let cases = [
+            (few, Step::Push, Why::Few(255)),
+            (Estimates { active: None, ..few }, Step::Push, Why::Only),
+            (Estimates { has_waiting: false, ..few }, Step::Push, Why::Only),
+            // 16 million edges: a third of them from active vertices is the border.
+            (counted(5 * million, 0), Step::Push, Why::Edges(5 * million, 11 * million)),
+            (counted(6 * million, 0), Step::Pull, Why::Edges(6 * million, 10 * million)),
+            (counted(5 * million, 2 * million), Step::Pull, Why::Edges(5 * million, 9 * million)),
+            (back([4, 8]), Step::Push, Why::Edges(4, 8)),
+            (back([4, 7]), Step::Pull, Why::Edges(4, 7)),
+            (cached(4095, 1), Step::PullCached, Why::Cached(4095, 1)),
+            (cached(4096, 1), Step::Push, Why::Cached(4096, 1)),
+            (
+                Estimates { cached_edges: Some(4095), active: Some(1), ..back([4, 8]) },
+                Step::PushCached,
+                Why::Cached(4095, 1),
+            ),
+            (
+                Estimates { cached_edges: Some(4096), active: Some(1), ..back([4, 7]) },
+                Step::Pull,
+                Why::Edges(4, 7),
+            ),
+        ];
+        for (estimates, step, why) in cases {
+            let choice = choose(&estimates).unwrap();
+            assert_eq!((choice.step, choice.why), (step, why), "{estimates:?}");
+            let forced = |step| {
+                let tuning = Tuning { step: Some(step), ..Tuning::default() };
+                choose(&Estimates { tuning, ..estimates }).unwrap()
+            };
+            for other in possible(&estimates) {
+                assert_eq!(forced(other.step).step, other.step);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_read_into_memory_once_all_edges_were_walked_along() {
+        let all = search(Pull::Never);
+        let needs = Needs { rereads: true, ..all.needs };
+        let walked = |edges_walked| Estimates { needs, edges_walked, ..all };
+        let caches = |estimates: Estimates| choose(&estimates).unwrap().caches_rows;
+        assert!(!caches(walked((16 << 20) - 1)) && caches(walked(16 << 20)));
+        assert!(!caches(Estimates { are_rows_cached: Some(false), ..walked(16 << 20) }));
+        assert!(!caches(Estimates { rows_bytes: 1 << 30, ..walked(16 << 20) }));
+        assert!(!caches(Estimates { edges_walked: 16 << 20, ..all }), "where they are not read again");
+        let regime = |regime| Tuning { regime: Some(regime), ..Tuning::default() };
+        assert!(!caches(Estimates { tuning: regime(Regime::SemiExternal), ..walked(16 << 20) }));
+        let must = Estimates { tuning: regime(Regime::Memory), ..walked(0) };
+        assert!(caches(must) && choose(&Estimates { rows_bytes: 1 << 30, ..must }).is_err());
+    }
+
+    #[test]
+    fn the_budget_decides_what_lies_in_memory() {
+        let layout = |free_bytes, tuning| {
+            let budget = Estimates {
+                budget_bytes: free_bytes,
+                free_bytes,
+                layout: None,
+                tuning,
+                ..search(Pull::Never)
+            };
+            choose(&budget).map(|choice| choice.layout)
+        };
+        let usual = |mib: u64| layout(mib << 20, Tuning::default()).unwrap();
+        let places = |mib| (usual(mib).state_in_memory, usual(mib).is_direct);
+        assert_eq!([64, 16, 8].map(places), [(true, true), (false, true), (false, false)]);
+        let dense = Tuning { regime: Some(Regime::Memory), ..Tuning::default() };
+        let error = layout(16 << 20, dense).unwrap_err().to_string();
+        assert!(error.contains("updates in memory"), "{error}");
+        let merge = Tuning { strategy: Some(Strategy::Merge), ..Tuning::default() };
+        assert!(!layout(64 << 20, merge).unwrap().is_direct);
+    }
+}

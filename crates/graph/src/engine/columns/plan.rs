@@ -1,0 +1,311 @@
+//! How edges are cut into columns, what lies where then, and whether that pays: numbers only.
+
+use inshore_store::{DriveProfile, Job, format_bytes, taken_bytes};
+
+use super::{cut, messages, read, senders};
+use crate::{
+    Regime, csr,
+    engine::{choose::Estimates, chunks, frontier, layout::frontier_keys, state},
+};
+
+/// Cells of a column that a core's caches hold: 4 MiB were the quickest of 1 to 16, on cores with 2 MiB of their own.
+const CACHE_BYTES: u64 = 4 << 20;
+/// Columns begin at multiples of this many vertices: whole blocks of vertex state.
+const WIDTH_UNIT: u64 = 16 << 10;
+const WIDTH_MAX: u64 = 1 << 31;
+const CHUNK_BYTES_MIN: usize = 8 << 10;
+const CHUNK_BYTES_MAX: usize = 64 << 10;
+/// Bytes that a packed edge is taken to need in the estimate of lists: twice what it needs in most graphs.
+const EDGE_BYTES: u64 = 6;
+/// Columns that are taken to be needed before their width is known.
+const COLUMNS_USUAL: u64 = 64;
+/// From so much free memory on buffers are as large as is good for a drive.
+const LARGE_BYTES: u64 = 48 << 20;
+/// Memory that is left for what is not told.
+const SLACK_BYTES: u64 = 128 << 10;
+/// What a drive that nobody measured is taken to do, bytes a second.
+const USUAL_RATE: f64 = 1e9;
+
+/// How columns are cut and what lies where.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Plan {
+    pub workers: usize,
+    /// Vertices in a column.
+    pub width: u64,
+    /// What packed edges are written and read in.
+    pub chunk_bytes: usize,
+    /// Edges of so many bytes stay in memory.
+    pub held_bytes: u64,
+    pub messages_in_memory: bool,
+    /// All threads work on one column and share its cells.
+    pub is_shared: bool,
+    pub all_message_bytes: u64,
+    pub state_in_memory: bool,
+    /// Windows of edges that a worker has while edges are cut.
+    pub windows: usize,
+    /// Supersteps that go through sort-reduce are to follow.
+    pub has_sparse: bool,
+}
+
+/// An algorithm's supersteps of all vertices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dense {
+    /// Vertices with edges, at most.
+    pub senders: u64,
+    /// Supersteps of all vertices that are to come.
+    pub supersteps: u32,
+    /// Whether supersteps of some vertices come too.
+    pub has_sparse: bool,
+    pub drive: Drive,
+}
+
+/// The drive's rates, bytes a second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drive {
+    read: f64,
+    written: f64,
+}
+
+impl Dense {
+    /// With the rates that were measured of the job's drive.
+    pub fn new(job: &Job, senders: u64, supersteps: u32, has_sparse: bool) -> Dense {
+        const MEASURED: u64 = 1 << 30;
+        let profile = job.store().drive_profile();
+        let rate = |seconds: fn(&DriveProfile) -> f64| {
+            profile.as_ref().map_or(USUAL_RATE, |profile| MEASURED as f64 / seconds(profile))
+        };
+        let drive = Drive {
+            read: rate(|profile| profile.read_seconds(MEASURED, messages::WINDOW_BYTES as u64, true)),
+            written: rate(|profile| profile.write_seconds(MEASURED, messages::WINDOW_BYTES as u64, true)),
+        };
+        Dense { senders, supersteps, has_sparse, drive }
+    }
+}
+
+/// The plan that is taken; `None` where other ways are better, or nothing else fits.
+pub(crate) fn choose(estimates: &Estimates) -> Option<Plan> {
+    let dense = estimates.dense?;
+    let is_forced = estimates.tuning.column_vertices.is_some();
+    // Few supersteps do not pay for cutting, and cells of all vertices that a cache holds are quick anyhow.
+    let cells_bytes = estimates.vertices * estimates.needs.message_bytes;
+    let free = estimates.free_bytes.checked_sub(estimates.kept_bytes)?;
+    let are_cells_quick = cells_bytes <= (estimates.threads as u64 * CACHE_BYTES).min(free / 4);
+    if !is_forced && (dense.supersteps < 2 || are_cells_quick) {
+        return None;
+    }
+    let plans = possible(estimates);
+    let first = *plans.first()?;
+    if is_forced || first.messages_in_memory {
+        return Some(first);
+    }
+    let costs = Costs::new(estimates, &dense);
+    let timed = |plan: Plan| (costs.of_columns(&plan, estimates.vertices), plan);
+    let (seconds, plan) = plans.into_iter().map(timed).min_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    let supersteps = f64::from(dense.supersteps);
+    tracing::debug!(seconds, sorted = costs.of_sorting(), cutting = costs.of_cutting(), "columns");
+    (costs.of_cutting() + seconds * supersteps < costs.of_sorting() * supersteps).then_some(plan)
+}
+
+/// All plans that fit: those first that keep more in memory.
+pub(crate) fn possible(estimates: &Estimates) -> Vec<Plan> {
+    all(estimates).unwrap_or_default()
+}
+
+fn all(estimates: &Estimates) -> Option<Vec<Plan>> {
+    let Estimates { tuning, needs, vertices, edges, threads, .. } = *estimates;
+    let dense = estimates.dense.filter(|_| tuning.strategy.is_none() && !needs.weighted)?;
+    let message_bytes = needs.message_bytes;
+    let free = estimates.free_bytes.checked_sub(estimates.kept_bytes)?;
+    let is_forced = tuning.column_vertices.is_some();
+    let beside = frontier::memory_bytes(frontier_keys(vertices, free))
+        + threads as u64 * csr::CURSOR_BYTES
+        + senders::memory_bytes(vertices)
+        + SLACK_BYTES;
+    let sparse = if dense.has_sparse {
+        let (workers, window_bytes) = chunks::workers(threads, free, false);
+        chunks::memory_bytes(workers, window_bytes, false)
+    } else {
+        0
+    };
+    let free = free.checked_sub(beside + sparse)?;
+    let (windows, chunk_bytes) =
+        if free < LARGE_BYTES { (2, CHUNK_BYTES_MAX / 2) } else { (4, CHUNK_BYTES_MAX) };
+    let in_cache = (CACHE_BYTES / message_bytes).next_multiple_of(WIDTH_UNIT);
+    let plan = Plan {
+        workers: threads,
+        width: tuning.column_vertices.unwrap_or(in_cache).clamp(1, WIDTH_MAX),
+        chunk_bytes: if is_forced { CHUNK_BYTES_MIN } else { chunk_bytes },
+        held_bytes: 0,
+        messages_in_memory: true,
+        is_shared: false,
+        all_message_bytes: dense.senders * message_bytes,
+        state_in_memory: true,
+        windows,
+        has_sparse: dense.has_sparse,
+    };
+    let messages = taken_bytes(plan.all_message_bytes as usize) as u64;
+    let fits = |plan: Plan, fixed: u64| plan.fits(free, fixed, (vertices, edges), message_bytes);
+    let mut plans = Vec::new();
+    if tuning.regime != Some(Regime::External)
+        && let Some(plan) = fits(plan, needs.state_bytes + messages)
+    {
+        let held_bytes = if tuning.regime == Some(Regime::SemiExternal) { 0 } else { plan.held_bytes };
+        plans.push(Plan { held_bytes, ..plan });
+    }
+    if tuning.regime.is_some_and(|regime| regime != Regime::External) {
+        return Some(plans);
+    }
+    let plan = Plan { state_in_memory: false, ..plan };
+    if tuning.regime.is_none() {
+        plans.extend(fits(plan, needs.flash_bytes + messages));
+    }
+    let plan = Plan { messages_in_memory: false, ..plan };
+    if is_forced {
+        plans.extend(fits(Plan { is_shared: threads > 1, ..plan }, needs.flash_bytes));
+        return Some(plans);
+    }
+    // Messages are read for each column: as few as can be.
+    let lists = plan.lists_bytes(edges, COLUMNS_USUAL);
+    let Some(room) = free.checked_sub(needs.flash_bytes + plan.beside_cells() + lists) else {
+        return Some(plans);
+    };
+    // As wide as can be; or such that each thread has as many of them as the others.
+    let widest = |(is_shared, is_even): (bool, bool)| {
+        let plan = Plan { is_shared, ..plan };
+        let cells = whole_bytes(room / plan.cell_arrays()) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
+        let columns = vertices.div_ceil(cells.max(WIDTH_UNIT));
+        let columns = if is_even { columns.next_multiple_of(threads as u64) } else { columns };
+        let width = vertices.div_ceil(columns).next_multiple_of(WIDTH_UNIT).min(WIDTH_MAX);
+        fits(Plan { width, ..plan }, needs.flash_bytes)
+    };
+    let ways = [(false, false), (false, true), (true, false)];
+    plans.extend(ways.into_iter().filter(|&(is_shared, _)| !is_shared || threads > 1).filter_map(widest));
+    Some(plans)
+}
+
+impl Plan {
+    /// For `--explain`, before anything is done.
+    pub fn told(&self, vertices: u64) -> String {
+        let place = |is_in_memory| if is_in_memory { "in memory" } else { "on flash" };
+        format!(
+            "vertex state {}, messages {}, edges in {} columns of {} vertices, {} of them in memory",
+            place(self.state_in_memory),
+            place(self.messages_in_memory),
+            vertices.div_ceil(self.width),
+            self.width,
+            format_bytes(self.held_bytes),
+        )
+    }
+
+    /// Memory of places and checksums of chunks, the last one of each worker and column among them.
+    fn lists_bytes(&self, entries: u64, columns: u64) -> u64 {
+        (entries * EDGE_BYTES / self.chunk_bytes as u64 + self.workers as u64 * columns)
+            * cut::listed_bytes(self)
+    }
+
+    /// Memory of workers beside cells and what is fixed.
+    fn beside_cells(&self) -> u64 {
+        let if_flash = |in_memory: bool, bytes: u64| if in_memory { 0 } else { bytes };
+        let of_messages = |bytes| if_flash(self.messages_in_memory, bytes);
+        let states = if_flash(self.state_in_memory, state::BUFFERS_BYTES as u64);
+        let writing = states + of_messages(messages::WRITER_BYTES as u64);
+        let adding = read::memory_bytes(self.chunk_bytes) + of_messages(messages::reader_bytes() as u64);
+        let sums = of_messages(messages::sums_bytes(self.workers, self.all_message_bytes));
+        sums + self.workers as u64 * writing.max(adding)
+    }
+
+    /// The plan with the largest chunks with which cutting, and then a superstep beside `fixed` bytes, fits.
+    fn fits(
+        self,
+        free: u64,
+        fixed: u64,
+        (vertices, entries): (u64, u64),
+        message_bytes: u64,
+    ) -> Option<Plan> {
+        let columns = vertices.div_ceil(self.width) as usize;
+        let cells = taken_bytes(self.width as usize * message_bytes as usize) as u64 * self.cell_arrays();
+        let mut plan = self;
+        loop {
+            let lists = plan.lists_bytes(entries, columns as u64);
+            let cutting = lists + cut::memory_bytes(&plan, columns);
+            let running = lists + fixed + cells + plan.beside_cells();
+            if cutting <= free && running <= free {
+                if plan.state_in_memory {
+                    // What is cut stays while it is cut and later.
+                    plan.held_bytes = free - cutting.max(running);
+                }
+                return Some(plan);
+            }
+            if plan.chunk_bytes / 2 < CHUNK_BYTES_MIN {
+                return None;
+            }
+            plan.chunk_bytes /= 2;
+        }
+    }
+
+    /// Arrays of cells: each thread has its own, or all share one.
+    fn cell_arrays(&self) -> u64 {
+        if self.is_shared { 1 } else { self.workers as u64 }
+    }
+}
+
+/// Estimates of seconds, to choose by: of cutting, and of one superstep.
+struct Costs {
+    edges: f64,
+    /// All messages, and one.
+    messages_bytes: f64,
+    message_bytes: f64,
+    threads: f64,
+    drive: Drive,
+}
+
+impl Costs {
+    fn new(estimates: &Estimates, dense: &Dense) -> Costs {
+        let message_bytes = estimates.needs.message_bytes;
+        Costs {
+            edges: estimates.edges as f64,
+            messages_bytes: (dense.senders * message_bytes) as f64,
+            message_bytes: message_bytes as f64,
+            threads: estimates.threads as f64,
+            drive: dense.drive,
+        }
+    }
+
+    /// So many nanoseconds of a core for each edge.
+    fn cores(&self, nanoseconds: f64) -> f64 {
+        self.edges * nanoseconds / 1e9 / self.threads
+    }
+
+    fn drive(&self, read_bytes: f64, written_bytes: f64) -> f64 {
+        read_bytes / self.drive.read + written_bytes / self.drive.written
+    }
+
+    /// Packed edges are read, and messages for each column. (Measured at 64 MiB, scale 25, two cores: 9 and 12 ns of a core for an
+    /// edge.)
+    fn of_columns(&self, plan: &Plan, vertices: u64) -> f64 {
+        let columns = vertices.div_ceil(plan.width) as f64;
+        // The last ones are waited for, where threads have not as many of them each.
+        let busiest = (columns / self.threads).ceil() * self.threads / columns;
+        let cores = self.cores(if plan.is_shared { 12.0 } else { 9.0 * busiest });
+        cores.max(self.drive(2.2 * self.edges + columns * self.messages_bytes, self.messages_bytes))
+    }
+
+    fn of_cutting(&self) -> f64 {
+        self.cores(10.0).max(self.drive(4.0 * self.edges, 2.2 * self.edges))
+    }
+
+    /// About a third of what is sent goes to the drive and back. (Measured at 16 MiB, scale 25: 72 ns of a core for an edge.)
+    fn of_sorting(&self) -> f64 {
+        let spilled = (4.0 + self.message_bytes) / 3.0 * self.edges;
+        self.cores(60.0).max(self.drive(4.0 * self.edges + spilled, spilled))
+    }
+}
+
+/// The largest buffer that takes no more than so many bytes.
+fn whole_bytes(bytes: u64) -> u64 {
+    let whole = |unit: u64| bytes / unit * unit;
+    [whole(2 << 20), whole(4 << 10)]
+        .into_iter()
+        .find(|&len| len > 0 && taken_bytes(len as usize) as u64 <= bytes)
+        .unwrap_or(0)
+}

@@ -1,0 +1,198 @@
+//! The layout of the budget: all layouts that fit, and the one that is taken. Numbers only.
+
+use inshore_sortreduce::smallest_memory_bytes;
+use inshore_store::{format_bytes, taken_bytes};
+
+use super::{
+    choose::{Estimates, Pull},
+    chunks,
+    columns::plan::{self, Plan},
+    direct, frontier,
+};
+use crate::{Regime, Result, csr};
+
+/// The bits of active vertices take this part of the budget at most.
+const MARKS_SHARE: u64 = 16;
+/// State in memory pays beside sort-reduce where it takes no more than this part of what that has.
+const STATE_SHARE: u64 = 4;
+
+/// The place of state, updates and edges in the budget.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Layout {
+    pub workers: usize,
+    /// The unit in which edges are read.
+    pub window_bytes: usize,
+    pub state_in_memory: bool,
+    /// Whether updates go into cells.
+    pub is_direct: bool,
+    /// Vertices of a frontier that are kept in memory.
+    pub frontier_keys: usize,
+    /// Memory of sort-reduce, where updates go through it; with blocks, as if these took nothing.
+    pub sort_bytes: u64,
+    /// Whether there is a bit for each active vertex, so that others can pull.
+    pub has_marks: bool,
+    /// How edges are cut into blocks first, if they are.
+    pub blocks: Option<Plan>,
+}
+
+impl Layout {
+    /// The plan that `--explain` tells before anything is done.
+    pub fn plan(&self, vertices: u64) -> String {
+        if let Some(plan) = &self.blocks {
+            return plan.told(vertices);
+        }
+        let states = if self.state_in_memory { "in memory" } else { "on flash" };
+        let updates = match self.is_direct {
+            true => "in an array in memory".to_string(),
+            false => format!("through sort-reduce in {}", format_bytes(self.sort_bytes)),
+        };
+        format!("vertex state {states}, updates {updates}, edges on flash")
+    }
+}
+
+impl Estimates {
+    /// Memory of the bits of active vertices, and of the cursor that counts edges; `None` where nobody can pull, or where
+    /// that is too much of the budget.
+    pub fn marks_bytes(&self) -> Option<u64> {
+        let can_pull = self.needs.pull != Pull::Never && self.has_in_edges;
+        let bytes = taken_bytes(self.vertices.div_ceil(64) as usize * 8) as u64;
+        (can_pull && bytes <= self.budget_bytes / MARKS_SHARE).then_some(bytes + csr::CURSOR_BYTES)
+    }
+
+    /// Memory that the algorithm keeps, and of the bits of active vertices.
+    pub fn all_kept_bytes(&self) -> u64 {
+        self.kept_bytes + self.marks_bytes().unwrap_or(0)
+    }
+
+    /// A layout without state and updates, and the memory that it takes.
+    fn bare(&self) -> (Layout, u64) {
+        let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
+        let (workers, window_bytes) = chunks::workers(self.threads, free, self.needs.weighted);
+        let layout = Layout {
+            workers,
+            window_bytes,
+            state_in_memory: false,
+            is_direct: false,
+            frontier_keys: frontier_keys(self.vertices, free),
+            sort_bytes: 0,
+            has_marks: self.marks_bytes().is_some() && self.needs.pull == Pull::First,
+            blocks: None,
+        };
+        let windows = chunks::memory_bytes(workers, window_bytes, self.needs.weighted);
+        (layout, windows + frontier::memory_bytes(layout.frontier_keys))
+    }
+
+    /// With updates in cells, where these may be and fit.
+    fn direct(&self, state_in_memory: bool) -> Option<Layout> {
+        let (layout, fixed) = self.bare();
+        let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
+        let states = if state_in_memory { self.needs.state_bytes } else { self.needs.flash_bytes };
+        let is_allowed = self.needs.has_cells
+            && self.tuning.allows_dense()
+            && (state_in_memory || self.tuning.regime.is_none());
+        let fits = fixed + self.cells_bytes(layout.workers) + states <= free;
+        let has_marks = self.marks_bytes().is_some();
+        (is_allowed && fits).then_some(Layout { state_in_memory, is_direct: true, has_marks, ..layout })
+    }
+
+    fn cells_bytes(&self, workers: usize) -> u64 {
+        direct::memory_bytes(self.vertices, self.needs.message_bytes, workers)
+    }
+
+    /// Whether updates must go into cells.
+    fn must_be_direct(&self) -> bool {
+        let is_forced = self.tuning.strategy.is_some() || self.tuning.regime.is_some();
+        self.needs.has_cells && self.tuning.allows_dense() && is_forced
+    }
+
+    /// With updates through sort-reduce, and whether that place of the state is right.
+    fn sorted(&self, state_in_memory: bool) -> (Layout, bool) {
+        let (layout, fixed) = self.bare();
+        let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
+        let with_flash = free.saturating_sub(fixed + self.needs.flash_bytes);
+        let is_small = self.needs.state_bytes <= with_flash / STATE_SHARE
+            && self.tuning.regime != Some(Regime::External);
+        let sort_bytes = match state_in_memory {
+            true => free.saturating_sub(fixed + self.needs.state_bytes),
+            false => with_flash,
+        };
+        (Layout { state_in_memory, sort_bytes, ..layout }, is_small == state_in_memory)
+    }
+
+    /// With edges cut into blocks. Supersteps of some vertices go through sort-reduce.
+    pub fn in_blocks(&self, plan: Plan) -> Layout {
+        let (layout, fixed) = self.bare();
+        let windows = chunks::memory_bytes(layout.workers, layout.window_bytes, false);
+        let fixed = if plan.has_sparse { fixed } else { fixed - windows };
+        let states = if plan.state_in_memory { self.needs.state_bytes } else { self.needs.flash_bytes };
+        let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
+        Layout {
+            state_in_memory: plan.state_in_memory,
+            sort_bytes: free.saturating_sub(fixed + states),
+            blocks: Some(plan),
+            ..layout
+        }
+    }
+
+    /// All layouts that fit.
+    pub fn layouts(&self) -> Vec<Layout> {
+        let mut all: Vec<_> = plan::possible(self).into_iter().map(|plan| self.in_blocks(plan)).collect();
+        all.extend([true, false].into_iter().filter_map(|in_memory| self.direct(in_memory)));
+        if !self.must_be_direct() {
+            let smallest =
+                |layout: &Layout| smallest_memory_bytes(layout.workers, self.needs.record_bytes as usize);
+            let sorted = [true, false].into_iter().map(|in_memory| self.sorted(in_memory));
+            let is_enough = |(layout, is_right): &(Layout, bool)| {
+                let is_allowed = !(layout.state_in_memory && self.tuning.regime == Some(Regime::External));
+                *is_right || is_allowed && layout.sort_bytes >= smallest(layout)
+            };
+            all.extend(sorted.filter(is_enough).map(|(layout, _)| layout));
+        }
+        all
+    }
+
+    /// The layout that is taken.
+    ///
+    /// # Errors
+    /// [`inshore_store::Error::BudgetTooSmall`] where updates must go into cells, which do not fit.
+    pub fn usual_layout(&self) -> Result<Layout> {
+        let in_blocks = plan::choose(self).map(|plan| self.in_blocks(plan));
+        if let Some(layout) = in_blocks.or_else(|| self.direct(true)).or_else(|| self.direct(false)) {
+            return Ok(layout);
+        }
+        if self.must_be_direct() {
+            let is_on_flash = self.tuning.regime.is_none();
+            let states = if is_on_flash { self.needs.flash_bytes } else { self.needs.state_bytes };
+            let used = self.budget_bytes - self.free_bytes.saturating_sub(self.all_kept_bytes());
+            let others = |workers| self.cells_bytes(workers) + states;
+            return Err(self.too_small("updates in memory", used + self.smallest_free(others)));
+        }
+        let (in_memory, is_right) = self.sorted(true);
+        Ok(if is_right { in_memory } else { self.sorted(false).0 })
+    }
+
+    /// The free memory with which all fits: windows and frontiers grow with it, and `others` takes the number of workers.
+    pub fn smallest_free(&self, others: impl Fn(usize) -> u64) -> u64 {
+        let mut free = 0;
+        loop {
+            let (workers, window_bytes) = chunks::workers(self.threads, free, self.needs.weighted);
+            let needed = chunks::memory_bytes(workers, window_bytes, self.needs.weighted)
+                + frontier::memory_bytes(frontier_keys(self.vertices, free))
+                + others(workers);
+            if needed <= free {
+                return free;
+            }
+            free = needed;
+        }
+    }
+
+    pub fn too_small(&self, what: &str, smallest: u64) -> crate::Error {
+        let (what, given) = (what.to_string(), self.budget_bytes);
+        inshore_store::Error::BudgetTooSmall { what, given, smallest }.into()
+    }
+}
+
+/// Keys of a frontier in memory: two lists of them, the one that is read and the one that is written, take a sixteenth.
+pub(crate) fn frontier_keys(vertices: u64, free: u64) -> usize {
+    (free / 16 / 8).min(vertices).max(frontier::MEMORY_KEYS as u64) as usize
+}

@@ -1,0 +1,99 @@
+//! Buffers of the edge phase, and the cursor of its index: made for the first superstep and kept for the next ones.
+
+use inshore_store::{Buffer, Job};
+
+use super::{
+    Frontier,
+    chunks::{ALONE_VERTICES, CHUNKS},
+};
+use crate::{
+    Result,
+    csr::{Csr, IndexCursor},
+};
+
+/// So many edges are few: their updates are combined in less memory than is there, since to make it ready takes time.
+const FEW_EDGES: u64 = 4096;
+
+/// Buffers of all workers and a cursor, made for the first superstep and kept for the next ones.
+pub(super) struct Pools {
+    pub window_bytes: usize,
+    pub edges: Vec<Pool>,
+    pub weights: Vec<Pool>,
+    /// That of the last superstep: in a deep search the next one finds most of its rows in the same windows.
+    pub index: Option<IndexCursor>,
+}
+
+impl Pools {
+    pub fn new(window_bytes: usize) -> Pools {
+        Pools { window_bytes, edges: Vec::new(), weights: Vec::new(), index: None }
+    }
+
+    /// A cursor over the rows of `csr`: that of the superstep before, if it was over the same.
+    pub fn cursor(&mut self, job: &Job, csr: &Csr) -> Result<IndexCursor> {
+        match self.index.take().filter(|index| index.is_of(csr)) {
+            Some(index) => Ok(index),
+            None => IndexCursor::new(job, csr),
+        }
+    }
+
+    /// The number of edges of the active vertices, where both are so few that they are counted at once.
+    pub fn few_edges(&mut self, job: &Job, rows: &[&Csr], active: &Frontier) -> Result<Option<u64>> {
+        let mut edges = 0;
+        if !active.is_shorter_than(ALONE_VERTICES) {
+            return Ok(None);
+        }
+        for csr in rows {
+            let (mut index, mut reader) = (self.cursor(job, csr)?, active.reader(job, csr.vertices)?);
+            while let Some(vertex) = reader.next()? {
+                edges += u64::from(index.find(vertex)?.1);
+            }
+            self.index = Some(index);
+        }
+        Ok((edges <= FEW_EDGES).then_some(edges))
+    }
+
+    /// The rows are elsewhere now.
+    pub fn forget_rows(&mut self) {
+        self.index = None;
+    }
+
+    /// Whether a superstep made them.
+    pub fn is_made(&self) -> bool {
+        !self.edges.is_empty()
+    }
+}
+
+/// A worker's buffers: a large one and a batch of small ones for each chunk.
+pub(super) struct Pool {
+    small_bytes: usize,
+    small: Vec<Buffer>,
+    large: Vec<Buffer>,
+}
+
+impl Pool {
+    pub fn new(job: &Job, workers: usize, large_bytes: usize, small_bytes: usize) -> Result<Vec<Pool>> {
+        let what = "windows of edges";
+        let large = Buffer::zeroed(job.budget(), CHUNKS * workers * large_bytes, what)?.split(large_bytes);
+        let small_count = CHUNKS * (large_bytes / small_bytes);
+        let small = Buffer::zeroed(job.budget(), workers * small_count * small_bytes, what)?;
+        let (mut large, mut small) = (large.into_iter(), small.split(small_bytes).into_iter());
+        let pool = |_| Pool {
+            small_bytes,
+            small: small.by_ref().take(small_count).collect(),
+            large: large.by_ref().take(CHUNKS).collect(),
+        };
+        Ok((0..workers).map(pool).collect())
+    }
+
+    pub fn take(&mut self, is_small: bool) -> Buffer {
+        let buffers = if is_small { &mut self.small } else { &mut self.large };
+        buffers.pop().expect("a large window and a batch of small ones for each chunk")
+    }
+
+    pub fn put(&mut self, buffer: Buffer) {
+        match buffer.len() == self.small_bytes {
+            true => self.small.push(buffer),
+            false => self.large.push(buffer),
+        }
+    }
+}

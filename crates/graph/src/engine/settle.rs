@@ -1,0 +1,166 @@
+//! The second half of a superstep: new states, and who is active next.
+
+use std::sync::Mutex;
+
+use inshore_sortreduce::Strategy;
+
+use super::{
+    Done, Engine, FrontierBuilder, KeyLog, State, VertexProgram,
+    direct::{Cells, Touched},
+    state::StateCursor,
+};
+use crate::{Result, turns::Turns};
+
+/// Vertices to which one thread gives new states at once.
+const SETTLED_VERTICES: usize = 16 << 10;
+
+impl<S: State> Engine<S> {
+    /// The second half of a superstep in cells.
+    pub(super) fn settle<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &P,
+        cells: Cells,
+        touched: Vec<Touched>,
+        collect: bool,
+        log: Option<&mut KeyLog>,
+    ) -> Result<Done> {
+        let are_all = P::EVERY_VERTEX || Cells::is_crowded(&touched);
+        self.settle_some(program, cells, touched, are_all, collect, log)
+    }
+
+    /// The same, for all vertices or for those that are listed.
+    pub(super) fn settle_some<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &P,
+        mut cells: Cells,
+        touched: Vec<Touched>,
+        are_all: bool,
+        collect: bool,
+        log: Option<&mut KeyLog>,
+    ) -> Result<Done> {
+        self.used(Strategy::Dense);
+        let step = if are_all && self.state.in_memory().is_some() {
+            self.settle_all(program, cells.all(), collect, log)?
+        } else {
+            let mut finalizing = Finalizing::new(self, program, collect, log)?;
+            let mut settle = |vertex, cell: &mut P::Message| -> Result<()> {
+                *cell = program.kept(&finalizing.vertex(vertex, *cell)?);
+                Ok(())
+            };
+            if are_all {
+                let with_message =
+                    |(_, cell): &(u32, &mut P::Message)| P::EVERY_VERTEX || **cell != P::NOTHING;
+                (0..)
+                    .zip(cells.all())
+                    .filter(with_message)
+                    .try_for_each(|(vertex, cell)| settle(vertex, cell))?;
+            } else {
+                cells.listed(&touched, settle)?;
+            }
+            finalizing.finish()?
+        };
+        cells.close(touched);
+        self.cells = Some(cells);
+        Ok(step)
+    }
+
+    /// Gives new states, which are in memory, to all vertices with a message, or to all, by all threads: each takes parts of
+    /// them, and tells who is active in the order of parts.
+    fn settle_all<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &P,
+        cells: &mut [P::Message],
+        collect: bool,
+        log: Option<&mut KeyLog>,
+    ) -> Result<Done> {
+        let active = FrontierBuilder::new(&self.job, self.layout.frontier_keys);
+        let states = self.state.in_memory().expect("states in memory");
+        let parts = states.chunks_mut(SETTLED_VERTICES).zip(cells.chunks_mut(SETTLED_VERTICES));
+        let parts = Mutex::new(parts.enumerate());
+        let turns = Turns::new((active, log, 0u64));
+        let job = &self.job;
+        let work = || -> Result<()> {
+            // In the memory of rows, of which there are none now.
+            let mut active = Vec::new();
+            loop {
+                job.check_cancelled()?;
+                let next = parts.lock().expect("no panic under this lock").next();
+                let Some((number, (states, cells))) = next else { return Ok(()) };
+                let first = (number * SETTLED_VERTICES) as u32;
+                let mut change = 0;
+                for (vertex, (state, cell)) in (first..).zip(states.iter_mut().zip(cells)) {
+                    if P::EVERY_VERTEX || *cell != P::NOTHING {
+                        let new = program.finalize(vertex, *cell, state);
+                        change += program.change(&new, state);
+                        if collect && program.is_active(&new, state) {
+                            active.push(vertex);
+                        }
+                        *state = new;
+                        *cell = program.kept(&new);
+                    }
+                }
+                let Some(mut turn) = turns.wait(number) else { return Ok(()) };
+                let (all_active, log, all_change) = &mut turn.value;
+                for vertex in active.drain(..) {
+                    all_active.push(vertex)?;
+                    if let Some(log) = log {
+                        log.push(vertex)?;
+                    }
+                }
+                *all_change += change;
+                turns.next(turn);
+            }
+        };
+        std::thread::scope(|scope| -> Result<()> {
+            let others = (1..self.layout.workers).map(|_| scope.spawn(|| turns.guard(work)));
+            let others: Vec<_> = others.collect();
+            let mine = turns.guard(work);
+            let theirs = others.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
+            theirs.fold(mine, |result, other| result.and(other))
+        })?;
+        let (active, _, change) = turns.into_value();
+        Ok(Done::new(active.finish()?, change))
+    }
+}
+
+/// The second half of a superstep: new states, and who is active next.
+pub(super) struct Finalizing<'a, 'l, P: VertexProgram> {
+    program: &'a P,
+    state: StateCursor<'a, P::State>,
+    active: FrontierBuilder,
+    collect: bool,
+    log: Option<&'l mut KeyLog>,
+    change: u64,
+}
+
+impl<'a, 'l, P: VertexProgram> Finalizing<'a, 'l, P> {
+    pub fn new(
+        engine: &'a mut Engine<P::State>,
+        program: &'a P,
+        collect: bool,
+        log: Option<&'l mut KeyLog>,
+    ) -> Result<Self> {
+        let active = FrontierBuilder::new(&engine.job, engine.layout.frontier_keys);
+        Ok(Finalizing { program, state: engine.state.cursor(), active, collect, log, change: 0 })
+    }
+
+    /// Gives the new state.
+    #[inline]
+    pub fn vertex(&mut self, vertex: u32, message: P::Message) -> Result<P::State> {
+        let old = *self.state.get(vertex)?;
+        let new = self.program.finalize(vertex, message, &old);
+        self.state.replace(vertex, &old, new)?;
+        self.change += self.program.change(&new, &old);
+        if self.collect && self.program.is_active(&new, &old) {
+            self.active.push(vertex)?;
+            if let Some(log) = &mut self.log {
+                log.push(vertex)?;
+            }
+        }
+        Ok(new)
+    }
+
+    pub fn finish(self) -> Result<Done> {
+        Ok(Done::new(self.active.finish()?, self.change))
+    }
+}

@@ -1,0 +1,220 @@
+//! A superstep: numbers are collected, the choice is made once, and carried out.
+
+use inshore_sortreduce::Strategy;
+use inshore_store::format_bytes;
+
+use super::{
+    Engine, Frontier, KeyLog, Pull, Reduce, State, Step, VertexProgram,
+    back::edges_of,
+    choose::{Choice, Estimates, choose},
+    columns::Columns,
+    left::Left,
+    sorted::Sorting,
+};
+use crate::{Regime, Result, csr::Csr};
+
+/// Whether a superstep collects who is active next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Collect {
+    No,
+    Yes,
+    /// Once few edges carry something; all vertices are active before that.
+    WhenFew,
+}
+
+/// A request for a superstep.
+pub(crate) struct Superstep<'a> {
+    /// The senders; a pull looks for these.
+    pub active: &'a Frontier,
+    pub collect: Collect,
+    /// A log for the next active vertices.
+    pub log: Option<&'a mut KeyLog>,
+    /// Edges out of vertices that were active before in the same search, as far as they were counted.
+    pub edges_before: u64,
+    pub backwards: Option<Backwards<'a>>,
+}
+
+/// A superstep along in-edges, back to where a search came from.
+pub(crate) struct Backwards<'a> {
+    /// Those that get messages, where they are known.
+    pub waiting: Option<&'a Frontier>,
+    /// Edges of active and of waiting vertices.
+    pub edges: [u64; 2],
+    /// Whether the rows in memory are those of all active vertices.
+    pub are_cached: bool,
+}
+
+impl<'a> Superstep<'a> {
+    /// Forwards from these vertices.
+    pub fn new(active: &'a Frontier, collect: Collect) -> Superstep<'a> {
+        Superstep { active, collect, log: None, edges_before: 0, backwards: None }
+    }
+}
+
+/// The outcome of a superstep.
+pub(crate) struct Done {
+    /// The vertices that are active next; empty unless collected, all where that waits for few.
+    pub active: Frontier,
+    /// The sum of [`VertexProgram::change`].
+    pub change: u64,
+    /// About how many edges active vertices have.
+    pub edges: u64,
+    /// The same where they were counted to choose by.
+    pub edges_counted: Option<u64>,
+}
+
+impl Done {
+    pub(super) fn new(active: Frontier, change: u64) -> Done {
+        Done { active, change, edges: 0, edges_counted: None }
+    }
+}
+
+impl<S: State> Engine<S> {
+    /// Takes messages from `active` vertices to others along their edges, in the way that is chosen for it, and finalizes who
+    /// got one (or everyone).
+    pub fn superstep<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &mut P,
+        asked: Superstep,
+    ) -> Result<Done> {
+        let mut estimates = self.estimates(&asked);
+        let mut edges_counted = None;
+        if estimates.wants_active_edges() {
+            edges_counted = Some(edges_of(&self.job, &self.rows[0], asked.active)?);
+            estimates.active_edges = edges_counted;
+        }
+        let choice = choose(&estimates)?;
+        tracing::debug!(?choice, "superstep");
+        self.cache_rows(&choice, estimates.are_rows_due())?;
+        if choice.lists {
+            // Who sorts has the room of columns.
+            self.columns = None;
+        }
+        if self.layout.is_direct || choice.step == Step::Blocks {
+            self.goes(&choice, None);
+        }
+        let (rows, columns) = (std::mem::take(&mut self.rows), self.columns.take());
+        let active_edges = estimates.active_edges;
+        let done = self.carry_out(program, &rows, columns.as_ref(), asked, &choice, active_edges);
+        (self.rows, self.columns) = (rows, columns);
+        Ok(Done { edges_counted, ..done? })
+    }
+
+    fn estimates(&self, asked: &Superstep) -> Estimates {
+        let back = asked.backwards.as_ref();
+        let has_cached = back.is_none_or(|back| back.are_cached);
+        let cached = self.cached.as_ref().filter(|_| has_cached);
+        Estimates {
+            free_bytes: self.job.budget().free_bytes(),
+            superstep: self.supersteps + 1,
+            has_windows: self.pools.is_made(),
+            cached_edges: cached.map(Left::edges),
+            is_backwards: back.is_some(),
+            active: asked.active.count(),
+            has_waiting: back.is_none_or(|back| back.waiting.is_some()),
+            edges_before: asked.edges_before,
+            active_edges: back.map(|back| back.edges[0]),
+            waiting_edges: back.map(|back| back.edges[1]),
+            lists_when_few: asked.collect == Collect::WhenFew,
+            ..self.facts
+        }
+    }
+
+    fn carry_out<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &mut P,
+        rows: &[Csr],
+        columns: Option<&Columns>,
+        asked: Superstep,
+        choice: &Choice,
+        active_edges: Option<u64>,
+    ) -> Result<Done> {
+        let Superstep { active, collect, log, backwards, .. } = asked;
+        let (out, incoming) = (&rows[0], rows.last().expect("out-edges at least"));
+        let (pushed, pulled) = if backwards.is_some() { (incoming, out) } else { (out, incoming) };
+        let waits_for_few = collect == Collect::WhenFew && !choice.lists;
+        let collect = collect != Collect::No && !waits_for_few;
+        let mut done = match choice.step {
+            Step::Push => self.push(program, pushed, active, choice, collect, log)?,
+            Step::Blocks => self.column_step(program, columns.expect("cut before"), collect)?,
+            Step::PushCached => self.push_cached(program, active)?,
+            Step::Pull | Step::PullCached if P::PULL == Pull::First => {
+                self.pull_first(program, pulled, active, choice)?
+            }
+            Step::Pull | Step::PullCached => {
+                // A search compares these on its way back.
+                let edges = active_edges.map_or_else(|| edges_of(&self.job, pushed, active), Ok)?;
+                let waiting = backwards.and_then(|back| back.waiting).unwrap_or(&Frontier::All);
+                let sides = [active, waiting];
+                let done = self.pull_all(program, pulled, sides, choice, collect, log)?;
+                Done { edges, ..done }
+            }
+        };
+        if let (Step::Push | Step::Blocks, Some(edges)) = (choice.step, self.facts.edges_sent) {
+            done.edges = edges;
+        }
+        if waits_for_few {
+            done.active = Frontier::All;
+        }
+        Ok(done)
+    }
+
+    /// Sends messages from the `active` vertices along the edges of `rows`, into cells or through sort-reduce.
+    fn push<P: VertexProgram<State = S>>(
+        &mut self,
+        program: &mut P,
+        rows: &Csr,
+        active: &Frontier,
+        choice: &Choice,
+        collect: bool,
+        log: Option<&mut KeyLog>,
+    ) -> Result<Done> {
+        let Some(mut cells) = self.cells.take() else {
+            let operation = Reduce(program.clone());
+            let (updates, gathered) =
+                self.exchange_as(&Sorting(program), operation, &[rows], active, choice)?;
+            program.gathered(gathered);
+            return self.apply(program, updates, collect, log);
+        };
+        let (direct, touched) = cells.open(program);
+        let (touched, gathered) = self.send(&direct, &[rows], active, touched)?;
+        program.gathered(gathered);
+        self.settle(program, cells, touched, collect, log)
+    }
+
+    /// Reads all rows into memory if that was chosen. Where it `is_due`, it is not chosen later.
+    fn cache_rows(&mut self, choice: &Choice, is_due: bool) -> Result<()> {
+        if !choice.caches_rows {
+            self.facts.are_rows_cached = if is_due { Some(false) } else { self.facts.are_rows_cached };
+            return Ok(());
+        }
+        self.facts.are_rows_cached = Some(true);
+        match self.rows.iter().map(|rows| rows.hold(&self.job)).collect::<Result<Vec<_>>>() {
+            Ok(held) => {
+                self.rows = held;
+                let bytes = self.facts.rows_bytes;
+                self.job.progress().tell(|| format!("edges in memory, {}", format_bytes(bytes)));
+                self.pools.forget_rows();
+            }
+            Err(error) if self.facts.tuning.regime == Some(Regime::Memory) || error.is_cancelled() => {
+                return Err(error);
+            }
+            Err(error) => {
+                // What is damaged may never be needed.
+                tracing::debug!(%error, "edges stay on flash");
+                self.facts.are_rows_cached = Some(false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells how the next superstep is going to go, where that is not how the one before went, and why.
+    pub(super) fn goes(&mut self, choice: &Choice, strategy: Option<Strategy>) {
+        let way = choice.way(self.facts.needs.pull, strategy);
+        if self.way != way {
+            self.way = way;
+            let (number, why) = (self.supersteps + 1, choice.why);
+            self.job.progress().tell(|| format!("from superstep {number} on updates are {way}{why}"));
+        }
+    }
+}
