@@ -11,6 +11,7 @@
 //!   x > ANY (SELECT x FROM t)                x is taken for that of the subquery: its column gets a name of its own
 //!   ORDER BY date_trunc(zoned time)          taken to be in the order of its argument: no order is known of it (bounded.rs)
 //!   FROM t                                   no columns: SELECT * FROM t
+//!   SELECT a, a                              an error: SELECT a, a AS a_1 (names.rs)
 //!   price = 432863.16                        compared by 15 digits behind the point (literals.rs)
 //!   9223372036854775807 + 1                  wraps: an error (checked.rs)
 //! ```
@@ -43,6 +44,7 @@ use datafusion::{
 use crate::{
     Error,
     literals::{keep_digits, with_numbers},
+    names::rename_repeats,
 };
 
 fn refused(what: &str, instead: &str) -> DataFusionError {
@@ -93,6 +95,7 @@ impl VisitorMut for Mend {
             select.flavor = SelectFlavor::Standard;
             select.projection = vec![SelectItem::Wildcard(WildcardAdditionalOptions::default())];
         }
+        rename_repeats(&mut select.projection);
         ControlFlow::Continue(())
     }
 }

@@ -1,6 +1,6 @@
 //! Files as a table: what is known of them before they are read.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use arrow::{
     array::Array,
@@ -59,6 +59,7 @@ impl Files {
         for input in &files.inputs {
             let described = TableReader::describe(input, as_text, job.budget())?;
             let schema = &described.schema;
+            check_names(input, schema)?;
             match &first {
                 None => first = Some(schema.clone()),
                 Some(first) if first == schema => {}
@@ -161,6 +162,16 @@ impl Files {
     fn places(&self, columns: &[String]) -> Vec<usize> {
         columns.iter().filter_map(|name| self.schema.index_of(name).ok()).collect()
     }
+}
+
+/// Refuses a file that has two columns of one name: nobody could ask for the second.
+fn check_names(input: &Input, schema: &Schema) -> crate::Result<()> {
+    let columns: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
+    let mut seen = HashSet::new();
+    let Some(column) = columns.iter().find(|name| !seen.insert(name.as_str())) else { return Ok(()) };
+    let found = columns.iter().filter(|name| *name == column).count();
+    let (file, column) = (input.name().to_string(), column.clone());
+    Err(inshore_tables::Error::NoColumn { file, column, found, columns }.into())
 }
 
 /// Columns with their types, for people.

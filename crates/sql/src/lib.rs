@@ -55,6 +55,7 @@ mod growth;
 mod join;
 mod literals;
 mod memory;
+mod names;
 mod number_order;
 mod numbers;
 mod once;

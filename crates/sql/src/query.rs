@@ -12,10 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
+use arrow::{
+    datatypes::SchemaRef,
+    record_batch::{RecordBatch, RecordBatchOptions},
+};
 use datafusion::{
     catalog::TableProvider,
     common::{TableReference, config::ConfigNonZeroUsize},
+    error::DataFusionError,
     execution::{
         SendableRecordBatchStream, SessionStateBuilder, disk_manager::DiskManagerBuilder,
         runtime_env::RuntimeEnvBuilder,
@@ -43,6 +47,7 @@ use crate::{
     functions::functions,
     literals,
     memory::Memory,
+    names::result_schema,
     operator::{Limits, Ran, Replace, Shared},
     plan_size::{check_constants, check_plan, check_statement, has_wildcard},
     scan::{Needed, Scan},
@@ -180,7 +185,7 @@ impl Query {
             }
             started => started?,
         };
-        let schema = running.stream.as_ref().expect("it was just begun").schema();
+        let schema = running.schema();
         let (job, text) = (job.clone(), text.to_string());
         let running = Some(running);
         let mut query = Query {
@@ -283,8 +288,20 @@ impl Query {
             if batch.as_ref().is_some_and(|batch| batch.num_rows() == 0) {
                 continue;
             }
+            return batch.map(|batch| self.named(batch)).transpose();
+        }
+    }
+
+    /// Rows under the names of the result.
+    fn named(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let fields = self.schema.fields().iter().zip(batch.schema_ref().fields());
+        if fields.into_iter().all(|(wanted, found)| wanted.name() == found.name()) {
             return Ok(batch);
         }
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let named =
+            RecordBatch::try_new_with_options(self.schema.clone(), batch.columns().to_vec(), &options);
+        Ok(named.map_err(DataFusionError::from)?)
     }
 
     /// Runs it from the start, once nothing of the run before it holds memory.
@@ -297,7 +314,7 @@ impl Query {
             thread::sleep(Duration::from_millis(1));
         }
         let running = Running::start(&self.job, &self.text, &self.tables, self.limits, self.caution)?;
-        self.schema = running.stream.as_ref().expect("it was just begun").schema();
+        self.schema = running.schema();
         self.running = Some(running);
         Ok(())
     }
@@ -335,6 +352,11 @@ impl Running {
                 })
             })
         })
+    }
+
+    /// The columns of the result, before the first row is asked for.
+    fn schema(&self) -> SchemaRef {
+        result_schema(&self.stream.as_ref().expect("it was just begun").schema())
     }
 
     /// Runs what `plan` plans.

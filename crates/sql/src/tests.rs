@@ -36,6 +36,8 @@ use crate::{
     operator::Limits, run_fragment, smallest_memory_bytes,
 };
 
+mod names;
+
 fn job(threads: usize) -> (tempfile::TempDir, Job) {
     job_within(64 << 20, threads)
 }
