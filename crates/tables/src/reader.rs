@@ -185,7 +185,8 @@ pub fn exact_columns(job: &Job, inputs: &[Input], as_text: &[String]) -> Result<
     Ok(Some(inputs.iter().map(exact).collect()))
 }
 
-/// Does `work` to some inputs, and once more to [exact](exact_columns) ones where a value contradicts what was guessed of a column.
+/// Does `work` to some inputs, and once more to [exact](exact_columns) ones where a value contradicts what was guessed of a column,
+/// or where the first rows of JSON lines lack a column that later ones may have.
 #[cfg(feature = "records")]
 pub(crate) fn with_exact_columns<T>(
     job: &Job,
@@ -195,6 +196,11 @@ pub(crate) fn with_exact_columns<T>(
 ) -> Result<T> {
     let error = match work(inputs) {
         Err(error) if error.is_contradiction() => error,
+        Err(error @ Error::NoColumn { found: 0, .. })
+            if inputs.iter().any(|input| input.is_text() && !input.is_csv()) =>
+        {
+            error
+        }
         done => return done,
     };
     match exact_columns(job, inputs, as_text)? {

@@ -391,6 +391,22 @@ fn columns_of_csv_that_later_rows_contradict_are_read_again() {
 }
 
 #[test]
+fn a_group_that_first_comes_in_late_rows_of_json_is_found_or_refused_by_name() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let path = place.path("late.jsonl");
+    fs::write(&path, format!("{}{{\"a\":2,\"k\":7}}\n", "{\"a\":1}\n".repeat(2000))).unwrap();
+    for (by, value) in [("k", "a"), ("a", "k")] {
+        let asked = options(&[by], vec![Aggregate::max(value)], false);
+        let (summary, _) = place.reduce(&[Input::new(&path)], &asked, 16 << 20).unwrap();
+        assert_eq!((summary.groups, summary.rows_in), (2, 2001));
+    }
+    let refused =
+        place.reduce(&[Input::new(&path)], &options(&["b"], vec![Aggregate::count()], false), 16 << 20);
+    let error = refused.err().unwrap().to_string();
+    assert!(error.contains("late.jsonl: no column 'b'") && error.contains("a, k"), "{error}");
+}
+
+#[test]
 fn a_sum_of_decimals_beyond_38_digits_is_an_error() {
     use arrow_array::Decimal128Array;
 
