@@ -37,6 +37,7 @@ use crate::{
 };
 
 mod names;
+mod types;
 
 fn job(threads: usize) -> (tempfile::TempDir, Job) {
     job_within(64 << 20, threads)

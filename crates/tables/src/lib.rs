@@ -85,7 +85,8 @@ pub use known::Known;
 pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use names::unique_names;
 pub use reader::{
-    Described, GroupValues, TableReader, column_names, exact_columns, is_decoding, row_groups, separator,
+    Described, GroupValues, TableReader, column_names, exact_columns, is_decoding, is_readable, row_groups,
+    separator,
 };
 #[cfg(feature = "records")]
 pub use reduce::{

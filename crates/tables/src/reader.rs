@@ -716,11 +716,15 @@ fn check_type(file: &str, stored: &Field, wanted: &DataType) -> Result<()> {
 
 fn unreadable(file: &str, stored: &Field, wanted: &DataType) -> Error {
     let (name, kind) = (stored.name(), stored.data_type());
-    let what = match kind.is_nested() {
-        true => format!("column '{name}' holds objects or arrays, which are not read"),
-        false => format!("column '{name}' has type {kind}, which cannot be read as {wanted}"),
-    };
-    Error::unsupported(file, what)
+    if !is_flat(&plain_type(kind)) {
+        return Error::unread_type(file, stored);
+    }
+    Error::unsupported(file, format!("column '{name}' has type {kind}, which cannot be read as {wanted}"))
+}
+
+/// Whether columns of this type, as [`TableReader::describe`] tells it, are read.
+pub fn is_readable(kind: &DataType) -> bool {
+    is_flat(kind)
 }
 
 /// A type without views and large offsets. A column of nulls alone has no type, and is text.
