@@ -14,6 +14,7 @@
 //!   SELECT a, a                              an error: SELECT a, a AS a_1 (names.rs)
 //!   price = 432863.16                        compared by 15 digits behind the point (literals.rs)
 //!   9223372036854775807 + 1                  wraps: an error (checked.rs)
+//!   NULLIF(1, 2.5)                           a fraction: of the type of 1 (nullif.rs)
 //! ```
 
 use std::{ops::ControlFlow, sync::Arc};

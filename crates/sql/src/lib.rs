@@ -56,6 +56,7 @@ mod join;
 mod literals;
 mod memory;
 mod names;
+mod nullif;
 mod number_order;
 mod numbers;
 mod once;

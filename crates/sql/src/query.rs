@@ -48,6 +48,7 @@ use crate::{
     literals,
     memory::Memory,
     names::result_schema,
+    nullif::nullif,
     operator::{Limits, Ran, Replace, Shared},
     plan_size::{check_constants, check_plan, check_statement, has_wildcard},
     scan::{Needed, Scan},
@@ -690,6 +691,9 @@ fn context(
     Ok(context)
 }
 
+    if let Some(original) = scalar.get("nullif") {
+        context.register_udf(nullif(original.clone()));
+    }
 #[cfg(test)]
 mod tests {
     use arrow::{

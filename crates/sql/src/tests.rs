@@ -37,6 +37,7 @@ use crate::{
 };
 
 mod names;
+mod nullif;
 mod types;
 
 fn job(threads: usize) -> (tempfile::TempDir, Job) {
