@@ -41,7 +41,7 @@ use crate::{
     checked::CheckedNumbers,
     distinct::distinct_as_groups,
     elsewhere::{CutOut, Near, Planning},
-    faults::{mend_plan, mend_statement},
+    faults::{check_subqueries, mend_plan, mend_statement},
     files::BATCH_ROWS,
     floats::EqualFloats,
     functions::functions,
@@ -501,7 +501,10 @@ async fn plan(
     }
     let frame = context.execute_logical_plan(plan).await?;
     let context = Arc::new(frame.task_ctx());
-    let plan = frame.create_physical_plan().await?;
+    let (state, plan) = frame.into_parts();
+    let plan = state.optimize(&plan)?;
+    check_subqueries(&plan)?;
+    let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
     check_constants(&plan, memory_bytes)?;
     job.start_phase("query", "bytes", bytes_read(&plan));
     // Planning runs through most of a large library, and what follows through little of it.
@@ -688,12 +691,12 @@ fn context(
         .filter_map(|function| bounds.bound(function))
         .for_each(|function| context.register_udf(function));
     context.register_udf(literals::FUNCTION.as_ref().clone());
-    Ok(context)
-}
-
     if let Some(original) = scalar.get("nullif") {
         context.register_udf(nullif(original.clone()));
     }
+    Ok(context)
+}
+
 #[cfg(test)]
 mod tests {
     use arrow::{

@@ -37,6 +37,7 @@ use crate::{
 };
 
 mod names;
+mod subqueries;
 mod orders;
 mod nullif;
 mod types;
