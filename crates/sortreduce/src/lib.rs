@@ -125,6 +125,7 @@ pub use config::{Config, Strategy, choose, smallest_memory_bytes};
 pub use cost::{Choice, Estimate};
 pub use error::{Error, Result};
 pub use pack::{BadFrame, FRAME_RECORDS, Packing};
+pub use plan::merge_memory_bytes_for;
 pub use record::{Block, Key, Operation, Value};
 pub use sink::Sink;
 pub use sorted::{Sorted, Stats};

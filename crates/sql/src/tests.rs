@@ -37,9 +37,9 @@ use crate::{
 };
 
 mod names;
-mod subqueries;
-mod orders;
 mod nullif;
+mod orders;
+mod subqueries;
 mod types;
 
 fn job(threads: usize) -> (tempfile::TempDir, Job) {
