@@ -114,11 +114,13 @@ fn write(mut rows: Rows, job: &store::Job, path: PathBuf) -> graph::Result<u64> 
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Batch(RecordBatch);
 
+#[cfg(any(feature = "sql", feature = "text"))]
 impl Batch {
     pub(crate) fn new(rows: RecordBatch) -> Batch {
         Batch(rows)
     }
 
+    #[cfg(feature = "text")]
     pub(crate) fn rows(&self) -> &RecordBatch {
         &self.0
     }

@@ -21,6 +21,7 @@ use pyo3::{exceptions::PyTypeError, prelude::*, types::PyString};
 use crate::error::{bad_option, to_python, whole};
 
 /// How long compressing may take to stop: zstd works on a block of 32 MiB, for ten seconds and more, and hears nothing meanwhile.
+#[cfg(feature = "text")]
 pub(crate) const STOP_PATIENCE: Duration = Duration::from_millis(800);
 /// How often a signal is looked for.
 pub(crate) const TICK: Duration = Duration::from_millis(50);

@@ -98,6 +98,7 @@ pub(crate) struct Options<'py> {
 
 impl Options<'_> {
     /// Whether files that cannot be read are passed over.
+    #[cfg(feature = "nodes")]
     pub(crate) fn skip(&self) -> bool {
         self.skip
     }

@@ -21,6 +21,7 @@ use crate::{
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Store(store::Store);
 
+#[cfg(feature = "nodes")]
 impl Store {
     /// The store itself.
     pub(crate) fn get(&self) -> store::Store {

@@ -33,8 +33,12 @@ pub enum Error {
     /// More runs were written than a budget of this size can keep the checksums and first keys of: 512 times the budget
     /// with keys of 4 bytes, 341 times with 8, 205 times with 16, counted after reduction.
     #[error(
-        "{name}: {} of runs are too much for a budget of {}: give it more memory",
-        inshore_store::format_bytes(*spilled), inshore_store::format_bytes(*memory)
+        "{name}: {} of runs are too much for a budget of {}: {}",
+        inshore_store::format_bytes(*spilled),
+        inshore_store::format_bytes(*memory),
+        enough.map_or("give it more memory".to_string(), |enough| {
+            format!("{} are enough", inshore_store::format_bytes_up(enough))
+        })
     )]
     TooManyRuns {
         /// The name of the sort-reduce.
@@ -43,6 +47,8 @@ pub enum Error {
         spilled: u64,
         /// The budget in bytes.
         memory: u64,
+        /// A budget that is enough for all of the input, where its size is known.
+        enough: Option<u64>,
     },
     /// A block of a run is none, though its checksum is right: something else wrote it.
     #[error("{file}: damaged: a block of records is not what this program writes")]

@@ -202,7 +202,7 @@ impl<O: Operation> Formation<O> {
     /// Checksums and first keys of all blocks stay in memory, so there cannot be any number of them.
     fn too_many_runs(&self) -> Error {
         let (spilled, memory) = (self.writer.bytes, self.plan.memory_bytes as u64);
-        Error::TooManyRuns { name: self.name, spilled, memory }
+        Error::TooManyRuns { name: self.name, spilled, memory, enough: None }
     }
 
     /// Records of a sorted chunk that never left memory.

@@ -127,6 +127,7 @@ pub use config::{Config, smallest_memory_bytes};
 pub use cost::{Choice, Estimate, choose};
 pub use error::{Error, Result};
 pub use pack::{BadFrame, FRAME_RECORDS, Packing};
+pub use plan::merge_memory_bytes_for;
 pub use record::{Block, Key, Operation, Value};
 pub use sink::Sink;
 pub use sorted::{Sorted, Stats};

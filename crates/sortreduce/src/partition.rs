@@ -165,7 +165,12 @@ impl<O: Operation> Partitioner<O> {
         let of_all = self.written.fetch_add(1, Ordering::Relaxed) + 1;
         if of_all > self.plan.blocks_max {
             let spilled = of_all as u64 * self.plan.block_bytes as u64;
-            return Err(Error::TooManyRuns { name: self.name, spilled, memory: self.plan.memory_bytes });
+            return Err(Error::TooManyRuns {
+                name: self.name,
+                spilled,
+                memory: self.plan.memory_bytes,
+                enough: None,
+            });
         }
         let blocks = self.bins.len() + 1;
         if (blocks * BLOCK_NUMBER_BYTES) as u64 > self.reservation.bytes() {

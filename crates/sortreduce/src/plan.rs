@@ -29,6 +29,25 @@ const SLAB_KEYS_MAX: usize = 64 << 10;
 /// Slabs of a merge are larger, since each takes a piece of every run.
 const MERGE_SLAB_RECORDS_MAX: usize = 32 << 10;
 
+/// A [`Config::memory_bytes`] in which a merging sort-reduce of so many sinks takes `sink_records` records with different keys from each of
+/// them: the checksums and first keys of all runs are kept in memory, so that a small budget has room for those of so many only.
+pub fn merge_memory_bytes_for<K: Key, V: Value>(sinks: usize, sink_records: u64) -> u64 {
+    let record = record_bytes::<K, V>();
+    // Keys and values in no order are packed to no less than they were, and an eighth is for what packing adds.
+    let bytes = sink_records
+        .saturating_mul(record as u64)
+        .saturating_add(sink_records.saturating_mul(record as u64) / 8);
+    let mut memory_bytes = smallest_memory_bytes(sinks, record);
+    let fits = |memory_bytes| {
+        let config = Config { memory_bytes, sinks, ..Config::default() };
+        MergePlan::new::<K, V>(&config).is_ok_and(|plan| plan.spilled_bytes_max >= bytes)
+    };
+    while !fits(memory_bytes) && memory_bytes < 1 << 50 {
+        memory_bytes += memory_bytes / 8;
+    }
+    memory_bytes
+}
+
 /// Sizes of everything that merging uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergePlan {

@@ -184,7 +184,7 @@ impl TableProvider for AbsentTable {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let all = &self.known.schema;
         let chosen = projection.cloned().unwrap_or_else(|| (0..all.fields().len()).collect());
-        files::check_flat(all, &chosen, &self.name)?;
+        files::check_readable(all, &chosen, &self.name)?;
         let predicate = files::predicate(state, all, filters)?;
         let schema = Arc::new(all.project(&chosen)?);
         Ok(Arc::new(AbsentScan {

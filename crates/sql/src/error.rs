@@ -110,6 +110,11 @@ impl From<DataFusionError> for Error {
             {
                 Error::NoColumn(told(&error))
             }
+            DataFusionError::SchemaError(ref what, _) if let Some(name) = doubled(what) => {
+                Error::Query(format!(
+                    "two columns are called {name}: give one of them another name, as in SELECT {name} AS other"
+                ))
+            }
             error @ (DataFusionError::SQL(..)
             | DataFusionError::Plan(_)
             | DataFusionError::SchemaError(..)
@@ -119,6 +124,17 @@ impl From<DataFusionError> for Error {
             | DataFusionError::Execution(_)) => Error::Query(told(&error)),
             other => Error::Internal(told(&other)),
         }
+    }
+}
+
+/// The name that two columns have of what is selected, where that is the error.
+fn doubled(error: &SchemaError) -> Option<&str> {
+    match error {
+        // Of a field without a table it is told that a name in the query may mean two columns.
+        SchemaError::AmbiguousReference { field } if field.relation.is_some() => Some(&field.name),
+        SchemaError::DuplicateQualifiedField { name, .. }
+        | SchemaError::DuplicateUnqualifiedField { name } => Some(name),
+        _ => None,
     }
 }
 

@@ -11,8 +11,10 @@
 //!   x > ANY (SELECT x FROM t)                x is taken for that of the subquery: its column gets a name of its own
 //!   ORDER BY date_trunc(zoned time)          taken to be in the order of its argument: no order is known of it (bounded.rs)
 //!   FROM t                                   no columns: SELECT * FROM t
+//!   SELECT a, a                              an error: SELECT a, a AS a_1 (names.rs)
 //!   price = 432863.16                        compared by 15 digits behind the point (literals.rs)
 //!   9223372036854775807 + 1                  wraps: an error (checked.rs)
+//!   NULLIF(1, 2.5)                           a fraction: of the type of 1 (nullif.rs)
 //! ```
 
 use std::{ops::ControlFlow, sync::Arc};
@@ -20,7 +22,7 @@ use std::{ops::ControlFlow, sync::Arc};
 use datafusion::{
     common::{
         Column, DFSchema,
-        tree_node::{Transformed, TreeNode},
+        tree_node::{Transformed, TreeNode, TreeNodeRecursion},
     },
     error::{DataFusionError, Result},
     logical_expr::{
@@ -43,6 +45,7 @@ use datafusion::{
 use crate::{
     Error,
     literals::{keep_digits, with_numbers},
+    names::rename_repeats,
 };
 
 fn refused(what: &str, instead: &str) -> DataFusionError {
@@ -93,6 +96,7 @@ impl VisitorMut for Mend {
             select.flavor = SelectFlavor::Standard;
             select.projection = vec![SelectItem::Wildcard(WildcardAdditionalOptions::default())];
         }
+        rename_repeats(&mut select.projection);
         ControlFlow::Continue(())
     }
 }
@@ -120,6 +124,49 @@ pub(crate) fn mend_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
         })
     })?;
     Ok(mended.data)
+}
+
+/// Refuses what is left of subqueries that name columns from outside of them, once a plan is optimized: the library makes joins of
+/// the others, and runs none as they are.
+///
+/// # Errors
+/// [`Error::Query`] with what the subquery computes, and the columns from outside of it.
+pub(crate) fn check_subqueries(plan: &LogicalPlan) -> Result<()> {
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            expr.apply(|part| {
+                let (form, subquery, instead) = match part {
+                    Expr::ScalarSubquery(subquery) => {
+                        ("(SELECT ...)", subquery, "a join of both tables, and GROUP BY")
+                    }
+                    Expr::InSubquery(within) => ("IN (SELECT ...)", &within.subquery, "a join of both tables"),
+                    Expr::Exists(exists) => ("EXISTS (SELECT ...)", &exists.subquery, "a join of both tables"),
+                    Expr::SetComparison(some) => ("ANY or ALL (SELECT ...)", &some.subquery, "a join of both tables"),
+                    _ => return Ok(TreeNodeRecursion::Continue),
+                };
+                if !is_correlated(subquery) {
+                    return Ok(TreeNodeRecursion::Continue);
+                }
+                let columns: Vec<String> = subquery.outer_ref_columns.iter().map(outer_name).collect();
+                let what = subquery.subquery.schema().field(0).name();
+                Err(Error::Query(format!(
+                    "the subquery {form} of {what} names {} from outside of it in a way that DataFusion 55.2 cannot run: it runs such \
+                     subqueries where WHERE compares these columns by = alone, without LIMIT; write {instead}",
+                    columns.join(", ")
+                ))
+                .into())
+            })
+        })
+    })?;
+    Ok(())
+}
+
+/// A column from outside, as people call it.
+fn outer_name(expr: &Expr) -> String {
+    match expr {
+        Expr::OuterReferenceColumn(_, column) => column.flat_name(),
+        other => other.to_string(),
+    }
 }
 
 fn mend_expr(expr: Expr) -> Result<Transformed<Expr>> {

@@ -1,6 +1,6 @@
 //! Files as a table: what is known of them before they are read.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use arrow::{
     array::Array,
@@ -16,7 +16,7 @@ use datafusion::{
     physical_plan::{ExecutionPlan, PhysicalExpr},
 };
 use inshore_store::Job;
-use inshore_tables::{GroupValues, Input, TableReader};
+use inshore_tables::{GroupValues, Input, TableReader, is_readable};
 
 use crate::{Error, feed::Feed, floats::of_statistics, scan::Scan};
 
@@ -59,6 +59,7 @@ impl Files {
         for input in &files.inputs {
             let described = TableReader::describe(input, as_text, job.budget())?;
             let schema = &described.schema;
+            check_names(input, schema)?;
             match &first {
                 None => first = Some(schema.clone()),
                 Some(first) if first == schema => {}
@@ -163,6 +164,16 @@ impl Files {
     }
 }
 
+/// Refuses a file that has two columns of one name: nobody could ask for the second.
+fn check_names(input: &Input, schema: &Schema) -> crate::Result<()> {
+    let columns: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
+    let mut seen = HashSet::new();
+    let Some(column) = columns.iter().find(|name| !seen.insert(name.as_str())) else { return Ok(()) };
+    let found = columns.iter().filter(|name| *name == column).count();
+    let (file, column) = (input.name().to_string(), column.clone());
+    Err(inshore_tables::Error::NoColumn { file, column, found, columns }.into())
+}
+
 /// Columns with their types, for people.
 fn list(schema: &Schema) -> String {
     let fields = schema.fields().iter().map(|field| format!("{} {}", field.name(), field.data_type()));
@@ -176,13 +187,11 @@ fn is_guess(input: &Input, first: &Schema, found: &Schema) -> bool {
     input.is_text() && names(first) == names(found)
 }
 
-/// Refuses columns whose values are made of others.
-pub(crate) fn check_flat(schema: &Schema, chosen: &[usize], file: &str) -> crate::Result<()> {
+/// Refuses columns of types that are not read.
+pub(crate) fn check_readable(schema: &Schema, chosen: &[usize], file: &str) -> crate::Result<()> {
     let mut chosen = chosen.iter().map(|&index| schema.field(index));
-    chosen.find(|field| field.data_type().is_nested()).map_or(Ok(()), |field| {
-        let name = field.name();
-        Err(Error::Query(format!("{file}: column '{name}' holds objects or arrays, which are not read")))
-    })
+    let unread = chosen.find(|field| !is_readable(field.data_type()));
+    unread.map_or(Ok(()), |field| Err(inshore_tables::Error::unread_type(file, field).into()))
 }
 
 /// All filters of a scan as one expression over what statistics say of a table's columns.
@@ -297,7 +306,7 @@ impl TableProvider for Files {
         let chosen = projection.unwrap_or(&all);
         let columns: Vec<String> =
             chosen.iter().map(|&index| self.schema.field(index).name().clone()).collect();
-        check_flat(&self.schema, chosen, self.inputs[0].name())?;
+        check_readable(&self.schema, chosen, self.inputs[0].name())?;
         let predicate = predicate(state, &self.schema, filters)?;
         let statistics = self.statistics(&columns).map_err(DataFusionError::from)?;
         let threads = state.config().target_partitions();

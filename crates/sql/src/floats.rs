@@ -1,9 +1,9 @@
 //! Groups, joins and comparisons of fractions: every NaN is one value, the greatest, and -0.0 equals 0.0.
 //!
 //! The library groups and joins by bits (DataFusion 55.2). It compares every NaN by its sign, and zeros of both signs as one in some
-//! places and as two in others (lists of many values, CASE, NULLIF). So where fractions make groups, are counted as different ones,
-//! divide a window, are compared or are what tables are joined on, the plan has them in their [normal form](normal_floats).
-//! Elsewhere (ORDER BY, results) they keep their bits.
+//! places and as two in others (lists of many values, CASE). So where fractions make groups, are counted as different ones,
+//! divide a window, are compared, ordered by or joined on, the plan has them in their [normal form](normal_floats). In results they
+//! keep their bits.
 //!
 //! Comparisons of the query get the normal form before the library computes constants and simplifies ([`AnalyzerRule`]: `x = 0.0
 //! AND x = -0.0` would be false for it). Groups, keys of joins, and comparisons that the library makes of subqueries get the normal
@@ -15,8 +15,8 @@
 use std::sync::Arc;
 
 use arrow::{
-    array::{ArrayRef, new_null_array},
-    datatypes::{DataType, FieldRef},
+    array::{ArrayRef, AsArray, new_null_array},
+    datatypes::{DataType, FieldRef, Float32Type, Float64Type},
 };
 use datafusion::{
     common::{
@@ -26,11 +26,12 @@ use datafusion::{
     },
     error::Result,
     logical_expr::{
-        Aggregate, BinaryExpr, Case, ColumnarValue, Expr, ExprSchemable, GroupingSet, Join, LogicalPlan,
-        Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
-        expr_rewriter::NamePreserver, lit, utils::merge_schema,
+        Aggregate, BinaryExpr, ColumnarValue, Expr, ExprSchemable, GroupingSet, Join, LogicalPlan, Operator,
+        ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Sort, SortExpr as SortKey,
+        Volatility, expr_rewriter::NamePreserver, utils::merge_schema,
     },
     optimizer::{AnalyzerRule, ApplyOrder, OptimizerConfig, OptimizerRule},
+    physical_expr::{PhysicalExpr, ScalarFunctionExpr, expressions::Column},
 };
 use inshore_tables::normal_floats;
 
@@ -57,6 +58,7 @@ impl OptimizerRule for EqualFloats {
         self.comparisons(plan)?.transform_data(|plan| match plan {
             LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate),
             LogicalPlan::Join(join) => self.join(join),
+            LogicalPlan::Sort(sort) => self.sort(sort),
             other => Ok(Transformed::no(other)),
         })
     }
@@ -115,19 +117,9 @@ impl EqualFloats {
                     case.when_then_expr.iter_mut().try_for_each(|(when, _)| compare(when))?;
                 }
             }
-            Expr::ScalarFunction(call) if call.func.name() == "nullif" => {
-                if let [value, other] = &call.args[..]
-                    && let Some(normal) = self.normal(value, input)?
-                    && !value.is_volatile()
-                {
-                    let none = lit(ScalarValue::try_from(&value.get_type(input)?)?);
-                    let other = self.normal(other, input)?.unwrap_or_else(|| other.clone());
-                    return Ok(Transformed::yes(Expr::Case(Case {
-                        expr: None,
-                        when_then_expr: vec![(Box::new(normal.eq(other)), Box::new(none))],
-                        else_expr: Some(Box::new(value.clone())),
-                    })));
-                }
+            Expr::WindowFunction(call) => {
+                call.params.partition_by.iter_mut().try_for_each(&mut compare)?;
+                call.params.order_by.iter_mut().try_for_each(|key| compare(&mut key.expr))?;
             }
             _ => {}
         }
@@ -182,6 +174,22 @@ impl EqualFloats {
         Ok(if is_changed { Transformed::yes(join) } else { Transformed::no(join) })
     }
 
+    fn sort(&self, mut sort: Sort) -> Result<Transformed<LogicalPlan>> {
+        let is_changed = self.order(&mut sort.expr, sort.input.schema())?;
+        Ok(Transformed::new_transformed(LogicalPlan::Sort(sort), is_changed))
+    }
+
+    /// Makes keys of an order normal; says whether there were some.
+    fn order(&self, keys: &mut [SortKey], input: &DFSchema) -> Result<bool> {
+        let mut is_changed = false;
+        for key in keys {
+            if let Some(normal) = self.normal(&key.expr, input)? {
+                (key.expr, is_changed) = (normal, true);
+            }
+        }
+        Ok(is_changed)
+    }
+
     /// A fraction in its normal form; `None` for what is none, or has that form.
     fn normal(&self, value: &Expr, input: &DFSchema) -> Result<Option<Expr>> {
         match value {
@@ -208,16 +216,13 @@ impl EqualFloats {
         Ok(normal.alias_qualified(relation, name))
     }
 
-    /// A function of different values, of which each counts once.
+    /// A function of different values, of which each counts once, or of values in an order.
     fn function(&self, function: &Expr, input: &DFSchema, is_changed: &mut bool) -> Result<Expr> {
         let called = if let Expr::Alias(alias) = function { &alias.expr } else { function };
         let Expr::AggregateFunction(call) = called else { return Ok(function.clone()) };
-        if !call.params.distinct {
-            return Ok(function.clone());
-        }
         let mut call = call.clone();
-        let mut has_floats = false;
-        for argument in &mut call.params.args {
+        let mut has_floats = self.order(&mut call.params.order_by, input)?;
+        for argument in call.params.args.iter_mut().filter(|_| call.params.distinct) {
             if let Some(normal) = self.normal(argument, input)? {
                 *argument = normal;
                 has_floats = true;
@@ -229,6 +234,28 @@ impl EqualFloats {
         *is_changed = true;
         let (relation, name) = function.qualified_name();
         Ok(Expr::AggregateFunction(call).alias_qualified(relation, name))
+    }
+}
+
+/// The column of which a key of a physical plan is the normal form, if it is that of one.
+pub(crate) fn normal_column(key: &dyn PhysicalExpr) -> Option<&Column> {
+    let call = key.downcast_ref::<ScalarFunctionExpr>()?;
+    let [column] = call.args() else { return None };
+    if call.fun().inner().is::<NormalFloat>() { column.downcast_ref() } else { None }
+}
+
+/// The same values with one pattern of bits for every NaN, which is the greatest then, and zeros with their signs.
+pub(crate) fn one_nan(column: &ArrayRef) -> ArrayRef {
+    match column.data_type() {
+        DataType::Float64 => {
+            let one = |value: f64| if value.is_nan() { f64::NAN } else { value };
+            Arc::new(column.as_primitive::<Float64Type>().unary::<_, Float64Type>(one))
+        }
+        DataType::Float32 => {
+            let one = |value: f32| if value.is_nan() { f32::NAN } else { value };
+            Arc::new(column.as_primitive::<Float32Type>().unary::<_, Float32Type>(one))
+        }
+        _ => column.clone(),
     }
 }
 

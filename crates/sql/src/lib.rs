@@ -55,6 +55,8 @@ mod growth;
 mod join;
 mod literals;
 mod memory;
+mod names;
+mod nullif;
 mod number_order;
 mod numbers;
 mod once;

@@ -53,6 +53,14 @@ pub(crate) fn keep_digits(expr: &mut ast::Expr) {
             );
         }
         Cast { expr, .. } => keep_in([&mut **expr]),
+        ast::Expr::Function(Function { name, args: FunctionArguments::List(list), .. })
+            if name.to_string().eq_ignore_ascii_case("nullif") =>
+        {
+            keep_in(list.args.iter_mut().filter_map(|argument| match argument {
+                FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => Some(expr),
+                _ => None,
+            }));
+        }
         _ => {}
     }
 }
@@ -162,6 +170,10 @@ pub(crate) fn with_numbers(expr: Expr, schema: &DFSchema) -> Result<Transformed<
         Expr::TryCast(mut cast) if cast.field.data_type().is_decimal() => {
             *cast.expr = numbers(*cast.expr, true)?.data;
             Ok(Transformed::yes(Expr::TryCast(cast)))
+        }
+        Expr::ScalarFunction(ScalarFunction { func, args }) if func.name() == "nullif" => {
+            let args = alike(args, schema)?;
+            Ok(Transformed::yes(Expr::ScalarFunction(ScalarFunction { func, args })))
         }
         // What is compared with nothing.
         Expr::ScalarFunction(call) if is_number(&call) => Ok(Transformed::yes(number(&call, false)?)),

@@ -16,6 +16,7 @@ use inshore_tables::{NumberSink, NumberSort, NumberSortConfig, SortedNumbers};
 use crate::{
     Error,
     files::BATCH_ROWS,
+    floats::one_nan,
     memory::Claim,
     numbers::NumberRows,
     operator::{Notes, Shared},
@@ -170,8 +171,11 @@ impl Gathering {
                 Some(sink) => sink,
                 None => &*sink.insert(self.sink(reader).map_err(Error::from)?),
             };
-            let columns: Vec<ArrayRef> =
+            let mut columns: Vec<ArrayRef> =
                 self.numbers.places.iter().map(|&place| batch.column(place).clone()).collect();
+            if self.numbers.has_one_nan {
+                columns.iter_mut().for_each(|column| *column = one_nan(column));
+            }
             sink.lock().expect("no panic under this lock").add(&columns).map_err(Error::from)?;
             rows += batch.num_rows() as u64;
         }

@@ -7,6 +7,7 @@ use datafusion::{
     common::{ColumnStatistics, ScalarValue, Statistics},
     error::Result,
     physical_expr::{
+        LexOrdering, PhysicalSortExpr,
         aggregate::AggregateFunctionExpr,
         expressions::{CastExpr, Column},
     },
@@ -23,7 +24,7 @@ use datafusion::{
 };
 use inshore_tables::{Fold, NumberColumn, NumberGroups, NumberSort, NumberState};
 
-use crate::scan::Scan;
+use crate::{floats::normal_column, scan::Scan};
 
 /// The key and the states of groups of numbers, and what tables tell of them.
 #[derive(Debug)]
@@ -78,6 +79,8 @@ pub(crate) struct NumberRows {
     pub places: Vec<usize>,
     /// About how many rows come in.
     pub rows: Option<u64>,
+    /// Every NaN is one value, the greatest; else NaN are ordered by their bits.
+    pub has_one_nan: bool,
 }
 
 impl NumberRows {
@@ -102,7 +105,20 @@ impl NumberRows {
         if !NumberSort::is_possible(&columns) {
             return Ok(None);
         }
-        Ok(Some(NumberRows { columns, places, rows: rows_of(input)? }))
+        Ok(Some(NumberRows { columns, places, rows: rows_of(input)?, has_one_nan: false }))
+    }
+}
+
+impl NumberRows {
+    /// Rows of one fraction each, sorted by its normal form. Nothing comes behind a zero that could tell in which order those of both
+    /// signs have to be, so that the column itself is sorted.
+    pub fn of_fractions(input: &Arc<dyn ExecutionPlan>, order: &LexOrdering) -> Result<Option<NumberRows>> {
+        let [PhysicalSortExpr { expr, options }] = &order[..] else { return Ok(None) };
+        if input.schema().fields().len() != 1 || normal_column(&**expr).is_none() {
+            return Ok(None);
+        }
+        let rows = NumberRows::of(input, &[(0, *options)])?;
+        Ok(rows.map(|rows| NumberRows { has_one_nan: true, ..rows }))
     }
 }
 

@@ -61,9 +61,10 @@ impl Order {
         }
         let keys = Keys::new(&sort.input().schema(), sort.expr())?;
         let numbers = match keys.computed.is_empty() {
-            true => NumberRows::of(sort.input(), &keys.keys)?.filter(|numbers| are_many(numbers, shared)),
-            false => None,
+            true => NumberRows::of(sort.input(), &keys.keys)?,
+            false => NumberRows::of_fractions(sort.input(), sort.expr())?,
         };
+        let numbers = numbers.filter(|numbers| are_many(numbers, shared));
         let partitions = match sort.preserve_partitioning() {
             true => sort.input().properties().partitioning.partition_count(),
             false => 1,

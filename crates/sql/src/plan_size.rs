@@ -170,7 +170,7 @@ impl Count {
 }
 
 /// A name as the library compares it.
-fn normal(name: &Ident) -> String {
+pub(crate) fn normal(name: &Ident) -> String {
     if name.quote_style.is_some() { name.value.clone() } else { name.value.to_ascii_lowercase() }
 }
 

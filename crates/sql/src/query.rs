@@ -12,10 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
+use arrow::{
+    datatypes::SchemaRef,
+    record_batch::{RecordBatch, RecordBatchOptions},
+};
 use datafusion::{
     catalog::TableProvider,
     common::{TableReference, config::ConfigNonZeroUsize},
+    error::DataFusionError,
     execution::{
         SendableRecordBatchStream, SessionStateBuilder, disk_manager::DiskManagerBuilder,
         runtime_env::RuntimeEnvBuilder,
@@ -37,12 +41,14 @@ use crate::{
     checked::CheckedNumbers,
     distinct::distinct_as_groups,
     elsewhere::{CutOut, Near, Planning},
-    faults::{mend_plan, mend_statement},
+    faults::{check_subqueries, mend_plan, mend_statement},
     files::BATCH_ROWS,
     floats::EqualFloats,
     functions::functions,
     literals,
     memory::Memory,
+    names::result_schema,
+    nullif::nullif,
     operator::{Limits, Ran, Replace, Shared},
     plan_size::{check_constants, check_plan, check_statement, has_wildcard},
     scan::{Needed, Scan},
@@ -180,7 +186,7 @@ impl Query {
             }
             started => started?,
         };
-        let schema = running.stream.as_ref().expect("it was just begun").schema();
+        let schema = running.schema();
         let (job, text) = (job.clone(), text.to_string());
         let running = Some(running);
         let mut query = Query {
@@ -283,8 +289,20 @@ impl Query {
             if batch.as_ref().is_some_and(|batch| batch.num_rows() == 0) {
                 continue;
             }
+            return batch.map(|batch| self.named(batch)).transpose();
+        }
+    }
+
+    /// Rows under the names of the result.
+    fn named(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let fields = self.schema.fields().iter().zip(batch.schema_ref().fields());
+        if fields.into_iter().all(|(wanted, found)| wanted.name() == found.name()) {
             return Ok(batch);
         }
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let named =
+            RecordBatch::try_new_with_options(self.schema.clone(), batch.columns().to_vec(), &options);
+        Ok(named.map_err(DataFusionError::from)?)
     }
 
     /// Runs it from the start, once nothing of the run before it holds memory.
@@ -297,7 +315,7 @@ impl Query {
             thread::sleep(Duration::from_millis(1));
         }
         let running = Running::start(&self.job, &self.text, &self.tables, self.limits, self.caution)?;
-        self.schema = running.stream.as_ref().expect("it was just begun").schema();
+        self.schema = running.schema();
         self.running = Some(running);
         Ok(())
     }
@@ -335,6 +353,11 @@ impl Running {
                 })
             })
         })
+    }
+
+    /// The columns of the result, before the first row is asked for.
+    fn schema(&self) -> SchemaRef {
+        result_schema(&self.stream.as_ref().expect("it was just begun").schema())
     }
 
     /// Runs what `plan` plans.
@@ -478,7 +501,10 @@ async fn plan(
     }
     let frame = context.execute_logical_plan(plan).await?;
     let context = Arc::new(frame.task_ctx());
-    let plan = frame.create_physical_plan().await?;
+    let (state, plan) = frame.into_parts();
+    let plan = state.optimize(&plan)?;
+    check_subqueries(&plan)?;
+    let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
     check_constants(&plan, memory_bytes)?;
     job.start_phase("query", "bytes", bytes_read(&plan));
     // Planning runs through most of a large library, and what follows through little of it.
@@ -665,6 +691,9 @@ fn context(
         .filter_map(|function| bounds.bound(function))
         .for_each(|function| context.register_udf(function));
     context.register_udf(literals::FUNCTION.as_ref().clone());
+    if let Some(original) = scalar.get("nullif") {
+        context.register_udf(nullif(original.clone()));
+    }
     Ok(context)
 }
 

@@ -81,7 +81,7 @@ pub trait Device: Send + Sync + Debug {
     /// Gives up everything: no store has it any more.
     ///
     /// # Errors
-    /// Whatever the system reports; part of it may then be left.
+    /// The error that the system reports; part of the extents may then be left.
     fn clear(&self) -> io::Result<()> {
         self.discard(0..self.extents())
     }

@@ -205,7 +205,7 @@ impl NewFile {
 /// still has its name.
 ///
 /// # Errors
-/// Whatever the system reports.
+/// The error that the system reports.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     sync_folder(folder_of(path))
@@ -215,7 +215,7 @@ pub fn remove_file(path: &Path) -> io::Result<()> {
 /// who made them may have been killed before that.
 ///
 /// # Errors
-/// Whatever the system reports.
+/// The error that the system reports.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     let path = fs::canonicalize(path)?;

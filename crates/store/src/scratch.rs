@@ -273,7 +273,7 @@ fn lock_of(folder: &Path) -> PathBuf {
     folder.join("scratch/lock")
 }
 
-/// The content of the lock of a device: what the processes at work on a store tell each other.
+/// The content of the lock of a device, by which the processes at work on a store tell each other of the log.
 ///
 /// ```text
 ///    0   8   generation of the log   \
@@ -425,7 +425,7 @@ impl Guard<'_> {
         Ok(owners)
     }
 
-    /// What dead owners left.
+    /// Finds the extents that dead owners left.
     pub fn dead(&self) -> Result<Dead> {
         let mut dead = Dead::default();
         for folders in self.folders()?.into_values() {
@@ -532,7 +532,7 @@ impl Guard<'_> {
     }
 }
 
-/// What dead owners left.
+/// The extents that dead owners left.
 #[derive(Debug, Default)]
 pub(crate) struct Dead {
     /// Extents that they had taken.

@@ -32,7 +32,7 @@ impl Allowance {
         Ok(Allowance(budget.reserve(0, what)?))
     }
 
-    /// What is reserved now.
+    /// The bytes that are reserved now.
     pub fn reserved_bytes(&self) -> u64 {
         self.0.bytes()
     }

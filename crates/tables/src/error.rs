@@ -2,6 +2,7 @@
 
 use std::io;
 
+use arrow_schema::Field;
 use inshore_store::{format_bytes, format_bytes_up, url_hint};
 
 /// The longest line that any reader of lines accepts, whatever its budget.
@@ -162,6 +163,22 @@ impl Error {
             expected: format!("{expected}, as in {rows}{advice}"),
             found: quote(found),
         }
+    }
+
+    /// Refuses a column whose type is [not read](crate::is_readable).
+    pub fn unread_type(file: &str, column: &Field) -> Error {
+        let (name, kind) = (column.name(), column.data_type());
+        let holds = if kind.is_nested() {
+            "holds objects or arrays, which are not read: it"
+        } else {
+            "is not read: it"
+        };
+        let kind = quote(kind.to_string().as_bytes());
+        let what = format!(
+            "column '{name}' {holds} has the type {kind}, and the types that are read are whole numbers, fractions, decimals of 128 and \
+             256 bits, text, bytes, truth values, dates, times and durations"
+        );
+        Error::unsupported(file, what)
     }
 
     pub(crate) fn io(file: impl Into<String>, what: &'static str, source: io::Error) -> Self {

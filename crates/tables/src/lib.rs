@@ -51,6 +51,7 @@ mod input;
 mod kmers;
 mod known;
 mod lines;
+mod names;
 #[cfg(feature = "records")]
 mod pieces;
 mod reader;
@@ -84,8 +85,10 @@ pub use kmers::{
 };
 pub use known::Known;
 pub use lines::{LineBlock, LineBlocks, cut_line};
+pub use names::unique_names;
 pub use reader::{
-    Described, GroupValues, TableReader, column_names, exact_columns, is_decoding, row_groups, separator,
+    Described, GroupValues, TableReader, column_names, exact_columns, is_decoding, is_readable, row_groups,
+    separator,
 };
 #[cfg(feature = "records")]
 pub use reduce::{

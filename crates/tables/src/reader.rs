@@ -185,7 +185,8 @@ pub fn exact_columns(job: &Job, inputs: &[Input], as_text: &[String]) -> Result<
     Ok(Some(inputs.iter().map(exact).collect()))
 }
 
-/// Does `work` to some inputs, and once more to [exact](exact_columns) ones where a value contradicts what was guessed of a column.
+/// Does `work` to some inputs, and once more to [exact](exact_columns) ones where a value contradicts what was guessed of a column,
+/// or where the first rows of JSON lines lack a column that later ones may have.
 #[cfg(feature = "records")]
 pub(crate) fn with_exact_columns<T>(
     job: &Job,
@@ -195,6 +196,11 @@ pub(crate) fn with_exact_columns<T>(
 ) -> Result<T> {
     let error = match work(inputs) {
         Err(error) if error.is_contradiction() => error,
+        Err(error @ Error::NoColumn { found: 0, .. })
+            if inputs.iter().any(|input| input.is_text() && !input.is_csv()) =>
+        {
+            error
+        }
         done => return done,
     };
     match exact_columns(job, inputs, as_text)? {
@@ -710,11 +716,15 @@ fn check_type(file: &str, stored: &Field, wanted: &DataType) -> Result<()> {
 
 fn unreadable(file: &str, stored: &Field, wanted: &DataType) -> Error {
     let (name, kind) = (stored.name(), stored.data_type());
-    let what = match kind.is_nested() {
-        true => format!("column '{name}' holds objects or arrays, which are not read"),
-        false => format!("column '{name}' has type {kind}, which cannot be read as {wanted}"),
-    };
-    Error::unsupported(file, what)
+    if !is_flat(&plain_type(kind)) {
+        return Error::unread_type(file, stored);
+    }
+    Error::unsupported(file, format!("column '{name}' has type {kind}, which cannot be read as {wanted}"))
+}
+
+/// Whether columns of this type, as [`TableReader::describe`] tells it, are read.
+pub fn is_readable(kind: &DataType) -> bool {
+    is_flat(kind)
 }
 
 /// A type without views and large offsets. A column of nulls alone has no type, and is text.

@@ -11,7 +11,7 @@ use inshore::tables::Input;
 /// Whether the first line of CSV has the names of columns.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Header {
-    /// It has, even where names are numbers, empty or there twice
+    /// It has, even where names are numbers, empty or there twice (the second `a` is called `a_1`)
     Yes,
     /// It is a row: columns are called column_1, column_2 and so on
     No,

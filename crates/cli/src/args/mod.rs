@@ -348,7 +348,7 @@ mod tests {
         });
     }
 
-    /// Whoever adds an argument that names a file says there whether the file is written, and tries it in `tests/power.rs`.
+    /// An argument that names a file stands in `tests/power/files.txt`, which says whether the file is written; `tests/power.rs` tries it.
     #[cfg(feature = "full")]
     #[test]
     fn every_argument_that_names_a_file_is_listed() {

@@ -205,7 +205,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         if state.blocks > self.plan.blocks_max() {
             let spilled = state.runs.iter().map(|(_, run)| run.file.len()).sum();
             let memory = self.plan.memory_bytes as u64;
-            return Err(Error::TooManyRuns { name: self.config.name, spilled, memory });
+            return Err(Error::TooManyRuns { name: self.config.name, spilled, memory, enough: None });
         }
         Ok(())
     }

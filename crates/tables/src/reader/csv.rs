@@ -12,7 +12,7 @@ use super::{
     seen::{Seen, fraction, is_time},
     typed::{Column, Origin},
 };
-use crate::{Error, Header, Input, Result, allowance::piece_limit};
+use crate::{Error, Header, Input, Result, allowance::piece_limit, unique_names};
 
 /// Rows that are looked at to guess what a column is.
 const SAMPLE_ROWS: usize = 1_000;
@@ -189,6 +189,9 @@ impl CsvSource {
         };
         self.names = fields.map(name).collect::<Result<_>>()?;
         self.is_named = input.header() == Header::Present;
+        if self.is_named {
+            self.names = unique_names(std::mem::take(&mut self.names));
+        }
         self.check_returns()
     }
 

@@ -204,6 +204,20 @@ fn a_first_row_that_may_be_none_of_names_is_refused_unless_it_is_said_what_it_is
 }
 
 #[test]
+fn names_that_are_there_twice_get_numbers_where_the_first_line_is_said_to_have_names() {
+    let place = Place::new();
+    let input = place.write("n.csv", "a,a,a_1,a\n1,2,3,x\n").with_header(Header::Present);
+    let batch = &place.read(&input, None).unwrap()[0];
+    let names: Vec<&str> = batch.schema_ref().fields().iter().map(|field| field.name().as_str()).collect();
+    assert_eq!(names, ["a", "a_2", "a_1", "a_3"]);
+    let batch = &place.read(&input, Some(&["a_2"])).unwrap()[0];
+    assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &[2]);
+    // The same names where the types are those of all rows.
+    let exact = exact_columns(&place.job, &[input], &[]).unwrap().unwrap();
+    assert_eq!(place.values(&exact[0]).unwrap().1, ["1", "2", "3", "x"]);
+}
+
+#[test]
 fn an_open_quote_is_told_with_the_line_on_which_it_opens() {
     let place = Place::new();
     for (text, line) in [

@@ -46,7 +46,7 @@ impl Codec {
     /// Adds what is packed to `unpacked`: `bytes` if it is sound, and no more than one more.
     ///
     /// # Errors
-    /// What is not sound.
+    /// Packed bytes that are not sound give the decoder's error.
     pub fn unpack(self, packed: &[u8], bytes: usize, unpacked: &mut Vec<u8>) -> io::Result<()> {
         let most = bytes as u64 + 1;
         match self {

@@ -20,7 +20,7 @@ use arrow_select::concat::concat_batches;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{FilePart, Header, PartBytes};
+use crate::{FilePart, PartBytes};
 
 const SMALL: u64 = 8 << 20;
 
@@ -245,7 +245,7 @@ fn a_column_that_may_have_nulls_gives_them() {
 fn columns_that_are_missing_double_or_of_another_kind_are_refused_by_name() {
     let id = |name| [(name, DataType::UInt64)];
     let (_folder, twice) = file("e.csv", b"a,b,b\n1,2,3\n");
-    let opened = TableReader::open(&twice.with_header(Header::Present), &id("b"), 10, &Budget::new(SMALL, 1));
+    let opened = TableReader::open(&twice, &id("b"), 10, &Budget::new(SMALL, 1));
     let error = opened.err().unwrap().to_string();
     assert!(error.contains("2 columns are called 'b', expected one; the columns are a, b, b"), "{error}");
     let error = refusal("e.arrow", &arrow_file(&edges(3), None), &id("to"));

@@ -115,6 +115,9 @@ fn reduce_known(asked: &Asked<'_>) -> Result<ReduceSummary> {
     rows::reduce(asked)
 }
 
+/// The part of the budget that sorting may use: the rest is for pages, batches and the writer.
+const MEMORY_PART: (u64, u64) = (3, 4);
+
 /// A reduce with all that it was asked.
 struct Asked<'a> {
     job: &'a Job,
@@ -212,9 +215,9 @@ impl Asked<'_> {
         Error::unsupported(self.inputs[0].name(), what)
     }
 
-    /// Bytes of the budget that sorting may use: the rest is for pages, batches and the writer.
+    /// Bytes of the budget that sorting may use.
     fn memory_bytes(&self, smallest: u64) -> Result<u64> {
-        sort_memory(self.job.budget(), "grouping", 0, (3, 4), smallest)
+        sort_memory(self.job.budget(), "grouping", 0, MEMORY_PART, smallest)
     }
 
     fn compressed_bytes(&self) -> u64 {

@@ -11,9 +11,12 @@ use std::sync::{
 
 use arrow_array::{Array, Float64Array, RecordBatch};
 use arrow_schema::{DataType, Schema, SchemaRef};
-use inshore_sortreduce::{Config, Key, Operation, SortReduce, Strategy, choose, smallest_memory_bytes};
+use inshore_sortreduce::{
+    Config, Key, Operation, SortReduce, Strategy, Value, choose, merge_memory_bytes_for,
+    smallest_memory_bytes,
+};
 
-use super::{Asked, ReduceSummary, aggregate::Function};
+use super::{Asked, MEMORY_PART, ReduceSummary, aggregate::Function};
 use crate::{
     Error, Input, Result, TableReader, resume,
     words::{
@@ -73,6 +76,8 @@ pub(super) struct Plan {
     words: Vec<Word>,
     /// Rows of all inputs, where their files say so.
     rows: Option<u64>,
+    /// The fewest row groups that an input has.
+    row_groups: usize,
     keys: Keys,
 }
 
@@ -111,6 +116,7 @@ impl Plan {
         let result = asked.result_schema(schema);
         let readers: Vec<_> = asked.inputs.iter().map(|input| asked.open(input, (0, 1)).ok()).collect();
         let rows = readers.iter().map(|reader| reader.as_ref()?.rows()).sum();
+        let row_groups = readers.iter().flatten().map(|reader| reader.row_groups().unwrap_or(1)).min();
         // Of the key, and of what each word is made of: the end of each file is read once.
         let mut columns = vec![&**by];
         columns.extend(words.iter().filter_map(|word| Some(&**schema.field(word.column?).name())));
@@ -129,7 +135,15 @@ impl Plan {
             }
         }
         let keys = keys.unwrap_or(Keys::all(&key_type));
-        fits.then(|| Plan { schema: schema.clone(), result, key_type, words, rows, keys })
+        fits.then(|| Plan {
+            schema: schema.clone(),
+            result,
+            key_type,
+            words,
+            rows,
+            row_groups: row_groups.unwrap_or(1),
+            keys,
+        })
     }
 
     /// The same for any keys and words.
@@ -140,6 +154,27 @@ impl Plan {
 }
 
 impl Plan {
+    /// Most rows that one of some threads reads: row groups are divided among them.
+    fn rows_of_thread(&self, threads: usize) -> Option<u64> {
+        let groups = self.row_groups.max(1);
+        Some(self.rows?.div_ceil(groups as u64) * (groups / threads + 1).min(groups) as u64)
+    }
+
+    /// An error of sort-reduce, which tells the budget that is enough where there were too many runs for this one.
+    fn tell_enough<K: Key, V: Value>(&self, error: Error, asked: &Asked<'_>, memory_bytes: u64) -> Error {
+        let budget = asked.job.budget();
+        match (error, self.rows_of_thread(budget.threads())) {
+            (Error::SortReduce(inshore_sortreduce::Error::TooManyRuns { name, spilled, .. }), Some(rows)) => {
+                let needed = merge_memory_bytes_for::<K, V>(budget.threads(), rows).max(memory_bytes + 1);
+                let memory = budget.memory_bytes();
+                let more = (needed - memory_bytes).div_ceil(MEMORY_PART.0) * MEMORY_PART.1;
+                let enough = Some((memory + more).next_multiple_of(1 << 20));
+                Error::SortReduce(inshore_sortreduce::Error::TooManyRuns { name, spilled, memory, enough })
+            }
+            (error, _) => error,
+        }
+    }
+
     /// How the words of a record fit few bits; none where that is not known.
     fn short<const N: usize>(&self) -> Option<Short<N>> {
         Short::new(&self.words.iter().map(|word| word.range).collect::<Option<Vec<_>>>()?)
@@ -187,11 +222,13 @@ where
     let threads = job.budget().threads();
     // Which rows a thread reads depends on how many there are.
     let keep = asked.keep(("numbers", threads, plan.keys), &plan.schema)?;
+    let memory_bytes = asked.memory_bytes(smallest_memory_bytes(threads, size_of::<K>() + 8 * N))?;
     let config = Config {
-        memory_bytes: asked.memory_bytes(smallest_memory_bytes(threads, size_of::<K>() + 8 * N))?,
+        memory_bytes,
         sinks: threads,
         name: "reduce",
         expected_records: plan.rows,
+        records_max: plan.rows,
         key_range: plan.keys.range(plan.rows),
         keep: keep.clone(),
         ..Config::default()
@@ -227,8 +264,9 @@ where
         resume::finish(keep)?;
         return Ok(Outcome::OutOfRange);
     }
-    results.into_iter().collect::<Result<()>>()?;
-    let mut sorted = reduce.finish()?;
+    let tell = |error| plan.tell_enough::<K, [u64; N]>(error, asked, memory_bytes);
+    results.into_iter().collect::<Result<()>>().map_err(tell)?;
+    let mut sorted = reduce.finish().map_err(|error| tell(error.into()))?;
     // Whether sums fit was told by how many rows the files say they have.
     if plan.rows.is_some_and(|rows| sorted.stats().records_in > rows) {
         resume::finish(keep)?;

@@ -391,6 +391,55 @@ fn columns_of_csv_that_later_rows_contradict_are_read_again() {
 }
 
 #[test]
+fn a_group_that_first_comes_in_late_rows_of_json_is_found_or_refused_by_name() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let path = place.path("late.jsonl");
+    fs::write(&path, format!("{}{{\"a\":2,\"k\":7}}\n", "{\"a\":1}\n".repeat(2000))).unwrap();
+    for (by, value) in [("k", "a"), ("a", "k")] {
+        let asked = options(&[by], vec![Aggregate::max(value)], false);
+        let (summary, _) = place.reduce(&[Input::new(&path)], &asked, 16 << 20).unwrap();
+        assert_eq!((summary.groups, summary.rows_in), (2, 2001));
+    }
+    let refused =
+        place.reduce(&[Input::new(&path)], &options(&["b"], vec![Aggregate::count()], false), 16 << 20);
+    let error = refused.err().unwrap().to_string();
+    assert!(error.contains("late.jsonl: no column 'b'") && error.contains("a, k"), "{error}");
+}
+
+#[test]
+fn too_many_groups_for_a_budget_are_refused_with_one_that_is_enough() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let path = place.path("many.parquet");
+    let schema = Arc::new(Schema::new(vec![Field::new("k", DataType::UInt64, false)]));
+    let mut writer = TableWriter::create(&path, schema.clone(), &Budget::new(64 << 20, 1)).unwrap();
+    const ROWS: u64 = 4_000_000;
+    for start in (0..ROWS).step_by(1 << 16) {
+        let keys = (start..ROWS.min(start + (1 << 16))).map(|row| row.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let column: ArrayRef = Arc::new(UInt64Array::from_iter_values(keys));
+        writer.write(&RecordBatch::try_new(schema.clone(), vec![column]).unwrap()).unwrap();
+    }
+    writer.finish().unwrap();
+    // Four words in a record make runs of 160 MB.
+    let all = vec![Aggregate::count(), Aggregate::sum("k"), Aggregate::min("k"), Aggregate::max("k")];
+    let asked = options(&["k"], all, false);
+    let job = |memory_bytes| {
+        let store = Store::open(place.path("store")).unwrap();
+        store.job(Budget::new(memory_bytes, 1), Cancel::default()).unwrap()
+    };
+    let input = [Input::new(&path)];
+    let error = reduce(&job(1 << 20), &input, &place.path("o.parquet"), &asked).unwrap_err();
+    let Error::SortReduce(inshore_sortreduce::Error::TooManyRuns { enough: Some(enough), memory, .. }) =
+        error
+    else {
+        panic!("{error}")
+    };
+    assert!(memory == 1 << 20 && (2 << 20..=4 << 20).contains(&enough), "{enough}");
+    assert!(error.to_string().contains("MiB are enough"), "{error}");
+    let summary = reduce(&job(enough), &input, &place.path("o.parquet"), &asked).unwrap();
+    assert_eq!((summary.groups, summary.way), (ROWS, "numbers"));
+}
+
+#[test]
 fn a_sum_of_decimals_beyond_38_digits_is_an_error() {
     use arrow_array::Decimal128Array;
 

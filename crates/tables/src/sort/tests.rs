@@ -278,6 +278,27 @@ fn keys_that_later_rows_show_to_be_others_are_sorted_as_what_they_are() {
 }
 
 #[test]
+fn a_key_that_first_comes_in_late_rows_of_json_is_found_or_refused_by_name() {
+    let place = Place::new();
+    let text = format!("{}{{\"a\":2,\"k\":7}}\n{{\"a\":3,\"k\":5}}\n", "{\"a\":1}\n".repeat(2000));
+    let inputs = [place.write("late.jsonl", text.as_bytes())];
+    for output in ["o.parquet", "o.csv"] {
+        let path = place.path(output);
+        sort_table(&place.job(16 << 20), &inputs, &path, &[key("k")], &[], SortOptions::default()).unwrap();
+        let sorted = place.read(output);
+        let column = sorted.column_by_name("a").unwrap().as_primitive::<Int64Type>();
+        assert_eq!((sorted.num_rows().min(1000), &column.values()[..3]), (1000, &[3, 2, 1][..]), "{output}");
+        let refused =
+            sort_table(&place.job(16 << 20), &inputs, &path, &[key("kk")], &[], SortOptions::default());
+        let error = refused.unwrap_err().to_string();
+        assert!(
+            error.contains("late.jsonl: no column 'kk'") && error.contains("the columns are a, k"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn of_equal_fractions_the_first_stays_with_its_bits() {
     use std::sync::Arc;
 

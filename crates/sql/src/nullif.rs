@@ -1,0 +1,86 @@
+//! `NULLIF(a, b)` with the type of `a`.
+//!
+//! The library's has the type in which `a` and `b` are compared (DataFusion 55.2): `NULLIF(1, 2.5)` is a fraction there. Here both are
+//! compared in that type, fractions in their [normal form](normal_floats), and `a` stays as it is. A `CASE` would do too, but
+//! has `a` twice: a NULLIF of a NULLIF of a NULLIF would double at each step.
+
+use std::sync::Arc;
+
+use arrow::{
+    array::Array,
+    compute::{and, cast, is_not_null, is_null, nullif as without},
+    datatypes::{DataType, Field},
+};
+use datafusion::{
+    common::{ScalarValue, plan_err, utils::take_function_args},
+    error::Result,
+    logical_expr::{
+        ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+        type_coercion::binary::comparison_coercion,
+    },
+};
+use inshore_tables::normal_floats;
+
+/// The function, around the library's.
+pub(crate) fn nullif(original: Arc<ScalarUDF>) -> ScalarUDF {
+    ScalarUDF::from(NullIf { original, signature: Signature::any(2, Volatility::Immutable) })
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct NullIf {
+    original: Arc<ScalarUDF>,
+    signature: Signature,
+}
+
+/// The type in which two values are compared.
+fn common_type(one: &DataType, other: &DataType) -> Result<DataType> {
+    match comparison_coercion(one, other) {
+        Some(kind) => Ok(kind),
+        None => plan_err!("NULLIF cannot compare {one} with {other}"),
+    }
+}
+
+impl ScalarUDFImpl for NullIf {
+    fn name(&self) -> &str {
+        "nullif"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, kinds: &[DataType]) -> Result<DataType> {
+        let [value, other] = take_function_args(self.name(), kinds)?;
+        let common = common_type(value, other)?;
+        Ok(if value.is_null() { common } else { value.clone() })
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let kind = args.return_field.data_type().clone();
+        let [value, other] = take_function_args(self.name(), &args.args)?;
+        let common = common_type(&value.data_type(), &other.data_type())?;
+        let are_constant = args.args.iter().all(|side| matches!(side, ColumnarValue::Scalar(_)));
+        let rows = if are_constant { 1 } else { args.number_rows };
+        let value = cast(&value.to_array(rows)?, &kind)?;
+        let comparable = |side: &ColumnarValue| -> Result<ColumnarValue> {
+            Ok(ColumnarValue::Array(normal_floats(&cast(&side.to_array(rows)?, &common)?)))
+        };
+        let sides = vec![comparable(&args.args[0])?, comparable(other)?];
+        let field = Arc::new(Field::new(self.name(), common.clone(), true));
+        let compared = self.original.invoke_with_args(ScalarFunctionArgs {
+            args: sides,
+            arg_fields: vec![field.clone(), field.clone()],
+            number_rows: rows,
+            return_field: field,
+            config_options: args.config_options.clone(),
+        })?;
+        // What the comparison took away.
+        let is_equal = and(&is_null(&compared.to_array(rows)?)?, &is_not_null(&value)?)?;
+        let left = without(&value, &is_equal)?;
+        debug_assert_eq!(left.data_type(), &kind);
+        Ok(match are_constant {
+            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&left, 0)?),
+            false => ColumnarValue::Array(left),
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! Names of columns that are there twice.
+
+use std::collections::{HashMap, HashSet};
+
+/// Gives each column a name of its own, as DuckDB does: the first column keeps its name, later ones of that name get `_1`, `_2` and so
+/// on behind it. A number whose name another column has is left out.
+///
+/// ```
+/// let names = ["a", "a", "a_1", "a"].map(String::from).to_vec();
+/// assert_eq!(inshore_tables::unique_names(names), ["a", "a_2", "a_1", "a_3"]);
+/// ```
+pub fn unique_names(names: Vec<String>) -> Vec<String> {
+    let mut taken: HashSet<String> = names.iter().cloned().collect();
+    if taken.len() == names.len() {
+        return names;
+    }
+    let mut repeats: HashMap<String, usize> = HashMap::new();
+    let mut unique = |name: String| {
+        let Some(number) = repeats.get_mut(&name) else {
+            repeats.insert(name.clone(), 0);
+            return name;
+        };
+        loop {
+            *number += 1;
+            let other = format!("{name}_{number}");
+            if taken.insert(other.clone()) {
+                return other;
+            }
+        }
+    };
+    names.into_iter().map(&mut unique).collect()
+}
