@@ -111,7 +111,9 @@ fn is_cancelled(cause: &(dyn std::error::Error + 'static)) -> bool {
     if is(cause, inshore::sorting::Error::is_cancelled) {
         return true;
     }
-    is(cause, tables::Error::is_cancelled) || is(cause, store::Error::is_cancelled)
+    is(cause, tables::Error::is_cancelled)
+        || is(cause, store::Error::is_cancelled)
+        || is(cause, store::RuntimeError::is_cancelled)
 }
 
 #[cfg(test)]
@@ -153,6 +155,7 @@ mod tests {
 
     #[test]
     fn cancellation_and_broken_pipes_are_found_in_the_chain() {
+        assert!(anyhow::Error::from(store::RuntimeError::Cancelled).chain().any(is_cancelled));
         let stopped: anyhow::Result<()> = Err(tables::Error::from(store::Error::Cancelled).into());
         assert!(stopped.context("ranking").unwrap_err().chain().any(is_cancelled));
         let stopped = anyhow::Error::from(tables::Error::from(store::Error::Cancelled));

@@ -484,7 +484,7 @@ impl Out {
     }
 
     fn header(&self, kind: u8, length: usize) -> [u8; HEADER_BYTES] {
-        let counts = self.job().as_ref().map(Job::counts).unwrap_or_default();
+        let counts = self.job().as_ref().map(|job| job.counts()).unwrap_or_default();
         Header { kind, length: length as u64, counts }.to_bytes()
     }
 

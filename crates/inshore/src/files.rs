@@ -73,6 +73,12 @@ impl From<inshore_store::Error> for Error {
     }
 }
 
+impl From<inshore_store::RuntimeError> for Error {
+    fn from(error: inshore_store::RuntimeError) -> Error {
+        inshore_store::Error::from(error).into()
+    }
+}
+
 #[cfg(feature = "sql")]
 impl From<Error> for inshore_sql::Error {
     fn from(error: Error) -> inshore_sql::Error {

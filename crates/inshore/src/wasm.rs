@@ -120,6 +120,12 @@ impl From<inshore_store::Error> for Error {
     }
 }
 
+impl From<inshore_store::RuntimeError> for Error {
+    fn from(error: inshore_store::RuntimeError) -> Error {
+        inshore_store::Error::from(error).into()
+    }
+}
+
 #[cfg(feature = "nodes")]
 impl From<nodes::Error> for Error {
     fn from(error: nodes::Error) -> Error {
@@ -483,7 +489,7 @@ impl WasmKernel {
         }
     }
 
-    fn too_much(&self, error: Option<inshore_store::Error>, limit: u64) -> Error {
+    fn too_much(&self, error: Option<inshore_store::RuntimeError>, limit: u64) -> Error {
         match error {
             Some(error) => error.into(),
             None => self.module.bad(&format!(
@@ -572,7 +578,11 @@ struct State {
 
 impl State {
     /// Adds bytes to it; where there is no room, the error is that of the budget, or none where the limit is reached.
-    fn add(&mut self, more: &[u8], limit: u64) -> std::result::Result<(), Option<inshore_store::Error>> {
+    fn add(
+        &mut self,
+        more: &[u8],
+        limit: u64,
+    ) -> std::result::Result<(), Option<inshore_store::RuntimeError>> {
         let length = (self.bytes.len() + more.len()) as u64;
         if length > limit {
             return Err(None);

@@ -130,6 +130,12 @@ pub enum Error {
     Write(#[source] std::io::Error),
 }
 
+impl From<inshore_store::RuntimeError> for Error {
+    fn from(error: inshore_store::RuntimeError) -> Error {
+        Error::Store(error.into())
+    }
+}
+
 impl Error {
     /// Whether a line was too long that is none, since it has a NUL byte: the source is no text.
     pub fn is_binary_line(&self) -> bool {

@@ -32,6 +32,12 @@ pub enum Error {
     },
 }
 
+impl From<inshore_store::RuntimeError> for Error {
+    fn from(error: inshore_store::RuntimeError) -> Error {
+        Error::Store(error.into())
+    }
+}
+
 impl Error {
     /// An error of reading a stream: what a decompressor says names the source already, what the system says does not.
     pub fn from_read(name: &str, error: std::io::Error) -> Error {

@@ -71,3 +71,9 @@ pub enum Error {
         limit: u64,
     },
 }
+
+impl From<inshore_store::RuntimeError> for Error {
+    fn from(error: inshore_store::RuntimeError) -> Error {
+        Error::Store(error.into())
+    }
+}

@@ -70,6 +70,12 @@ impl From<inshore_store::Error> for Error {
     }
 }
 
+impl From<inshore_store::RuntimeError> for Error {
+    fn from(error: inshore_store::RuntimeError) -> Error {
+        inshore_store::Error::from(error).into()
+    }
+}
+
 impl From<inshore_tables::Error> for Error {
     fn from(error: inshore_tables::Error) -> Self {
         match error {

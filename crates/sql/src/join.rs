@@ -215,7 +215,7 @@ impl Gathering {
         let notes = self.notes.clone();
         let sort = |rows: SendableRecordBatchStream, keys: &Arc<Keys>| {
             let (part, notes) = (part.clone(), notes.clone());
-            let memory = move || part.part(share, 1, "sorting one side of a join");
+            let memory = move || Ok(part.part(share, 1, "sorting one side of a join")?);
             sorted(&self.shared, rows, keys, None, memory, move |sorted, rows| {
                 notes.went("sort-merge join", rows);
                 notes.sorted(&sorted.stats());

@@ -103,7 +103,7 @@ impl Memory {
 
     /// An empty reservation.
     pub fn nothing(&self, what: &'static str) -> inshore_store::Result<Reservation> {
-        self.budget.reserve(0, what)
+        Ok(self.budget.reserve(0, what)?)
     }
 }
 
@@ -145,10 +145,10 @@ impl Claim {
         match &mut *taken {
             Taken::Share(share, all) if all.bytes() >= *share => {
                 all.resize(all.bytes() - *share)?;
-                memory.budget.part(*share, 1, what)
+                Ok(memory.budget.part(*share, 1, what)?)
             }
             // Run once more: with the least that does.
-            _ => memory.budget.part(self.floor / self.partitions as u64, 1, what),
+            _ => Ok(memory.budget.part(self.floor / self.partitions as u64, 1, what)?),
         }
     }
 

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use inshore_runtime::{Direction, Pending};
+
 use crate::{
     Buffer, Error, Job, Redundancy, Reservation, Result,
+    device::part,
     extents::{Extents, pieces},
-    io::{Direction, Part, Pending},
 };
 
 /// A scratch file of `blocks` equal blocks, each read and written as a whole and checked when read.
@@ -87,7 +89,7 @@ impl BlockFile {
         for (extent, offset, range) in pieces(start..start + self.block_bytes as u64) {
             let place = self.extents.take(extent)?[0];
             let device = self.job.device(place.device)?;
-            parts.push(Part { device, extent: place.extent, offset, range });
+            parts.push(part(device, place.extent, offset, range));
         }
         Ok(self.job.submit(direction, parts, buffer, Some(self.extents.clone())))
     }

@@ -16,20 +16,20 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use inshore_runtime::{Direction, Pending};
+
 use crate::{
-    Buffer, Device, EXTENT_BYTES, Error, ExtentRef, FileRecord, Job, Place, Redundancy, Reservation, Result,
+    Buffer, Device, EXTENT_BYTES, Error, ExtentRef, FileRecord, Job, PAGE_BYTES, Place, Redundancy,
+    Reservation, Result,
     catalog::REF_BYTES,
-    device::Missing,
+    device::{Missing, part},
     extents::{Extents, pieces},
     header::Header,
-    io::{Direction, Part, Pending},
     log::metadata_buffer,
     shared::{HEADER_BYTES, Pin, header_of},
     whole::{PARITY, Shape, Whole, extent_buffer},
 };
 
-/// The unit of O_DIRECT: offsets and lengths of all I/O are multiples of it.
-pub const PAGE_BYTES: usize = 4096;
 /// Headers that an open file of a dataset remembers, unless [`CheckedFile::remember_headers`] asked for more: 2 KiB of
 /// checksums each at most, 0.5 KiB at 16 KiB a block.
 const CACHED_HEADERS: usize = 64;
@@ -405,7 +405,7 @@ impl CheckedFile {
             let blocks = offset / self.0.block_bytes..(offset + range.len()).div_ceil(self.0.block_bytes);
             let place = self.look_up(job, extent, blocks, &mut expected)?;
             let device = self.device(job, place)?;
-            parts.push(Part { device, extent: place.extent, offset, range });
+            parts.push(part(device, place.extent, offset, range));
         }
         let extents = match &self.0.map {
             Map::Scratch { extents, .. } => Some(extents.clone()),
@@ -497,13 +497,13 @@ impl CheckedFile {
             return Err(found);
         }
         for copy in 1..redundancy.copies() {
-            let part = |place: Place, range: Range<usize>| {
+            let part_of = |place: Place, range: Range<usize>| {
                 let device = job.device(place.device)?;
-                Ok::<_, Error>(Part { device, extent: place.extent, offset, range })
+                Ok::<_, Error>(part(device, place.extent, offset, range))
             };
-            let Ok(other) = part(self.place_of(job, extent, copy)?, range.clone()) else { continue };
+            let Ok(other) = part_of(self.place_of(job, extent, copy)?, range.clone()) else { continue };
             if other.transfer(Direction::Read, bytes).is_ok() && is_right(&bytes[range.clone()]) {
-                if let Ok(first) = part(self.place_of(job, extent, 0)?, range) {
+                if let Ok(first) = part_of(self.place_of(job, extent, 0)?, range) {
                     let _ = first.transfer(Direction::Write, bytes);
                 }
                 job.counters().add_repair();
@@ -605,7 +605,7 @@ impl DatasetMap {
         let wanted: Vec<(u64, ExtentRef, usize)> = (extent..).zip(&references).filter_map(close).collect();
         let len = wanted.iter().map(|(.., at)| at + HEADER_BYTES).max().expect("at least its own");
         let device = job.device(first.device)?;
-        let part = Part { device: device.clone(), extent: header_extent, offset, range: 0..len };
+        let part = part(device.clone(), header_extent, offset, 0..len);
         let (pages, result) = job.submit(Direction::Read, vec![part], metadata_buffer(len)?, None).wait();
         result.map_err(|error| {
             Error::io("read the header of an extent", PathBuf::from(device.name()), error)

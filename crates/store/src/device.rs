@@ -19,6 +19,7 @@ use std::{
     },
 };
 
+use inshore_runtime::{Part, Storage};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 
 /// The unit of allocation.
@@ -104,6 +105,36 @@ pub trait Device: Send + Sync + Debug {
     /// those who are at work do not meet on it.
     fn folder(&self) -> Option<&Path> {
         None
+    }
+}
+
+/// A part of a request: a range of a buffer, and the extent and the offset in it where its bytes belong.
+pub(crate) fn part(device: Arc<dyn Device>, extent: u32, offset: usize, range: Range<usize>) -> Part {
+    Part { storage: Arc::new(Extent { device, number: extent }), offset: offset as u64, range }
+}
+
+/// An extent of a device, as a job reads and writes it.
+#[derive(Debug)]
+struct Extent {
+    device: Arc<dyn Device>,
+    number: u32,
+}
+
+impl Storage for Extent {
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.device.read(self.number, offset as usize, buffer)
+    }
+
+    fn write(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        self.device.write(self.number, offset as usize, buffer)
+    }
+
+    fn raw(&self, is_write: bool) -> io::Result<Option<(Arc<File>, u64)>> {
+        self.device.raw(self.number, is_write)
+    }
+
+    fn note_written(&self) {
+        self.device.note_written(self.number);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf};
 
+use inshore_runtime as runtime;
+
 /// The result of a store operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -10,7 +12,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused an operation on a file or folder (no permission, disk full, I/O error).
-    #[error("{}: cannot {what}: {source}{}", path.display(), url_hint(&path.to_string_lossy(), source))]
+    #[error("{}: cannot {what}: {source}{}", path.display(), runtime::url_hint(&path.to_string_lossy(), source))]
     Io {
         /// What was tried, as a verb phrase ("write 1048576 bytes at 0").
         what: String,
@@ -44,12 +46,7 @@ pub enum Error {
         expected: String,
     },
     /// A reservation would exceed the budget.
-    #[error(
-        "{what} needs {} but only {} of the budget of {} is free{}",
-        crate::format_bytes(*wanted), crate::format_bytes(*free), crate::format_bytes(*total),
-        enough.map(|enough| format!(": a budget of {} is enough for that", crate::format_bytes_up(enough)))
-            .unwrap_or_default()
-    )]
+    #[error("{}", runtime::Error::OverBudget { what, wanted: *wanted, free: *free, total: *total, enough: *enough })]
     OverBudget {
         /// What the memory was for.
         what: &'static str,
@@ -63,10 +60,7 @@ pub enum Error {
         enough: Option<u64>,
     },
     /// The budget is below the smallest with which the job can work at all.
-    #[error(
-        "{what} cannot work in {}: the smallest budget that works is {}",
-        crate::format_bytes(*given), crate::format_bytes_up(*smallest)
-    )]
+    #[error("{}", runtime::Error::BudgetTooSmall { what: what.clone(), given: *given, smallest: *smallest })]
     BudgetTooSmall {
         /// The job.
         what: String,
@@ -108,7 +102,7 @@ pub enum Error {
         name: String,
     },
     /// A size that cannot be read.
-    #[error("bad size {text:?}: expected a number of bytes such as 64MiB, 1.5GiB or 200MB")]
+    #[error("{}", runtime::Error::BadSize { text: text.clone() })]
     BadSize {
         /// The text.
         text: String,
@@ -254,7 +248,7 @@ pub enum Error {
         what: String,
     },
     /// The job was asked to stop.
-    #[error("stopped before it was done; the store is as it was")]
+    #[error("{}", runtime::Error::Cancelled)]
     Cancelled,
     /// The job was asked to stop, and something was done until then.
     #[error("stopped before it was done; {left}")]
@@ -308,36 +302,19 @@ impl Error {
     }
 }
 
-/// What an error about a path adds where nothing is there and the path is a URL: that URLs are none.
-pub fn url_hint(path: &str, source: &io::Error) -> &'static str {
-    let is_scheme = |text: &str| {
-        text.len() > 1
-            && text.starts_with(|first: char| first.is_ascii_alphabetic())
-            && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter))
-    };
-    let is_url = path.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme));
-    match is_url && source.kind() == io::ErrorKind::NotFound {
-        true => "; URLs are neither read nor written: copy the file, or use a pipe and -",
-        false => "",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_that_is_a_url_is_told_to_be_one_where_nothing_is_there() {
-        let said = |path: &str, kind: io::ErrorKind| Error::io("open", path, kind.into()).to_string();
-        for url in ["https://example.org/a.csv", "s3://bucket/a.parquet", "gs://b"] {
-            assert!(
-                said(url, io::ErrorKind::NotFound).contains("URLs are neither read nor written"),
-                "{url}"
-            );
+/// What goes wrong with memory, files and jobs is told as it is everywhere: by the error of the same name.
+impl From<runtime::Error> for Error {
+    fn from(error: runtime::Error) -> Error {
+        match error {
+            runtime::Error::Io { what, path, source } => Error::Io { what, path, source },
+            runtime::Error::OverBudget { what, wanted, free, total, enough } => {
+                Error::OverBudget { what, wanted, free, total, enough }
+            }
+            runtime::Error::BudgetTooSmall { what, given, smallest } => {
+                Error::BudgetTooSmall { what, given, smallest }
+            }
+            runtime::Error::BadSize { text } => Error::BadSize { text },
+            runtime::Error::Cancelled => Error::Cancelled,
         }
-        for path in ["a.csv", "://", "a b://c", "C:/a"] {
-            assert!(!said(path, io::ErrorKind::NotFound).contains("URL"), "{path}");
-        }
-        assert!(!said("https://example.org", io::ErrorKind::PermissionDenied).contains("URL"));
     }
 }

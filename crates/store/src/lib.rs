@@ -1,16 +1,15 @@
-//! Bytes on flash: devices, extents, checksums, datasets, memory budget, I/O.
+//! Bytes on flash: devices, extents, checksums, datasets, jobs.
 //!
 //! The nouns, from the bottom up:
 //!
-//! - [`Budget`]: the memory and threads that a job may use. Memory is reserved before it is allocated and
-//!   handed back when the [`Reservation`] is dropped.
 //! - [`Device`]: something that holds numbered extents of 2 MiB. [`Directory`] is a folder on a file system, read and
 //!   written past the page cache; [`Memory`], [`Throttled`], [`Faulty`] and [`Recording`] stand in for it in tests.
 //! - the log: a superblock and records on the devices that say what the store holds, the [`Catalog`].
 //! - [`CheckedFile`]: a list of extents whose every block is checked against a checksum kept apart from it.
 //!   [`FileWriter`] makes one, [`FileReader`] streams it, [`BlockFile`] is the one that is changed in place.
 //! - [`Store`]: named [`Dataset`]s on a set of devices, each published by one record of the log.
-//! - [`Job`]: one run of one command: its budget, extents, counters, progress and stop flag, which may be set by a [`Deadline`].
+//! - [`Job`]: one run of one command on a store: a [`Context`] (budget, I/O, counters, progress, stop flag), and the extents
+//!   and scratch files that it has.
 //! - [`Keep`]: pieces of a job's finished work that outlive it, for the job that goes on with it.
 //! - [`NewFile`]: a plain file that a command writes, which appears whole or not at all and survives a power loss.
 //! - [`measure`]: what a drive can do; its [`DriveProfile`] stays with the store and feeds estimates of time.
@@ -18,20 +17,18 @@
 //! ```text
 //!   Store ── Dataset ── CheckedFile ── extents ── Device
 //!     ├── log ── Catalog
-//!     └── Job ── Budget, Lease (extents), Io, Counters, Progress
+//!     └── Job ── Context, Lease (extents), Scratch
 //! ```
+//!
+//! What needs no store (budgets, buffers, contexts, plain files) is `inshore_runtime`'s; its names are found here, too.
 //!
 //! The store knows bytes and never records: what a dataset means is up to the crate that wrote it, which
 //! keeps its own header in [`Dataset::attributes`]. The byte layout of everything is in `docs/format.md`.
 #![warn(missing_docs)]
 
 mod blocks;
-mod budget;
-mod buffer;
 mod catalog;
 mod checked;
-mod code;
-mod deadline;
 mod device;
 mod encoding;
 mod error;
@@ -41,7 +38,6 @@ mod faulty;
 #[doc(hidden)]
 pub mod fuzzing;
 mod header;
-mod io;
 mod job;
 mod keep;
 mod lease;
@@ -50,57 +46,47 @@ mod measure;
 mod memory;
 mod new_file;
 mod parity;
-mod plain_sink;
 mod profile;
 mod reader;
 mod recording;
 mod relocate;
-mod ring;
 mod scratch;
 mod shared;
-mod slab;
-mod source;
 mod store;
 mod throttled;
 mod upkeep;
 mod usage;
 mod whole;
-mod window;
 mod writer;
 
 pub use blocks::{BlockFile, PendingBlock};
-pub use budget::{Budget, Reservation, default_memory_bytes, format_bytes, format_bytes_up, parse_bytes};
-pub use buffer::{Buffer, largest_buffer, taken_bytes};
 pub use catalog::{Catalog, DatasetRecord, Edit, ExtentRef, FileRecord, Place, Redundancy, Run};
-pub use checked::{CheckedFile, PAGE_BYTES, PendingRead};
-pub use code::release_code;
-pub use deadline::Deadline;
+pub use checked::{CheckedFile, PendingRead};
 pub use device::{Device, Directory, EXTENT_BYTES, SEGMENT_EXTENTS};
-pub use error::{Error, Result, url_hint};
+pub use error::{Error, Result};
 pub use faulty::{Fault, Faulty};
-pub use job::{
-    Cancel, Counters, DriveFloor, Job, LevelReport, PhaseReport, ProcessCounts, Progress, ProgressState,
-    Report,
+pub use inshore_runtime::{
+    Budget, Buffer, Cancel, Context, Counters, Deadline, DriveFloor, Error as RuntimeError,
+    FILE_SOURCE_BYTES, FileEdges, FileSink, FileSource, LevelReport, PAGE_BYTES, PendingPiece, PhaseReport,
+    PlainFile, ProcessCounts, Progress, ProgressState, Report, Reservation, Window, default_memory_bytes,
+    file_bytes, format_bytes, format_bytes_up, largest_buffer, parse_bytes, release_code, taken_bytes,
+    url_hint,
 };
+pub use job::Job;
 pub use keep::{Keep, Kept, KeptPiece};
 pub use log::DeviceEntry;
 pub use measure::{MeasurePlan, measure};
 pub use memory::Memory;
 pub use new_file::{NewFile, NewFileWriter, make_folder, remove_file};
-pub use plain_sink::{FileEdges, FileSink};
 pub use profile::{DeviceProfile, DriveProfile, Pattern, Point};
 pub use reader::FileReader;
 pub use recording::{Fate, History, Operation, Recording, after_crash};
 pub use relocate::Moved;
 pub use scratch::{Owner, Scratch};
-pub use source::{FILE_SOURCE_BYTES, FileSource, PendingPiece, PlainFile, file_bytes};
 pub use store::{
     BYTES, Dataset, DatasetBuilder, DatasetSummary, Location, NamedFile, Store, default_store_path,
 };
 pub use throttled::{Limits, Throttled};
 pub use upkeep::{Damage, Findings};
 pub use usage::{DeviceUsage, JobUsage};
-pub use window::Window;
 pub use writer::FileWriter;
-
-pub(crate) use io::Io;

@@ -248,7 +248,7 @@ fn is_known(version: u32) -> bool {
 
 /// Memory for metadata: small, and outside of every job's budget.
 pub(crate) fn metadata_buffer(len: usize) -> Result<Buffer> {
-    Buffer::zeroed(&Budget::new(u64::MAX, 1), len.next_multiple_of(PAGE_BYTES), "metadata")
+    Ok(Buffer::zeroed(&Budget::new(u64::MAX, 1), len.next_multiple_of(PAGE_BYTES), "metadata")?)
 }
 
 fn io_error(what: &str, device: &dyn Device, error: std::io::Error) -> Error {

@@ -22,9 +22,11 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use inshore_runtime::{Direction, Pending};
+
 use crate::{
     Buffer, Device, DeviceProfile, EXTENT_BYTES, Error, Job, PAGE_BYTES, Pattern, Place, Point, Result,
-    io::{Direction, Part, Pending},
+    device::part,
 };
 
 /// The largest of the grid: 64 requests of 2 MiB.
@@ -266,7 +268,7 @@ impl Area {
             }
             let mut buffer = buffers.pop().expect("there is one now");
             fill_random(&mut buffer, &mut random);
-            flight.launch(&self.job, Direction::Write, self.part(block_number, block), buffer);
+            flight.launch(&self.job, Direction::Write, self.block(block_number, block), buffer);
         }
         while !flight.is_empty() {
             flight.land()?;
@@ -279,13 +281,13 @@ impl Area {
     }
 
     /// The place of a block of the working set.
-    fn part(&self, block_number: u64, block: usize) -> Part {
-        let byte = block_number * block as u64;
-        Part {
+    fn block(&self, block_number: u64, len: usize) -> Block {
+        let byte = block_number * len as u64;
+        Block {
             device: self.device.clone(),
             extent: self.places[(byte / EXTENT_BYTES as u64) as usize].extent,
             offset: (byte % EXTENT_BYTES as u64) as usize,
-            range: 0..block,
+            len,
         }
     }
 
@@ -319,7 +321,7 @@ impl Area {
                     stamp(&mut buffer, &mut self.random);
                 }
                 let block_number = self.next_block(pattern, block);
-                let part = self.part(block_number, block);
+                let part = self.block(block_number, block);
                 flight.launch(&self.job, direction, part, buffer);
             }
             let (buffer, latency) = flight.land()?;
@@ -360,12 +362,20 @@ fn stamp(buffer: &mut Buffer, random: &mut Random) {
     }
 }
 
+/// A block of the working set.
+struct Block {
+    device: Arc<dyn Device>,
+    extent: u32,
+    offset: usize,
+    len: usize,
+}
+
 /// Requests that are on their way. None of them is when it is dropped: extents may then be used for something else.
 #[derive(Default)]
 struct Flight {
     pending: Vec<Pending>,
     /// For each: the request, and when it was submitted.
-    notes: Vec<(Direction, Part, Instant)>,
+    notes: Vec<(Direction, Block, Instant)>,
 }
 
 impl Flight {
@@ -373,8 +383,9 @@ impl Flight {
         self.pending.is_empty()
     }
 
-    fn launch(&mut self, job: &Job, direction: Direction, part: Part, buffer: Buffer) {
-        self.notes.push((direction, part.clone(), Instant::now()));
+    fn launch(&mut self, job: &Job, direction: Direction, block: Block, buffer: Buffer) {
+        let part = part(block.device.clone(), block.extent, block.offset, 0..block.len);
+        self.notes.push((direction, block, Instant::now()));
         self.pending.push(job.submit(direction, vec![part], buffer, None));
     }
 
@@ -382,13 +393,13 @@ impl Flight {
     fn land(&mut self) -> Result<(Buffer, Duration)> {
         let index = Pending::wait_any(self.pending.iter());
         let (buffer, result) = self.pending.swap_remove(index).wait();
-        let (direction, part, submitted) = self.notes.swap_remove(index);
+        let (direction, block, submitted) = self.notes.swap_remove(index);
         let latency = submitted.elapsed();
         result.map_err(|error| {
             let verb = if direction == Direction::Read { "read" } else { "write" };
-            let (len, offset, extent) = (part.range.len(), part.offset, part.extent);
+            let Block { device, extent, offset, len } = block;
             let what = format!("{verb} {len} bytes at {offset} of extent {extent}");
-            Error::io(what, part.device.name(), error)
+            Error::io(what, device.name(), error)
         })?;
         Ok((buffer, latency))
     }

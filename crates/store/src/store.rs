@@ -317,7 +317,7 @@ impl Store {
     /// [`Error::Io`].
     pub fn job(&self, budget: Budget, cancel: Cancel) -> Result<Job> {
         let scratch = self.0.join()?;
-        Job::new(self.0.clone(), scratch, budget, cancel)
+        Ok(Job::new(self.0.clone(), scratch, budget, cancel))
     }
 
     /// Begins a dataset. Nothing is visible before [`DatasetBuilder::commit`].

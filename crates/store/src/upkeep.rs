@@ -8,9 +8,10 @@ use std::{
     },
 };
 
+use inshore_runtime::Pending;
+
 use crate::{
     Buffer, CheckedFile, Dataset, EXTENT_BYTES, ExtentRef, Job, Place, Result, Store,
-    io::Pending,
     log::metadata_buffer,
     shared::{HEADER_BYTES, header_of},
     whole::{Health, Whole, extent_buffer},

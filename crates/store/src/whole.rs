@@ -7,11 +7,13 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use inshore_runtime::{Direction, Pending};
+
 use crate::{
     Buffer, CheckedFile, Device, EXTENT_BYTES, Error, ExtentRef, Job, PAGE_BYTES, Place, Result,
     checked::Identity,
+    device::part,
     header::Header,
-    io::{Direction, Part, Pending},
     log::metadata_buffer,
     parity,
     shared::{HEADER_BYTES, header_of},
@@ -133,8 +135,7 @@ impl Whole<'_> {
     /// Starts to read the extent's bytes; gives the buffer back where its device is not there.
     pub fn submit(&self, reference: ExtentRef, buffer: Buffer) -> std::result::Result<Pending, Buffer> {
         let Ok(device) = self.device(reference.place) else { return Err(buffer) };
-        let part =
-            Part { device, extent: reference.place.extent, offset: 0, range: 0..self.shape().stored() };
+        let part = part(device, reference.place.extent, 0, 0..self.shape().stored());
         Ok(self.job.submit(Direction::Read, vec![part], buffer, None))
     }
 

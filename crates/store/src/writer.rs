@@ -8,13 +8,15 @@
 
 use std::{collections::VecDeque, path::PathBuf, sync::Arc};
 
+use inshore_runtime::{Direction, Pending};
+
 use crate::{
     Buffer, CheckedFile, EXTENT_BYTES, Error, ExtentRef, FileRecord, Job, PAGE_BYTES, Place, Redundancy,
     Reservation, Result,
     catalog::REFS_INLINE,
     checked::{Identity, LIST_BLOCK_BYTES},
+    device::part,
     extents::{Extents, pieces},
-    io::{Direction, Part, Pending},
     lease::Lease,
     log::metadata_buffer,
     parity::Stripe,
@@ -207,7 +209,7 @@ impl FileWriter {
             }
             for place in self.extents.take(extent)? {
                 let device = self.job.device(place.device)?;
-                parts.push(Part { device, extent: place.extent, offset, range: range.clone() });
+                parts.push(part(device, place.extent, offset, range.clone()));
             }
         }
         let next = match self.spare.pop() {
@@ -252,7 +254,7 @@ impl FileWriter {
         let reference = ExtentRef { place, header_sum: crc32fast::hash(&page) };
         let (extent, offset) = header_of(place.extent);
         let device = self.job.device(place.device)?;
-        let part = Part { device, extent, offset, range: 0..HEADER_BYTES };
+        let part = part(device, extent, offset, 0..HEADER_BYTES);
         if self.headers.len() == FLYING_HEADERS {
             self.land_header()?;
         }

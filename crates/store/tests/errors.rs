@@ -4,7 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inshore_store::{
-    Budget, Cancel, Device, Error, Fault, Faulty, FileReader, Job, Memory, Redundancy, Result, Store,
+    Budget, Cancel, Device, Error, Fault, Faulty, FileReader, Job, Memory, Redundancy, Result, RuntimeError,
+    Store,
 };
 
 fn content(name: &str, len: usize) -> Vec<u8> {
@@ -221,5 +222,31 @@ fn many_faults_by_chance_make_nothing_wrong() {
         scene.devices[0].set_chance(seed, 10 + seed % 50);
         let possible = scene.act();
         scene.check(&possible, true, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn an_error_that_needs_no_store_says_the_same_as_the_store_s() {
+    let all = || {
+        [
+            RuntimeError::io("open", "https://example.org", std::io::ErrorKind::NotFound.into()),
+            RuntimeError::OverBudget {
+                what: "a test",
+                wanted: 3 << 20,
+                free: 1 << 20,
+                total: 2 << 20,
+                enough: Some(4 << 20),
+            },
+            RuntimeError::OverBudget { what: "a test", wanted: 3, free: 1, total: 2, enough: None },
+            RuntimeError::BudgetTooSmall { what: "a test".into(), given: 1 << 20, smallest: (3 << 20) + 1 },
+            RuntimeError::BadSize { text: "a test".into() },
+            RuntimeError::Cancelled,
+        ]
+    };
+    for (error, same) in all().into_iter().zip(all()) {
+        let is_cancelled = error.is_cancelled();
+        let error = Error::from(error);
+        assert_eq!(error.to_string(), same.to_string());
+        assert_eq!(error.is_cancelled(), is_cancelled);
     }
 }

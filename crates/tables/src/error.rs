@@ -120,6 +120,12 @@ pub enum Error {
     },
 }
 
+impl From<inshore_store::RuntimeError> for Error {
+    fn from(error: inshore_store::RuntimeError) -> Error {
+        Error::Store(error.into())
+    }
+}
+
 impl From<inshore_sortreduce::Error> for Error {
     fn from(error: inshore_sortreduce::Error) -> Self {
         match error {

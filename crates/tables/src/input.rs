@@ -531,7 +531,7 @@ impl Read for FileAhead {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.taken == self.source.piece().len() {
             self.taken = 0;
-            self.source.next_piece().map_err(|error| io::Error::other(Error::Store(error)))?;
+            self.source.next_piece().map_err(|error| io::Error::other(Error::from(error)))?;
         }
         let mut rest = &self.source.piece()[self.taken..];
         let read = rest.read(out)?;

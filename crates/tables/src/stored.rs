@@ -284,7 +284,7 @@ impl StoredPieces {
         let buffer = match windows.len() < most {
             false => oldest(windows),
             true => match Buffer::zeroed(job.budget(), window_bytes, "windows of a file") {
-                Err(inshore_store::Error::OverBudget { .. }) if !windows.is_empty() => oldest(windows),
+                Err(inshore_store::RuntimeError::OverBudget { .. }) if !windows.is_empty() => oldest(windows),
                 more => more?,
             },
         };

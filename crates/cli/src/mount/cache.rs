@@ -258,5 +258,5 @@ fn claim(slot: &mut Slot, source: &Source, range: &Range<u64>) -> Option<Buffer>
 }
 
 fn buffer(job: &Job) -> Result<Buffer> {
-    Buffer::zeroed(job.budget(), SLOT_BYTES, "extents of mounted files")
+    Ok(Buffer::zeroed(job.budget(), SLOT_BYTES, "extents of mounted files")?)
 }

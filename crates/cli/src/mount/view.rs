@@ -229,7 +229,7 @@ impl View {
         }
         let sums = 4 * (EXTENT_BYTES / file.block_bytes()) as u64;
         let reservation = self.job.budget().reserve(HEADERS * (sums + 64), "headers of open files");
-        let reservation = reservation.map_err(|error| self.told(&error))?;
+        let reservation = reservation.map_err(|error| self.told(&error.into()))?;
         Ok(OpenFile { source: Source { number, file }, _dataset: dataset, _reservation: reservation })
     }
 

@@ -188,7 +188,7 @@ pub fn decompress(job: &Job, name: &str, input: impl Read + Send, output: impl W
 /// the first touch of a small one costs a tenth as much as to decompress into it.
 fn buffers(budget: &Budget, threads: usize, bytes: usize) -> Result<Mutex<Vec<Buffer>>> {
     let buffers = (0..=threads).map(|_| Buffer::zeroed(budget, bytes, "what pieces are decompressed to"));
-    Ok(Mutex::new(buffers.collect::<std::result::Result<_, _>>().map_err(Error::Store)?))
+    Ok(Mutex::new(buffers.collect::<std::result::Result<_, _>>()?))
 }
 
 const BUFFERS_SUFFICE: &str = "one for each piece on its way";

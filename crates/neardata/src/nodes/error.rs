@@ -126,6 +126,12 @@ pub enum Error {
     },
 }
 
+impl From<inshore_store::RuntimeError> for Error {
+    fn from(error: inshore_store::RuntimeError) -> Error {
+        Error::Store(error.into())
+    }
+}
+
 impl Error {
     /// Whether a job was asked to stop.
     pub fn is_cancelled(&self) -> bool {

@@ -518,7 +518,7 @@ impl<'a> Traversal<'a> {
 
     fn send(&mut self, attempt: &Attempt, node: usize, hop: Hop) -> Result<Flow> {
         let (link, runtime) = (&attempt.links[&node], self.nodes.0.runtime.handle());
-        let sent = send(runtime, link.out(), hop.encode(Bytes::new()), || self.job.check_cancelled())?;
+        let sent = send(runtime, link.out(), hop.encode(Bytes::new()), || Ok(self.job.check_cancelled()?))?;
         // Why a link is lost comes as an event.
         let _ = sent;
         Ok(Flow::On)

@@ -27,7 +27,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use inshore_store::{Budget, Buffer, PAGE_BYTES, PlainFile};
+use inshore_store::{Budget, Buffer, PAGE_BYTES, PlainFile, RuntimeError};
 
 use crate::Result;
 
@@ -62,7 +62,7 @@ pub(super) struct Window {
 /// A window that is being read.
 struct Ahead {
     start: u64,
-    answer: Receiver<(Buffer, inshore_store::Result<usize>)>,
+    answer: Receiver<(Buffer, std::result::Result<usize, RuntimeError>)>,
 }
 
 /// To fill a range of a buffer with what stands at `start`.
@@ -70,7 +70,7 @@ struct Request {
     start: u64,
     range: Range<usize>,
     buffer: Buffer,
-    answer: SyncSender<(Buffer, inshore_store::Result<usize>)>,
+    answer: SyncSender<(Buffer, std::result::Result<usize, RuntimeError>)>,
 }
 
 /// Buffers that nobody uses.

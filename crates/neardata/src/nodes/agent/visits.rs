@@ -488,7 +488,7 @@ impl Visiting<'_> {
         visit.hop.walked.hops += 1;
         self.count(&mut visit);
         let message = visit.hop.encode(Bytes::new());
-        let sent = send(&self.runtime, link.out(), message, || self.job.check_cancelled())?;
+        let sent = send(&self.runtime, link.out(), message, || Ok(self.job.check_cancelled()?))?;
         match sent.is_some() && !link.is_closed() {
             true => Ok(()),
             false => self.unreached(&visit, address, link.why()),
@@ -501,7 +501,7 @@ impl Visiting<'_> {
         let Some(answers) = visit.answers.take() else { return Ok(()) };
         let message = Hop { what, ..visit.hop }.encode(body);
         // Where nobody listens any more, the stream that stops this task has gone too, or goes soon.
-        send(&self.runtime, &answers, Ok(message), || self.job.check_cancelled())?;
+        send(&self.runtime, &answers, Ok(message), || Ok(self.job.check_cancelled()?))?;
         Ok(())
     }
 

@@ -9,7 +9,6 @@ use std::{
     fs::File,
     hash::{BuildHasher, Hasher, RandomState},
     io,
-    ops::Range,
     os::{
         fd::{AsFd, BorrowedFd},
         unix::fs::FileExt,
@@ -24,10 +23,7 @@ use rustix::{
     io::{IoSliceMut, ReadWriteFlags, preadv2},
 };
 
-use crate::{
-    Buffer, Device, EXTENT_BYTES, Error, Job, PAGE_BYTES, Result, Window,
-    io::{Direction, Part, Pending},
-};
+use crate::{Buffer, Context, Direction, Error, PAGE_BYTES, Part, Pending, Result, Storage, Window};
 
 const BUFFER_BYTES: usize = 1 << 20;
 const BUFFERS: usize = 4;
@@ -39,7 +35,7 @@ const SAMPLES: u64 = 16;
 /// Streams a file of the file system from start to end.
 #[derive(Debug)]
 pub struct FileSource {
-    job: Job,
+    context: Context,
     file: PlainFile,
     next: u64,
     spare: Vec<Buffer>,
@@ -48,31 +44,31 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// Opens a file and begins to read it. Takes four buffers of 1 MiB from the job's budget.
+    /// Opens a file and begins to read it. Takes four buffers of 1 MiB from the budget.
     ///
     /// # Errors
     /// [`Error::Io`], also for what is no regular file.
-    pub fn open(job: &Job, path: &Path) -> Result<FileSource> {
-        Self::open_at(job, path, 0)
+    pub fn open(context: &Context, path: &Path) -> Result<FileSource> {
+        Self::open_at(context, path, 0)
     }
 
     /// The same from byte `start` on, rounded down to a multiple of 1 MiB.
     ///
     /// # Errors
     /// As [`FileSource::open`].
-    pub fn open_at(job: &Job, path: &Path, start: u64) -> Result<FileSource> {
-        Self::of(job, PlainFile::open(path)?, start)
+    pub fn open_at(context: &Context, path: &Path, start: u64) -> Result<FileSource> {
+        Self::of(context, PlainFile::open(path)?, start)
     }
 
     /// The same for a file that was opened.
     ///
     /// # Errors
     /// No memory for the buffers.
-    pub fn of(job: &Job, file: PlainFile, start: u64) -> Result<FileSource> {
-        let buffers = Buffer::zeroed(job.budget(), BUFFERS * BUFFER_BYTES, "buffers to read a file")?;
+    pub fn of(context: &Context, file: PlainFile, start: u64) -> Result<FileSource> {
+        let buffers = Buffer::zeroed(context.budget(), BUFFERS * BUFFER_BYTES, "buffers to read a file")?;
         let (spare, ahead) = (buffers.split(BUFFER_BYTES), VecDeque::new());
         let next = start.min(file.len()) / BUFFER_BYTES as u64 * BUFFER_BYTES as u64;
-        let mut source = FileSource { job: job.clone(), file, next, spare, ahead, current: None };
+        let mut source = FileSource { context: context.clone(), file, next, spare, ahead, current: None };
         source.read_ahead();
         Ok(source)
     }
@@ -95,7 +91,7 @@ impl FileSource {
     fn read_ahead(&mut self) {
         while self.next < self.len() {
             let Some(buffer) = self.spare.pop() else { break };
-            let read = self.file.submit_read(&self.job, self.next, buffer);
+            let read = self.file.submit_read(&self.context, self.next, buffer);
             self.next += read.len as u64;
             self.ahead.push_back(read);
         }
@@ -106,7 +102,7 @@ impl FileSource {
     /// # Errors
     /// [`Error::Io`], also where the file became shorter; [`Error::Cancelled`].
     pub fn next_piece(&mut self) -> Result<Option<&[u8]>> {
-        self.job.check_cancelled()?;
+        self.context.check_cancelled()?;
         self.spare.extend(self.current.take().map(|(buffer, _)| buffer));
         self.read_ahead();
         let Some(read) = self.ahead.pop_front() else { return Ok(None) };
@@ -175,7 +171,7 @@ fn is_cached(file: &File, len: u64) -> bool {
 /// A file of the file system that many threads read in ranges. Clones share it.
 #[derive(Clone, Debug)]
 pub struct PlainFile {
-    device: Arc<FileDevice>,
+    open: Arc<OpenFile>,
     is_cached: bool,
 }
 
@@ -201,27 +197,24 @@ impl PlainFile {
             return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
         }
         let len = found.len();
-        if len >= (u32::MAX as u64) * EXTENT_BYTES as u64 {
-            return Err(fail(io::ErrorKind::FileTooLarge.into()));
-        }
-        let through = |file| FileDevice { path: path.to_path_buf(), file: Arc::new(file), len };
+        let through = |file| OpenFile { path: path.to_path_buf(), file: Arc::new(file), len };
         if len < BUFFER_BYTES as u64 || is_cached(&file, len) {
-            return Ok(PlainFile { device: Arc::new(through(file)), is_cached: true });
+            return Ok(PlainFile { open: Arc::new(through(file)), is_cached: true });
         }
         let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let direct = rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from);
         let is_cached = false;
-        Ok(PlainFile { device: Arc::new(through(direct.unwrap_or(file))), is_cached })
+        Ok(PlainFile { open: Arc::new(through(direct.unwrap_or(file))), is_cached })
     }
 
     /// Where it was opened.
     pub fn path(&self) -> &Path {
-        &self.device.path
+        &self.open.path
     }
 
     /// Bytes in the file when it was opened.
     pub fn len(&self) -> u64 {
-        self.device.len
+        self.open.len
     }
 
     /// Whether the file is empty.
@@ -241,13 +234,13 @@ impl PlainFile {
     /// # Errors
     /// [`Error::Io`], also where the file became shorter.
     pub fn read(&self, start: u64, buffer: &mut [u8]) -> Result<usize> {
-        self.device.read_at(start, buffer).map_err(|error| Error::io("read", &self.device.path, error))
+        self.open.read_at(start, buffer).map_err(|error| Error::io("read", &self.open.path, error))
     }
 
     /// `len` bytes from byte `start` on, a multiple of 4096, where the page cache has them; none where the system has no
     /// mapping to give, or the file not so many bytes. For files that are [cached](PlainFile::is_cached).
     pub fn window(&self, start: u64, len: usize) -> Option<Window> {
-        (start + len as u64 <= self.len()).then(|| Window::open(&self.device.file, start, len))?
+        (start + len as u64 <= self.len()).then(|| Window::open(&self.open.file, start, len))?
     }
 
     /// Whether all that was seen in a window of this file was the file's, as far as is known now.
@@ -255,7 +248,7 @@ impl PlainFile {
     /// # Errors
     /// [`Error::Io`] where the file became shorter, or the drive failed: there were zeros instead.
     pub fn check(&self, window: &Window) -> Result<()> {
-        window.check(&self.device.file, self.path())
+        window.check(&self.open.file, self.path())
     }
 
     /// When the file was last written to.
@@ -263,7 +256,7 @@ impl PlainFile {
     /// # Errors
     /// [`Error::Io`].
     pub fn written(&self) -> Result<SystemTime> {
-        let found = self.device.file.metadata().and_then(|found| found.modified());
+        let found = self.open.file.metadata().and_then(|found| found.modified());
         found.map_err(|error| Error::io("look at", self.path(), error))
     }
 
@@ -271,22 +264,21 @@ impl PlainFile {
     ///
     /// # Panics
     /// Where `start` or the buffer is no multiple of 4096, or `start` is not in the file.
-    pub fn submit_read(&self, job: &Job, start: u64, buffer: Buffer) -> PendingPiece {
+    pub fn submit_read(&self, context: &Context, start: u64, buffer: Buffer) -> PendingPiece {
         assert!(start.is_multiple_of(PAGE_BYTES as u64) && start < self.len(), "{start} of {}", self.len());
         assert!(buffer.len().is_multiple_of(PAGE_BYTES), "a buffer of {} bytes", buffer.len());
         let len = (self.len() - start).min(buffer.len() as u64) as usize;
-        let (extent, offset) = (start / EXTENT_BYTES as u64, (start % EXTENT_BYTES as u64) as usize);
         let range = 0..len.next_multiple_of(PAGE_BYTES);
-        let part = Part { device: self.device.clone(), extent: extent as u32, offset, range };
-        let pending = job.submit_elsewhere(Direction::Read, vec![part], buffer);
-        PendingPiece { pending, len, device: self.device.clone() }
+        let part = Part { storage: self.open.clone(), offset: start, range };
+        let pending = context.submit_uncounted(Direction::Read, part, buffer);
+        PendingPiece { pending, len, open: self.open.clone() }
     }
 }
 
 /// For another process that is to read it: at places of its own, and no further than to what was its end when it was opened.
 impl AsFd for PlainFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.device.file.as_fd()
+        self.open.file.as_fd()
     }
 }
 
@@ -295,7 +287,7 @@ impl AsFd for PlainFile {
 pub struct PendingPiece {
     pending: Pending,
     len: usize,
-    device: Arc<FileDevice>,
+    open: Arc<OpenFile>,
 }
 
 impl PendingPiece {
@@ -305,20 +297,20 @@ impl PendingPiece {
     /// [`Error::Io`], also where the file became shorter.
     pub fn wait(self) -> Result<(Buffer, usize)> {
         let (buffer, result) = self.pending.wait();
-        result.map_err(|error| Error::io("read", &self.device.path, error))?;
+        result.map_err(|error| Error::io("read", &self.open.path, error))?;
         Ok((buffer, self.len))
     }
 }
 
-/// A file as a device, so that it is read as devices are.
+/// A file that is read past [`PlainFile::read`], too.
 #[derive(Debug)]
-struct FileDevice {
+struct OpenFile {
     path: PathBuf,
     file: Arc<File>,
     len: u64,
 }
 
-impl FileDevice {
+impl OpenFile {
     fn read_at(&self, start: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let there = self.len.saturating_sub(start).min(buffer.len() as u64) as usize;
         let mut filled = 0;
@@ -334,69 +326,47 @@ impl FileDevice {
     }
 }
 
-impl Device for FileDevice {
-    fn extents(&self) -> u32 {
-        self.len.div_ceil(EXTENT_BYTES as u64) as u32
+impl Storage for OpenFile {
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.read_at(offset, buffer).map(drop)
     }
 
-    fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()> {
-        self.read_at(extent as u64 * EXTENT_BYTES as u64 + offset as u64, buffer).map(drop)
-    }
-
-    fn write(&self, _: u32, _: usize, _: &[u8]) -> io::Result<()> {
+    fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn prepare(&self, _: Range<u32>) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: Range<u32>) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn raw(&self, extent: u32, _: bool) -> io::Result<Option<(Arc<File>, u64)>> {
-        Ok(Some((self.file.clone(), extent as u64 * EXTENT_BYTES as u64)))
-    }
-
-    fn is_direct(&self) -> bool {
-        false
-    }
-
-    fn name(&self) -> String {
-        self.path.display().to_string()
+    fn raw(&self, _: bool) -> io::Result<Option<(Arc<File>, u64)>> {
+        Ok(Some((self.file.clone(), 0)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Budget, Cancel};
 
     #[test]
     fn a_file_is_read_whole_and_one_that_became_shorter_is_an_error() {
-        let (folder, job) = crate::job::test_job(16 << 20, &[]);
+        let folder = tempfile::tempdir().unwrap();
+        let context = Context::new(Budget::new(16 << 20, 2), Cancel::default());
         let path = folder.path().join("file");
         for len in [0usize, 1, 4096, 5000, 3 << 20, (5 << 20) + 77] {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + i / 4096) as u8).collect();
             std::fs::write(&path, &bytes).unwrap();
-            let mut source = FileSource::open(&job, &path).unwrap();
+            let mut source = FileSource::open(&context, &path).unwrap();
             let mut found = Vec::new();
             while let Some(piece) = source.next_piece().unwrap() {
                 found.extend_from_slice(piece);
             }
             assert!(found == bytes, "{len}");
         }
-        let mut source = FileSource::open(&job, &path).unwrap();
+        let mut source = FileSource::open(&context, &path).unwrap();
         source.next_piece().unwrap();
         File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
         let rest = std::iter::from_fn(|| source.next_piece().map(|piece| piece.map(<[u8]>::len)).transpose());
         let results: Vec<Result<usize>> = rest.take(10).collect();
         assert!(results.iter().any(|result| result.is_err()), "{results:?}");
-        assert!(FileSource::open(&job, folder.path()).is_err());
+        assert!(FileSource::open(&context, folder.path()).is_err());
     }
 
     #[test]

@@ -1,14 +1,12 @@
 //! Reads and writes that go on while the caller computes.
 //!
-//! The buffer travels with the request and comes back with the answer, so that nobody can touch it meanwhile. Where a
-//! device is a file and the system allows it, that is io_uring ([`crate::ring`]); where not (a device of a test, a
-//! container that forbids io_uring, `INSHORE_IO_URING=0`), a small pool of threads that do nothing but ask devices:
+//! The buffer travels with the request and comes back with the answer, so that nobody can touch it meanwhile. Where the
+//! storage is a file and the system allows it, that is io_uring ([`crate::ring`]); where not (a device of a test, a
+//! container that forbids io_uring, `INSHORE_IO_URING=0`), a small pool of threads that do nothing but ask the storage:
 //! sixteen of them keep as many requests in flight. They sleep in the kernel and are no workers of the budget.
 
 use std::{
-    fs::File,
     io,
-    ops::Range,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicUsize, Ordering},
@@ -19,8 +17,7 @@ use std::{
 use crossbeam_channel::{Receiver, Select, Sender, bounded};
 
 use crate::{
-    Buffer, Device,
-    extents::Extents,
+    Buffer, Direction, Guard, Part,
     ring::{PendingSlot, Ring},
 };
 
@@ -28,52 +25,22 @@ const THREADS: usize = 16;
 /// Requests that may wait; a submitter blocks beyond that.
 const QUEUE: usize = 64;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Read,
-    Write,
-}
-
-/// A range of a buffer and where on a device it belongs.
-#[derive(Clone, Debug)]
-pub(crate) struct Part {
-    pub device: Arc<dyn Device>,
-    pub extent: u32,
-    pub offset: usize,
-    pub range: Range<usize>,
-}
-
-impl Part {
-    /// Moves the bytes.
-    pub fn transfer(&self, direction: Direction, buffer: &mut [u8]) -> io::Result<()> {
-        let bytes = &mut buffer[self.range.clone()];
-        match direction {
-            Direction::Read => self.device.read(self.extent, self.offset, bytes),
-            Direction::Write => self.device.write(self.extent, self.offset, bytes),
-        }
-    }
-
-    /// The file and the place in it, if there is one that io_uring can be given.
-    fn raw(&self, direction: Direction) -> Option<(Arc<File>, u64)> {
-        // What cannot be opened is an error for the thread that tries it again.
-        let (file, start) = self.device.raw(self.extent, direction == Direction::Write).ok()??;
-        Some((file, start + self.offset as u64))
-    }
-}
-
 struct Request {
     direction: Direction,
     parts: Vec<Part>,
     buffer: Buffer,
-    /// What keeps the extents from being used for something else meanwhile.
-    extents: Option<Arc<Extents>>,
+    guard: Option<Guard>,
     answer: Sender<(Buffer, io::Result<()>)>,
 }
 
 /// An I/O that was submitted. Dropping it waits for its end: a budget that is all in use has room again when a reader that
 /// read ahead is dropped, and not at some time after.
 #[derive(Debug)]
-pub(crate) enum Pending {
+pub struct Pending(Way);
+
+/// What moves the bytes.
+#[derive(Debug)]
+enum Way {
     Ring(PendingSlot),
     Pool(PendingAnswer),
 }
@@ -92,9 +59,9 @@ impl Drop for PendingAnswer {
 impl Pending {
     /// Waits for the end of the I/O and gives the buffer back.
     pub fn wait(self) -> (Buffer, io::Result<()>) {
-        match self {
-            Pending::Ring(slot) => slot.wait(),
-            Pending::Pool(answer) => answer.0.recv().expect("the I/O threads answer every request"),
+        match self.0 {
+            Way::Ring(slot) => slot.wait(),
+            Way::Pool(answer) => answer.0.recv().expect("the I/O threads answer every request"),
         }
     }
 
@@ -106,15 +73,15 @@ impl Pending {
     pub fn wait_any<'a>(pending: impl Iterator<Item = &'a Pending> + Clone) -> usize {
         let all = pending.clone().count();
         assert!(all > 0, "nothing to wait for");
-        let slots = pending.clone().filter_map(|pending| match pending {
-            Pending::Ring(slot) => Some(slot),
-            Pending::Pool(_) => None,
+        let slots = pending.clone().filter_map(|pending| match &pending.0 {
+            Way::Ring(slot) => Some(slot),
+            Way::Pool(_) => None,
         });
         match slots.clone().count() {
             0 => {
                 let mut select = Select::new();
                 for pending in pending {
-                    if let Pending::Pool(answer) = pending {
+                    if let Way::Pool(answer) = &pending.0 {
                         select.recv(&answer.0);
                     }
                 }
@@ -126,7 +93,7 @@ impl Pending {
     }
 }
 
-/// What a job asks devices with.
+/// What a job reads and writes with.
 #[derive(Debug)]
 pub(crate) struct Io {
     // Both are made when they are needed first: many jobs do little.
@@ -157,23 +124,23 @@ impl Io {
         }
     }
 
-    /// Starts to transfer `parts` of `buffer`. `extents` live until that is done.
+    /// Starts to transfer `parts` of `buffer`. `guard` lives until that is done.
     pub fn submit(
         &self,
         direction: Direction,
         parts: Vec<Part>,
         buffer: Buffer,
-        extents: Option<Arc<Extents>>,
+        guard: Option<Guard>,
     ) -> Pending {
         if let Some(places) = parts.iter().map(|part| part.raw(direction)).collect()
             && let Some(ring) = self.ring()
         {
-            return Pending::Ring(ring.submit(direction, parts, places, buffer, extents));
+            return Pending(Way::Ring(ring.submit(direction, parts, places, buffer, guard)));
         }
         let (answer, pending) = bounded(1);
-        let request = Request { direction, parts, buffer, extents, answer };
+        let request = Request { direction, parts, buffer, guard, answer };
         self.pool.get_or_init(Pool::new).submit(request);
-        Pending::Pool(PendingAnswer(pending))
+        Pending(Way::Pool(PendingAnswer(pending)))
     }
 }
 
@@ -227,10 +194,10 @@ impl Pool {
 }
 
 fn serve(request: Request, flying: &AtomicUsize) {
-    let Request { direction, parts, mut buffer, extents, answer } = request;
+    let Request { direction, parts, mut buffer, guard, answer } = request;
     let result = parts.iter().try_for_each(|part| part.transfer(direction, &mut buffer));
-    // Who has the answer finds the extents free, if nobody else needs them.
-    drop(extents);
+    // Who has the answer finds free what it kept, if nobody else needs that.
+    drop(guard);
     flying.fetch_sub(1, Ordering::Relaxed);
     let _ = answer.send((buffer, result));
 }

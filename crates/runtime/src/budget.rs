@@ -233,9 +233,9 @@ const UNITS: [(&str, u64); 13] = [
 /// [`Error::BadSize`] for anything else, and for sizes of 2^63 bytes and more.
 ///
 /// ```
-/// assert_eq!(inshore_store::parse_bytes("64MiB").unwrap(), 64 << 20);
-/// assert_eq!(inshore_store::parse_bytes("1.5 GB").unwrap(), 1_500_000_000);
-/// assert!(inshore_store::parse_bytes("many").is_err());
+/// assert_eq!(inshore_runtime::parse_bytes("64MiB").unwrap(), 64 << 20);
+/// assert_eq!(inshore_runtime::parse_bytes("1.5 GB").unwrap(), 1_500_000_000);
+/// assert!(inshore_runtime::parse_bytes("many").is_err());
 /// ```
 pub fn parse_bytes(text: &str) -> Result<u64> {
     let bad = || Error::BadSize { text: text.to_string() };
@@ -261,8 +261,8 @@ pub fn parse_bytes(text: &str) -> Result<u64> {
 /// Writes a size with the largest binary unit that keeps it at 1 or more.
 ///
 /// ```
-/// assert_eq!(inshore_store::format_bytes(64 << 20), "64 MiB");
-/// assert_eq!(inshore_store::format_bytes(1536), "1.5 KiB");
+/// assert_eq!(inshore_runtime::format_bytes(64 << 20), "64 MiB");
+/// assert_eq!(inshore_runtime::format_bytes(1536), "1.5 KiB");
 /// ```
 pub fn format_bytes(bytes: u64) -> String {
     let (value, unit) = in_units(bytes);
@@ -273,8 +273,8 @@ pub fn format_bytes(bytes: u64) -> String {
 /// written.
 ///
 /// ```
-/// assert_eq!(inshore_store::format_bytes_up(7 << 20), "7 MiB");
-/// assert_eq!(inshore_store::format_bytes_up((7 << 20) + 1), "7.1 MiB");
+/// assert_eq!(inshore_runtime::format_bytes_up(7 << 20), "7 MiB");
+/// assert_eq!(inshore_runtime::format_bytes_up((7 << 20) + 1), "7.1 MiB");
 /// ```
 pub fn format_bytes_up(bytes: u64) -> String {
     let (value, unit) = in_units(bytes);

@@ -31,26 +31,3 @@ impl Deadline {
         self.left().is_zero()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Budget, Cancel, Error, Job};
-
-    #[test]
-    fn a_job_ends_at_its_deadline_as_if_it_were_asked_to_stop() {
-        let job = |given: Duration| {
-            let cancel = Cancel::at(Deadline::after(given));
-            Job::without_store(Budget::new(1 << 20, 1), cancel)
-        };
-        assert!(matches!(job(Duration::ZERO).check_cancelled(), Err(Error::Cancelled)));
-        let later = job(Duration::from_secs(3600));
-        later.check_cancelled().unwrap();
-        // A clone shares the deadline and the flag.
-        let cancel = later.cancel().clone();
-        assert!(cancel.deadline().unwrap().left() > Duration::from_secs(3000));
-        cancel.cancel();
-        assert!(later.check_cancelled().is_err());
-        assert!(Deadline::after(Duration::MAX).is_none());
-    }
-}

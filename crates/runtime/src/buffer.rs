@@ -17,18 +17,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::{Budget, Reservation, Result, slab::Place};
 
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
-const SMALL_BYTES: usize = 4 << 10;
+/// The unit of O_DIRECT: offsets and lengths of all I/O are multiples of it.
+pub const PAGE_BYTES: usize = 4096;
 
 /// What a [`Buffer`] of `len` bytes takes from a budget: whole pages of 4 KiB, and at least one; of 2 MiB from that
 /// size on.
 pub const fn taken_bytes(len: usize) -> usize {
-    let page = if len < HUGE_BYTES { SMALL_BYTES } else { HUGE_BYTES };
-    if len == 0 { SMALL_BYTES } else { len.next_multiple_of(page) }
+    let page = if len < HUGE_BYTES { PAGE_BYTES } else { HUGE_BYTES };
+    if len == 0 { PAGE_BYTES } else { len.next_multiple_of(page) }
 }
 
 /// The most bytes that a [`Buffer`] may have so that it takes at most `bytes`.
 pub const fn largest_buffer(bytes: usize) -> usize {
-    let page = if bytes < HUGE_BYTES { SMALL_BYTES } else { HUGE_BYTES };
+    let page = if bytes < HUGE_BYTES { PAGE_BYTES } else { HUGE_BYTES };
     bytes / page * page
 }
 
@@ -96,7 +97,7 @@ impl Buffer {
     /// # Panics
     /// Where `part_len` is 0 or not a multiple of 4096.
     pub fn split(self, part_len: usize) -> Vec<Buffer> {
-        assert!(part_len > 0 && part_len.is_multiple_of(SMALL_BYTES), "part of {part_len} bytes");
+        assert!(part_len > 0 && part_len.is_multiple_of(PAGE_BYTES), "part of {part_len} bytes");
         (0..self.len / part_len)
             .map(|part| Buffer {
                 region: self.region.clone(),
@@ -138,7 +139,7 @@ impl DerefMut for Buffer {
 /// Maps `len` bytes, from the size of a huge page on at a multiple of that and on such pages.
 pub(crate) fn map_pages(len: usize) -> rustix::io::Result<NonNull<u8>> {
     let is_huge = len >= HUGE_BYTES;
-    let address = map_aligned(len, if is_huge { HUGE_BYTES } else { SMALL_BYTES })?;
+    let address = map_aligned(len, if is_huge { HUGE_BYTES } else { PAGE_BYTES })?;
     if is_huge {
         // SAFETY: the range was mapped just now and belongs to nobody else. A kernel without huge pages
         // refuses the advice, which costs speed and nothing else.
@@ -149,7 +150,7 @@ pub(crate) fn map_pages(len: usize) -> rustix::io::Result<NonNull<u8>> {
 
 /// Maps `len` bytes at a multiple of `align`: maps more and cuts off both ends.
 fn map_aligned(len: usize, align: usize) -> rustix::io::Result<NonNull<u8>> {
-    let slack = if align > SMALL_BYTES { align } else { 0 };
+    let slack = if align > PAGE_BYTES { align } else { 0 };
     // SAFETY: a new private anonymous mapping at an address of the system's choice touches nothing existing.
     let base = unsafe {
         mmap_anonymous(
@@ -178,7 +179,7 @@ mod tests {
         let budget = Budget::new(16 << 20, 1);
         for len in [1, 4096, 5000, 2 << 20, 3 << 20] {
             let mut buffer = Buffer::zeroed(&budget, len, "test").unwrap();
-            let align = if len >= HUGE_BYTES { HUGE_BYTES } else { SMALL_BYTES };
+            let align = if len >= HUGE_BYTES { HUGE_BYTES } else { PAGE_BYTES };
             assert_eq!(buffer.as_ptr() as usize % align, 0);
             assert!(buffer.len() == len && buffer.iter().all(|&byte| byte == 0));
             buffer.fill(7);

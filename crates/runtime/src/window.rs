@@ -23,9 +23,8 @@ use std::{
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::{Error, Result};
+use crate::{Error, PAGE_BYTES, Result};
 
-const PAGE_BYTES: usize = 4096;
 /// Windows that there may be at a time, in the whole process.
 const WINDOWS_MAX: usize = 256;
 

@@ -15,10 +15,7 @@ use std::{
 
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl};
 
-use crate::{
-    Buffer, Device, EXTENT_BYTES, Error, Job, PAGE_BYTES, Result,
-    io::{Direction, Part, Pending},
-};
+use crate::{Buffer, Context, Direction, Error, PAGE_BYTES, Part, Pending, Result, Storage};
 
 const BUFFER_BYTES: usize = 1 << 20;
 const BUFFERS: usize = 4;
@@ -26,8 +23,8 @@ const BUFFERS: usize = 4;
 /// Writes a file from start to end, or a part of one.
 #[derive(Debug)]
 pub struct FileSink {
-    job: Job,
-    device: Arc<Target>,
+    context: Context,
+    output: Arc<Output>,
     filling: Buffer,
     /// The first byte of `filling` that is this part's.
     skipped: usize,
@@ -52,9 +49,9 @@ impl FileSink {
     ///
     /// # Errors
     /// [`Error::OverBudget`]; [`Error::Io`] where the hint says that the file does not fit.
-    pub fn new(job: &Job, file: File, name: &str, bytes_hint: Option<u64>) -> Result<FileSink> {
-        let target = Target::new(file, name, bytes_hint)?;
-        Self::with(job, Arc::new(target), BUFFER_BYTES)
+    pub fn new(context: &Context, file: File, name: &str, bytes_hint: Option<u64>) -> Result<FileSink> {
+        let output = Output::new(file, name, bytes_hint)?;
+        Self::with(context, Arc::new(output), BUFFER_BYTES)
     }
 
     /// Begins to write `file` in parts, which may be written at the same time: from each of `starts`, which ascend from 0, to the
@@ -63,12 +60,18 @@ impl FileSink {
     ///
     /// # Errors
     /// As [`FileSink::new`].
-    pub fn in_parts(job: &Job, file: File, name: &str, bytes: u64, starts: &[u64]) -> Result<Vec<FileSink>> {
+    pub fn in_parts(
+        context: &Context,
+        file: File,
+        name: &str,
+        bytes: u64,
+        starts: &[u64],
+    ) -> Result<Vec<FileSink>> {
         assert!(starts.first() == Some(&0) && starts.is_sorted(), "{starts:?}");
-        let target = Arc::new(Target::new(file, name, Some(bytes))?);
+        let output = Arc::new(Output::new(file, name, Some(bytes))?);
         let buffer_bytes = (BUFFER_BYTES / starts.len().next_power_of_two()).max(PAGE_BYTES);
         let part = |&start: &u64| {
-            let mut sink = Self::with(job, target.clone(), buffer_bytes)?;
+            let mut sink = Self::with(context, output.clone(), buffer_bytes)?;
             // Buffers lie as they would from the start of the file.
             sink.skipped = (start % buffer_bytes as u64) as usize;
             (sink.filled, sink.offset) = (sink.skipped, start - sink.skipped as u64);
@@ -83,17 +86,17 @@ impl FileSink {
     ///
     /// # Errors
     /// [`Error::OverBudget`].
-    pub fn stream(job: &Job, file: File, name: &str) -> Result<FileSink> {
-        let target = Target { name: name.to_string(), file: Arc::new(file), direct: false, is_stream: true };
-        Self::with(job, Arc::new(target), BUFFER_BYTES)
+    pub fn stream(context: &Context, file: File, name: &str) -> Result<FileSink> {
+        let output = Output { name: name.to_string(), file: Arc::new(file), direct: false, is_stream: true };
+        Self::with(context, Arc::new(output), BUFFER_BYTES)
     }
 
-    fn with(job: &Job, device: Arc<Target>, buffer_bytes: usize) -> Result<FileSink> {
-        let buffers = Buffer::zeroed(job.budget(), BUFFERS * buffer_bytes, "buffers to write a file")?;
+    fn with(context: &Context, output: Arc<Output>, buffer_bytes: usize) -> Result<FileSink> {
+        let buffers = Buffer::zeroed(context.budget(), BUFFERS * buffer_bytes, "buffers to write a file")?;
         let mut spare = buffers.split(buffer_bytes);
         Ok(FileSink {
-            job: job.clone(),
-            device,
+            context: context.clone(),
+            output,
             filling: spare.pop().expect("four of them"),
             skipped: 0,
             filled: 0,
@@ -144,17 +147,17 @@ impl FileSink {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.job.check_cancelled()?;
+        self.context.check_cancelled()?;
         let (first, len) = (std::mem::take(&mut self.skipped), std::mem::take(&mut self.filled));
-        if self.device.is_stream {
-            let written = (&*self.device.file).write_all(&self.filling[..len]);
-            written.map_err(|error| Error::io("write", &self.device.name, error))?;
+        if self.output.is_stream {
+            let written = (&*self.output.file).write_all(&self.filling[..len]);
+            written.map_err(|error| Error::io("write", &self.output.name, error))?;
             self.offset += len as u64;
             return Ok(());
         }
         let range = match &mut self.edges {
             None => {
-                let whole = if self.device.direct { len.next_multiple_of(PAGE_BYTES) } else { len };
+                let whole = if self.output.direct { len.next_multiple_of(PAGE_BYTES) } else { len };
                 self.filling[len..whole].fill(0);
                 0..whole
             }
@@ -173,11 +176,9 @@ impl FileSink {
     }
 
     fn submit(&mut self, buffer: Buffer, range: Range<usize>, len: usize) {
-        let start = self.offset + range.start as u64;
-        let (extent, offset) = (start / EXTENT_BYTES as u64, start % EXTENT_BYTES as u64);
-        let (device, extent, offset) = (self.device.clone(), extent as u32, offset as usize);
-        let part = Part { device, extent, offset, range };
-        let pending = self.job.submit_elsewhere(Direction::Write, vec![part], buffer);
+        let offset = self.offset + range.start as u64;
+        let part = Part { storage: self.output.clone(), offset, range };
+        let pending = self.context.submit_uncounted(Direction::Write, part, buffer);
         self.flying.push_back((pending, self.offset, len));
     }
 
@@ -185,7 +186,7 @@ impl FileSink {
         let (pending, offset, len) = self.flying.pop_front().expect("something is on its way");
         let (buffer, result) = pending.wait();
         result.map_err(|error| {
-            Error::io(format!("write {len} bytes at {offset} of"), &self.device.name, error)
+            Error::io(format!("write {len} bytes at {offset} of"), &self.output.name, error)
         })?;
         Ok(buffer)
     }
@@ -197,9 +198,9 @@ impl FileSink {
     /// As [`FileSink::advance`].
     pub fn finish(mut self) -> Result<u64> {
         self.flush_and_land()?;
-        if !self.device.is_stream {
-            let fail = |error| Error::io("end", &self.device.name, error);
-            self.device.file.set_len(self.offset).map_err(fail)?;
+        if !self.output.is_stream {
+            let fail = |error| Error::io("end", &self.output.name, error);
+            self.output.file.set_len(self.offset).map_err(fail)?;
         }
         Ok(self.offset)
     }
@@ -255,17 +256,17 @@ impl FileEdges {
     }
 }
 
-/// A file as a device, so that it is written as devices are.
+/// The file, pipe or terminal that is written.
 #[derive(Debug)]
-struct Target {
+struct Output {
     name: String,
     file: Arc<File>,
     direct: bool,
     is_stream: bool,
 }
 
-impl Target {
-    fn new(file: File, name: &str, bytes_hint: Option<u64>) -> Result<Target> {
+impl Output {
+    fn new(file: File, name: &str, bytes_hint: Option<u64>) -> Result<Output> {
         let fail = |error: io::Error| Error::io("write", name, error);
         let kind = file.metadata().map_err(fail)?.file_type();
         // File systems without O_DIRECT take the same writes through the cache.
@@ -279,45 +280,21 @@ impl Target {
                 return Err(fail(error.into()));
             }
         }
-        Ok(Target { name: name.to_string(), file: Arc::new(file), direct, is_stream: false })
+        Ok(Output { name: name.to_string(), file: Arc::new(file), direct, is_stream: false })
     }
 }
 
-impl Device for Target {
-    fn extents(&self) -> u32 {
-        u32::MAX
-    }
-
-    fn read(&self, _: u32, _: usize, _: &mut [u8]) -> io::Result<()> {
+impl Storage for Output {
+    fn read(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn write(&self, extent: u32, offset: usize, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, extent as u64 * EXTENT_BYTES as u64 + offset as u64)
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
     }
 
-    fn sync(&self) -> io::Result<()> {
-        self.file.sync_all()
-    }
-
-    fn prepare(&self, _: Range<u32>) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: Range<u32>) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn raw(&self, extent: u32, _: bool) -> io::Result<Option<(Arc<File>, u64)>> {
-        Ok(Some((self.file.clone(), extent as u64 * EXTENT_BYTES as u64)))
-    }
-
-    fn is_direct(&self) -> bool {
-        self.direct
-    }
-
-    fn name(&self) -> String {
-        self.name.clone()
+    fn raw(&self, _: bool) -> io::Result<Option<(Arc<File>, u64)>> {
+        Ok(Some((self.file.clone(), 0)))
     }
 }
 
@@ -326,26 +303,33 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::{Budget, Cancel};
+
+    fn context() -> Context {
+        Context::new(Budget::new(16 << 20, 2), Cancel::default())
+    }
 
     #[test]
     fn a_file_of_any_length_is_written_whole() {
-        let (folder, job) = crate::job::test_job(16 << 20, &[]);
+        let folder = tempfile::tempdir().unwrap();
+        let context = context();
         let path = folder.path().join("file");
         for len in [0usize, 1, 4096, 5000, 1 << 20, (6 << 20) + 77] {
             for hint in [None, Some(len as u64)] {
                 let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + i / 4096) as u8).collect();
-                let mut sink = FileSink::new(&job, File::create(&path).unwrap(), "file", hint).unwrap();
+                let mut sink = FileSink::new(&context, File::create(&path).unwrap(), "file", hint).unwrap();
                 bytes.chunks(70_001).for_each(|piece| sink.write(piece).unwrap());
                 assert_eq!(sink.finish().unwrap(), len as u64);
                 assert!(fs::read(&path).unwrap() == bytes, "{len}");
             }
         }
-        assert_eq!(job.budget().reserved_bytes(), 0);
+        assert_eq!(context.budget().reserved_bytes(), 0);
     }
 
     #[test]
     fn a_file_is_written_in_parts_that_begin_anywhere() {
-        let (folder, job) = crate::job::test_job(16 << 20, &[]);
+        let folder = tempfile::tempdir().unwrap();
+        let context = context();
         let path = folder.path().join("file");
         let bytes: Vec<u8> = (0..(5usize << 20) + 77).map(|i| (i * 31 + i / 4096) as u8).collect();
         let len = bytes.len() as u64;
@@ -357,7 +341,8 @@ mod tests {
             vec![0, 3_000_001, 3_000_002, 3_500_000],
         ] {
             let file = File::create(&path).unwrap();
-            let sinks = FileSink::in_parts(&job, file.try_clone().unwrap(), "file", len, &starts).unwrap();
+            let sinks =
+                FileSink::in_parts(&context, file.try_clone().unwrap(), "file", len, &starts).unwrap();
             let mut ends = starts[1..].to_vec();
             ends.push(len);
             let parts =
@@ -371,12 +356,12 @@ mod tests {
             FileEdges::write(edges, &file, "file", len).unwrap();
             assert!(fs::read(&path).unwrap() == bytes, "{starts:?}");
         }
-        assert_eq!(job.budget().reserved_bytes(), 0);
+        assert_eq!(context.budget().reserved_bytes(), 0);
     }
 
     #[test]
     fn a_pipe_takes_the_same_bytes() {
-        let (_folder, job) = crate::job::test_job(16 << 20, &[]);
+        let context = context();
         let (mut reader, writer) = io::pipe().unwrap();
         let bytes: Vec<u8> = (0..3_000_000usize).map(|i| (i * 7) as u8).collect();
         let reading = std::thread::spawn(move || {
@@ -384,7 +369,7 @@ mod tests {
             io::Read::read_to_end(&mut reader, &mut found).map(|_| found)
         });
         let file = File::from(std::os::fd::OwnedFd::from(writer));
-        let mut sink = FileSink::stream(&job, file, "pipe").unwrap();
+        let mut sink = FileSink::stream(&context, file, "pipe").unwrap();
         sink.write(&bytes).unwrap();
         assert_eq!(sink.finish().unwrap(), bytes.len() as u64);
         assert!(reading.join().unwrap().unwrap() == bytes);
@@ -392,9 +377,9 @@ mod tests {
 
     #[test]
     fn a_full_device_is_an_error() {
-        let (_folder, job) = crate::job::test_job(16 << 20, &[]);
+        let context = context();
         let file = File::options().write(true).open("/dev/full").unwrap();
-        let mut sink = FileSink::stream(&job, file, "full").unwrap();
+        let mut sink = FileSink::stream(&context, file, "full").unwrap();
         assert!(sink.write(&vec![1; 2 << 20]).is_err());
     }
 }

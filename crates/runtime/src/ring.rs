@@ -20,11 +20,7 @@ use std::{
 
 use io_uring::{IoUring, opcode, types};
 
-use crate::{
-    Buffer,
-    extents::Extents,
-    io::{Direction, Part},
-};
+use crate::{Buffer, Direction, Guard, PAGE_BYTES, Part};
 
 /// Entries of the ring, and with that parts that can be on their way at once; who wants more waits.
 const ENTRIES: u32 = 256;
@@ -65,7 +61,7 @@ struct Flying {
     buffer: Buffer,
     left: usize,
     result: io::Result<()>,
-    extents: Option<Arc<Extents>>,
+    guard: Option<Guard>,
 }
 
 impl std::fmt::Debug for Ring {
@@ -95,7 +91,7 @@ impl Ring {
         parts: Vec<Part>,
         places: Vec<(Arc<File>, u64)>,
         mut buffer: Buffer,
-        extents: Option<Arc<Extents>>,
+        guard: Option<Guard>,
     ) -> PendingSlot {
         assert!(parts.len() < 1 << PART_BITS && parts.len() <= ENTRIES as usize / 2);
         let mut state = self.state();
@@ -122,7 +118,7 @@ impl Ring {
         state.flying += parts.len();
         let left = parts.len();
         let files = places.into_iter().map(|(file, _)| file).collect();
-        let flying = Flying { direction, parts, _files: files, buffer, left, result: Ok(()), extents };
+        let flying = Flying { direction, parts, _files: files, buffer, left, result: Ok(()), guard };
         state.slots[slot] = Slot::Flying(Box::new(flying));
         loop {
             match self.ring.submit() {
@@ -183,8 +179,8 @@ impl Ring {
         }
         for slot in finished {
             let Slot::Flying(mut flying) = std::mem::take(&mut state.slots[slot]) else { unreachable!() };
-            // Who has the answer finds the extents free, if nobody else needs them.
-            drop(flying.extents.take());
+            // Who has the answer finds free what it kept, if nobody else needs that.
+            drop(flying.guard.take());
             state.slots[slot] = Slot::Done(flying.buffer, flying.result);
         }
         self.changed.notify_all();
@@ -220,12 +216,11 @@ impl Flying {
             }
         };
         if done < part.range.len() {
-            // Short: the end of a file, or the system was interrupted. Rare, and the device knows what to do.
-            let done = done / crate::PAGE_BYTES * crate::PAGE_BYTES;
+            // Short: the end of a file, or the system was interrupted. Rare, and the storage knows what to do.
+            let done = done / PAGE_BYTES * PAGE_BYTES;
             let rest = Part {
-                device: part.device.clone(),
-                extent: part.extent,
-                offset: part.offset + done,
+                storage: part.storage.clone(),
+                offset: part.offset + done as u64,
                 range: part.range.start + done..part.range.end,
             };
             if let Err(error) = rest.transfer(self.direction, &mut self.buffer) {
@@ -233,7 +228,7 @@ impl Flying {
             }
         }
         if self.direction == Direction::Write {
-            part.device.note_written(part.extent);
+            part.storage.note_written();
         }
     }
 }

@@ -1,0 +1,109 @@
+//! What can go wrong with memory, files and jobs.
+
+use std::{io, path::PathBuf};
+
+use crate::{format_bytes, format_bytes_up};
+
+/// The result of an operation of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors of what every job works with. A message says what failed, where, what was found and what was expected.
+///
+/// The list is exhaustive: an error of a crate above converts each of them, and the compiler says where one is new.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused an operation on a file or folder (no permission, disk full, I/O error).
+    #[error("{}: cannot {what}: {source}{}", path.display(), url_hint(&path.to_string_lossy(), source))]
+    Io {
+        /// What was tried, as a verb phrase ("write 1048576 bytes at 0").
+        what: String,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A reservation would exceed the budget.
+    #[error(
+        "{what} needs {} but only {} of the budget of {} is free{}",
+        format_bytes(*wanted), format_bytes(*free), format_bytes(*total),
+        enough.map(|enough| format!(": a budget of {} is enough for that", format_bytes_up(enough)))
+            .unwrap_or_default()
+    )]
+    OverBudget {
+        /// What the memory was for.
+        what: &'static str,
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes of the budget not reserved at that moment.
+        free: u64,
+        /// The whole budget.
+        total: u64,
+        /// A budget in which there would be room; `None` where this one is a part of another.
+        enough: Option<u64>,
+    },
+    /// The budget is below the smallest with which the job can work at all.
+    #[error("{what} cannot work in {}: the smallest budget that works is {}", format_bytes(*given), format_bytes_up(*smallest))]
+    BudgetTooSmall {
+        /// The job.
+        what: String,
+        /// The budget that was named, in bytes.
+        given: u64,
+        /// The smallest that works, in bytes.
+        smallest: u64,
+    },
+    /// A size that cannot be read.
+    #[error("bad size {text:?}: expected a number of bytes such as 64MiB, 1.5GiB or 200MB")]
+    BadSize {
+        /// The text.
+        text: String,
+    },
+    /// The job was asked to stop.
+    #[error("stopped before it was done; the store is as it was")]
+    Cancelled,
+}
+
+impl Error {
+    /// Whether the job was asked to stop.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Error::Cancelled)
+    }
+
+    /// An [`Error::Io`] for `what` on `path`.
+    pub fn io(what: impl Into<String>, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        Error::Io { what: what.into(), path: path.into(), source }
+    }
+}
+
+/// What an error about a path adds where nothing is there and the path is a URL: that URLs are none.
+pub fn url_hint(path: &str, source: &io::Error) -> &'static str {
+    let is_scheme = |text: &str| {
+        text.len() > 1
+            && text.starts_with(|first: char| first.is_ascii_alphabetic())
+            && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter))
+    };
+    let is_url = path.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme));
+    match is_url && source.kind() == io::ErrorKind::NotFound {
+        true => "; URLs are neither read nor written: copy the file, or use a pipe and -",
+        false => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_a_url_is_told_to_be_one_where_nothing_is_there() {
+        let said = |path: &str, kind: io::ErrorKind| Error::io("open", path, kind.into()).to_string();
+        for url in ["https://example.org/a.csv", "s3://bucket/a.parquet", "gs://b"] {
+            assert!(
+                said(url, io::ErrorKind::NotFound).contains("URLs are neither read nor written"),
+                "{url}"
+            );
+        }
+        for path in ["a.csv", "://", "a b://c", "C:/a"] {
+            assert!(!said(path, io::ErrorKind::NotFound).contains("URL"), "{path}");
+        }
+        assert!(!said("https://example.org", io::ErrorKind::PermissionDenied).contains("URL"));
+    }
+}

@@ -1,0 +1,71 @@
+//! What every job works with, whether or not it has a store: memory, threads, files, and how it is watched and stopped.
+//!
+//! The nouns, from the bottom up:
+//!
+//! - [`Budget`]: the memory and threads that a job may use. Memory is reserved before it is allocated and
+//!   handed back when the [`Reservation`] is dropped.
+//! - [`Buffer`]: aligned memory for direct I/O, on huge pages where it is large, counted in a budget.
+//! - [`Storage`]: bytes at offsets, which a [`Part`] of a request reads or writes. [`Pending`] is a request on its way, by
+//!   io_uring or, where that is forbidden, by a pool of threads.
+//! - [`Context`]: what one run of one command works with: a budget, I/O, [`Counters`], [`Progress`], and a [`Cancel`] flag,
+//!   which a [`Deadline`] may set. [`Report`] is what is known of the run at its end.
+//! - [`PlainFile`], [`FileSource`], [`FileSink`], [`Window`]: files of the file system, read and written past the page cache
+//!   or looked at where the page cache has them.
+//!
+//! ```text
+//!   Context ── Budget ── Reservation ── Buffer
+//!     ├── I/O ── Part ── Storage          a file; for a store, an extent of a device
+//!     └── Counters, Progress, Cancel
+//! ```
+//!
+//! Nothing here knows extents, datasets or records. A request holds a [`Guard`] for whoever has to keep something until its
+//! bytes are moved, and a job on a store is a `Context` with more around it (`inshore_store::Job`). So a function that takes
+//! a `Context` says that it needs no store, and the compiler sees to it.
+//!
+//! ```
+//! use inshore_runtime::{Budget, Cancel, Context, FileSource};
+//!
+//! let context = Context::new(Budget::new(8 << 20, 1), Cancel::default());
+//! let mut source = FileSource::open(&context, &std::env::current_exe()?)?;
+//! let mut bytes = 0;
+//! while let Some(piece) = source.next_piece()? {
+//!     bytes += piece.len() as u64;
+//! }
+//! assert_eq!(bytes, source.len());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![warn(missing_docs)]
+
+mod budget;
+mod buffer;
+mod cancel;
+mod code;
+mod context;
+mod counters;
+mod deadline;
+mod error;
+mod file_sink;
+mod file_source;
+mod io;
+mod progress;
+mod report;
+mod ring;
+mod slab;
+mod storage;
+mod window;
+
+pub use budget::{Budget, Reservation, default_memory_bytes, format_bytes, format_bytes_up, parse_bytes};
+pub use buffer::{Buffer, PAGE_BYTES, largest_buffer, taken_bytes};
+pub use cancel::Cancel;
+pub use code::release_code;
+pub use context::{Context, Guard};
+pub use counters::{Counters, ProcessCounts};
+pub use deadline::Deadline;
+pub use error::{Error, Result, url_hint};
+pub use file_sink::{FileEdges, FileSink};
+pub use file_source::{FILE_SOURCE_BYTES, FileSource, PendingPiece, PlainFile, file_bytes};
+pub use io::Pending;
+pub use progress::{Progress, ProgressState};
+pub use report::{DriveFloor, LevelReport, PhaseReport, Report};
+pub use storage::{Direction, Part, Storage};
+pub use window::Window;
