@@ -1,9 +1,13 @@
 //! Ctrl-C and SIGTERM: the first asks the job to stop, the second ends the process at once. A deadline asks the job to stop too, and
 //! ends the process soon afterwards.
 //!
+//! A query runs in a worker process, and its parent hears the signals: see [`crate::worker`].
+//!
 //! SIGHUP is left alone, so that `nohup inshore ...` outlives its terminal. Ending at once, or by a kill, is safe:
 //! a store is whole at every instant, and the next job removes the scratch folder.
 
+#[cfg(feature = "sql")]
+use std::sync::Mutex;
 use std::{
     process,
     sync::{Arc, atomic::AtomicBool},
@@ -38,12 +42,26 @@ pub fn exit_at_abort() {
     let _ = flag::register_conditional_shutdown(SIGABRT, failure::FAILED.into(), always);
 }
 
+/// Where a worker hears what its parent was asked, in the place of signals.
+#[cfg(feature = "sql")]
+pub static STOPS: Mutex<Option<inshore::sandbox::Stops>> = Mutex::new(None);
+
+/// Wishes to stop, as they come.
+fn stops() -> Result<Box<dyn Iterator<Item = ()> + Send>> {
+    #[cfg(feature = "sql")]
+    if let Some(mut stops) = STOPS.lock().expect("no panic under this lock").take() {
+        return Ok(Box::new(std::iter::repeat_with(move || stops.wait())));
+    }
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
+    Ok(Box::new(std::iter::from_fn(move || signals.forever().next().map(drop))))
+}
+
 /// How long a job may take to see that its deadline is over.
 const LATE: Duration = Duration::from_secs(2);
 
 /// Begins to listen: the first signal sets `cancel`.
 pub fn listen(cancel: &Cancel) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
+    let stops = stops()?;
     // Heard and not heeded: a write beyond the limit on the size of files is then an error like any other.
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).context("cannot listen for signals")?;
     if let Some(deadline) = cancel.deadline() {
@@ -60,7 +78,7 @@ pub fn listen(cancel: &Cancel) -> Result<()> {
     }
     let cancel = cancel.clone();
     let wait = move || {
-        for _ in signals.forever() {
+        for () in stops {
             if cancel.is_cancelled() {
                 process::exit(STOPPED.into());
             }
