@@ -10,7 +10,10 @@
 use std::sync::Mutex;
 use std::{
     process,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -28,7 +31,30 @@ use crate::{failure, outcome::say};
 /// The exit code of a command that a signal stopped: 128 + SIGINT, as shells have it.
 pub const STOPPED: u8 = 130;
 
-const UNTIDY: &str = "stopped without tidying up; the next job removes what is left in scratch";
+/// A worker that ends without tidying up ends with its exit code and so much more: its parent tidies up then, and says nothing.
+#[cfg(feature = "sql")]
+pub const UNTIDY_WORKER: u8 = 64;
+
+/// Whether this process is a worker.
+static IS_WORKER: AtomicBool = AtomicBool::new(false);
+
+/// Ends the process without tidying up.
+fn end_untidy(code: u8) -> ! {
+    #[cfg(feature = "sql")]
+    let code = if IS_WORKER.load(Ordering::Relaxed) { code + UNTIDY_WORKER } else { code };
+    process::exit(code.into())
+}
+
+/// The same, and says why, and where nobody does it in its place also that nothing was tidied up.
+fn tell_end_untidy(code: u8, why: &str) -> ! {
+    match IS_WORKER.load(Ordering::Relaxed) {
+        true => say(&format!("inshore: {why}")),
+        false => {
+            say(&format!("inshore: {why} without tidying up; the next job removes what is left in scratch"));
+        }
+    }
+    end_untidy(code)
+}
 
 /// How long a job may take to see that it should stop. Jobs look every few milliseconds; only one that waits
 /// for a pipe or a drive that says nothing takes longer.
@@ -44,7 +70,14 @@ pub fn exit_at_abort() {
 
 /// Where a worker hears what its parent was asked, in the place of signals.
 #[cfg(feature = "sql")]
-pub static STOPS: Mutex<Option<inshore::sandbox::Stops>> = Mutex::new(None);
+static STOPS: Mutex<Option<inshore::sandbox::Stops>> = Mutex::new(None);
+
+/// This process is a worker from now on.
+#[cfg(feature = "sql")]
+pub fn hear_from_parent(stops: inshore::sandbox::Stops) {
+    *STOPS.lock().expect("no panic under this lock") = Some(stops);
+    IS_WORKER.store(true, Ordering::Relaxed);
+}
 
 /// Wishes to stop, as they come.
 fn stops() -> Result<Box<dyn Iterator<Item = ()> + Send>> {
@@ -67,9 +100,7 @@ pub fn listen(cancel: &Cancel) -> Result<()> {
     if let Some(deadline) = cancel.deadline() {
         let wait = move || {
             thread::sleep(deadline.left() + LATE);
-            let over = failure::told(deadline);
-            say(&format!("inshore: {over}: {UNTIDY}"));
-            process::exit(failure::FAILED.into());
+            tell_end_untidy(failure::FAILED, &format!("{}: stopped", failure::told(deadline)));
         };
         thread::Builder::new()
             .name("deadline".into())
@@ -80,13 +111,12 @@ pub fn listen(cancel: &Cancel) -> Result<()> {
     let wait = move || {
         for () in stops {
             if cancel.is_cancelled() {
-                process::exit(STOPPED.into());
+                end_untidy(STOPPED);
             }
             cancel.cancel();
             thread::spawn(|| {
                 thread::sleep(PATIENCE);
-                say(&format!("inshore: {UNTIDY}"));
-                process::exit(STOPPED.into());
+                tell_end_untidy(STOPPED, "stopped");
             });
         }
     };

@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use inshore::{
     sandbox::{ApartLimits, Split, WorkerEnd, split},
     sql,
-    store::{Store, format_bytes},
+    store::{Store, format_bytes, release_code},
 };
 
 use crate::{
@@ -48,19 +48,34 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     };
     // Between operators the rows are written, or shown.
     let doing = || sql::doing().unwrap_or_else(|| "writing the rows".to_string());
-    match split(limits, doing).context("cannot start a process for the query")? {
+    let waiting = match split(limits, doing).context("cannot start a process for the query")? {
         Split::Worker(stops) => {
-            *signals::STOPS.lock().expect("no panic under this lock") = Some(stops);
-            Ok(None)
+            signals::hear_from_parent(stops);
+            return Ok(None);
         }
-        Split::Parent(WorkerEnd::Exited(code)) => Ok(Some(ExitCode::from(code as u8))),
-        Split::Parent(end) => {
-            give_back(&cli.everywhere);
+        Split::Parent(waiting) => waiting,
+    };
+    // All that is left to do here takes little of it.
+    release_code();
+    let end = waiting.wait().context("cannot wait for the process of the query")?;
+    let code = match end {
+        WorkerEnd::Exited(status) => status as u8,
+        _ => {
             wipe_bar();
-            say(&format!("inshore: {}", told(&end, budget.memory_bytes())));
-            Ok(Some(ExitCode::from(failure::FAILED)))
+            failure::FAILED + signals::UNTIDY_WORKER
         }
+    };
+    let code = match code.checked_sub(signals::UNTIDY_WORKER) {
+        Some(code @ (failure::FAILED | signals::STOPPED)) => {
+            give_back(&cli.everywhere);
+            code
+        }
+        _ => code,
+    };
+    if !matches!(end, WorkerEnd::Exited(_)) {
+        say(&format!("inshore: {}", told(&end, budget.memory_bytes())));
     }
+    Ok(Some(ExitCode::from(code)))
 }
 
 /// How a worker ended that did not end by itself.

@@ -219,7 +219,7 @@ fn large() -> String {
 fn a_sql_query_that_takes_too_much_leaves_nothing_but_a_message() {
     let folder = with_table();
     folder.write("out.csv", "old\n");
-    let said = sql(&folder, &large(), "-o out.csv").exits(2);
+    let said = sql(&folder, &large(), "-o out.csv --quiet").exits(2);
     assert!(
         said.stderr.starts_with("inshore: the query needs more memory than it was given: at '"),
         "{said:?}"
@@ -238,7 +238,11 @@ fn a_sql_query_that_takes_too_much_leaves_nothing_but_a_message() {
 
 /// Starts a query that takes minutes and waits until its worker has scratch.
 fn start_slow(folder: &Folder) -> (Child, u32) {
-    let query = "SELECT count(*) FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b WHERE a.value * b.value % 7 = 3";
+    let query = "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b, generate_series(1, 9)";
+    start(folder, query)
+}
+
+fn start(folder: &Folder, query: &str) -> (Child, u32) {
     let mut child = sql(folder, query, "-o out.csv --quiet").spawn();
     let mut found = Vec::new();
     until("it starts a worker that has scratch", || {
@@ -270,6 +274,21 @@ fn a_signal_to_a_sql_query_leaves_neither_file_nor_scratch_nor_process() {
         assert_eq!(parent(worker), None);
         assert!(folder.scratch().is_empty() && !folder.path("out.csv").exists(), "{signal:?}");
     }
+}
+
+/// A batch of this takes minutes, in which nobody hears of a stop.
+#[test]
+fn a_sql_query_that_does_not_hear_of_a_stop_is_ended_and_leaves_nothing() {
+    let folder = Folder::new();
+    let query = "SELECT count(*) FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b WHERE a.value * b.value % 7 = 3";
+    let (child, worker) = start(&folder, query);
+    send(child.id(), Signal::INT);
+    sleep(Duration::from_millis(200));
+    send(child.id(), Signal::INT);
+    let output = ends(child, "a query that was stopped twice", || {});
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert_eq!(parent(worker), None);
+    assert!(folder.scratch().is_empty() && !folder.path("out.csv").exists());
 }
 
 #[test]

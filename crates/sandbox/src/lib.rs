@@ -63,4 +63,4 @@ pub use policy::{Policy, Protection, Protections};
 pub use wasm::{
     BlockOutput, BlockPart, FileBlocks, Output, Unwanted, WasmLimits, WasmResponse, WasmResult, WasmRun,
 };
-pub use worker::{Split, Stops, WorkerEnd, split};
+pub use worker::{Split, Stops, Waiting, WorkerEnd, split};

@@ -167,6 +167,12 @@ pub fn reset_signals() {
 /// A set of signals.
 pub struct Signals(libc::sigset_t);
 
+impl std::fmt::Debug for Signals {
+    fn fmt(&self, text: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        text.write_str("Signals")
+    }
+}
+
 impl Signals {
     /// Blocks these signals in this thread, and in those that it starts: they wait until [`Signals::next`] takes them.
     pub fn block(signals: &[libc::c_int]) -> io::Result<Signals> {

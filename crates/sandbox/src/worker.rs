@@ -6,11 +6,11 @@
 //!             │                                files, terminal, environment and arguments are the same
 //!             │  SIGINT, SIGTERM ─── a byte ──► Stops; the end of the pipe: the parent is gone
 //!             │◄── what it was doing ────────── a thread that looks how much memory there is, and ends all
-//!           Split::Parent(WorkerEnd)
+//!           Split::Parent ── wait ──► WorkerEnd
 //! ```
 //!
 //! A fork of the process as it is when it has done next to nothing: what both have in memory is there once, and neither arguments nor files
-//! have to be handed over. It takes 0.3 ms; to execute the program again would take 5, and its relocated data would be there twice.
+//! have to be handed over. To execute the program again takes 7 ms, and its relocated data is there twice.
 //!
 //! The parent alone hears signals: a terminal sends Ctrl-C to both processes, `kill` to one of them, and either way it is asked to stop
 //! once. The worker ends with its parent, whatever ends that.
@@ -41,8 +41,17 @@ use crate::{
 pub enum Split {
     /// The worker, which goes on.
     Worker(Stops),
-    /// The parent, whose worker has ended.
-    Parent(WorkerEnd),
+    /// The parent, which is to wait.
+    Parent(Waiting),
+}
+
+/// A parent and its worker.
+#[derive(Debug)]
+pub struct Waiting {
+    worker: i32,
+    signals: Signals,
+    stop: File,
+    words: File,
 }
 
 /// How a worker ended.
@@ -71,7 +80,7 @@ impl Stops {
     }
 }
 
-/// Goes on in a child process within these limits, and waits for its end in this one. `doing` tells, in the worker, what it does at the
+/// Goes on in a child process within these limits; this one is to [wait](Waiting::wait) for its end. `doing` tells, in the worker, what it does at the
 /// moment: it is called at its end, from any thread and maybe with no memory left to allocate.
 ///
 /// To be called while the process has one thread, the earlier the better: what it has in memory by now, both have.
@@ -92,16 +101,8 @@ pub fn split(limits: ApartLimits, doing: fn() -> String) -> io::Result<Split> {
     match unsafe { sys::fork() } {
         Ok(Forked::Parent(worker)) => {
             drop((stops, say));
-            let end = wait(worker, &signals, File::from(stop))?;
-            let mut doing = String::new();
-            // As far as there are any: nobody else writes.
-            let _ = File::from(words).read_to_string(&mut doing);
-            signals.unblock()?;
-            Ok(Split::Parent(match end {
-                WorkerEnd::Exited(TOO_LARGE) => WorkerEnd::TooLarge(doing),
-                WorkerEnd::Exited(UNKNOWN_SIZE) => WorkerEnd::UnknownSize,
-                end => end,
-            }))
+            let (stop, words) = (File::from(stop), File::from(words));
+            Ok(Split::Parent(Waiting { worker, signals, stop, words }))
         }
         Ok(Forked::Child) => {
             drop((stop, words));
@@ -115,19 +116,35 @@ pub fn split(limits: ApartLimits, doing: fn() -> String) -> io::Result<Split> {
     }
 }
 
-/// Waits for the end of a worker and hands on what this process is asked.
-fn wait(worker: i32, signals: &Signals, mut stop: File) -> io::Result<WorkerEnd> {
-    loop {
-        if let Some(waited) = sys::wait(worker, false)? {
-            return Ok(match libc::WIFSIGNALED(waited.status) {
-                true => WorkerEnd::Killed(libc::WTERMSIG(waited.status)),
-                false => WorkerEnd::Exited(libc::WEXITSTATUS(waited.status)),
-            });
+impl Waiting {
+    /// Waits for the end of the worker, and hands on to it what this process is asked meanwhile.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn wait(mut self) -> io::Result<WorkerEnd> {
+        let waited = loop {
+            if let Some(waited) = sys::wait(self.worker, false)? {
+                break waited;
+            }
+            if self.signals.next()? != libc::SIGCHLD {
+                // Where it has just ended, that is heard next.
+                let _ = self.stop.write_all(&[1]);
+            }
+        };
+        self.signals.unblock()?;
+        if libc::WIFSIGNALED(waited.status) {
+            return Ok(WorkerEnd::Killed(libc::WTERMSIG(waited.status)));
         }
-        if signals.next()? != libc::SIGCHLD {
-            // Where it has just ended, that is heard next.
-            let _ = stop.write_all(&[1]);
-        }
+        Ok(match libc::WEXITSTATUS(waited.status) {
+            TOO_LARGE => {
+                let mut doing = String::new();
+                // As far as there are any words: nobody else writes.
+                let _ = self.words.read_to_string(&mut doing);
+                WorkerEnd::TooLarge(doing)
+            }
+            UNKNOWN_SIZE => WorkerEnd::UnknownSize,
+            status => WorkerEnd::Exited(status),
+        })
     }
 }
 

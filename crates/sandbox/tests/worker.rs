@@ -34,7 +34,8 @@ fn splits() {
             println!("error: {error}");
             exit(3)
         }
-        Ok(Split::Parent(end)) => {
+        Ok(Split::Parent(waiting)) => {
+            let end = waiting.wait().unwrap();
             println!("{end:?}");
             exit(match end {
                 WorkerEnd::Exited(status) => status,
