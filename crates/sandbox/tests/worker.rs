@@ -1,4 +1,6 @@
 //! The rest of a program in a worker: it ends as its worker does, and a worker that takes too much is ended and says at what.
+//!
+//! A program of one thread, without the harness of tests, which has more.
 
 use std::{
     env,
@@ -16,12 +18,21 @@ static ALLOCATOR: LimitedAllocator = LimitedAllocator;
 
 const MIB: usize = 1 << 20;
 
-/// Not a test where this program was started for what `INSHORE_TEST_WORKER` says: libtest runs one test at a time on the only thread.
-#[test]
-fn splits() {
-    let Ok(what) = env::var("INSHORE_TEST_WORKER") else { return };
+fn main() {
+    match env::var("INSHORE_TEST_WORKER") {
+        Ok(what) => be(&what),
+        Err(_) => {
+            the_program_ends_as_its_worker_does();
+            a_wish_to_stop_is_handed_on_once_and_the_worker_itself_hears_none();
+            a_worker_ends_with_its_parent();
+        }
+    }
+}
+
+/// Does what a test started this program for.
+fn be(what: &str) -> ! {
     let limits = ApartLimits { memory_bytes: 64 << 20, stack_bytes: 64 << 20, threads: 1 };
-    let split = match what.as_str() {
+    let split = match what {
         "threads" => {
             let sleeper = || thread::sleep(Duration::from_secs(1000));
             thread::spawn(sleeper);
@@ -43,7 +54,7 @@ fn splits() {
             })
         }
         Ok(Split::Worker(mut stops)) => {
-            match what.as_str() {
+            match what {
                 "ends" => exit(7),
                 // Small ones, which the thread sees that looks.
                 "small" => loop {
@@ -68,7 +79,7 @@ fn splits() {
                 // More than the system gives.
                 "refused" => drop(black_box(Vec::<u8>::with_capacity(1 << 46))),
                 "killed" => {
-                    let _ = kill_process(rustix::process::getpid(), Signal::SEGV);
+                    let _ = kill_process(rustix::process::getpid(), Signal::KILL);
                 }
                 "stops" => {
                     println!("worker {}", std::process::id());
@@ -87,7 +98,7 @@ fn splits() {
 
 fn command(what: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "splits", "--nocapture", "--test-threads=1"]).env("INSHORE_TEST_WORKER", what);
+    command.env("INSHORE_TEST_WORKER", what);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -97,7 +108,6 @@ fn ends(what: &str) -> (Option<i32>, String) {
     (status.code(), String::from_utf8(stdout).unwrap())
 }
 
-#[test]
 fn the_program_ends_as_its_worker_does() {
     for (what, code, words) in [
         ("ends", 7, "Exited(7)"),
@@ -105,7 +115,7 @@ fn the_program_ends_as_its_worker_does() {
         ("small", 2, "TooLarge(\"what it did\")"),
         ("large", 2, "TooLarge(\"what it did\")"),
         ("refused", 2, "TooLarge(\"what it did\")"),
-        ("killed", 2, "Killed(11)"),
+        ("killed", 2, "Killed(9)"),
         ("threads", 3, "there are threads already"),
     ] {
         let (found, said) = ends(what);
@@ -118,7 +128,7 @@ fn start(what: &str) -> (std::process::Child, u32) {
     use std::io::{BufRead, BufReader};
     let mut child = command(what).spawn().unwrap();
     let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines().map_while(Result::ok);
-    let worker = lines.into_iter().find_map(|line| line.rsplit_once("worker ")?.1.trim().parse().ok());
+    let worker = lines.into_iter().find_map(|line| line.strip_prefix("worker ")?.parse().ok());
     (child, worker.expect("it says its number"))
 }
 
@@ -127,7 +137,6 @@ fn is_there(process: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-#[test]
 fn a_wish_to_stop_is_handed_on_once_and_the_worker_itself_hears_none() {
     for signal in [Signal::INT, Signal::TERM] {
         let (mut child, worker) = start("stops");
@@ -139,7 +148,6 @@ fn a_wish_to_stop_is_handed_on_once_and_the_worker_itself_hears_none() {
     }
 }
 
-#[test]
 fn a_worker_ends_with_its_parent() {
     let (mut child, worker) = start("sleeps");
     child.kill().unwrap();

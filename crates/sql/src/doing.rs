@@ -254,19 +254,19 @@ mod tests {
 
     #[test]
     fn the_innermost_is_told_and_of_the_own_thread_first() {
+        let outer = Doing::begin("outer".into());
         thread::scope(|scope| {
-            let outer = Doing::begin("outer".into());
             scope.spawn(|| {
                 assert!(doing().is_some(), "what another thread does");
                 let inner = Doing::begin("elsewhere".into());
                 assert_eq!(doing().as_deref(), Some("elsewhere"));
                 drop(inner);
             });
-            let inner = Doing::begin("inner".into());
-            assert_eq!(doing().as_deref(), Some("inner"));
-            drop(inner);
-            assert_eq!(doing().as_deref(), Some("outer"));
-            drop(outer);
         });
+        let inner = Doing::begin("inner".into());
+        assert_eq!(doing().as_deref(), Some("inner"));
+        drop(inner);
+        assert_eq!(doing().as_deref(), Some("outer"));
+        drop(outer);
     }
 }
