@@ -63,6 +63,8 @@ mod terminal;
 mod top;
 #[cfg(feature = "nodes")]
 mod traversing;
+#[cfg(feature = "sql")]
+mod worker;
 
 #[cfg(feature = "nodes")]
 use std::ops::ControlFlow;
@@ -71,16 +73,24 @@ use std::process::ExitCode;
 use args::{Cli, Command, Everywhere, StoreCommand};
 use session::Session;
 
+/// Queries are within a limit of memory, which is exact for large allocations.
+#[cfg(feature = "sql")]
+#[global_allocator]
+static ALLOCATOR: inshore::sandbox::LimitedAllocator = inshore::sandbox::LimitedAllocator;
+
 fn main() -> ExitCode {
     // Where a node has started this program once more, to contain a command or for a task of its own.
     inshore::child_main_if_asked();
     signals::exit_at_abort();
     quiet_caught_panics();
-    match absent::parse().and_then(run_to_deadline) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(error) => failure::tell(&error),
-    }
+    let done = absent::parse().and_then(|cli| {
+        #[cfg(feature = "sql")]
+        if let Some(code) = worker::wait_if_contained(&cli)? {
+            return Ok(code);
+        }
+        run_to_deadline(cli).map(|is_yes| if is_yes { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    });
+    done.unwrap_or_else(|error| failure::tell(&error))
 }
 
 /// Keeps from the terminal what decoders of files and the SQL library panic with: it is caught, and becomes an error in our words.

@@ -188,7 +188,7 @@ pub fn store_path(options: &Everywhere) -> Result<PathBuf> {
 }
 
 /// The folders that `--store` names: one, or several with ':' between them.
-fn folders(path: &Path) -> Vec<PathBuf> {
+pub fn folders(path: &Path) -> Vec<PathBuf> {
     let names = path.as_os_str().as_bytes();
     if !names.contains(&b':') || path.exists() {
         return vec![path.to_path_buf()];

@@ -1,12 +1,19 @@
 //! Ctrl-C and SIGTERM: the first asks the job to stop, the second ends the process at once. A deadline asks the job to stop too, and
 //! ends the process soon afterwards.
 //!
+//! A query runs in a worker process, and its parent hears the signals: see [`crate::worker`].
+//!
 //! SIGHUP is left alone, so that `nohup inshore ...` outlives its terminal. Ending at once, or by a kill, is safe:
 //! a store is whole at every instant, and the next job removes the scratch folder.
 
+#[cfg(feature = "sql")]
+use std::sync::Mutex;
 use std::{
     process,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -21,7 +28,30 @@ use signal_hook::{
 
 use crate::{failure, outcome::say};
 
-const UNTIDY: &str = "stopped without tidying up; the next job removes what is left in scratch";
+/// A worker that ends without tidying up ends with its exit code and so much more: its parent tidies up then, and says nothing.
+#[cfg(feature = "sql")]
+pub const UNTIDY_WORKER: u8 = 64;
+
+/// Whether this process is a worker.
+static IS_WORKER: AtomicBool = AtomicBool::new(false);
+
+/// Ends the process without tidying up.
+fn end_untidy(code: u8) -> ! {
+    #[cfg(feature = "sql")]
+    let code = if IS_WORKER.load(Ordering::Relaxed) { code + UNTIDY_WORKER } else { code };
+    process::exit(code.into())
+}
+
+/// The same, and says why, and where nobody does it in its place also that nothing was tidied up.
+fn tell_end_untidy(code: u8, why: &str) -> ! {
+    match IS_WORKER.load(Ordering::Relaxed) {
+        true => say(&format!("inshore: {why}")),
+        false => {
+            say(&format!("inshore: {why} without tidying up; the next job removes what is left in scratch"));
+        }
+    }
+    end_untidy(code)
+}
 
 /// How long a job may take to see that it should stop. Jobs look every few milliseconds; only one that waits
 /// for a pipe or a drive that says nothing takes longer.
@@ -35,20 +65,39 @@ pub fn exit_at_abort() {
     let _ = flag::register_conditional_shutdown(SIGABRT, failure::FAILED.into(), always);
 }
 
+/// Where a worker hears what its parent was asked, in the place of signals.
+#[cfg(feature = "sql")]
+static STOPS: Mutex<Option<inshore::sandbox::Stops>> = Mutex::new(None);
+
+/// This process is a worker from now on.
+#[cfg(feature = "sql")]
+pub fn hear_from_parent(stops: inshore::sandbox::Stops) {
+    *STOPS.lock().expect("no panic under this lock") = Some(stops);
+    IS_WORKER.store(true, Ordering::Relaxed);
+}
+
+/// Wishes to stop, as they come.
+fn stops() -> Result<Box<dyn Iterator<Item = ()> + Send>> {
+    #[cfg(feature = "sql")]
+    if let Some(mut stops) = STOPS.lock().expect("no panic under this lock").take() {
+        return Ok(Box::new(std::iter::repeat_with(move || stops.wait())));
+    }
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
+    Ok(Box::new(std::iter::from_fn(move || signals.forever().next().map(drop))))
+}
+
 /// How long a job may take to see that its deadline is over.
 const LATE: Duration = Duration::from_secs(2);
 
 /// Begins to listen: the first signal sets `cancel`.
 pub fn listen(cancel: &Cancel) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
+    let stops = stops()?;
     // Heard and not heeded: a write beyond the limit on the size of files is then an error like any other.
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).context("cannot listen for signals")?;
     if let Some(deadline) = cancel.deadline() {
         let wait = move || {
             thread::sleep(deadline.left() + LATE);
-            let over = failure::told(deadline);
-            say(&format!("inshore: {over}: {UNTIDY}"));
-            process::exit(failure::FAILED.into());
+            tell_end_untidy(failure::FAILED, &format!("{}: stopped", failure::told(deadline)));
         };
         thread::Builder::new()
             .name("deadline".into())
@@ -57,15 +106,14 @@ pub fn listen(cancel: &Cancel) -> Result<()> {
     }
     let cancel = cancel.clone();
     let wait = move || {
-        for _ in signals.forever() {
+        for () in stops {
             if cancel.is_cancelled() {
-                process::exit(failure::STOPPED.into());
+                end_untidy(failure::STOPPED);
             }
             cancel.cancel();
             thread::spawn(|| {
                 thread::sleep(PATIENCE);
-                say(&format!("inshore: {UNTIDY}"));
-                process::exit(failure::STOPPED.into());
+                tell_end_untidy(failure::STOPPED, "stopped");
             });
         }
     };

@@ -11,26 +11,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{
     memory::Cgroup,
     nodes::Node,
-    util::{Folder, PATIENCE, Run, until},
+    util::{Folder, PATIENCE, Run, children, parent, until},
 };
 
-/// Who started a process that runs.
-fn parent(pid: i32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace();
-    (fields.next()? != "Z").then(|| fields.next()?.parse().ok())?
-}
-
-/// Processes that this one started and that run.
-fn children(of: u32) -> Vec<i32> {
-    let all = fs::read_dir("/proc").unwrap().flatten();
-    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    all.filter(|&pid| parent(pid) == Some(of)).collect()
-}
-
 /// Waits until a node has so many, and gives them.
-fn wait_for_children(node: &Node, count: usize) -> Vec<i32> {
+fn wait_for_children(node: &Node, count: usize) -> Vec<u32> {
     let began = Instant::now();
     loop {
         let found = children(node.id());
@@ -161,7 +146,7 @@ fn a_fragment_that_is_killed_is_an_error_that_says_so() {
     let node = node(&folder, "");
     let client = ask(&folder, &node, &slow()).spawn();
     let pids = wait_for_children(&node, 1);
-    kill_process(Pid::from_raw(pids[0]).unwrap(), Signal::KILL).unwrap();
+    kill_process(Pid::from_raw(pids[0] as i32).unwrap(), Signal::KILL).unwrap();
     let said = client.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&said.stderr);
     assert!(said.status.code() == Some(2) && errors.contains("it was killed"), "{errors}");

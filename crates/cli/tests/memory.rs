@@ -38,6 +38,20 @@ impl Cgroup {
         fs::write(self.0.join("cgroup.procs"), process.to_string()).unwrap();
     }
 
+    /// Bytes of its processes that are no file's, now.
+    pub fn anonymous_bytes(&self) -> u64 {
+        let text = fs::read_to_string(self.0.join("memory.stat")).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("rss ").or(line.strip_prefix("anon ")));
+        line.unwrap().parse().unwrap()
+    }
+
+    /// How many of its processes the system killed for want of memory.
+    pub fn kills(&self) -> u64 {
+        let text = ["memory.oom_control", "memory.events"].map(|name| fs::read_to_string(self.0.join(name)));
+        let text = text.into_iter().find_map(Result::ok).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap().parse().unwrap()
+    }
+
     /// What a shell runs to be in it.
     pub fn join(&self) -> String {
         format!("echo $$ > {}/cgroup.procs; ", self.0.display())

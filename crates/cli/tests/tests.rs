@@ -34,3 +34,4 @@ mod stopping;
 mod stores;
 mod terminals;
 mod util;
+mod workers;

@@ -76,7 +76,8 @@ impl Folder {
         while idle_looks < 20 {
             assert!(child.try_wait().unwrap().is_none(), "the job ended before it began");
             assert!(began.elapsed() < PATIENCE, "the job never waits");
-            let is_idle = !self.scratch().is_empty() && all_threads_sleep(child.id());
+            let all = [vec![child.id()], children(child.id())].concat();
+            let is_idle = !self.scratch().is_empty() && all.into_iter().all(all_threads_sleep);
             idle_looks = if is_idle { idle_looks + 1 } else { 0 };
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -93,9 +94,26 @@ impl Folder {
     }
 }
 
+/// Who started a process that runs.
+pub fn parent(process: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    (fields.next()? != "Z").then(|| fields.next()?.parse().ok())?
+}
+
+/// Processes that this one started and that run.
+pub fn children(of: u32) -> Vec<u32> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    all.filter(|&process| parent(process) == Some(of)).collect()
+}
+
 /// Whether no thread of a process runs or wants to; one that the machine gives no time to wants to.
 fn all_threads_sleep(process: u32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    // One that has just ended does not.
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return false };
+    let threads = threads.flatten();
     threads.map(|thread| thread.path().join("stat")).all(|path| {
         fs::read_to_string(path)
             .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S')))

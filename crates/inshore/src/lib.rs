@@ -76,7 +76,7 @@ pub use inshore_kernels as kernels;
 #[cfg(feature = "text")]
 #[doc(inline)]
 pub use inshore_neardata as neardata;
-#[cfg(any(feature = "nodes", feature = "wasm"))]
+#[cfg(any(feature = "nodes", feature = "sql", feature = "wasm"))]
 #[doc(inline)]
 pub use inshore_sandbox as sandbox;
 #[doc(inline)]

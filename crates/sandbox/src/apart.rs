@@ -16,6 +16,7 @@
 //! left, it is the first to go. It ends with the thread that started it.
 
 use std::{
+    convert::Infallible,
     env,
     ffi::OsString,
     fs::{self, File},
@@ -59,8 +60,8 @@ const BYTES_PER_MS: u64 = 8 << 20;
 /// What is read of what the system says of a process.
 const STATUS_BYTES: usize = 32 << 10;
 /// The statuses with which it ends where it has more memory than it was given, and where the system no longer tells how much that is.
-const TOO_LARGE: i32 = 77;
-const UNKNOWN_SIZE: i32 = 78;
+pub(crate) const TOO_LARGE: i32 = 77;
+pub(crate) const UNKNOWN_SIZE: i32 = 78;
 /// Time for it to end once it has closed its socket.
 const GRACE: Duration = Duration::from_secs(2);
 /// Characters that are told of what it said first, and last.
@@ -297,13 +298,13 @@ fn begin(limits: ApartLimits) -> io::Result<(UnixStream, ApartMemory)> {
     thread::Builder::new()
         .name("memory".to_string())
         .stack_size(128 << 10)
-        .spawn(move || watch(&size, limits))?;
+        .spawn(move || watch(&size, limits, || sys::exit(TOO_LARGE)))?;
     socket.write_all(&[READY])?;
     Ok((socket, ApartMemory(Shared::of(File::from(shared)))))
 }
 
-/// Ends this process when it has more memory than it was given.
-fn watch(size: &Size, limits: ApartLimits) {
+/// Looks how much memory this process has, for ever, and calls `end` when that is more than it was given.
+pub(crate) fn watch(size: &Size, limits: ApartLimits, end: impl Fn() -> Infallible) -> Infallible {
     loop {
         let Some(mut bytes) = size.bytes() else { sys::exit(UNKNOWN_SIZE) };
         if bytes > limits.memory_bytes {
@@ -311,17 +312,17 @@ fn watch(size: &Size, limits: ApartLimits) {
             sys::give_back_freed();
             bytes = size.bytes().unwrap_or(u64::MAX);
         }
-        let Some(left) = limits.memory_bytes.checked_sub(bytes) else { sys::exit(TOO_LARGE) };
+        let Some(left) = limits.memory_bytes.checked_sub(bytes) else { match end() {} };
         let filled_in = Duration::from_millis(left / BYTES_PER_MS / limits.threads.max(1) as u64);
         thread::sleep(filled_in.clamp(LOOK_MIN, LOOK_MAX));
     }
 }
 
 /// Tells how large this process is: nothing is opened or allocated to tell it.
-struct Size(File);
+pub(crate) struct Size(File);
 
 impl Size {
-    fn open() -> io::Result<Size> {
+    pub fn open() -> io::Result<Size> {
         let size = Size(File::open("/proc/self/status")?);
         match size.bytes() {
             Some(_) => Ok(size),

@@ -9,6 +9,7 @@
 //! - [`Policy`]: which [`Protections`] are wanted, and without which nothing is run at all.
 //! - [`Helper`]: the program that contains. It is a process of its own; a binary becomes one by [`child_main`].
 //! - [`Apart`]: our own program once more, within a limit of memory and not contained otherwise ([`apart_main_if_asked`]).
+//! - [`split`]: the rest of our own program in a child process, within such a limit; [`LimitedAllocator`] makes the limit exact.
 //!
 //! ```text
 //!   our process            helper               init (PID 1 of its namespace)     the command
@@ -30,6 +31,7 @@
 #![cfg(target_os = "linux")]
 #![warn(missing_docs)]
 
+mod allocator;
 mod apart;
 mod cgroup;
 mod channel;
@@ -46,7 +48,9 @@ mod sys;
 mod walk;
 #[cfg(feature = "wasm")]
 mod wasm;
+mod worker;
 
+pub use allocator::LimitedAllocator;
 pub use apart::{Apart, ApartLimits, ApartMemory, apart_main_if_asked};
 pub use command::{Command, Response};
 pub use error::{Error, Result};
@@ -59,3 +63,4 @@ pub use policy::{Policy, Protection, Protections};
 pub use wasm::{
     BlockOutput, BlockPart, FileBlocks, Output, Unwanted, WasmLimits, WasmResponse, WasmResult, WasmRun,
 };
+pub use worker::{Split, Stops, Waiting, WorkerEnd, split};

@@ -164,6 +164,70 @@ pub fn reset_signals() {
     }
 }
 
+/// A set of signals.
+pub struct Signals(libc::sigset_t);
+
+impl std::fmt::Debug for Signals {
+    fn fmt(&self, text: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        text.write_str("Signals")
+    }
+}
+
+impl Signals {
+    /// Blocks these signals in this thread, and in those that it starts: they wait until [`Signals::next`] takes them.
+    pub fn block(signals: &[libc::c_int]) -> io::Result<Signals> {
+        // SAFETY: a set of bits, for which zeros are a value: the empty set.
+        let mut set: libc::sigset_t = unsafe { mem::zeroed() };
+        for signal in signals {
+            // SAFETY: the set is written to while this call lasts.
+            done(unsafe { libc::sigaddset(&mut set, *signal) })?;
+        }
+        // SAFETY: the set is only read.
+        done(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) })?;
+        Ok(Signals(set))
+    }
+
+    /// Lets them do again what they did before.
+    pub fn unblock(&self) -> io::Result<()> {
+        // SAFETY: the set is only read.
+        done(unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &self.0, std::ptr::null_mut()) }).map(drop)
+    }
+
+    /// Waits for one of them.
+    pub fn next(&self) -> io::Result<libc::c_int> {
+        loop {
+            // SAFETY: the set is only read, and nothing is asked of the signal but its number.
+            match done(unsafe { libc::sigwaitinfo(&self.0, std::ptr::null_mut()) }) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                waited => return waited,
+            }
+        }
+    }
+}
+
+/// The action of a signal is that of the system from now on.
+pub fn by_default(signal: libc::c_int) {
+    // SAFETY: the default action runs no code of ours.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// How many threads this process has.
+pub fn threads() -> io::Result<usize> {
+    std::fs::read_dir("/proc/self/task").map(Iterator::count)
+}
+
+/// The number of this thread.
+pub fn thread() -> i32 {
+    // SAFETY: takes nothing and can't fail.
+    unsafe { libc::gettid() }
+}
+
+/// Our parent.
+pub fn parent() -> i32 {
+    // SAFETY: takes nothing and can't fail.
+    unsafe { libc::getppid() }
+}
+
 /// Gives memory back to the system that was freed here, where the allocator can.
 pub fn give_back_freed() {
     #[cfg(target_env = "gnu")]

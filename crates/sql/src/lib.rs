@@ -17,6 +17,11 @@
 //! Which way an operator goes is decided while it runs, by what comes in and what is free: an estimate of the planner may
 //! be wrong by a factor of a thousand, and nothing fails because of it.
 //!
+//! All of it runs in the process of the caller. Operators count what they hold against the budget, and functions are bounded one by one, but
+//! nothing here limits the sum of what the library allocates on the way: whoever runs queries of others, or wants a limit that holds
+//! whatever is asked, runs the whole query in a child process with a limit of its own, as the command does (docs/decisions/0033). [`doing`]
+//! tells such a process what it was at when it reached the limit.
+//!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use inshore_sql::{Query, Tables};
@@ -43,6 +48,7 @@
 mod bounded;
 mod checked;
 mod distinct;
+mod doing;
 mod elsewhere;
 mod error;
 mod faults;
@@ -71,6 +77,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+pub use doing::doing;
 pub use elsewhere::{Elsewhere, Fragment, FragmentRows};
 pub use error::{Error, Result};
 pub use feed::Feed;

@@ -40,6 +40,7 @@ use crate::{
     bounded::{Bounds, Literals},
     checked::CheckedNumbers,
     distinct::distinct_as_groups,
+    doing::{Doing, traced},
     elsewhere::{CutOut, Near, Planning},
     faults::{check_subqueries, mend_plan, mend_statement},
     files::BATCH_ROWS,
@@ -383,7 +384,9 @@ impl Running {
             .map_err(|error| Error::Internal(format!("cannot start threads: {error}")))?;
         let memory = Arc::new(Memory::new(job.budget())?);
         let shared = Shared::new(job, memory.clone(), limits);
+        let planning = Doing::begin("planning".into());
         let stream = runtime.block_on(plan(&shared))?;
+        drop(planning);
         Ok(Running { stream: Some(stream), shared, runtime, turns, looks_max: LOOKS_MAX })
     }
 
@@ -509,7 +512,7 @@ async fn plan(
     job.start_phase("query", "bytes", bytes_read(&plan));
     // Planning runs through most of a large library, and what follows through little of it.
     release_code();
-    Ok(execute_stream(plan, context)?)
+    Ok(execute_stream(traced(plan)?, context)?)
 }
 
 /// What is planned for of the job's memory: no more than the job has, and no more than its client's, with whom plans have to agree.
@@ -608,7 +611,7 @@ fn run_fragment_here(
             needed(scan.needed());
         }
         release_code();
-        Ok(execute_stream(plan, task)?)
+        Ok(execute_stream(traced(plan)?, task)?)
     })?;
     let mut rows = 0;
     while let Some(batch) = running.next(job)? {

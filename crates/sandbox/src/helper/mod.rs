@@ -53,8 +53,7 @@ fn serve() -> std::io::Result<()> {
 
 /// That we may fork.
 fn one_thread() -> Result<(), Failure> {
-    let threads = std::fs::read_dir("/proc/self/task").map(|tasks| tasks.count());
-    match threads {
+    match sys::threads() {
         Ok(1) => Ok(()),
         Ok(_) => Err(Failure {
             missing: None,
