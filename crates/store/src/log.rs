@@ -251,8 +251,9 @@ pub(crate) fn metadata_buffer(len: usize) -> Result<Buffer> {
     Ok(Buffer::zeroed(&Budget::new(u64::MAX, 1), len.next_multiple_of(PAGE_BYTES), "metadata")?)
 }
 
-fn io_error(what: &str, device: &dyn Device, error: std::io::Error) -> Error {
-    Error::io(what, PathBuf::from(device.name()), error)
+/// Makes an [`Error`] of an error of a device.
+pub(crate) fn io_error(what: &'static str, device: &dyn Device) -> impl Fn(std::io::Error) -> Error {
+    move |error| Error::io(what, device.name(), error)
 }
 
 /// The newest superblock of a device and the device's number in it; `None` where it has none.
@@ -270,9 +271,7 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
         // The first page says how long the superblock is, and most are shorter than one.
         let offset = slot * SLOT_BYTES;
         let read = |buffer: &mut [u8]| {
-            device
-                .read(SUPERBLOCK_EXTENT, offset, buffer)
-                .map_err(|error| io_error("read superblock", device, error))
+            device.read(SUPERBLOCK_EXTENT, offset, buffer).map_err(io_error("read superblock", device))
         };
         read(&mut buffer[..PAGE_BYTES])?;
         let word = |at: usize| u32::from_le_bytes(buffer[at..at + 4].try_into().expect("4 bytes"));
@@ -328,7 +327,7 @@ pub(crate) fn is_used(device: &dyn Device) -> Result<bool> {
         let bytes = &mut buffer[..pages.len() * PAGE_BYTES];
         device
             .read(extent, pages.start * PAGE_BYTES, bytes)
-            .map_err(|error| io_error("look for a store on", device, error))?;
+            .map_err(io_error("look for a store on", device))?;
         if bytes.iter().any(|&byte| byte != 0) {
             return Ok(true);
         }
@@ -353,7 +352,7 @@ pub(crate) fn erase_superblock(device: &dyn Device) -> Result<()> {
         device
             .write(SUPERBLOCK_EXTENT, slot * SLOT_BYTES, &zeros)
             .and_then(|()| device.sync())
-            .map_err(|error| io_error("erase superblock", device, error))?;
+            .map_err(io_error("erase superblock", device))?;
     }
     Ok(())
 }
@@ -371,7 +370,7 @@ pub(crate) fn write_superblock(devices: &Devices, superblock: &Superblock) -> Re
         device
             .write(SUPERBLOCK_EXTENT, offset, &buffer[..len])
             .and_then(|()| device.sync())
-            .map_err(|error| io_error("write superblock", device.as_ref(), error))?;
+            .map_err(io_error("write superblock", device.as_ref()))?;
     }
     Ok(())
 }
@@ -419,7 +418,9 @@ pub(crate) struct Aim {
 
 impl Aim {
     /// What the datasets of a catalog ask for: where any m devices may fail, the log is on m + 1; and on two at least.
-    pub fn of(catalog: &Catalog, devices: usize) -> Aim {
+    /// It can lie on those of `devices` that `superblock` gives new data.
+    pub fn of(catalog: &Catalog, superblock: &Superblock, devices: &Devices) -> Aim {
+        let devices = devices.keys().filter(|number| superblock.takes_data(**number)).count();
         let wanted = catalog.datasets.values().map(|record| record.redundancy.list_copies());
         let copies = wanted.max().unwrap_or(1).min(devices).max(2);
         Aim { devices, copies }
@@ -494,8 +495,7 @@ impl Log {
     /// since.
     pub fn begin(devices: &Devices, superblock: Superblock, catalog: &Catalog, pinned: u64) -> Result<Log> {
         let mut log = Log { superblock, tail: Tail::START, is_uneven: false };
-        log.append(devices, catalog.commit, &catalog.checkpoint(pinned))?
-            .expect("a log has room for its catalog");
+        log.append(devices, catalog.commit, &catalog.checkpoint(pinned))?;
         write_superblock(devices, &log.superblock)?;
         log.superblock.sequence += 1;
         write_superblock(devices, &log.superblock)?;
@@ -504,7 +504,12 @@ impl Log {
 
     /// Bytes of the record that begins a log with this catalog.
     pub fn needed_bytes(catalog: &Catalog, pinned: u64) -> usize {
-        (RECORD_HEADER_BYTES + encode_edits(&catalog.checkpoint(pinned)).len()).next_multiple_of(PAGE_BYTES)
+        record_bytes(encode_edits(&catalog.checkpoint(pinned)).len())
+    }
+
+    /// Whether a record of `edits` fits behind the last one.
+    pub fn has_room(&self, edits: &[Edit]) -> bool {
+        self.tail.offset + record_bytes(encode_edits(edits).len()) <= self.capacity()
     }
 
     pub fn capacity(&self) -> usize {
@@ -517,16 +522,14 @@ impl Log {
         LastRecord { generation, number: self.tail.number - 1, sequence }
     }
 
-    /// Appends a record in all copies and makes it durable. `None` where it does not fit.
+    /// Appends a record, for which there must be room, in all copies and makes it durable.
     ///
     /// # Errors
     /// I/O. The record may then count or not; only reading the log again can tell.
-    pub fn append(&mut self, devices: &Devices, commit: u64, edits: &[Edit]) -> Result<Option<()>> {
+    pub fn append(&mut self, devices: &Devices, commit: u64, edits: &[Edit]) -> Result<()> {
         let body = encode_edits(edits);
-        let len = (RECORD_HEADER_BYTES + body.len()).next_multiple_of(PAGE_BYTES);
-        if self.tail.offset + len > self.capacity() {
-            return Ok(None);
-        }
+        let len = record_bytes(body.len());
+        assert!(self.tail.offset + len <= self.capacity(), "a log has room for its record");
         let header = Header {
             generation: self.superblock.generation,
             number: self.tail.number,
@@ -546,18 +549,18 @@ impl Log {
                 let device = device(devices, place)?;
                 device
                     .write(place.extent, offset, &buffer[part])
-                    .map_err(|error| io_error("write log", device.as_ref(), error))?;
+                    .map_err(io_error("write log", device.as_ref()))?;
                 if !touched.iter().any(|known| Arc::ptr_eq(known, device)) {
                     touched.push(device);
                 }
             }
         }
         for device in touched {
-            device.sync().map_err(|error| io_error("sync log", device.as_ref(), error))?;
+            device.sync().map_err(io_error("sync log", device.as_ref()))?;
         }
         let sum = u32::from_le_bytes(header[RECORD_HEADER_BYTES - 4..].try_into().expect("4 bytes"));
         self.tail = Tail { offset: self.tail.offset + len, number: self.tail.number + 1, before: sum };
-        Ok(Some(()))
+        Ok(())
     }
 
     /// Reads a log from its start.
@@ -614,7 +617,7 @@ impl Log {
                 self.damaged(format!("record {} with unknown edits", header.number), "edits of this version")
             })?;
             catalog.apply(header.commit, &edits);
-            let len = (RECORD_HEADER_BYTES + header.body_len).next_multiple_of(PAGE_BYTES);
+            let len = record_bytes(header.body_len);
             self.tail =
                 Tail { offset: self.tail.offset + len, number: header.number + 1, before: header.sum };
         }
@@ -758,7 +761,7 @@ impl Log {
         if (header.generation, header.number, header.before) != expected {
             return Ok(None);
         }
-        let len = (RECORD_HEADER_BYTES + header.body_len).next_multiple_of(PAGE_BYTES);
+        let len = record_bytes(header.body_len);
         if self.tail.offset + len > self.capacity() {
             return Ok(None);
         }
@@ -793,6 +796,11 @@ impl Log {
     }
 }
 
+/// Bytes that a record with a body of `body_len` bytes takes.
+fn record_bytes(body_len: usize) -> usize {
+    (RECORD_HEADER_BYTES + body_len).next_multiple_of(PAGE_BYTES)
+}
+
 pub(crate) fn capacity(log: &LogPlaces) -> usize {
     log[0].len() * EXTENT_BYTES
 }
@@ -822,9 +830,7 @@ fn parts(
 fn read_log(devices: &Devices, copy: &[Place], offset: usize, buffer: &mut [u8]) -> Result<()> {
     for (place, at, part) in parts(copy, offset, buffer.len()) {
         let device = device(devices, place)?;
-        device
-            .read(place.extent, at, &mut buffer[part])
-            .map_err(|error| io_error("read log", device.as_ref(), error))?;
+        device.read(place.extent, at, &mut buffer[part]).map_err(io_error("read log", device.as_ref()))?;
     }
     Ok(())
 }
@@ -847,7 +853,7 @@ pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Res
         for extent in [place.extent, SUPERBLOCK_EXTENT] {
             device
                 .prepare(extent..extent + 1)
-                .map_err(|error| io_error("take space for the log", device.as_ref(), error))?;
+                .map_err(io_error("take space for the log", device.as_ref()))?;
         }
     }
     let entries = numbered.iter().map(|(&number, device)| DeviceEntry {

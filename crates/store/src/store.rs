@@ -281,7 +281,7 @@ impl Store {
 
     /// The folder of its first device.
     pub fn path(&self) -> &Path {
-        self.0.home()
+        &self.0.home
     }
 
     /// The folders of its devices that are there: [`Store::open_folders`] finds it by them, wherever they were moved.

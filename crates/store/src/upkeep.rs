@@ -13,7 +13,7 @@ use inshore_runtime::Pending;
 use crate::{
     Buffer, CheckedFile, Dataset, EXTENT_BYTES, ExtentRef, Job, Place, Result, Store,
     log::metadata_buffer,
-    shared::{HEADER_BYTES, header_of},
+    shared::{HEADER_BYTES, Urgency, header_of},
     whole::{Health, Whole, extent_buffer},
 };
 
@@ -90,7 +90,7 @@ impl Store {
             let file = String::new();
             findings.damage.push(Damage { file, offset: 0, place: None, what, is_repaired: false });
         }
-        if repair && !findings.damage.is_empty() && self.0.renew_log().is_ok() {
+        if repair && !findings.damage.is_empty() && self.0.renew_log(Urgency::Needed).is_ok() {
             let still = self.0.check_log()?;
             findings.damage.iter_mut().for_each(|damage| damage.is_repaired = !still.contains(&damage.what));
         }

@@ -1,0 +1,287 @@
+//! `Change` is a change of the store as a value: the epilogue of all changes is written here once.
+
+use std::ops::Deref;
+
+use super::*;
+use crate::log::write_superblock;
+
+/// `Locked` is the state of the store under both of its locks: the mutex, which one thread of this process holds, and
+/// the lock of the registry, which processes share to read and one process holds alone to write.
+pub(super) struct Locked<'a> {
+    pub shared: &'a Shared,
+    // Fields are dropped in this order: the lock that was taken last is released first.
+    pub lock: Guard<'a>,
+    pub state: MutexGuard<'a, State>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl<'a> Locked<'a> {
+    /// Makes the state that of the devices.
+    pub fn refresh(&mut self) -> Result<()> {
+        let Locked { shared, state, .. } = self;
+        shared.read_what_is_new(state)?;
+        let last = state.log.last();
+        // Others are told of a durable record only. A commit that is not in all copies or superblocks is finished by the
+        // next one. The process that appended the record may have died before its sync, so this process syncs too.
+        if shared.registry.last_record() != Some(last)
+            && !state.log.is_uneven()
+            && !state.is_stale
+            && shared.sync_log(state).is_ok()
+        {
+            shared.registry.tell_last_record(last);
+        }
+        Ok(())
+    }
+
+    /// Makes the state that of the devices, unless the registry tells that it is that already.
+    pub fn catch_up(&mut self) -> Result<()> {
+        let is_known = !self.doubtful && self.shared.registry.last_record() == Some(self.log.last());
+        if is_known { Ok(()) } else { self.refresh() }
+    }
+
+    /// Tells whether the last commit is known to be durable, so that the extents that it freed can be given back.
+    pub fn is_settled(&self) -> bool {
+        !self.doubtful && self.shared.registry.has_told(self.log.last())
+    }
+
+    /// Begins a change of this state.
+    pub fn change(self) -> Change<'a> {
+        Change { devices: self.shared.devices(), was_doubtful: self.doubtful, locked: self, is_begun: false }
+    }
+}
+
+/// `Change` is the right to write superblocks and log, and becomes the new state of the store with [`Change::commit`].
+///
+/// A change that is dropped before its first write leaves nothing. If it is dropped later, because of an error, the state
+/// is in doubt until the next commit: each call reads the devices again, and nothing is appended to that log.
+pub(super) struct Change<'a> {
+    locked: Locked<'a>,
+    /// The devices of the store once the change is made.
+    pub devices: Devices,
+    /// Something may have been written.
+    pub is_begun: bool,
+    /// An append failed before this change: the log on the devices may not be durable, whatever a later sync says.
+    was_doubtful: bool,
+}
+
+impl<'a> Deref for Change<'a> {
+    type Target = Locked<'a>;
+
+    fn deref(&self) -> &Locked<'a> {
+        &self.locked
+    }
+}
+
+impl<'a> Change<'a> {
+    /// Must be called before each write: if this process dies or fails from here on, this process and all others read
+    /// superblock and log again before they take extents.
+    fn begin(&mut self) -> Result<()> {
+        self.shared.registry.tell_nothing()?;
+        self.locked.state.doubtful = true;
+        self.is_begun = true;
+        Ok(())
+    }
+
+    /// Appends a record to the log, which must have room for it.
+    pub fn append(&mut self, commit: u64, edits: &[Edit]) -> Result<Log> {
+        self.begin()?;
+        let mut log = self.log.clone();
+        log.append(&self.devices, commit, edits)?;
+        Ok(log)
+    }
+
+    /// Begins a log with `catalog` as its first record, at the places that `superblock` names.
+    pub fn begin_log(&mut self, superblock: Superblock, catalog: &Catalog, pinned: u64) -> Result<Log> {
+        self.begin()?;
+        Log::begin(&self.devices, superblock, catalog, pinned)
+    }
+
+    /// Writes a superblock to all devices, with the next sequence. The log stays, and its last record will be told to
+    /// others: if that is not known to be durable, it is synced first.
+    pub fn write_superblock(&mut self, superblock: &mut Superblock) -> Result<()> {
+        if !self.is_begun && !self.is_settled() {
+            self.shared.sync_log(&self.state)?;
+        }
+        self.begin()?;
+        superblock.sequence += 1;
+        write_superblock(&self.devices, superblock)
+    }
+
+    /// Makes a log that was written, and the catalog in it, the state of the store, and tells other processes. The locks
+    /// are still held.
+    pub fn commit(self, log: Log, catalog: Arc<Catalog>) -> Locked<'a> {
+        self.finish(log, catalog, false)
+    }
+
+    /// The same for a superblock that was written for the log and the catalog that are there. The log is as doubtful as it
+    /// was: only a new one ends that, since a sync that failed is not made good by the next one.
+    pub fn commit_superblock(self, superblock: Superblock) -> Locked<'a> {
+        let (mut log, catalog, doubtful) = (self.log.clone(), self.catalog.clone(), self.was_doubtful);
+        log.superblock = superblock;
+        self.finish(log, catalog, doubtful)
+    }
+
+    fn finish(self, log: Log, catalog: Arc<Catalog>, doubtful: bool) -> Locked<'a> {
+        let Change { mut locked, devices, .. } = self;
+        *locked.shared.devices.write().expect("no panic under this lock") = devices;
+        // All superblocks are the newest: a record is appended only where they were, and all else writes them.
+        *locked.state = State { log, catalog, doubtful, is_stale: false, ..*locked.state };
+        if !doubtful {
+            locked.shared.registry.tell_last_record(locked.log.last());
+            // The change is made, whether or not space is given back. The next job gives back the rest.
+            let _ = locked.discard_freed();
+        }
+        locked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Budget, Fault, Faulty, Memory, Store, log::spread};
+
+    struct Stores {
+        home: tempfile::TempDir,
+        device: Faulty,
+    }
+
+    impl Stores {
+        fn new() -> Stores {
+            let device = Faulty::new(Arc::new(Memory::new(64)), &[]);
+            Stores { home: tempfile::tempdir().unwrap(), device }
+        }
+
+        fn open(&self) -> Store {
+            Store::open_on(self.home.path(), vec![Arc::new(self.device.clone())]).unwrap()
+        }
+    }
+
+    fn put(store: &Store, name: &str) -> Result<()> {
+        let job = store.job(Budget::new(8 << 20, 1), Default::default()).unwrap();
+        store.create_dataset(&job, name, "test").unwrap().commit(&[])
+    }
+
+    /// Writes a superblock, and then an error comes.
+    fn fail_halfway(store: &Store) -> Superblock {
+        let mut change = store.0.change().unwrap();
+        let mut next = change.log.superblock.clone();
+        change.write_superblock(&mut next).unwrap();
+        next
+    }
+
+    fn generation(store: &Store) -> u64 {
+        store.0.state().log.superblock.generation
+    }
+
+    #[track_caller]
+    fn assert_is_certain(store: &Store) {
+        let state = store.0.state();
+        assert!(!state.doubtful && !state.is_stale);
+        assert_eq!(store.0.registry.last_record(), Some(state.log.last()));
+    }
+
+    #[test]
+    fn a_change_that_is_dropped_before_its_first_write_leaves_the_state_certain() {
+        let stores = Stores::new();
+        let store = stores.open();
+        put(&store, "first").unwrap();
+        let (begun, (_, writes, _)) = (generation(&store), stores.device.counts());
+        drop(store.0.change().unwrap());
+        assert_is_certain(&store);
+        assert_eq!(stores.device.counts().1, writes);
+        put(&store, "second").unwrap();
+        assert_eq!(generation(&store), begun, "it was appended to the same log");
+    }
+
+    #[test]
+    fn after_a_change_that_is_dropped_halfway_the_next_call_reads_the_devices() {
+        let stores = Stores::new();
+        let [first, second] = [stores.open(), stores.open()];
+        put(&first, "first").unwrap();
+        let written = fail_halfway(&first);
+        assert!(first.0.state().doubtful);
+        assert_eq!(first.0.registry.last_record(), None, "others read the log before they take extents");
+        assert!(first.0.state().log.superblock.sequence < written.sequence);
+        first.0.bury_dead().unwrap();
+        assert_eq!(first.0.state().log.superblock, written);
+        put(&second, "second").unwrap();
+        assert!(first.0.state().doubtful, "reading alone does not end the doubt");
+        assert_eq!(first.list().unwrap().len(), 2);
+        // The commit of the other one was told, but this one reads the whole log all the same.
+        let counts = |store: &Store| {
+            stores.device.set(&[]);
+            store.list().unwrap();
+            stores.device.counts().0
+        };
+        assert!(counts(&first) > counts(&second));
+    }
+
+    #[test]
+    fn a_commit_ends_the_doubt_with_a_new_log() {
+        let stores = Stores::new();
+        let store = stores.open();
+        put(&store, "first").unwrap();
+        fail_halfway(&store);
+        let begun = generation(&store);
+        for name in ["second", "third"] {
+            put(&store, name).unwrap();
+            assert_is_certain(&store);
+            assert_eq!(generation(&store), begun + 1, "{name}");
+        }
+        stores.device.set(&[Fault::FailSync(0)]);
+        assert!(put(&store, "lost").is_err());
+        assert!(store.0.state().doubtful);
+        stores.device.set(&[]);
+        put(&store, "fourth").unwrap();
+        assert_is_certain(&store);
+        assert_eq!(generation(&store), begun + 2);
+    }
+
+    #[test]
+    fn a_log_that_finds_no_better_place_leaves_the_state_certain() {
+        let stores = Stores::new();
+        let store = stores.open();
+        put(&store, "first").unwrap();
+        let begun = generation(&store);
+        // There is space for a superblock, and none for a log.
+        let full = Faulty::new(Arc::new(Memory::new(64)), &[Fault::NoSpaceFromPrepare(1)]);
+        store.0.add_device(Arc::new(full.clone()), None).unwrap();
+        assert_is_certain(&store);
+        store.0.finish_commit().unwrap();
+        assert_is_certain(&store);
+        put(&store, "second").unwrap();
+        assert_eq!(generation(&store), begun);
+        full.set(&[]);
+        put(&store, "third").unwrap();
+        assert_is_certain(&store);
+        assert_eq!(generation(&store), begun + 1);
+        assert_eq!(spread(&store.0.state().log.superblock.log), 2);
+    }
+
+    #[test]
+    fn a_new_device_does_not_end_the_doubt_about_a_log_whose_sync_failed() {
+        let stores = Stores::new();
+        let store = stores.open();
+        put(&store, "first").unwrap();
+        let begun = generation(&store);
+        stores.device.set(&[Fault::FailSync(0)]);
+        assert!(put(&store, "lost").is_err());
+        stores.device.set(&[]);
+        // There is space for a superblock, and none for a log.
+        let full = Faulty::new(Arc::new(Memory::new(64)), &[Fault::NoSpaceFromPrepare(1)]);
+        let added = store.0.add_device(Arc::new(full.clone()), None);
+        assert!(store.0.state().doubtful, "{added:?}");
+        assert_eq!(store.0.registry.last_record(), None);
+        full.set(&[]);
+        put(&store, "second").unwrap();
+        assert_is_certain(&store);
+        assert!(generation(&store) > begun);
+    }
+}

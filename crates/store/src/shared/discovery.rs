@@ -1,0 +1,259 @@
+//! Discovery finds the devices of a store by their superblocks, and the superblock that counts.
+
+use std::{cell::RefCell, collections::BTreeMap};
+
+use super::*;
+use crate::log::is_used;
+use crate::scratch::{identity, tells_of_a_store};
+
+/// `Opener` finds a device that the superblock names, given all that it names, and a test of whether a device is the one.
+pub(crate) type Opener = Box<
+    dyn Fn(&DeviceEntry, &[DeviceEntry], &dyn Fn(&dyn Device) -> bool) -> Option<Arc<dyn Device>>
+        + Send
+        + Sync,
+>;
+
+/// Finds the devices by the numbers that their superblocks say, with those that these name. `None` where there is no store:
+/// none was ever made, or its making was not finished (see [`read_superblock`]). `home` is the folder of the registry.
+pub(super) fn gather(home: &Path, devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<Devices>> {
+    let mut known = Devices::new();
+    let (mut store, mut failed, mut twice, mut uuids) = (None, None, None, BTreeMap::new());
+    for device in devices {
+        // A drive that fails is as good as one that is not there, as long as others are.
+        let found = read_superblock(device.as_ref()).unwrap_or_else(|error| {
+            failed = Some(error);
+            None
+        });
+        let Some((number, superblock)) = found else { continue };
+        if *store.get_or_insert(superblock.store) != superblock.store {
+            return Err(Error::BadFormat {
+                path: PathBuf::from(device.name()),
+                what: "store",
+                found: "a device of another store".to_string(),
+                expected: "devices of one".to_string(),
+            });
+        }
+        let uuid = superblock.uuid_of(number);
+        let is_known = uuids.insert(number, uuid) == Some(uuid);
+        if let Some(other) = known.insert(number, device.clone())
+            && is_known
+            && path_of(other.as_ref()) != path_of(device.as_ref())
+        {
+            twice = Some(Error::BadFormat {
+                path: path_of(device.as_ref()),
+                what: "superblock",
+                found: format!("that of device {number}, which {} has too", other.name()),
+                expected: "one of its own".to_string(),
+            });
+        }
+    }
+    let none = || check_is_new(home, devices).map(|()| None);
+    let Some(Newest { superblock, .. }) = newest(&mut known, opener)? else {
+        return failed.map_or_else(none, Err);
+    };
+    for device in devices {
+        check_is_no_copy(device, &superblock)?;
+    }
+    if let Some(error) = twice {
+        return Err(error);
+    }
+    // A device that is not blank had the second superblock, which is lost.
+    let is_blank = |device: &Arc<dyn Device>| check_is_blank(device.as_ref()).is_ok();
+    if superblock.sequence > 1 || !known.values().all(is_blank) {
+        return Ok(Some(known));
+    }
+    // The first superblock was written, and on no device that is here the second: if all are here, none has it.
+    match superblock.devices.iter().find(|entry| !known.contains_key(&entry.number)) {
+        Some(missing) if devices.len() < superblock.devices.len() => {
+            Err(Error::NoDevice { number: missing.number })
+        }
+        _ => none(),
+    }
+}
+
+/// Refuses to make a store where one was, of which only the superblocks are lost.
+fn check_is_new(home: &Path, devices: &[Arc<dyn Device>]) -> Result<()> {
+    devices.iter().try_for_each(|device| check_is_blank(device.as_ref()))?;
+    if tells_of_a_store(home) {
+        return Err(lost_superblock(home.to_path_buf(), "scratch/lock tells of a store"));
+    }
+    Ok(())
+}
+
+/// Refuses a device that has no superblock, or only the first of all, and shows that a store was there: anything but what
+/// the making of a store leaves that was not finished.
+pub(crate) fn check_is_blank(device: &dyn Device) -> Result<()> {
+    let lost = |trace: &str| Err(lost_superblock(path_of(device), trace));
+    if let Some(folder) = device.folder() {
+        if tells_of_a_store(folder) {
+            return lost("scratch/lock tells of a store");
+        }
+        let list = |error| Error::io("list", folder, error);
+        for entry in std::fs::read_dir(folder).map_err(list)? {
+            let name = entry.map_err(list)?.file_name().to_string_lossy().into_owned();
+            if name.starts_with("segment-") && name != "segment-00000000" {
+                return lost(&format!("{name} is there"));
+            }
+        }
+    }
+    if is_used(device)? { lost("there are extents, or a log, of a store") } else { Ok(()) }
+}
+
+fn lost_superblock(path: PathBuf, trace: &str) -> Error {
+    Error::LostSuperblock { path, found: format!("none is there, although {trace}") }
+}
+
+/// Refuses a folder that is a copy of a device which is where the superblock says.
+fn check_is_no_copy(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<()> {
+    let found = read_superblock(device.as_ref()).ok().flatten();
+    let (Some(folder), Some((number, own))) = (device.folder(), found) else { return Ok(()) };
+    let entry = superblock.devices.iter().find(|entry| entry.number == number);
+    let Some(entry) = entry.filter(|entry| Some(entry.uuid) == own.uuid_of(number)) else { return Ok(()) };
+    let path = &*entry.path;
+    if identity(path).is_none_or(|recorded| Some(recorded) == identity(folder)) {
+        return Ok(());
+    }
+    // A folder that cannot be read there is not the device.
+    let there =
+        crate::Directory::open(path, None).ok().and_then(|there| read_superblock(&there).ok().flatten());
+    match there {
+        Some((found, other)) if found == number && other.uuid_of(found) == own.uuid_of(number) => {
+            Err(Error::IsACopy { copy: folder.to_path_buf(), number, path: path.to_path_buf() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The folders of devices.
+pub(super) fn folders(devices: &Devices) -> Vec<PathBuf> {
+    devices.values().filter_map(|device| device.folder()).map(Path::to_path_buf).collect()
+}
+
+/// Writes down where the devices are. Where one was moved, that begins a branch: of a device and a copy of it, the one
+/// that stayed and the one that was moved are told from each other.
+pub(super) fn note_places(superblock: &mut Superblock, devices: &Devices) {
+    let mut is_moved = false;
+    for entry in &mut superblock.devices {
+        let place = devices.get(&entry.number).and_then(|device| device.folder());
+        if let Some(place) = place
+            && *place != *entry.path
+            // Another name of the same folder is no other place.
+            && identity(&entry.path) != identity(place)
+        {
+            (entry.path, is_moved) = (place.to_path_buf(), true);
+        }
+    }
+    if is_moved {
+        superblock.begin_branch();
+    }
+}
+
+/// The superblock that counts of those that devices have.
+pub(super) struct Newest {
+    pub superblock: Superblock,
+    /// Some have an older one, or are no longer where it says.
+    pub is_stale: bool,
+    /// Folders where a device was that has no whole superblock now, as far as others were looked for.
+    pub unreadable: Vec<PathBuf>,
+}
+
+/// Finds the superblock that counts, and takes devices out that are none of the store any more or whose superblock cannot
+/// be read.
+fn newest_of(devices: &mut Devices) -> Result<Option<Newest>> {
+    let mut found: BTreeMap<u16, Superblock> = BTreeMap::new();
+    let mut failed = BTreeMap::new();
+    for (&number, device) in devices.iter() {
+        match read_superblock(device.as_ref()) {
+            Ok(superblock) => found.extend(superblock.map(|(_, superblock)| (number, superblock))),
+            Err(error) => drop(failed.insert(number, error)),
+        }
+    }
+    if found.is_empty()
+        && let Some((_, error)) = failed.pop_first()
+    {
+        return Err(error);
+    }
+    // A drive that fails is as good as one that is not there.
+    devices.retain(|number, _| !failed.contains_key(number));
+    let mut newest: Option<&Superblock> = None;
+    for other in found.values() {
+        let known = newest.unwrap_or(other);
+        newest = match (known.descends_from(other), other.descends_from(known)) {
+            (true, true) if known.sequence < other.sequence => Some(other),
+            (true, _) => Some(known),
+            (false, true) => Some(other),
+            (false, false) => return Err(diverged(devices, &found, [known, other])),
+        };
+    }
+    let Some(newest) = newest else { return Ok(None) };
+    devices.retain(|number, _| {
+        let own = found.get(number).map(|own| own.uuid_of(*number));
+        newest.uuid_of(*number).is_some_and(|uuid| own.is_none_or(|own| own == Some(uuid)))
+    });
+    let mut placed = newest.clone();
+    note_places(&mut placed, devices);
+    let is_old = |(number, own): (&u16, &Superblock)| {
+        devices.contains_key(number) && (own.sequence, &own.branches) != (newest.sequence, &newest.branches)
+    };
+    let is_stale = placed != *newest || found.iter().any(is_old);
+    // Higher than any that was seen: the next one is to be the newest in both slots of all.
+    let sequence = found.values().map(|own| own.sequence).max().unwrap_or(newest.sequence);
+    let superblock = Superblock { sequence, ..newest.clone() };
+    Ok(Some(Newest { superblock, is_stale, unreadable: Vec::new() }))
+}
+
+/// The error that tells of two superblocks of which neither is what became of the other.
+fn diverged(devices: &Devices, found: &BTreeMap<u16, Superblock>, [one, other]: [&Superblock; 2]) -> Error {
+    let side = |one: &Superblock, other: &Superblock| {
+        let is_of_it = |own: &Superblock| one.descends_from(own) && !other.descends_from(own);
+        let mut own: Devices = devices.clone();
+        own.retain(|number, _| found.get(number).is_some_and(is_of_it));
+        let names: Vec<String> =
+            own.iter().map(|(number, device)| format!("device {number} ({})", device.name())).collect();
+        let last = match Log::read(&own, one.clone()) {
+            Ok((_, catalog)) => {
+                let count = catalog.datasets.len();
+                format!("commit {} with {count} dataset{}", catalog.commit, if count == 1 { "" } else { "s" })
+            }
+            Err(_) => "its log cannot be read".to_string(),
+        };
+        format!("{}, at {last},", names.join(" and "))
+    };
+    Error::Diverged { one: side(one, other), other: side(other, one) }
+}
+
+/// Finds the newest superblock of all devices, and opens those that it names and that are not open yet. `None` where there
+/// is no superblock.
+///
+/// # Errors
+/// [`Error::Diverged`]; I/O and damage where no superblock can be read.
+pub(super) fn newest(devices: &mut Devices, opener: &Opener) -> Result<Option<Newest>> {
+    loop {
+        let Some(known) = newest_of(devices)? else { return Ok(None) };
+        let (mut is_new, unreadable) = (false, RefCell::new(Vec::new()));
+        let Superblock { store, devices: entries, .. } = &known.superblock;
+        for entry in entries {
+            if devices.contains_key(&entry.number) {
+                continue;
+            }
+            let is_it = |device: &dyn Device| match read_superblock(device) {
+                Ok(Some((number, found))) => {
+                    (number, found.store, found.uuid_of(number)) == (entry.number, *store, Some(entry.uuid))
+                }
+                _ => {
+                    let folder = device.folder().filter(|folder| *folder == entry.path);
+                    unreadable.borrow_mut().extend(folder.map(Path::to_path_buf));
+                    false
+                }
+            };
+            // A device that is not there is an error where it is needed.
+            if let Some(device) = opener(entry, entries, &is_it) {
+                devices.insert(entry.number, device);
+                is_new = true;
+            }
+        }
+        if !is_new {
+            return Ok(Some(Newest { unreadable: unreadable.into_inner(), ..known }));
+        }
+    }
+}

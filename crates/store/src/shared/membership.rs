@@ -1,0 +1,166 @@
+//! Membership says which devices the store has: devices are added, rejoin, leave and are taken out.
+
+use super::{discovery::note_places, *};
+use crate::log::{erase_superblock, random_uuid};
+
+impl Shared {
+    /// Adds a device, under the next free number or, if it is one whose adding was not finished, its own.
+    pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
+        let mut change = self.change()?;
+        let mut next = change.log.superblock.clone();
+        let path = path_of(device.as_ref());
+        let bad = |what: String| Err(Error::BadDevice { path: path.clone(), what });
+        // Its adding failed before it had a superblock, or its superblock is lost.
+        let is_missing =
+            |entry: &&DeviceEntry| entry.path == path && !change.devices.contains_key(&entry.number);
+        let missing = next.devices.iter().find(is_missing).map(|entry| entry.number);
+        let found = match read_superblock(device.as_ref()) {
+            Ok(None) if missing.is_none() => check_is_blank(device.as_ref()).map(|()| None),
+            // One of this store's devices that lost its superblock gets it back.
+            Err(Error::LostSuperblock { .. }) if missing.is_some() => Ok(None),
+            found => found,
+        };
+        let known = match found {
+            Ok(Some((number, other))) if other.store == next.store => {
+                let entry = next.devices.iter().find(|entry| entry.number == number);
+                match entry.filter(|entry| Some(entry.uuid) == other.uuid_of(number)) {
+                    // Its adding failed when the store knew it already, or its removal was not finished.
+                    Some(entry) if entry.is_leaving => Some(number),
+                    Some(_) => return bad(format!("it is device {number} of this store already")),
+                    None => {
+                        return bad(format!(
+                            "it was device {number} of this store and was removed: empty it first"
+                        ));
+                    }
+                }
+            }
+            Ok(Some(_)) => return bad("it holds a store already".to_string()),
+            Ok(None) => missing,
+            Err(Error::LostSuperblock { .. }) => {
+                return bad("it has what is left of a device of another store: empty it first".to_string());
+            }
+            Err(error) => return Err(error),
+        };
+        for entry in next.devices.iter().filter(|entry| Some(entry.number) != known) {
+            let there = change.devices.get(&entry.number).and_then(|device| device.folder());
+            let (number, place) = (entry.number, there.unwrap_or(&entry.path));
+            if let Some(folder) = device.folder()
+                && (folder.starts_with(place) || place.starts_with(folder))
+            {
+                let place = place.display();
+                return bad(format!("{place} is device {number} of this store: one lies in the other"));
+            }
+        }
+        let prepared = device.prepare(SUPERBLOCK_EXTENT..SUPERBLOCK_EXTENT + 1);
+        prepared.map_err(|error| Error::io("take space for a superblock", &path, error))?;
+        let last = next.devices.iter().map(|entry| entry.number).max().unwrap_or(0);
+        let Some(number) = known.or(last.checked_add(1)) else {
+            return bad("the store has had as many devices as it can have".to_string());
+        };
+        if known.is_none() {
+            // It is leaving as long as the others know it and it may not have a superblock: see `drop_unfinished`.
+            let (uuid, path) = (random_uuid(), path.clone());
+            next.devices.push(DeviceEntry { number, uuid, path, limit_bytes, is_leaving: true });
+        }
+        next.branch(&change.devices);
+        change.devices.insert(number, device);
+        note_places(&mut next, &change.devices);
+        // Once to be known, and then twice: both slots of all superblocks say that it belongs to the store.
+        for is_leaving in [true, false, false] {
+            let entries = next.devices.iter_mut().filter(|entry| entry.number == number);
+            entries.for_each(|entry| entry.is_leaving &= is_leaving);
+            change.write_superblock(&mut next)?;
+        }
+        self.registry.meet_on(folders(&change.devices));
+        // The device belongs to the store now, with a superblock of its own; the log may lie on it from here on.
+        let change = change.commit_superblock(next).change();
+        let superblock = change.log.superblock.clone();
+        // A device that was known may have lost a copy of the log that it had.
+        let urgency = if known.is_some() { Urgency::Needed } else { Urgency::ToLieBetter };
+        change.commit_new_log(superblock, urgency)?;
+        Ok(number)
+    }
+
+    /// Takes a device back that went its own way while it was away: what was committed there only is given up. Extents
+    /// that were written over there are damaged now, and told and mended like all that is damaged.
+    pub fn rejoin(&self, device: Arc<dyn Device>) -> Result<u16> {
+        self.registry
+            .meet_on(folders(&self.devices()).into_iter().chain(device.folder().map(Path::to_path_buf)));
+        let mut change = self.change()?;
+        let path = path_of(device.as_ref());
+        let bad = |what: &str| Err(Error::BadDevice { path: path.clone(), what: what.to_string() });
+        let superblock = &change.log.superblock;
+        let Some((number, own)) = read_superblock(device.as_ref())? else { return bad("it holds no store") };
+        if own.store != superblock.store || own.uuid_of(number) != superblock.uuid_of(number) {
+            return bad("it is no device of this store");
+        }
+        if superblock.descends_from(&own) {
+            return bad("it did not go its own way: the store has all that it has");
+        }
+        let superblock = Superblock { sequence: superblock.sequence.max(own.sequence), ..superblock.clone() };
+        change.devices.insert(number, device);
+        change.commit_new_log(superblock, Urgency::Needed)?;
+        Ok(number)
+    }
+
+    /// Says that a device is about to be removed, or that it stays after all.
+    pub fn set_leaving(&self, number: u16, is_leaving: bool) -> Result<()> {
+        let change = self.change()?;
+        let mut next = change.log.superblock.clone();
+        let entry = next.devices.iter_mut().find(|entry| entry.number == number);
+        entry.ok_or(Error::NoDevice { number })?.is_leaving = is_leaving;
+        // With a new log, so that no part of it stays on the device.
+        change.commit_new_log(next, Urgency::Needed)
+    }
+
+    /// Takes a device out that holds nothing any more. `Some` names the process or dataset that still needs it.
+    ///
+    /// # Errors
+    /// I/O; [`Error::BadDevice`] where the device was taken out and something of it stays in its folder.
+    pub fn forget_device(&self, number: u16, own: &Scratch) -> Result<Option<String>> {
+        self.bury_dead()?;
+        let mut change = self.change()?;
+        let on_it = |runs: &[Run]| runs.iter().any(|run| run.start.device == number);
+        if change.catalog.datasets.values().any(|record| on_it(&record.runs)) {
+            return Ok(Some("a dataset that was written meanwhile".to_string()));
+        }
+        let owners = change.lock.owners()?;
+        let others = owners.iter().filter(|owner| owner.path.file_name() != own.path().file_name());
+        let is_home = change.devices.keys().next() == Some(&number);
+        for owner in others {
+            let reads = owner.pin.is_some_and(|pin| pin < change.catalog.commit);
+            if is_home || reads || on_it(&owner.lease) {
+                return Ok(Some(format!("process {}", owner.process)));
+            }
+        }
+        let mut next = change.log.superblock.clone();
+        next.devices.retain(|entry| entry.number != number);
+        assert!(next.places().all(|place| place.device != number), "the log was moved before");
+        let gone = change.devices.remove(&number);
+        next.branch(&change.devices);
+        note_places(&mut next, &change.devices);
+        // Twice: no slot of any superblock knows it any more.
+        for _ in 0..2 {
+            change.write_superblock(&mut next)?;
+        }
+        let erased = gone.as_ref().map_or(Ok(()), |device| {
+            erase_superblock(device.as_ref())?;
+            device.clear().map_err(|error| Error::io("give up", path_of(device.as_ref()), error))
+        });
+        let folder = gone.as_ref().and_then(|gone| gone.folder());
+        if let Some(folder) = folder.filter(|_| is_home) {
+            crate::profile::forget(folder);
+        }
+        // Under the lock: a process that waits for it finds that the folder is gone.
+        let removed = folder.map_or(Ok(()), |folder| self.registry.remove(folder));
+        change.commit_superblock(next);
+        erased.and(removed).map(|()| None).map_err(|error| {
+            let path = gone.as_ref().map_or_else(|| self.home.clone(), |gone| path_of(gone.as_ref()));
+            let what = format!(
+                "device {number} was removed from the store, which needs nothing there any more, but not all of it \
+                 could be deleted ({error}): delete the files segment-* and the folder scratch in it"
+            );
+            Error::BadDevice { path, what }
+        })
+    }
+}

@@ -1,0 +1,250 @@
+//! `Shared` is a store that is open: its devices, its log as far as it was read, and the locks under which both change.
+//!
+//! A `State` is read under its lock as `Locked`, and a `Change` writes superblocks and log and becomes the next state.
+//!
+//! The locks are taken in this order: the turn to commit, the state's mutex, the registry's lock on disk, the readers' mutex.
+
+mod change;
+mod commit;
+mod discovery;
+mod membership;
+mod pins;
+mod repair;
+mod space;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, RwLock},
+};
+
+use self::{
+    change::{Change, Locked},
+    commit::Queue,
+    discovery::{folders, gather, newest},
+    pins::Readers,
+};
+pub(crate) use self::{
+    commit::{Failed, Urgency},
+    discovery::{Opener, check_is_blank},
+    pins::Pin,
+    space::{HEADER_BYTES, Terms, header_of, reserve},
+};
+use crate::{
+    Catalog, Device, DeviceEntry, EXTENT_BYTES, Edit, Error, Place, Result, SEGMENT_EXTENTS,
+    catalog::Run,
+    device::path_of,
+    log::{Devices, Log, SUPERBLOCK_EXTENT, Superblock, read_superblock, spread},
+    scratch::{Guard, Owner, Registry, Scratch, is_full, is_read_only},
+};
+
+pub(crate) struct Shared {
+    pub home: PathBuf,
+    registry: Registry,
+    devices: RwLock<Devices>,
+    opener: Opener,
+    state: Mutex<State>,
+    readers: Mutex<Readers>,
+    queue: Queue,
+}
+
+/// `NewStore` says how a store is made where there is none.
+pub(crate) struct NewStore {
+    /// The most bytes that it may take on each device.
+    pub limit_bytes: Option<u64>,
+}
+
+#[derive(Debug)]
+struct State {
+    log: Log,
+    catalog: Arc<Catalog>,
+    /// A change failed after its first write: the devices must be read, and nothing may be appended to the log.
+    doubtful: bool,
+    /// The superblock of a device that is there is not the newest: it was away, or a crash came between.
+    is_stale: bool,
+    /// The extents that commits up to this one freed were given back to the devices by this process, as far as they
+    /// could. At first none: the process that freed them may have died, or ended while another one read them.
+    discarded: u64,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Shared({})", self.home.display())
+    }
+}
+
+impl Shared {
+    /// Opens the store on `devices`; where none of them has a superblock, makes one on them as `make` says. `home` is the
+    /// folder of the registry.
+    pub fn open(
+        home: &Path,
+        devices: Vec<Arc<dyn Device>>,
+        opener: Opener,
+        make: Option<NewStore>,
+    ) -> Result<Arc<Shared>> {
+        let registry = Registry::open(home)?;
+        registry.meet_on(devices.iter().filter_map(|device| device.folder()).map(Path::to_path_buf));
+        let guard = registry.share()?;
+        let found = gather(home, &devices, &opener)?;
+        drop(guard);
+        let mut known = match (found, make) {
+            (Some(found), _) => found,
+            (None, None) => return Err(Error::NoStore { path: home.to_path_buf() }),
+            (None, Some(NewStore { limit_bytes })) => {
+                let _guard = registry.lock()?;
+                // Another process may have been faster.
+                match gather(home, &devices, &opener)? {
+                    Some(found) => found,
+                    None => crate::log::init(&devices, limit_bytes)?.0,
+                }
+            }
+        };
+        registry.meet_on(folders(&known));
+        let guard = registry.share()?;
+        // Another process may have begun a new log since.
+        let newest =
+            newest(&mut known, &opener)?.ok_or_else(|| Error::NotAStore { path: home.to_path_buf() })?;
+        let is_stale = newest.is_stale;
+        let (log, catalog) = Log::read(&known, newest.superblock)?;
+        log.check_reaches(registry.latest_record(folders(&known).into_iter().chain(newest.unreadable)))?;
+        drop(guard);
+        registry.meet_on(folders(&known));
+        let state = State { log, catalog: Arc::new(catalog), doubtful: false, is_stale, discarded: 0 };
+        Ok(Arc::new(Shared {
+            home: home.to_path_buf(),
+            registry,
+            devices: RwLock::new(known),
+            opener,
+            state: Mutex::new(state),
+            readers: Mutex::default(),
+            queue: Queue::default(),
+        }))
+    }
+
+    /// The devices by number.
+    pub fn devices(&self) -> Devices {
+        self.devices.read().expect("no panic under this lock").clone()
+    }
+
+    pub fn device(&self, number: u16) -> Result<Arc<dyn Device>> {
+        let devices = self.devices.read().expect("no panic under this lock");
+        devices.get(&number).cloned().ok_or(Error::NoDevice { number })
+    }
+
+    pub fn is_direct(&self) -> bool {
+        self.devices.read().expect("no panic under this lock").values().all(|device| device.is_direct())
+    }
+
+    pub fn no_space(&self) -> Error {
+        Error::NoSpace { store: self.home.clone() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    /// Waits for the registry's lock. Where a folder is gone, it may be that of a device that was taken out of the store.
+    fn lock(&self, state: &mut State) -> Result<Guard<'_>> {
+        for _ in 0..3 {
+            match self.registry.lock() {
+                Err(Error::BadDevice { .. }) => {
+                    let _guard = self.registry.share()?;
+                    self.read_what_is_new(state)?;
+                }
+                guard => return guard,
+            }
+        }
+        self.registry.lock()
+    }
+
+    /// Takes both locks, to change something.
+    fn locked(&self) -> Result<Locked<'_>> {
+        let mut state = self.state();
+        let lock = self.lock(&mut state)?;
+        Ok(Locked { shared: self, lock, state })
+    }
+
+    /// Begins a change of the state after the last commit of any process.
+    fn change(&self) -> Result<Change<'_>> {
+        let mut locked = self.locked()?;
+        locked.refresh()?;
+        if locked.is_settled() {
+            // A new log forgets the extents that were given back, and keeps those that cannot be given back now.
+            let _ = locked.discard_freed();
+        }
+        Ok(locked.change())
+    }
+
+    /// Reads the state after the last commit of any process, and keeps it so until this is dropped.
+    fn current(&self) -> Result<Locked<'_>> {
+        let state = self.state();
+        let mut locked = Locked { shared: self, lock: self.registry.share()?, state };
+        locked.refresh()?;
+        Ok(locked)
+    }
+
+    /// Makes superblocks and log durable as they were read.
+    fn sync_log(&self, state: &State) -> Result<()> {
+        for (number, device) in self.devices() {
+            let log = state.log.superblock.log.iter().flatten().filter(|place| place.device == number);
+            let written = log.map(|place| place.extent).chain([SUPERBLOCK_EXTENT]);
+            written.for_each(|extent| device.note_written(extent));
+            device.sync().map_err(|error| Error::io("sync log", path_of(device.as_ref()), error))?;
+        }
+        Ok(())
+    }
+
+    fn read_what_is_new(&self, state: &mut State) -> Result<()> {
+        let mut devices = self.devices();
+        let known = devices.len();
+        // A device that was away may be back.
+        let newest = newest(&mut devices, &self.opener)?;
+        let newest = newest.ok_or_else(|| Error::NotAStore { path: self.home.clone() })?;
+        state.is_stale = newest.is_stale;
+        let latest = self.registry.latest_record(folders(&devices).into_iter().chain(newest.unreadable));
+        let is_known = devices.len() == known;
+        if newest.superblock.sequence == state.log.superblock.sequence && is_known && !state.doubtful {
+            let mut catalog = (*state.catalog).clone();
+            if state.log.follow(&devices, &mut catalog, self.registry.last_record())? > 0 {
+                state.catalog = Arc::new(catalog);
+            }
+            return state.log.check_reaches(latest);
+        }
+        let (log, catalog) = Log::read(&devices, newest.superblock)?;
+        log.check_reaches(latest)?;
+        self.registry.meet_on(folders(&devices));
+        *self.devices.write().expect("no panic under this lock") = devices;
+        (state.log, state.catalog) = (log, Arc::new(catalog));
+        Ok(())
+    }
+
+    /// The catalog after the last commit of any process.
+    pub fn catalog(&self) -> Result<Arc<Catalog>> {
+        Ok(self.current()?.catalog.clone())
+    }
+
+    /// The superblock and the catalog after the last commit of any process.
+    pub fn state_of_things(&self) -> Result<(Superblock, Arc<Catalog>)> {
+        let current = self.current()?;
+        Ok((current.log.superblock.clone(), current.catalog.clone()))
+    }
+
+    /// Lists the owners that are at work: jobs and readers.
+    pub fn owners(&self) -> Result<Vec<Owner>> {
+        self.registry.share()?.owners()
+    }
+
+    /// Records that an owner keeps its work under `name`, unless another living owner does: then gives its process.
+    pub fn claim(&self, scratch: &Scratch, name: &str) -> Result<Option<u32>> {
+        let locked = self.locked()?;
+        let mut owners = locked.lock.owners()?.into_iter();
+        if let Some(owner) = owners.find(|owner| owner.keeps.as_deref() == Some(name)) {
+            return Ok(Some(owner.process));
+        }
+        scratch.keep(name)?;
+        Ok(None)
+    }
+
+    pub fn uuid(&self) -> [u8; 16] {
+        self.state().log.superblock.store
+    }
+}

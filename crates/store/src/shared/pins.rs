@@ -1,0 +1,78 @@
+//! A pin keeps a commit readable while later commits free its extents.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// `Readers` counts the readers of each commit in this process.
+#[derive(Debug, Default)]
+pub(super) struct Readers {
+    scratch: Option<Scratch>,
+    commits: BTreeMap<u64, usize>,
+}
+
+/// `Pin` keeps the extents of a commit from being used again.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    shared: Arc<Shared>,
+    commit: u64,
+}
+
+impl Shared {
+    /// Reads the catalog after the last commit of any process, and keeps it readable until the pin is dropped.
+    pub fn pinned_catalog(self: &Arc<Self>) -> Result<(Arc<Catalog>, Arc<Pin>)> {
+        let mut state = self.state();
+        let (lock, can_pin) = match self.lock(&mut state) {
+            // Nothing can be removed from a store that is mounted read-only.
+            Err(Error::Io { source, .. }) if is_read_only(&source) => (self.registry.share()?, false),
+            // A drive was moved away. The others can be read on, and no process removes data from them meanwhile.
+            Err(Error::BadDevice { .. }) => (self.registry.share()?, true),
+            lock => (lock?, true),
+        };
+        let mut locked = Locked { shared: self, lock, state };
+        locked.refresh()?;
+        let commit = locked.catalog.commit;
+        let mut readers = self.readers.lock().expect("no panic under this lock");
+        if can_pin && readers.scratch.is_none() {
+            readers.scratch = match locked.lock.join("reader-") {
+                // On a full drive it is read without a pin: extents that are written over meanwhile fail their checks.
+                Err(error) if is_full(&error) => None,
+                joined => Some(joined?),
+            };
+        } else if can_pin && let Some(scratch) = &readers.scratch {
+            locked.lock.join_also(scratch)?;
+        }
+        *readers.commits.entry(commit).or_default() += 1;
+        let pin = Pin { shared: self.clone(), commit };
+        let written = readers.write();
+        // Dropping the pin takes this lock.
+        drop(readers);
+        written?;
+        Ok((locked.catalog.clone(), Arc::new(pin)))
+    }
+}
+
+impl Readers {
+    fn write(&self) -> Result<()> {
+        let oldest = self.commits.keys().next().copied();
+        self.scratch.as_ref().map_or(Ok(()), |scratch| scratch.pin(oldest))
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut readers = self.shared.readers.lock().expect("no panic under this lock");
+        let Some(count) = readers.commits.get_mut(&self.commit) else { return };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        readers.commits.remove(&self.commit);
+        if readers.commits.is_empty() {
+            readers.scratch = None;
+        } else {
+            // A pin that stays keeps space busy until this process ends, and nothing worse.
+            let _ = readers.write();
+        }
+    }
+}

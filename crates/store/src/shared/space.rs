@@ -1,0 +1,352 @@
+//! Space is handed out to jobs in extents, and given back to the devices when no dataset, job or reader needs it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::{PAGE_BYTES, log::io_error};
+
+/// Below so much free space on a file system, space is taken for extents as soon as a job takes them: then a job can write
+/// to all extents that it has, and a full file system is reported at one place.
+const NEAR_FULL_BYTES: u64 = 8 << 30;
+
+/// `Terms` limit the extents that a job may take.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Terms {
+    /// Extents that it must not take.
+    pub closed: Vec<Run>,
+    /// The reserve, which is held back for operations that make room, may be taken too.
+    pub with_reserve: bool,
+}
+
+impl Shared {
+    /// Extents that nobody may take, as runs.
+    pub fn busy_extents(&self) -> Result<Vec<Run>> {
+        let mut locked = self.locked()?;
+        locked.refresh()?;
+        locked.busy(&locked.log.superblock, &locked.catalog)
+    }
+
+    /// Gives all space back that nobody uses, whoever left it: that of the headers too, in segments in which nothing
+    /// lies. Costs a system call for each segment, and for each gap in one.
+    ///
+    /// # Errors
+    /// I/O, once all that can be given back was. Nothing is given back where the last commit may not be durable.
+    pub fn discard_unused(&self) -> Result<()> {
+        self.finish_commit()?;
+        let mut locked = self.locked()?;
+        locked.refresh()?;
+        if !locked.is_settled() {
+            return Ok(());
+        }
+        let busy = locked.busy(&locked.log.superblock, &locked.catalog)?;
+        let segments_of = |run: &Run| {
+            let last = (run.start.extent + run.count - 1) / SEGMENT_EXTENTS;
+            let device = run.start.device;
+            (run.start.extent / SEGMENT_EXTENTS..=last).map(move |segment| (device, segment))
+        };
+        let used: BTreeSet<(u16, u32)> = busy.iter().flat_map(segments_of).collect();
+        let mut all = Vec::new();
+        for (number, device) in self.devices() {
+            for segment in 0..device.extents().div_ceil(SEGMENT_EXTENTS) {
+                // The headers, where any are used, and the superblock.
+                let kept = match segment {
+                    0 => SUPERBLOCK_EXTENT + 1,
+                    _ => u32::from(used.contains(&(number, segment))),
+                };
+                let start = segment * SEGMENT_EXTENTS;
+                let end = start.saturating_add(SEGMENT_EXTENTS).min(device.extents());
+                let count = end.saturating_sub(start + kept);
+                all.push(Run { start: Place { device: number, extent: start + kept }, count });
+            }
+        }
+        all.retain(|run| run.count > 0);
+        self.discard(&Run::without(&all, &busy))
+    }
+
+    /// The devices that take new data, with how much each can take: by this data is shared out.
+    pub fn open_devices(&self) -> Vec<(u16, u32)> {
+        let state = self.state();
+        let devices = self.devices.read().expect("no panic under this lock");
+        let open = devices.iter().filter(|(number, _)| state.log.superblock.takes_data(**number));
+        open.map(|(&number, device)| (number, device.extents())).collect()
+    }
+
+    /// The folders of the devices that are there.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        folders(&self.devices.read().expect("no panic under this lock"))
+    }
+
+    /// How many devices the store has that are not there.
+    pub fn missing_devices(&self) -> usize {
+        let state = self.state();
+        let devices = self.devices.read().expect("no panic under this lock");
+        let entries = state.log.superblock.devices.iter();
+        entries.filter(|entry| !devices.contains_key(&entry.number)).count()
+    }
+
+    /// Which part of each device datasets take.
+    pub fn filled(&self) -> BTreeMap<u16, f64> {
+        let state = self.state();
+        let devices = self.devices.read().expect("no panic under this lock");
+        let part = |(&number, device): (&u16, &Arc<dyn Device>)| {
+            let runs = state.catalog.datasets.values().flat_map(|record| &record.runs);
+            let taken: u64 = runs.filter(|run| run.start.device == number).map(|run| run.count as u64).sum();
+            (number, taken as f64 / device.extents().max(1) as f64)
+        };
+        devices.iter().map(part).collect()
+    }
+
+    /// Starts to use extents of a device: at most `wanted` that follow each other, written down as taken in
+    /// `scratch`. `None` where it is full, but for what is held back for deleting and moving.
+    pub fn take_extents(
+        &self,
+        scratch: &Scratch,
+        number: u16,
+        wanted: u32,
+        terms: &Terms,
+    ) -> Result<Option<Run>> {
+        let mut locked = self.locked()?;
+        locked.lock.join_also(scratch)?;
+        locked.catch_up()?;
+        let mut busy = locked.busy(&locked.log.superblock, &locked.catalog)?;
+        // It may have been taken out of the store meanwhile.
+        let Ok(device) = self.device(number) else { return Ok(None) };
+        let extents = device.extents();
+        let reserve = if terms.with_reserve { 0 } else { reserve(extents) };
+        // An extent that a job committed is in its lease and in a dataset.
+        let on_it = Run::merged(&busy).into_iter().filter(|run| run.start.device == number);
+        let taken: u64 = on_it.map(|run| run.count as u64).sum();
+        let not_for_data = extents.div_ceil(SEGMENT_EXTENTS) as u64 + 1;
+        let left = (extents as u64).saturating_sub(taken + not_for_data + reserve);
+        let free = device.free_bytes().map_err(io_error("ask for free space", device.as_ref()))?;
+        let free = free.unwrap_or(u64::MAX);
+        let left = left.min((free / EXTENT_BYTES as u64).saturating_sub(reserve));
+        busy.extend_from_slice(&terms.closed);
+        let wanted = wanted.min(left.min(u32::MAX as u64) as u32);
+        let gap = first_gap(&busy, number, extents, wanted).filter(|_| wanted > 0);
+        let Some(run) = gap else { return Ok(None) };
+        scratch.add_lease(run)?;
+        if free < NEAR_FULL_BYTES {
+            let headers = header_of(run.start.extent).0;
+            let prepared = device
+                .prepare(headers..headers + 1)
+                .and_then(|()| device.prepare(run.start.extent..run.start.extent + run.count));
+            match prepared {
+                Err(error) if error.kind() == std::io::ErrorKind::StorageFull => return Ok(None),
+                prepared => prepared.map_err(io_error("take space", device.as_ref()))?,
+            }
+        }
+        Ok(Some(run))
+    }
+
+    /// A folder for a new job; on a file system that is mounted read-only none. The space that dead jobs had taken is given
+    /// back, and so is that of datasets that were removed while they were read, or by a process that died before it gave the space back.
+    pub fn join(&self) -> Result<Scratch> {
+        let mut locked = match self.locked() {
+            // It can be read all the same, and the first write fails with this error.
+            Err(Error::Io { source, .. }) if is_read_only(&source) => return Ok(self.registry.nowhere("")),
+            locked => locked?,
+        };
+        locked.bury()?;
+        match locked.lock.join("") {
+            Err(error) if is_full(&error) => Ok(self.registry.nowhere("")),
+            joined => joined,
+        }
+    }
+
+    /// Gives back what dead jobs had taken, without waiting for the next job that begins.
+    pub fn bury_dead(&self) -> Result<()> {
+        self.locked()?.bury()
+    }
+
+    /// Gives back what a job had taken and no dataset took over.
+    pub fn end_lease(&self, taken: &[Run]) {
+        if taken.is_empty() {
+            return;
+        }
+        // Extents that cannot be given back now can be taken again all the same, once the job's folder is gone.
+        if let Ok(mut locked) = self.locked()
+            && locked.refresh().is_ok()
+            && let Ok(kept) = locked.kept()
+        {
+            let _ = self.discard(&Run::without(taken, &kept));
+        }
+    }
+
+    /// Gives back as much of `runs` as devices take, and gives the first error.
+    fn discard(&self, runs: &[Run]) -> Result<()> {
+        let mut done = Ok(());
+        for run in runs {
+            let Ok(device) = self.device(run.start.device) else { continue };
+            let discarded = device.discard(run.start.extent..run.start.extent + run.count);
+            let error = |error| Error::io("give space back", path_of(device.as_ref()), error);
+            done = done.and(discarded.map_err(error));
+        }
+        done
+    }
+}
+
+impl Locked<'_> {
+    /// Lists all extents that must not be taken.
+    pub fn busy(&self, superblock: &Superblock, catalog: &Catalog) -> Result<Vec<Run>> {
+        let mut busy = catalog.taken(self.lock.pinned(catalog.commit)?);
+        busy.extend(self.lock.leases()?);
+        busy.extend(superblock.places().map(|start| Run { start, count: 1 }));
+        Ok(busy)
+    }
+
+    /// Gives back the extents that dead jobs had taken, and those that commits freed, and removes the jobs' folders.
+    pub fn bury(&mut self) -> Result<()> {
+        let dead = self.lock.dead()?;
+        self.catch_up()?;
+        if !dead.lease.is_empty() {
+            let mut busy = self.kept()?;
+            busy.extend(&dead.leases_of_living);
+            // It only saves space, as below: extents that are not given back can be taken again all the same.
+            let _ = self.shared.discard(&Run::without(&dead.lease, &busy));
+        }
+        if self.is_settled() {
+            self.discard_freed()?;
+        }
+        dead.remove()
+    }
+
+    /// Lists the extents of datasets, of log and spare, and those that were freed and may still be read; all that were
+    /// freed, where the last commit may not be durable.
+    fn kept(&self) -> Result<Vec<Run>> {
+        let pinned = if self.is_settled() { self.lock.pinned(self.catalog.commit)? } else { 0 };
+        let mut kept = self.catalog.taken(pinned);
+        kept.extend(self.log.superblock.places().map(|start| Run { start, count: 1 }));
+        Ok(kept)
+    }
+
+    /// Gives the space of freed extents back that no process reads any more. The last commit must be known to be durable.
+    ///
+    /// # Errors
+    /// I/O, where it cannot be known who reads what: then nothing is given back.
+    pub fn discard_freed(&mut self) -> Result<()> {
+        let (commit, freed) = (self.catalog.commit, &self.catalog.freed);
+        if freed.iter().all(|(commit, _)| *commit <= self.discarded) {
+            self.state.discarded = commit;
+            return Ok(());
+        }
+        // Another process may have done it. Where a drive has more commits of its own, it went another way.
+        let told = Some(self.shared.registry.discarded()).filter(|&told| told <= commit);
+        let discarded = self.discarded.max(told.unwrap_or(0));
+        let pinned = self.lock.pinned(commit)?;
+        let freed = freed.iter().filter(|(commit, _)| (discarded + 1..=pinned).contains(commit));
+        let freed: Vec<Run> = freed.map(|(_, run)| *run).collect();
+        if !freed.is_empty() {
+            let busy = self.busy(&self.log.superblock, &self.catalog)?;
+            // It only saves space: the rest is taken again later, or given back by the next process or by compaction.
+            if self.shared.discard(&Run::without(&Run::merged(&freed), &busy)).is_ok() {
+                self.shared.registry.tell_discarded(pinned);
+            }
+        }
+        self.state.discarded = discarded.max(pinned);
+        Ok(())
+    }
+}
+
+/// Extents of a device that are held back, so that a full store can still delete, move data and begin a new log.
+pub(crate) fn reserve(extents: u32) -> u64 {
+    (extents as u64 / 64).clamp(4, 64)
+}
+
+/// The first extents of a device that are not in `busy`: up to `wanted`, all in one segment.
+pub(super) fn first_gap(busy: &[Run], device: u16, extents: u32, wanted: u32) -> Option<Run> {
+    let mut busy: Vec<(u32, u32)> = busy
+        .iter()
+        .filter(|run| run.start.device == device)
+        .map(|run| (run.start.extent, run.start.extent + run.count))
+        .collect();
+    busy.sort_unstable();
+    let mut next = 0;
+    for (start, end) in busy.into_iter().chain([(extents, extents)]) {
+        while next < start.min(extents) {
+            // The first extent of a segment holds the headers of the others, and the second of the first the superblock.
+            if next % SEGMENT_EXTENTS == 0 || next == SUPERBLOCK_EXTENT {
+                next += 1;
+                continue;
+            }
+            let segment_end = (next / SEGMENT_EXTENTS + 1).saturating_mul(SEGMENT_EXTENTS);
+            let end = start.min(extents).min(segment_end).min(next.saturating_add(wanted));
+            return Some(Run { start: Place { device, extent: next }, count: end - next });
+        }
+        next = next.max(end);
+    }
+    None
+}
+
+/// Bytes of an extent's header.
+pub(crate) const HEADER_BYTES: usize = PAGE_BYTES;
+
+/// Where the header of an extent lies: in the first extent of its segment.
+pub(crate) fn header_of(extent: u32) -> (u32, usize) {
+    (extent / SEGMENT_EXTENTS * SEGMENT_EXTENTS, (extent % SEGMENT_EXTENTS) as usize * HEADER_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Budget, Fault, Faulty, Memory, Store};
+
+    /// A commit that is on flash and that nobody was told of: its extents are not taken by who has read the log before.
+    #[test]
+    fn extents_of_a_commit_that_nobody_told_of_are_not_taken() {
+        let home = tempfile::tempdir().unwrap();
+        let device = Faulty::new(Arc::new(Memory::new(64)), &[]);
+        let open = || Store::open_on(home.path(), vec![Arc::new(device.clone())]).unwrap();
+        let job_of = |store: &Store| store.job(Budget::new(8 << 20, 1), Default::default()).unwrap();
+        let write = |builder: &mut crate::DatasetBuilder, byte: u8| {
+            let mut writer = builder.file("bytes", 4096, 4096 * 64).unwrap();
+            writer.write(&vec![byte; 3 * EXTENT_BYTES]).unwrap();
+            builder.add(writer).unwrap();
+        };
+        let [first, second] = [open(), open()];
+        let (job, other) = (job_of(&first), job_of(&second));
+        let mut builder = first.create_dataset(&job, "first", "test").unwrap();
+        let mut late = second.create_dataset(&other, "late", "test").unwrap();
+        write(&mut builder, 1);
+        // It is whole in the first copy of the log, and then everything ends, the lease too.
+        device.set(&[Fault::FailWrite(1)]);
+        assert!(builder.commit(&[]).is_err());
+        device.set(&[Fault::FailFromRead(0)]);
+        drop((job, first));
+        device.set(&[]);
+        write(&mut late, 2);
+        late.commit(&[]).unwrap();
+        let (store, mut bytes) = (open(), Vec::new());
+        let file = store.dataset("first").unwrap().file("bytes").unwrap();
+        let mut reader = crate::FileReader::new(&other, &file, 0..file.len(), 1 << 20).unwrap();
+        while let Some(piece) = reader.next_piece().unwrap() {
+            bytes.extend_from_slice(piece);
+        }
+        assert!(bytes == vec![1; 3 * EXTENT_BYTES]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_gap_is_free_in_one_segment_and_the_first(
+            taken in prop::collection::btree_set(0u32..300, 0..300), wanted in 1u32..70
+        ) {
+            let runs = Run::collect(taken.iter().map(|&extent| Place { device: 0, extent }).collect());
+            let is_free = |extent: u32| {
+                !taken.contains(&extent) && !extent.is_multiple_of(SEGMENT_EXTENTS) && extent != 1
+            };
+            match first_gap(&runs, 0, 300, wanted) {
+                None => prop_assert!(!(0..300).any(is_free)),
+                Some(run) => {
+                    let (start, end) = (run.start.extent, run.start.extent + run.count);
+                    prop_assert!(run.count > 0 && run.count <= wanted && end <= 300);
+                    prop_assert!((start..end).all(is_free));
+                    prop_assert!(!(0..start).any(is_free));
+                    prop_assert_eq!(start / SEGMENT_EXTENTS, (end - 1) / SEGMENT_EXTENTS);
+                    prop_assert!(run.count == wanted || end == 300 || !is_free(end));
+                }
+            }
+        }
+    }
+}
