@@ -8,6 +8,8 @@
 //!   args ─► Session ─► Run (a job and its progress bar) ─► Outcome ─► standard output, standard error, exit code
 //! ```
 //!
+//! A query does all of that in a child process with a limit of memory, and the command waits for it: see [`worker`].
+//!
 //! Exit codes: 0 done, 1 a "no", 2 an error, 130 stopped by a signal.
 
 mod absent;

@@ -19,7 +19,7 @@
 //!
 //! All of it runs in the process of the caller. Operators count what they hold against the budget, and functions are bounded one by one, but
 //! nothing here limits the sum of what the library allocates on the way: whoever runs queries of others, or wants a limit that holds
-//! whatever is asked, runs the whole query in a child process with a limit of its own, as the command does (docs/decisions/0033). [`doing`]
+//! whatever is asked, runs the whole query in a child process with a limit of its own, as the command does (docs/decisions/0033). [`doing()`]
 //! tells such a process what it was at when it reached the limit.
 //!
 //! ```
