@@ -14,7 +14,7 @@ use std::{
 
 use inshore::{
     graph,
-    store::{self, Budget, Cancel, default_memory_bytes, parse_bytes},
+    store::{self, Budget, Cancel, Context, Execution, default_memory_bytes, parse_bytes},
 };
 use pyo3::{exceptions::PyTypeError, prelude::*, types::PyString};
 
@@ -28,7 +28,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(50);
 
 /// One run of one command, with its budget and scratch folder; `with` ends it.
 #[pyclass(frozen, module = "inshore._native")]
-pub(crate) struct Job(Mutex<Option<store::Job>>);
+pub(crate) struct Job(Mutex<Option<Execution>>);
 
 impl Job {
     /// Starts a job. `memory` is a size as text or a number of bytes.
@@ -38,13 +38,24 @@ impl Job {
         threads: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Job> {
         let job = store.job(budget(memory, threads)?, Cancel::default()).map_err(to_python)?;
-        Ok(Job(Mutex::new(Some(job))))
+        Ok(Job(Mutex::new(Some(Execution::Stored(job)))))
     }
 
-    /// The job, unless it has ended.
-    pub(crate) fn get(&self) -> PyResult<store::Job> {
+    /// The job, with a store or without one, unless it has ended.
+    pub(crate) fn execution(&self) -> PyResult<Execution> {
         let job = self.0.lock().expect("no panic under this lock");
         job.clone().ok_or_else(|| to_python(store::Error::Cancelled))
+    }
+
+    /// The same, for what needs a store.
+    pub(crate) fn get(&self) -> PyResult<store::Job> {
+        let job = self.execution()?.job().cloned();
+        job.ok_or_else(|| PyTypeError::new_err("a job without a store: expected one that a store started"))
+    }
+
+    /// The same, for what needs none.
+    pub(crate) fn context(&self) -> PyResult<Context> {
+        Ok(self.execution()?.as_ref().clone())
     }
 }
 
@@ -54,8 +65,8 @@ impl Job {
     #[staticmethod]
     #[pyo3(signature = (memory=None, threads=None))]
     fn plain(memory: Option<&Bound<'_, PyAny>>, threads: Option<&Bound<'_, PyAny>>) -> PyResult<Job> {
-        let job = store::Job::without_store(budget(memory, threads)?, Cancel::default());
-        Ok(Job(Mutex::new(Some(job))))
+        let context = Context::new(budget(memory, threads)?, Cancel::default());
+        Ok(Job(Mutex::new(Some(Execution::Plain(context)))))
     }
 
     /// The path of a scratch file called `name`; it goes when the job ends, however it ends.
@@ -65,7 +76,7 @@ impl Job {
 
     /// The counters so far, as JSON.
     fn report(&self) -> PyResult<String> {
-        to_json(&self.get()?.report())
+        to_json(&self.execution()?.report())
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -118,22 +129,22 @@ pub(crate) fn to_json(facts: &impl serde::Serialize) -> PyResult<String> {
 /// gone, the exception goes on. A second one does not wait: a job that hangs in a read (a pipe that nobody
 /// writes to) is left to end by itself. Signals come to Python's main thread only, so in other threads a job
 /// runs to its end.
-pub(crate) fn run<T: Send + 'static>(
+pub(crate) fn run<T: Send + 'static, J: AsRef<Context> + Clone + Send + 'static>(
     py: Python<'_>,
-    job: &store::Job,
-    work: impl FnOnce(&store::Job) -> graph::Result<T> + Send + 'static,
+    job: &J,
+    work: impl FnOnce(&J) -> graph::Result<T> + Send + 'static,
 ) -> PyResult<T> {
     run_stopping_within(py, job, Duration::MAX, work)
 }
 
 /// The same, where a job that has not stopped for so long after the first signal is left to end by itself.
-pub(crate) fn run_stopping_within<T: Send + 'static>(
+pub(crate) fn run_stopping_within<T: Send + 'static, J: AsRef<Context> + Clone + Send + 'static>(
     py: Python<'_>,
-    job: &store::Job,
+    job: &J,
     patience: Duration,
-    work: impl FnOnce(&store::Job) -> graph::Result<T> + Send + 'static,
+    work: impl FnOnce(&J) -> graph::Result<T> + Send + 'static,
 ) -> PyResult<T> {
-    let cancel = job.cancel().clone();
+    let cancel = job.as_ref().cancel().clone();
     let (sender, mut receiver) = sync_channel(1);
     let job = job.clone();
     let worker = thread::Builder::new()

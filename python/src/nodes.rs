@@ -148,10 +148,10 @@ impl Nodes {
         &self,
         py: Python<'_>,
         job: &Job,
-        work: impl FnOnce(&store::Job, &Named) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&store::Context, &Named) -> Result<T, Error> + Send + 'static,
     ) -> PyResult<T> {
         let nodes = self.begin();
-        run(py, &job.get()?, move |job| Ok(work(job, &nodes)))?.map_err(nodes_to_python)
+        run(py, &job.context()?, move |job| Ok(work(job, &nodes)))?.map_err(nodes_to_python)
     }
 }
 
@@ -227,9 +227,9 @@ impl Nodes {
         };
         let path = file(path);
         let source = path.clone();
-        let find = move |job: &store::Job| Ok(cuts(&Input::new(&source), job.budget()));
+        let find = move |job: &store::Context| Ok(cuts(&Input::new(&source), job.budget()));
         let ends = match load.record_bytes {
-            None => run(py, &job.get()?, find)?.map_err(to_python)?,
+            None => run(py, &job.context()?, find)?.map_err(to_python)?,
             Some(_) => None,
         };
         let load = LoadOptions { ends, ..load };
@@ -267,13 +267,13 @@ impl Nodes {
         names: Vec<String>,
         options: Options<'_>,
     ) -> PyResult<Searching> {
-        let budget = job.get()?.budget().clone();
+        let budget = job.context()?.budget().clone();
         let table = SearchTable::new(&patterns, &options.patterns(), options.table()?, &budget);
         let table = table.map_err(kernel_to_python)?;
         let (nodes, wholes) =
             self.run(py, job, move |_, nodes| Ok((nodes.clone(), Nodes::wholes(nodes, &names)?)))?;
         let asked = self.options.clone();
-        start(job.get()?, table, options.skip(), move |table, job, each| {
+        start(job.execution()?, table, options.skip(), move |table, job, each| {
             table.run_on_nodes(&nodes, job, &wholes, &asked, each).map(|(summary, _)| summary)
         })
     }
@@ -351,7 +351,7 @@ impl Nodes {
 }
 
 fn copy(
-    job: &store::Job,
+    job: &store::Context,
     nodes: &Named,
     only: &Whole,
     path: &Path,

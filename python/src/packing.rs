@@ -34,7 +34,8 @@ pub(crate) fn compress(
     let format: Option<Format> = format.map(|format| read("format", format)).transpose()?;
     let level: Option<u32> = level.map(|level| whole("level", &level)).transpose()?;
     let to = FileOptions { output: output.map(file), force, remove };
-    let pack = move |job: &store::Job, input: &Input| kernels::compress_file(job, input, format, level, &to);
+    let pack =
+        move |job: &store::Context, input: &Input| kernels::compress_file(job, input, format, level, &to);
     all(py, job, "compress", paths, pack)
 }
 
@@ -49,7 +50,7 @@ pub(crate) fn decompress(
     remove: bool,
 ) -> PyResult<Packed> {
     let to = FileOptions { output: output.map(file), force, remove };
-    let unpack = move |job: &store::Job, input: &Input| kernels::decompress_file(job, input, &to);
+    let unpack = move |job: &store::Context, input: &Input| kernels::decompress_file(job, input, &to);
     all(py, job, "decompress", paths, unpack)
 }
 
@@ -59,9 +60,9 @@ fn all(
     job: &Job,
     phase: &'static str,
     paths: Vec<PathBuf>,
-    work: impl Fn(&store::Job, &Input) -> kernels::Result<(PathBuf, PackSummary)> + Send + 'static,
+    work: impl Fn(&store::Context, &Input) -> kernels::Result<(PathBuf, PackSummary)> + Send + 'static,
 ) -> PyResult<Packed> {
-    let each = move |job: &store::Job| {
+    let each = move |job: &store::Context| {
         job.start_phase(phase, "bytes", 0);
         let (mut written, mut sums) = (Vec::new(), PackSummary::default());
         for path in paths {
@@ -73,7 +74,7 @@ fn all(
         }
         kernels::Result::Ok((written, sums))
     };
-    let done = run_stopping_within(py, &job.get()?, STOP_PATIENCE, move |job| Ok(each(job)))?;
+    let done = run_stopping_within(py, &job.context()?, STOP_PATIENCE, move |job| Ok(each(job)))?;
     let (written, sums) = done.map_err(kernel_to_python)?;
     Ok((written, to_json(&sums)?))
 }
@@ -87,8 +88,8 @@ pub(crate) fn checksum(
     algorithm: &str,
 ) -> PyResult<Vec<String>> {
     let algorithm: Checksum = read("algorithm", algorithm)?;
-    let work = move |job: &store::Job| Ok(sums(job, algorithm, paths));
-    run(py, &job.get()?, work)?.map_err(kernel_to_python)
+    let work = move |job: &store::Context| Ok(sums(job, algorithm, paths));
+    run(py, &job.context()?, work)?.map_err(kernel_to_python)
 }
 
 /// The files of a list of checksums, each with whether it has its checksum.
@@ -100,7 +101,7 @@ pub(crate) fn check_checksums(
     algorithm: &str,
 ) -> PyResult<Vec<(PathBuf, bool)>> {
     let algorithm: Checksum = read("algorithm", algorithm)?;
-    let check = move |job: &store::Job| {
+    let check = move |job: &store::Context| {
         let refused = |source| kernels::Error::Input { name: list.display().to_string(), source };
         let text = std::fs::read_to_string(&list).map_err(refused)?;
         let (paths, wanted): (Vec<PathBuf>, Vec<String>) =
@@ -109,10 +110,10 @@ pub(crate) fn check_checksums(
         let are_equal = wanted.iter().zip(&found).map(|(wanted, found)| wanted == found);
         kernels::Result::Ok(paths.into_iter().zip(are_equal).collect())
     };
-    run(py, &job.get()?, move |job| Ok(check(job)))?.map_err(kernel_to_python)
+    run(py, &job.context()?, move |job| Ok(check(job)))?.map_err(kernel_to_python)
 }
 
-fn sums(job: &store::Job, algorithm: Checksum, paths: Vec<PathBuf>) -> kernels::Result<Vec<String>> {
+fn sums(job: &store::Context, algorithm: Checksum, paths: Vec<PathBuf>) -> kernels::Result<Vec<String>> {
     job.start_phase("checksum", "bytes", 0);
     let inputs: Vec<Input> = paths.into_iter().map(|path| Input::new(file(path))).collect();
     kernels::checksum_files(job, algorithm, &inputs).into_iter().collect()

@@ -37,7 +37,7 @@ use crate::{
 /// A search that runs, whose rows can be had once.
 #[pyclass(frozen, module = "inshore._native", name = "Search")]
 pub(crate) struct Searching {
-    job: store::Job,
+    job: store::Execution,
     schema: SchemaRef,
     state: Mutex<State>,
 }
@@ -149,13 +149,13 @@ pub(crate) fn search(
     paths: Vec<PathBuf>,
     options: Options<'_>,
 ) -> PyResult<Searching> {
-    let job = job.get()?;
+    let job = job.execution()?;
     let table = SearchTable::new(&patterns, &options.patterns(), options.table()?, job.budget())
         .map_err(kernel_to_python)?;
     let (walking, skip) = (options.walk()?, options.skip);
     let text = TextOptions { unpack: options.unpack, ..TextOptions::default() };
     let own = job.clone();
-    let files = py.detach(move || files(&own, paths, &walking, text)).map_err(kernel_to_python)?;
+    let files = py.detach(move || files(own.job(), paths, &walking, text)).map_err(kernel_to_python)?;
     start(job, table, skip, move |table, job, each| table.run(job, files, each))
 }
 
@@ -164,10 +164,12 @@ pub(crate) type Each<'a> = &'a mut (dyn FnMut(SearchItem) -> kernels::Result<Nex
 
 /// Starts a search on a thread of its own, which hands over what `search` finds.
 pub(crate) fn start(
-    job: store::Job,
+    job: store::Execution,
     table: SearchTable,
     skip: bool,
-    search: impl FnOnce(&SearchTable, &store::Job, Each<'_>) -> kernels::Result<SearchSummary> + Send + 'static,
+    search: impl FnOnce(&SearchTable, &store::Context, Each<'_>) -> kernels::Result<SearchSummary>
+    + Send
+    + 'static,
 ) -> PyResult<Searching> {
     let schema = table.schema().clone();
     let (sender, messages) = sync_channel(1);
@@ -185,7 +187,7 @@ pub(crate) fn start(
 
 /// Files and folders, and then datasets, each with what rows call it.
 fn files(
-    job: &store::Job,
+    job: Option<&store::Job>,
     paths: Vec<PathBuf>,
     walking: &WalkOptions,
     text: TextOptions,
@@ -194,7 +196,8 @@ fn files(
     let (stored, paths): (Vec<PathBuf>, Vec<PathBuf>) =
         paths.into_iter().partition(|path| dataset_name(path).is_some());
     let mut datasets = Vec::new();
-    for named in stored.iter().filter_map(|path| dataset_name(path)) {
+    for (path, named) in stored.iter().filter_map(|path| Some((path, dataset_name(path)?))) {
+        let job = job.ok_or_else(|| store::Error::NoStore { path: path.clone() })?;
         let whole = |(path, source)| (Candidate { path, is_named: true }, source);
         datasets.extend(stored_sources(job, named, text)?.into_iter().map(whole));
     }

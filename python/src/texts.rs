@@ -48,7 +48,7 @@ fn words(
     job.start_phase("counting", "bytes", 0);
     let create = |path: &Path| TableWriter::create(path, word_schema(), job.budget());
     let mut writer = output.map(create).transpose()?;
-    let sources = text_sources(job, paths)?;
+    let sources = text_sources(Some(job), paths)?;
     let summary = kernels::count_words(job, sources.into_iter(), options, |batch| {
         writer.as_mut().map_or(Ok(()), |writer| writer.write(&batch).map_err(Into::into))
     })?;
@@ -89,7 +89,7 @@ fn train(
     let mut sources = Vec::new();
     for (label, paths) in samples {
         let paths: Vec<PathBuf> = paths.into_iter().map(file).collect();
-        sources.push((label, text_sources(job, &paths)?));
+        sources.push((label, text_sources(Some(job), &paths)?));
     }
     let profiles = Profiles::train(job, sources, grams)?;
     profiles.save(&store, job, name)?;
@@ -158,7 +158,7 @@ fn tell(
         None => {
             let unit = if lines { Unit::Line } else { Unit::Source };
             let paths: Vec<PathBuf> = paths.into_iter().map(file).collect();
-            let sources = text_sources(job, &paths)?;
+            let sources = text_sources(Some(job), &paths)?;
             let write = |found: Identified<'_>| table.add_found(&found);
             let failed = |error: kernels::Error| match skip {
                 true => {
@@ -180,5 +180,5 @@ fn column_inputs(job: &store::Job, paths: Vec<PathBuf>) -> kernels::Result<Vec<I
         return Ok(vec![Input::new(spilled).called("the Arrow data", "arrow")]);
     }
     let paths: Vec<PathBuf> = paths.into_iter().map(file).collect();
-    Ok(table_inputs(job, &paths)?)
+    Ok(table_inputs(Some(job), &paths)?)
 }

@@ -31,7 +31,7 @@ pub fn words(session: &Session, words: &CountWords) -> Result<()> {
         Some(path) => Some(TableWriter::create(path, word_schema(), job.budget())?),
         None => None,
     };
-    let inputs = text_sources(job, &words.inputs)?;
+    let inputs = text_sources(Some(job), &words.inputs)?;
     let summary = count_words(job, inputs.into_iter(), &options, |batch| {
         writer.as_mut().map_or(Ok(()), |writer| writer.write(&batch).map_err(Into::into))
     })?;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use inshore::{
     kernels::text_sources,
     sandbox::WasmResult,
-    store::{self, DatasetSummary, Job, format_bytes},
+    store::{self, DatasetSummary, Execution, Report, format_bytes},
     tables::NewFile,
     wasm::{self, ENDING, MODULE_BYTES_MAX, Module, WasmKernel, WasmSummary, dataset_of, run_wasm},
 };
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::{
     args::{Everywhere, Push, RunKernel},
     outcome::{Outcome, print_json, say},
-    session::{Session, plain_job},
+    session::{Session, plain_context},
     table::{self, Align},
     terminal,
 };
@@ -132,22 +132,22 @@ pub fn run(options: &Everywhere, words: &RunKernel) -> Result<()> {
         !is_file || words.paths.iter().any(|path| inshore::kernels::dataset_name(path).is_some());
     let (session, started);
     let job = match needs_store {
-        false => plain_job(options)?,
+        false => Execution::Plain(plain_context(options)?),
         true => {
             let quiet = Everywhere { quiet: true, ..options.clone() };
             session = Session::open_existing(quiet)?;
             started = session.start()?;
-            started.job.clone()
+            Execution::Stored(started.job.clone())
         }
     };
-    let module = match is_file {
-        true => read_module(Path::new(&words.kernel))?,
-        false => Module::stored(&job, &words.kernel)?,
+    let module = match job.job().filter(|_| !is_file) {
+        Some(job) => Module::stored(job, &words.kernel)?,
+        None => read_module(Path::new(&words.kernel))?,
     };
     let kernel = WasmKernel::new(module, &words.args);
-    let sources = text_sources(&job, &words.paths)?;
+    let sources = text_sources(job.job(), &words.paths)?;
     let summary = write(words, |out| run_wasm(&job, &kernel, sources.into_iter(), out))?;
-    tell(options, words, &job, &summary, |summary| (summary, Vec::new()))
+    tell(options, words, job.report(), &summary, |summary| (summary, Vec::new()))
 }
 
 /// Has a result written where the words say, whole or not at all where that is a file.
@@ -179,12 +179,11 @@ pub fn write(
 pub fn tell(
     options: &Everywhere,
     words: &RunKernel,
-    job: &Job,
+    report: Report,
     summary: &WasmSummary,
     complete: impl FnOnce(Value) -> (Value, Vec<(&'static str, String)>),
 ) -> Result<()> {
     let (value, costs) = complete(json!({ "kernel": words.kernel, "module": summary }));
-    let report = job.report();
     if let Some(path) = &words.counters {
         let counters: Value = json!({ "command": "kernel run", "report": report, "summary": value });
         NewFile::write_whole(path, format!("{counters}\n").as_bytes())?;

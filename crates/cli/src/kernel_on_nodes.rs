@@ -8,7 +8,7 @@ use inshore::{
         Contents, Error as ReadError, Event, Next,
         nodes::{Gathered, LoadOptions, Nodes, RunOptions, run_on_nodes},
     },
-    store::{Job, Report},
+    store::{Context, Report},
     wasm::{ENDING, MODULE_BYTES_MAX, Module, WasmKernel, dataset_of, run_wasm_on_nodes},
 };
 
@@ -17,7 +17,7 @@ use crate::{
     kernel::{read_module, tell, write},
     nodes::{connect, costs, run_options, tell_missing, wholes, with_nodes},
     outcome::say,
-    session::{plain_job, plain_run},
+    session::{plain_context, plain_run},
 };
 
 /// Puts all of a module on each node, and says on how many.
@@ -48,7 +48,7 @@ pub fn found(options: &Everywhere) -> Result<Vec<(String, u64, String)>> {
 /// Runs a kernel where the data lies.
 pub fn run(options: &Everywhere, words: &RunKernel) -> Result<()> {
     let nodes = connect(options)?;
-    let job = plain_job(options)?;
+    let job = plain_context(options)?;
     let module = match words.kernel.ends_with(ENDING) {
         true => read_module(Path::new(&words.kernel))?,
         false => pushed_module(&nodes, &job, &words.kernel)?,
@@ -63,11 +63,13 @@ pub fn run(options: &Everywhere, words: &RunKernel) -> Result<()> {
         Ok(summary)
     })?;
     tell_missing(options, &nodes, &gathered);
-    tell(options, words, &job, &summary, |summary| (with_nodes(summary, &nodes, &gathered), costs(&gathered)))
+    tell(options, words, job.report(), &summary, |summary| {
+        (with_nodes(summary, &nodes, &gathered), costs(&gathered))
+    })
 }
 
 /// The module that was pushed to nodes under this name: this machine checks the module that runs there.
-fn pushed_module(nodes: &Nodes, job: &Job, name: &str) -> Result<Module> {
+fn pushed_module(nodes: &Nodes, job: &Context, name: &str) -> Result<Module> {
     let wholes = nodes.catalog()?.named(&dataset_of(name))?;
     let [whole] = &wholes[..] else {
         bail!(

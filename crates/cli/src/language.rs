@@ -34,7 +34,7 @@ pub fn train(session: &Session, words: &Train) -> Result<()> {
     let mut samples: Vec<(String, Vec<Source>)> = Vec::new();
     let mut run = session.start_on(named.iter().map(|(_, path)| path))?;
     for (label, path) in named {
-        samples.push((label, text_sources(&run.job, std::slice::from_ref(&path))?));
+        samples.push((label, text_sources(Some(&run.job), std::slice::from_ref(&path))?));
     }
     if session.store()?.list()?.iter().any(|known| known.name == words.name) {
         // Said before the work and not after it.
@@ -66,14 +66,14 @@ pub fn tell(session: &Session, words: &Identify) -> Result<()> {
     identify_by(session, words, |asked, table| {
         match &words.column {
             Some(column) => {
-                for input in table_inputs(asked.job, &words.inputs)? {
+                for input in table_inputs(Some(asked.job), &words.inputs)? {
                     identify_column(asked.job, asked.classifier, &input, column, |row, verdict| {
                         table.add(input.name(), Some(row), verdict)
                     })?;
                 }
             }
             None => {
-                let sources = text_sources(asked.job, &words.inputs)?.into_iter();
+                let sources = text_sources(Some(asked.job), &words.inputs)?.into_iter();
                 let write = |found: Identified<'_>| table.add_found(&found);
                 identify(asked.job, asked.classifier, sources, asked.unit, write, asked.failed)?;
             }

@@ -25,7 +25,7 @@ use inshore::{
     },
     sandbox::{Policy, Protections},
     spreading::{cuts, record_lines, separator},
-    store::{Job, file_bytes, format_bytes, make_folder},
+    store::{self, file_bytes, format_bytes, make_folder},
     tables::{Input, NewFile},
     works,
 };
@@ -405,6 +405,7 @@ pub fn run_options(options: &Everywhere) -> RunOptions {
         node_memory_bytes: options.node_memory,
         stall: Duration::from_secs(options.stall),
         help_from: habits.help_from.filter(|_| !options.only_nodes),
+        ..habits
     }
 }
 
@@ -635,7 +636,7 @@ pub fn get(options: &Everywhere, words: &Get) -> Result<()> {
     run.job.start_phase("reading", "bytes", whole.bytes());
     let options_of_run = RunOptions { partial: false, ..run_options(options) };
     let (mut bytes, mut gathered) = (0, Gathered::default());
-    let mut copy = |job: &Job, out: &mut dyn Write| -> Result<()> {
+    let mut copy = |job: &store::Context, out: &mut dyn Write| -> Result<()> {
         let mut failed = None;
         let copied =
             run_on_nodes(&nodes, job, &Contents, &wholes, &options_of_run, |event: Event<'_, Contents>| {

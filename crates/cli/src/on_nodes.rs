@@ -33,7 +33,7 @@ use crate::{
         Printer, Whose, is_quiet, kernel, matcher_across_lines, pattern_words, patterns, print, style,
         unwrapped, write_counters, writer,
     },
-    session::{self, check_stdout_is_free, plain_job, plain_run},
+    session::{self, check_stdout_is_free, plain_context, plain_run},
     sorting::{how, record, sentence},
 };
 
@@ -63,7 +63,7 @@ pub fn sort(options: Everywhere, words: &Sort) -> Result<()> {
         bail!("{}: a table is sorted by its columns: name them with --key", table.title);
     }
     let asked = nodes::run_options(&options);
-    let (mut run, options) = session::run_beside_nodes(options, &asked)?;
+    let (mut run, asked, options) = session::run_beside_nodes(options, asked)?;
     let how_to = SortOptions { descending: words.reverse, unique: words.unique, resume: false };
     let sorted = sorting::sort_on_nodes(&nodes, &run.job, wholes, &by, how_to, &words.output, &asked);
     let (summary, gathered) = sorted?;
@@ -85,7 +85,7 @@ pub fn count_kmers(options: Everywhere, words: &Kmers) -> Result<()> {
     let nodes = nodes::connect(&options)?;
     let wholes = nodes::wholes(&nodes, &words.inputs)?;
     let asked = nodes::run_options(&options);
-    let (mut run, options) = session::run_beside_nodes(options, &asked)?;
+    let (mut run, asked, options) = session::run_beside_nodes(options, asked)?;
     let counted =
         count_kmers_on_nodes(&nodes, &run.job, &wholes, &words.output, &kmer_options(words), &asked);
     let (summary, gathered) = counted?;
@@ -100,7 +100,7 @@ pub fn count_words(options: Everywhere, words: &CountWords) -> Result<()> {
     let nodes = nodes::connect(&options)?;
     let wholes = nodes::wholes(&nodes, &words.inputs)?;
     let asked = nodes::run_options(&options);
-    let (mut run, options) = session::run_beside_nodes(options, &asked)?;
+    let (mut run, asked, options) = session::run_beside_nodes(options, asked)?;
     run.job.start_phase("counting", "words", 0);
     let mut writer = match &words.output {
         Some(path) => Some(TableWriter::create(path, word_schema(), run.job.budget())?),
@@ -181,7 +181,7 @@ pub fn search(options: &Everywhere, words: &Search) -> Result<bool> {
         );
     }
     let (first, paths) = pattern_words(words);
-    let job = plain_job(options)?;
+    let job = plain_context(options)?;
     let patterns = patterns(words, first, job.budget())?;
     if matcher_across_lines(words, &patterns, job.budget())?.is_some() {
         bail!("a match across lines (-U) is not looked for on nodes, which have pieces of files");
@@ -226,7 +226,11 @@ pub fn search(options: &Everywhere, words: &Search) -> Result<bool> {
     if options.explain {
         nodes::costs(&gathered).iter().for_each(|(name, told)| say(&format!("{name:<12} {told}")));
     }
-    write_counters(words, &job, nodes::with_nodes(json!({ "matched": has_match }), &nodes, &gathered))?;
+    write_counters(
+        words,
+        job.report(),
+        nodes::with_nodes(json!({ "matched": has_match }), &nodes, &gathered),
+    )?;
     if failed.load(Ordering::Relaxed) && !(has_match && is_quiet(options, words)) {
         bail!(AlreadyTold);
     }

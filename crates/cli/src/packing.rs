@@ -11,7 +11,7 @@ use inshore::{
     kernels::{
         self, FileOptions, PackSummary, checksum_files, compress_file, decompress_file, listed_checksums,
     },
-    store::format_bytes,
+    store::{self, format_bytes},
     tables::Input,
 };
 use serde::Serialize;
@@ -33,7 +33,7 @@ pub struct Summary {
 }
 
 pub fn compress(options: &Everywhere, words: &Compress) -> Result<()> {
-    let work = |run: &Run, input: &Input, to: &FileOptions| {
+    let work = |run: &Run<store::Context>, input: &Input, to: &FileOptions| {
         compress_file(&run.job, input, words.format, words.level, to)
     };
     all(options, "compress", &words.packed, work)
@@ -52,7 +52,8 @@ pub fn told(summary: &Summary) -> String {
 }
 
 pub fn decompress(options: &Everywhere, words: &Decompress) -> Result<()> {
-    let work = |run: &Run, input: &Input, to: &FileOptions| decompress_file(&run.job, input, to);
+    let work =
+        |run: &Run<store::Context>, input: &Input, to: &FileOptions| decompress_file(&run.job, input, to);
     all(options, "decompress", &words.packed, work)
 }
 
@@ -61,7 +62,7 @@ fn all(
     options: &Everywhere,
     command: &'static str,
     words: &Packed,
-    work: impl Fn(&Run, &Input, &FileOptions) -> kernels::Result<(PathBuf, PackSummary)>,
+    work: impl Fn(&Run<store::Context>, &Input, &FileOptions) -> kernels::Result<(PathBuf, PackSummary)>,
 ) -> Result<()> {
     let is_stdin = |path: &PathBuf| path == Path::new("-");
     let output =

@@ -11,7 +11,7 @@ use std::{
 };
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use inshore::store::{Job, ProgressState, format_bytes};
+use inshore::store::{Context, ProgressState, format_bytes};
 
 use crate::outcome::say;
 
@@ -26,7 +26,7 @@ pub struct Bar {
 
 impl Bar {
     /// Draws `job` if `is_drawn`, and says how it goes about its work if `explains`; nothing where nobody would see it.
-    pub fn draw(job: &Job, is_drawn: bool, explains: bool) -> Option<Bar> {
+    pub fn draw(job: &Context, is_drawn: bool, explains: bool) -> Option<Bar> {
         let is_drawn = is_drawn && std::io::stderr().is_terminal();
         if !is_drawn && !explains {
             return None;

@@ -11,7 +11,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use inshore::store::{Budget, Cancel, Error, Job, Report, Store, default_memory_bytes, default_store_path};
+#[cfg(feature = "nodes")]
+use inshore::store::Execution;
+use inshore::store::{
+    self, Budget, Cancel, Error, Job, Report, Store, default_memory_bytes, default_store_path,
+};
 #[cfg(any(feature = "graph", feature = "records"))]
 use inshore::store::{Kept, format_bytes};
 
@@ -90,8 +94,11 @@ impl Session {
 
     /// Starts a job in the budget that was named, and draws its progress where someone can see it.
     pub fn start(&self) -> Result<Run> {
-        let job = self.store()?.job(budget(&self.options), self.cancel.clone())?;
-        Ok(run(job, &self.options))
+        Ok(run(self.job()?, &self.options))
+    }
+
+    fn job(&self) -> Result<Job> {
+        Ok(self.store()?.job(budget(&self.options), self.cancel.clone())?)
     }
 
     /// The same for a job that reads files: where there is no store yet, none is made for files that cannot be read.
@@ -143,9 +150,9 @@ pub fn budget(options: &Everywhere) -> Budget {
 
 /// Starts a job that needs no store, begins to listen for signals, and draws its progress where someone can see it.
 #[cfg(feature = "text")]
-pub fn plain_run(options: &Everywhere) -> Result<Run> {
-    let job = plain_job(options)?;
-    Ok(run(job, options))
+pub fn plain_run(options: &Everywhere) -> Result<Run<store::Context>> {
+    let context = plain_context(options)?;
+    Ok(run(context, options))
 }
 
 /// Starts a job on nodes: on a store here where this machine may do a part of it, which may need flash; without one where there is no
@@ -153,29 +160,31 @@ pub fn plain_run(options: &Everywhere) -> Result<Run> {
 #[cfg(feature = "nodes")]
 pub fn run_beside_nodes(
     options: Everywhere,
-    asked: &inshore::neardata::nodes::RunOptions,
-) -> Result<(Run, Everywhere)> {
-    match asked.help_from.filter(|_| store_path(&options).is_ok()) {
-        None => Ok((plain_run(&options)?, options)),
+    mut asked: inshore::neardata::nodes::RunOptions,
+) -> Result<(Run<Execution>, inshore::neardata::nodes::RunOptions, Everywhere)> {
+    let (job, options) = match asked.help_from.filter(|_| store_path(&options).is_ok()) {
+        None => (Execution::Plain(plain_context(&options)?), options),
         Some(_) => {
             let session = Session::open(options)?;
-            Ok((session.start()?, session.options))
+            (Execution::Stored(session.job()?), session.options)
         }
-    }
+    };
+    asked.help_on = job.job().map(Job::store);
+    Ok((run(job, &options), asked, options))
 }
 
 /// A job whose progress is drawn, and whose plans are told, as far as that is wanted.
-fn run(job: Job, options: &Everywhere) -> Run {
-    let bar = Bar::draw(&job, !options.quiet && !options.json, options.explain);
+fn run<J: Reports>(job: J, options: &Everywhere) -> Run<J> {
+    let bar = Bar::draw(job.as_ref(), !options.quiet && !options.json, options.explain);
     Run { bar, job }
 }
 
-/// Starts a job that needs no store, and begins to listen for signals.
+/// Starts what needs no store, and begins to listen for signals.
 #[cfg(feature = "text")]
-pub fn plain_job(options: &Everywhere) -> Result<Job> {
+pub fn plain_context(options: &Everywhere) -> Result<store::Context> {
     let cancel = Cancel::at(options.deadline);
     signals::listen(&cancel)?;
-    Ok(Job::without_store(budget(options), cancel))
+    Ok(store::Context::new(budget(options), cancel))
 }
 
 /// Where the store is, as options, environment or habit say.
@@ -196,11 +205,37 @@ pub fn folders(path: &Path) -> Vec<PathBuf> {
     names.split(|&byte| byte == b':').map(|name| PathBuf::from(OsStr::from_bytes(name))).collect()
 }
 
-/// A job and its progress bar.
-pub struct Run {
+/// What knows at its end what it cost.
+pub trait Reports: AsRef<store::Context> {
+    /// Ends the last phase and gives the counters.
+    fn report(&self) -> Report;
+}
+
+impl Reports for Job {
+    fn report(&self) -> Report {
+        self.report()
+    }
+}
+
+#[cfg(feature = "text")]
+impl Reports for store::Context {
+    fn report(&self) -> Report {
+        self.report()
+    }
+}
+
+#[cfg(feature = "nodes")]
+impl Reports for Execution {
+    fn report(&self) -> Report {
+        self.report()
+    }
+}
+
+/// A job, or a context where it needs no store, and its progress bar.
+pub struct Run<J = Job> {
     // Dropped first: the bar is gone before anything else is printed.
     bar: Option<Bar>,
-    pub job: Job,
+    pub job: J,
 }
 
 impl Run {
@@ -218,7 +253,9 @@ impl Run {
             ));
         }
     }
+}
 
+impl<J: Reports> Run<J> {
     /// Takes the bar off the screen and gives what the job cost.
     pub fn finish(&mut self) -> Report {
         self.bar = None;

@@ -446,7 +446,7 @@ fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Resul
     let memory_bytes = memory_bytes.saturating_sub(2 * order_bytes.saturating_sub(MIB));
     let job = store.job(Budget::new(memory_bytes, threads), Cancel::default())?;
     *out.job() = Some(job.clone());
-    let sources = open_pieces(&store, pieces)?;
+    let sources = open_pieces(&job, pieces)?;
     let (asks, tells) = (out.clone(), out.clone());
     let unbegun = Unbegun::elsewhere(move |number| asks.may_begin(number));
     thread::Builder::new().name("counts".to_string()).spawn(move || {

@@ -15,7 +15,7 @@ use inshore_neardata::{
     Failure, Source,
     nodes::{CsvRecord, Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, Whole, read_from_nodes},
 };
-use inshore_store::{Job, Reservation, format_bytes};
+use inshore_store::{Context, Job, Reservation, format_bytes};
 use inshore_tables::{
     Compression, Error as TableError, FilePart, Header, Input, Known, PartBytes, TableReader, row_groups,
     separator,
@@ -95,7 +95,7 @@ impl From<Error> for inshore_sql::Error {
 pub(crate) struct Asker<'a> {
     pub nodes: &'a Nodes,
     pub options: &'a RunOptions,
-    pub job: &'a Job,
+    pub context: &'a Context,
 }
 
 /// The files of a table.
@@ -136,8 +136,8 @@ impl FileText {
     }
 
     /// The file on a node that has these parts of it; what goes along comes last.
-    pub fn input(&self, job: &Job, parts: Vec<FilePart>) -> Input {
-        Input::of_parts(job, &self.name, &self.ending, self.bytes, parts)
+    pub fn input(&self, parts: Vec<FilePart>) -> Input {
+        Input::of_parts(&self.name, &self.ending, self.bytes, parts)
     }
 }
 
@@ -150,13 +150,13 @@ pub(crate) fn text_of(files: &[FileText], whole: u64) -> Result<&FileText, Failu
     file.ok_or_else(|| "a file that the request does not tell of".into())
 }
 
-/// The piece of a file that a source of a task is.
+/// The piece of a file that a source of a task is, on the store of `job`.
 ///
 /// # Errors
 /// Where it is none.
-pub(crate) fn piece_of(source: &Source) -> Result<FilePart, Failure> {
+pub(crate) fn piece_of(job: &Job, source: &Source) -> Result<FilePart, Failure> {
     let (file, range) = source.part().ok_or("a source that is no file of a dataset")?;
-    let bytes = PartBytes::Stored(file.clone(), range.clone());
+    let bytes = PartBytes::Stored(job.clone(), file.clone(), range.clone());
     Ok(FilePart { at: source.base().offset, bytes })
 }
 
@@ -165,7 +165,7 @@ pub(crate) fn piece_of(source: &Source) -> Result<FilePart, Failure> {
 /// # Errors
 /// Where three quarters of the budget have no room for them.
 pub(crate) fn hold_pieces<'a>(
-    job: &Job,
+    job: &Context,
     wholes: impl Iterator<Item = &'a Whole>,
     at_once: usize,
 ) -> Result<Reservation, Failure> {
@@ -180,12 +180,7 @@ pub(crate) fn hold_pieces<'a>(
 
 /// A piece that this machine takes over, with what goes along; all that is read of it in memory, where that is wanted or it cannot be read from start
 /// to end.
-pub(crate) fn taken(
-    job: &Job,
-    files: &[FileText],
-    mut piece: HelpPiece,
-    in_memory: bool,
-) -> Result<Input, TableError> {
+pub(crate) fn taken(files: &[FileText], mut piece: HelpPiece, in_memory: bool) -> Result<Input, TableError> {
     let name = piece.title.clone();
     let unfit = |failure: Failure| TableError::Unsupported { file: name.clone(), what: failure.to_string() };
     let text = text_of(files, piece.whole).map_err(unfit)?;
@@ -211,7 +206,7 @@ pub(crate) fn taken(
         parts.push(FilePart { at: range.start, bytes: PartBytes::Memory(held) });
     }
     parts.extend(along);
-    Ok(text.input(job, parts))
+    Ok(text.input(parts))
 }
 
 /// An error of nodes as one of a file.
@@ -268,7 +263,7 @@ impl Asker<'_> {
     /// As [`read_from_nodes`]; a partial answer never does.
     pub fn read(&self, whole: &Whole, range: Range<u64>) -> Result<Vec<u8>, NodesError> {
         let options = RunOptions { partial: false, ..self.options.clone() };
-        read_from_nodes(self.nodes, self.job, whole, range, &options)
+        read_from_nodes(self.nodes, self.context, whole, range, &options)
     }
 
     /// What has to be known of a file.
@@ -278,8 +273,8 @@ impl Asker<'_> {
         let read = |range| self.read(whole, range);
         let describe = |at: u64, bytes_read: &[u8]| -> Result<(Input, Known), Error> {
             let part = FilePart { at, bytes: PartBytes::Memory(bytes_read.into()) };
-            let input = Input::of_parts(self.job, &name, &ending, bytes, vec![part]).with_header(header);
-            let described = TableReader::describe(&input, as_text, self.job.budget())?;
+            let input = Input::of_parts(&name, &ending, bytes, vec![part]).with_header(header);
+            let described = TableReader::describe(&input, as_text, self.context.budget())?;
             let path = String::new();
             let (schema, rows, unseen) = (described.schema, described.rows, described.unseen);
             Ok((input, Known { schema, rows, unseen, path }))
@@ -298,7 +293,7 @@ impl Asker<'_> {
                 None => read(start..bytes)?,
             };
             let (input, known) = describe(start, &footer)?;
-            check_groups(self.job, whole, &input)?;
+            check_groups(self.context, whole, &input)?;
             let along = Some((start, BASE64.encode(footer)));
             return Ok((FileText { name, ending, bytes, along }, known));
         }
@@ -397,7 +392,7 @@ impl RecordEnds {
 }
 
 /// Refuses a file with a row group that no node has whole.
-fn check_groups(job: &Job, whole: &Whole, input: &Input) -> Result<(), Error> {
+fn check_groups(job: &Context, whole: &Whole, input: &Input) -> Result<(), Error> {
     let is_whole = |group: &Range<u64>| {
         let has = |piece: &Piece| piece.offset <= group.start && group.end <= piece.offset + piece.bytes;
         whole.pieces.iter().any(has)

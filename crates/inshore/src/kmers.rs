@@ -32,7 +32,7 @@ use inshore_neardata::{
         stream_with_help,
     },
 };
-use inshore_store::Job;
+use inshore_store::{Context, Job};
 use inshore_tables::{
     self as tables, Begins, FilePart, Input, KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerAnswer, KmerBorders,
     KmerCode, KmerList, KmerOptions, KmerPiece, KmerPieces, KmerSummary, KmerSums, KmerWriter, PieceEnds,
@@ -111,10 +111,9 @@ impl Work for CountsKmers {
         let numbers = sources.iter().map(|source| source.number);
         let mut pieces = Vec::with_capacity(count);
         for source in &sources {
-            let (part, bytes) = (piece_of(&source.source)?, source.source.part_bytes());
+            let (part, bytes) = (piece_of(&job, &source.source)?, source.source.part_bytes());
             let (whole, offset) = (source.whole, part.at);
-            let of_parts =
-                |name: &str| Input::of_parts(&job, name, "", bytes, vec![FilePart { at: 0, ..part }]);
+            let of_parts = |name: &str| Input::of_parts(name, "", bytes, vec![FilePart { at: 0, ..part }]);
             pieces.push(arguments.piece((whole, offset, bytes), of_parts)?);
         }
         unbegun.offer(numbers.clone().zip(sizes));
@@ -310,7 +309,7 @@ impl<C: KmerCode> InOrder for Counted<C> {
 /// an error even where a partial answer would do.
 pub fn count_kmers_on_nodes(
     nodes: &Nodes,
-    job: &Job,
+    job: &Context,
     wholes: &[Whole],
     output: &Path,
     options: &KmerOptions,
@@ -318,7 +317,7 @@ pub fn count_kmers_on_nodes(
 ) -> Result<(KmerSummary, Gathered), Error> {
     options.check()?;
     TableWriter::check_path(output)?;
-    let asker = Asker { nodes, options: run, job };
+    let asker = Asker { nodes, options: run, context: job };
     let files = wholes.iter().map(|whole| look_at(&asker, whole));
     let files = files.collect::<Result<Vec<_>, Error>>()?;
     let arguments = Arguments { k: options.k, canonical: options.canonical, files };
@@ -335,7 +334,10 @@ pub fn count_kmers_on_nodes(
             let count_max = wholes.iter().map(|whole| whole.pieces.len()).sum();
             let arguments = &arguments;
             scope.spawn(move || {
-                help.work(job, |job, pieces, reply| count_here(job, arguments, pieces, count_max, reply));
+                let count = |job: &Job, pieces, reply: &mut dyn Reply| {
+                    count_here(job, arguments, pieces, count_max, reply)
+                };
+                help.work(job, run.help_on.as_ref(), count);
             });
         }
         match options.k {
@@ -347,7 +349,7 @@ pub fn count_kmers_on_nodes(
 
 /// Adds up what nodes counted, and writes it.
 fn merge<C: KmerCode>(
-    job: &Job,
+    job: &Context,
     streams: Streams,
     output: &Path,
     options: &KmerOptions,

@@ -71,8 +71,8 @@ impl Work for Queries {
         let input = |source: &TaskSource| {
             let file = text_of(&files, source.whole)?;
             let along = along[source.whole as usize].clone();
-            let parts = [Some(piece_of(&source.source)?), along].into_iter().flatten().collect();
-            Ok::<_, Failure>((source.number, file.input(&job, parts).with_known(&known)))
+            let parts = [Some(piece_of(&job, &source.source)?), along].into_iter().flatten().collect();
+            Ok::<_, Failure>((source.number, file.input(parts).with_known(&known)))
         };
         let inputs = sources.iter().map(input).collect::<std::result::Result<Vec<_>, _>>()?;
         let sizes = sources.iter().map(|source| source.source.part_bytes());
@@ -116,11 +116,11 @@ fn answer(
 const GAP_BYTES: u64 = 64 << 10;
 
 /// Those bytes of a part of a file that a fragment needs, as few ranges of it. Where the footer does not say, reading the file tells why.
-fn ranges(job: &Job, files: &Files, needed: &Needed, whole: u64, part: &Range<u64>) -> Vec<Range<u64>> {
+fn ranges(files: &Files, needed: &Needed, whole: u64, part: &Range<u64>) -> Vec<Range<u64>> {
     let all = || vec![part.clone()];
     let Ok(text) = text_of(&files.texts, whole) else { return all() };
     let Ok(along) = text.along() else { return all() };
-    let footer = text.input(job, along.into_iter().collect());
+    let footer = text.input(along.into_iter().collect());
     let Ok(mut ranges) = needed.ranges(&footer, part) else { return all() };
     ranges.sort_unstable_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
@@ -149,14 +149,14 @@ fn answer_here(
     let end = pieces.end();
     // What is needed is known when the plan is made.
     let (tell, told) = mpsc::sync_channel::<Needed>(1);
-    let (of_files, of_job) = (files.clone(), job.clone());
+    let of_files = files.clone();
     thread::scope(|scope| {
         scope.spawn(move || {
             let Ok(needed) = told.recv() else { return };
-            let pieces = pieces.only(move |whole, part| ranges(&of_job, &of_files, &needed, whole, &part));
+            let pieces = pieces.only(move |whole, part| ranges(&of_files, &needed, whole, &part));
             for piece in pieces {
                 let piece = piece.map_err(|error| of_nodes("pieces of nodes", error));
-                let input = piece.and_then(|piece| taken(job, &files.texts, piece, true));
+                let input = piece.and_then(|piece| taken(&files.texts, piece, true));
                 if out.send(input.map(|input| input.with_known(&known))).is_err() {
                     break;
                 }
@@ -233,7 +233,7 @@ impl Elsewhere for NodeTables {
             }
         }
         let wholes = self.catalog.named(dataset).map_err(failed)?;
-        let asker = Asker { nodes: &self.nodes, options: &self.options, job };
+        let asker = Asker { nodes: &self.nodes, options: &self.options, context: job };
         let mut files = asker.files(name, wholes, as_text, self.header)?;
         files.known.path = name.to_string();
         let files = Arc::new(files);
@@ -275,7 +275,10 @@ impl Elsewhere for NodeTables {
         let of_job = job.clone();
         let helping = help.map(|help| {
             let help = move || {
-                help.work(&of_job, |job, pieces, reply| answer_here(job, &fragment, &files, pieces, reply));
+                let answer = |job: &Job, pieces, reply: &mut dyn Reply| {
+                    answer_here(job, &fragment, &files, pieces, reply)
+                };
+                help.work(&of_job, Some(&of_job.store()), answer);
             };
             thread::Builder::new().name("help".to_string()).spawn(help)
         });

@@ -45,7 +45,7 @@ use inshore_neardata::{
 use inshore_sandbox::{
     BlockPart, Error as SandboxError, Helper, Policy, Sandbox, WasmLimits, WasmResponse, WasmResult, WasmRun,
 };
-use inshore_store::{FileReader, Job, Reservation, Store, format_bytes};
+use inshore_store::{Context, FileReader, Job, Reservation, Store, format_bytes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -374,7 +374,7 @@ impl WasmKernel {
     }
 
     /// Takes memory for the instances, before anybody reads, and starts the first.
-    fn prepare(&self, job: &Job) -> Result<&Prepared> {
+    fn prepare(&self, job: &Context) -> Result<&Prepared> {
         let (budget, threads) = (job.budget(), job.budget().threads());
         let given = budget.free_bytes();
         let what = || format!("a WebAssembly kernel with {threads} threads");
@@ -403,7 +403,7 @@ impl WasmKernel {
         Ok(self.prepared.get_or_init(|| prepared))
     }
 
-    fn start(&self, job: &Job, limits: &WasmLimits) -> Result<WasmRun> {
+    fn start(&self, job: &Context, limits: &WasmLimits) -> Result<WasmRun> {
         let cancel = job.cancel().clone();
         let unwanted = Box::new(move || cancel.is_cancelled());
         let (module, args) = (&self.module.bytes, self.args.as_bytes());
@@ -446,7 +446,7 @@ impl WasmKernel {
     }
 
     /// The merged state of all instances, which lies in the first of them, and what the others took.
-    fn merge(&self, job: &Job) -> Result<(Box<WasmRun>, WasmSummary)> {
+    fn merge(&self, job: &Context) -> Result<(Box<WasmRun>, WasmSummary)> {
         let prepared = self.prepared();
         let mut summary = WasmSummary::default();
         let (first, others) = prepared.instances.split_first().expect("there is one");
@@ -470,7 +470,7 @@ impl WasmKernel {
     }
 
     /// Has an instance hand over its state.
-    fn state(&self, job: &Job, run: &mut WasmRun) -> Result<State> {
+    fn state(&self, job: &Context, run: &mut WasmRun) -> Result<State> {
         let limit = self.prepared().limits.memory_bytes;
         let mut state =
             State { bytes: Vec::new(), memory: job.budget().reserve(0, "the state of a kernel")? };
@@ -513,7 +513,7 @@ impl WasmKernel {
     /// Runs it over sources.
     fn read(
         &self,
-        job: &Job,
+        job: &Context,
         sources: impl Iterator<Item = Source> + Send,
         output: Output<'_>,
     ) -> Result<u64> {
@@ -617,7 +617,7 @@ impl Kernel for WasmKernel {
         self.block_bytes
     }
 
-    fn worker(&self, job: &Job) -> Result<usize> {
+    fn worker(&self, job: &Context) -> Result<usize> {
         let prepared = self.prepared();
         let number = prepared.next.fetch_add(1, Ordering::Relaxed) % prepared.instances.len();
         let mut place = lock(&prepared.instances[number]);
@@ -719,7 +719,7 @@ fn parsed(arguments: &Value) -> Result<Arguments> {
 /// [`Error::Sandbox`] and [`Error::Kernel`] where the module fails; [`Error::Read`] for a source that can't be read, or a
 /// budget that is too small; [`Error::Write`].
 pub fn run_wasm(
-    job: &Job,
+    job: &Context,
     kernel: &WasmKernel,
     sources: impl Iterator<Item = Source> + Send,
     output: Output<'_>,
@@ -743,7 +743,7 @@ pub fn run_wasm(
 #[cfg(feature = "nodes")]
 pub fn run_wasm_on_nodes(
     nodes: &Nodes,
-    job: &Job,
+    job: &Context,
     kernel: &WasmKernel,
     wholes: &[Whole],
     options: &RunOptions,

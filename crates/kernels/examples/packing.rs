@@ -12,11 +12,11 @@
 use std::{env, error::Error, io, process::exit};
 
 use inshore_kernels::{compress, decompress};
-use inshore_store::{Budget, Cancel, Job};
+use inshore_store::{Budget, Cancel, Context};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = env::args().skip(1).collect();
-    let job = |mib: u64| Job::without_store(Budget::new(mib << 20, 2), Cancel::default());
+    let job = |mib: u64| Context::new(Budget::new(mib << 20, 2), Cancel::default());
     let summary = match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["-d"] => decompress(&job(1 << 10), "standard input", io::stdin(), io::stdout())?,
         ["-d", mib] => decompress(&job(mib.parse()?), "standard input", io::stdin(), io::stdout())?,

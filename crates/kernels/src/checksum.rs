@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use inshore_store::Job;
+use inshore_store::Context;
 use inshore_tables::Input;
 use md5::Md5;
 use sha2::{Digest, Sha256};
@@ -55,7 +55,7 @@ impl Checksum {
     ///
     /// # Errors
     /// [`Error::Input`]; [`Error::Store`] where the job was stopped.
-    pub fn of(self, job: &Job, name: &str, input: impl Read) -> Result<String> {
+    pub fn of(self, job: &Context, name: &str, input: impl Read) -> Result<String> {
         match self {
             Checksum::Sha256 => each(job, name, input, Sha256::new(), |sum, block| sum.update(block))
                 .map(|sum| hex(&sum.finalize())),
@@ -80,7 +80,7 @@ impl Checksum {
 /// # Errors
 /// As [`Checksum::of`], for each file by itself; where the job was stopped, those that were not reached have
 /// [`inshore_store::Error::Cancelled`].
-pub fn checksum_files(job: &Job, algorithm: Checksum, inputs: &[Input]) -> Vec<Result<String>> {
+pub fn checksum_files(job: &Context, algorithm: Checksum, inputs: &[Input]) -> Vec<Result<String>> {
     let next = Mutex::new(inputs.iter().enumerate());
     let done: Mutex<Vec<(usize, Result<String>)>> = Mutex::default();
     let work = || loop {
@@ -130,7 +130,7 @@ pub fn listed_checksums(list: &Path, text: &str, algorithm: Checksum) -> Result<
 }
 
 fn each<S>(
-    job: &Job,
+    job: &Context,
     name: &str,
     mut input: impl Read,
     mut sum: S,
@@ -193,7 +193,7 @@ mod tests {
         for input in inputs.iter().filter(|input| !input.name().ends_with('7')) {
             std::fs::write(input.path().unwrap(), input.name()).unwrap();
         }
-        let job = Job::without_store(Budget::new(8 << 20, 3), Cancel::default());
+        let job = Context::new(Budget::new(8 << 20, 3), Cancel::default());
         let found = checksum_files(&job, Checksum::Crc32, &inputs);
         for (input, found) in inputs.iter().zip(found) {
             match found {
@@ -226,7 +226,7 @@ mod tests {
     /// The published checksums of "abc": FIPS 180-4, RFC 1321, BLAKE3's and xxHash's own, and of "123456789" for CRC-32.
     #[test]
     fn published_checksums_come_out() {
-        let job = Job::without_store(Budget::new(8 << 20, 1), Cancel::default());
+        let job = Context::new(Budget::new(8 << 20, 1), Cancel::default());
         let cases = [
             (Checksum::Sha256, "abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
             (Checksum::Blake3, "abc", "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"),

@@ -8,7 +8,7 @@ use inshore_neardata::{
     Block, Border, Contents, Event, Kernel, Next, Parts, Portable, Reach, Source, Works,
     nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving, run_on_nodes},
 };
-use inshore_store::{Budget, Cancel, Job, Limits, Memory, Store, Throttled};
+use inshore_store::{Budget, Cancel, Context, Limits, Memory, Store, Throttled};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -29,7 +29,7 @@ impl<K: Kernel> Kernel for Slow<K> {
         self.0.border()
     }
 
-    fn worker(&self, job: &Job) -> Result<K::Worker, K::Error> {
+    fn worker(&self, job: &Context) -> Result<K::Worker, K::Error> {
         self.0.worker(job)
     }
 
@@ -132,8 +132,8 @@ impl Cluster {
     }
 }
 
-fn job() -> Job {
-    Job::without_store(Budget::new(256 << 20, 2), Cancel::default())
+fn job() -> Context {
+    Context::new(Budget::new(256 << 20, 2), Cancel::default())
 }
 
 fn text(bytes: usize) -> Vec<u8> {
@@ -197,18 +197,19 @@ fn words_that_slow_nodes_have_not_counted_are_counted_here() {
     };
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
-    let job = || store.job(Budget::new(256 << 20, 2), Cancel::default()).unwrap();
+    let own_job = store.job(Budget::new(256 << 20, 2), Cancel::default()).unwrap();
     let mut expected = BTreeMap::new();
     let own = text.clone();
     let here = Source::new("text", |_| Ok(inshore_neardata::Opened::Stream(Box::new(Cursor::new(own)))));
-    let all = count_words(&job(), std::iter::once(here), &options, |batch| {
+    let all = count_words(&own_job, std::iter::once(here), &options, |batch| {
         add(&mut expected, batch);
         Ok(())
     });
-    let run = RunOptions { help_from: Some(Duration::from_millis(150)), ..RunOptions::default() };
-    let count = |job: &Job| {
+    let count = |help_on: Option<Store>| {
+        let run =
+            RunOptions { help_from: Some(Duration::from_millis(150)), help_on, ..RunOptions::default() };
         let mut found = BTreeMap::new();
-        let counted = count_words_on_nodes(&cluster.nodes, job, &wholes, &options, &run, |batch| {
+        let counted = count_words_on_nodes(&cluster.nodes, &job(), &wholes, &options, &run, |batch| {
             add(&mut found, batch);
             Ok(())
         });
@@ -218,9 +219,9 @@ fn words_that_slow_nodes_have_not_counted_are_counted_here() {
         assert_eq!(summary.bytes, text.len() as u64);
         gathered.here.unwrap()
     };
-    let here = count(&job());
+    let here = count(Some(store.clone()));
     assert!(here.pieces > 0, "{here:?}");
-    let here = count(&Job::without_store(Budget::new(256 << 20, 2), Cancel::default()));
+    let here = count(None);
     assert!(here.pieces == 0 && here.why.contains("no store"), "{here:?}");
 }
 

@@ -28,7 +28,7 @@ mod table;
 use std::{cmp::Reverse, collections::HashMap, ops::Deref};
 
 use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run};
-use inshore_store::{Job, Reservation, Store};
+use inshore_store::{Context, Job, Reservation, Store};
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "nodes")]
@@ -82,7 +82,7 @@ impl Profiles {
     /// # Errors
     /// [`Error::BadProfiles`] for no label, too many, or one without a letter of text; [`Error::Read`];
     /// [`inshore_store::Error::OverBudget`].
-    pub fn train(job: &Job, samples: Vec<(String, Vec<Source>)>, grams: usize) -> Result<Profiles> {
+    pub fn train(job: &Context, samples: Vec<(String, Vec<Source>)>, grams: usize) -> Result<Profiles> {
         let refuse = |what: String| Err(Error::BadProfiles { name: "training".to_string(), what });
         let mut all: HashMap<String, Vec<Source>> = HashMap::new();
         for (label, sources) in samples {
@@ -169,7 +169,7 @@ impl Profiles {
 }
 
 /// Counts the n-grams of sources.
-fn count(job: &Job, sources: Vec<Source>) -> Result<HashMap<u32, u64>> {
+fn count(job: &Context, sources: Vec<Source>) -> Result<HashMap<u32, u64>> {
     let kernel = Count;
     let workers = run(job, &kernel, sources.into_iter(), |event: Event<'_, Count>| match event.part {
         Some(Err(error)) => Err(error),
@@ -200,7 +200,7 @@ impl Kernel for Count {
         Border::Line { numbered: false }
     }
 
-    fn worker(&self, job: &Job) -> Result<Counting> {
+    fn worker(&self, job: &Context) -> Result<Counting> {
         let reservation = job.budget().reserve(0, "n-grams that are counted")?;
         Ok(Counting { text: Normal::default(), counts: HashMap::new(), reservation })
     }
@@ -422,7 +422,7 @@ pub struct Identified<'a> {
 /// What `each` gives; [`Error::Store`] where the job was stopped. A source that cannot be read is given to `failed`, which
 /// passes over it, or gives the error back to end all.
 pub fn identify(
-    job: &Job,
+    job: &Context,
     classifier: &Classifier,
     sources: impl Iterator<Item = Source> + Send,
     unit: Unit,
@@ -491,7 +491,7 @@ impl<C: Deref<Target = Classifier> + Sync> Kernel for Identify<C> {
         Border::Line { numbered: self.unit == Unit::Line }
     }
 
-    fn worker(&self, _: &Job) -> Result<Reader> {
+    fn worker(&self, _: &Context) -> Result<Reader> {
         Ok(Reader::default())
     }
 
@@ -531,8 +531,8 @@ mod tests {
         Source::new("text", move |_| Ok(Opened::Stream(Box::new(std::io::Cursor::new(bytes)))))
     }
 
-    fn job(threads: usize) -> Job {
-        Job::without_store(Budget::new(256 << 20, threads), Cancel::default())
+    fn job(threads: usize) -> Context {
+        Context::new(Budget::new(256 << 20, threads), Cancel::default())
     }
 
     pub(super) fn profiles(grams: usize) -> Profiles {

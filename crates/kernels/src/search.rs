@@ -22,7 +22,7 @@ mod table;
 use grep_matcher::{Captures, LineMatchKind, Match, Matcher};
 use grep_regex::{RegexCaptures, RegexMatcher, RegexMatcherBuilder};
 use inshore_neardata::{Block, Border, Kernel, Portable};
-use inshore_store::{Budget, Job};
+use inshore_store::{Budget, Context};
 use memchr::{memchr, memchr_iter, memrchr};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -379,7 +379,7 @@ impl Kernel for Search {
         Border::Line { numbered: matches!(self.told.wanted, Wanted::Lines { numbered: true, .. }) }
     }
 
-    fn worker(&self, job: &Job) -> Result<usize> {
+    fn worker(&self, job: &Context) -> Result<usize> {
         let share = job.budget().memory_bytes() / job.budget().threads() as u64 / 4;
         Ok(share.min(u32::MAX.into()) as usize)
     }
@@ -825,7 +825,7 @@ mod tests {
     /// Whatever the pieces in which a block is looked at.
     #[test]
     fn lines_before_the_first_nul_byte_are_given_and_of_those_behind_whether_one_matches() {
-        let job = Job::without_store(inshore_store::Budget::new(64 << 20, 1), Default::default());
+        let job = Context::new(inshore_store::Budget::new(64 << 20, 1), Default::default());
         let mut dice = 3u64;
         let mut below = |limit: usize| {
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -11,7 +11,7 @@ use encoding_rs_io::DecodeReaderBytesBuilder;
 #[cfg(feature = "nodes")]
 use inshore_neardata::nodes;
 use inshore_neardata::{Opened, Source};
-use inshore_store::{Job, NamedFile, PlainFile, file_bytes};
+use inshore_store::{Context, Job, NamedFile, PlainFile, file_bytes};
 use inshore_tables::{Compression, Input};
 
 /// How a file becomes text.
@@ -39,11 +39,11 @@ impl TextOptions {
 pub fn text_source(path: impl Into<PathBuf>, options: TextOptions) -> Source {
     let path = path.into();
     let name = if path == Path::new("-") { "<stdin>".to_string() } else { path.display().to_string() };
-    Source::new(name, move |job| open(&path, options, job))
+    Source::new(name, move |context| open(&path, options, context))
 }
 
-fn open(path: &Path, options: TextOptions, job: &Job) -> inshore_neardata::Result<Opened> {
-    let stream = || text_reader(&Input::new(path), options, job).map(Opened::Stream);
+fn open(path: &Path, options: TextOptions, context: &Context) -> inshore_neardata::Result<Opened> {
+    let stream = || text_reader(&Input::new(path), options, context).map(Opened::Stream);
     if path == Path::new("-") {
         return stream();
     }
@@ -85,8 +85,11 @@ pub fn stored_sources(
     let source = |found: NamedFile| {
         let title = found.title();
         let source = match options.unpack {
-            false => Source::dataset(found.file).called(&title),
-            true => Source::new(&title, move |job| open_stored(found, job)),
+            false => Source::dataset(job, found.file).called(&title),
+            true => {
+                let job = job.clone();
+                Source::new(&title, move |context| open_stored(found, job.within(context.budget().clone())))
+            }
         };
         (PathBuf::from(title), source)
     };
@@ -94,15 +97,15 @@ pub fn stored_sources(
 }
 
 /// A file of a dataset, unpacked if it is compressed.
-fn open_stored(found: NamedFile, job: &Job) -> inshore_neardata::Result<Opened> {
+fn open_stored(found: NamedFile, job: Job) -> inshore_neardata::Result<Opened> {
     let file = found.file.clone();
-    let input = Input::of_stored(job, found);
+    let input = Input::of_stored(&job, found);
     let options = TextOptions { unpack: true, keep_encoding: true, ..TextOptions::default() };
     if options.unpacks(&head_of(&input)?) {
-        return text_reader(&input, options, job).map(Opened::Stream);
+        return text_reader(&input, options, &job).map(Opened::Stream);
     }
     let all = 0..file.len();
-    Ok(Opened::Dataset(file, all))
+    Ok(Opened::Dataset(job, file, all))
 }
 
 /// The first bytes of an input that can be opened again.
@@ -120,13 +123,13 @@ fn head_of(input: &Input) -> inshore_neardata::Result<Vec<u8>> {
 #[cfg(feature = "nodes")]
 pub fn refuse_compressed(
     nodes: &nodes::Nodes,
-    job: &Job,
+    context: &Context,
     wholes: &[nodes::Whole],
     options: &nodes::RunOptions,
 ) -> nodes::Result<()> {
     for whole in wholes {
         let range = 0..whole.bytes().min(Compression::HEAD_BYTES as u64);
-        let head = match nodes::read_from_nodes(nodes, job, whole, range, options) {
+        let head = match nodes::read_from_nodes(nodes, context, whole, range, options) {
             // What is lost is told in the end.
             Err(nodes::Error::Missing { .. }) if options.partial => continue,
             head => head?,
@@ -141,17 +144,23 @@ pub fn refuse_compressed(
     Ok(())
 }
 
+/// The job on whose store a dataset lies.
+fn with_store<'a>(job: Option<&'a Job>, path: &Path) -> inshore_store::Result<&'a Job> {
+    job.ok_or_else(|| inshore_store::Error::NoStore { path: path.to_path_buf() })
+}
+
 /// Files and datasets of the job's store, unpacked where they are packed, in this order of paths.
 ///
 /// # Errors
-/// As [`stored_sources`]. Files are opened when it is their turn.
-pub fn text_sources(job: &Job, paths: &[PathBuf]) -> inshore_store::Result<Vec<Source>> {
+/// As [`stored_sources`]; [`inshore_store::Error::NoStore`] for a dataset where there is no job. Files are opened when it is their turn.
+pub fn text_sources(job: Option<&Job>, paths: &[PathBuf]) -> inshore_store::Result<Vec<Source>> {
     let options = TextOptions { unpack: true, ..TextOptions::default() };
     let mut all = Vec::new();
     for path in paths {
         match dataset_name(path) {
             Some(named) => {
-                all.extend(stored_sources(job, named, options)?.into_iter().map(|(_, source)| source));
+                let stored = stored_sources(with_store(job, path)?, named, options)?;
+                all.extend(stored.into_iter().map(|(_, source)| source));
             }
             None => all.push(text_source(path, options)),
         }
@@ -162,12 +171,13 @@ pub fn text_sources(job: &Job, paths: &[PathBuf]) -> inshore_store::Result<Vec<S
 /// Files and datasets of the job's store as tables, in this order of paths.
 ///
 /// # Errors
-/// [`inshore_store::Error::NotFound`] for a dataset. Files are opened when it is their turn.
-pub fn table_inputs(job: &Job, paths: &[PathBuf]) -> inshore_tables::Result<Vec<Input>> {
+/// [`inshore_store::Error::NotFound`] for a dataset, and [`inshore_store::Error::NoStore`] where there is no job. Files are opened when it
+/// is their turn.
+pub fn table_inputs(job: Option<&Job>, paths: &[PathBuf]) -> inshore_tables::Result<Vec<Input>> {
     let mut all = Vec::new();
     for path in paths {
         match dataset_name(path) {
-            Some(named) => all.extend(Input::stored(job, named)?),
+            Some(named) => all.extend(Input::stored(with_store(job, path)?, named)?),
             None => all.push(Input::new(path)),
         }
     }
@@ -192,16 +202,16 @@ fn has_utf16_mark(head: &[u8]) -> bool {
 pub fn text_reader(
     input: &Input,
     options: TextOptions,
-    job: &Job,
+    context: &Context,
 ) -> inshore_neardata::Result<Box<dyn Read + Send>> {
-    let input = input.clone().stopped_by(job.cancel());
+    let input = input.clone().stopped_by(context.cancel());
     let failed = |error| inshore_neardata::Error::from_read(input.name(), error);
     // Only files that a walk found keep archives, and a file can be opened twice.
     let unpacks = options.unpack && (!options.keep_archives || options.unpacks(&head_of(&input)?));
     let bytes = match unpacks {
         false => input.open_as_is().map_err(opened)?,
         // Each worker may unpack a file.
-        true => input.open_counted(job.budget()).map_err(opened)?,
+        true => input.open_counted(context.budget()).map_err(opened)?,
     };
     if options.keep_encoding {
         return Ok(Box::new(bytes));

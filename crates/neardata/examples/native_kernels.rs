@@ -11,7 +11,7 @@ use std::{
 
 use inshore_kernel::{Kernel as Sdk, Output, State};
 use inshore_neardata::{Block, Border, Error as ReadError, Event, Kernel, Next, Source, run};
-use inshore_store::{Budget, Cancel, Job};
+use inshore_store::{Budget, Cancel, Context};
 use memchr::memmem;
 
 #[path = "../../../sdk/rust/kernels/scan.rs"]
@@ -120,7 +120,7 @@ impl Kernel for Native {
         self.block_bytes
     }
 
-    fn worker(&self, _: &Job) -> Result<Box<dyn Worker>, ReadError> {
+    fn worker(&self, _: &Context) -> Result<Box<dyn Worker>, ReadError> {
         (self.make)(&self.argument).map_err(failed)
     }
 
@@ -142,7 +142,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         other => return Err(format!("{other}: expected scan, search or words").into()),
     };
     let native = Native { argument: argument.clone().into_bytes(), block_bytes: block_bytes.parse()?, make };
-    let job = Job::without_store(Budget::new(1 << 30, threads.parse()?), Cancel::default());
+    let job = Context::new(Budget::new(1 << 30, threads.parse()?), Cancel::default());
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout());
     let began = Instant::now();
     let sources: Vec<Source> = files.iter().map(Source::file).collect();

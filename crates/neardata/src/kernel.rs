@@ -2,7 +2,7 @@
 
 use std::{cell::OnceCell, os::fd::BorrowedFd};
 
-use inshore_store::Job;
+use inshore_store::Context;
 
 use crate::{Error, lines::LineCounts};
 
@@ -29,7 +29,7 @@ pub trait Kernel: Sync {
     ///
     /// # Errors
     /// Those of the kernel; a budget that has no room.
-    fn worker(&self, job: &Job) -> Result<Self::Worker, Self::Error>;
+    fn worker(&self, context: &Context) -> Result<Self::Worker, Self::Error>;
 
     /// Works on a block.
     ///

@@ -14,7 +14,8 @@ use std::{
 };
 
 use inshore_store::{
-    Budget, Buffer, CheckedFile, FileReader, Job, PendingPiece, PendingRead, PlainFile, Reservation, Window,
+    Budget, Buffer, CheckedFile, Context, FileReader, Job, PendingPiece, PendingRead, PlainFile, Reservation,
+    Window,
 };
 use memchr::{memchr, memrchr};
 
@@ -113,7 +114,7 @@ pub(crate) enum Divided {
     Cached(PlainFile, Option<Windows>),
     Direct(PlainFile),
     /// Some bytes: what is before and behind them is not there.
-    Dataset(CheckedFile, Range<u64>),
+    Dataset(Job, CheckedFile, Range<u64>),
 }
 
 /// How much memory goes where.
@@ -154,7 +155,7 @@ impl Plan {
 
 impl Divided {
     /// What can be read at any place; what can't is a stream, also a dataset whose blocks are too large for the plan.
-    pub fn of(opened: Opened, job: &Job, plan: &Plan) -> Result<std::result::Result<Divided, Stream>> {
+    pub fn of(opened: Opened, plan: &Plan) -> Result<std::result::Result<Divided, Stream>> {
         Ok(match opened {
             Opened::File(file) if file.is_cached() => {
                 let takes_windows = plan.takes_windows && file.len() >= 2 * WINDOW_BYTES;
@@ -162,13 +163,13 @@ impl Divided {
                 Ok(Divided::Cached(file, windows))
             }
             Opened::File(file) => Ok(Divided::Direct(file)),
-            Opened::Dataset(file, range)
+            Opened::Dataset(job, file, range)
                 if (1 + touched_beside(&file, &range)) * file.block_bytes() > plan.direct_bytes =>
             {
-                let reader = FileReader::new(job, &file, range, file.block_bytes())?;
+                let reader = FileReader::new(&job, &file, range, file.block_bytes())?;
                 Err(Box::new(Pieces { reader, piece: Vec::new(), place: 0 }))
             }
-            Opened::Dataset(file, range) => Ok(Divided::Dataset(file, range)),
+            Opened::Dataset(job, file, range) => Ok(Divided::Dataset(job, file, range)),
             Opened::Stream(stream) => Err(stream),
         })
     }
@@ -176,14 +177,14 @@ impl Divided {
     pub fn len(&self) -> u64 {
         match self {
             Divided::Cached(file, _) | Divided::Direct(file) => file.len(),
-            Divided::Dataset(_, range) => range.end - range.start,
+            Divided::Dataset(.., range) => range.end - range.start,
         }
     }
 
     fn name(&self) -> String {
         match self {
             Divided::Cached(file, _) | Divided::Direct(file) => file.path().display().to_string(),
-            Divided::Dataset(file, _) => file.name().to_string(),
+            Divided::Dataset(_, file, _) => file.name().to_string(),
         }
     }
 
@@ -198,7 +199,7 @@ impl Divided {
             Divided::Cached(_, Some(_)) => WINDOW_BLOCK_BYTES as usize,
             Divided::Cached(_, None) => plan.cached_bytes,
             Divided::Direct(_) => plan.direct_bytes - MARGIN_BYTES,
-            Divided::Dataset(file, range) => {
+            Divided::Dataset(_, file, range) => {
                 plan.direct_bytes - touched_beside(file, range) * file.block_bytes().max(MARGIN_BYTES)
             }
         };
@@ -215,18 +216,18 @@ impl Divided {
     fn margin(&self) -> u64 {
         match self {
             Divided::Cached(..) | Divided::Direct(_) => MARGIN_BYTES as u64,
-            Divided::Dataset(file, _) => file.block_bytes() as u64,
+            Divided::Dataset(_, file, _) => file.block_bytes() as u64,
         }
     }
 
-    fn begin(&self, job: &Job, range: Range<u64>, buffer: Buffer) -> Result<Flying> {
+    fn begin(&self, context: &Context, range: Range<u64>, buffer: Buffer) -> Result<Flying> {
         Ok(match self {
             Divided::Cached(file, _) | Divided::Direct(file) => {
                 let start = range.start / PAGE_BYTES * PAGE_BYTES;
                 let wanted = (range.start - start) as usize..(range.end - start) as usize;
-                Flying::Piece(file.submit_read(job, start, buffer), wanted)
+                Flying::Piece(file.submit_read(context, start, buffer), wanted)
             }
-            Divided::Dataset(file, all) => {
+            Divided::Dataset(job, file, all) => {
                 let range = all.start + range.start..all.start + range.end;
                 Flying::Checked(file.submit_read(job, range, buffer)?)
             }
@@ -240,8 +241,8 @@ fn touched_beside(file: &CheckedFile, range: &Range<u64>) -> usize {
     if range.start.is_multiple_of(file.block_bytes() as u64) { 1 } else { 2 }
 }
 
-fn near(job: &Job, plan: &Plan) -> Result<Buffer> {
-    Ok(Buffer::zeroed(job.budget(), plan.near_bytes(), "a block of a file")?)
+fn near(context: &Context, plan: &Plan) -> Result<Buffer> {
+    Ok(Buffer::zeroed(context.budget(), plan.near_bytes(), "a block of a file")?)
 }
 
 pub(crate) type Stream = Box<dyn Read + Send>;
@@ -307,7 +308,7 @@ fn without_zeros(bytes: &mut [u8]) -> usize {
 
 /// The buffers with which one worker reads.
 pub(crate) struct Reading {
-    job: Job,
+    context: Context,
     plan: Plan,
     by_line: bool,
     /// In long lines, one NUL byte stands for many next to each other.
@@ -322,10 +323,10 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    pub fn new(job: &Job, plan: Plan, by_line: bool, zeros_end_lines: bool) -> Result<Reading> {
-        let near = Some(near(job, &plan)?);
+    pub fn new(context: &Context, plan: Plan, by_line: bool, zeros_end_lines: bool) -> Result<Reading> {
+        let near = Some(near(context, &plan)?);
         Ok(Reading {
-            job: job.clone(),
+            context: context.clone(),
             plan,
             by_line,
             zeros_end_lines,
@@ -346,12 +347,13 @@ impl Reading {
         if self.spare.is_empty() {
             self.lost = 0;
             let bytes = (self.plan.ahead + 1) * self.plan.direct_bytes;
-            let buffers = Buffer::zeroed(self.job.budget(), bytes, "blocks of files that are read ahead")?;
+            let buffers =
+                Buffer::zeroed(self.context.budget(), bytes, "blocks of files that are read ahead")?;
             self.spare = buffers.split(self.plan.direct_bytes);
         }
         let buffer = self.spare.pop().expect("one more than are ever on their way");
         let start = number * file.stride(&self.plan);
-        file.begin(&self.job, start..self.end(file, start), buffer)
+        file.begin(&self.context, start..self.end(file, start), buffer)
     }
 
     /// Where a first read of the block that begins at `start` ends.
@@ -384,7 +386,7 @@ impl Reading {
                 };
                 // The system has no window to give.
                 let bytes = WINDOW_BLOCK_BYTES as usize + MARGIN_BYTES;
-                let mut buffer = Buffer::zeroed(self.job.budget(), bytes, "a block of a file")?;
+                let mut buffer = Buffer::zeroed(self.context.budget(), bytes, "a block of a file")?;
                 return self.near_block(file, plain, start..end, &mut buffer, work);
             }
             let mut near = self.take_near()?;
@@ -402,7 +404,7 @@ impl Reading {
     fn take_near(&mut self) -> Result<Buffer> {
         match self.near.take() {
             Some(near) => Ok(near),
-            None => near(&self.job, &self.plan),
+            None => near(&self.context, &self.plan),
         }
     }
 
@@ -458,12 +460,12 @@ impl Reading {
 
     /// The bytes of a block whose last line goes on at `position`.
     fn read_on(&mut self, file: &Divided, start: u64, begun: &[u8], mut position: u64) -> Result<LongBlock> {
-        let mut reservation = self.job.budget().reserve(begun.len() as u64, "a long line")?;
+        let mut reservation = self.context.budget().reserve(begun.len() as u64, "a long line")?;
         let mut bytes = begun.to_vec();
         // Bytes that are in the buffer whose line may still be cut where the block ends.
         let limit = begun.len() as u64 + self.plan.line_bytes_max;
         while position < file.len() {
-            self.job.check_cancelled()?;
+            self.context.check_cancelled()?;
             if bytes.len() as u64 > limit {
                 let line = memrchr(b'\n', &begun[..begun.len().min((file.stride(&self.plan)) as usize)]);
                 let offset = start + line.map_or(0, |end| end as u64 + 1);
@@ -476,10 +478,10 @@ impl Reading {
             let fits = |buffer: &Buffer| buffer.len() >= needed;
             let buffer = match self.more.take().filter(fits) {
                 Some(buffer) => buffer,
-                None => Buffer::zeroed(self.job.budget(), needed, "a long line")?,
+                None => Buffer::zeroed(self.context.budget(), needed, "a long line")?,
             };
             let range = position..(position + MORE_BYTES as u64 / 2).min(file.len());
-            let (buffer, wanted) = file.begin(&self.job, range.clone(), buffer)?.wait()?;
+            let (buffer, wanted) = file.begin(&self.context, range.clone(), buffer)?.wait()?;
             let found = memchr(b'\n', &buffer[wanted.clone()]);
             let taken = found.map_or(wanted.len(), |end| end + 1);
             let old = bytes.len();
@@ -526,7 +528,7 @@ impl Reading {
         // For a line that is longer, as long as the stream lasts.
         let mut grown: Option<Buffer> = None;
         while !ended {
-            self.job.check_cancelled()?;
+            self.context.check_cancelled()?;
             let mut bytes: &mut [u8] = match &mut grown {
                 Some(grown) => grown,
                 None => &mut near[..room],
@@ -543,7 +545,7 @@ impl Reading {
                     return Err(self.too_long(name.to_string(), offset, &bytes[..filled]));
                 }
                 let more = (2 * filled).min(limit as usize);
-                let mut larger = Buffer::zeroed(self.job.budget(), more, "a long line")?;
+                let mut larger = Buffer::zeroed(self.context.budget(), more, "a long line")?;
                 larger[..filled].copy_from_slice(&bytes[..filled]);
                 bytes = grown.insert(larger);
             }

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use inshore_store::Job;
+use inshore_store::Context;
 use memchr::memchr_iter;
 
 use crate::{
@@ -62,16 +62,16 @@ pub fn smallest_memory_bytes(threads: usize) -> u64 {
 /// # Errors
 /// What `consume` gives; what [`Kernel::worker`] gives; [`Error::Store`] where the job was stopped or the budget is too small.
 pub fn run<K: Kernel>(
-    job: &Job,
+    context: &Context,
     kernel: &K,
     sources: impl Iterator<Item = Source> + Send,
     consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error> + Send,
 ) -> std::result::Result<Vec<K::Worker>, K::Error> {
-    let (budget, threads) = (job.budget(), job.budget().threads());
+    let (budget, threads) = (context.budget(), context.budget().threads());
     let waiting = budget.reserve(budget.free_bytes() / 8, "what was found and waits for its turn");
     let waiting = waiting.map_err(Error::from)?;
     let run = Run {
-        job,
+        context,
         kernel,
         plan: Plan::new(budget, threads, kernel.cached_block_bytes(), kernel.takes_windows()),
         order: Order::new(threads, waiting.bytes()),
@@ -91,7 +91,7 @@ pub fn run<K: Kernel>(
 }
 
 struct Run<'a, K: Kernel, S, C> {
-    job: &'a Job,
+    context: &'a Context,
     kernel: &'a K,
     plan: Plan,
     order: Order<Worked<K>>,
@@ -127,13 +127,13 @@ where
         // Whatever ends this thread early ends the others, who would wait for its parts.
         let alarm = Alarm(&self.order);
         let by_line = matches!(self.kernel.border(), Border::Line { .. });
-        let mut reading = Reading::new(self.job, self.plan, by_line, self.kernel.zeros_end_lines())?;
-        let mut worker = self.kernel.worker(self.job)?;
+        let mut reading = Reading::new(self.context, self.plan, by_line, self.kernel.zeros_end_lines())?;
+        let mut worker = self.kernel.worker(self.context)?;
         let reads_files = self.kernel.reads_files() && by_line && !self.is_numbered();
         let mut batch = Batch::default();
         let mut ahead: VecDeque<Task> = VecDeque::new();
         loop {
-            self.job.check_cancelled().map_err(Error::from)?;
+            self.context.check_cancelled().map_err(Error::from)?;
             let task = match ahead.pop_front() {
                 Some(task) => task,
                 None => match self.order.claim(true) {
@@ -191,8 +191,8 @@ where
             self.order.add_source(number, source.name().into());
             (number, source, base)
         };
-        let (name, opened) = source.open(self.job);
-        let opened = opened.and_then(|opened| Divided::of(opened, self.job, &self.plan));
+        let (name, opened) = source.open(self.context);
+        let opened = opened.and_then(|opened| Divided::of(opened, &self.plan));
         let opened = match opened {
             Ok(opened) => opened,
             Err(error) if error.is_cancelled() => return Err(error.into()),
@@ -258,7 +258,7 @@ where
         let count = 1 + self.order.claim_behind(source, number, batch.blocks() - 1);
         let mut numbers = number..number + count;
         while !numbers.is_empty() {
-            self.job.check_cancelled().map_err(Error::from)?;
+            self.context.check_cancelled().map_err(Error::from)?;
             let done = self.do_file_blocks(worker, source, &numbers, &shared);
             numbers.start += done;
             if done == 0 {
@@ -297,7 +297,7 @@ where
 
     fn count_progress(&self, divided: &Divided, number: u64) {
         let stride = divided.stride(&self.plan);
-        self.job.progress().add(stride.min(divided.len() - number * stride));
+        self.context.progress().add(stride.min(divided.len() - number * stride));
     }
 
     fn push(&self, source: usize, block: u64, part: Worked<K>) {

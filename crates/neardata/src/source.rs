@@ -2,7 +2,7 @@
 
 use std::{fmt, fs::File, io::Read, ops::Range, path::PathBuf};
 
-use inshore_store::{CheckedFile, Job, PlainFile, file_bytes};
+use inshore_store::{CheckedFile, Context, Job, PlainFile, file_bytes};
 
 use crate::{Error, Result};
 
@@ -29,14 +29,14 @@ pub struct Base {
     pub lines: u64,
 }
 
-type Open = Box<dyn FnOnce(&Job) -> Result<Opened> + Send>;
+type Open = Box<dyn FnOnce(&Context) -> Result<Opened> + Send>;
 
 /// A [`Source`] that was opened.
 pub enum Opened {
     /// A file of the file system: any worker reads any block of it.
     File(PlainFile),
-    /// Some bytes of a file of a dataset: the same, and checked. A line begins where they do.
-    Dataset(CheckedFile, Range<u64>),
+    /// Some bytes of a file of a dataset, and the job on whose store they lie: the same, and checked. A line begins where they do.
+    Dataset(Job, CheckedFile, Range<u64>),
     /// Bytes that come one after the other: one worker reads all of it.
     Stream(Box<dyn Read + Send>),
 }
@@ -45,7 +45,7 @@ impl Source {
     /// A source that `open` opens, which errors call `name`.
     pub fn new(
         name: impl Into<String>,
-        open: impl FnOnce(&Job) -> Result<Opened> + Send + 'static,
+        open: impl FnOnce(&Context) -> Result<Opened> + Send + 'static,
     ) -> Source {
         Source { name: name.into(), base: Base::default(), part: None, open: Box::new(open) }
     }
@@ -73,16 +73,19 @@ impl Source {
         })
     }
 
-    /// A file of a dataset, called as [`CheckedFile::name`] says.
-    pub fn dataset(file: CheckedFile) -> Source {
+    /// A file of a dataset on the store of `job`, called as [`CheckedFile::name`] says.
+    pub fn dataset(job: &Job, file: CheckedFile) -> Source {
         let all = 0..file.len();
-        Source::dataset_part(file, all)
+        Source::dataset_part(job, file, all)
     }
 
-    /// Some bytes of a file of a dataset, which has them; where they begin, a line does.
-    pub fn dataset_part(file: CheckedFile, range: Range<u64>) -> Source {
-        let part = Some((file.clone(), range.clone()));
-        let source = Source::new(file.name().to_string(), move |_| Ok(Opened::Dataset(file, range)));
+    /// Some bytes of a file of a dataset on the store of `job`, which has them; where they begin, a line does.
+    pub fn dataset_part(job: &Job, file: CheckedFile, range: Range<u64>) -> Source {
+        let (part, job) = (Some((file.clone(), range.clone())), job.clone());
+        let source = Source::new(file.name().to_string(), move |context| {
+            // What reads it may have a part of the job's memory.
+            Ok(Opened::Dataset(job.within(context.budget().clone()), file, range))
+        });
         Source { part, ..source }
     }
 
@@ -118,8 +121,8 @@ impl Source {
         &self.name
     }
 
-    pub(crate) fn open(self, job: &Job) -> (String, Result<Opened>) {
-        (self.name, (self.open)(job))
+    pub(crate) fn open(self, context: &Context) -> (String, Result<Opened>) {
+        (self.name, (self.open)(context))
     }
 }
 
@@ -133,7 +136,7 @@ impl fmt::Debug for Opened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Opened::File(file) => f.debug_tuple("File").field(file).finish(),
-            Opened::Dataset(file, range) => {
+            Opened::Dataset(_, file, range) => {
                 f.debug_tuple("Dataset").field(&file.name()).field(range).finish()
             }
             Opened::Stream(_) => f.write_str("Stream"),

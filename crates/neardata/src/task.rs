@@ -21,7 +21,7 @@ use arrow_array::{
     builder::{BinaryBuilder, UInt8Builder, UInt64Builder},
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use inshore_store::{Budget, Job, Reservation};
+use inshore_store::{Budget, Context, Job, Reservation};
 use serde_json::{Value, json};
 
 use crate::{Block, Border, Error, Event, Kernel, Next, Reach, Source, run};
@@ -380,7 +380,7 @@ where
 /// # Errors
 /// Where the budget is too small, the job was stopped, or nobody takes the answers. What a source fails with is an answer.
 pub fn answer_parts<K>(
-    job: &Job,
+    job: &Context,
     kernel: &K,
     (sources, unbegun): (Vec<TaskSource>, &Unbegun),
     reply: &mut dyn Reply,
@@ -537,7 +537,7 @@ impl Kernel for Contents {
         Border::Byte
     }
 
-    fn worker(&self, _: &Job) -> Result<(), Error> {
+    fn worker(&self, _: &Context) -> Result<(), Error> {
         Ok(())
     }
 

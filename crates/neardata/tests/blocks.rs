@@ -5,7 +5,7 @@ use std::{fs, io::Read, os::unix::fs::FileExt, path::Path, sync::Mutex};
 use inshore_neardata::{
     Block, Border, Error, Event, FileBlocks, Kernel, Next, Opened, Source, run, smallest_memory_bytes,
 };
-use inshore_store::{Budget, Cancel, FileWriter, Job, PlainFile, Store};
+use inshore_store::{Budget, Cancel, Context, FileWriter, PlainFile, Store};
 use proptest::prelude::*;
 
 /// Gives back what it gets, with where and which line it is.
@@ -41,7 +41,7 @@ impl Kernel for Echo {
         self.border
     }
 
-    fn worker(&self, _: &Job) -> Result<u64, Error> {
+    fn worker(&self, _: &Context) -> Result<u64, Error> {
         Ok(0)
     }
 
@@ -98,11 +98,11 @@ impl Kernel for Echo {
 }
 
 /// What came of each source: its bytes, put together again, and the error that it ended with.
-fn echo(job: &Job, border: Border, sources: Vec<Source>) -> Vec<(Vec<u8>, Option<String>)> {
+fn echo(job: &Context, border: Border, sources: Vec<Source>) -> Vec<(Vec<u8>, Option<String>)> {
     echo_by(job, Echo { border, how: How::Copied, meanwhile: None }, sources)
 }
 
-fn echo_by(job: &Job, kernel: Echo, sources: Vec<Source>) -> Vec<(Vec<u8>, Option<String>)> {
+fn echo_by(job: &Context, kernel: Echo, sources: Vec<Source>) -> Vec<(Vec<u8>, Option<String>)> {
     let border = kernel.border;
     let mut all: Vec<(Vec<u8>, Option<String>)> = Vec::new();
     let mut open = false;
@@ -138,8 +138,8 @@ fn echo_by(job: &Job, kernel: Echo, sources: Vec<Source>) -> Vec<(Vec<u8>, Optio
     all
 }
 
-fn job(memory_bytes: u64, threads: usize) -> Job {
-    Job::without_store(Budget::new(memory_bytes, threads), Cancel::default())
+fn job(memory_bytes: u64, threads: usize) -> Context {
+    Context::new(Budget::new(memory_bytes, threads), Cancel::default())
 }
 
 fn stream(bytes: Vec<u8>) -> Source {
@@ -288,7 +288,7 @@ fn every_kind_of_source_gives_its_bytes_in_order() {
                 let stored = store.dataset(&name).unwrap().file("bytes").unwrap();
                 let sources = vec![
                     Source::file(&warm),
-                    Source::dataset(stored),
+                    Source::dataset(&job, stored),
                     Source::file(&cold),
                     stream(bytes.clone()),
                     trickle(bytes.clone()),

@@ -40,7 +40,7 @@ use inshore_neardata::{
         LoadOptions, Nodes, Right, RunOptions, Serving, run_on_nodes,
     },
 };
-use inshore_store::{Budget, Cancel, Deadline, Device, Job, Limits, Memory, Store, Throttled};
+use inshore_store::{Budget, Cancel, Context, Deadline, Device, Limits, Memory, Store, Throttled};
 use memchr::memmem;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -76,7 +76,7 @@ impl Kernel for Find {
         Border::Line { numbered: true }
     }
 
-    fn worker(&self, _: &Job) -> Result<(), ReadError> {
+    fn worker(&self, _: &Context) -> Result<(), ReadError> {
         Ok(())
     }
 
@@ -334,8 +334,8 @@ struct Found {
     gathered: Gathered,
 }
 
-fn job() -> Job {
-    Job::without_store(Budget::new(64 << 20, 2), Cancel::default())
+fn job() -> Context {
+    Context::new(Budget::new(64 << 20, 2), Cancel::default())
 }
 
 /// Lines of different lengths, of which every seventh has the needle.
@@ -673,7 +673,7 @@ fn a_task_that_is_stopped_here_is_stopped_there() {
     cluster.put("text", &text(20_000), 1, 50_000);
     cluster.plan(0, Fault::Hangs, 0);
     let cancel = Cancel::default();
-    let job = Job::without_store(Budget::new(64 << 20, 2), cancel.clone());
+    let job = Context::new(Budget::new(64 << 20, 2), cancel.clone());
     let wholes = cluster.nodes.catalog().unwrap().named("text").unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -702,7 +702,7 @@ fn a_full_node_refuses_with_the_reason() {
     let wholes = nodes.catalog().unwrap().named("text").unwrap();
     let cancel = Cancel::default();
     let ask = |nodes: &Nodes, options: RunOptions| {
-        let job = Job::without_store(Budget::new(64 << 20, 2), cancel.clone());
+        let job = Context::new(Budget::new(64 << 20, 2), cancel.clone());
         run_on_nodes(nodes, &job, &find("needle"), &wholes, &options, |event: Event<'_, Find>| {
             event.part.transpose()?;
             Ok(Next::Go)

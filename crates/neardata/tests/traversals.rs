@@ -15,7 +15,7 @@ use inshore_neardata::{
         Walked,
     },
 };
-use inshore_store::{Budget, Cancel, Deadline, Job, Store};
+use inshore_store::{Budget, Cancel, Context, Deadline, Store};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -55,8 +55,8 @@ fn client(addresses: Vec<String>, credentials: Option<ClientCredentials>) -> Nod
     Nodes::new(config).unwrap()
 }
 
-fn job() -> Job {
-    Job::without_store(Budget::new(64 << 20, 2), Cancel::default())
+fn job() -> Context {
+    Context::new(Budget::new(64 << 20, 2), Cancel::default())
 }
 
 impl Cluster {
@@ -118,7 +118,7 @@ fn traverse(
 }
 
 fn traverse_in(
-    job: &Job,
+    job: &Context,
     nodes: &Nodes,
     name: &str,
     starts: &[u64],
@@ -386,7 +386,7 @@ fn a_traversal_that_is_stopped_or_late_ends_on_all_nodes() {
     cluster.put("pages", &file(&cycle(100)), 3, 1);
     for by in ALL {
         let cancel = Cancel::default();
-        let stopped = Job::without_store(Budget::new(64 << 20, 2), cancel.clone());
+        let stopped = Context::new(Budget::new(64 << 20, 2), cancel.clone());
         let error = thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(200));
@@ -442,7 +442,7 @@ fn a_node_takes_part_in_so_many_traversals_and_says_so() {
             let (cancel, whole, addresses) = (cancel.clone(), &whole, cluster.addresses());
             scope.spawn(move || {
                 let nodes = client(addresses, None);
-                let stopped = Job::without_store(Budget::new(64 << 20, 2), cancel);
+                let stopped = Context::new(Budget::new(64 << 20, 2), cancel);
                 nodes.traverse(&stopped, whole, &[0], &options(STEPS_MAX, By::Nodes)).unwrap_err()
             });
         }

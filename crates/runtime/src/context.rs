@@ -20,6 +20,12 @@ pub struct Context {
     budget: Budget,
 }
 
+impl AsRef<Context> for Context {
+    fn as_ref(&self) -> &Context {
+        self
+    }
+}
+
 #[derive(Debug)]
 struct Inner {
     io: Io,

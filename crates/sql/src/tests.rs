@@ -1032,7 +1032,7 @@ fn needed_of(inputs: &[Input], job: &Job, told: mpsc::Receiver<Needed>, all: &Ar
         all.fetch_add(ranges.iter().map(Range::len).sum(), Ordering::Relaxed);
         ranges.push(len - footer_len..len);
         let parts = ranges.into_iter().map(part).collect();
-        Ok(Input::of_parts(&job, input.name(), "parquet", len as u64, parts))
+        Ok(Input::of_parts(input.name(), "parquet", len as u64, parts))
     });
     Feed::new(inputs, None)
 }

@@ -22,7 +22,7 @@ use crate::{
 pub struct Job {
     // Dropped in this order: what is on its way ends before the scratch folder goes.
     context: Context,
-    home: Option<Arc<Home>>,
+    home: Arc<Home>,
 }
 
 /// Where a job has its place in a store.
@@ -42,37 +42,23 @@ impl Deref for Job {
     }
 }
 
+impl AsRef<Context> for Job {
+    fn as_ref(&self) -> &Context {
+        &self.context
+    }
+}
+
 impl Job {
     pub(crate) fn new(shared: Arc<Shared>, scratch: Scratch, budget: Budget, cancel: Cancel) -> Job {
         let scratch = Arc::new(scratch);
         let lease = Arc::new(Lease::new(shared.clone(), scratch.clone()));
         let home = Home { lease, scratch, shared, names: AtomicU64::new(0) };
-        Job { context: Context::new(budget, cancel), home: Some(Arc::new(home)) }
-    }
-
-    /// A job that only reads files of the file system. Whatever of a store it is asked for (datasets, scratch files, the
-    /// store itself) is a panic: it has none.
-    pub fn without_store(budget: Budget, cancel: Cancel) -> Job {
-        Job { context: Context::new(budget, cancel), home: None }
-    }
-
-    fn home(&self) -> &Home {
-        self.home.as_ref().expect("a job that was started on a store")
-    }
-
-    /// Whether it was started on a store.
-    pub fn has_store(&self) -> bool {
-        self.home.is_some()
+        Job { context: Context::new(budget, cancel), home: Arc::new(home) }
     }
 
     /// The same job, for work that may use `budget` alone: a [`Budget::part`] of the job's.
     pub fn within(&self, budget: Budget) -> Job {
         Job { context: self.context.within(budget), home: self.home.clone() }
-    }
-
-    /// What it works with, for what needs no store.
-    pub fn context(&self) -> &Context {
-        &self.context
     }
 
     /// A device of the store.
@@ -81,7 +67,7 @@ impl Job {
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.home().shared
+        &self.home.shared
     }
 
     /// The store that it works on.
@@ -90,12 +76,12 @@ impl Job {
     }
 
     pub(crate) fn scratch(&self) -> &Arc<Scratch> {
-        &self.home().scratch
+        &self.home.scratch
     }
 
     /// The extents that it has taken.
     pub(crate) fn lease(&self) -> &Arc<Lease> {
-        &self.home().lease
+        &self.home.lease
     }
 
     /// How many extents its scratch files take, and datasets that it writes and did not commit.
@@ -110,14 +96,11 @@ impl Job {
 
     /// A name that no other scratch file of this job has, beginning with `prefix`.
     pub fn scratch_name(&self, prefix: &str) -> String {
-        format!("{prefix}-{}", self.home().names.fetch_add(1, Ordering::Relaxed))
+        format!("{prefix}-{}", self.home.names.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Ends the last phase and gives the counters, with what the drives of the store alone would take.
     pub fn report(&self) -> Report {
-        if !self.has_store() {
-            return self.context.report();
-        }
         let drive_floor = self.store().drive_profile().map(|profile| drive_floor(&profile, self.counters()));
         Report { direct_io: self.shared().is_direct(), drive_floor, ..self.context.report() }
     }
@@ -131,6 +114,50 @@ impl Job {
         extents: Option<Arc<Extents>>,
     ) -> Pending {
         self.context.submit(direction, parts, buffer, extents.map(|extents| extents as _))
+    }
+}
+
+/// A run that has a store, or needs none: for whoever starts both.
+#[derive(Clone, Debug)]
+pub enum Execution {
+    /// It reads and writes plain files alone.
+    Plain(Context),
+    /// It was started on a store.
+    Stored(Job),
+}
+
+impl Deref for Execution {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        match self {
+            Execution::Plain(context) => context,
+            Execution::Stored(job) => job,
+        }
+    }
+}
+
+impl AsRef<Context> for Execution {
+    fn as_ref(&self) -> &Context {
+        self
+    }
+}
+
+impl Execution {
+    /// The job on a store, if it is one.
+    pub fn job(&self) -> Option<&Job> {
+        match self {
+            Execution::Plain(_) => None,
+            Execution::Stored(job) => Some(job),
+        }
+    }
+
+    /// Ends the last phase and gives the counters.
+    pub fn report(&self) -> Report {
+        match self {
+            Execution::Plain(context) => context.report(),
+            Execution::Stored(job) => job.report(),
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 //!   [`FileWriter`] makes one, [`FileReader`] streams it, [`BlockFile`] is the one that is changed in place.
 //! - [`Store`]: named [`Dataset`]s on a set of devices, each published by one record of the log.
 //! - [`Job`]: one run of one command on a store: a [`Context`] (budget, I/O, counters, progress, stop flag), and the extents
-//!   and scratch files that it has.
+//!   and scratch files that it has. An [`Execution`] is a job, or a context where there is no store.
 //! - [`Keep`]: pieces of a job's finished work that outlive it, for the job that goes on with it.
 //! - [`NewFile`]: a plain file that a command writes, which appears whole or not at all and survives a power loss.
 //! - [`measure`]: what a drive can do; its [`DriveProfile`] stays with the store and feeds estimates of time.
@@ -72,7 +72,7 @@ pub use inshore_runtime::{
     file_bytes, format_bytes, format_bytes_up, largest_buffer, parse_bytes, release_code, taken_bytes,
     url_hint,
 };
-pub use job::Job;
+pub use job::{Execution, Job};
 pub use keep::{Keep, Kept, KeptPiece};
 pub use log::DeviceEntry;
 pub use measure::{MeasurePlan, measure};

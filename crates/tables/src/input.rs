@@ -18,7 +18,9 @@ use std::{
 };
 
 use arrow_schema::SchemaRef;
-use inshore_store::{Budget, Cancel, FILE_SOURCE_BYTES, FileSource, Job, NamedFile, PlainFile, file_bytes};
+use inshore_store::{
+    Budget, Cancel, Context, FILE_SOURCE_BYTES, FileSource, Job, NamedFile, PlainFile, file_bytes,
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Advice, fadvise},
@@ -127,8 +129,8 @@ impl Input {
     /// A file of `len` bytes, called `name` and of the format that `ending` says, of which only some parts are here: of parts that
     /// lie over each other the first one counts. What is read from start to end (CSV, JSON lines) is the parts, one after
     /// the other; of Parquet the footer has to be there, and row groups that are not [held](Input::holds) cannot be read.
-    pub fn of_parts(job: &Job, name: &str, ending: &str, len: u64, parts: Vec<FilePart>) -> Input {
-        let parts = Arc::new(Parts::new(job, len, parts));
+    pub fn of_parts(name: &str, ending: &str, len: u64, parts: Vec<FilePart>) -> Input {
+        let parts = Arc::new(Parts::new(len, parts));
         Input::at(Place::Parts(parts), name.to_string(), Some(ending.to_string()))
     }
 
@@ -320,7 +322,7 @@ impl Input {
     ///
     /// # Errors
     /// As [`Input::open`].
-    pub fn open_ahead(&self, job: &Job) -> Result<Bytes> {
+    pub fn open_ahead(&self, job: &Context) -> Result<Bytes> {
         let (mut counted, position) = self.counted()?;
         if let (Raw::File(file), Some(path)) = (&counted.inner, self.path())
             && ahead_bytes(job.budget()) > 0

@@ -2,7 +2,7 @@
 
 use std::{fs::File, io::Read, path::Path};
 
-use inshore_store::{Buffer, FileSource, Job};
+use inshore_store::{Buffer, Context, FileSource};
 
 use crate::{Bytes, Error, Input, Result, unpack::Compression};
 
@@ -15,7 +15,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// # Errors
 /// [`Error::Io`], [`Error::Damaged`], [`inshore_store::Error::Cancelled`], and what `take` returns.
 pub(crate) fn for_each_piece(
-    job: &Job,
+    job: &Context,
     input: &Input,
     may_unpack: bool,
     take: impl FnMut(&[u8]) -> Result<()>,
@@ -31,7 +31,7 @@ pub(crate) fn for_each_piece(
 /// # Errors
 /// As [`for_each_piece`].
 pub(crate) fn for_each_piece_as_is(
-    job: &Job,
+    job: &Context,
     input: &Input,
     take: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
@@ -44,7 +44,7 @@ pub(crate) fn for_each_piece_as_is(
 /// # Errors
 /// As [`for_each_piece`].
 pub(crate) fn for_each_piece_from(
-    job: &Job,
+    job: &Context,
     input: &Input,
     may_unpack: bool,
     start: u64,
@@ -79,7 +79,7 @@ fn is_packed(input: &Input, path: &Path) -> Result<bool> {
     Ok(Compression::of_head(&head).is_some())
 }
 
-fn of_file(mut source: FileSource, job: &Job, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+fn of_file(mut source: FileSource, job: &Context, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     while let Some(piece) = source.next_piece()? {
         take(piece)?;
         job.progress().add(piece.len() as u64);
@@ -87,11 +87,11 @@ fn of_file(mut source: FileSource, job: &Job, mut take: impl FnMut(&[u8]) -> Res
     Ok(())
 }
 
-fn of_stream(job: &Job, input: &Input, take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+fn of_stream(job: &Context, input: &Input, take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     of_bytes(input.open(job.budget())?, job, take)
 }
 
-fn of_bytes(mut bytes: Bytes, job: &Job, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+fn of_bytes(mut bytes: Bytes, job: &Context, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let mut buffer = Buffer::zeroed(job.budget(), PIECE_BYTES, "a piece of an input")?;
     let mut position = 0;
     loop {

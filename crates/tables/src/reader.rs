@@ -42,7 +42,7 @@ use std::{
 
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use inshore_store::{Budget, Job};
+use inshore_store::{Budget, Context};
 
 use self::{
     csv::CsvSource,
@@ -141,7 +141,7 @@ pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
 ///
 /// # Errors
 /// As [`TableReader::next_batch`]; whoever stops the job stops this.
-pub fn exact_columns(job: &Job, inputs: &[Input], as_text: &[String]) -> Result<Option<Vec<Input>>> {
+pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Result<Option<Vec<Input>>> {
     let is_fit = |input: &&Input| !input.is_text() || input.columns().is_none() && input.can_be_read_again();
     if !inputs.iter().any(Input::is_text) || !inputs.iter().all(|input| is_fit(&input)) {
         return Ok(None);
@@ -189,7 +189,7 @@ pub fn exact_columns(job: &Job, inputs: &[Input], as_text: &[String]) -> Result<
 /// or where the first rows of JSON lines lack a column that later ones may have.
 #[cfg(feature = "records")]
 pub(crate) fn with_exact_columns<T>(
-    job: &Job,
+    job: &Context,
     inputs: &[Input],
     as_text: &[String],
     work: impl Fn(&[Input]) -> Result<T>,

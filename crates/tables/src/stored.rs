@@ -58,15 +58,15 @@ pub struct FilePart {
 pub enum PartBytes {
     /// In memory.
     Memory(Arc<[u8]>),
-    /// In a file of a dataset.
-    Stored(CheckedFile, Range<u64>),
+    /// In a file of a dataset on the store of a job.
+    Stored(Job, CheckedFile, Range<u64>),
 }
 
 impl FilePart {
     fn range(&self) -> Range<u64> {
         let len = match &self.bytes {
             PartBytes::Memory(bytes) => bytes.len() as u64,
-            PartBytes::Stored(_, range) => range.end - range.start,
+            PartBytes::Stored(.., range) => range.end - range.start,
         };
         self.at..self.at + len
     }
@@ -75,7 +75,6 @@ impl FilePart {
 /// A file of which parts are here.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
-    job: Job,
     pub len: u64,
     /// In order, and none over another.
     list: Vec<FilePart>,
@@ -83,7 +82,7 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// Of parts that lie over each other, the first one given counts.
-    pub fn new(job: &Job, len: u64, parts: Vec<FilePart>) -> Parts {
+    pub fn new(len: u64, parts: Vec<FilePart>) -> Parts {
         let mut list: Vec<FilePart> = Vec::new();
         for part in parts {
             let range = part.range();
@@ -96,7 +95,7 @@ impl Parts {
             }
         }
         list.sort_by_key(|part| part.at);
-        Parts { job: job.clone(), len, list }
+        Parts { len, list }
     }
 
     /// Whether one part has all of `range`.
@@ -122,8 +121,8 @@ impl Parts {
     pub fn pieces(&self) -> PartPieces {
         let piece = |part: &FilePart| match &part.bytes {
             PartBytes::Memory(_) => None,
-            PartBytes::Stored(file, _) => {
-                Some(StoredPieces::new(Stored { job: self.job.clone(), file: file.clone() }))
+            PartBytes::Stored(job, file, _) => {
+                Some(StoredPieces::new(Stored { job: job.clone(), file: file.clone() }))
             }
         };
         PartPieces { stored: self.list.iter().map(piece).collect(), parts: self.clone() }
@@ -152,8 +151,8 @@ impl Read for PartsStream {
             self.current = None;
             self.current = Some(match &part.bytes {
                 PartBytes::Memory(bytes) => Box::new(io::Cursor::new(bytes.clone())),
-                PartBytes::Stored(file, range) => {
-                    let stored = Stored { job: self.parts.job.clone(), file: file.clone() };
+                PartBytes::Stored(job, file, range) => {
+                    let stored = Stored { job: job.clone(), file: file.clone() };
                     Box::new(stored.stream_of(range.clone()).map_err(io::Error::other)?)
                 }
             });
@@ -191,7 +190,7 @@ impl PartPieces {
                 (PartBytes::Memory(bytes), _) => {
                     filled.copy_from_slice(&bytes[from as usize..from as usize + len]);
                 }
-                (PartBytes::Stored(_, inside), Some(stored)) => {
+                (PartBytes::Stored(.., inside), Some(stored)) => {
                     stored.read_exact_at(filled, inside.start + from)?;
                 }
                 (PartBytes::Stored(..), None) => unreachable!("made together"),

@@ -25,7 +25,7 @@ use grep_searcher::{
 use inshore::{
     kernels::{Candidate, TextOptions, text_reader},
     neardata,
-    store::{Job, format_bytes},
+    store::{Context, format_bytes},
     tables::Input,
 };
 use termcolor::{Ansi, NoColor, WriteColor};
@@ -122,7 +122,7 @@ impl<'a> Shower<'a> {
     /// Searches all, and says whether there was a match. What cannot be read is told, and noted in `failed`.
     pub fn show_all(
         &mut self,
-        job: &Job,
+        job: &Context,
         matcher: &RegexMatcher,
         texts: impl Iterator<Item = Text>,
         failed: &AtomicBool,
@@ -270,7 +270,7 @@ impl<'a> Printer<'a> {
 /// A text as it is read: how much, and whether that failed.
 struct Watched<'a> {
     bytes: Box<dyn Read + Send>,
-    job: &'a Job,
+    job: &'a Context,
     read: u64,
     failed: bool,
     /// A NUL byte at the beginning makes it binary, and nothing more of it is wanted.
@@ -305,7 +305,7 @@ impl Read for Watched<'_> {
 /// A matcher that heeds a stop, and that finds no more between two lines that are shown than there is memory for.
 struct Watchful<'a> {
     matcher: &'a RegexMatcher,
-    job: &'a Job,
+    job: &'a Context,
     room: usize,
     /// Bytes of what matches are replaced by, and groups that it names at most.
     replacement: (usize, usize),
@@ -326,7 +326,12 @@ impl fmt::Display for Stopped {
 }
 
 impl<'a> Watchful<'a> {
-    fn new(matcher: &'a RegexMatcher, job: &'a Job, room: usize, replacement: Option<&str>) -> Watchful<'a> {
+    fn new(
+        matcher: &'a RegexMatcher,
+        job: &'a Context,
+        room: usize,
+        replacement: Option<&str>,
+    ) -> Watchful<'a> {
         let replacement = replacement.map_or((0, 0), |text| (text.len(), text.matches('$').count()));
         Watchful {
             matcher,

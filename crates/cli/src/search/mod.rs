@@ -28,7 +28,7 @@ use inshore::{
         Wanted, dataset_name, file_types, stored_sources, walk,
     },
     neardata::{Event, Next, run},
-    store::{Budget, Job},
+    store::{Budget, Execution, Report},
     tables::NewFile,
 };
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ use crate::{
     args::{Color, Everywhere, Search},
     failure::AlreadyTold,
     outcome::say,
-    session::{Session, plain_job},
+    session::{Session, plain_context},
     terminal::printable_bytes,
 };
 
@@ -62,12 +62,12 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         paths.into_iter().partition(|path| dataset_name(path).is_some());
     let (session, started);
     let job = match datasets.is_empty() {
-        true => plain_job(&options)?,
+        true => Execution::Plain(plain_context(&options)?),
         false => {
             let quiet = Everywhere { quiet: true, ..options.clone() };
             session = Session::open_existing(quiet)?;
             started = session.start()?;
-            started.job.clone()
+            Execution::Stored(started.job.clone())
         }
     };
 
@@ -81,7 +81,7 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
     let style = style(&options, words, datasets.len(), &paths);
     let text = TextOptions { unpack: words.search_zip, ..TextOptions::default() };
     if let Some(matching) = matcher_across_lines(words, &patterns, job.budget())? {
-        let stored = kernels::table_inputs(&job, &datasets)?;
+        let stored = kernels::table_inputs(job.job(), &datasets)?;
         let files = candidates.map(|file| Text::of_file(file, text));
         let texts = files.chain(stored.into_iter().map(|input| Text::of_dataset(input, text.unpack)));
         let file = words.output.as_deref().map(NewFile::create).transpose()?;
@@ -89,12 +89,15 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
             let mut shower = Shower::new(words, &style, writer(file.as_ref())?);
             shower.show_all(&job, &matching.matcher, texts, &failed)?
         };
-        return end(&options, words, &job, (file, has_match, &failed));
+        return end(&options, words, job.report(), (file, has_match, &failed));
     }
     let kernel = kernel(words, patterns, &style, job.budget())?;
     let mut stored = Vec::new();
-    for named in datasets.iter().filter_map(|path| dataset_name(path)) {
-        stored.extend(stored_sources(&job, named, text)?);
+    // Without a store there are no datasets.
+    if let Some(job) = job.job() {
+        for named in datasets.iter().filter_map(|path| dataset_name(path)) {
+            stored.extend(stored_sources(job, named, text)?);
+        }
     }
     let asked = whose.clone();
     let sources = candidates.map(move |candidate| {
@@ -140,20 +143,20 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         Err(error) => return Err(unwrapped(error)),
     }
     drop(printer);
-    end(&options, words, &job, (file, has_match, &failed))
+    end(&options, words, job.report(), (file, has_match, &failed))
 }
 
 /// What follows when all is searched here: the file appears, counters are written, and what failed decides.
 fn end(
     options: &Everywhere,
     words: &Search,
-    job: &Job,
+    report: Report,
     (file, has_match, failed): (Option<NewFile>, bool, &AtomicBool),
 ) -> Result<bool> {
     if let Some(file) = file {
         file.publish()?;
     }
-    write_counters(words, job, json!({ "matched": has_match }))?;
+    write_counters(words, report, json!({ "matched": has_match }))?;
     if failed.load(Ordering::Relaxed) && !(has_match && is_quiet(options, words)) {
         bail!(AlreadyTold);
     }
@@ -189,9 +192,9 @@ pub fn print(
     next.map_err(kernels::Error::Write)
 }
 
-pub fn write_counters(words: &Search, job: &Job, summary: Value) -> Result<()> {
+pub fn write_counters(words: &Search, report: Report, summary: Value) -> Result<()> {
     let Some(path) = &words.counters else { return Ok(()) };
-    let counters = json!({ "command": "search", "report": job.report(), "summary": summary });
+    let counters = json!({ "command": "search", "report": report, "summary": summary });
     Ok(NewFile::write_whole(path, format!("{counters}\n").as_bytes())?)
 }
 

@@ -151,7 +151,7 @@ impl Bench {
         ]);
         let work = WorkApart::new(Tries, |_| 0).with_helper(helper);
         let unbegun = Unbegun::default();
-        let sources: Vec<TaskSource> = open_pieces(&self.store, self.pieces.clone()).unwrap();
+        let sources: Vec<TaskSource> = open_pieces(job, self.pieces.clone()).unwrap();
         let mut answers =
             Answers { batches: Vec::new(), unbegun: unbegun.clone(), takes_back, taken: Vec::new() };
         let done = work.work(Task { job: job.clone(), arguments, sources, unbegun }, &mut answers);

@@ -149,8 +149,8 @@ impl Cluster {
     }
 }
 
-fn job() -> Job {
-    Job::without_store(Budget::new(32 << 20, 2), Cancel::default())
+fn job() -> Context {
+    Context::new(Budget::new(32 << 20, 2), Cancel::default())
 }
 
 fn bases(count: usize, seed: u64) -> String {
@@ -218,7 +218,8 @@ fn k_mers_that_slow_nodes_have_not_counted_are_counted_here() {
         slow_store(&folder, Limits { bytes_per_second: 1 << 20, ..Limits::default() })
     });
     let store = Store::open(cluster.path("mine")).unwrap();
-    let run = RunOptions { help_from: Some(Duration::from_millis(60)), ..RunOptions::default() };
+    let (help_from, help_on) = (Some(Duration::from_millis(60)), Some(store.clone()));
+    let run = RunOptions { help_from, help_on, ..RunOptions::default() };
     for (name, text, lengths) in [("genome.fa", fasta(), &[21, 40][..]), ("reads.fq", fastq(), &[21])] {
         cluster.put(name, &text, 1, 16_000);
         let wholes = cluster.nodes.catalog().unwrap().named(name).unwrap();

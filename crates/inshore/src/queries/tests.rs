@@ -88,7 +88,7 @@ impl Cluster {
             separator: separator(&[name]),
             ..LoadOptions::default()
         };
-        let job = Job::without_store(budget, Cancel::default());
+        let job = Context::new(budget, Cancel::default());
         self.nodes.put(&job, name, (name, Some(bytes.len() as u64)), Cursor::new(bytes), &options).unwrap();
     }
 

@@ -133,7 +133,7 @@ impl Sorting<'_> {
         let (asker, is_stdout) = (self.asker, self.output == Path::new("-"));
         let target = if is_stdout { NewFile::stdout()? } else { NewFile::create(self.output)? };
         let bytes: u64 = wholes.iter().map(Whole::bytes).sum();
-        asker.job.start_phase("sorting", "bytes", bytes);
+        asker.context.start_phase("sorting", "bytes", bytes);
         self.with_streams(what, by_line, wholes, |streams| {
             self.write_bytes(streams, how, (target, bytes), wholes)
         })
@@ -152,10 +152,10 @@ impl Sorting<'_> {
         let mut merged = Merged::<ByteRows>::new(streams, how)?;
         let file = target.file()?;
         let mut out = match is_in_place {
-            true => FileSink::stream(asker.job, file, target.name())?,
+            true => FileSink::stream(asker.context, file, target.name())?,
             false => {
                 let hint = (!self.options.unique && !asker.options.partial).then_some(bytes);
-                FileSink::new(asker.job, file, &self.output.display().to_string(), hint)?
+                FileSink::new(asker.context, file, &self.output.display().to_string(), hint)?
             }
         };
         let (mut written, mut last) = (0, Vec::new());
@@ -178,7 +178,7 @@ impl Sorting<'_> {
                     written += 1;
                 }
             }
-            asker.job.progress().add(out.len() - before);
+            asker.context.progress().add(out.len() - before);
         }
         let mut summary = told(merged.summaries());
         let gathered = merged.finish();

@@ -33,7 +33,7 @@ pub(super) fn sort_here(
         let number = u32::try_from(piece.number).expect("no request has so many pieces");
         let input = match files.is_empty() {
             true => Ok(Input::stream(&piece.title.clone(), "", piece)),
-            false => taken(job, &files, piece, false),
+            false => taken(&files, piece, false),
         };
         Ok(input?.numbered(number))
     });

@@ -39,7 +39,7 @@ use std::{
 use inshore_neardata::nodes::{
     Error as NodesError, Gathered, HelpWith, Nodes, RunOptions, Streams, Whole, stream_with_help,
 };
-use inshore_store::{Job, Reservation, format_bytes};
+use inshore_store::{Context, Reservation, format_bytes};
 use inshore_tables::{
     Compression, Error as TableError, Header, Known, SortKey, SortOptions, SortSummary, TableLayout,
     TableWriter, check_output_space, is_packed_by_name, row_groups,
@@ -124,7 +124,7 @@ enum What {
 /// its answer has pieces that no other has, even where a partial answer would do. Nothing is left at `output` then.
 pub fn sort_on_nodes(
     nodes: &Nodes,
-    job: &Job,
+    job: &Context,
     wholes: Vec<Whole>,
     by: &SortBy,
     options: SortOptions,
@@ -134,7 +134,7 @@ pub fn sort_on_nodes(
     if options.resume {
         return Err(Error::unfit("a sort on nodes", "it keeps no runs that another one could go on with"));
     }
-    let asker = Asker { nodes, options: run, job };
+    let asker = Asker { nodes, options: run, context: job };
     let bytes: u64 = wholes.iter().map(Whole::bytes).sum();
     if output != Path::new("-") {
         check_output_space(output, bytes)?;
@@ -192,17 +192,17 @@ impl Sorting<'_> {
         wholes: &[Whole],
         merge: impl FnOnce(Streams) -> Result<T>,
     ) -> Result<T> {
-        let Asker { nodes, job, options } = *self.asker;
+        let Asker { nodes, context, options } = *self.asker;
         let SortOptions { descending, unique, .. } = self.options;
         let arguments = Arguments { what, descending, unique, row_bytes_max: self.row_bytes_max };
         let told = serde_json::to_value(&arguments).expect("plain data");
         thread::scope(|scope| {
             let with = HelpWith { all_moves: !unique, by_threads: false, ..HelpWith::default() };
-            let asked = stream_with_help(nodes, job, (KIND, by_line), told, wholes, options, with);
+            let asked = stream_with_help(nodes, context, (KIND, by_line), told, wholes, options, with);
             let (streams, help) = asked?;
             if let Some(help) = help {
                 scope.spawn(|| {
-                    help.work(job, |job, pieces, reply| {
+                    help.work(context, options.help_on.as_ref(), |job, pieces, reply| {
                         helping::sort_here(job, pieces, arguments, wholes, reply)
                     });
                 });
@@ -220,7 +220,7 @@ struct LongRows {
 
 impl LongRows {
     /// A quarter of what is free, for as many rows as may be on their way.
-    fn reserve(nodes: &Nodes, job: &Job) -> Result<LongRows> {
+    fn reserve(nodes: &Nodes, job: &Context) -> Result<LongRows> {
         let on_their_way = COPIES * nodes.addresses().count() as u64;
         let row_bytes = job.budget().free_bytes() / 4 / on_their_way;
         let row_bytes = (row_bytes as usize).clamp(BATCH_BYTES, ROW_BYTES_MAX);
@@ -273,10 +273,10 @@ fn check_records(whole: &Whole, record_bytes: usize) -> Result<()> {
 }
 
 /// Refuses a Parquet file whose row groups do not lie in the order of its rows.
-fn check_groups(job: &Job, text: &FileText) -> Result<()> {
+fn check_groups(job: &Context, text: &FileText) -> Result<()> {
     let along = text.along().map_err(|error| Error::unfit(text.name(), error.to_string()))?;
     let Some(footer) = along.filter(|_| text.is_parquet()) else { return Ok(()) };
-    let groups = row_groups(&text.input(job, vec![footer]), job.budget())?;
+    let groups = row_groups(&text.input(vec![footer]), job.budget())?;
     match groups.is_sorted_by_key(|group| group.start) {
         true => Ok(()),
         false => Err(Error::unfit(text.name(), "its row groups lie in another order than its rows")),

@@ -94,9 +94,9 @@ fn number_of(source: &TaskSource) -> Result<u32, Failure> {
 /// Pieces of lines and records, each for itself.
 fn inputs(job: &Job, sources: &[TaskSource]) -> Result<Vec<Input>, Failure> {
     let input = |source: &TaskSource| {
-        let part = FilePart { at: 0, ..piece_of(&source.source)? };
+        let part = FilePart { at: 0, ..piece_of(job, &source.source)? };
         let (name, bytes) = (source.source.name(), source.source.part_bytes());
-        let input = Input::of_parts(job, name, "", bytes, vec![part]);
+        let input = Input::of_parts(name, "", bytes, vec![part]);
         Ok(input.numbered(number_of(source)?))
     };
     sources.iter().map(input).collect()
@@ -111,8 +111,8 @@ fn tables(job: &Job, sources: &[TaskSource], files: &[FileText]) -> Result<Vec<I
     let input = |source: &TaskSource| {
         let text = text_of(files, source.whole)?;
         let along = along[source.whole as usize].clone();
-        let parts = [Some(piece_of(&source.source)?), along].into_iter().flatten().collect();
-        Ok(text.input(job, parts).numbered(number_of(source)?))
+        let parts = [Some(piece_of(job, &source.source)?), along].into_iter().flatten().collect();
+        Ok(text.input(parts).numbered(number_of(source)?))
     };
     sources.iter().map(input).collect()
 }

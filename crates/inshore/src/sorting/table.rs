@@ -153,7 +153,7 @@ impl Sorting<'_> {
         rows: Option<u64>,
         wholes: &[Whole],
     ) -> Result<(SortSummary, Gathered)> {
-        self.asker.job.start_phase("sorting", "rows", rows.unwrap_or(0));
+        self.asker.context.start_phase("sorting", "rows", rows.unwrap_or(0));
         self.with_streams(what, false, wholes, |streams| {
             self.write_table(Merged::new(streams, how)?, schema, rows, wholes)
         })
@@ -169,14 +169,14 @@ impl Sorting<'_> {
     ) -> Result<(SortSummary, Gathered)> {
         let (asker, name) = (self.asker, self.output.display().to_string());
         // Held, and put together.
-        let _memory = asker.job.budget().reserve(2 * HELD_BYTES as u64, "rows that are put together")?;
-        let mut writer = TableWriter::create(self.output, schema.clone(), asker.job.budget())?;
+        let _memory = asker.context.budget().reserve(2 * HELD_BYTES as u64, "rows that are put together")?;
+        let mut writer = TableWriter::create(self.output, schema.clone(), asker.context.budget())?;
         let mut waiting = Waiting::default();
         let (mut last, mut given) = (None::<Vec<u8>>, 0);
         let mut write = |waiting: &mut Waiting| -> Result<()> {
-            asker.job.check_cancelled()?;
+            asker.context.check_cancelled()?;
             let batch = waiting.take(schema).map_err(|error| unsupported(&name, error))?;
-            asker.job.progress().add(batch.num_rows() as u64);
+            asker.context.progress().add(batch.num_rows() as u64);
             Ok(writer.write(&batch)?)
         };
         while let Some((found, run)) = merged.next()? {

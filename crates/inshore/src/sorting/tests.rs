@@ -213,7 +213,8 @@ impl Cluster {
         let wholes = nodes.catalog()?.named(name)?;
         let store = Store::open(self.here("store")).unwrap();
         let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
-        let run = RunOptions { help_from: Some(Duration::from_millis(60)), ..RunOptions::default() };
+        let (help_from, help_on) = (Some(Duration::from_millis(60)), Some(store));
+        let run = RunOptions { help_from, help_on, ..RunOptions::default() };
         let sorted = sort_on_nodes(&nodes, &job, wholes, by, options, &self.here("out.csv"), &run);
         assert_eq!(job.budget().reserved_bytes(), 0);
         sorted
@@ -243,8 +244,8 @@ impl Cluster {
     }
 }
 
-fn job() -> Job {
-    Job::without_store(Budget::new(64 << 20, 2), Cancel::default())
+fn job() -> Context {
+    Context::new(Budget::new(64 << 20, 2), Cancel::default())
 }
 
 const ROWS: usize = 3000;
@@ -390,8 +391,7 @@ fn what_slow_nodes_have_not_begun_is_sorted_here_and_nobody_can_tell() {
     let expected = cluster.expected(name, by, SortOptions::default());
     assert!(cluster.read("out.csv") == expected);
     let wholes = cluster.nodes.catalog().unwrap().named(name).unwrap();
-    let (run, plain) =
-        (RunOptions::default(), Job::without_store(Budget::new(1 << 30, 2), Cancel::default()));
+    let (run, plain) = (RunOptions::default(), Context::new(Budget::new(1 << 30, 2), Cancel::default()));
     let output = cluster.here("plain");
     let sorted =
         sort_on_nodes(&cluster.nodes, &plain, wholes, by, SortOptions::default(), &output, &run).unwrap();

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use inshore_store::{Job, remove_file};
+use inshore_store::{Context, remove_file};
 use inshore_tables::{Input, NewFile};
 
 use super::{Format, PackSummary, compress, decompress};
@@ -29,7 +29,7 @@ pub struct FileOptions {
 /// # Errors
 /// As [`compress`]; [`Error::BadName`] for a file that is compressed already, by its ending; [`Error::Exists`].
 pub fn compress_file(
-    job: &Job,
+    job: &Context,
     input: &Input,
     format: Option<Format>,
     level: Option<u32>,
@@ -57,7 +57,11 @@ pub fn compress_file(
 ///
 /// # Errors
 /// As [`decompress`]; [`Error::UnknownEnding`]; [`Error::Exists`].
-pub fn decompress_file(job: &Job, input: &Input, options: &FileOptions) -> Result<(PathBuf, PackSummary)> {
+pub fn decompress_file(
+    job: &Context,
+    input: &Input,
+    options: &FileOptions,
+) -> Result<(PathBuf, PackSummary)> {
     let beside = |path: &Path| match Format::of_path(path) {
         Some(_) => Ok(path.with_extension("")),
         None => Err(Error::UnknownEnding { path: path.to_path_buf() }),
@@ -68,7 +72,7 @@ pub fn decompress_file(job: &Job, input: &Input, options: &FileOptions) -> Resul
 }
 
 fn one(
-    job: &Job,
+    job: &Context,
     input: &Input,
     options: &FileOptions,
     beside: impl Fn(&Path) -> Result<PathBuf>,

@@ -29,7 +29,7 @@ use std::{
     sync::Mutex,
 };
 
-use inshore_store::{Budget, Buffer, Job};
+use inshore_store::{Budget, Buffer, Context};
 use serde::Serialize;
 
 #[cfg(feature = "nodes")]
@@ -78,7 +78,7 @@ fn threads(budget: &Budget, each: u64) -> usize {
 /// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] where the job was
 /// stopped, or the budget is too small for one thread.
 pub fn compress(
-    job: &Job,
+    job: &Context,
     name: &str,
     mut input: impl Read + Send,
     output: impl Write,
@@ -134,7 +134,12 @@ pub fn compress(
 /// # Errors
 /// [`Error::Damaged`] for what is none of the formats, truncated or damaged; [`Error::Table`], [`Error::Write`];
 /// [`Error::Store`] where the job was stopped or the budget too small for a window.
-pub fn decompress(job: &Job, name: &str, input: impl Read + Send, output: impl Write) -> Result<PackSummary> {
+pub fn decompress(
+    job: &Context,
+    name: &str,
+    input: impl Read + Send,
+    output: impl Write,
+) -> Result<PackSummary> {
     let budget = job.budget();
     let mut out = Counted { inner: output, bytes: 0 };
     let mut units = Units::open(name, input)?;
@@ -194,7 +199,7 @@ fn buffers(budget: &Budget, threads: usize, bytes: usize) -> Result<Mutex<Vec<Bu
 const BUFFERS_SUFFICE: &str = "one for each piece on its way";
 
 /// All that `input` gives, a little at a time.
-fn copy(job: &Job, name: &str, input: &mut impl Read, out: &mut Counted<impl Write>) -> Result<()> {
+fn copy(job: &Context, name: &str, input: &mut impl Read, out: &mut Counted<impl Write>) -> Result<()> {
     let mut block = vec![0; COPY_BYTES];
     loop {
         job.check_cancelled()?;

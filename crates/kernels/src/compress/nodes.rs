@@ -10,7 +10,7 @@ use inshore_neardata::{
     Block, Border, Event, Failure, Kernel, Next, Parts, Portable, Reply, Task, Work,
     nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes},
 };
-use inshore_store::{Budget, Job, Reservation};
+use inshore_store::{Budget, Context, Reservation};
 use serde_json::{Value, json};
 
 use super::{Counted, Format, PackSummary, Packer};
@@ -88,7 +88,7 @@ impl Kernel for Pack {
         self.block_bytes.unwrap_or(256 << 10)
     }
 
-    fn worker(&self, job: &Job) -> Result<Reservation> {
+    fn worker(&self, job: &Context) -> Result<Reservation> {
         Ok(job.budget().reserve(self.worker_bytes(), "a compressor")?)
     }
 
@@ -144,7 +144,7 @@ impl Portable for Pack {
 /// As [`run_on_nodes`]; [`Error::Write`].
 pub fn compress_on_nodes(
     nodes: &Nodes,
-    job: &Job,
+    job: &Context,
     whole: &Whole,
     pack: Pack,
     options: &RunOptions,

@@ -17,7 +17,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use inshore_store::{Budget, Job, Reservation, taken_bytes};
+use inshore_store::{Budget, Context, Reservation, taken_bytes};
 
 use super::{
     BUFFERS_SUFFICE, Counted, PackSummary, buffers,
@@ -83,7 +83,7 @@ impl Plan {
 
 /// Decompresses all of `units`.
 pub(super) fn decompress<R: Read + Send>(
-    job: &Job,
+    job: &Context,
     name: &str,
     units: Units<R>,
     out: &mut Counted<impl Write>,
@@ -605,14 +605,14 @@ mod tests {
         let packed = stream(&text, 1);
         // From too little for two threads to plenty.
         for (mib, parts) in [(8, 2), (20, 15), (1 << 10, 4)] {
-            let job = Job::without_store(Budget::new(mib << 20, 2), inshore_store::Cancel::default());
+            let job = Context::new(Budget::new(mib << 20, 2), inshore_store::Cancel::default());
             let mut out = Vec::new();
             let done = super::super::decompress(&job, "bytes", &packed[..], &mut out).unwrap();
             assert!(out == text, "{mib} MiB");
             assert!(done.pieces >= parts, "{mib} MiB: {} parts", done.pieces);
             assert_eq!(job.budget().reserved_bytes(), 0);
         }
-        let job = Job::without_store(Budget::new(4 << 20, 2), inshore_store::Cancel::default());
+        let job = Context::new(Budget::new(4 << 20, 2), inshore_store::Cancel::default());
         let error = super::super::decompress(&job, "bytes", &packed[..], Vec::new()).unwrap_err();
         assert!(error.to_string().contains("decompressing bzip2"), "{error}");
     }

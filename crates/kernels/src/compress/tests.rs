@@ -5,13 +5,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-use inshore_store::{Budget, Cancel, Job};
+use inshore_store::{Budget, Cancel, Context};
 use proptest::prelude::*;
 
 use super::*;
 
-fn job(memory_bytes: u64, threads: usize) -> Job {
-    Job::without_store(Budget::new(memory_bytes, threads), Cancel::default())
+fn job(memory_bytes: u64, threads: usize) -> Context {
+    Context::new(Budget::new(memory_bytes, threads), Cancel::default())
 }
 
 fn packed(bytes: &[u8], format: Format, level: Option<u32>, threads: usize) -> Vec<u8> {

@@ -14,7 +14,7 @@ use std::{
     io::{self, BufReader, Cursor, Read},
 };
 
-use inshore_store::{Budget, Buffer, Job, Reservation};
+use inshore_store::{Budget, Buffer, Context, Reservation};
 use inshore_tables::{Compression, GzipMembers, Lz4Frames};
 use twox_hash::XxHash32;
 
@@ -409,7 +409,7 @@ impl<R: Read> Units<R> {
     }
 
     /// What could not be cut, as a stream of what it was.
-    pub fn rest(&mut self, job: &Job) -> Result<Option<Rest<'_>>> {
+    pub fn rest(&mut self, job: &Context) -> Result<Option<Rest<'_>>> {
         if !self.is_whole {
             return Ok(None);
         }

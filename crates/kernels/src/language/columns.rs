@@ -10,7 +10,7 @@
 
 use arrow_array::{Array, cast::AsArray};
 use arrow_schema::DataType;
-use inshore_store::Job;
+use inshore_store::Context;
 use inshore_tables::{Input, TableReader};
 
 use super::{Classifier, Reader, Verdict};
@@ -61,7 +61,7 @@ impl Piece {
 /// [`Error::Table`](crate::Error::Table) for a table that cannot be read, or has no such column; what `each` gives;
 /// [`Error::Store`](crate::Error::Store) where the job was stopped or has too little memory.
 pub fn identify_column(
-    job: &Job,
+    job: &Context,
     classifier: &Classifier,
     input: &Input,
     column: &str,
@@ -147,7 +147,7 @@ mod tests {
         std::fs::write(&path, csv).unwrap();
         let expected = texts.map(|text| classifier.score(&mut Reader::default(), text.as_bytes()).verdict());
         for threads in [1, 2, 5] {
-            let job = Job::without_store(Budget::new(8 << 20, threads), Cancel::default());
+            let job = Context::new(Budget::new(8 << 20, threads), Cancel::default());
             let mut told = 0;
             let each = |row: u64, verdict| {
                 assert_eq!((row, verdict), (told, expected[which(row as usize)]));
@@ -167,7 +167,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
         std::fs::write(&path, "body\nthe dog\nthe fox\n").unwrap();
-        let job = Job::without_store(Budget::new(8 << 20, 3), Cancel::default());
+        let job = Context::new(Budget::new(8 << 20, 3), Cancel::default());
         let tell = |column: &str, each: &mut dyn FnMut(u64, Option<Verdict>) -> Result<()>| {
             identify_column(&job, &classifier, &Input::new(&path), column, each).unwrap_err().to_string()
         };

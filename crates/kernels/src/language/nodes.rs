@@ -6,7 +6,7 @@ use inshore_neardata::{
     Block, Border, Kernel, Portable,
     nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes},
 };
-use inshore_store::Job;
+use inshore_store::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -60,7 +60,7 @@ impl Kernel for LanguageOfText {
         self.0.border()
     }
 
-    fn worker(&self, job: &Job) -> Result<Reader> {
+    fn worker(&self, job: &Context) -> Result<Reader> {
         self.0.worker(job)
     }
 
@@ -157,7 +157,7 @@ impl Portable for LanguageOfText {
 /// As [`run_on_nodes`]; what `each` and `failed` give; [`Error::BadProfiles`] where a node answers languages that are none.
 pub fn identify_on_nodes(
     nodes: &Nodes,
-    job: &Job,
+    job: &Context,
     kernel: &LanguageOfText,
     wholes: &[Whole],
     options: &RunOptions,

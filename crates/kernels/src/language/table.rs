@@ -7,7 +7,7 @@ use arrow_array::{
     builder::{Float64Builder, StringBuilder, UInt64Builder},
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use inshore_store::Job;
+use inshore_store::Context;
 use inshore_tables::TableWriter;
 use serde::Serialize;
 
@@ -67,7 +67,7 @@ impl<'a> LanguageTable<'a> {
     /// # Errors
     /// As [`TableWriter::create`].
     pub fn create(
-        job: &Job,
+        job: &Context,
         output: &Path,
         classifier: &'a Classifier,
         place: LanguagePlace,

@@ -24,7 +24,7 @@ use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 #[cfg(feature = "nodes")]
 use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
 use inshore_neardata::{Event, Next, Source, run};
-use inshore_store::{Budget, Job, Reservation};
+use inshore_store::{Budget, Context, Reservation};
 use serde::Serialize;
 
 use super::{Found, FoundLine, PatternOptions, Search, Wanted};
@@ -148,7 +148,7 @@ impl SearchTable {
     /// an item.
     pub fn run(
         &self,
-        job: &Job,
+        job: &Context,
         files: impl Iterator<Item = (Candidate, Source)> + Send,
         each: impl FnMut(SearchItem) -> Result<Next> + Send,
     ) -> Result<SearchSummary> {
@@ -180,7 +180,7 @@ impl SearchTable {
     pub fn run_on_nodes(
         &self,
         nodes: &Nodes,
-        job: &Job,
+        job: &Context,
         wholes: &[Whole],
         options: &RunOptions,
         each: impl FnMut(SearchItem) -> Result<Next>,
@@ -252,7 +252,7 @@ struct State {
 }
 
 impl<'a, E: FnMut(SearchItem) -> Result<Next>> Rows<'a, E> {
-    fn new(table: &'a SearchTable, job: &Job, each: E) -> Result<Rows<'a, E>> {
+    fn new(table: &'a SearchTable, job: &Context, each: E) -> Result<Rows<'a, E>> {
         let batch_bytes = (job.budget().memory_bytes() / 64).clamp(BATCH_BYTES_MIN, BATCH_BYTES);
         let memory = job.budget().reserve(4 * batch_bytes, "rows of what was found")?;
         Ok(Rows {

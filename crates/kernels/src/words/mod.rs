@@ -31,7 +31,7 @@ use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run, smallest
 use inshore_sortreduce::rows::{
     FramedRows, RowConfig, RowOperation, RowShape, RowSort, frame, smallest_row_memory_bytes,
 };
-use inshore_store::{Job, Reservation};
+use inshore_store::{Context, Job, Reservation};
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "nodes")]
@@ -288,7 +288,7 @@ impl Kernel for Words {
         Border::Line { numbered: false }
     }
 
-    fn worker(&self, _: &Job) -> Result<Worker> {
+    fn worker(&self, _: &Context) -> Result<Worker> {
         let table = self.tables.lock().expect("no panic under this lock").pop().expect("one for each worker");
         Ok(Worker { table, lower: String::new(), words: 0, bytes: 0, spills: 0 })
     }

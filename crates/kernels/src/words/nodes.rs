@@ -14,11 +14,11 @@ use arrow_array::{Array, RecordBatch, StringArray, UInt64Array, cast::AsArray, t
 use inshore_neardata::{
     Error as ReadError, Failure, Opened, Reply, Source, Task, Work,
     nodes::{
-        self, Gathered, HelpPiece, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
+        self, Gathered, HelpPiece, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
         stream_with_help,
     },
 };
-use inshore_store::Job;
+use inshore_store::{Context, Job};
 use serde_json::Value;
 
 use super::{WordOptions, WordSummary, count_words, tally::Tally};
@@ -78,30 +78,33 @@ fn source_of(piece: nodes::Result<HelpPiece>) -> Source {
 /// where a partial answer would do: a part of them was counted.
 pub fn count_words_on_nodes(
     nodes: &Nodes,
-    job: &Job,
+    context: &Context,
     wholes: &[Whole],
     options: &WordOptions,
     run: &RunOptions,
     each: impl FnMut(RecordBatch) -> Result<()>,
 ) -> Result<(WordSummary, Gathered)> {
-    refuse_compressed(nodes, job, wholes, run).map_err(failed)?;
+    refuse_compressed(nodes, context, wholes, run).map_err(failed)?;
     let arguments = serde_json::to_value(options).expect("plain data");
     let with = HelpWith { all_moves: false, by_threads: true, ..HelpWith::default() };
     thread::scope(|scope| {
-        let asked = stream_with_help(nodes, job, (KIND, true), arguments, wholes, run, with);
+        let asked = stream_with_help(nodes, context, (KIND, true), arguments, wholes, run, with);
         let (streams, help) = asked.map_err(failed)?;
         if let Some(help) = help {
             scope.spawn(|| {
-                help.work(job, |job, pieces, reply| answer(job, pieces.map(source_of), *options, reply));
+                let count = |job: &Job, pieces: HelpPieces, reply: &mut dyn Reply| {
+                    answer(job, pieces.map(source_of), *options, reply)
+                };
+                help.work(context, run.help_on.as_ref(), count);
             });
         }
-        merge(job, streams, options, each)
+        merge(context, streams, options, each)
     })
 }
 
 /// Adds up what nodes counted.
 fn merge(
-    job: &Job,
+    context: &Context,
     streams: Streams,
     options: &WordOptions,
     mut each: impl FnMut(RecordBatch) -> Result<()>,
@@ -124,7 +127,7 @@ fn merge(
             count = more;
         }
         if tally.bytes() >= BATCH_BYTES {
-            job.check_cancelled()?;
+            context.check_cancelled()?;
             each(tally.batch())?;
         }
     }

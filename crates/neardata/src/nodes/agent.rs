@@ -510,7 +510,7 @@ impl Agent {
         };
         // A work that panics ends its task and nothing else.
         let worked = panic::catch_unwind(AssertUnwindSafe(|| {
-            let sources = open_pieces(&self.0.store, request.pieces)?;
+            let sources = open_pieces(&job, request.pieces)?;
             let (job, arguments) = (job.clone(), request.arguments);
             work.work(Task { job, arguments, sources, unbegun }, &mut reply)
         }));

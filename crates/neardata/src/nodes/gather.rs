@@ -31,7 +31,7 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_store::{Job, Reservation};
+use inshore_store::{Context, Reservation, Store};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -61,16 +61,20 @@ pub struct RunOptions {
     /// This machine's own cores do a part of the work, where the kernel allows that and it is measured to be faster: once a node has so
     /// much before it that it has not begun. None: they never do.
     pub help_from: Option<Duration>,
+    /// The store here for such a part of the work as may have to be kept on flash (sorting, counting words and k-mers). None: this
+    /// machine leaves that to nodes.
+    pub help_on: Option<Store>,
 }
 
 impl Default for RunOptions {
-    /// All or nothing, the nodes' habit of memory, half a minute without progress, with help of this machine.
+    /// All or nothing, the nodes' habit of memory, half a minute without progress, with help of this machine where no store is needed.
     fn default() -> Self {
         RunOptions {
             partial: false,
             node_memory_bytes: None,
             stall: Duration::from_secs(30),
             help_from: Some(Duration::from_secs(2)),
+            help_on: None,
         }
     }
 }
@@ -137,7 +141,7 @@ pub struct Missing {
 /// [`RunOptions::partial`]; [`Error::Deadline`]; [`Error::Refused`] where a node refuses the task and no other has a copy.
 pub fn run_on_nodes<K: Portable>(
     nodes: &Nodes,
-    job: &Job,
+    job: &Context,
     kernel: &K,
     wholes: &[Whole],
     options: &RunOptions,
@@ -230,7 +234,7 @@ fn consume_all<K: Portable>(
 /// As [`run_on_nodes`].
 pub fn read_from_nodes(
     nodes: &Nodes,
-    job: &Job,
+    job: &Context,
     whole: &Whole,
     range: Range<u64>,
     options: &RunOptions,
@@ -330,7 +334,7 @@ enum Message {
 #[derive(Debug)]
 pub(super) struct Gather {
     nodes: Nodes,
-    job: Job,
+    job: Context,
     kind: &'static str,
     arguments: Value,
     options: RunOptions,
@@ -512,7 +516,7 @@ impl Drop for Attempt {
 impl Gather {
     pub(super) fn new(
         nodes: &Nodes,
-        job: &Job,
+        job: &Context,
         wholes: &[Whole],
         kind: &'static str,
         arguments: Value,

@@ -33,7 +33,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inshore_store::{Budget, Cancel, Job};
+use inshore_store::{Budget, Cancel, Context};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -265,7 +265,7 @@ struct Chosen {
 type TakenPiece = (usize, mpsc::Sender<Result<Option<Held>>>, Arc<Mutex<Told>>);
 
 /// A kernel for which there is memory here. A panic is a reason not to help: a node is being asked for a piece, and has to be left.
-fn tried<K>(job: &Job, arguments: &Value) -> std::result::Result<K, String>
+fn tried<K>(job: &Context, arguments: &Value) -> std::result::Result<K, String>
 where
     K: Portable,
     K::Error: std::error::Error,
@@ -332,7 +332,7 @@ impl Here {
     }
 
     /// Memory for the threads here, as many as the budget has room for.
-    pub fn lanes(&self, job: &Job) -> Vec<Budget> {
+    pub fn lanes(&self, job: &Context) -> Vec<Budget> {
         let budget = job.budget();
         let threads = (budget.threads() as u64).min(LANES_MAX);
         let each = (budget.free_bytes() / 4 / threads).min(LANE_BYTES_MAX);
@@ -358,7 +358,7 @@ impl Here {
         K: Portable,
         K::Error: std::error::Error + Sync + 'static,
     {
-        let job = Job::without_store(budget, self.stop.clone());
+        let job = Context::new(budget, self.stop.clone());
         let room = job.budget().memory_bytes() / 4;
         let Ok(_room) = job.budget().reserve(room, "answers that wait for their turn") else { return };
         // Made when there is something to do, and tried before a node gives anything back for it.
@@ -590,7 +590,7 @@ impl Here {
         self: &Arc<Here>,
         number: usize,
         chosen: Chosen,
-        job: &Job,
+        job: &Context,
         told: &Arc<Mutex<Told>>,
     ) -> TaskSource {
         let HerePiece { title, whole, piece, .. } = &self.pieces[number];
@@ -599,7 +599,7 @@ impl Here {
         let read = self.read_of(number, |holder| holder == chosen.node);
         let (here, job, beside) = (self.clone(), job.clone(), (chosen.node, chosen.task));
         let told = told.clone();
-        let open = move |_: &Job| {
+        let open = move |_: &Context| {
             let reader = PieceReader::begin(here, &job, &read, beside, told, 0);
             let reader = reader.map_err(|error| crate::Error::Stream(Box::new(error)))?;
             Ok(Opened::Stream(Box::new(reader)))

@@ -20,7 +20,7 @@ use std::{
 use arrow_flight::{FlightData, PutResult};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use inshore_store::{Budget, Cancel, DatasetBuilder, FileWriter, Job};
+use inshore_store::{Budget, Cancel, Context, DatasetBuilder, FileWriter, Job};
 use memchr::{memchr, memchr_iter};
 use tokio::sync::mpsc;
 use tonic::{Status as Refusal, Streaming};
@@ -145,7 +145,7 @@ impl Nodes {
     /// name: nothing is left then, unless it happened between the commits, which the message says.
     pub fn put(
         &self,
-        job: &Job,
+        job: &Context,
         name: &str,
         (called, len): (&str, Option<u64>),
         mut input: impl Read,
@@ -273,7 +273,7 @@ impl Nodes {
 /// Pieces that are sent.
 struct Spreading<'a> {
     nodes: &'a Nodes,
-    job: &'a Job,
+    job: &'a Context,
     loads: Vec<Load<'a>>,
     copies: usize,
     pieces: Vec<MapPiece>,
@@ -445,7 +445,7 @@ impl<'a> Load<'a> {
     }
 
     /// Sends a step. A node may need long to take it.
-    fn send(&mut self, nodes: &Nodes, job: &Job, step: &LoadStep, body: Bytes) -> Result<()> {
+    fn send(&mut self, nodes: &Nodes, job: &Context, step: &LoadStep, body: Bytes) -> Result<()> {
         self.bytes += body.len() as u64;
         let message = FlightData { app_metadata: json(step), data_body: body, ..FlightData::default() };
         self.moved += message_bytes(&message);
@@ -474,7 +474,7 @@ impl<'a> Load<'a> {
     }
 
     /// The next answer. A node may need long to write.
-    fn answer(&mut self, nodes: &Nodes, job: &Job) -> Result<LoadAnswer> {
+    fn answer(&mut self, nodes: &Nodes, job: &Context) -> Result<LoadAnswer> {
         loop {
             let waited = nodes.0.runtime.block_on(async {
                 tokio::time::timeout(Duration::from_millis(100), self.answers.recv()).await
@@ -488,7 +488,7 @@ impl<'a> Load<'a> {
     }
 
     /// Whether the load goes on.
-    fn check(&self, nodes: &Nodes, job: &Job) -> Result<()> {
+    fn check(&self, nodes: &Nodes, job: &Context) -> Result<()> {
         nodes.0.check(|| format!("node {} has not taken all of it", self.node.address))?;
         Ok(job.check_cancelled()?)
     }

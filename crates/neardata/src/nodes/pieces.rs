@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
-use inshore_store::{Dataset, Store};
+use inshore_store::{Dataset, Job};
 
 use super::protocol::PieceRequest;
 use crate::{Base, Failure, Source, Stored, TaskSource};
 
-/// Opens what a request names.
+/// Opens what a request names, on the store of `job`.
 ///
 /// # Errors
 /// Where a dataset is gone, or another one than the request knows, or has no such bytes.
-pub fn open_pieces(store: &Store, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSource>, Failure> {
+pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSource>, Failure> {
     let mut opened: BTreeMap<(String, u64), Dataset> = BTreeMap::new();
+    let store = job.store();
     let mut sources = Vec::with_capacity(pieces.len());
     for piece in pieces {
         let PieceRequest { number, whole, dataset, id, file, from, to, offset, lines } = piece;
@@ -31,7 +32,7 @@ pub fn open_pieces(store: &Store, pieces: Vec<PieceRequest>) -> Result<Vec<TaskS
         if offset.checked_add(to).is_none() || lines.checked_add(to).is_none() {
             return Err(format!("{dataset}/{file} is no part of anything so large").into());
         }
-        let source = Source::dataset_part(bytes, from..to).behind(Base { offset, lines });
+        let source = Source::dataset_part(job, bytes, from..to).behind(Base { offset, lines });
         sources.push(TaskSource { number, whole, source, stored: Some(Stored { dataset, id, file }) });
     }
     Ok(sources)

@@ -27,7 +27,7 @@ use std::{
 use arrow_array::RecordBatch;
 use bytes::Bytes;
 use futures::FutureExt;
-use inshore_store::{Job, Reservation};
+use inshore_store::{Context, Reservation};
 use serde::Serialize;
 use tokio::{sync::mpsc, task::JoinHandle};
 
@@ -142,7 +142,7 @@ impl Nodes {
     /// [`Error::Refused`], [`Error::Deadline`], [`Error::Store`] (over budget, stopped).
     pub fn traverse(
         &self,
-        job: &Job,
+        job: &Context,
         whole: &Whole,
         starts: &[u64],
         options: &TraverseOptions,
@@ -158,7 +158,7 @@ impl Nodes {
 /// Chains on their way, over all attempts.
 struct Traversal<'a> {
     nodes: &'a Nodes,
-    job: &'a Job,
+    job: &'a Context,
     whole: &'a Whole,
     options: &'a TraverseOptions,
     /// Where the pieces end, in pages.
@@ -207,7 +207,7 @@ enum Flow {
 impl<'a> Traversal<'a> {
     fn new(
         nodes: &'a Nodes,
-        job: &'a Job,
+        job: &'a Context,
         whole: &'a Whole,
         starts: &[u64],
         options: &'a TraverseOptions,
@@ -722,7 +722,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn new(job: &Job, options: &TraverseOptions) -> Result<Kept> {
+    fn new(job: &Context, options: &TraverseOptions) -> Result<Kept> {
         let page_bytes = options.pointers.page_bytes;
         let count = if options.by == By::Client { options.keep_bytes / (page_bytes + 8) } else { 0 };
         let memory = match count {

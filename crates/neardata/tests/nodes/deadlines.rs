@@ -154,7 +154,7 @@ fn the_deadline_is_heard_in_every_phase() {
             let wholes = nodes.catalog().unwrap().named("text").unwrap();
             let deadline = Deadline::after(TIME);
             let (began, nodes) = (Instant::now(), nodes.begin(deadline));
-            let job = Job::without_store(Budget::new(64 << 20, 2), Cancel::at(deadline));
+            let job = Context::new(Budget::new(64 << 20, 2), Cancel::at(deadline));
             let kernel = find("needle");
             let consume = |_: Event<'_, Find>| {
                 until("the job goes on", || job.check_cancelled().is_err());

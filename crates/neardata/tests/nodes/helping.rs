@@ -88,7 +88,7 @@ fn what_fails_here_is_done_by_the_nodes() {
     let here = found.gathered.here.unwrap();
     assert!(here.pieces == 0 && here.why.contains("a planned fault"), "{here:?}");
     // So is what there is no memory for.
-    let small = Job::without_store(Budget::new(9 << 20, 2), Cancel::default());
+    let small = Context::new(Budget::new(9 << 20, 2), Cancel::default());
     let wholes = cluster.nodes.catalog().unwrap().named("text").unwrap();
     let gathered = run_on_nodes(&cluster.nodes, &small, &slow(20), &wholes, &helping(50), |event| {
         event.part.transpose()?;
@@ -114,7 +114,7 @@ fn a_client_that_has_enough_or_is_stopped_does_not_wait_for_what_it_does_itself(
     .unwrap();
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     let cancel = Cancel::default();
-    let job = Job::without_store(Budget::new(64 << 20, 2), cancel.clone());
+    let job = Context::new(Budget::new(64 << 20, 2), cancel.clone());
     let stopped = run_on_nodes(&cluster.nodes, &job, &slow_here, &wholes, &helping(100), |event| {
         event.part.transpose()?;
         parts += 1;

@@ -186,7 +186,7 @@ fn a_piece_is_given_back_once_and_by_whom_it_was_asked_of() {
         let taken = Mutex::new(Vec::new());
         thread::scope(|scope| {
             scope.spawn(|| {
-                help.unwrap().work(&own, |_, pieces, _| {
+                help.unwrap().work(&own, Some(&own.store()), |_, pieces, _| {
                     for piece in pieces {
                         let mut piece = piece?;
                         taken.lock().unwrap().push(piece.number);

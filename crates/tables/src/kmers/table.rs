@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_buffer::{Buffer, OffsetBuffer};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use inshore_store::Job;
+use inshore_store::Context;
 
 use super::{KmerCode, KmerOptions, KmerSummary};
 use crate::{Result, writer::BackgroundWriter};
@@ -17,7 +17,7 @@ const BATCH_ROWS: usize = 8 << 10;
 
 /// Writes the table of k-mers that it is given in the order of their codes.
 pub struct KmerWriter {
-    job: Job,
+    job: Context,
     rows: Rows,
     writer: BackgroundWriter,
     histogram: Vec<u64>,
@@ -26,7 +26,7 @@ pub struct KmerWriter {
 
 impl KmerWriter {
     /// Begins the table at `output`, as [`crate::TableWriter::create`] does; what that fails with is told later.
-    pub fn create(job: &Job, output: &Path, options: &KmerOptions) -> KmerWriter {
+    pub fn create(job: &Context, output: &Path, options: &KmerOptions) -> KmerWriter {
         let rows = Rows::new(options);
         let writer = BackgroundWriter::create(output, rows.schema.clone(), job.budget());
         KmerWriter { job: job.clone(), rows, writer, histogram: vec![0; HISTOGRAM], distinct: 0 }
@@ -142,7 +142,7 @@ mod tests {
     fn what_is_added_is_counted_and_written_where_it_was_seen_often_enough() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("kmers.csv");
-        let job = Job::without_store(Budget::new(8 << 20, 1), Cancel::default());
+        let job = Context::new(Budget::new(8 << 20, 1), Cancel::default());
         let options = KmerOptions { k: 3, min_count: 2, ..KmerOptions::default() };
         let mut writer = KmerWriter::create(&job, &output, &options);
         writer.add(&[0u64, 1], &[1, 2]).unwrap();

@@ -615,7 +615,7 @@ fn of_a_file_of_parts_what_is_here_is_read() {
     // The second and third group, and the last one in two parts.
     let middle = (groups[4].start + groups[4].end) / 2;
     let parts = [groups[1].start..groups[2].end, groups[4].start..middle, middle..groups[4].end, footer];
-    let input = Input::of_parts(&job, "far", "parquet", bytes.len() as u64, parts.map(part).to_vec());
+    let input = Input::of_parts("far", "parquet", bytes.len() as u64, parts.map(part).to_vec());
     let here: Vec<bool> = groups.iter().map(|group| input.holds(group)).collect();
     assert_eq!(here, [false, true, true, false, false]);
     assert_eq!(TableReader::describe(&input, &[], job.budget()).unwrap().rows, Some(5_000));
@@ -645,7 +645,7 @@ fn texts_of_parts_have_the_columns_that_they_are_known_to_have() {
         let part =
             |(at, text): (u64, &str)| FilePart { at, bytes: PartBytes::Memory(text.as_bytes().into()) };
         let fields = columns.map(|(name, kind)| Field::new(name, kind, true)).to_vec();
-        let input = Input::of_parts(&job, "far", ending, 1_000, parts.map(part).to_vec());
+        let input = Input::of_parts("far", ending, 1_000, parts.map(part).to_vec());
         input.with_columns(Arc::new(Schema::new(fields)))
     };
     let read = |input: &Input| {

@@ -7,14 +7,14 @@ use super::*;
 fn files(texts: &[&'static [u8]]) -> impl Iterator<Item = (Candidate, Source)> + Send + use<> {
     let texts = texts.to_vec();
     texts.into_iter().enumerate().map(|(number, text)| {
-        let open = move |_: &Job| Ok(Opened::Stream(Box::new(text)));
+        let open = move |_: &Context| Ok(Opened::Stream(Box::new(text)));
         let candidate = Candidate { path: number.to_string().into(), is_named: number == 0 };
         (candidate, Source::new(number.to_string(), open))
     })
 }
 
-fn job() -> Job {
-    Job::without_store(Budget::new(16 << 20, 2), Cancel::default())
+fn job() -> Context {
+    Context::new(Budget::new(16 << 20, 2), Cancel::default())
 }
 
 fn budget() -> Budget {

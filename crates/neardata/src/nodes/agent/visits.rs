@@ -250,7 +250,9 @@ impl Work for Visits {
         for source in sources {
             let piece = source.number as usize;
             let (name, opened) = source.source.open(&job);
-            let Opened::Dataset(file, range) = opened? else { return Err("a piece that is no file".into()) };
+            let Opened::Dataset(_, file, range) = opened? else {
+                return Err("a piece that is no file".into());
+            };
             let pages = arguments.ends[piece] - arguments.first_page(piece);
             if range != (0..pages * arguments.pointers.page_bytes) {
                 return Err(format!("{name} does not have the {pages} pages that the client knows").into());

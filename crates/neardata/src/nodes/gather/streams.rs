@@ -7,7 +7,7 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_store::Job;
+use inshore_store::Context;
 use serde_json::Value;
 
 use super::{
@@ -28,7 +28,7 @@ use super::{
 /// As [`run_on_nodes`](super::run_on_nodes).
 pub fn stream_from_nodes(
     nodes: &Nodes,
-    job: &Job,
+    job: &Context,
     (kind, by_line): (&'static str, bool),
     arguments: Value,
     wholes: &[Whole],
@@ -51,7 +51,7 @@ pub fn stream_from_nodes(
 /// As [`run_on_nodes`](super::run_on_nodes).
 pub fn stream_with_help(
     nodes: &Nodes,
-    job: &Job,
+    job: &Context,
     (kind, by_line): (&'static str, bool),
     arguments: Value,
     wholes: &[Whole],
@@ -86,7 +86,7 @@ pub fn stream_with_help(
 /// None yet; as [`stream_from_nodes`] when answers are taken.
 pub fn stream_from_each(
     nodes: &Nodes,
-    job: &Job,
+    job: &Context,
     kind: &'static str,
     arguments: Value,
     options: &RunOptions,

@@ -22,7 +22,7 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_store::{Budget, Job};
+use inshore_store::{Budget, Context, Job, Store};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -53,7 +53,7 @@ pub struct Help {
 /// Takes pieces of nodes, one after the other. As many may be read at once as [`HelpWith`](super::HelpWith) says.
 pub struct HelpPieces {
     here: Arc<Here>,
-    reading: Job,
+    reading: Context,
     /// Taken, and not worked on.
     ahead: VecDeque<Ahead>,
     /// Of each that is read so much may wait; of one more than are worked on, where that is not nothing.
@@ -181,7 +181,7 @@ type Begun = (Help, mpsc::Receiver<Result<Option<Held>>>, Arc<Mutex<Told>>);
 
 impl Help {
     /// With half of the memory that is free; none where that is too little.
-    pub(in crate::nodes) fn new(here: &Arc<Here>, job: &Job) -> Option<Begun> {
+    pub(in crate::nodes) fn new(here: &Arc<Here>, job: &Context) -> Option<Begun> {
         let (whole, free) = (job.budget(), job.budget().free_bytes());
         let nodes = here.pieces.iter().map(|wanted| wanted.piece.holders.len()).max().unwrap_or(0);
         let HelpKind::OneAnswer(with) = here.kind else { return None };
@@ -216,7 +216,7 @@ impl Help {
         here.room.store(u64::MAX, Ordering::Relaxed);
         let (out, answers) = mpsc::channel(BATCHES);
         let told: Arc<Mutex<Told>> = Arc::default();
-        let reading = Job::without_store(reading, here.stop.clone());
+        let reading = Context::new(reading, here.stop.clone());
         let help = Help {
             budget,
             pieces: HelpPieces {
@@ -233,21 +233,20 @@ impl Help {
     }
 
     /// Does it: `work` takes pieces, and when there are no more answers with all that comes of them, as a node would. It gets a job of its
-    /// own on the store of `job`, whose counters count in the end, in a part of the memory. Where it fails, nodes do what it took; so
-    /// they do where `job` has no store.
+    /// own on `store`, for what has to be kept on flash, in a part of the memory; the counters of `context` count it in the end. Where it
+    /// fails, nodes do what it took; so they do where there is no store.
     pub fn work(
         self,
-        job: &Job,
+        context: &Context,
+        store: Option<&Store>,
         work: impl FnOnce(&Job, HelpPieces, &mut dyn Reply) -> std::result::Result<Value, Failure>,
     ) {
         let Help { budget, pieces, mut answers } = self;
         let done = panic::catch_unwind(AssertUnwindSafe(|| {
-            if !job.has_store() {
-                return Err("there is no store here for what would have to be kept on flash".into());
-            }
-            let own = job.store().job(budget, pieces.here.stop.clone())?;
+            let store = store.ok_or("there is no store here for what would have to be kept on flash")?;
+            let own = store.job(budget, pieces.here.stop.clone())?;
             let done = work(&own, pieces, &mut answers);
-            job.counters().add(own.counters());
+            context.counters().add(own.counters());
             done
         }));
         let panicked = || Err(PANICKED.into());

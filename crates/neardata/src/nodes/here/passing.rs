@@ -11,7 +11,7 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_store::Job;
+use inshore_store::Context;
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -111,7 +111,7 @@ impl PieceReader {
     /// Begins to read, of which `ahead_bytes` may wait here where there is memory.
     pub fn begin(
         here: Arc<Here>,
-        job: &Job,
+        job: &Context,
         whole: &Whole,
         beside: (usize, TakeBack),
         told: Arc<Mutex<Told>>,

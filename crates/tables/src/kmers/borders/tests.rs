@@ -14,7 +14,7 @@ type Sums = (u64, u64, u64);
 
 fn piece(job: &Job, text: &str, begins: Begins) -> KmerPiece {
     let part = FilePart { at: 0, bytes: PartBytes::Memory(text.as_bytes().into()) };
-    KmerPiece { input: Input::of_parts(job, "text", "", text.len() as u64, vec![part]), begins }
+    KmerPiece { input: Input::of_parts("text", "", text.len() as u64, vec![part]), begins }
 }
 
 /// What some pieces have, how often each k-mer, and their ends.
