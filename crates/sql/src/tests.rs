@@ -986,11 +986,8 @@ impl Elsewhere for Pretended {
             let (_folder, job) = job(1 + number % 3);
             let (tell, told) = mpsc::channel();
             // Every other machine has only those bytes that are needed.
-            let feed = if number % 2 == 0 {
-                feed(inputs)
-            } else {
-                needed_of(inputs, &job, told, &self.needed_bytes)
-            };
+            let feed =
+                if number % 2 == 0 { feed(inputs) } else { needed_of(inputs, told, &self.needed_bytes) };
             let needed = move |needed| drop(tell.send(needed));
             run_fragment(&job, &fragment, feed, needed, |batch| {
                 let is_list = |field: &Arc<Field>| matches!(field.data_type(), DataType::Dictionary(..));
@@ -1014,8 +1011,8 @@ fn feed(inputs: &[Input]) -> Feed {
 }
 
 /// The same inputs, of which Parquet has nothing but its footer and what is needed.
-fn needed_of(inputs: &[Input], job: &Job, told: mpsc::Receiver<Needed>, all: &Arc<AtomicUsize>) -> Feed {
-    let (inputs, job, all, mut needed) = (inputs.to_vec(), job.clone(), all.clone(), None);
+fn needed_of(inputs: &[Input], told: mpsc::Receiver<Needed>, all: &Arc<AtomicUsize>) -> Feed {
+    let (inputs, all, mut needed) = (inputs.to_vec(), all.clone(), None);
     let inputs = inputs.into_iter().map(move |input| {
         let needed = needed.get_or_insert_with(|| told.recv().unwrap());
         let Some(path) = input.path().filter(|_| input.extension() == "parquet") else { return Ok(input) };

@@ -13,7 +13,7 @@ use inshore_neardata::{
     nodes::{Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Serving},
 };
 use inshore_sql::{Query, Tables};
-use inshore_store::{Budget, Cancel, Limits, Store};
+use inshore_store::{Budget, Cancel, Context, Limits, Store};
 use inshore_tables::Input;
 use tempfile::TempDir;
 

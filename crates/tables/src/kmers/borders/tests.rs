@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use inshore_store::{Budget, Cancel, Job, Store};
+use inshore_store::{Budget, Cancel, Store};
 use proptest::prelude::*;
 
 use super::*;
@@ -12,7 +12,7 @@ type Counts = BTreeMap<u128, u64>;
 /// Sequences, bases and k-mers.
 type Sums = (u64, u64, u64);
 
-fn piece(job: &Job, text: &str, begins: Begins) -> KmerPiece {
+fn piece(text: &str, begins: Begins) -> KmerPiece {
     let part = FilePart { at: 0, bytes: PartBytes::Memory(text.as_bytes().into()) };
     KmerPiece { input: Input::of_parts("text", "", text.len() as u64, vec![part]), begins }
 }
@@ -24,7 +24,7 @@ fn count(
     options: &KmerOptions,
 ) -> Result<(Sums, Counts, Vec<PieceEnds>)> {
     let job = store.job(Budget::new(12 << 20, 2), Cancel::default()).unwrap();
-    let pieces: Vec<KmerPiece> = texts.iter().map(|(text, begins)| piece(&job, text, *begins)).collect();
+    let pieces: Vec<KmerPiece> = texts.iter().map(|(text, begins)| piece(text, *begins)).collect();
     let (mut counts, mut ends) = (Counts::new(), Vec::new());
     let summary = count_kmer_pieces(&job, KmerPieces::of(pieces), options, |answer| {
         match answer {
