@@ -29,7 +29,7 @@ use crate::{
     signals,
 };
 
-/// What a worker may have beside its budget: 23 MiB were seen of ordinary queries. Code isn't counted, of which a query keeps 20 MiB
+/// The memory that a worker may have beside its budget: 23 MiB were seen of ordinary queries. Code isn't counted, of which a query keeps 20 MiB
 /// resident, nor the process that waits, which has 4 MiB that the worker has not: all together are 64 MiB.
 const BESIDE_BYTES: u64 = 40 << 20;
 /// Room for stacks of threads that are not the query's.

@@ -22,7 +22,7 @@ struct Account {
     threads: usize,
     reserved_bytes: AtomicU64,
     reserved_bytes_max: AtomicU64,
-    /// What it takes of the budget that it is a part of.
+    /// The reservation in the budget that it is a part of.
     whole: Option<Reservation>,
 }
 

@@ -20,7 +20,7 @@ pub(crate) const HUGE_BYTES: usize = 2 << 20;
 /// The unit of O_DIRECT: offsets and lengths of all I/O are multiples of it.
 pub const PAGE_BYTES: usize = 4096;
 
-/// What a [`Buffer`] of `len` bytes takes from a budget: whole pages of 4 KiB, and at least one; of 2 MiB from that
+/// The bytes that a [`Buffer`] of `len` bytes takes from a budget: whole pages of 4 KiB, and at least one; of 2 MiB from that
 /// size on.
 pub const fn taken_bytes(len: usize) -> usize {
     let page = if len < HUGE_BYTES { PAGE_BYTES } else { HUGE_BYTES };
@@ -33,7 +33,7 @@ pub const fn largest_buffer(bytes: usize) -> usize {
     bytes / page * page
 }
 
-/// What buffers are cut from.
+/// The mapped memory that buffers are cut from.
 #[derive(Debug)]
 enum Region {
     /// One anonymous mapping.

@@ -9,7 +9,7 @@ use crate::{
     io::Io,
 };
 
-/// What one run of one command works with: its budget, I/O, counters, progress and stop flag. Clones share it.
+/// A context is what one run of one command works with: its budget, I/O, counters, progress and stop flag. Clones share it.
 ///
 /// A context knows no store. What only reads and writes plain files takes a context, so that nothing of a store can be asked
 /// of it; a job on a store has one.
@@ -36,7 +36,7 @@ struct Inner {
     started: Instant,
 }
 
-/// What a request keeps alive until its bytes are moved.
+/// A guard is kept alive by a request until its bytes are moved.
 pub type Guard = Arc<dyn Any + Send + Sync>;
 
 impl Context {
@@ -63,12 +63,12 @@ impl Context {
         &self.budget
     }
 
-    /// What it did so far.
+    /// The counters of the work so far.
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
     }
 
-    /// What this process did so far: for another one, which [adds](Counters::add_of_process) it to a run of its own.
+    /// The counts of this process so far, for another one, which [adds](Counters::add_of_process) them to a run of its own.
     pub fn counts(&self) -> ProcessCounts {
         let counters = self.counters();
         ProcessCounts {

@@ -1,4 +1,4 @@
-//! What a job and its process did so far, in plain numbers.
+//! The counters of a job and its process.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use std::{
 
 use crate::{LevelReport, PhaseReport};
 
-/// What a job did so far. Plain numbers, added to by the whole job.
+/// Counters of the work of a job so far: plain numbers, to which all its threads add.
 #[derive(Debug, Default)]
 pub struct Counters {
     bytes_read: AtomicU64,
@@ -21,7 +21,7 @@ pub struct Counters {
     phases: Mutex<Vec<PhaseReport>>,
 }
 
-/// What a process did, as far as it is counted.
+/// Counts of the work of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessCounts {
     /// Bytes read from devices.

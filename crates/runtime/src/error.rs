@@ -1,4 +1,4 @@
-//! What can go wrong with memory, files and jobs.
+//! The errors of memory, files and jobs.
 
 use std::{io, path::PathBuf};
 
@@ -15,11 +15,11 @@ pub enum Error {
     /// The operating system refused an operation on a file or folder (no permission, disk full, I/O error).
     #[error("{}: cannot {what}: {source}{}", path.display(), url_hint(&path.to_string_lossy(), source))]
     Io {
-        /// What was tried, as a verb phrase ("write 1048576 bytes at 0").
+        /// The attempt, as a verb phrase ("write 1048576 bytes at 0").
         what: String,
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A reservation would exceed the budget.
@@ -30,7 +30,7 @@ pub enum Error {
             .unwrap_or_default()
     )]
     OverBudget {
-        /// What the memory was for.
+        /// The purpose of the memory.
         what: &'static str,
         /// Bytes asked for.
         wanted: u64,
@@ -74,7 +74,7 @@ impl Error {
     }
 }
 
-/// What an error about a path adds where nothing is there and the path is a URL: that URLs are none.
+/// The hint that an error about a path adds where nothing is there and the path is a URL.
 pub fn url_hint(path: &str, source: &io::Error) -> &'static str {
     let is_scheme = |text: &str| {
         text.len() > 1

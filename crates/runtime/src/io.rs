@@ -38,14 +38,14 @@ struct Request {
 #[derive(Debug)]
 pub struct Pending(Way);
 
-/// What moves the bytes.
+/// The mechanism that moves the bytes.
 #[derive(Debug)]
 enum Way {
     Ring(PendingSlot),
     Pool(PendingAnswer),
 }
 
-/// What a thread of the pool will answer.
+/// The answer that a thread of the pool will give.
 #[derive(Debug)]
 pub(crate) struct PendingAnswer(Receiver<(Buffer, io::Result<()>)>);
 
@@ -93,7 +93,7 @@ impl Pending {
     }
 }
 
-/// What a job reads and writes with.
+/// The I/O of a job: a ring, or a pool of threads.
 #[derive(Debug)]
 pub(crate) struct Io {
     // Both are made when they are needed first: many jobs do little.

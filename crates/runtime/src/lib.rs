@@ -1,4 +1,4 @@
-//! What every job works with, whether or not it has a store: memory, threads, files, and how it is watched and stopped.
+//! The runtime is what every job works with, whether or not it has a store: memory, threads, files, progress and cancellation.
 //!
 //! The nouns, from the bottom up:
 //!

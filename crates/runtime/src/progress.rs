@@ -18,22 +18,22 @@ pub struct Progress {
     told: Mutex<Option<Told>>,
 }
 
-/// What a job told of how it goes about its work, as far as it was not taken.
+/// Lines about how a job goes about its work that nobody has taken yet.
 #[derive(Debug, Default)]
 struct Told {
     waiting: Vec<String>,
     last: String,
 }
 
-/// What was told and is not taken, at most; later things are left out.
+/// The most lines that wait to be taken; later ones are left out.
 const TOLD_MAX: usize = 100;
 
 /// A moment of a job's [`Progress`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgressState {
-    /// What the job is doing ("parsing", "superstep 3"); empty before the first phase.
+    /// The phase that the job is in ("parsing", "superstep 3"); empty before the first phase.
     pub phase: String,
-    /// What is counted ("bytes", "edges").
+    /// The unit that is counted ("bytes", "edges").
     pub unit: &'static str,
     /// Units done in this phase.
     pub done: u64,
@@ -63,7 +63,7 @@ impl Progress {
         self.told.lock().expect("no panic under this lock").get_or_insert_default();
     }
 
-    /// What was told since it was taken last, each thing once where it was told several times in a row.
+    /// Takes the lines that were told since the last call; a line that was told several times in a row comes once.
     pub fn take_told(&self) -> Vec<String> {
         let mut told = self.told.lock().expect("no panic under this lock");
         told.as_mut().map(|told| std::mem::take(&mut told.waiting)).unwrap_or_default()

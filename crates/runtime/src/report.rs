@@ -1,4 +1,4 @@
-//! What is known of a job at its end.
+//! The report of a job at its end.
 
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ pub struct Report {
     pub direct_io: bool,
     /// How files were read and written: "io_uring", "threads", or "none" where nothing was.
     pub io: &'static str,
-    /// What the drives alone would take; only where they were measured.
+    /// The time that the drives alone would take; only where they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drive_floor: Option<DriveFloor>,
     /// Time for each phase, in order; phases of the same name are added up.
@@ -55,7 +55,7 @@ pub struct PhaseReport {
     pub seconds: f64,
 }
 
-/// What one level of sort-reduce did.
+/// The counts of one level of sort-reduce.
 #[derive(Clone, Debug, Serialize)]
 pub struct LevelReport {
     /// 0 where runs are formed, n for the n-th merge.

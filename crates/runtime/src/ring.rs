@@ -84,7 +84,7 @@ impl Ring {
     /// Starts to transfer `parts` of `buffer`, at these places of these files. Gives the number of the slot to wait for.
     ///
     /// # Errors
-    /// What the system says to the submission as a whole; the buffer then comes back.
+    /// The system's answer to the submission as a whole; the buffer then comes back.
     pub fn submit(
         self: &Arc<Self>,
         direction: Direction,

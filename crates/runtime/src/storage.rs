@@ -1,4 +1,4 @@
-//! What holds the bytes that a job reads and writes.
+//! Storage holds the bytes that a job reads and writes.
 
 use std::{fmt::Debug, fs::File, io, ops::Range, sync::Arc};
 
@@ -8,13 +8,13 @@ pub trait Storage: Send + Sync + Debug {
     /// Fills `buffer` from byte `offset` on.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// Errors of the system.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `buffer` from byte `offset` on.
     ///
     /// # Errors
-    /// Whatever the system reports; part of the bytes may then have been written.
+    /// Errors of the system; part of the bytes may then have been written.
     fn write(&self, offset: u64, buffer: &[u8]) -> io::Result<()>;
 
     /// The file that holds the bytes, and where in the file they begin: for io_uring, which moves them without the calls
@@ -22,7 +22,7 @@ pub trait Storage: Send + Sync + Debug {
     /// a file: only the calls above reach the bytes.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// Errors of the system.
     fn raw(&self, _is_write: bool) -> io::Result<Option<(Arc<File>, u64)>> {
         Ok(None)
     }
@@ -43,7 +43,7 @@ pub enum Direction {
 /// A range of a buffer and where its bytes belong.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// What holds the bytes.
+    /// The storage that holds the bytes.
     pub storage: Arc<dyn Storage>,
     /// Where they begin in it.
     pub offset: u64,
@@ -55,7 +55,7 @@ impl Part {
     /// Moves the bytes, and waits for that.
     ///
     /// # Errors
-    /// Whatever the storage reports.
+    /// Errors of the storage.
     pub fn transfer(&self, direction: Direction, buffer: &mut [u8]) -> io::Result<()> {
         let bytes = &mut buffer[self.range.clone()];
         match direction {

@@ -120,7 +120,7 @@ impl Drop for Window {
     }
 }
 
-/// What was done about SIGBUS before there were windows.
+/// The action for SIGBUS before there were windows.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Whether SIGBUS comes here; makes it so once.

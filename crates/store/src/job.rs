@@ -161,7 +161,7 @@ impl Execution {
     }
 }
 
-/// What the drives alone would take for what was counted, at their best rates.
+/// The time that the drives alone would take for the bytes counted, at their best rates.
 fn drive_floor(profile: &DriveProfile, counters: &Counters) -> DriveFloor {
     let best = EXTENT_BYTES as u64;
     DriveFloor {

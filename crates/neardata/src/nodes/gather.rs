@@ -31,7 +31,7 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_store::{Context, Reservation, Store};
+use inshore_store::{Context, Reservation, Store, release_code};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -595,7 +595,10 @@ impl Gather {
     }
 
     pub(super) fn begin_all(&mut self) -> Result<()> {
-        self.assign((0..self.pieces.len()).collect())
+        self.assign((0..self.pieces.len()).collect())?;
+        // Arguments, connections and lookups ran through much code, which answers do not need.
+        release_code();
+        Ok(())
     }
 
     /// Asks nodes for these pieces, each node for all of them that it is chosen for. What no node has is missing.
