@@ -205,7 +205,7 @@ pub fn folders(path: &Path) -> Vec<PathBuf> {
     names.split(|&byte| byte == b':').map(|name| PathBuf::from(OsStr::from_bytes(name))).collect()
 }
 
-/// What knows at its end what it cost.
+/// A run that can report its cost at its end.
 pub trait Reports: AsRef<store::Context> {
     /// Ends the last phase and gives the counters.
     fn report(&self) -> Report;

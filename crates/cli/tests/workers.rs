@@ -1,5 +1,5 @@
-//! `inshore sql` runs in a worker process with a limit of memory: what is asked of it takes no more, and nothing is left of it, whatever
-//! ends it.
+//! `inshore sql` runs in a worker process with a limit of memory: no query takes more, and a worker leaves nothing behind, however
+//! it ends.
 
 use std::{
     fs,
@@ -180,7 +180,7 @@ fn a_sql_query_keeps_to_its_memory_whatever_it_asks() {
         let child = run.under("/bin/sh".as_ref(), &["-c", &line]).spawn();
         let mut peak = 0;
         let output = std::thread::scope(|scope| {
-            // What it writes is read meanwhile, and shown to nobody.
+            // Its output is read meanwhile, and thrown away.
             let (mut child, mut out) = (child, Vec::new());
             let mut stdout = child.stdout.take().unwrap();
             let reader = scope.spawn(move || {

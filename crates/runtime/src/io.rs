@@ -196,7 +196,7 @@ impl Pool {
 fn serve(request: Request, flying: &AtomicUsize) {
     let Request { direction, parts, mut buffer, guard, answer } = request;
     let result = parts.iter().try_for_each(|part| part.transfer(direction, &mut buffer));
-    // Who has the answer finds free what it kept, if nobody else needs that.
+    // Before the answer is sent: its receiver finds free everything that the guard alone kept.
     drop(guard);
     flying.fetch_sub(1, Ordering::Relaxed);
     let _ = answer.send((buffer, result));

@@ -179,7 +179,7 @@ impl Ring {
         }
         for slot in finished {
             let Slot::Flying(mut flying) = std::mem::take(&mut state.slots[slot]) else { unreachable!() };
-            // Who has the answer finds free what it kept, if nobody else needs that.
+            // Before the answer is sent: its receiver finds free everything that the guard alone kept.
             drop(flying.guard.take());
             state.slots[slot] = Slot::Done(flying.buffer, flying.result);
         }

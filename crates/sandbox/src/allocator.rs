@@ -88,7 +88,7 @@ unsafe impl GlobalAlloc for LimitedAllocator {
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // What is moved is there twice for a moment, but for large ones, whose pages the system moves.
+        // A small allocation that moves is there twice for a moment; of a large one the system moves the pages.
         remove(layout.size());
         add(bytes);
         // SAFETY: as above.

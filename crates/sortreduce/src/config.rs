@@ -1,4 +1,4 @@
-//! The configuration of a sort-reduce: what it may use. Nothing here allocates or does I/O.
+//! The configuration of a sort-reduce: its memory, sinks and hints. Nothing here allocates or does I/O.
 
 use inshore_store::Keep;
 

@@ -15,8 +15,8 @@
 use std::sync::Arc;
 
 use arrow::{
-    array::{ArrayRef, AsArray, new_null_array},
-    datatypes::{DataType, FieldRef, Float32Type, Float64Type},
+    array::{ArrayRef, new_null_array},
+    datatypes::{DataType, FieldRef},
 };
 use datafusion::{
     common::{
@@ -242,21 +242,6 @@ pub(crate) fn normal_column(key: &dyn PhysicalExpr) -> Option<&Column> {
     let call = key.downcast_ref::<ScalarFunctionExpr>()?;
     let [column] = call.args() else { return None };
     if call.fun().inner().is::<NormalFloat>() { column.downcast_ref() } else { None }
-}
-
-/// The same values with one pattern of bits for every NaN, which is the greatest then, and zeros with their signs.
-pub(crate) fn one_nan(column: &ArrayRef) -> ArrayRef {
-    match column.data_type() {
-        DataType::Float64 => {
-            let one = |value: f64| if value.is_nan() { f64::NAN } else { value };
-            Arc::new(column.as_primitive::<Float64Type>().unary::<_, Float64Type>(one))
-        }
-        DataType::Float32 => {
-            let one = |value: f32| if value.is_nan() { f32::NAN } else { value };
-            Arc::new(column.as_primitive::<Float32Type>().unary::<_, Float32Type>(one))
-        }
-        _ => column.clone(),
-    }
 }
 
 fn compares(op: Operator) -> bool {

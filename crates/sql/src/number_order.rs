@@ -11,12 +11,11 @@ use datafusion::{
 };
 use futures::{StreamExt, stream};
 use inshore_store::Budget;
-use inshore_tables::{NumberSink, NumberSort, NumberSortConfig, SortedNumbers};
+use inshore_tables::{NumberSink, NumberSort, NumberSortConfig, SortedNumbers, one_nan};
 
 use crate::{
     Error,
     files::BATCH_ROWS,
-    floats::one_nan,
     memory::Claim,
     numbers::NumberRows,
     operator::{Notes, Shared},

@@ -9,9 +9,8 @@ use arrow_array::{
 };
 use arrow_schema::DataType;
 
-/// The same values, but every NaN is the greatest of all numbers, as in SQL, and not the least where its sign says so.
-#[cfg(feature = "records")]
-pub(crate) fn one_nan(column: &ArrayRef) -> ArrayRef {
+/// The same values, but every NaN is the greatest of all numbers, as in SQL, and not the least where its sign says so. Zeros keep their signs.
+pub fn one_nan(column: &ArrayRef) -> ArrayRef {
     match column.data_type() {
         DataType::Float64 => {
             let values = column.as_primitive::<Float64Type>();

@@ -74,7 +74,7 @@ mod words;
 mod writer;
 
 pub use error::{Error, LINE_BYTES_MAX, Result};
-pub use floats::normal_floats;
+pub use floats::{normal_floats, one_nan};
 pub use input::{Bytes, Header, Input, ahead_bytes};
 pub use inshore_store::NewFile;
 #[cfg(feature = "records")]

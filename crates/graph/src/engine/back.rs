@@ -192,7 +192,7 @@ impl Marked<'_> {
 
 /// More than this part of all vertices are many.
 const MANY_SHARE: u64 = 64;
-/// Of many vertices, those in one of so many ranges are asked for their edges.
+/// Where vertices are many, the edges of those in one range of so many are counted.
 const SAMPLED_SHARE: u32 = 8;
 /// A range: what a cursor reads of the index at once has about as many.
 const SAMPLED_VERTICES: u32 = 64 << 10;

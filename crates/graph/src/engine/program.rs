@@ -4,7 +4,7 @@ use inshore_sortreduce::Operation;
 
 use super::{Message, Pull, State};
 
-/// What an algorithm does at one vertex: the thesis' four functions, one for weights, two for vertices that look for
+/// A vertex program is what an algorithm does at one vertex: the thesis' four functions, one for weights, two for vertices that look for
 /// messages themselves, and three small ones for sums over vertices.
 pub(crate) trait VertexProgram: Clone + Send + Sync + 'static {
     /// What is kept of each vertex.

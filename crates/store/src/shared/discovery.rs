@@ -129,8 +129,8 @@ pub(super) fn folders(devices: &Devices) -> Vec<PathBuf> {
     devices.values().filter_map(|device| device.folder()).map(Path::to_path_buf).collect()
 }
 
-/// Writes down where the devices are. Where one was moved, that begins a branch: of a device and a copy of it, the one
-/// that stayed and the one that was moved are told from each other.
+/// Writes the places of the devices into the superblock. A device that was moved begins a branch, which tells the moved
+/// device from a copy that stayed.
 pub(super) fn note_places(superblock: &mut Superblock, devices: &Devices) {
     let mut is_moved = false;
     for entry in &mut superblock.devices {
