@@ -31,7 +31,7 @@ use parquet::{
 
 use super::{
     parquet_needs::{Needs, enough},
-    parquet_pages::{Footer, METADATA_BYTES_PER_FOOTER_BYTE, Pages, ParquetFile},
+    parquet_pages::{Footer, METADATA_BYTES_PER_FOOTER_BYTE, Pages, ParquetFile, start_of},
 };
 use crate::{
     Error, Input, Result,
@@ -238,10 +238,12 @@ impl ParquetSource {
     }
 
     fn range_of(&self, chunk: &ColumnChunkMetaData) -> Result<Range<u64>> {
-        let (start, bytes) = chunk.byte_range();
-        let end = start.checked_add(bytes).filter(|&end| end <= self.file.bytes);
-        let end = end.ok_or_else(|| self.file.error("a column beyond the end of the file"))?;
-        Ok(start..end)
+        let range = || {
+            let start = u64::try_from(start_of(chunk)).ok()?;
+            let end = start.checked_add(u64::try_from(chunk.compressed_size()).ok()?)?;
+            (end <= self.file.bytes).then_some(start..end)
+        };
+        range().ok_or_else(|| self.file.error("a column beyond the end of the file"))
     }
 
     pub fn row_groups(&self) -> usize {

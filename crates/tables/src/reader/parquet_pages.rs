@@ -216,9 +216,10 @@ impl ParquetFile {
     }
 }
 
-/// Where a column chunk begins, by what its file says.
+/// Where a column chunk begins, by what its file says. Some writers give 0 where there is no dictionary; the first bytes of a file are no
+/// page.
 pub(super) fn start_of(chunk: &ColumnChunkMetaData) -> i64 {
-    chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset())
+    chunk.dictionary_page_offset().filter(|&start| start != 0).unwrap_or(chunk.data_page_offset())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -375,11 +376,7 @@ impl ChunkReader for ColumnChunk {
         if length as u64 > self.file.piece_limit {
             return Err(self.file.too_large(self.place(start), "a Parquet page", length as u64));
         }
-        let bytes = self.read_at(start, length)?;
-        match self.codec {
-            Some(codec) => self.unpack(bytes, codec),
-            None => Ok(bytes),
-        }
+        self.read_at(start, length)
     }
 }
 
@@ -392,6 +389,7 @@ pub(super) struct Pages {
     levels_max: (i16, i16),
     /// The least bytes that a value of a dictionary takes; 0 if the type has no dictionaries.
     value_bytes_min: usize,
+    chunk: Arc<ColumnChunk>,
     inner: SerializedPageReader<ColumnChunk>,
 }
 
@@ -410,6 +408,9 @@ impl Pages {
         let column_name = descriptor.path().string();
         let mut chunk = chunk.clone();
         let codec = Codec::of(chunk.compression());
+        if chunk.dictionary_page_offset() == Some(0) {
+            chunk = chunk.into_builder().set_dictionary_page_offset(None).build()?;
+        }
         if codec.is_some() {
             chunk = chunk.into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
         } else if matches!(chunk.compression(), Compression::BROTLI(_)) {
@@ -424,7 +425,7 @@ impl Pages {
             Type::INT96 => 12,
             Type::FIXED_LEN_BYTE_ARRAY => descriptor.type_length().max(0) as usize,
         };
-        let reader = ColumnChunk {
+        let reader = Arc::new(ColumnChunk {
             file: file.clone(),
             column,
             column_name: column_name.clone(),
@@ -432,10 +433,29 @@ impl Pages {
             header: Mutex::default(),
             end: (start as u64).saturating_add(chunk.compressed_size() as u64),
             window: Mutex::default(),
-        };
-        let inner = SerializedPageReader::new(Arc::new(reader), &chunk, rows, None)?;
+        });
+        let inner = SerializedPageReader::new(reader.clone(), &chunk, rows, None)?;
         let levels_max = (descriptor.max_rep_level(), descriptor.max_def_level());
-        Ok(Pages { file: file.clone(), column, column_name, levels_max, value_bytes_min, inner })
+        Ok(Pages {
+            file: file.clone(),
+            column,
+            column_name,
+            levels_max,
+            value_bytes_min,
+            chunk: reader,
+            inner,
+        })
+    }
+
+    /// Unpacks a page where the library does not: its checksum, which the library has compared by now, is that of the packed bytes.
+    fn unpack(&self, mut page: Page) -> Result<Page> {
+        if let Some(codec) = self.chunk.codec {
+            let (Page::DataPage { buf, .. }
+            | Page::DataPageV2 { buf, .. }
+            | Page::DictionaryPage { buf, .. }) = &mut page;
+            *buf = self.chunk.unpack(std::mem::take(buf), codec)?;
+        }
+        Ok(page)
     }
 
     fn check(&self, page: &Page) -> Result<()> {
@@ -503,7 +523,7 @@ impl Iterator for Pages {
 
 impl PageReader for Pages {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
-        let page = self.inner.get_next_page()?;
+        let page = self.inner.get_next_page()?.map(|page| self.unpack(page)).transpose()?;
         page.iter().try_for_each(|page| self.check(page))?;
         Ok(page)
     }

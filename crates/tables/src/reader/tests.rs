@@ -445,11 +445,14 @@ const WITH_CHECKSUM: &str = "\
     2032362e302e31191c1c0000007a00000050415231\
 ";
 
+fn bytes_of(digits: &str) -> Vec<u8> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.as_bytes().chunks(2).map(byte).collect()
+}
+
 #[test]
 fn a_flipped_bit_in_a_parquet_page_with_a_checksum_is_an_error() {
-    let digits = WITH_CHECKSUM.as_bytes();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    let mut bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
+    let mut bytes = bytes_of(WITH_CHECKSUM);
     let a = [("a", DataType::Int32)];
     let found = read("c.parquet", &bytes, &a).unwrap();
     assert_eq!(found.column(0).as_primitive::<Int32Type>().values(), &[1_000_001, 1_000_002, 1_000_003]);
@@ -457,6 +460,45 @@ fn a_flipped_bit_in_a_parquet_page_with_a_checksum_is_an_error() {
     bytes[value] ^= 1;
     let error = refusal("c.parquet", &bytes, &a);
     assert!(error.contains("c.parquet") && error.contains("checksum"), "{error}");
+}
+
+/// Dremio writes such files.
+#[test]
+fn a_parquet_dictionary_at_offset_0_is_none() {
+    let (offset, footer) = ("2608491c", "7a00000050415231");
+    assert!(WITH_CHECKSUM.contains(offset) && WITH_CHECKSUM.ends_with(footer));
+    // Field 11 of the column's metadata, two bytes.
+    let digits = WITH_CHECKSUM.replace(offset, "26082600291c").replace(footer, "7c00000050415231");
+    let found = read("d.parquet", &bytes_of(&digits), &[("a", DataType::Int32)]).unwrap();
+    assert_eq!(found.column(0).as_primitive::<Int32Type>().values(), &[1_000_001, 1_000_002, 1_000_003]);
+}
+
+/// The checksum of a page is that of its packed bytes; see test_data/README.md.
+#[test]
+fn checksums_of_packed_parquet_pages_are_compared_before_unpacking() {
+    let files: [&[u8]; 4] = [
+        include_bytes!("../../test_data/gzip_1.parquet"),
+        include_bytes!("../../test_data/gzip_2.parquet"),
+        include_bytes!("../../test_data/lz4_1.parquet"),
+        include_bytes!("../../test_data/lz4_2.parquet"),
+    ];
+    for bytes in files {
+        check_edges(&read("c.parquet", bytes, &WANTED).unwrap(), 500);
+        let footer_bytes = u32::from_le_bytes(bytes[bytes.len() - 8..][..4].try_into().unwrap()) as usize;
+        let mut by_checksum = 0;
+        for place in (4..bytes.len() - 8 - footer_bytes).step_by(7) {
+            let mut damaged = bytes.to_vec();
+            damaged[place] ^= 1;
+            // Headers have no checksum, and a flag in one of them may not matter.
+            match read("c.parquet", &damaged, &WANTED) {
+                Ok(found) if found.num_rows() == 500 => {}
+                Ok(found) => panic!("{} rows where byte {place} is damaged", found.num_rows()),
+                Err(error) => by_checksum += usize::from(error.to_string().contains("checksum")),
+            }
+        }
+        // Most of the bytes are those of pages.
+        assert!(by_checksum > bytes.len() / 7 / 3, "{by_checksum} of {} bytes", bytes.len());
+    }
 }
 
 #[test]
