@@ -55,7 +55,7 @@ fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
     let name = format!("w{worker}");
     let mut known: Option<Known> = None;
     let mut killed = 0;
-    // How long a command takes until it is done: kills should come before that.
+    // How long a command takes until it is done, without the look at its result: kills should come before that.
     let mut usual = Duration::from_millis(20);
     while killed < kills {
         let bytes = pattern(chance.below(u64::MAX), chance.below(3_000_000) as usize);
@@ -84,12 +84,13 @@ fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
         }
         let _ = child.kill();
         let output = child.wait_with_output().unwrap();
+        let took = started.elapsed();
         let found = look(folder, &name);
         match output.status.code() {
             Some(0) => {
                 assert_eq!(is(&found), is(&after), "{words} was acknowledged");
                 assert!(found == after, "{words} was acknowledged, and its bytes are not there");
-                usual = (usual * 7 + started.elapsed()) / 8;
+                usual = (usual * 7 + took) / 8;
             }
             None => {
                 assert!(
