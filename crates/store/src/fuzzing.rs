@@ -3,8 +3,8 @@
 
 use crate::{
     Catalog, ExtentRef,
-    catalog::{REF_BYTES, decode_edits, encode_edits},
-    header::Header,
+    log::catalog::{REF_BYTES, decode_edits, encode_edits},
+    log::header::Header,
     log::{Superblock, record_header_round_trip, record_header_sum},
 };
 

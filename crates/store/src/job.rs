@@ -13,7 +13,7 @@ use inshore_runtime::{Context, Direction, DriveFloor, Part, Pending};
 
 use crate::{
     Budget, Buffer, Cancel, Counters, Device, DriveProfile, EXTENT_BYTES, Report, Result, Scratch, Store,
-    extents::Extents, lease::Lease, shared::Shared,
+    shared::Shared, space::extents::Extents, space::lease::Lease,
 };
 
 /// One run of one command on a store: a [`Context`], which it can be used as, and its place in the store. Clones share it;

@@ -20,8 +20,8 @@ use serde::Serialize;
 
 use crate::{
     Dataset, DatasetBuilder, DatasetRecord, Edit, Error, Job, Result, Store,
-    encoding::{Cursor, put_bytes},
-    scratch::random_u64,
+    log::encoding::{Cursor, put_bytes},
+    space::scratch::random_u64,
 };
 
 /// The kind of datasets that are pieces of kept work.

@@ -26,45 +26,38 @@
 //! keeps its own header in [`Dataset::attributes`]. The byte layout of everything is in `docs/format.md`.
 #![warn(missing_docs)]
 
-mod blocks;
-mod catalog;
-mod checked;
+mod dataset;
 mod device;
-mod encoding;
 mod error;
-mod extents;
-mod faulty;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod header;
 mod job;
 mod keep;
-mod lease;
 mod log;
-mod measure;
-mod memory;
 mod new_file;
-mod parity;
-mod profile;
-mod reader;
-mod recording;
-mod relocate;
-mod scratch;
+mod redundancy;
 mod shared;
+mod space;
 mod store;
-mod throttled;
 mod upkeep;
-mod usage;
-mod whole;
-mod writer;
 
-pub use blocks::{BlockFile, PendingBlock};
-pub use catalog::{Catalog, DatasetRecord, Edit, ExtentRef, FileRecord, Place, Redundancy, Run};
-pub use checked::{CheckedFile, PendingRead};
-pub use device::{Device, Directory, EXTENT_BYTES, SEGMENT_EXTENTS};
+pub use dataset::{
+    blocks::{BlockFile, PendingBlock},
+    checked::{CheckedFile, PendingRead},
+    reader::FileReader,
+    writer::FileWriter,
+};
+pub use device::{
+    Device, Directory, EXTENT_BYTES, SEGMENT_EXTENTS,
+    faulty::{Fault, Faulty},
+    measure::{MeasurePlan, measure},
+    memory::Memory,
+    profile::{DeviceProfile, DriveProfile, Pattern, Point},
+    recording::{Fate, History, Operation, Recording, after_crash},
+    throttled::{Limits, Throttled},
+};
 pub use error::{Error, Result};
-pub use faulty::{Fault, Faulty};
 pub use inshore_runtime::{
     Budget, Buffer, Cancel, Context, Counters, Deadline, DriveFloor, Error as RuntimeError,
     FILE_SOURCE_BYTES, FileEdges, FileSink, FileSource, LevelReport, PAGE_BYTES, PendingPiece, PhaseReport,
@@ -74,19 +67,17 @@ pub use inshore_runtime::{
 };
 pub use job::{Execution, Job};
 pub use keep::{Keep, Kept, KeptPiece};
-pub use log::DeviceEntry;
-pub use measure::{MeasurePlan, measure};
-pub use memory::Memory;
+pub use log::{
+    DeviceEntry,
+    catalog::{Catalog, DatasetRecord, Edit, ExtentRef, FileRecord, Place, Redundancy, Run},
+};
 pub use new_file::{NewFile, NewFileWriter, make_folder, remove_file};
-pub use profile::{DeviceProfile, DriveProfile, Pattern, Point};
-pub use reader::FileReader;
-pub use recording::{Fate, History, Operation, Recording, after_crash};
-pub use relocate::Moved;
-pub use scratch::{Owner, Scratch};
+pub use space::{
+    relocate::Moved,
+    scratch::{Owner, Scratch},
+    usage::{DeviceUsage, JobUsage},
+};
 pub use store::{
     BYTES, Dataset, DatasetBuilder, DatasetSummary, Location, NamedFile, Store, default_store_path,
 };
-pub use throttled::{Limits, Throttled};
 pub use upkeep::{Damage, Findings};
-pub use usage::{DeviceUsage, JobUsage};
-pub use writer::FileWriter;

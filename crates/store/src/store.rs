@@ -19,15 +19,15 @@ use std::{
 use crate::{
     Budget, Cancel, CheckedFile, DatasetRecord, Device, DeviceEntry, Directory, EXTENT_BYTES, Edit, Error,
     FileRecord, FileWriter, Job, Place, Redundancy, Result,
-    catalog::Run,
-    checked::{Identity, Kept},
+    dataset::checked::{Identity, Kept},
+    dataset::writer::Begun,
     device::sync_names,
-    extents::Extents,
     keep::KEPT,
+    log::catalog::Run,
     log::{Superblock, read_superblock},
-    scratch::{random_u64, told_folders},
     shared::{Failed, NewStore, Opener, Pin, Shared, check_is_blank},
-    writer::Begun,
+    space::extents::Extents,
+    space::scratch::{random_u64, told_folders},
 };
 
 /// The kind of a dataset that is one file of plain bytes, and the name of that file.
@@ -935,7 +935,7 @@ impl Dataset {
             let (offset, len) = (range.start + bytes.start as u64, bytes.len() as u64);
             Ok(Location { offset, len, places, extent_offset: extent_offset as u64 })
         };
-        crate::extents::pieces(range.clone()).map(piece).collect()
+        crate::space::extents::pieces(range.clone()).map(piece).collect()
     }
 }
 

@@ -13,8 +13,8 @@ use inshore_runtime::Pending;
 use crate::{
     Buffer, CheckedFile, Dataset, EXTENT_BYTES, ExtentRef, Job, Place, Result, Store,
     log::metadata_buffer,
+    redundancy::whole::{Health, Whole, extent_buffer},
     shared::{HEADER_BYTES, Urgency, header_of},
-    whole::{Health, Whole, extent_buffer},
 };
 
 /// Extents that are read at the same time, at least: as many requests of 2 MiB keep a drive busy.

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeMap};
 
 use super::*;
 use crate::log::is_used;
-use crate::scratch::{identity, tells_of_a_store};
+use crate::space::scratch::{identity, tells_of_a_store};
 
 /// `Opener` finds a device that the superblock names, given all that it names, and a test of whether a device is the one.
 pub(crate) type Opener = Box<

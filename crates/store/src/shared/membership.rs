@@ -149,7 +149,7 @@ impl Shared {
         });
         let folder = gone.as_ref().and_then(|gone| gone.folder());
         if let Some(folder) = folder.filter(|_| is_home) {
-            crate::profile::forget(folder);
+            crate::device::profile::forget(folder);
         }
         // Under the lock: a process that waits for it finds that the folder is gone.
         let removed = folder.map_or(Ok(()), |folder| self.registry.remove(folder));

@@ -31,10 +31,10 @@ pub(crate) use self::{
 };
 use crate::{
     Catalog, Device, DeviceEntry, EXTENT_BYTES, Edit, Error, Place, Result, SEGMENT_EXTENTS,
-    catalog::Run,
     device::path_of,
+    log::catalog::Run,
     log::{Devices, Log, SUPERBLOCK_EXTENT, Superblock, read_superblock, spread},
-    scratch::{Guard, Owner, Registry, Scratch, is_full, is_read_only},
+    space::scratch::{Guard, Owner, Registry, Scratch, is_full, is_read_only},
 };
 
 pub(crate) struct Shared {

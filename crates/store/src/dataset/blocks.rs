@@ -7,7 +7,7 @@ use inshore_runtime::{Direction, Pending};
 use crate::{
     Buffer, Error, Job, Redundancy, Reservation, Result,
     device::part,
-    extents::{Extents, pieces},
+    space::extents::{Extents, pieces},
 };
 
 /// A scratch file of `blocks` equal blocks, each read and written as a whole and checked when read.

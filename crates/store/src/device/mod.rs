@@ -5,6 +5,13 @@
 //! [`crate::Throttled`]) can stand in for each other. Offsets and lengths are multiples of 4 KiB, as O_DIRECT wants
 //! them.
 
+pub(crate) mod faulty;
+pub(crate) mod measure;
+pub(crate) mod memory;
+pub(crate) mod profile;
+pub(crate) mod recording;
+pub(crate) mod throttled;
+
 use std::{
     collections::{BTreeSet, HashMap},
     fmt::Debug,

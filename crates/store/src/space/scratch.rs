@@ -39,7 +39,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::{Error, Place, Result, catalog::Run, encoding::Cursor, log::LastRecord};
+use crate::{Error, Place, Result, log::LastRecord, log::catalog::Run, log::encoding::Cursor};
 
 const RUN_BYTES: usize = 10;
 const LAST_RECORD_BYTES: usize = 24;

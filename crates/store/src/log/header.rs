@@ -6,7 +6,7 @@
 
 use crate::{
     Place,
-    encoding::{Cursor, put_u32},
+    log::encoding::{Cursor, put_u32},
     shared::HEADER_BYTES,
 };
 

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::{EXTENT_BYTES, Place, Redundancy, Result, lease::Lease};
+use crate::{EXTENT_BYTES, Place, Redundancy, Result, space::lease::Lease};
 
 /// The extents of a file in order, from `first` on. What was taken from a job's lease goes back to it in the end,
 /// unless a dataset took it over.

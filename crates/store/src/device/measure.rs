@@ -170,7 +170,7 @@ struct Random(u64);
 
 impl Random {
     fn new() -> Random {
-        Random(crate::scratch::random_u64())
+        Random(crate::space::scratch::random_u64())
     }
 
     fn next(&mut self) -> u64 {

@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     EXTENT_BYTES, PAGE_BYTES, SEGMENT_EXTENTS,
-    encoding::{Cursor, put_bytes, put_u32},
     log::SUPERBLOCK_EXTENT,
+    log::encoding::{Cursor, put_bytes, put_u32},
 };
 
 /// Where an extent lies.

@@ -16,8 +16,9 @@ use std::{
 
 use crate::{
     Buffer, Dataset, DatasetRecord, Device, Directory, EXTENT_BYTES, Error, ExtentRef, Job, Place, Result,
-    SEGMENT_EXTENTS, Store, catalog::Run, checked::Identity, device::sync_names, extents::Extents,
-    lease::Lease, shared::Terms, store::publish, whole::Whole, writer::ListWriter,
+    SEGMENT_EXTENTS, Store, dataset::checked::Identity, dataset::writer::ListWriter, device::sync_names,
+    log::catalog::Run, redundancy::whole::Whole, shared::Terms, space::extents::Extents, space::lease::Lease,
+    store::publish,
 };
 
 /// Extents that are moved before the record of their dataset is changed.

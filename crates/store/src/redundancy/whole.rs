@@ -11,11 +11,11 @@ use inshore_runtime::{Direction, Pending};
 
 use crate::{
     Buffer, CheckedFile, Device, EXTENT_BYTES, Error, ExtentRef, Job, PAGE_BYTES, Place, Result,
-    checked::Identity,
+    dataset::checked::Identity,
     device::part,
-    header::Header,
+    log::header::Header,
     log::metadata_buffer,
-    parity,
+    redundancy::parity,
     shared::{HEADER_BYTES, header_of},
 };
 

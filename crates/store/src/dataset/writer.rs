@@ -13,15 +13,15 @@ use inshore_runtime::{Direction, Pending};
 use crate::{
     Buffer, CheckedFile, EXTENT_BYTES, Error, ExtentRef, FileRecord, Job, PAGE_BYTES, Place, Redundancy,
     Reservation, Result,
-    catalog::REFS_INLINE,
-    checked::{Identity, LIST_BLOCK_BYTES},
+    dataset::checked::{Identity, LIST_BLOCK_BYTES},
     device::part,
-    extents::{Extents, pieces},
-    lease::Lease,
+    log::catalog::REFS_INLINE,
     log::metadata_buffer,
-    parity::Stripe,
+    redundancy::parity::Stripe,
+    redundancy::whole::{DATA, PARITY, Shape},
     shared::{HEADER_BYTES, header_of},
-    whole::{DATA, PARITY, Shape},
+    space::extents::{Extents, pieces},
+    space::lease::Lease,
 };
 
 /// The unit of writing of lists of references.

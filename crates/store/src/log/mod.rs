@@ -13,6 +13,10 @@
 //! damaged, and that is an error. A log whose copies differ is begun anew before anything is appended to it: otherwise
 //! the copy that lacks a record would be worth nothing without the others.
 
+pub(crate) mod catalog;
+pub(crate) mod encoding;
+pub(crate) mod header;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
@@ -23,10 +27,10 @@ use std::{
 
 use crate::{
     Budget, Buffer, Catalog, Device, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
-    catalog::{decode_edits, encode_edits},
     device::path_of,
-    encoding::{Cursor, put_bytes, put_u32},
-    scratch::random_u64,
+    log::catalog::{decode_edits, encode_edits},
+    log::encoding::{Cursor, put_bytes, put_u32},
+    space::scratch::random_u64,
 };
 
 /// The devices of a store by their numbers.

@@ -21,13 +21,13 @@ use inshore_runtime::{Direction, Pending};
 use crate::{
     Buffer, Device, EXTENT_BYTES, Error, ExtentRef, FileRecord, Job, PAGE_BYTES, Place, Redundancy,
     Reservation, Result,
-    catalog::REF_BYTES,
     device::{Missing, part},
-    extents::{Extents, pieces},
-    header::Header,
+    log::catalog::REF_BYTES,
+    log::header::Header,
     log::metadata_buffer,
+    redundancy::whole::{PARITY, Shape, Whole, extent_buffer},
     shared::{HEADER_BYTES, Pin, header_of},
-    whole::{PARITY, Shape, Whole, extent_buffer},
+    space::extents::{Extents, pieces},
 };
 
 /// Headers that an open file of a dataset remembers, unless [`CheckedFile::remember_headers`] asked for more: 2 KiB of

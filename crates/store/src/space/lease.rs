@@ -12,9 +12,9 @@ use std::{
 
 use crate::{
     Place, Result,
-    catalog::Run,
-    scratch::Scratch,
+    log::catalog::Run,
     shared::{Shared, Terms},
+    space::scratch::Scratch,
 };
 
 /// The longest run that is taken at once: 128 MiB.

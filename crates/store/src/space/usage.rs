@@ -8,7 +8,7 @@ use std::{
 use serde::Serialize;
 
 use crate::{
-    DeviceEntry, EXTENT_BYTES, Owner, Result, SEGMENT_EXTENTS, Store, catalog::Run, shared::reserve,
+    DeviceEntry, EXTENT_BYTES, Owner, Result, SEGMENT_EXTENTS, Store, log::catalog::Run, shared::reserve,
 };
 
 /// What is on one device, in bytes.
