@@ -88,48 +88,32 @@
 #![warn(missing_docs)]
 
 mod array;
-mod bins;
-mod block;
 mod cache;
-mod chunk;
 mod config;
-mod cost;
-mod dense;
 mod error;
-mod form;
-mod front;
-mod keep;
-mod keyrange;
-mod merge;
-mod pack;
+mod forming;
+mod keys;
 mod part;
-mod partition;
-mod partplan;
-mod passes;
 mod plan;
-mod record;
 pub mod rows;
-mod run;
-mod scatter;
+mod runs;
 mod shared;
 mod sink;
-mod sizes;
-mod sort;
 mod sorted;
 mod sortreduce;
-mod strategy;
-mod table;
-mod word;
+mod strategies;
 mod words;
 
 pub use cache::prefetch;
 pub use config::{Config, smallest_memory_bytes};
-pub use cost::{Choice, Estimate, choose};
 pub use error::{Error, Result};
-pub use pack::{BadFrame, FRAME_RECORDS, Packing};
+pub use keys::record::{Block, Key, Operation, Value};
 pub use plan::merge_memory_bytes_for;
-pub use record::{Block, Key, Operation, Value};
+pub use runs::pack::{BadFrame, FRAME_RECORDS, Packing};
 pub use sink::Sink;
 pub use sorted::{Sorted, Stats};
 pub use sortreduce::SortReduce;
-pub use strategy::Strategy;
+pub use strategies::{
+    Strategy,
+    cost::{Choice, Estimate, choose},
+};

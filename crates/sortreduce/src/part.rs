@@ -15,13 +15,13 @@ use inshore_store::Job;
 
 use crate::{
     Block, Operation, Result,
-    bins::{BinReader, BinsPart},
-    dense::{DensePart, Scan},
-    keyrange::KeyRange,
-    merge::{ChunkReader, Merge, SortedChunk, Source, read_buffers},
+    forming::sort::{Sorter, slab_records_in, sorter_bytes},
+    keys::keyrange::KeyRange,
     plan::{MergePlan, MergeSizes},
-    run::{Run, RunReader},
-    sort::{Sorter, slab_records_in, sorter_bytes},
+    runs::merge::{ChunkReader, Merge, SortedChunk, Source, read_buffers},
+    runs::{Run, RunReader},
+    strategies::bins::{BinReader, BinsPart},
+    strategies::dense::{DensePart, Scan},
 };
 
 /// Slabs of parts in memory are not smaller.

@@ -5,12 +5,12 @@ use inshore_store::Error;
 use crate::{
     Config, Key, Result, Value,
     array::{largest_buffer, taken_bytes},
-    block::{reader_bytes, writer_bytes},
-    record::record_bytes,
-    run::block_index_bytes,
-    sizes::ChunkSizes,
+    forming::sizes::ChunkSizes,
+    forming::sort::{slab_records_in, sorter_bytes},
+    keys::record::record_bytes,
+    runs::block::{reader_bytes, writer_bytes},
+    runs::block_index_bytes,
     smallest_memory_bytes,
-    sort::{slab_records_in, sorter_bytes},
 };
 
 const PAGE_BYTES: usize = inshore_store::PAGE_BYTES;

@@ -9,20 +9,20 @@ use inshore_store::Job;
 
 use crate::{
     Config, Error, Operation, Result, Sorted, Stats, Strategy,
-    bins::BinsPart,
-    cost::Choice,
-    dense::{Dense, DensePart},
-    form::{Formation, Formed},
-    front,
-    keep::{self, Covered},
-    merge::SortedChunk,
+    forming::form::{Formation, Formed},
+    keys::record::Layout,
     part::{ChunksPart, Part, RunsPart},
-    partition::{Binned, Partitioner},
-    partplan::PartitionPlan,
-    passes::merge_runs,
     plan::{DensePlan, MergePlan},
-    record::Layout,
+    runs::keep::{self, Covered},
+    runs::merge::SortedChunk,
+    runs::passes::merge_runs,
     sorted::Level,
+    strategies::bins::BinsPart,
+    strategies::cost::Choice,
+    strategies::dense::{Dense, DensePart},
+    strategies::front,
+    strategies::partition::{Binned, Partitioner},
+    strategies::partplan::PartitionPlan,
 };
 
 /// What a sort-reduce and its sinks share.

@@ -4,11 +4,11 @@ use std::sync::{Arc, atomic::Ordering};
 
 use crate::{
     Config, Error, Operation, Result,
-    dense::Bins,
-    form::Formation,
-    front::Front,
-    partition::Partitioner,
+    forming::form::Formation,
     shared::{Method, Shared},
+    strategies::dense::Bins,
+    strategies::front::Front,
+    strategies::partition::Partitioner,
 };
 
 /// Records that a sink collects before it scatters them: what [`Sink::push`] costs is two stores.

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use inshore_store::Job;
 
-use crate::{Config, Operation, Result, Sink, Sorted, Strategy, cost::Choice, shared::Shared};
+use crate::{Config, Operation, Result, Sink, Sorted, Strategy, shared::Shared, strategies::cost::Choice};
 
 /// Sorts records by key and combines the values of equal keys, in memory of a given size.
 ///

@@ -11,7 +11,7 @@ use inshore_store::{Keep, KeptPiece};
 use super::{arena::RunFacts, cursor::Run, plan::RowPlan};
 use crate::{
     Result,
-    keep::{decode, encode},
+    runs::keep::{decode, encode},
 };
 
 /// Bytes of the input.

@@ -11,7 +11,7 @@ use crate::{
     Operation, Result,
     part::RunsPart,
     plan::MergePlan,
-    run::{Run, RunWriter},
+    runs::{Run, RunWriter},
 };
 
 /// Groups that are merged side by side have at least this fan-in, or the runs would go through too many merges.

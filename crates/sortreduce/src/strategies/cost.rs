@@ -17,7 +17,8 @@ use inshore_store::{DriveProfile, format_bytes};
 use serde::Serialize;
 
 use crate::{
-    Config, Strategy, front, partplan::PartitionPlan, plan::DensePlan, record::Layout, smallest_memory_bytes,
+    Config, Strategy, keys::record::Layout, plan::DensePlan, smallest_memory_bytes, strategies::front,
+    strategies::partplan::PartitionPlan,
 };
 
 // Nanoseconds of one core a record: CPU time of `examples/strategies.rs` with 64 million records and two threads (its table),

@@ -1,6 +1,6 @@
 //! Ranges of keys, and how the keys of a result are cut into ranges of about equal work.
 
-use crate::{Key, word::Word};
+use crate::{Key, keys::word::Word};
 
 /// The keys from `from` on and below `below`; `None`: no bound.
 #[derive(Clone, Copy, Debug)]

@@ -18,8 +18,8 @@ use inshore_store::{Budget, Buffer, Reservation};
 use crate::{
     Key, Result, Value,
     array::{taken_bytes, typed, typed_mut},
-    pack::{FRAME_RECORDS, Packing},
-    record::record_bytes,
+    keys::record::record_bytes,
+    runs::pack::{FRAME_RECORDS, Packing},
 };
 
 const HEADER_BYTES: usize = 16;
@@ -374,7 +374,7 @@ impl<K: Key, V: Value> BlockReader<K, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pack::tests::mix;
+    use crate::runs::pack::tests::mix;
 
     type Taken<K> = Vec<(K, Vec<u8>, usize)>;
 

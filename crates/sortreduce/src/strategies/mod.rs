@@ -1,5 +1,13 @@
 //! The four strategies of a sort-reduce.
 
+pub(crate) mod bins;
+pub(crate) mod cost;
+pub(crate) mod dense;
+pub(crate) mod front;
+pub(crate) mod partition;
+pub(crate) mod partplan;
+pub(crate) mod table;
+
 use serde::Serialize;
 
 /// How equal keys are brought together.

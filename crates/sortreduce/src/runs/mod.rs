@@ -12,6 +12,12 @@
 //! block is kept in memory too, beside the block's checksum, so that a run can be read from any key on. A run that is kept
 //! for another job has a file of its own, with its first keys behind the blocks.
 
+pub(crate) mod block;
+pub(crate) mod keep;
+pub(crate) mod merge;
+pub(crate) mod pack;
+pub(crate) mod passes;
+
 use std::{ops::Range, sync::Arc};
 
 use inshore_store::{
@@ -21,9 +27,9 @@ use zerocopy::IntoBytes;
 
 use crate::{
     Error, Key, Result, Value,
-    block::{BadBlock, BlockReader, BlockWriter},
-    keyrange::KeyRange,
-    word::Word,
+    keys::keyrange::KeyRange,
+    keys::word::Word,
+    runs::block::{BadBlock, BlockReader, BlockWriter},
 };
 
 /// Runs in a file: more would hold back scratch space while runs are merged in several passes.

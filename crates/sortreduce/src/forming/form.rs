@@ -4,14 +4,14 @@ use inshore_store::{Job, Keep};
 
 use crate::{
     Error, Key, Operation, Result,
-    chunk::Chunk,
-    keep::{self, Units},
+    forming::chunk::Chunk,
+    forming::scatter::BucketMap,
+    forming::sort::{Sorter, WordOf},
+    keys::record::key_max,
+    keys::word::Word,
     plan::MergePlan,
-    record::key_max,
-    run::{Run, RunWriter},
-    scatter::BucketMap,
-    sort::{Sorter, WordOf},
-    word::Word,
+    runs::keep::{self, Units},
+    runs::{Run, RunWriter},
 };
 
 /// Keys that are looked at to guess how keys are spread, where no range is known.

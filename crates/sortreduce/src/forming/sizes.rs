@@ -1,6 +1,6 @@
 //! Sizes of a chunk and its blocks.
 
-use crate::{Key, Value, array::taken_bytes, record::record_bytes};
+use crate::{Key, Value, array::taken_bytes, keys::record::record_bytes};
 
 /// Bytes of book-keeping for a block: its successor, its fill, its place in the list of free ones, and its
 /// place in the order of a finished chunk.

@@ -5,7 +5,7 @@
 
 use std::hint::select_unpredictable;
 
-use crate::{Key, Value, word::Word};
+use crate::{Key, Value, keys::word::Word};
 
 /// Records that are accumulated together.
 const GROUP_RECORDS: usize = 256;

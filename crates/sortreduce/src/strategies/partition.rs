@@ -33,9 +33,9 @@ use inshore_store::{Buffer, CheckedFile, FileWriter, Job, Reservation};
 use crate::{
     Error, Key, Operation, Result, Value,
     array::{Array, typed, typed_mut},
-    partplan::{BLOCK_NUMBER_BYTES, PartitionPlan},
-    sort::min_max,
-    word::Word,
+    forming::sort::min_max,
+    keys::word::Word,
+    strategies::partplan::{BLOCK_NUMBER_BYTES, PartitionPlan},
 };
 
 /// Blocks for whose numbers memory is reserved at once.

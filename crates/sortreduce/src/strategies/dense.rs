@@ -24,10 +24,10 @@ use inshore_store::{Budget, Buffer};
 use crate::{
     Block, Error, Key, Operation, Result, Value,
     array::{Array, taken_bytes, typed, typed_mut},
+    forming::scatter::{Blocks, ShiftMap, scatter},
+    forming::sort::min_max,
     plan::{DensePlan, shard_bytes},
-    scatter::{Blocks, ShiftMap, scatter},
-    sort::min_max,
-    table::{accumulate, scan},
+    strategies::table::{accumulate, scan},
 };
 
 /// The shared array.

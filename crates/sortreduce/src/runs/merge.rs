@@ -15,10 +15,10 @@ use inshore_store::{Buffer, Job};
 
 use crate::{
     Block, Key, Operation, Result, Value,
-    chunk::Chunk,
-    keyrange::{KeyRange, partition_point},
-    run::RunReader,
-    sort::Sorter,
+    forming::chunk::Chunk,
+    forming::sort::Sorter,
+    keys::keyrange::{KeyRange, partition_point},
+    runs::RunReader,
 };
 
 /// A sorted source of records without equal keys.

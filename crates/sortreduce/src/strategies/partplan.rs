@@ -1,6 +1,6 @@
 //! How the partition strategy divides memory. Nothing here allocates.
 
-use crate::{Config, array::taken_bytes, record::Layout};
+use crate::{Config, array::taken_bytes, keys::record::Layout};
 
 /// Bytes of values in a bin's table: what stays in the second-level cache, as for the shards of the dense strategy.
 const TABLE_VALUES_BYTES: usize = 512 << 10;

@@ -24,10 +24,10 @@ use inshore_store::{Budget, Job, Reservation, Result};
 use crate::{
     Key, Operation, Value,
     array::Array,
-    scatter::{Blocks, BucketMap, scatter},
-    sizes::{BLOCK_EXTRA_BYTES, BUCKET_BITS_MAX, ChunkSizes, spare_blocks},
-    sort::{Sorter, min_max},
-    word::Word,
+    forming::scatter::{Blocks, BucketMap, scatter},
+    forming::sizes::{BLOCK_EXTRA_BYTES, BUCKET_BITS_MAX, ChunkSizes, spare_blocks},
+    forming::sort::{Sorter, min_max},
+    keys::word::Word,
 };
 
 const NONE: u32 = u32::MAX;

@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::word::Word;
+use crate::keys::word::Word;
 
 /// A key: `u32`, `u64`, or `u128` (k-mers of up to 63 bases, pairs of ids, addresses).
 pub trait Key:

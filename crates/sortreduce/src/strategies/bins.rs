@@ -7,9 +7,9 @@ use inshore_store::{Buffer, Job, PendingRead};
 use crate::{
     Block, Operation, Result,
     array::Array,
-    partition::{Binned, block_values, unpack},
-    partplan::{PartitionPlan, UNPACKED_RECORDS},
-    table::{accumulate_places, accumulate_words, scan},
+    strategies::partition::{Binned, block_values, unpack},
+    strategies::partplan::{PartitionPlan, UNPACKED_RECORDS},
+    strategies::table::{accumulate_places, accumulate_words, scan},
 };
 
 /// Some bins that are to be streamed in order.

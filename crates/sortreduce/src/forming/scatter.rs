@@ -8,7 +8,7 @@
 use crate::{
     Key, Value,
     cache::{LINE_BYTES, prefetch_place},
-    word::Word,
+    keys::word::Word,
 };
 
 /// Buckets of `2^shift` keys each: which one a key belongs to.

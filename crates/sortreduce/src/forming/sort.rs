@@ -17,9 +17,9 @@ use zerocopy::IntoBytes;
 use crate::{
     Key, Operation, Value,
     array::{Array, typed, typed_mut},
-    record::record_bytes,
-    table::{accumulate, scan},
-    word::Word,
+    keys::record::record_bytes,
+    keys::word::Word,
+    strategies::table::{accumulate, scan},
     words::{self, Instructions, ranges, sort_spread, unique},
 };
 

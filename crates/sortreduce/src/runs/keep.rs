@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use inshore_store::{Job, Keep, KeptPiece};
 
-use crate::{Key, Result, run::Run};
+use crate::{Key, Result, runs::Run};
 
 /// Records `from..to` of a unit, and whether there are no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,9 +15,9 @@ use inshore_store::{Budget, Result as StoreResult};
 use crate::{
     Config, Key, Operation, Result,
     array::{Array, taken_bytes},
-    record::Layout,
+    keys::record::Layout,
+    keys::word::Word,
     smallest_memory_bytes,
-    word::Word,
 };
 
 /// The table stays in the second-level cache.
