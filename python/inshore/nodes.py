@@ -531,9 +531,8 @@ def serve(
 ) -> Agent:
     """Serve a store from this process, as ``inshore node serve`` does from one of its own.
 
-    It runs no commands and no WebAssembly, and its part of a query within this process: one that takes
-    more memory than the bounds of single functions let it foresee takes it here. `inshore node serve` has
-    a process for each.
+    It runs no commands and no WebAssembly. Its part of a query runs in a process of its own, as that of
+    `Store.sql`, in the memory of the task.
 
     Parameters
     ----------

@@ -95,6 +95,7 @@ class Report(_ReportOfAll, total=False):
     """What a job cost.
 
     ``cpu_seconds`` and ``memory_resident_bytes_max`` are those of the whole Python process since it started.
+    A query tells ``memory_resident_bytes_max`` of the process in which it ran.
     """
 
     drive_floor: DriveFloor
@@ -207,8 +208,9 @@ def deliver(
             raise InputError("output and stream are both given: expected one of them")
         _native.check_output(output)
         answer = run()
-        rows = answer.write(output)
-        return Result(Path(output), rows, json.loads(answer.summary), json.loads(job.report()))
+        # A query was told at its start where to write.
+        rows = answer.write(output) if isinstance(answer, _native.Answer) else answer.write()
+        return Result(Path(output), rows, json.loads(answer.summary), json.loads(_cost(answer, job)))
     answer = run()
     reader = pa.RecordBatchReader.from_batches(_schema(answer, job), _batches(answer))
     if stream:
@@ -217,12 +219,17 @@ def deliver(
         table = reader.read_all()
     finally:
         answer.close()  # a traceback would keep the job's scratch otherwise
-    return with_facts(table, answer.summary, job.report())
+    return with_facts(table, answer.summary, _cost(answer, job))
+
+
+def _cost(answer: _native.Answer | _native.Query, job: _native.Job) -> str:
+    # A query runs in a process of its own, which has counters, too.
+    return job.report() if isinstance(answer, _native.Answer) else answer.report()
 
 
 def _schema(answer: _native.Answer | _native.Query, job: _native.Job) -> pa.Schema:
     schema: pa.Schema = pa.schema(cast("Any", answer))
-    return schema.with_metadata({_SUMMARY: answer.summary, _REPORT: job.report()})
+    return schema.with_metadata({_SUMMARY: answer.summary, _REPORT: _cost(answer, job)})
 
 
 def _batches(answer: _native.Answer | _native.Query) -> Iterator[pa.RecordBatch]:

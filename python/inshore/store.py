@@ -601,6 +601,10 @@ class Store:
 
         Grouping, sorting and joining go on with sort-reduce where memory is short. The SQL is DataFusion's.
 
+        The query runs in a process of its own, which may have the budget and 40 MiB beside that. The process
+        is another interpreter (``sys.executable`` or what ``INSHORE_PYTHON`` names) with the extension
+        alone and an empty standard input. It ends with the call, or with the reader.
+
         Parameters
         ----------
         query : str
@@ -629,8 +633,8 @@ class Store:
         InputError
             For what is no such query, or names what is not there.
         BudgetError
-            Also where an operator that cannot go on elsewhere needs more: a cross join, a window over all
-            rows.
+            Also where an operator that cannot go on elsewhere needs more (a cross join, a window over all
+            rows), and where the process would take more than it may have.
         FileError, DamagedError
             See `inshore.errors`. Nothing half made is left.
 
@@ -644,7 +648,9 @@ class Store:
         with self._native.job(memory, threads) as job:
             files = named_tables(job, tables)
             columns = list(text)
-            result = rows_of(job, lambda: _native.query(job, query, files, columns, header), output, stream)
+            result = rows_of(
+                job, lambda: _native.query(job, query, files, columns, header, output), output, stream
+            )
         if isinstance(result, Result):
             return Written(result.path, result.rows, cast("dict[str, Any]", result.summary), result.report)
         return result

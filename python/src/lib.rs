@@ -1,7 +1,7 @@
 //! The native half of the Python package `inshore`: jobs, graphs and rows, without a word about Python's tables.
 //!
 //! The nouns are those of the Rust API: [`store::Store`], [`job::Job`], [`graph::Graph`], [`answer::Answer`] and
-//! [`answer::Batch`], for queries [`sql::Asked`], for searches [`search::Searching`], for datasets as bytes
+//! [`answer::Batch`], for queries [`sql::Asked`] and [`contained`], their processes, for searches [`search::Searching`], for datasets as bytes
 //! [`files::Files`], [`files::File`] and [`files::Writer`], for several machines [`nodes::Nodes`], and for files of rows, texts and bytes the functions of
 //! [`tables`], [`texts`] and [`packing`]. The public half, with the docs, the types and everything that needs `pyarrow`, is in
 //! `inshore/*.py`; facts cross over as JSON text, rows as Arrow's C structures (no copies).
@@ -16,6 +16,8 @@ use pyo3::{prelude::*, types::PyTuple};
 #[cfg(not(feature = "full"))]
 mod absent;
 mod answer;
+#[cfg(feature = "sql")]
+mod contained;
 mod error;
 mod files;
 mod graph;
@@ -34,6 +36,11 @@ mod tables;
 #[cfg(feature = "text")]
 mod texts;
 
+/// A query may take so much memory and no more, in the process in which it runs.
+#[cfg(feature = "sql")]
+#[global_allocator]
+static ALLOCATOR: inshore::sandbox::LimitedAllocator = inshore::sandbox::LimitedAllocator;
+
 #[pymodule(gil_used = false)]
 mod _native {
     use super::*;
@@ -44,9 +51,6 @@ mod _native {
     #[cfg(feature = "nodes")]
     #[pymodule_export]
     use super::nodes::{Agent, Nodes, connect, serve};
-    #[cfg(feature = "sql")]
-    #[pymodule_export]
-    use super::sql::{Asked, query};
     #[cfg(feature = "records")]
     #[pymodule_export]
     use super::tables::{group, kmers, sort_binary, sort_tables, sort_text};
@@ -57,6 +61,12 @@ mod _native {
         graph::Graph,
         job::Job,
         store::Store,
+    };
+    #[cfg(feature = "sql")]
+    #[pymodule_export]
+    use super::{
+        contained::work_apart,
+        sql::{Asked, query},
     };
     #[cfg(feature = "text")]
     #[pymodule_export]

@@ -21,7 +21,6 @@ use inshore::{
     spreading::{cuts, record_lines, separator},
     store::{self, Deadline},
     tables::{Input, NewFile, TableWriter},
-    works_within,
 };
 use pyo3::prelude::*;
 use serde_json::{Value, json};
@@ -74,11 +73,15 @@ pub(crate) fn serve(
     };
     let (budget, store) = (budget(memory, threads)?, store.get());
     let habits = AgentConfig::new(name, budget.memory_bytes(), budget.threads());
+    // Modules run in this program, started once more as a helper; and this program is Python.
+    #[cfg(feature = "sql")]
+    let works = inshore::works_by(crate::contained::helper(py)?);
+    #[cfg(not(feature = "sql"))]
+    let works = inshore::works_here();
     let serving = py.detach(|| {
         let credentials = credentials.map(|path| read_credentials(&file(path))).transpose()?;
         let config = AgentConfig { slots, credentials, ..habits };
-        // Modules run in this program, started once more as a helper; and this program is Python.
-        inshore::neardata::nodes::Agent::new(store, works_within(), config).serve(address)
+        inshore::neardata::nodes::Agent::new(store, works, config).serve(address)
     });
     let serving = serving.map_err(nodes_to_python)?;
     Ok(Agent { address: serving.address(), serving: Mutex::new(Some(serving)) })

@@ -57,6 +57,9 @@ def endless():
     batch = pa.record_batch({"source": range(10_000), "target": range(10_000)})
     return pa.RecordBatchReader.from_batches(batch.schema, itertools.repeat(batch))
 
+endless_rows = "SELECT value FROM generate_series(1, 1125899906842624)"
+numbers = "generate_series(1, 1000000)"
+slow = f"SELECT count(*) FROM {numbers} a, {numbers} b WHERE a.value * b.value % 7 = 3"
 jobs = {
     "table": lambda: store.graph("kron").betweenness(sources=1 << 20, memory="16MiB"),
     "file": lambda: store.graph("kron").betweenness(sources=1 << 20, output=sys.argv[3]),
@@ -67,6 +70,9 @@ jobs = {
     "found": lambda: inshore.search("[a-z]", "/dev/urandom", text=True, output=sys.argv[3]),
     "words": lambda: inshore.count_words("/dev/urandom", store=store, memory="32MiB"),
     "compress": lambda: inshore.compress("/dev/zero", output=sys.argv[3], format="lz4", memory="64MiB"),
+    "sql": lambda: store.sql(slow, memory="24MiB"),
+    "sql reader": lambda: list(store.sql(endless_rows, memory="24MiB", stream=True)),
+    "sql file": lambda: store.sql(slow, memory="24MiB", output=sys.argv[3]),
 }
 try:
     print("ready", flush=True)
@@ -80,7 +86,10 @@ print([info.name for info in store.graphs()], len(store.graph("kron").components
 
 @pytest.mark.parametrize(
     "job",
-    ["table", "file", "generate", "reader", "files", "search", "found", "words", "compress"],
+    [
+        *("table", "file", "generate", "reader", "files", "search", "found", "words", "compress"),
+        *("sql", "sql reader", "sql file"),
+    ],
 )
 def test_ctrl_c_stops_a_job_and_leaves_the_store_as_it_was(
     store: inshore.Store, tmp_path: Path, job: str

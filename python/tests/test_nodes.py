@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -147,3 +148,29 @@ def test_a_lost_node_is_made_up_for_or_named(text: Path, tmp_path: Path) -> None
             assert len(nodes.ls()) == 2
         part = inshore.connect(addresses, partial=True).search_count("w7", "single", memory=BUDGET)
         assert 0 < part["count"][0].as_py() < whole["count"][0].as_py()
+
+
+# The command, where the tests of Rust have built it: Python asks nodes no SQL.
+COMMAND = Path(__file__).parents[2] / "target" / "debug" / "inshore"
+
+
+@pytest.mark.skipif(not COMMAND.exists(), reason="no command was built, which asks nodes in SQL")
+def test_a_fragment_of_a_query_that_takes_too_much_ends_alone(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = (f"{row % 2000},{'abcdefghij' * 5}{row % 1000}\n" for row in range(100_000))
+    path.write_text("g,s\n" + "".join(rows))
+
+    def ask(query: str) -> subprocess.CompletedProcess[str]:
+        options = ["--table", "t=store:t.csv", "--node", agent.address, "--only-nodes", "--quiet"]
+        command = [str(COMMAND), "sql", query, *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    with inshore.serve(tmp_path / "node", memory="192MiB", threads=2) as agent:
+        inshore.connect(agent.address).put(path, memory=BUDGET)
+        easy = ask("SELECT count(*) AS n FROM t WHERE g < 1000")
+        assert easy.stdout == "n\n50000\n", easy.stderr
+        columns = ", ".join(f"repeat(substr(s, {n % 40 + 1}), {6 + n // 40})" for n in range(200))
+        large = ask(f"SELECT {columns} FROM t WHERE g < 1000")
+        assert large.returncode == 2
+        assert re.search(r"at '\w+Exec.*' it wanted more memory than the \d+ MiB", large.stderr), large.stderr
+        assert ask("SELECT count(*) AS n FROM t WHERE g < 1000").stdout == easy.stdout

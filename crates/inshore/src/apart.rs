@@ -16,8 +16,8 @@
 //!
 //! A message to the node: kind u8, length u64, bytes read, bytes written, pieces repaired and microseconds of the processor so far u64
 //! each, little endian, and that many bytes: of batches, which are pieces of one stream in Arrow's format, in the memory in common, of
-//! all else in the socket. To the node's program: the order in JSON, then a byte for each question, and for each batch when its place
-//! may be taken by the next one.
+//! all else in the socket; columns that are told before there are rows are a stream without batches. To the node's program: the order in
+//! JSON, then a byte for each question, and for each batch when its place may be taken by the next one.
 //!
 //! Paper: tasks in place, under an operating system that ends them: 2019 thesis 3.2.2.
 
@@ -26,7 +26,7 @@ use std::{
     io::{self, BufReader, BufWriter, Read, Write},
     os::unix::{ffi::OsStringExt, net::UnixStream},
     panic::{self, AssertUnwindSafe},
-    path::PathBuf,
+    path::{self, PathBuf},
     process,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -40,14 +40,18 @@ use std::{
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_ipc::{reader::StreamDecoder, writer::StreamWriter};
+use arrow_schema::SchemaRef;
 use inshore_neardata::{
     Failure, Needs, Reply, Task, Unbegun, Work,
     nodes::{compact, open_pieces, protocol::PieceRequest},
 };
 use inshore_sandbox::{Apart, ApartLimits, ApartMemory, Helper};
+use inshore_sql::doing;
 use inshore_store::{Budget, Cancel, Job, ProcessCounts, Store, format_bytes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::queries::Queries;
 
 const MIB: u64 = 1 << 20;
 /// What the process takes beside its job's memory: the program's own, plans, what is free between allocations, and what its threads
@@ -71,7 +75,6 @@ const ANSWER_BYTES_MAX: u64 = 320 * MIB;
 const COPIES: u64 = 5;
 /// The longest words of how it ended, or failed.
 const WORDS_BYTES_MAX: usize = 4 << 10;
-const SUMMARY_BYTES_MAX: u64 = 64 << 10;
 /// Room to write batches down that is kept.
 const ROOM_BYTES: usize = 1 << 20;
 /// Room for stacks of threads that are not the work's.
@@ -87,6 +90,7 @@ const MAY_BEGIN: u8 = 1;
 const ROWS: u8 = 2;
 const DONE: u8 = 3;
 const FAILED: u8 = 4;
+const BEGUN: u8 = 5;
 /// What the node says: no, yes, and that a batch was taken.
 const NO: u8 = 0;
 const YES: u8 = 1;
@@ -120,6 +124,8 @@ struct Order {
     /// Folders of its devices: any bytes.
     store: Vec<Vec<u8>>,
     memory_bytes: u64,
+    /// Whether the order itself is within that memory.
+    is_within: bool,
     threads: usize,
     batch_bytes_max: u64,
     arguments: Value,
@@ -159,8 +165,7 @@ impl Header {
     fn length_max(kind: u8, batch_bytes_max: u64) -> u64 {
         match kind {
             MAY_BEGIN => 8,
-            ROWS => batch_bytes_max,
-            DONE | FAILED => SUMMARY_BYTES_MAX,
+            ROWS | DONE | FAILED | BEGUN => batch_bytes_max,
             _ => 0,
         }
     }
@@ -203,11 +208,11 @@ impl<W: Work> Work for WorkApart<W> {
         let answer_bytes = (given / ANSWER_PART).min(ANSWER_BYTES_MAX).min(most).max(ANSWER_BYTES_MIN);
         let pieces = sources.iter().map(|source| source.request()).collect::<Option<Vec<_>>>();
         unbegun.offer(sources.iter().map(|source| (source.number, source.source.part_bytes())));
-        let folder = |path: PathBuf| path.into_os_string().into_vec();
         let order = Order {
             kind: self.kind().to_string(),
-            store: job.store().folders().into_iter().map(folder).collect(),
+            store: folders(&job)?,
             memory_bytes: given - own_bytes(threads) - answer_bytes,
+            is_within: true,
             threads,
             batch_bytes_max: answer_bytes / COPIES,
             arguments,
@@ -218,31 +223,76 @@ impl<W: Work> Work for WorkApart<W> {
             stack_bytes: STACK_BYTES + (self.stack_bytes)(threads),
             threads,
         };
-        let mut apart = Apart::start(&self.helper, limits)?;
-        let mut way = Way { apart: &mut apart, job: &job };
-        let answered = way.give(&order).and_then(|()| {
-            let most = order.batch_bytes_max;
-            drop(order);
-            way.take(most, &unbegun, reply)
-        });
-        let (done, is_killed) = match answered {
-            // It takes away what it has in the store.
-            Ok(Answered::Done(summary)) => (Ok(summary), apart.ended().is_some()),
-            Ok(Answered::Failed(text)) => (Err(text.into()), apart.ended().is_some()),
-            Ok(Answered::Ended) => {
-                let why = apart.ended().unwrap_or_else(|| "its process ended early".to_string());
-                (Err(why.into()), true)
-            }
-            Err(failure) => {
-                drop(apart);
-                (Err(failure), true)
-            }
-        };
-        if is_killed {
-            give_back(&job.store());
-        }
-        done
+        ask(&self.helper, limits, order, &job, &unbegun, reply)
     }
+}
+
+/// Does a work that has no pieces in a process of its own, with the budget of `job` and what `limits` leave beside that; an answer of any length
+/// that fits into their memory comes back. `helper` is a program that begins with [`apart_main`] where `kind` is one of its works. The
+/// process ends with the thread that calls this.
+///
+/// # Errors
+/// [`inshore_sandbox::ApartEnd`] where the process did not end well, [`inshore_store::Error::Cancelled`], and what the work failed with, as text.
+pub fn run_apart(
+    helper: &Helper,
+    limits: ApartLimits,
+    job: &Job,
+    kind: &str,
+    arguments: Value,
+    reply: &mut dyn Reply,
+) -> Result<Value, Failure> {
+    let order = Order {
+        kind: kind.to_string(),
+        store: folders(job)?,
+        memory_bytes: job.budget().memory_bytes(),
+        is_within: false,
+        threads: job.budget().threads(),
+        batch_bytes_max: limits.memory_bytes,
+        arguments,
+        pieces: Vec::new(),
+    };
+    ask(helper, limits, order, job, &Unbegun::default(), reply)
+}
+
+/// Where the store of a job lies, seen from anywhere.
+fn folders(job: &Job) -> Result<Vec<Vec<u8>>, Failure> {
+    let folder = |path: PathBuf| Ok(path::absolute(path)?.into_os_string().into_vec());
+    job.store().folders().into_iter().map(folder).collect()
+}
+
+/// Has a process do what is ordered.
+fn ask(
+    helper: &Helper,
+    limits: ApartLimits,
+    order: Order,
+    job: &Job,
+    unbegun: &Unbegun,
+    reply: &mut dyn Reply,
+) -> Result<Value, Failure> {
+    let mut apart = Apart::start(helper, limits)?;
+    let mut way = Way { apart: &mut apart, job };
+    let answered = way.give(&order).and_then(|()| {
+        let most = order.batch_bytes_max;
+        drop(order);
+        way.take(most, unbegun, reply)
+    });
+    let (done, is_killed) = match answered {
+        // It takes away what it has in the store.
+        Ok(Answered::Done(summary)) => (Ok(summary), apart.ended().is_some()),
+        Ok(Answered::Failed(text)) => (Err(text.into()), apart.ended().is_some()),
+        Ok(Answered::Ended) => {
+            let why = apart.ended().map_or_else(|| "its process ended early".into(), Failure::from);
+            (Err(why), true)
+        }
+        Err(failure) => {
+            drop(apart);
+            (Err(failure), true)
+        }
+    };
+    if is_killed {
+        give_back(&job.store());
+    }
+    done
 }
 
 /// Gives back what a process had in the store that was killed, so that it is free before its task is over: unless that takes long, on
@@ -335,6 +385,11 @@ impl Way<'_> {
                         reply.batch(batch)?;
                     }
                 }
+                BEGUN => {
+                    let mut columns = StreamDecoder::new();
+                    columns.decode(&mut Buffer::from(bytes))?;
+                    reply.begun(&columns.schema().ok_or("its process tells of no columns")?)?;
+                }
                 DONE => {
                     decoder.finish()?;
                     return Ok(Answered::Done(serde_json::from_slice(&bytes)?));
@@ -391,6 +446,18 @@ fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
+/// Names what queries do at the moment, if anything.
+pub(crate) fn at_work() -> String {
+    doing().unwrap_or_default()
+}
+
+/// Does what this program was started for by a helper that names these arguments last: fragments of queries for a node, or one of `works`. For a
+/// program that finds out by other means than [`crate::child_main_if_asked`].
+pub fn apart_main(arguments: &[OsString], works: &[&dyn Work]) -> ! {
+    let works: Vec<&dyn Work> = works.iter().copied().chain([&Queries as &dyn Work]).collect();
+    inshore_sandbox::apart_main(arguments, at_work, |socket, memory| work_apart(socket, memory, &works))
+}
+
 /// Does what a node orders, as one of `works`: the life of a process apart.
 pub(crate) fn work_apart(socket: UnixStream, memory: ApartMemory, works: &[&dyn Work]) {
     let Some((order, bytes)) = ordered(&socket) else { return };
@@ -437,13 +504,14 @@ impl<R: Read> Read for Counted<R> {
 }
 
 fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Result<Value, Failure> {
-    let Order { kind, store, memory_bytes, threads, batch_bytes_max, arguments, pieces } = order;
+    let Order { kind, store, memory_bytes, is_within, threads, batch_bytes_max, arguments, pieces } = order;
     let work = works.iter().find(|work| work.kind() == kind);
     let work = work.ok_or_else(|| format!("no work called '{kind}' is done apart"))?;
     let folders: Vec<PathBuf> = store.into_iter().map(|path| OsString::from_vec(path).into()).collect();
     let store = Store::open_folders(&folders)?;
     // A long order is in memory as well, and what is made of it.
-    let memory_bytes = memory_bytes.saturating_sub(2 * order_bytes.saturating_sub(MIB));
+    let order_bytes = if is_within { 2 * order_bytes.saturating_sub(MIB) } else { 0 };
+    let memory_bytes = memory_bytes.saturating_sub(order_bytes);
     let job = store.job(Budget::new(memory_bytes, threads), Cancel::default())?;
     *out.job() = Some(job.clone());
     let sources = open_pieces(&job, pieces)?;
@@ -556,6 +624,12 @@ impl Rows<'_> {
 }
 
 impl Reply for Rows<'_> {
+    fn begun(&mut self, columns: &SchemaRef) -> Result<(), Failure> {
+        let mut writer = StreamWriter::try_new(Vec::new(), columns)?;
+        writer.finish()?;
+        Ok(self.out.say(BEGUN, writer.get_ref())?)
+    }
+
     fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure> {
         let writer = match &mut self.writer {
             Some(writer) => writer,

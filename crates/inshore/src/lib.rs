@@ -5,7 +5,7 @@
 //! - [`sortreduce`]: sorts and combines streams of records larger than memory.
 //! - [`store`]: bytes on flash, memory budgets and jobs, which everything above is made of.
 //! - [`works`]: what nodes can do; [`queries`], [`sorting`], [`kmers`], [`commands`] and [`wasm`] are the works in which two of the
-//!   libraries meet, [`apart`] does one in a process of its own.
+//!   libraries meet, [`apart`] does one in a process of its own, and [`contained`] has the limit of one that runs a query.
 //!
 //! Features decide what is built: `graph`, `records`, `text`, `sql`, `wasm` and `nodes`; `full`, the default, is all of them.
 //! [`FEATURES`] lists those of this build. The store, sort-reduce and tables are in every build.
@@ -52,6 +52,8 @@
 pub mod apart;
 #[cfg(feature = "nodes")]
 pub mod commands;
+#[cfg(feature = "sql")]
+pub mod contained;
 #[cfg(feature = "nodes")]
 mod files;
 #[cfg(feature = "nodes")]
@@ -111,18 +113,15 @@ pub fn works() -> neardata::Works {
     works
 }
 
-/// Lists those that are done within this process, for programs that are not ours. A query that takes more memory than it should is then
-/// ended with all else.
-#[cfg(feature = "nodes")]
-pub fn works_within() -> neardata::Works {
-    let works = works_here();
-    #[cfg(feature = "sql")]
-    let works = works.with(queries::Queries);
-    works
+/// Lists those of a program that is not ours, and that `helper` starts once more for queries: it then calls [`apart::apart_main`].
+#[cfg(all(feature = "nodes", feature = "sql"))]
+pub fn works_by(helper: sandbox::Helper) -> neardata::Works {
+    works_here().with(apart::WorkApart::new(queries::Queries, sql::stack_bytes).with_helper(helper))
 }
 
+/// Lists those that need no process of their own.
 #[cfg(feature = "nodes")]
-fn works_here() -> neardata::Works {
+pub fn works_here() -> neardata::Works {
     neardata::Works::default()
         .with(neardata::Parts::<neardata::Contents>::default())
         .with(neardata::Parts::<kernels::Search>::default())
@@ -138,5 +137,7 @@ pub fn child_main_if_asked() {
     #[cfg(any(feature = "nodes", feature = "wasm"))]
     sandbox::child_main_if_asked();
     #[cfg(all(feature = "nodes", feature = "sql"))]
-    sandbox::apart_main_if_asked(|socket, memory| apart::work_apart(socket, memory, &[&queries::Queries]));
+    sandbox::apart_main_if_asked(apart::at_work, |socket, memory| {
+        apart::work_apart(socket, memory, &[&queries::Queries]);
+    });
 }

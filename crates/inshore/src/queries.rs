@@ -95,21 +95,27 @@ fn answer(
 ) -> std::result::Result<Value, Failure> {
     let mut failed = None;
     let ran = run_fragment(job, fragment, feed, needed, |batch| {
-        // No message is larger than it has to be. What else lies in the buffers of a batch is not sent.
-        let parts = (batch_bytes(&batch) as usize).div_ceil(MESSAGE_BYTES).max(1);
-        let rows = batch.num_rows().div_ceil(parts).max(1);
-        (0..batch.num_rows().max(1)).step_by(rows).try_for_each(|start| {
-            let part = compact(batch.slice(start, rows.min(batch.num_rows() - start)));
-            reply.batch(part).map_err(|failure| {
-                failed = Some(failure);
-                Error::Store(inshore_store::Error::Cancelled)
-            })
+        reply_in_parts(reply, &batch).map_err(|failure| {
+            failed = Some(failure);
+            Error::Store(inshore_store::Error::Cancelled)
         })
     });
     match (failed, ran) {
         (Some(failure), _) => Err(failure),
         (None, ran) => Ok(serde_json::to_value(ran?)?),
     }
+}
+
+/// Answers with a batch in messages of some hundred KiB. Bytes of its buffers that belong to no row of it are not sent.
+///
+/// # Errors
+/// Those of [`Reply::batch`].
+pub fn reply_in_parts(reply: &mut dyn Reply, batch: &RecordBatch) -> std::result::Result<(), Failure> {
+    let parts = (batch_bytes(batch) as usize).div_ceil(MESSAGE_BYTES).max(1);
+    let rows = batch.num_rows().div_ceil(parts).max(1);
+    (0..batch.num_rows().max(1))
+        .step_by(rows)
+        .try_for_each(|start| reply.batch(compact(batch.slice(start, rows.min(batch.num_rows() - start)))))
 }
 
 /// Ranges of a file that are nearer to each other are read as one.

@@ -138,6 +138,15 @@ pub struct TaskSource {
 
 /// Where answers go.
 pub trait Reply: Send {
+    /// Tells of the columns before there are any rows: for an asker in this process or its parent, since nodes tell nothing before the first
+    /// batch.
+    ///
+    /// # Errors
+    /// As [`Reply::batch`].
+    fn begun(&mut self, _columns: &SchemaRef) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Sends a batch; all of a task have the same columns. Waits while the asker is slow.
     ///
     /// # Errors

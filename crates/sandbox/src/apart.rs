@@ -17,19 +17,16 @@
 
 use std::{
     convert::Infallible,
-    env,
+    env, error,
     ffi::OsString,
+    fmt,
     fs::{self, File},
     io::{self, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{
-            fs::FileExt,
-            net::UnixStream,
-            process::{CommandExt, ExitStatusExt},
-        },
+        unix::{fs::FileExt, net::UnixStream, process::ExitStatusExt},
     },
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -40,8 +37,9 @@ use rustix::{
 };
 
 use crate::{
-    Error, Helper, Result,
+    Error, Helper, Result, WorkerEnd, allocator,
     channel::{receive_beside, send_beside},
+    ends::{self, Last, UNKNOWN_SIZE, end_too_large},
     shared::Shared,
     sys,
 };
@@ -59,9 +57,6 @@ const LOOK_MIN: Duration = Duration::from_millis(1);
 const BYTES_PER_MS: u64 = 8 << 20;
 /// What is read of what the system says of a process.
 const STATUS_BYTES: usize = 32 << 10;
-/// The statuses with which it ends where it has more memory than it was given, and where the system no longer tells how much that is.
-pub(crate) const TOO_LARGE: i32 = 77;
-pub(crate) const UNKNOWN_SIZE: i32 = 78;
 /// Time for it to end once it has closed its socket.
 const GRACE: Duration = Duration::from_secs(2);
 /// Characters that are told of what it said first, and last.
@@ -123,9 +118,8 @@ impl Apart {
         // What does not fit is lost, and does not hold it up.
         let (words, their_words) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|error| Error::system("make a pipe")(error.into()))?;
-        let child = Command::new(&helper.program)
-            .arg0(NAME)
-            .args(&helper.args)
+        let child = helper
+            .command(NAME)
             .args(
                 [limits.memory_bytes, limits.stack_bytes, limits.threads as u64]
                     .map(|number| number.to_string()),
@@ -151,8 +145,8 @@ impl Apart {
             Ok(()) if said == [READY] => {}
             _ => {
                 let end = apart.end(Duration::from_millis(100));
-                let reason =
-                    apart.why(end).unwrap_or_else(|| "it did not say that it works apart".to_string());
+                let why = apart.why(end).map(|end| end.to_string());
+                let reason = why.unwrap_or_else(|| "it did not say that it works apart".to_string());
                 return Err(Error::Helper { program: helper.program.clone(), reason });
             }
         }
@@ -175,13 +169,16 @@ impl Apart {
 
     /// Waits for its end, which is near once it has closed its socket or said its last word, and says why it ended where it did not
     /// end well. After 2 s it is killed.
-    pub fn ended(mut self) -> Option<String> {
+    pub fn ended(mut self) -> Option<ApartEnd> {
         let end = self.end(GRACE);
         self.why(end)
     }
 
-    fn why(&mut self, end: End) -> Option<String> {
-        let End::Ended(status) = end else { return Some("its process did not end by itself".to_string()) };
+    fn why(&mut self, end: End) -> Option<ApartEnd> {
+        let End::Ended(status) = end else {
+            let text = "its process did not end by itself".to_string();
+            return Some(ApartEnd { end: WorkerEnd::Killed(libc::SIGKILL), text });
+        };
         let mut words = Vec::new();
         // As far as there are any: nobody else writes.
         let _ = self.words.read_to_end(&mut words);
@@ -220,18 +217,47 @@ impl Drop for Apart {
     }
 }
 
+/// How a process apart ended that did not end well; as text, in a sentence whose subject is the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApartEnd {
+    end: WorkerEnd,
+    text: String,
+}
+
+impl ApartEnd {
+    /// The kind of its end.
+    pub fn end(&self) -> &WorkerEnd {
+        &self.end
+    }
+}
+
+impl fmt::Display for ApartEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl error::Error for ApartEnd {}
+
 /// Why a process did not end well; nothing where it did.
-fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<String> {
-    let too_large = || Some(format!("it wanted more memory than the {} MiB that it had", memory_bytes >> 20));
-    match (status.code(), status.signal()) {
-        (Some(0), _) => None,
-        (Some(TOO_LARGE), _) => too_large(),
-        (Some(UNKNOWN_SIZE), _) => Some("the system did not tell how much memory it has".to_string()),
-        (_, Some(libc::SIGABRT)) if words.contains("memory allocation of") => too_large(),
-        (_, Some(libc::SIGKILL)) => {
-            Some("it was killed, as the system does where its memory is short".to_string())
+fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ApartEnd> {
+    let end = match (WorkerEnd::of(status, words), status.signal()) {
+        (WorkerEnd::Exited(0), _) => return None,
+        (_, Some(libc::SIGABRT)) if words.contains("memory allocation of") => {
+            WorkerEnd::TooLarge(String::new())
         }
-        _ if words.is_empty() => Some(format!("its process ended early ({status})")),
+        (end, _) => end,
+    };
+    let text = match &end {
+        WorkerEnd::TooLarge(doing) => {
+            let place = if doing.is_empty() { String::new() } else { format!("at '{doing}' ") };
+            format!("{place}it wanted more memory than the {} MiB that it had", memory_bytes >> 20)
+        }
+        WorkerEnd::UnknownSize => "the system did not tell how much memory it has".to_string(),
+        WorkerEnd::Killed(libc::SIGKILL) => {
+            "it was killed, as the system does where its memory is short".to_string()
+        }
+        _ if words.is_empty() => format!("its process ended early ({status})"),
         _ => {
             let all: Vec<char> = words.chars().collect();
             let told: String = match all.len() > 2 * WORDS {
@@ -241,18 +267,34 @@ fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<String> {
                     .collect(),
                 false => words.to_string(),
             };
-            Some(format!("its process ended early ({status}): {told}"))
+            format!("its process ended early ({status}): {told}")
         }
-    }
+    };
+    Some(ApartEnd { end, text })
 }
 
 /// Works apart if this program was started to, and never returns then. To be called before anything else in `main` that takes
-/// time or memory.
-pub fn apart_main_if_asked(work: impl FnOnce(UnixStream, ApartMemory)) {
+/// time or memory. `doing` tells what is done at the moment, for the message of a process that takes too much: it is called at its end, from
+/// any thread and maybe with no memory left to allocate. Nothing is told where that is empty.
+pub fn apart_main_if_asked(doing: fn() -> String, work: impl FnOnce(UnixStream, ApartMemory)) {
     let args: Vec<_> = env::args_os().collect();
-    if args.first().is_none_or(|name| name != NAME) {
-        return;
+    if args.first().is_some_and(|name| name == NAME) {
+        main(&args, false, doing, work);
     }
+}
+
+/// The same for a program that finds out by other means that it was started to work apart: with the arguments that it got. Where
+/// [`LimitedAllocator`](crate::LimitedAllocator) is its allocator, the limit is exact for large allocations.
+pub fn apart_main(args: &[OsString], doing: fn() -> String, work: impl FnOnce(UnixStream, ApartMemory)) -> ! {
+    main(args, true, doing, work)
+}
+
+fn main(
+    args: &[OsString],
+    is_exact: bool,
+    doing: fn() -> String,
+    work: impl FnOnce(UnixStream, ApartMemory),
+) -> ! {
     let number = |text: &OsString| text.to_str()?.parse().ok();
     let numbers = args.last_chunk().and_then(|[memory, stack, threads]| {
         Some(ApartLimits {
@@ -261,8 +303,8 @@ pub fn apart_main_if_asked(work: impl FnOnce(UnixStream, ApartMemory)) {
             threads: usize::try_from(number(threads)?).ok()?,
         })
     });
-    let done = numbers.ok_or_else(|| io::ErrorKind::InvalidInput.into()).and_then(begin);
-    match done {
+    let numbers = numbers.ok_or_else(|| io::ErrorKind::InvalidInput.into());
+    match numbers.and_then(|limits| begin(limits, is_exact, doing)) {
         Ok((socket, memory)) => work(socket, memory),
         Err(error) => {
             eprintln!("cannot begin to work apart: {error}");
@@ -273,7 +315,11 @@ pub fn apart_main_if_asked(work: impl FnOnce(UnixStream, ApartMemory)) {
 }
 
 /// Gives up what is not needed, and gives the ways to our parent.
-fn begin(limits: ApartLimits) -> io::Result<(UnixStream, ApartMemory)> {
+fn begin(
+    limits: ApartLimits,
+    is_exact: bool,
+    doing: fn() -> String,
+) -> io::Result<(UnixStream, ApartMemory)> {
     sys::die_with_parent()?;
     // Whoever asks our parent to stop does not mean us: the parent waits for us, or ends us.
     sys::new_session()?;
@@ -294,11 +340,15 @@ fn begin(limits: ApartLimits) -> io::Result<(UnixStream, ApartMemory)> {
     if ends[0].revents().contains(PollFlags::HUP) {
         sys::exit(1);
     }
+    ends::begin(Last { say: File::from(io::stderr().as_fd().try_clone_to_owned()?), doing });
+    if is_exact {
+        allocator::limit(limits.memory_bytes, || match end_too_large() {});
+    }
     let size = Size::open()?;
     thread::Builder::new()
         .name("memory".to_string())
         .stack_size(128 << 10)
-        .spawn(move || watch(&size, limits, || sys::exit(TOO_LARGE)))?;
+        .spawn(move || watch(&size, limits, end_too_large))?;
     socket.write_all(&[READY])?;
     Ok((socket, ApartMemory(Shared::of(File::from(shared)))))
 }
@@ -354,13 +404,18 @@ impl Size {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ends::TOO_LARGE;
 
     #[test]
     fn an_end_is_told_as_what_it_was() {
-        let of = |raw, words| why(ExitStatus::from_raw(raw), words, 64 << 20);
+        let of = |raw, words| why(ExitStatus::from_raw(raw), words, 64 << 20).map(|end| end.to_string());
         assert_eq!(of(0, "said on its way"), None);
         let too_large = Some("it wanted more memory than the 64 MiB that it had".to_string());
         assert_eq!(of(TOO_LARGE << 8, ""), too_large);
+        assert_eq!(
+            of(TOO_LARGE << 8, "said\0Sort: k"),
+            too_large.clone().map(|text| format!("at 'Sort: k' {text}"))
+        );
         assert_eq!(of(libc::SIGABRT, "panicked before\nmemory allocation of 99 bytes failed"), too_large);
         for (raw, words, part) in [
             (libc::SIGKILL, "", "killed"),

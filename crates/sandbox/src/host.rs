@@ -28,17 +28,18 @@ const READY: Duration = Duration::from_secs(10);
 pub struct Helper {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<OsString>,
+    is_interpreter: bool,
 }
 
 impl Helper {
     /// Our own binary, also when its file has been replaced since it was started.
     pub fn own() -> Helper {
-        Helper { program: PathBuf::from("/proc/self/exe"), args: Vec::new() }
+        Helper::at("/proc/self/exe")
     }
 
     /// Another one: for libraries within a program that isn't ours, such as Python.
     pub fn at(program: impl Into<PathBuf>) -> Helper {
-        Helper { program: program.into(), args: Vec::new() }
+        Helper { program: program.into(), args: Vec::new(), is_interpreter: false }
     }
 
     /// With these arguments, for a binary that calls [`crate::child_main`] on a word of its command line.
@@ -46,6 +47,23 @@ impl Helper {
     pub fn with_args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Helper {
         self.args = args.into_iter().map(Into::into).collect();
         self
+    }
+
+    /// Starts it by its path, and not by a name that tells its task: an interpreter finds its libraries by its path, and its arguments lead to
+    /// [`crate::apart_main`].
+    #[must_use]
+    pub fn by_its_path(self) -> Helper {
+        Helper { is_interpreter: true, ..self }
+    }
+
+    /// Begins to start it by this name.
+    pub(crate) fn command(&self, name: &str) -> std::process::Command {
+        let mut command = std::process::Command::new(&self.program);
+        if !self.is_interpreter {
+            command.arg0(name);
+        }
+        command.args(&self.args);
+        command
     }
 }
 
@@ -84,9 +102,8 @@ impl Running {
         stderr: Stdio,
     ) -> Result<Running> {
         let (socket, theirs) = UnixStream::pair().map_err(Error::system("make a socket"))?;
-        let child = std::process::Command::new(&helper.program)
-            .arg0(NAME)
-            .args(&helper.args)
+        let child = helper
+            .command(NAME)
             // Nothing of ours: it may hold secrets.
             .env_clear()
             .current_dir("/")

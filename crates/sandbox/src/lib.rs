@@ -36,6 +36,7 @@ mod apart;
 mod cgroup;
 mod channel;
 mod command;
+mod ends;
 mod error;
 mod folder;
 mod helper;
@@ -51,8 +52,9 @@ mod wasm;
 mod worker;
 
 pub use allocator::LimitedAllocator;
-pub use apart::{Apart, ApartLimits, ApartMemory, apart_main_if_asked};
+pub use apart::{Apart, ApartEnd, ApartLimits, ApartMemory, apart_main, apart_main_if_asked};
 pub use command::{Command, Response};
+pub use ends::WorkerEnd;
 pub use error::{Error, Result};
 pub use folder::{Folder, open_left};
 pub use helper::{child_main, child_main_if_asked};
@@ -63,4 +65,4 @@ pub use policy::{Policy, Protection, Protections};
 pub use wasm::{
     BlockOutput, BlockPart, FileBlocks, Output, Unwanted, WasmLimits, WasmResponse, WasmResult, WasmRun,
 };
-pub use worker::{Split, Stops, Waiting, WorkerEnd, split};
+pub use worker::{Split, Stops, Waiting, split};

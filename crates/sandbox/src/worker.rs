@@ -16,23 +16,19 @@
 //! once. The worker ends with its parent, whatever ends that.
 
 use std::{
-    convert::Infallible,
     fs::File,
     io::{self, Read, Write},
-    process,
-    sync::{
-        OnceLock,
-        atomic::{AtomicI32, Ordering},
-    },
+    os::unix::process::ExitStatusExt,
+    process::{self, ExitStatus},
     thread,
-    time::Duration,
 };
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::{
-    ApartLimits, allocator,
-    apart::{Size, TOO_LARGE, UNKNOWN_SIZE, watch},
+    ApartLimits, WorkerEnd, allocator,
+    apart::{Size, watch},
+    ends::{self, Last, end_too_large},
     sys::{self, Forked, Signals},
 };
 
@@ -52,19 +48,6 @@ pub struct Waiting {
     signals: Signals,
     stop: File,
     words: File,
-}
-
-/// How a worker ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WorkerEnd {
-    /// By itself, with this status.
-    Exited(i32),
-    /// It had more memory than it was given, while it did this.
-    TooLarge(String),
-    /// The system no longer told how much memory it had.
-    UnknownSize,
-    /// By this signal.
-    Killed(i32),
 }
 
 /// Wishes of others that a worker stops, as its parent heard them.
@@ -132,29 +115,12 @@ impl Waiting {
             }
         };
         self.signals.unblock()?;
-        if libc::WIFSIGNALED(waited.status) {
-            return Ok(WorkerEnd::Killed(libc::WTERMSIG(waited.status)));
-        }
-        Ok(match libc::WEXITSTATUS(waited.status) {
-            TOO_LARGE => {
-                let mut doing = String::new();
-                // As far as there are any words: nobody else writes.
-                let _ = self.words.read_to_string(&mut doing);
-                WorkerEnd::TooLarge(doing)
-            }
-            UNKNOWN_SIZE => WorkerEnd::UnknownSize,
-            status => WorkerEnd::Exited(status),
-        })
+        let mut words = String::new();
+        // As far as there are any: nobody else writes.
+        let _ = self.words.read_to_string(&mut words);
+        Ok(WorkerEnd::of(ExitStatus::from_raw(waited.status), &words))
     }
 }
-
-/// The last words of a worker.
-struct Last {
-    say: File,
-    doing: fn() -> String,
-}
-
-static LAST: OnceLock<Last> = OnceLock::new();
 
 /// Makes this process a worker.
 fn begin(limits: ApartLimits, last: Last, parent: u32, signals: &Signals) -> io::Result<()> {
@@ -168,7 +134,7 @@ fn begin(limits: ApartLimits, last: Last, parent: u32, signals: &Signals) -> io:
     signals.unblock()?;
     let most = limits.memory_bytes.saturating_add(limits.stack_bytes);
     sys::limit(libc::RLIMIT_DATA, most, most)?;
-    let _ = LAST.set(last);
+    ends::begin(last);
     allocator::limit(limits.memory_bytes, || match end_too_large() {});
     let size = Size::open()?;
     thread::Builder::new()
@@ -176,25 +142,4 @@ fn begin(limits: ApartLimits, last: Last, parent: u32, signals: &Signals) -> io:
         .stack_size(128 << 10)
         .spawn(move || watch(&size, limits, end_too_large))?;
     Ok(())
-}
-
-/// Ends this process since it takes too much memory, and tells what it did.
-fn end_too_large() -> Infallible {
-    /// The thread that ends it.
-    static ENDS: AtomicI32 = AtomicI32::new(0);
-    let mine = sys::thread();
-    match ENDS.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(_) => {
-            let last = LAST.get().expect("set before there is a limit");
-            // What does not fit into the pipe, or into memory, is not told.
-            let _ = (&last.say).write_all((last.doing)().as_bytes());
-            sys::exit(TOO_LARGE)
-        }
-        // No memory to tell it in.
-        Err(ends) if ends == mine => sys::exit(TOO_LARGE),
-        // Another does so. It takes no more memory meanwhile.
-        Err(_) => loop {
-            thread::sleep(Duration::from_secs(1));
-        },
-    }
 }

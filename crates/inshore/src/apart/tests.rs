@@ -82,7 +82,7 @@ impl Work for Tries {
 /// Not a test where this program was started to work apart.
 #[test]
 fn works_apart() {
-    apart_main_if_asked(|socket, memory| work_apart(socket, memory, &[&Tries]));
+    apart_main_if_asked(at_work, |socket, memory| work_apart(socket, memory, &[&Tries]));
 }
 
 /// Answers as they come, of which the first may take a piece back.

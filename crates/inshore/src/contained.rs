@@ -1,0 +1,60 @@
+//! The limit of a process that runs one query, and what is said of one that reached it.
+//!
+//! ```text
+//!   budget + 64 MiB   [ budget | 40 MiB: program, plans, values that are computed | 24 MiB: code, and the process that asks ]
+//!                       └──────── limit of the process of the query ────────────┘
+//! ```
+
+use inshore_sandbox::{ApartLimits, WorkerEnd};
+use inshore_store::{Budget, format_bytes};
+
+/// The memory that the process may have beside its budget: 23 MiB were seen of ordinary queries. Code isn't counted, of which a query keeps 20 MiB
+/// resident, nor the process that asks, which has 4 MiB that the other has not: all together are 64 MiB.
+pub const BESIDE_BYTES: u64 = 40 << 20;
+/// Room for stacks of threads that are not the query's.
+const STACK_BYTES: u64 = 128 << 20;
+
+/// Computes what the process of a query of this budget may use.
+pub fn limits(budget: &Budget) -> ApartLimits {
+    ApartLimits {
+        memory_bytes: budget.memory_bytes().saturating_add(BESIDE_BYTES),
+        stack_bytes: STACK_BYTES + inshore_sql::stack_bytes(budget.threads()),
+        threads: budget.threads(),
+    }
+}
+
+/// Tells how the process of a query ended that did not end by itself.
+pub fn told(end: &WorkerEnd, budget_bytes: u64) -> String {
+    let budget = format_bytes(budget_bytes);
+    match end {
+        WorkerEnd::Exited(code) => format!("the query's process ended with status {code}"),
+        // In the words of an operator that is refused memory: inshore_sql::Error::Memory.
+        WorkerEnd::TooLarge(doing) => {
+            let place = if doing.is_empty() { String::new() } else { format!("at '{doing}' ") };
+            format!(
+                "the query needs more memory than it was given: {place}it took more than its budget of {budget} and the {} that it may have beside \
+                 that (a larger --memory helps)",
+                format_bytes(BESIDE_BYTES)
+            )
+        }
+        WorkerEnd::UnknownSize => "the system does not tell how much memory the query has".to_string(),
+        WorkerEnd::Killed(9) => {
+            "the query's process was killed, as the system does where its memory is short (signal 9)"
+                .to_string()
+        }
+        WorkerEnd::Killed(signal) => format!("the query's process was ended by signal {signal}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_with_the_limit_and_the_operator() {
+        let told = told(&WorkerEnd::TooLarge("FilterExec: k > 5".to_string()), 24 << 20);
+        for part in ["needs more memory", "24 MiB", "40 MiB", "'FilterExec: k > 5'", "--memory"] {
+            assert!(told.contains(part), "{told}");
+        }
+    }
+}
