@@ -281,7 +281,7 @@ impl Graph {
     pub(crate) fn id_of(&self, job: &Job, number: u32) -> Result<u64> {
         match &self.ids {
             None => Ok(number as u64),
-            Some(file) => crate::ids::get(job, file, number),
+            Some(file) => crate::idfile::get(job, file, number),
         }
     }
 
@@ -296,7 +296,7 @@ impl Graph {
         match &self.ids {
             None if id < self.info.vertices => Ok(id as u32),
             None => Err(missing()),
-            Some(file) => crate::ids::search(job, file, id)?.ok_or_else(missing),
+            Some(file) => crate::idfile::search(job, file, id)?.ok_or_else(missing),
         }
     }
 }

@@ -28,10 +28,13 @@ mod error;
 mod export;
 mod generate;
 mod graph;
+mod idfile;
 mod ids;
 mod import;
+mod plain;
 #[cfg(test)]
 mod testing;
+mod tuning;
 mod turns;
 
 pub use algorithms::{
@@ -43,10 +46,10 @@ pub use algorithms::{
     pagerank::{PageRankOptions, pagerank},
     sssp::{SsspOptions, sssp},
 };
-pub use answer::{Answer, Regime, Rows, Summary, Tuning};
-pub use engine::Step;
+pub use answer::{Answer, Rows, Summary};
 pub use error::{Error, Result};
 pub use export::export;
 pub use generate::{Kronecker, generate};
 pub use graph::{Graph, GraphInfo, SMALLEST_BUDGET_BYTES, VERTICES_MAX, list};
 pub use import::{EdgeFormat, ImportOptions, import};
+pub use tuning::{Regime, Step, Tuning};

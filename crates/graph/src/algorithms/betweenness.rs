@@ -30,7 +30,6 @@ use super::NONE;
 use crate::{
     Answer, Error, Graph, Regime, Result, Tuning,
     answer::VertexRows,
-    check::Plain,
     checkpoint::Checkpoints,
     engine::{
         Backwards, Collect, Engine, Frontier, KeyLog, Pull, Setup, StateStream, Superstep, VertexArray,
@@ -38,6 +37,7 @@ use crate::{
     },
     generate::random_u64,
     graph::check_budget,
+    plain::Plain,
 };
 
 /// What betweenness is to do.

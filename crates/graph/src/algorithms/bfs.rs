@@ -15,12 +15,12 @@ use super::NONE;
 use crate::{
     Answer, Graph, Result, Tuning,
     answer::VertexRows,
-    check::Plain,
     checkpoint::Checkpoints,
     csr::Csr,
     engine::{Collect, Engine, Frontier, Pull, Setup, Superstep, VertexProgram},
     graph::check_budget,
     ids::Translation,
+    plain::Plain,
 };
 
 /// What BFS is to do.

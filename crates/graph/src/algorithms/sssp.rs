@@ -24,10 +24,10 @@ use inshore_store::Job;
 use crate::{
     Answer, Error, Graph, Result, Tuning,
     answer::VertexRows,
-    check::Plain,
     checkpoint::Checkpoints,
     engine::{Collect, Engine, Frontier, Setup, Superstep, VertexProgram},
     graph::check_budget,
+    plain::Plain,
 };
 
 /// What the search for shortest paths is to do.

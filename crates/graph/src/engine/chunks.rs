@@ -20,7 +20,7 @@ use inshore_store::{CheckedFile, Job, PendingRead, taken_bytes};
 use super::{
     Frontier,
     frontier::{FrontierReader, Ranges},
-    pools::{Pool, Pools},
+    pools::{ALONE_VERTICES, CHUNKS, Pool, Pools},
     state::{State, StatePeek, VertexArray},
 };
 use crate::{
@@ -81,11 +81,6 @@ pub(crate) trait Sender: Sync {
 
 /// Workers have sources of their own where so many times the memory of these is free.
 const SPARE_SHARE: u64 = 16;
-/// Frontiers of fewer vertices are one worker's.
-pub(super) const ALONE_VERTICES: usize = 256;
-/// Chunks that a worker has, one of them in use.
-pub(super) const CHUNKS: usize = 4;
-
 /// Bytes of windows for one byte of a large window of edges: a large window and a batch of small ones for each chunk, and
 /// the same twice as wide for weights.
 const fn window_share(weighted: bool) -> usize {

@@ -4,59 +4,14 @@
 //! some messages ahead so that the cache misses overlap. It pays wherever the cells fit in memory. A superstep that
 //! reaches few vertices keeps a list of them, so that it costs as much as what it touches and not as the graph.
 
-use std::{
-    ops::Range,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
-};
+use std::ops::Range;
 
-use inshore_sortreduce::{Value, prefetch};
+use inshore_sortreduce::prefetch;
 use inshore_store::{Budget, Buffer, Reservation, taken_bytes};
-use zerocopy::{FromBytes, IntoBytes, KnownLayout};
+use zerocopy::IntoBytes;
 
-use super::{VertexProgram, chunks::Sender, state::fill};
+use super::{Message, VertexProgram, chunks::Sender, state::fill};
 use crate::Result;
-
-/// A message as a cell holds it: 4 or 8 bytes.
-pub(crate) trait Message: Value + PartialEq {
-    /// What it is stored in.
-    type Cell: FromBytes + IntoBytes + KnownLayout + Sync;
-
-    fn load(cell: &Self::Cell) -> Self;
-
-    fn store(self, cell: &Self::Cell);
-
-    /// Puts `self` where `old` is; gives what is there instead, if it is something else.
-    fn swap(self, cell: &Self::Cell, old: Self) -> std::result::Result<(), Self>;
-}
-
-macro_rules! message {
-    ($message:ty, $cell:ty, $to_bits:expr, $from_bits:expr) => {
-        impl Message for $message {
-            type Cell = $cell;
-
-            #[inline(always)]
-            fn load(cell: &$cell) -> Self {
-                $from_bits(cell.load(Ordering::Relaxed))
-            }
-
-            #[inline(always)]
-            fn store(self, cell: &$cell) {
-                cell.store($to_bits(self), Ordering::Relaxed);
-            }
-
-            #[inline(always)]
-            fn swap(self, cell: &$cell, old: Self) -> std::result::Result<(), Self> {
-                let (old, new) = ($to_bits(old), $to_bits(self));
-                let swapped = cell.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed);
-                swapped.map(drop).map_err($from_bits)
-            }
-        }
-    };
-}
-
-message!(u32, AtomicU32, std::convert::identity, std::convert::identity);
-message!(u64, AtomicU64, std::convert::identity, std::convert::identity);
-message!(f64, AtomicU64, f64::to_bits, f64::from_bits);
 
 /// Messages ahead of the present one whose cells are asked for.
 const AHEAD: usize = 24;

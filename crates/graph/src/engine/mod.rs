@@ -26,10 +26,12 @@ mod choose;
 mod chunks;
 mod columns;
 mod direct;
+mod estimates;
 mod frontier;
 mod gather;
 mod layout;
 mod left;
+mod message;
 mod pools;
 mod program;
 mod settle;
@@ -41,24 +43,23 @@ use inshore_sortreduce::{Operation, Strategy};
 use inshore_store::Job;
 
 use back::Marks;
-pub(crate) use choose::Pull;
-pub use choose::Step;
-use choose::{Choice, Estimates, Needs, choose};
+use choose::{Choice, choose};
 pub(crate) use chunks::Sender;
 use columns::Columns;
-pub(crate) use columns::plan::Dense;
 use direct::Cells;
-pub(crate) use direct::Message;
+pub(crate) use estimates::{Dense, Pull};
+use estimates::{Estimates, Layout, Needs};
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
-use layout::Layout;
 use left::Left;
+pub(crate) use message::Message;
 use program::Reduce;
 pub(crate) use program::VertexProgram;
+pub(crate) use settle::Done;
 pub(crate) use state::{State, StateCursor, StateStream, VertexArray, flash_memory_bytes, memory_bytes};
-pub(crate) use superstep::{Backwards, Collect, Done, Superstep};
+pub(crate) use superstep::{Backwards, Collect, Superstep};
 
 use crate::{
-    Result, Summary, Tuning,
+    Result, Step, Summary, Tuning,
     checkpoint::{Checkpoints, Point},
     csr::Csr,
 };

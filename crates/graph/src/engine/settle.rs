@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use inshore_sortreduce::Strategy;
 
 use super::{
-    Done, Engine, FrontierBuilder, KeyLog, State, VertexProgram,
+    Engine, Frontier, FrontierBuilder, KeyLog, State, VertexProgram,
     direct::{Cells, Touched},
     state::StateCursor,
 };
@@ -13,6 +13,24 @@ use crate::{Result, turns::Turns};
 
 /// Vertices to which one thread gives new states at once.
 const SETTLED_VERTICES: usize = 16 << 10;
+
+/// The outcome of a superstep.
+pub(crate) struct Done {
+    /// The vertices that are active next; empty unless collected, all where that waits for few.
+    pub active: Frontier,
+    /// The sum of [`VertexProgram::change`].
+    pub change: u64,
+    /// About how many edges active vertices have.
+    pub edges: u64,
+    /// The same where they were counted to choose by.
+    pub edges_counted: Option<u64>,
+}
+
+impl Done {
+    pub(super) fn new(active: Frontier, change: u64) -> Done {
+        Done { active, change, edges: 0, edges_counted: None }
+    }
+}
 
 impl<S: State> Engine<S> {
     /// The second half of a superstep in cells.

@@ -4,10 +4,11 @@ use inshore_sortreduce::Strategy;
 use inshore_store::format_bytes;
 
 use super::{
-    Engine, Frontier, KeyLog, Pull, Reduce, State, Step, VertexProgram,
+    Done, Engine, Frontier, KeyLog, Pull, Reduce, State, Step, VertexProgram,
     back::edges_of,
-    choose::{Choice, Estimates, choose},
+    choose::{Choice, choose},
     columns::Columns,
+    estimates::Estimates,
     left::Left,
     sorted::Sorting,
 };
@@ -48,24 +49,6 @@ impl<'a> Superstep<'a> {
     /// Forwards from these vertices.
     pub fn new(active: &'a Frontier, collect: Collect) -> Superstep<'a> {
         Superstep { active, collect, log: None, edges_before: 0, backwards: None }
-    }
-}
-
-/// The outcome of a superstep.
-pub(crate) struct Done {
-    /// The vertices that are active next; empty unless collected, all where that waits for few.
-    pub active: Frontier,
-    /// The sum of [`VertexProgram::change`].
-    pub change: u64,
-    /// About how many edges active vertices have.
-    pub edges: u64,
-    /// The same where they were counted to choose by.
-    pub edges_counted: Option<u64>,
-}
-
-impl Done {
-    pub(super) fn new(active: Frontier, change: u64) -> Done {
-        Done { active, change, edges: 0, edges_counted: None }
     }
 }
 

@@ -19,10 +19,10 @@ use inshore_store::Job;
 use crate::{
     Answer, Error, Graph, Result, Summary, Tuning,
     answer::VertexRows,
-    check::Plain,
     checkpoint::Checkpoints,
     engine::{Collect, Dense, Engine, Frontier, Setup, State, StateStream, Superstep, VertexProgram},
     graph::check_budget,
+    plain::Plain,
 };
 
 /// What PageRank is to do.

@@ -39,10 +39,11 @@ use self::{
     add::{Adder, Own, SharedCells},
     cut::Cut,
     messages::{MessageWriter, Messages, Part},
-    plan::Plan,
     senders::Senders,
 };
-use super::{Done, Engine, Message, State, VertexProgram, settle::Finalizing, state::StatePeek};
+use super::{
+    Done, Engine, Message, State, VertexProgram, estimates::Plan, settle::Finalizing, state::StatePeek,
+};
 use crate::{
     Error, Result,
     csr::{Csr, Degrees, PAGE_VERTICES, RANGE_UNIT, parallel_ranges},
