@@ -26,7 +26,7 @@ use crate::{
     array::{Array, taken_bytes, typed, typed_mut},
     plan::{DensePlan, shard_bytes},
     scatter::{Blocks, ShiftMap, scatter},
-    sort::min_max,
+    sort::{key_at, min_max},
     table::{accumulate, scan},
 };
 
@@ -76,7 +76,8 @@ impl<O: Operation> Dense<O> {
         let mut shard = self.shards[shard].lock().expect("operations do not panic");
         shard.used = true;
         let (table, present) = parts_mut(&mut shard.memory, self.plan.shard_keys);
-        accumulate(min, keys, values, table, present, |a, b| self.operation.combine(a, b));
+        let combine = |place, a, b| self.operation.combine_at(key_at::<O>(min, place), a, b);
+        accumulate(min, keys, values, table, present, combine);
         self.pushed.fetch_add(keys.len() as u64, Ordering::Relaxed);
         Ok(())
     }
