@@ -18,7 +18,7 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use crate::{Error, Result, csr};
+use crate::{Error, Result, csr, program::VertexId};
 
 /// The dataset kind of graphs.
 pub(crate) const KIND: &str = "graph";
@@ -275,6 +275,26 @@ impl Graph {
                 "{name} was imported without in-edges: they were made for this job (--reverse keeps them)"
             )
         })
+    }
+
+    /// Finds the vertex with an original id: the number that the import read.
+    ///
+    /// Cost: where ids are not 0, 1, 2, ..., a binary search on flash, of 64 KiB a step.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchVertex`]; I/O and damage; cancellation.
+    pub fn vertex_id(&self, job: &Job, original: u64) -> Result<VertexId> {
+        Ok(VertexId::of_number(self.number_of(job, original)?))
+    }
+
+    /// Gives the original id of a vertex of this graph. Cost: a read of 64 KiB, where ids are not 0, 1, 2, ...
+    ///
+    /// # Errors
+    /// [`Error::NoSuchVertex`] for a vertex of a larger graph; I/O and damage; cancellation.
+    pub fn original_id(&self, job: &Job, vertex: VertexId) -> Result<u64> {
+        let (graph, number) = (self.info.name.clone(), vertex.number());
+        let missing = Error::NoSuchVertex { graph, vertex: number };
+        self.id_of(job, vertex.within(self.info.vertices).ok_or(missing)?)
     }
 
     /// The user's id of a vertex number.

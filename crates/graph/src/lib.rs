@@ -6,7 +6,8 @@
 //!   where asked), degrees, weights, and the user's own vertex ids. Layout: `docs/format.md`.
 //! - [`import()`], [`generate`] and [`export`] make graphs and give them back.
 //! - A *vertex program* says what an algorithm does at a vertex; the superstep engine runs it over edges that are
-//!   streamed from flash and updates that are sorted and reduced (2018 thesis, section 9.4, algorithm 3).
+//!   streamed from flash and updates that are sorted and reduced (2018 thesis, section 9.4, algorithm 3). [`program`] runs those
+//!   of users: [`VertexProgram`] and [`SearchProgram`].
 //! - [`Answer`]: what an algorithm found: rows that are streamed to a file or a reader, and a summary.
 //!
 //! ```text
@@ -32,6 +33,7 @@ mod idfile;
 mod ids;
 mod import;
 mod plain;
+pub mod program;
 #[cfg(test)]
 mod testing;
 mod tuning;
@@ -52,4 +54,5 @@ pub use export::export;
 pub use generate::{Kronecker, generate};
 pub use graph::{Graph, GraphInfo, SMALLEST_BUDGET_BYTES, VERTICES_MAX, list};
 pub use import::{EdgeFormat, ImportOptions, import};
+pub use program::{SearchProgram, VertexId, VertexProgram};
 pub use tuning::{Regime, Step, Tuning};

@@ -57,7 +57,7 @@ pub(crate) trait Sender: Sync {
     fn send(&self, vertex: u32, state: &Self::State, degree: u32) -> Option<Self::Sent>;
 
     /// What an active vertex adds to [`Sent::gathered`].
-    fn add_up(&self, _state: &Self::State, _degree: u32) -> u64 {
+    fn add_up(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
         0
     }
 
@@ -247,7 +247,7 @@ impl<S: Sender> Source<'_, S> {
         while let Some(vertex) = self.active.next()? {
             let (first, degree) = self.index.find(vertex)?;
             let state = self.state.get(vertex)?;
-            self.gathered += self.sender.add_up(state, degree);
+            self.gathered = self.gathered.wrapping_add(self.sender.add_up(vertex, state, degree));
             if degree > 0
                 && let Some(sent) = self.sender.send(vertex, state, degree)
             {
@@ -353,7 +353,7 @@ pub(super) fn send<S: Sender>(
     let mut sent = Sent { sinks, gathered: 0, edges: 0 };
     for source in sources {
         let source = source.into_inner().expect("no panic under this lock");
-        sent.gathered += source.gathered;
+        sent.gathered = sent.gathered.wrapping_add(source.gathered);
         sent.edges += source.edges;
         pools.index = Some(source.index);
     }

@@ -6,7 +6,7 @@ use inshore_sortreduce::Value;
 use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
 /// A message as a cell holds it: 4 or 8 bytes.
-pub(crate) trait Message: Value + PartialEq {
+pub trait Message: Value + PartialEq {
     /// What it is stored in.
     type Cell: FromBytes + IntoBytes + KnownLayout + Sync;
 

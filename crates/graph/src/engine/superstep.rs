@@ -4,7 +4,7 @@ use inshore_sortreduce::Strategy;
 use inshore_store::format_bytes;
 
 use super::{
-    Done, Engine, Frontier, KeyLog, Pull, Reduce, State, Step, VertexProgram,
+    Done, Engine, Frontier, KeyLog, Pull, Reduce, State, Step, StepProgram,
     back::edges_of,
     choose::{Choice, choose},
     columns::Columns,
@@ -55,7 +55,7 @@ impl<'a> Superstep<'a> {
 impl<S: State> Engine<S> {
     /// Takes messages from `active` vertices to others along their edges, in the way that is chosen for it, and finalizes who
     /// got one (or everyone).
-    pub fn superstep<P: VertexProgram<State = S>>(
+    pub fn superstep<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
         asked: Superstep,
@@ -103,7 +103,7 @@ impl<S: State> Engine<S> {
         }
     }
 
-    fn carry_out<P: VertexProgram<State = S>>(
+    fn carry_out<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
         rows: &[Csr],
@@ -143,7 +143,7 @@ impl<S: State> Engine<S> {
     }
 
     /// Sends messages from the `active` vertices along the edges of `rows`, into cells or through sort-reduce.
-    fn push<P: VertexProgram<State = S>>(
+    fn push<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
         rows: &Csr,
