@@ -15,10 +15,10 @@ use arrow_schema::{DataType, Field};
 use inshore_store::{Budget, Job};
 use inshore_tables::{Input, TableReader, column_names};
 
+pub use crate::plain::Plain;
 use crate::{
     BetweennessOptions, CommunitiesOptions, Error, Graph, PageRankOptions, Result,
     algorithms::{betweenness, bfs, clustering, communities, components, pagerank, sssp},
-    csr::scan,
     ids::IdStream,
 };
 
@@ -60,73 +60,6 @@ pub struct Verdict {
     pub good: bool,
     /// What was compared, or what is wrong, in words.
     pub facts: Vec<String>,
-}
-
-/// A graph in plain vectors.
-#[derive(Debug, Default)]
-pub struct Plain {
-    starts: Vec<usize>,
-    destinations: Vec<u32>,
-    /// Beside destinations; empty where edges have none.
-    weights: Vec<f64>,
-    /// The user's ids; empty where they are the numbers.
-    ids: Vec<u64>,
-}
-
-impl Plain {
-    /// From `(source, destination)` pairs in any order; duplicates stay.
-    pub fn new(vertices: usize, edges: &[(u32, u32)]) -> Plain {
-        let mut edges = edges.to_vec();
-        edges.sort_unstable();
-        let mut starts = vec![0; vertices + 1];
-        edges.iter().for_each(|&(source, _)| starts[source as usize + 1] += 1);
-        (0..vertices).for_each(|vertex| starts[vertex + 1] += starts[vertex]);
-        let destinations = edges.into_iter().map(|(_, destination)| destination).collect();
-        Plain { starts, destinations, ..Plain::default() }
-    }
-
-    /// The same with a weight for each edge, in the order of edges.
-    pub fn with_weights(self, weights: Vec<f64>) -> Plain {
-        assert_eq!(weights.len(), self.destinations.len());
-        Plain { weights, ..self }
-    }
-
-    fn load(graph: &Graph, job: &Job) -> Result<Plain> {
-        let vertices = graph.vertices() as usize;
-        let mut plain = Plain { starts: vec![0; vertices + 1], ..Plain::default() };
-        plain.destinations.reserve_exact(graph.out().entries as usize);
-        scan(job, graph.out(), 0..graph.vertices(), |source, row, weights| {
-            plain.destinations.extend_from_slice(row);
-            plain.weights.extend_from_slice(weights.unwrap_or_default());
-            plain.starts[source as usize + 1] = plain.destinations.len();
-            Ok(())
-        })?;
-        for vertex in 0..vertices {
-            // A vertex without edges did not come.
-            plain.starts[vertex + 1] = plain.starts[vertex + 1].max(plain.starts[vertex]);
-        }
-        Ok(plain)
-    }
-
-    /// The number of vertices.
-    pub fn vertices(&self) -> usize {
-        self.starts.len() - 1
-    }
-
-    /// The user's id of a vertex.
-    pub fn id(&self, vertex: usize) -> u64 {
-        self.ids.get(vertex).copied().unwrap_or(vertex as u64)
-    }
-
-    /// Where the out-edges of a vertex lead.
-    pub fn out(&self, vertex: usize) -> &[u32] {
-        &self.destinations[self.starts[vertex]..self.starts[vertex + 1]]
-    }
-
-    /// The weights of a vertex's out-edges; empty where they have none.
-    pub fn weights(&self, vertex: usize) -> &[f64] {
-        self.weights.get(self.starts[vertex]..self.starts[vertex + 1]).unwrap_or_default()
-    }
 }
 
 /// Checks the table that a job wrote: its columns say which algorithm it was.

@@ -70,12 +70,28 @@ pub enum Error {
         /// The range.
         expected: String,
     },
+    /// A vertex program panicked, or broke a rule that its trait's doc tells.
+    #[error("vertex program {program}: {function}{} {what}", of_vertex(.vertex.as_ref()))]
+    Program {
+        /// The program's name.
+        program: &'static str,
+        /// Its function.
+        function: &'static str,
+        /// The original id of the vertex for which it was called, if it was for one.
+        vertex: Option<u64>,
+        /// What went wrong, with the text of a panic.
+        what: String,
+    },
     /// Numbers that grew beyond what 64 bits can hold.
     #[error("{what}")]
     Overflow {
         /// What grew.
         what: String,
     },
+}
+
+fn of_vertex(vertex: Option<&u64>) -> String {
+    vertex.map_or(String::new(), |vertex| format!(" of vertex {vertex}"))
 }
 
 impl From<inshore_store::RuntimeError> for Error {

@@ -6,7 +6,8 @@
 //!   where asked), degrees, weights, and the user's own vertex ids. Layout: `docs/format.md`.
 //! - [`import()`], [`generate`] and [`export`] make graphs and give them back.
 //! - A *vertex program* says what an algorithm does at a vertex; the superstep engine runs it over edges that are
-//!   streamed from flash and updates that are sorted and reduced (2018 thesis, section 9.4, algorithm 3).
+//!   streamed from flash and updates that are sorted and reduced (2018 thesis, section 9.4, algorithm 3). [`program`] runs those
+//!   of users: [`VertexProgram`] and [`SearchProgram`].
 //! - [`Answer`]: what an algorithm found: rows that are streamed to a file or a reader, and a summary.
 //!
 //! ```text
@@ -28,10 +29,14 @@ mod error;
 mod export;
 mod generate;
 mod graph;
+mod idfile;
 mod ids;
 mod import;
+mod plain;
+pub mod program;
 #[cfg(test)]
 mod testing;
+mod tuning;
 mod turns;
 
 pub use algorithms::{
@@ -43,10 +48,11 @@ pub use algorithms::{
     pagerank::{PageRankOptions, pagerank},
     sssp::{SsspOptions, sssp},
 };
-pub use answer::{Answer, Regime, Rows, Summary, Tuning};
-pub use engine::Step;
+pub use answer::{Answer, Rows, Summary};
 pub use error::{Error, Result};
 pub use export::export;
 pub use generate::{Kronecker, generate};
 pub use graph::{Graph, GraphInfo, SMALLEST_BUDGET_BYTES, VERTICES_MAX, list};
 pub use import::{EdgeFormat, ImportOptions, import};
+pub use program::{SearchProgram, VertexId, VertexProgram};
+pub use tuning::{Regime, Step, Tuning};

@@ -4,7 +4,7 @@ mod support;
 
 use inshore_graph::{
     Answer, BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions, Graph,
-    ImportOptions, Kronecker, PageRankOptions, Regime, SsspOptions, Step, Tuning,
+    ImportOptions, Kronecker, PageRankOptions, Regime, SsspOptions, Tuning,
     algorithms::{betweenness, bfs, clustering, communities, components, pagerank, sssp},
     check::Plain,
     generate,
@@ -12,7 +12,7 @@ use inshore_graph::{
 use inshore_sortreduce::Strategy;
 use inshore_store::Job;
 use proptest::prelude::*;
-use support::{MIB, World, rows, ways};
+use support::{MIB, World, forced, rows, ways};
 
 /// A graph in our store, and the same in plain vectors.
 struct Both {
@@ -475,27 +475,6 @@ fn assert_same(expected: &Found, found: &Found, what: &str) {
             assert!(is_near, "{name} of {vertex}, {what}: {expected} and {found}");
         }
     }
-}
-
-/// Each step by its name, and choices of all kinds that are drawn, in every layout; seeds from `first` on.
-fn forced(first: u64) -> Vec<Tuning> {
-    let draws = [None, Some(first), Some(first + 1)];
-    let step = |step| draws.map(|draw| Tuning { step: Some(step), draw, ..Tuning::default() });
-    let steps = Step::ALL.into_iter().flat_map(step);
-    let drawn = (first..first + 8).map(|seed| Tuning { draw: Some(seed), ..Tuning::default() });
-    let regimes = [Regime::Memory, Regime::SemiExternal, Regime::External].into_iter().flat_map(|regime| {
-        (first + 8..first + 10).map(move |seed| Tuning {
-            draw: Some(seed),
-            regime: Some(regime),
-            ..Tuning::default()
-        })
-    });
-    let sorted = [Strategy::Merge, Strategy::Partition, Strategy::HashFirst].map(|strategy| Tuning {
-        draw: Some(first + 10),
-        strategy: Some(strategy),
-        ..Tuning::default()
-    });
-    steps.chain(drawn).chain(regimes).chain(sorted).collect()
 }
 
 #[test]

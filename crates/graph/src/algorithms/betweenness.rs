@@ -30,14 +30,14 @@ use super::NONE;
 use crate::{
     Answer, Error, Graph, Regime, Result, Tuning,
     answer::VertexRows,
-    check::Plain,
     checkpoint::Checkpoints,
     engine::{
-        Backwards, Collect, Engine, Frontier, KeyLog, Pull, Setup, StateStream, Superstep, VertexArray,
-        VertexProgram, memory_bytes,
+        Backwards, Collect, Engine, Frontier, KeyLog, Pull, Setup, StateStream, StepProgram, Superstep,
+        VertexArray, memory_bytes,
     },
     generate::random_u64,
     graph::check_budget,
+    plain::Plain,
 };
 
 /// What betweenness is to do.
@@ -92,7 +92,7 @@ struct Outwards {
     level: u32,
 }
 
-impl VertexProgram for Outwards {
+impl StepProgram for Outwards {
     type State = Searched;
     type Message = f64;
     const NOTHING: f64 = 0.0;
@@ -111,11 +111,11 @@ impl VertexProgram for Outwards {
         if state.paths == 0.0 { Searched { paths, dependency: waiting(self.level) } } else { *state }
     }
 
-    fn is_active(&self, new: &Searched, old: &Searched) -> bool {
+    fn is_active(&self, _vertex: u32, new: &Searched, old: &Searched) -> bool {
         new.paths != old.paths
     }
 
-    fn waits(&self, state: &Searched) -> bool {
+    fn waits(&self, _vertex: u32, state: &Searched) -> bool {
         state.paths == 0.0
     }
 }
@@ -126,7 +126,7 @@ struct Back {
     level: u32,
 }
 
-impl VertexProgram for Back {
+impl StepProgram for Back {
     type State = Searched;
     type Message = f64;
     const NOTHING: f64 = 0.0;
@@ -142,18 +142,18 @@ impl VertexProgram for Back {
         a + b
     }
 
-    fn finalize(&self, _vertex: u32, sum: f64, state: &Searched) -> Searched {
-        match self.waits(state) {
+    fn finalize(&self, vertex: u32, sum: f64, state: &Searched) -> Searched {
+        match self.waits(vertex, state) {
             true => Searched { dependency: state.paths * sum, ..*state },
             false => *state,
         }
     }
 
-    fn is_active(&self, _new: &Searched, _old: &Searched) -> bool {
+    fn is_active(&self, _vertex: u32, _new: &Searched, _old: &Searched) -> bool {
         false
     }
 
-    fn waits(&self, state: &Searched) -> bool {
+    fn waits(&self, _vertex: u32, state: &Searched) -> bool {
         state.dependency == waiting(self.level - 1)
     }
 }

@@ -15,12 +15,12 @@ use super::NONE;
 use crate::{
     Answer, Graph, Result, Tuning,
     answer::VertexRows,
-    check::Plain,
     checkpoint::Checkpoints,
     csr::Csr,
-    engine::{Collect, Engine, Frontier, Pull, Setup, Superstep, VertexProgram},
+    engine::{Collect, Engine, Frontier, Pull, Setup, StepProgram, Superstep},
     graph::check_budget,
     ids::Translation,
+    plain::Plain,
 };
 
 /// What BFS is to do.
@@ -56,13 +56,13 @@ struct Bfs {
     level: u32,
 }
 
-impl VertexProgram for Bfs {
+impl StepProgram for Bfs {
     type State = Visit;
     type Message = u32;
     const NOTHING: u32 = NONE;
     const PULL: Pull = Pull::First;
 
-    fn waits(&self, visit: &Visit) -> bool {
+    fn waits(&self, _vertex: u32, visit: &Visit) -> bool {
         *visit == UNREACHED
     }
 
@@ -87,7 +87,7 @@ impl VertexProgram for Bfs {
         0
     }
 
-    fn is_active(&self, new: &Visit, old: &Visit) -> bool {
+    fn is_active(&self, _vertex: u32, new: &Visit, old: &Visit) -> bool {
         new != old
     }
 }

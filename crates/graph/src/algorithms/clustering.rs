@@ -22,13 +22,13 @@ use inshore_store::{Buffer, FileWriter, Job, format_bytes, largest_buffer, taken
 use crate::{
     Answer, Error, Graph, Result, Summary, Tuning,
     answer::VertexRows,
-    check::Plain,
     csr::{
         self, Csr, CsrWriter, Numbered, Rows, Staged, Unweighted, edge_key, parallel_parts, parallel_ranges,
     },
     engine::{StateCursor, StateStream, VertexArray, flash_memory_bytes, memory_bytes},
     graph::check_budget,
     ids::Only,
+    plain::Plain,
 };
 
 /// What the clustering job is to do.

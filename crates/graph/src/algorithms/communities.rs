@@ -27,12 +27,12 @@ use inshore_store::Job;
 use crate::{
     Answer, Graph, Result, Summary, Tuning,
     answer::VertexRows,
-    check::Plain,
     checkpoint::{Checkpoints, Point},
     csr::{self, Csr, Rows, edge_key, parallel_parts},
     engine::{Engine, Frontier, Sender, StateStream, VertexArray, memory_bytes},
     graph::check_budget,
     ids::Translation,
+    plain::Plain,
 };
 
 /// What the communities job is to do.

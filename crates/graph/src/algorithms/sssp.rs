@@ -24,10 +24,10 @@ use inshore_store::Job;
 use crate::{
     Answer, Error, Graph, Result, Tuning,
     answer::VertexRows,
-    check::Plain,
     checkpoint::Checkpoints,
-    engine::{Collect, Engine, Frontier, Setup, Superstep, VertexProgram},
+    engine::{Collect, Engine, Frontier, Setup, StepProgram, Superstep},
     graph::check_budget,
+    plain::Plain,
 };
 
 /// What the search for shortest paths is to do.
@@ -55,7 +55,7 @@ struct Sssp {
     negative: Arc<AtomicU64>,
 }
 
-impl VertexProgram for Sssp {
+impl StepProgram for Sssp {
     type State = f64;
     type Message = f64;
     const NOTHING: f64 = f64::INFINITY;
@@ -68,7 +68,7 @@ impl VertexProgram for Sssp {
     }
 
     #[inline]
-    fn along(&self, distance: f64, weight: f64) -> f64 {
+    fn along(&self, _to: u32, distance: f64, weight: f64) -> f64 {
         if weight < 0.0 {
             // Of numbers below zero the least has the greatest bits.
             self.negative.fetch_max(weight.to_bits(), Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl VertexProgram for Sssp {
         *distance
     }
 
-    fn is_active(&self, new: &f64, old: &f64) -> bool {
+    fn is_active(&self, _vertex: u32, new: &f64, old: &f64) -> bool {
         new < old
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use inshore_store::{Buffer, Job};
 
 use super::{
-    Choice, Done, Engine, Frontier, Reduce, Sender, State, Step, VertexProgram,
+    Choice, Done, Engine, Frontier, Reduce, Sender, State, Step, StepProgram,
     direct::{Direct, Touched},
     left::{Leaving, Left, Room},
     sorted::Sorting,
@@ -33,7 +33,7 @@ pub(super) trait Deliver: Sender {
     ) -> Result<()>;
 }
 
-impl<P: VertexProgram> Deliver for Sorting<'_, P> {
+impl<P: StepProgram> Deliver for Sorting<'_, P> {
     type Message = P::Message;
 
     #[inline]
@@ -42,7 +42,7 @@ impl<P: VertexProgram> Deliver for Sorting<'_, P> {
     }
 }
 
-impl<P: VertexProgram> Deliver for Direct<'_, P> {
+impl<P: StepProgram> Deliver for Direct<'_, P> {
     type Message = P::Message;
 
     #[inline]
@@ -65,7 +65,7 @@ struct Back<'a, P, T> {
     to: T,
 }
 
-impl<P: VertexProgram, T> Back<'_, P, T> {
+impl<P: StepProgram, T> Back<'_, P, T> {
     /// What the first active vertex of a row says. Rows are in ascending order; the parts of a long one come one by one.
     #[inline]
     fn said_along(&self, row: &[u32]) -> Option<P::Message> {
@@ -76,7 +76,7 @@ impl<P: VertexProgram, T> Back<'_, P, T> {
 
 impl<P, T> Sender for Back<'_, P, T>
 where
-    P: VertexProgram,
+    P: StepProgram,
     T: Deliver<State = P::State, Message = P::Message>,
 {
     type State = P::State;
@@ -85,7 +85,7 @@ where
     type Sink = T::Sink;
 
     fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<(u32, u32)> {
-        self.program.waits(state).then_some((vertex, degree))
+        self.program.waits(vertex, state).then_some((vertex, degree))
     }
 
     #[inline]
@@ -106,9 +106,9 @@ where
 }
 
 /// The same, and keeps the rows of the others.
-struct Keeping<'a, P: VertexProgram>(Back<'a, P, Direct<'a, P>>);
+struct Keeping<'a, P: StepProgram>(Back<'a, P, Direct<'a, P>>);
 
-impl<P: VertexProgram> Back<'_, P, Direct<'_, P>> {
+impl<P: StepProgram> Back<'_, P, Direct<'_, P>> {
     /// Whether a vertex got a message along its row.
     #[inline]
     fn look(&self, touched: &mut Touched, vertex: u32, row: &[u32], is_whole: bool) -> bool {
@@ -117,7 +117,7 @@ impl<P: VertexProgram> Back<'_, P, Direct<'_, P>> {
     }
 }
 
-impl<P: VertexProgram> Sender for Keeping<'_, P> {
+impl<P: StepProgram> Sender for Keeping<'_, P> {
     type State = P::State;
     type Sent = (u32, u32);
     type Sink = (Touched, Leaving);
@@ -218,7 +218,7 @@ pub(super) fn edges_of(job: &Job, rows: &Csr, vertices: &Frontier) -> Result<u64
 impl<S: State> Engine<S> {
     /// A superstep in which each vertex that waits looks along its row for the first `active` one. What was looked along in vain stays in
     /// memory for the next superstep where the choice has room for it.
-    pub(super) fn pull_first<P: VertexProgram<State = S>>(
+    pub(super) fn pull_first<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
         rows: &Csr,
@@ -250,7 +250,7 @@ impl<S: State> Engine<S> {
     }
 
     /// Looks along the rows of all vertices that wait, and keeps those in which nobody was found, if they fit in `room_bytes`.
-    fn look_back<P: VertexProgram<State = S>>(
+    fn look_back<P: StepProgram<State = S>>(
         &mut self,
         back: Back<'_, P, Direct<'_, P>>,
         touched: Vec<Touched>,
@@ -269,7 +269,7 @@ impl<S: State> Engine<S> {
     }
 
     /// Looks along the rows that were kept, and keeps those in which nobody was found again.
-    fn look_again<P: VertexProgram<State = S>>(
+    fn look_again<P: StepProgram<State = S>>(
         &mut self,
         back: &Back<'_, P, Direct<'_, P>>,
         touched: Vec<Touched>,

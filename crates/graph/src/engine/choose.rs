@@ -20,10 +20,15 @@
 
 use std::fmt;
 
-use inshore_sortreduce::{Operation, Strategy};
+use inshore_sortreduce::Strategy;
 
-use super::{State, chunks, columns::plan::Dense, frontier, layout::Layout, left::room_bytes, state};
-use crate::{Regime, Result, Tuning, generate::random_u64};
+use super::{
+    chunks,
+    estimates::{Estimates, Layout, Pull},
+    frontier,
+    left::room_bytes,
+};
+use crate::{Regime, Result, Step, Tuning, generate::random_u64};
 
 /// Whether a pull pays is not asked where fewer vertices are active than this part of all: counting their edges costs more.
 const ASKED_SHARE: u64 = 4096;
@@ -37,106 +42,6 @@ const ROW_COST: u64 = 4096;
 const LISTED_SHARE: u64 = 16;
 /// Memory that is left beside rows in memory, for logs, cursors and what comes after supersteps.
 const BESIDE_CACHED_BYTES: u64 = 4 << 20;
-
-/// How a superstep goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Active vertices send along their edges (top-down).
-    Push,
-    /// Active vertices send along rows that an earlier pull left in memory.
-    PushCached,
-    /// Vertices that wait look along their edges for active ones (bottom-up).
-    Pull,
-    /// Vertices that wait look along rows that an earlier pull left in memory.
-    PullCached,
-    /// All vertices send, and edges go by blocks of destinations.
-    Blocks,
-}
-
-impl Step {
-    /// All of them.
-    pub const ALL: [Step; 5] = [Step::Push, Step::PushCached, Step::Pull, Step::PullCached, Step::Blocks];
-}
-
-/// The messages that a waiting vertex needs of the active vertices in its row.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Pull {
-    /// Messages must be sent.
-    #[default]
-    Never,
-    /// The message of the first one: looking ends there.
-    First,
-    /// The messages of all, reduced.
-    All,
-}
-
-/// An algorithm's declarations: numbers that stay the same over a job.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Needs {
-    pub pull: Pull,
-    /// Whether weights are read beside edges.
-    pub weighted: bool,
-    /// Whether the same rows may be walked along again and again, so that a copy in memory may pay.
-    pub rereads: bool,
-    /// Vertex state in memory, and on flash.
-    pub state_bytes: u64,
-    pub flash_bytes: u64,
-    /// A message; a record of sort-reduce with its key.
-    pub message_bytes: u64,
-    pub record_bytes: u64,
-    /// Whether messages fit in cells: one for each vertex, of a word.
-    pub has_cells: bool,
-}
-
-/// Everything that a decision reads.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Estimates {
-    pub tuning: Tuning,
-    pub needs: Needs,
-    pub vertices: u64,
-    /// In one direction.
-    pub edges: u64,
-    /// Of all rows that the algorithm walks along.
-    pub rows_edges: u64,
-    pub rows_bytes: u64,
-    /// Whether there are in-edges to pull along.
-    pub has_in_edges: bool,
-    /// Supersteps of all vertices, where there will be any; `None` too where the drive has no room for blocks.
-    pub dense: Option<Dense>,
-
-    pub budget_bytes: u64,
-    pub free_bytes: u64,
-    /// Memory that the algorithm itself keeps.
-    pub kept_bytes: u64,
-    pub threads: usize,
-
-    /// `None` before the first superstep: then it is chosen.
-    pub layout: Option<Layout>,
-    pub superstep: u32,
-    /// Whether the buffers of the edge phase are there already.
-    pub has_windows: bool,
-    /// Whether rows lie in memory; `None` before that was decided.
-    pub are_rows_cached: Option<bool>,
-    /// Edges in the rows that an earlier pull left in memory.
-    pub cached_edges: Option<u64>,
-    /// Edges that were walked along in all supersteps before, and those that had something to carry in the last.
-    pub edges_walked: u64,
-    pub edges_sent: Option<u64>,
-
-    /// Whether the superstep walks along in-edges, back to where a search came from.
-    pub is_backwards: bool,
-    /// Active vertices; `None`: all.
-    pub active: Option<u64>,
-    /// Whether the waiting vertices are known.
-    pub has_waiting: bool,
-    /// Edges out of vertices that were active before, in the same search.
-    pub edges_before: u64,
-    /// Edges of active vertices and of those that wait, where they were counted.
-    pub active_edges: Option<u64>,
-    pub waiting_edges: Option<u64>,
-    /// Whether the next frontier is to be listed once few edges carry something.
-    pub lists_when_few: bool,
-}
 
 /// The decision and its reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -243,19 +148,6 @@ impl Choice {
     pub fn first(layout: Layout) -> Choice {
         let step = if layout.blocks.is_some() { Step::Blocks } else { Step::Push };
         Choice { layout, step, caches_rows: false, unvisited_bytes: None, lists: false, why: Why::Only }
-    }
-}
-
-impl Needs {
-    /// Of an algorithm with states `S` whose messages are reduced by `O`, for so many vertices, that does nothing but exchange.
-    pub fn of<S: State, O: Operation>(vertices: u64) -> Needs {
-        Needs {
-            state_bytes: state::memory_bytes::<S>(vertices),
-            flash_bytes: state::flash_memory_bytes::<S>(vertices),
-            message_bytes: size_of::<O::Value>() as u64,
-            record_bytes: (size_of::<O::Key>() + size_of::<O::Value>()) as u64,
-            ..Needs::default()
-        }
     }
 }
 
@@ -404,7 +296,10 @@ impl Estimates {
 
 #[cfg(test)]
 mod tests {
+    use inshore_sortreduce::Operation;
+
     use super::*;
+    use crate::engine::estimates::Needs;
 
     /// A search in a graph of a million vertices, with in-edges and plenty of memory.
     fn search(pull: Pull) -> Estimates {

@@ -20,7 +20,7 @@ use inshore_store::{CheckedFile, Job, PendingRead, taken_bytes};
 use super::{
     Frontier,
     frontier::{FrontierReader, Ranges},
-    pools::{Pool, Pools},
+    pools::{ALONE_VERTICES, CHUNKS, Pool, Pools},
     state::{State, StatePeek, VertexArray},
 };
 use crate::{
@@ -57,7 +57,7 @@ pub(crate) trait Sender: Sync {
     fn send(&self, vertex: u32, state: &Self::State, degree: u32) -> Option<Self::Sent>;
 
     /// What an active vertex adds to [`Sent::gathered`].
-    fn add_up(&self, _state: &Self::State, _degree: u32) -> u64 {
+    fn add_up(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
         0
     }
 
@@ -81,11 +81,6 @@ pub(crate) trait Sender: Sync {
 
 /// Workers have sources of their own where so many times the memory of these is free.
 const SPARE_SHARE: u64 = 16;
-/// Frontiers of fewer vertices are one worker's.
-pub(super) const ALONE_VERTICES: usize = 256;
-/// Chunks that a worker has, one of them in use.
-pub(super) const CHUNKS: usize = 4;
-
 /// Bytes of windows for one byte of a large window of edges: a large window and a batch of small ones for each chunk, and
 /// the same twice as wide for weights.
 const fn window_share(weighted: bool) -> usize {
@@ -252,7 +247,7 @@ impl<S: Sender> Source<'_, S> {
         while let Some(vertex) = self.active.next()? {
             let (first, degree) = self.index.find(vertex)?;
             let state = self.state.get(vertex)?;
-            self.gathered += self.sender.add_up(state, degree);
+            self.gathered = self.gathered.wrapping_add(self.sender.add_up(vertex, state, degree));
             if degree > 0
                 && let Some(sent) = self.sender.send(vertex, state, degree)
             {
@@ -358,7 +353,7 @@ pub(super) fn send<S: Sender>(
     let mut sent = Sent { sinks, gathered: 0, edges: 0 };
     for source in sources {
         let source = source.into_inner().expect("no panic under this lock");
-        sent.gathered += source.gathered;
+        sent.gathered = sent.gathered.wrapping_add(source.gathered);
         sent.edges += source.edges;
         pools.index = Some(source.index);
     }

@@ -4,59 +4,14 @@
 //! some messages ahead so that the cache misses overlap. It pays wherever the cells fit in memory. A superstep that
 //! reaches few vertices keeps a list of them, so that it costs as much as what it touches and not as the graph.
 
-use std::{
-    ops::Range,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
-};
+use std::ops::Range;
 
-use inshore_sortreduce::{Value, prefetch};
+use inshore_sortreduce::prefetch;
 use inshore_store::{Budget, Buffer, Reservation, taken_bytes};
-use zerocopy::{FromBytes, IntoBytes, KnownLayout};
+use zerocopy::IntoBytes;
 
-use super::{VertexProgram, chunks::Sender, state::fill};
+use super::{Message, StepProgram, chunks::Sender, state::fill};
 use crate::Result;
-
-/// A message as a cell holds it: 4 or 8 bytes.
-pub(crate) trait Message: Value + PartialEq {
-    /// What it is stored in.
-    type Cell: FromBytes + IntoBytes + KnownLayout + Sync;
-
-    fn load(cell: &Self::Cell) -> Self;
-
-    fn store(self, cell: &Self::Cell);
-
-    /// Puts `self` where `old` is; gives what is there instead, if it is something else.
-    fn swap(self, cell: &Self::Cell, old: Self) -> std::result::Result<(), Self>;
-}
-
-macro_rules! message {
-    ($message:ty, $cell:ty, $to_bits:expr, $from_bits:expr) => {
-        impl Message for $message {
-            type Cell = $cell;
-
-            #[inline(always)]
-            fn load(cell: &$cell) -> Self {
-                $from_bits(cell.load(Ordering::Relaxed))
-            }
-
-            #[inline(always)]
-            fn store(self, cell: &$cell) {
-                cell.store($to_bits(self), Ordering::Relaxed);
-            }
-
-            #[inline(always)]
-            fn swap(self, cell: &$cell, old: Self) -> std::result::Result<(), Self> {
-                let (old, new) = ($to_bits(old), $to_bits(self));
-                let swapped = cell.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed);
-                swapped.map(drop).map_err($from_bits)
-            }
-        }
-    };
-}
-
-message!(u32, AtomicU32, std::convert::identity, std::convert::identity);
-message!(u64, AtomicU64, std::convert::identity, std::convert::identity);
-message!(f64, AtomicU64, f64::to_bits, f64::from_bits);
 
 /// Messages ahead of the present one whose cells are asked for.
 const AHEAD: usize = 24;
@@ -141,7 +96,7 @@ impl Cells {
     }
 
     /// What workers send into, and a list for each of them.
-    pub fn open<'a, P: VertexProgram>(&'a mut self, program: &'a P) -> (Direct<'a, P>, Vec<Touched>) {
+    pub fn open<'a, P: StepProgram>(&'a mut self, program: &'a P) -> (Direct<'a, P>, Vec<Touched>) {
         if self.nothing != P::NOTHING.as_bytes() {
             // Zeros too, where there was nothing: memory that is touched for the first time is slow, and here all threads do it.
             let threads = self.threads;
@@ -153,7 +108,7 @@ impl Cells {
     }
 
     /// What workers send into, once more.
-    pub fn direct<'a, P: VertexProgram>(&'a mut self, program: &'a P) -> Direct<'a, P> {
+    pub fn direct<'a, P: StepProgram>(&'a mut self, program: &'a P) -> Direct<'a, P> {
         let is_alone = self.is_alone;
         let cells = &self.buffer.typed_mut::<<P::Message as Message>::Cell>()[..self.vertices as usize];
         Direct { program, cells, is_alone }
@@ -199,13 +154,13 @@ impl Cells {
 }
 
 /// Sends into cells.
-pub(super) struct Direct<'a, P: VertexProgram> {
+pub(super) struct Direct<'a, P: StepProgram> {
     program: &'a P,
     cells: &'a [<P::Message as Message>::Cell],
     is_alone: bool,
 }
 
-impl<P: VertexProgram> Direct<'_, P> {
+impl<P: StepProgram> Direct<'_, P> {
     pub fn program(&self) -> &P {
         self.program
     }
@@ -227,7 +182,7 @@ impl<P: VertexProgram> Direct<'_, P> {
     pub fn put(&self, vertex: u32, message: P::Message, touched: &mut Touched) {
         let cell = &self.cells[vertex as usize];
         let old = P::Message::load(cell);
-        let new = self.program.reduce(old, message);
+        let new = self.program.reduce_at(vertex, old, message);
         if new != old {
             new.store(cell);
             self.touch(vertex, old, touched);
@@ -255,7 +210,7 @@ impl<P: VertexProgram> Direct<'_, P> {
         let cell = &self.cells[vertex as usize];
         let mut old = P::Message::load(cell);
         loop {
-            let new = self.program.reduce(old, message);
+            let new = self.program.reduce_at(vertex, old, message);
             if new == old {
                 return;
             }
@@ -272,7 +227,7 @@ impl<P: VertexProgram> Direct<'_, P> {
     }
 }
 
-impl<P: VertexProgram> Sender for Direct<'_, P> {
+impl<P: StepProgram> Sender for Direct<'_, P> {
     type State = P::State;
     type Sent = P::Message;
     type Sink = Touched;
@@ -282,8 +237,8 @@ impl<P: VertexProgram> Sender for Direct<'_, P> {
         self.program.edge_program(vertex, state, degree)
     }
 
-    fn add_up(&self, state: &P::State, degree: u32) -> u64 {
-        self.program.gather(state, degree)
+    fn add_up(&self, vertex: u32, state: &P::State, degree: u32) -> u64 {
+        self.program.gather(vertex, state, degree)
     }
 
     #[inline]
@@ -299,7 +254,7 @@ impl<P: VertexProgram> Sender for Direct<'_, P> {
             if let Some(&ahead) = window.get(at + AHEAD) {
                 prefetch(&self.cells[ahead as usize]);
             }
-            let message = if P::WEIGHTED { self.program.along(sent, weights[at]) } else { sent };
+            let message = if P::WEIGHTED { self.program.along(window[at], sent, weights[at]) } else { sent };
             self.combine(window[at], message, touched);
         }
         Ok(())

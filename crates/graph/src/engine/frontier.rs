@@ -23,6 +23,11 @@ pub(crate) const fn memory_bytes(keys: usize) -> u64 {
     (2 * keys * 4 + 7 * BLOCK_BYTES) as u64
 }
 
+/// Keys of a frontier in memory: two lists of them, the one that is read and the one that is written, take a sixteenth.
+pub(crate) fn frontier_keys(vertices: u64, free: u64) -> usize {
+    (free / 16 / 8).min(vertices).max(MEMORY_KEYS as u64) as usize
+}
+
 /// The active vertices of a superstep.
 #[derive(Clone)]
 pub(crate) enum Frontier {

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::{
-    Choice, Done, Engine, Frontier, KeyLog, Sender, State, Step, VertexProgram,
+    Choice, Done, Engine, Frontier, KeyLog, Sender, State, Step, StepProgram,
     back::{Marked, Marks},
     direct::{Cells, Direct, Touched},
     left::{Leaving, Left, Room},
@@ -15,7 +15,7 @@ use super::{
 use crate::{Result, csr::Csr};
 
 /// Sends the sum of what the active vertices of a row say to the vertex whose row it is.
-struct Gather<'a, P: VertexProgram> {
+struct Gather<'a, P: StepProgram> {
     active: Marked<'a>,
     direct: Direct<'a, P>,
 }
@@ -34,7 +34,7 @@ struct Looked<M> {
 /// Active vertices ahead of the present one whose cells are asked for.
 const AHEAD: usize = 64;
 
-impl<P: VertexProgram> Sender for Gather<'_, P> {
+impl<P: StepProgram> Sender for Gather<'_, P> {
     type State = P::State;
     /// The vertex and its degree.
     type Sent = (u32, u32);
@@ -42,7 +42,7 @@ impl<P: VertexProgram> Sender for Gather<'_, P> {
     const LOOKS: bool = true;
 
     fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<(u32, u32)> {
-        self.direct.program().waits(state).then_some((vertex, degree))
+        self.direct.program().waits(vertex, state).then_some((vertex, degree))
     }
 
     /// Which vertices are active, and where rows end, cannot be foreseen: rows are looked at together, without branches.
@@ -78,7 +78,7 @@ impl<P: VertexProgram> Sender for Gather<'_, P> {
     ) -> Result<()> {
         let is_whole = row.len() == degree as usize;
         let said = looked.said[row.clone()].iter();
-        let sum = said.fold(P::NOTHING, |a, &b| self.direct.program().reduce(a, b));
+        let sum = said.fold(P::NOTHING, |a, &b| self.direct.program().reduce_at(vertex, a, b));
         match &mut looked.leaving {
             Some(leaving) if sum == P::NOTHING => leaving.push(vertex, &window[row], is_whole),
             // The parts of a row may be several workers'.
@@ -88,18 +88,20 @@ impl<P: VertexProgram> Sender for Gather<'_, P> {
     }
 }
 
-impl<P: VertexProgram> Gather<'_, P> {
+impl<P: StepProgram> Gather<'_, P> {
     /// What the active vertices of a row say.
-    fn sum(&self, row: &[u32]) -> P::Message {
+    fn sum(&self, to: u32, row: &[u32]) -> P::Message {
         let active = row.iter().filter(|&&vertex| self.active.has(vertex));
-        active.fold(P::NOTHING, |sum, &vertex| self.direct.program().reduce(sum, self.direct.said_by(vertex)))
+        active.fold(P::NOTHING, |sum, &vertex| {
+            self.direct.program().reduce_at(to, sum, self.direct.said_by(vertex))
+        })
     }
 }
 
 impl<S: State> Engine<S> {
     /// A superstep in which the `waiting` vertices add up what the `active` ones along `rows` say. Where the choice has room for them,
     /// rows in which nobody was active stay in memory for the next supersteps.
-    pub(super) fn pull_all<P: VertexProgram<State = S>>(
+    pub(super) fn pull_all<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
         rows: &Csr,
@@ -154,7 +156,7 @@ impl<S: State> Engine<S> {
         Ok(())
     }
 
-    fn gather_rows<P: VertexProgram<State = S>>(
+    fn gather_rows<P: StepProgram<State = S>>(
         &mut self,
         gather: &Gather<'_, P>,
         touched: Vec<Touched>,
@@ -179,7 +181,7 @@ impl<S: State> Engine<S> {
     }
 
     /// The same from the rows that were kept: vertices that wait look along them once more.
-    fn gather_cached<P: VertexProgram<State = S>>(
+    fn gather_cached<P: StepProgram<State = S>>(
         &mut self,
         gather: &Gather<'_, P>,
         touched: Vec<Touched>,
@@ -188,9 +190,9 @@ impl<S: State> Engine<S> {
         let states = &*self.state.in_memory().expect("rows are kept where states are in memory");
         let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
         cached.retain(&mut sinks, |(touched, edges), vertex, row, is_whole| {
-            if gather.direct.program().waits(&states[vertex as usize]) {
+            if gather.direct.program().waits(vertex, &states[vertex as usize]) {
                 *edges += row.len() as u64;
-                gather.direct.send_to(vertex, gather.sum(row), is_whole, touched);
+                gather.direct.send_to(vertex, gather.sum(vertex, row), is_whole, touched);
             }
             // Who was reached sends along its row on the way back.
             true
@@ -199,7 +201,7 @@ impl<S: State> Engine<S> {
     }
 
     /// A superstep in which `active` vertices send along their rows, all of which were kept.
-    pub(super) fn push_cached<P: VertexProgram<State = S>>(
+    pub(super) fn push_cached<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
         active: &Frontier,

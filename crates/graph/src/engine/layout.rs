@@ -4,10 +4,11 @@ use inshore_sortreduce::smallest_memory_bytes;
 use inshore_store::{format_bytes, taken_bytes};
 
 use super::{
-    choose::{Estimates, Pull},
     chunks,
-    columns::plan::{self, Plan},
-    direct, frontier,
+    columns::plan,
+    direct,
+    estimates::{Estimates, Layout, Plan, Pull},
+    frontier::{self, frontier_keys},
 };
 use crate::{Regime, Result, csr};
 
@@ -15,25 +16,6 @@ use crate::{Regime, Result, csr};
 const MARKS_SHARE: u64 = 16;
 /// State in memory pays beside sort-reduce where it takes no more than this part of what that has.
 const STATE_SHARE: u64 = 4;
-
-/// The place of state, updates and edges in the budget.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Layout {
-    pub workers: usize,
-    /// The unit in which edges are read.
-    pub window_bytes: usize,
-    pub state_in_memory: bool,
-    /// Whether updates go into cells.
-    pub is_direct: bool,
-    /// Vertices of a frontier that are kept in memory.
-    pub frontier_keys: usize,
-    /// Memory of sort-reduce, where updates go through it; with blocks, as if these took nothing.
-    pub sort_bytes: u64,
-    /// Whether there is a bit for each active vertex, so that others can pull.
-    pub has_marks: bool,
-    /// How edges are cut into blocks first, if they are.
-    pub blocks: Option<Plan>,
-}
 
 impl Layout {
     /// The plan that `--explain` tells before anything is done.
@@ -190,9 +172,4 @@ impl Estimates {
         let (what, given) = (what.to_string(), self.budget_bytes);
         inshore_store::Error::BudgetTooSmall { what, given, smallest }.into()
     }
-}
-
-/// Keys of a frontier in memory: two lists of them, the one that is read and the one that is written, take a sixteenth.
-pub(crate) fn frontier_keys(vertices: u64, free: u64) -> usize {
-    (free / 16 / 8).min(vertices).max(frontier::MEMORY_KEYS as u64) as usize
 }

@@ -26,10 +26,12 @@ mod choose;
 mod chunks;
 mod columns;
 mod direct;
+mod estimates;
 mod frontier;
 mod gather;
 mod layout;
 mod left;
+mod message;
 mod pools;
 mod program;
 mod settle;
@@ -41,28 +43,29 @@ use inshore_sortreduce::{Operation, Strategy};
 use inshore_store::Job;
 
 use back::Marks;
-pub(crate) use choose::Pull;
-pub use choose::Step;
-use choose::{Choice, Estimates, Needs, choose};
+use choose::{Choice, choose};
 pub(crate) use chunks::Sender;
 use columns::Columns;
-pub(crate) use columns::plan::Dense;
 use direct::Cells;
-pub(crate) use direct::Message;
+pub(crate) use estimates::{Dense, Pull};
+use estimates::{Estimates, Layout, Needs};
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
-use layout::Layout;
 use left::Left;
+pub(crate) use message::Message;
 use program::Reduce;
-pub(crate) use program::VertexProgram;
+pub(crate) use program::StepProgram;
+pub(crate) use settle::Done;
 pub(crate) use state::{State, StateCursor, StateStream, VertexArray, flash_memory_bytes, memory_bytes};
-pub(crate) use superstep::{Backwards, Collect, Done, Superstep};
+pub(crate) use superstep::{Backwards, Collect, Superstep};
 
 use crate::{
-    Result, Summary, Tuning,
+    Result, Step, Summary, Tuning,
     checkpoint::{Checkpoints, Point},
     csr::Csr,
 };
 
+/// Vertices that are looked at between two looks whether the job is cancelled.
+const SCANNED_VERTICES: u32 = 64 << 10;
 /// Supersteps that a job's report tells one by one.
 const PHASES_MAX: u32 = 64;
 
@@ -106,7 +109,7 @@ pub(crate) struct Engine<S: State> {
 
 impl<S: State> Engine<S> {
     /// Lays out the budget for the program `P` and gives every vertex its first state.
-    pub fn new<P: VertexProgram<State = S>>(
+    pub fn new<P: StepProgram<State = S>>(
         job: &Job,
         setup: Setup,
         initial: impl Fn(u32) -> S + Sync,
@@ -243,7 +246,7 @@ impl<S: State> Engine<S> {
             let state = &mut self.state;
             let sent = chunks::send(&self.job, sender, rows, active, state, &mut self.pools, sinks)?;
             sinks = sent.sinks;
-            gathered += sent.gathered;
+            gathered = u64::wrapping_add(gathered, sent.gathered);
             self.facts.edges_walked += sent.edges;
             edges += sent.edges;
         }
@@ -300,6 +303,22 @@ impl<S: State> Engine<S> {
     ) -> Result<()> {
         let point = self.point(active, numbers);
         checkpoints.save(&self.job, self.vertices, states, point)
+    }
+
+    /// The vertices of which `is_active` says so.
+    pub fn frontier(&mut self, is_active: impl Fn(u32, &S) -> bool) -> Result<Frontier> {
+        let mut active = FrontierBuilder::new(&self.job, self.layout.frontier_keys);
+        let (mut states, mut count) = (self.state.cursor(), 0);
+        for vertex in 0..self.vertices as u32 {
+            if vertex.is_multiple_of(SCANNED_VERTICES) {
+                self.job.check_cancelled()?;
+            }
+            if is_active(vertex, states.get(vertex)?) {
+                active.push(vertex)?;
+                count += 1;
+            }
+        }
+        if count == self.vertices { Ok(Frontier::All) } else { active.finish() }
     }
 
     /// Changes the state of every vertex, in order.

@@ -2,10 +2,7 @@
 
 use inshore_store::{Buffer, Job};
 
-use super::{
-    Frontier,
-    chunks::{ALONE_VERTICES, CHUNKS},
-};
+use super::Frontier;
 use crate::{
     Result,
     csr::{Csr, IndexCursor},
@@ -13,6 +10,11 @@ use crate::{
 
 /// So many edges are few: their updates are combined in less memory than is there, since to make it ready takes time.
 const FEW_EDGES: u64 = 4096;
+
+/// Frontiers of fewer vertices are one worker's.
+pub(super) const ALONE_VERTICES: usize = 256;
+/// Chunks that a worker has, one of them in use.
+pub(super) const CHUNKS: usize = 4;
 
 /// Buffers of all workers and a cursor, made for the first superstep and kept for the next ones.
 pub(super) struct Pools {

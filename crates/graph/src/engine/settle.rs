@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use inshore_sortreduce::Strategy;
 
 use super::{
-    Done, Engine, FrontierBuilder, KeyLog, State, VertexProgram,
+    Engine, Frontier, FrontierBuilder, KeyLog, State, StepProgram,
     direct::{Cells, Touched},
     state::StateCursor,
 };
@@ -14,9 +14,27 @@ use crate::{Result, turns::Turns};
 /// Vertices to which one thread gives new states at once.
 const SETTLED_VERTICES: usize = 16 << 10;
 
+/// The outcome of a superstep.
+pub(crate) struct Done {
+    /// The vertices that are active next; empty unless collected, all where that waits for few.
+    pub active: Frontier,
+    /// The sum of [`StepProgram::change`].
+    pub change: u64,
+    /// About how many edges active vertices have.
+    pub edges: u64,
+    /// The same where they were counted to choose by.
+    pub edges_counted: Option<u64>,
+}
+
+impl Done {
+    pub(super) fn new(active: Frontier, change: u64) -> Done {
+        Done { active, change, edges: 0, edges_counted: None }
+    }
+}
+
 impl<S: State> Engine<S> {
     /// The second half of a superstep in cells.
-    pub(super) fn settle<P: VertexProgram<State = S>>(
+    pub(super) fn settle<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
         cells: Cells,
@@ -29,7 +47,7 @@ impl<S: State> Engine<S> {
     }
 
     /// The same, for all vertices or for those that are listed.
-    pub(super) fn settle_some<P: VertexProgram<State = S>>(
+    pub(super) fn settle_some<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
         mut cells: Cells,
@@ -66,7 +84,7 @@ impl<S: State> Engine<S> {
 
     /// Gives new states, which are in memory, to all vertices with a message, or to all, by all threads: each takes parts of
     /// them, and tells who is active in the order of parts.
-    fn settle_all<P: VertexProgram<State = S>>(
+    fn settle_all<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
         cells: &mut [P::Message],
@@ -92,7 +110,7 @@ impl<S: State> Engine<S> {
                     if P::EVERY_VERTEX || *cell != P::NOTHING {
                         let new = program.finalize(vertex, *cell, state);
                         change += program.change(&new, state);
-                        if collect && program.is_active(&new, state) {
+                        if collect && program.is_active(vertex, &new, state) {
                             active.push(vertex);
                         }
                         *state = new;
@@ -124,7 +142,7 @@ impl<S: State> Engine<S> {
 }
 
 /// The second half of a superstep: new states, and who is active next.
-pub(super) struct Finalizing<'a, 'l, P: VertexProgram> {
+pub(super) struct Finalizing<'a, 'l, P: StepProgram> {
     program: &'a P,
     state: StateCursor<'a, P::State>,
     active: FrontierBuilder,
@@ -133,7 +151,7 @@ pub(super) struct Finalizing<'a, 'l, P: VertexProgram> {
     change: u64,
 }
 
-impl<'a, 'l, P: VertexProgram> Finalizing<'a, 'l, P> {
+impl<'a, 'l, P: StepProgram> Finalizing<'a, 'l, P> {
     pub fn new(
         engine: &'a mut Engine<P::State>,
         program: &'a P,
@@ -151,7 +169,7 @@ impl<'a, 'l, P: VertexProgram> Finalizing<'a, 'l, P> {
         let new = self.program.finalize(vertex, message, &old);
         self.state.replace(vertex, &old, new)?;
         self.change += self.program.change(&new, &old);
-        if self.collect && self.program.is_active(&new, &old) {
+        if self.collect && self.program.is_active(vertex, &new, &old) {
             self.active.push(vertex)?;
             if let Some(log) = &mut self.log {
                 log.push(vertex)?;

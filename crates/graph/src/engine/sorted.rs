@@ -5,7 +5,7 @@ use std::ops::Range;
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
 
 use super::{
-    Choice, Done, Engine, Frontier, KeyLog, Reduce, Sender, State, Step, VertexProgram, settle::Finalizing,
+    Choice, Done, Engine, Frontier, KeyLog, Reduce, Sender, State, Step, StepProgram, settle::Finalizing,
 };
 use crate::{Regime, Result, Tuning, csr::Csr};
 
@@ -15,7 +15,7 @@ const SHORT_ROW: usize = 64;
 /// Sends into sort-reduce.
 pub(super) struct Sorting<'a, P>(pub &'a P);
 
-impl<P: VertexProgram> Sender for Sorting<'_, P> {
+impl<P: StepProgram> Sender for Sorting<'_, P> {
     type State = P::State;
     type Sent = P::Message;
     type Sink = Sink<Reduce<P>>;
@@ -25,8 +25,8 @@ impl<P: VertexProgram> Sender for Sorting<'_, P> {
         self.0.edge_program(vertex, state, degree)
     }
 
-    fn add_up(&self, state: &P::State, degree: u32) -> u64 {
-        self.0.gather(state, degree)
+    fn add_up(&self, vertex: u32, state: &P::State, degree: u32) -> u64 {
+        self.0.gather(vertex, state, degree)
     }
 
     #[inline]
@@ -44,10 +44,12 @@ impl<P: VertexProgram> Sender for Sorting<'_, P> {
         }
         let weights = &weights[row];
         if targets.len() > SHORT_ROW {
-            return Ok(sink.push_many(targets, |place| self.0.along(message, weights[place]))?);
+            return Ok(
+                sink.push_many(targets, |place| self.0.along(targets[place], message, weights[place]))?
+            );
         }
         for (&target, &weight) in targets.iter().zip(weights) {
-            sink.push(target, self.0.along(message, weight))?;
+            sink.push(target, self.0.along(target, message, weight))?;
         }
         Ok(())
     }
@@ -124,7 +126,7 @@ impl<S: State> Engine<S> {
         Ok((sorter.finish()?, gathered))
     }
 
-    pub(super) fn apply<P: VertexProgram<State = S>>(
+    pub(super) fn apply<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
         mut updates: Sorted<Reduce<P>>,

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::Result;
 
 /// Plain bytes with a size that is a power of two, so that none straddles two blocks.
-pub(crate) trait State:
+pub trait State:
     FromBytes + IntoBytes + Immutable + KnownLayout + Copy + Default + Send + Sync + 'static
 {
 }

@@ -4,10 +4,11 @@ use inshore_sortreduce::Strategy;
 use inshore_store::format_bytes;
 
 use super::{
-    Engine, Frontier, KeyLog, Pull, Reduce, State, Step, VertexProgram,
+    Done, Engine, Frontier, KeyLog, Pull, Reduce, State, Step, StepProgram,
     back::edges_of,
-    choose::{Choice, Estimates, choose},
+    choose::{Choice, choose},
     columns::Columns,
+    estimates::Estimates,
     left::Left,
     sorted::Sorting,
 };
@@ -51,28 +52,10 @@ impl<'a> Superstep<'a> {
     }
 }
 
-/// The outcome of a superstep.
-pub(crate) struct Done {
-    /// The vertices that are active next; empty unless collected, all where that waits for few.
-    pub active: Frontier,
-    /// The sum of [`VertexProgram::change`].
-    pub change: u64,
-    /// About how many edges active vertices have.
-    pub edges: u64,
-    /// The same where they were counted to choose by.
-    pub edges_counted: Option<u64>,
-}
-
-impl Done {
-    pub(super) fn new(active: Frontier, change: u64) -> Done {
-        Done { active, change, edges: 0, edges_counted: None }
-    }
-}
-
 impl<S: State> Engine<S> {
     /// Takes messages from `active` vertices to others along their edges, in the way that is chosen for it, and finalizes who
     /// got one (or everyone).
-    pub fn superstep<P: VertexProgram<State = S>>(
+    pub fn superstep<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
         asked: Superstep,
@@ -120,7 +103,7 @@ impl<S: State> Engine<S> {
         }
     }
 
-    fn carry_out<P: VertexProgram<State = S>>(
+    fn carry_out<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
         rows: &[Csr],
@@ -160,7 +143,7 @@ impl<S: State> Engine<S> {
     }
 
     /// Sends messages from the `active` vertices along the edges of `rows`, into cells or through sort-reduce.
-    fn push<P: VertexProgram<State = S>>(
+    fn push<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
         rows: &Csr,

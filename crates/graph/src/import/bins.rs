@@ -10,7 +10,7 @@ use super::{
     idset::{load, place},
     log::{EdgeLog, EdgeLogWriter, WRITE_BYTES},
 };
-use crate::{Result, graph::too_small, ids};
+use crate::{Result, graph::too_small, idfile};
 
 /// Ranges of ids that fit in memory one at a time.
 struct Ranges {
@@ -24,7 +24,7 @@ struct Ranges {
 impl Ranges {
     fn new(job: &Job, ids: &CheckedFile) -> Result<Ranges> {
         let free = job.budget().free_bytes();
-        let block_ids = ids::BLOCK_BYTES as u64 / 8;
+        let block_ids = idfile::BLOCK_BYTES as u64 / 8;
         // A quarter for the ids of a range, rounded to blocks so that loading one wastes nothing.
         let len = |free: u64| (free / 4 / 8 / block_ids).max(1) * block_ids;
         let count = |free: u64| (ids.len() / 8).div_ceil(len(free));
@@ -36,7 +36,7 @@ impl Ranges {
         let (len, count) = (len(free), count(free));
         let mut bounds = Vec::with_capacity(count as usize);
         for range in 1..count {
-            bounds.push(ids::get(job, ids, (range * len) as u32)?);
+            bounds.push(idfile::get(job, ids, (range * len) as u32)?);
         }
         Ok(Ranges { ids: ids.clone(), len, bounds })
     }

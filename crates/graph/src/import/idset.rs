@@ -8,7 +8,7 @@ use std::sync::{
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, prefetch};
 use inshore_store::{Buffer, CheckedFile, DatasetBuilder, FileReader, FileWriter, Job, taken_bytes};
 
-use crate::{Result, csr::Numbering, ids};
+use crate::{Result, csr::Numbering, idfile};
 
 /// Ids above the bitmap, as keys without a value.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ impl IdSet {
     /// Half of `memory_bytes` go to the bitmap, half to the sorting of higher ids. Ids in the bitmap have 32 bits at most.
     pub fn new(job: &Job, memory_bytes: u64) -> Result<IdSet> {
         let bitmap_bytes = ((memory_bytes / 2).next_power_of_two() / 2).min(BITMAP_BYTES_MAX);
-        let sinks = super::lane::count(job);
+        let sinks = super::log::lanes(job);
         let config = Config { memory_bytes: memory_bytes / 2, sinks, name: "ids", ..Config::default() };
         let high = SortReduce::new(job, Distinct, &config)?;
         let mut high_sinks = Vec::with_capacity(sinks);
@@ -49,7 +49,7 @@ impl IdSet {
 
     /// Memory that [`IdSet::seal`] takes at most where all ids are in the bitmap.
     pub fn sealing_bytes(&self) -> u64 {
-        taken_bytes(self.bitmap.len() / 2) as u64 + 2 * ids::BLOCK_BYTES as u64
+        taken_bytes(self.bitmap.len() / 2) as u64 + 2 * idfile::BLOCK_BYTES as u64
     }
 
     /// A view for one thread.
@@ -82,7 +82,7 @@ impl IdSet {
             let max = low_max.unwrap_or(0);
             return Ok(Sealed { count: low_count, dense: true, min: 0, max, numbers: Numbers::Dense });
         }
-        let mut file = builder.file("ids", ids::BLOCK_BYTES, ids::BLOCK_BYTES)?;
+        let mut file = builder.file("ids", idfile::BLOCK_BYTES, idfile::BLOCK_BYTES)?;
         write_bits(words, &mut file)?;
         let mut count = low_count;
         let mut max = low_max.unwrap_or(0);
@@ -237,7 +237,7 @@ pub(super) fn place(ids: &[u64], id: u64) -> u32 {
 pub(super) fn load(job: &Job, file: &CheckedFile, range: std::ops::Range<u64>) -> Result<Buffer> {
     let len = (range.end - range.start) as usize;
     let mut ids = Buffer::zeroed(job.budget(), len, "ids of vertices")?;
-    let mut reader = FileReader::new(job, file, range, ids::BLOCK_BYTES)?;
+    let mut reader = FileReader::new(job, file, range, idfile::BLOCK_BYTES)?;
     let mut at = 0;
     while let Some(piece) = reader.next_piece()? {
         ids[at..at + piece.len()].copy_from_slice(piece);

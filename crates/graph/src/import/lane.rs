@@ -11,7 +11,7 @@ use inshore_tables::{LINE_BYTES_MAX, ahead_bytes};
 use super::{
     ImportOptions,
     idset::{IdInserter, IdSet},
-    log::{EdgeLog, EdgeLogWriter, WRITE_BYTES},
+    log::{EdgeLog, EdgeLogWriter, WRITE_BYTES, lanes},
 };
 use crate::{
     Result,
@@ -154,16 +154,10 @@ pub(super) enum Edges<E: EdgeOperation> {
     Logged(Vec<EdgeLog>),
 }
 
-/// How many lanes a job has: one a thread, as far as a 16th of the budget holds their logs.
-pub(super) fn count(job: &Job) -> usize {
-    let fit = job.budget().memory_bytes() / 16 / WRITE_BYTES;
-    job.budget().threads().min(fit as usize).max(1)
-}
-
 impl<'a, E: EdgeOperation> Lanes<'a, E> {
     /// Blocks have an eighth of the memory and the sort of edges what is left.
     pub fn new(job: &Job, set: &'a IdSet, undirected: bool, options: &ImportOptions) -> Result<Lanes<'a, E>> {
-        let count = count(job);
+        let count = lanes(job);
         let buffers_bytes = STEP * (size_of::<u64>() + size_of::<E::Value>());
         let buffers = job.budget().reserve((count * buffers_bytes) as u64, "edges to be sorted")?;
         let free = job.budget().free_bytes();

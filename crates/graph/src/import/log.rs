@@ -81,3 +81,9 @@ impl EdgeLog {
         Ok(())
     }
 }
+
+/// How many lanes a job has: one a thread, as far as a 16th of the budget holds their logs.
+pub(super) fn lanes(job: &Job) -> usize {
+    let fit = job.budget().memory_bytes() / 16 / WRITE_BYTES;
+    job.budget().threads().min(fit as usize).max(1)
+}

@@ -11,7 +11,9 @@ use arrow_array::{
     cast::AsArray,
     types::{Float64Type, UInt32Type, UInt64Type},
 };
-use inshore_graph::{Answer, Graph, GraphInfo, ImportOptions, Kronecker, Regime, Result, Tuning, import};
+use inshore_graph::{
+    Answer, Graph, GraphInfo, ImportOptions, Kronecker, Regime, Result, Step, Tuning, import,
+};
 use inshore_sortreduce::Strategy;
 use inshore_store::{Budget, Cancel, Job, Store};
 use inshore_tables::Input;
@@ -94,6 +96,27 @@ pub fn ways() -> Vec<Way> {
         way("columns in memory", 16 * MIB, 2, columns),
         way("columns on flash", 16 * MIB, 2, Tuning { regime: Some(Regime::External), ..columns }),
     ]
+}
+
+/// Each step by its name, and choices of all kinds that are drawn, in every layout; seeds from `first` on.
+pub fn forced(first: u64) -> Vec<Tuning> {
+    let draws = [None, Some(first), Some(first + 1)];
+    let step = |step| draws.map(|draw| Tuning { step: Some(step), draw, ..Tuning::default() });
+    let steps = Step::ALL.into_iter().flat_map(step);
+    let drawn = (first..first + 8).map(|seed| Tuning { draw: Some(seed), ..Tuning::default() });
+    let regimes = [Regime::Memory, Regime::SemiExternal, Regime::External].into_iter().flat_map(|regime| {
+        (first + 8..first + 10).map(move |seed| Tuning {
+            draw: Some(seed),
+            regime: Some(regime),
+            ..Tuning::default()
+        })
+    });
+    let sorted = [Strategy::Merge, Strategy::Partition, Strategy::HashFirst].map(|strategy| Tuning {
+        draw: Some(first + 10),
+        strategy: Some(strategy),
+        ..Tuning::default()
+    });
+    steps.chain(drawn).chain(regimes).chain(sorted).collect()
 }
 
 /// All rows of an answer: the id of each vertex and its other columns as numbers (`None` for null).

@@ -126,7 +126,7 @@ impl<O: Operation> Sorter<O> {
             && max - min < TABLE_KEYS_PER_RECORD.saturating_mul(count as u64).into()
         {
             let operation = &self.operation;
-            let combine = |a, b| operation.combine(a, b);
+            let combine = |place, a, b| operation.combine_at(key_at::<O>(min, place), a, b);
             let (keys, values) = (&self.keys[..count], &self.values[..count]);
             accumulate(min, keys, values, &mut self.table, &mut self.present, combine);
             self.take_table(min, max)
@@ -145,7 +145,8 @@ impl<O: Operation> Sorter<O> {
     /// Combines records with keys not below `min` into the table.
     pub fn accumulate(&mut self, min: WordOf<O>, keys: &[O::Key], values: &[O::Value]) {
         let operation = &self.operation;
-        accumulate(min, keys, values, &mut self.table, &mut self.present, |a, b| operation.combine(a, b));
+        let combine = |place, a, b| operation.combine_at(key_at::<O>(min, place), a, b);
+        accumulate(min, keys, values, &mut self.table, &mut self.present, combine);
     }
 
     /// Moves what was accumulated to the outputs, gives its number and leaves the table empty.
@@ -188,9 +189,15 @@ impl<O: Operation> Sorter<O> {
             sort_groups(sorted, index_bits, keys);
         }
         let operation = &self.operation;
-        let combine = |a, b| operation.combine(a, b);
+        let combine = |key, a, b| operation.combine_at(key, a, b);
         gather(sorted, mask, keys, values, &mut self.out_keys, &mut self.out_values, combine)
     }
+}
+
+/// The key at a place of a table that begins with `min`.
+#[inline(always)]
+pub(crate) fn key_at<O: Operation>(min: WordOf<O>, place: usize) -> O::Key {
+    O::Key::from_word(min + (place as u64).into())
 }
 
 /// Records of a slab so that a sorter for it takes at most `bytes`.
@@ -247,7 +254,7 @@ fn gather<K: Key, V: Value>(
     values: &[V],
     out_keys: &mut [K],
     out_values: &mut [V],
-    combine: impl Fn(V, V) -> V,
+    combine: impl Fn(K, V, V) -> V,
 ) -> usize {
     let first = (sorted[0] & mask) as usize;
     let (mut last, mut key, mut value) = (0, keys[first], values[first]);
@@ -257,7 +264,7 @@ fn gather<K: Key, V: Value>(
         let index = (word & mask) as usize;
         let same = keys[index] == key;
         key = keys[index];
-        value = if same { combine(value, values[index]) } else { values[index] };
+        value = if same { combine(key, value, values[index]) } else { values[index] };
         last += usize::from(!same);
         out_keys[last] = key;
         out_values[last] = value;

@@ -80,6 +80,11 @@ pub trait Operation: Clone + Send + Sync + 'static {
     type Value: Value;
     /// Combines two values of one key.
     fn combine(&self, a: Self::Value, b: Self::Value) -> Self::Value;
+    /// Combines two values of this key: what sort-reduce calls. An operation whose errors name the key needs it.
+    #[inline(always)]
+    fn combine_at(&self, _key: Self::Key, a: Self::Value, b: Self::Value) -> Self::Value {
+        self.combine(a, b)
+    }
     /// Whether all went well so far, a sum did not overflow for example. If not, nothing is kept any more for a
     /// sort-reduce that goes on with this one.
     fn is_sound(&self) -> bool {

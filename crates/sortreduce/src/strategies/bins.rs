@@ -5,7 +5,7 @@ use std::{collections::VecDeque, ops::Range, sync::Arc};
 use inshore_store::{Buffer, Job, PendingRead};
 
 use crate::{
-    Block, Operation, Result,
+    Block, Key, Operation, Result,
     array::Array,
     strategies::partition::{Binned, block_values, unpack},
     strategies::partplan::{PartitionPlan, UNPACKED_RECORDS},
@@ -60,13 +60,18 @@ impl<O: Operation> BinsPart<O> {
     #[inline]
     fn accumulate(
         &self,
+        bin: usize,
         lows: &[u32],
         values: &[O::Value],
         onto_neutral: bool,
         table: &mut [O::Value],
         present: &mut [u64],
     ) {
-        let combine = |a, b| self.operation.combine(a, b);
+        let first = self.plan.first_key(bin);
+        let combine = |place, a, b| {
+            let key = O::Key::from_word((first + place as u64).into());
+            self.operation.combine_at(key, a, b)
+        };
         if self.plan.is_short {
             let lengthen = |short| self.operation.lengthen(short);
             accumulate_words(self.plan.bin_bits, lows, lengthen, onto_neutral, table, present, combine);
@@ -153,7 +158,7 @@ impl<O: Operation> BinReader<O> {
                 }
             };
             let place = word * 64;
-            let min = (((self.bin as u64) << self.part.plan.bin_bits) + place as u64).into();
+            let min = (self.part.plan.first_key(self.bin) + place as u64).into();
             let (words, count) = scan::<O::Key, _>(
                 min,
                 &self.present[word..],
@@ -189,7 +194,14 @@ impl<O: Operation> BinReader<O> {
                 self.accumulate_block()?;
             }
             let (lows, values) = sink.in_memory(self.bin);
-            self.part.accumulate(lows, values, self.neutral.is_some(), &mut self.table, &mut self.present);
+            self.part.accumulate(
+                self.bin,
+                lows,
+                values,
+                self.neutral.is_some(),
+                &mut self.table,
+                &mut self.present,
+            );
             self.records_in += lows.len() as u64;
         }
         Ok(())
@@ -206,7 +218,14 @@ impl<O: Operation> BinReader<O> {
             let lows = &mut self.lows[..end - start];
             unpack(&block[start * plan.low_bytes..], plan.low_bytes, lows);
             let values = values.get(start..end).unwrap_or_default();
-            self.part.accumulate(lows, values, self.neutral.is_some(), &mut self.table, &mut self.present);
+            self.part.accumulate(
+                self.bin,
+                lows,
+                values,
+                self.neutral.is_some(),
+                &mut self.table,
+                &mut self.present,
+            );
         }
         self.records_in += plan.block_records as u64;
         self.read_ahead(buffer)

@@ -25,7 +25,7 @@ use crate::{
     Block, Error, Key, Operation, Result, Value,
     array::{Array, taken_bytes, typed, typed_mut},
     forming::scatter::{Blocks, ShiftMap, scatter},
-    forming::sort::min_max,
+    forming::sort::{key_at, min_max},
     plan::{DensePlan, shard_bytes},
     strategies::table::{accumulate, scan},
 };
@@ -76,7 +76,8 @@ impl<O: Operation> Dense<O> {
         let mut shard = self.shards[shard].lock().expect("operations do not panic");
         shard.used = true;
         let (table, present) = parts_mut(&mut shard.memory, self.plan.shard_keys);
-        accumulate(min, keys, values, table, present, |a, b| self.operation.combine(a, b));
+        let combine = |place, a, b| self.operation.combine_at(key_at::<O>(min, place), a, b);
+        accumulate(min, keys, values, table, present, combine);
         self.pushed.fetch_add(keys.len() as u64, Ordering::Relaxed);
         Ok(())
     }

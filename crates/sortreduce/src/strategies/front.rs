@@ -144,7 +144,8 @@ impl<O: Operation> Front<O> {
             self.leaving_values[self.leaving] = old_value;
             self.leaving += usize::from(is_filled & !is_same);
             let value = value_at(i);
-            self.values[slot] = if is_same { self.operation.combine(old_value, value) } else { value };
+            self.values[slot] =
+                if is_same { self.operation.combine_at(key, old_value, value) } else { value };
             self.keys[slot] = key;
             self.filled[slot] = 1;
             hits += u64::from(is_same);

@@ -54,6 +54,12 @@ pub(crate) struct PartitionPlan {
 }
 
 impl PartitionPlan {
+    /// The key at the first place of a bin.
+    #[inline(always)]
+    pub fn first_key(&self, bin: usize) -> u64 {
+        (bin as u64) << self.bin_bits
+    }
+
     /// The sizes; `None` where there is no range of keys, or it is too wide for the memory.
     pub fn new(config: &Config, layout: Layout) -> Option<PartitionPlan> {
         let value_bytes = layout.value_bytes;

@@ -10,7 +10,7 @@ use crate::{Key, Value, keys::word::Word};
 /// Records that are accumulated together.
 const GROUP_RECORDS: usize = 256;
 
-/// Combines each value into `table[key - min]`; `present` has a bit for each place that holds a value.
+/// Combines each value into `table[key - min]`; `present` has a bit for each place that holds a value. `combine` gets the place too.
 ///
 /// Whether a place is taken is a coin's throw where keys are spread, and a wrong guess costs more than all the
 /// rest. So a group of records goes through two loops without a branch on it: the first one fills empty places
@@ -21,7 +21,7 @@ pub(crate) fn accumulate<K: Key, V: Value>(
     values: &[V],
     table: &mut [V],
     present: &mut [u64],
-    combine: impl Fn(V, V) -> V,
+    combine: impl Fn(usize, V, V) -> V,
 ) {
     for (keys, values) in keys.chunks(GROUP_RECORDS).zip(values.chunks(GROUP_RECORDS)) {
         let records =
@@ -36,11 +36,11 @@ fn accumulate_onto<V: Value>(
     records: impl Iterator<Item = (usize, V)>,
     table: &mut [V],
     present: &mut [u64],
-    combine: &impl Fn(V, V) -> V,
+    combine: &impl Fn(usize, V, V) -> V,
 ) {
     for (place, value) in records {
         present[place / 64] |= 1 << (place % 64);
-        table[place] = combine(table[place], value);
+        table[place] = combine(place, table[place], value);
     }
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn accumulate_places<V: Value>(
     onto_neutral: bool,
     table: &mut [V],
     present: &mut [u64],
-    combine: impl Fn(V, V) -> V,
+    combine: impl Fn(usize, V, V) -> V,
 ) {
     if onto_neutral {
         let records = places.iter().zip(values).map(|(&place, &value)| (place as usize, value));
@@ -69,7 +69,7 @@ pub(crate) fn accumulate_words<V: Value>(
     onto_neutral: bool,
     table: &mut [V],
     present: &mut [u64],
-    combine: impl Fn(V, V) -> V,
+    combine: impl Fn(usize, V, V) -> V,
 ) {
     let mask = ((1u64 << bits) - 1) as u32;
     let value = |word: u32| lengthen((u64::from(word) >> bits) as u32);
@@ -92,13 +92,13 @@ fn accumulate_group<V: Value>(
     value_of: impl Fn(usize) -> V,
     table: &mut [V],
     present: &mut [u64],
-    combine: &impl Fn(V, V) -> V,
+    combine: &impl Fn(usize, V, V) -> V,
 ) {
     let mut left = [(0u32, 0u32); GROUP_RECORDS];
     let count = fill_empty(records, table, present, &mut left);
     for &(place, number) in &left[..count] {
         let old = &mut table[place as usize];
-        *old = combine(*old, value_of(number as usize));
+        *old = combine(place as usize, *old, value_of(number as usize));
     }
 }
 

@@ -24,8 +24,8 @@ use inshore_store::Job;
 
 use self::contract::contract;
 use crate::{
-    Answer, Graph, Result, Tuning, answer::VertexRows, check::Plain, checkpoint::Checkpoints,
-    graph::check_budget, ids::Translation,
+    Answer, Graph, Result, Tuning, answer::VertexRows, checkpoint::Checkpoints, graph::check_budget,
+    ids::Translation, plain::Plain,
 };
 
 /// What the components job is to do.

@@ -38,7 +38,7 @@ use super::{ONE, PageRankOptions, answer, check_vertex_tolerance};
 use crate::{
     Answer, Error, Graph, Result, Summary,
     checkpoint::Checkpoints,
-    engine::{Collect, Dense, Engine, Frontier, Setup, Superstep, VertexProgram},
+    engine::{Collect, Dense, Engine, Frontier, Setup, StepProgram, Superstep},
 };
 
 /// Supersteps before few edges have something to carry, as far as can be told before: 6 to 13 in Kronecker graphs.
@@ -84,7 +84,7 @@ impl<const ALL: bool> Deltas<ALL> {
     }
 }
 
-impl<const ALL: bool> VertexProgram for Deltas<ALL> {
+impl<const ALL: bool> StepProgram for Deltas<ALL> {
     type State = Rank;
     /// A number with a sign: sums of such are the same bits as sums of these.
     type Message = u64;
@@ -105,12 +105,12 @@ impl<const ALL: bool> VertexProgram for Deltas<ALL> {
         Rank { rank: old.rank + change, pending: self.kept(old) + change }
     }
 
-    fn is_active(&self, new: &Rank, _old: &Rank) -> bool {
+    fn is_active(&self, _vertex: u32, new: &Rank, _old: &Rank) -> bool {
         self.sends(new)
     }
 
     /// What a vertex without out-edges has sent.
-    fn gather(&self, state: &Rank, degree: u32) -> u64 {
+    fn gather(&self, _vertex: u32, state: &Rank, degree: u32) -> u64 {
         if ALL && degree == 0 { (state.rank - self.kept(state)).max(0).cast_unsigned() } else { 0 }
     }
 

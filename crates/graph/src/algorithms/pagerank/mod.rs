@@ -19,10 +19,10 @@ use inshore_store::Job;
 use crate::{
     Answer, Error, Graph, Result, Summary, Tuning,
     answer::VertexRows,
-    check::Plain,
     checkpoint::Checkpoints,
-    engine::{Collect, Dense, Engine, Frontier, Setup, State, StateStream, Superstep, VertexProgram},
+    engine::{Collect, Dense, Engine, Frontier, Setup, State, StateStream, StepProgram, Superstep},
     graph::check_budget,
+    plain::Plain,
 };
 
 /// What PageRank is to do.
@@ -83,7 +83,7 @@ struct PageRank {
     base: u64,
 }
 
-impl VertexProgram for PageRank {
+impl StepProgram for PageRank {
     type State = u64;
     type Message = u64;
     const NOTHING: u64 = 0;
@@ -101,11 +101,11 @@ impl VertexProgram for PageRank {
         self.base + times(self.damping, sum)
     }
 
-    fn is_active(&self, _new: &u64, _old: &u64) -> bool {
+    fn is_active(&self, _vertex: u32, _new: &u64, _old: &u64) -> bool {
         true
     }
 
-    fn gather(&self, rank: &u64, degree: u32) -> u64 {
+    fn gather(&self, _vertex: u32, rank: &u64, degree: u32) -> u64 {
         if degree == 0 { *rank } else { 0 }
     }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Result,
-    engine::{Message, VertexProgram},
+    engine::{Message, StepProgram},
 };
 
 /// What messages are added to: a cell for each vertex of a column.
@@ -26,12 +26,14 @@ pub(super) trait CellArray {
 }
 
 /// Cells of one thread alone.
-pub(super) struct Own<'a, P: VertexProgram> {
+pub(super) struct Own<'a, P: StepProgram> {
     pub program: &'a P,
+    /// The vertex of the first cell.
+    pub first: u32,
     pub cells: &'a mut [P::Message],
 }
 
-impl<P: VertexProgram> CellArray for Own<'_, P> {
+impl<P: StepProgram> CellArray for Own<'_, P> {
     type Message = P::Message;
 
     #[inline(always)]
@@ -42,17 +44,19 @@ impl<P: VertexProgram> CellArray for Own<'_, P> {
     #[inline(always)]
     fn add(&mut self, place: u32, message: P::Message) {
         let cell = &mut self.cells[place as usize];
-        *cell = self.program.reduce(*cell, message);
+        *cell = self.program.reduce_at(self.first + place, *cell, message);
     }
 }
 
 /// Cells that threads share. Where messages come from flash the drive is waited for, and not the exchange of a cell.
-pub(super) struct SharedCells<'a, P: VertexProgram> {
+pub(super) struct SharedCells<'a, P: StepProgram> {
     pub program: &'a P,
+    /// The vertex of the first cell.
+    pub first: u32,
     pub cells: &'a [<P::Message as Message>::Cell],
 }
 
-impl<P: VertexProgram> CellArray for SharedCells<'_, P> {
+impl<P: StepProgram> CellArray for SharedCells<'_, P> {
     type Message = P::Message;
 
     #[inline(always)]
@@ -65,7 +69,7 @@ impl<P: VertexProgram> CellArray for SharedCells<'_, P> {
         let cell = &self.cells[place as usize];
         let mut old = P::Message::load(cell);
         loop {
-            let new = self.program.reduce(old, message);
+            let new = self.program.reduce_at(self.first + place, old, message);
             match if new == old { Ok(()) } else { new.swap(cell, old) } {
                 Ok(()) => return,
                 Err(other) => old = other,

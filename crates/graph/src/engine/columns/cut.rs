@@ -8,10 +8,11 @@ use std::{ops::Range, sync::Mutex};
 use inshore_sortreduce::FRAME_RECORDS;
 use inshore_store::{Buffer, CheckedFile, FileWriter, Job, Reservation, taken_bytes};
 
-use super::{Columns, Packing, plan::Plan, senders::Senders};
+use super::{Columns, Packing, senders::Senders};
 use crate::{
     Result,
     csr::{self, Csr, IndexCursor, RANGE_UNIT, Rows},
+    engine::estimates::Plan,
 };
 
 const FRAME_BYTES: usize = FRAME_RECORDS * 8;

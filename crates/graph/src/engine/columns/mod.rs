@@ -39,10 +39,11 @@ use self::{
     add::{Adder, Own, SharedCells},
     cut::Cut,
     messages::{MessageWriter, Messages, Part},
-    plan::Plan,
     senders::Senders,
 };
-use super::{Done, Engine, Message, State, VertexProgram, settle::Finalizing, state::StatePeek};
+use super::{
+    Done, Engine, Message, State, StepProgram, estimates::Plan, settle::Finalizing, state::StatePeek,
+};
 use crate::{
     Error, Result,
     csr::{Csr, Degrees, PAGE_VERTICES, RANGE_UNIT, parallel_ranges},
@@ -107,7 +108,7 @@ impl Columns {
 
 impl<S: State> Engine<S> {
     /// A superstep with all vertices active.
-    pub(super) fn column_step<P: VertexProgram<State = S>>(
+    pub(super) fn column_step<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
         columns: &Columns,
@@ -129,7 +130,7 @@ impl<S: State> Engine<S> {
     }
 
     /// Each thread adds up a column of its own.
-    fn add_side_by_side<P: VertexProgram<State = S>>(
+    fn add_side_by_side<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
         columns: &Columns,
@@ -155,7 +156,7 @@ impl<S: State> Engine<S> {
                 let range = columns.range(column);
                 let cells = &mut cells.typed_mut::<P::Message>()[..(range.end - range.start) as usize];
                 cells.fill(P::NOTHING);
-                adder.add_up(&mut Own { program, cells }, column)?;
+                adder.add_up(&mut Own { program, first: range.start as u32, cells }, column)?;
                 // Lists of active vertices and states on flash are written in order.
                 let in_order = collect || !plan.state_in_memory;
                 let turn = if in_order { turns.wait(column) } else { turns.any() };
@@ -175,7 +176,7 @@ impl<S: State> Engine<S> {
     }
 
     /// All threads add up one column after the other, each what its part of the senders says.
-    fn add_together<P: VertexProgram<State = S>>(
+    fn add_together<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
         columns: &Columns,
@@ -191,20 +192,20 @@ impl<S: State> Engine<S> {
         for column in 0..columns.count() {
             job.check_cancelled()?;
             let range = columns.range(column);
-            let len = (range.end - range.start) as usize;
+            let (first, len) = (range.start as u32, (range.end - range.start) as usize);
             cells.typed_mut::<P::Message>()[..len].fill(P::NOTHING);
             let shared = &cells.typed_mut::<<P::Message as Message>::Cell>()[..len];
             std::thread::scope(|scope| {
-                let work = |adder| scope.spawn(move || add_to(adder, column, program, shared));
+                let work = |adder| scope.spawn(move || add_to(adder, column, program, first, shared));
                 all_joined(adders.iter_mut().map(work).collect())
             })?;
-            finalizing.column(range.start as u32, &cells.typed::<P::Message>()[..len])?;
+            finalizing.column(first, &cells.typed::<P::Message>()[..len])?;
         }
         finalizing.finish()
     }
 
     /// What all senders have to say.
-    fn write_messages<P: VertexProgram<State = S>>(
+    fn write_messages<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
         columns: &Columns,
@@ -221,7 +222,7 @@ impl<S: State> Engine<S> {
                     edges = message.map_or(0, |_| degree.into());
                     writer.push(message.unwrap_or(P::NOTHING))?;
                 }
-                Ok(Said { gathered: program.gather(state, degree), edges })
+                Ok(Said { gathered: program.gather(vertex, state, degree), edges })
             })
         };
         if columns.plan.messages_in_memory {
@@ -257,7 +258,7 @@ impl<S: State> Engine<S> {
 /// Sums over the vertices that were asked for their messages.
 #[derive(Clone, Copy, Default)]
 struct Said {
-    /// Of [`VertexProgram::gather`].
+    /// Of [`StepProgram::gather`].
     gathered: u64,
     /// The edges of those that had one.
     edges: u64,
@@ -265,7 +266,7 @@ struct Said {
 
 impl Said {
     fn add(&mut self, other: Said) {
-        self.gathered += other.gathered;
+        self.gathered = self.gathered.wrapping_add(other.gathered);
         self.edges += other.edges;
     }
 
@@ -297,16 +298,17 @@ fn walk(
 }
 
 /// One thread's share of a column.
-fn add_to<P: VertexProgram>(
+fn add_to<P: StepProgram>(
     adder: &mut Adder<'_, P::Message>,
     column: usize,
     program: &P,
+    first: u32,
     cells: &[<P::Message as Message>::Cell],
 ) -> Result<()> {
-    adder.add_up(&mut SharedCells { program, cells }, column)
+    adder.add_up(&mut SharedCells { program, first, cells }, column)
 }
 
-impl<P: VertexProgram> Finalizing<'_, '_, P> {
+impl<P: StepProgram> Finalizing<'_, '_, P> {
     /// Gives the vertices of a column their new states.
     fn column(&mut self, first: u32, cells: &[P::Message]) -> Result<()> {
         for (vertex, &cell) in (first..).zip(cells) {

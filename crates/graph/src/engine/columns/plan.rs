@@ -5,7 +5,12 @@ use inshore_store::{DriveProfile, Job, format_bytes, taken_bytes};
 use super::{cut, messages, read, senders};
 use crate::{
     Regime, csr,
-    engine::{choose::Estimates, chunks, frontier, layout::frontier_keys, state},
+    engine::{
+        chunks,
+        estimates::{Dense, Drive, Estimates, Plan},
+        frontier::{self, frontier_keys},
+        state,
+    },
 };
 
 /// Cells of a column that a core's caches hold: 4 MiB were the quickest of 1 to 16, on cores with 2 MiB of their own.
@@ -25,46 +30,6 @@ const LARGE_BYTES: u64 = 48 << 20;
 const SLACK_BYTES: u64 = 128 << 10;
 /// What a drive that nobody measured is taken to do, bytes a second.
 const USUAL_RATE: f64 = 1e9;
-
-/// How columns are cut and what lies where.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Plan {
-    pub workers: usize,
-    /// Vertices in a column.
-    pub width: u64,
-    /// What packed edges are written and read in.
-    pub chunk_bytes: usize,
-    /// Edges of so many bytes stay in memory.
-    pub held_bytes: u64,
-    pub messages_in_memory: bool,
-    /// All threads work on one column and share its cells.
-    pub is_shared: bool,
-    pub all_message_bytes: u64,
-    pub state_in_memory: bool,
-    /// Windows of edges that a worker has while edges are cut.
-    pub windows: usize,
-    /// Supersteps that go through sort-reduce are to follow.
-    pub has_sparse: bool,
-}
-
-/// An algorithm's supersteps of all vertices.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Dense {
-    /// Vertices with edges, at most.
-    pub senders: u64,
-    /// Supersteps of all vertices that are to come.
-    pub supersteps: u32,
-    /// Whether supersteps of some vertices come too.
-    pub has_sparse: bool,
-    pub drive: Drive,
-}
-
-/// The drive's rates, bytes a second.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Drive {
-    read: f64,
-    written: f64,
-}
 
 impl Dense {
     /// With the rates that were measured of the job's drive.

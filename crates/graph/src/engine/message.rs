@@ -1,0 +1,48 @@
+//! What an edge carries, as an array of one message for each vertex holds it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use inshore_sortreduce::Value;
+use zerocopy::{FromBytes, IntoBytes, KnownLayout};
+
+/// A message as a cell holds it: 4 or 8 bytes.
+pub trait Message: Value + PartialEq {
+    /// What it is stored in.
+    type Cell: FromBytes + IntoBytes + KnownLayout + Sync;
+
+    fn load(cell: &Self::Cell) -> Self;
+
+    fn store(self, cell: &Self::Cell);
+
+    /// Puts `self` where `old` is; gives what is there instead, if it is something else.
+    fn swap(self, cell: &Self::Cell, old: Self) -> std::result::Result<(), Self>;
+}
+
+macro_rules! message {
+    ($message:ty, $cell:ty, $to_bits:expr, $from_bits:expr) => {
+        impl Message for $message {
+            type Cell = $cell;
+
+            #[inline(always)]
+            fn load(cell: &$cell) -> Self {
+                $from_bits(cell.load(Ordering::Relaxed))
+            }
+
+            #[inline(always)]
+            fn store(self, cell: &$cell) {
+                cell.store($to_bits(self), Ordering::Relaxed);
+            }
+
+            #[inline(always)]
+            fn swap(self, cell: &$cell, old: Self) -> std::result::Result<(), Self> {
+                let (old, new) = ($to_bits(old), $to_bits(self));
+                let swapped = cell.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed);
+                swapped.map(drop).map_err($from_bits)
+            }
+        }
+    };
+}
+
+message!(u32, AtomicU32, std::convert::identity, std::convert::identity);
+message!(u64, AtomicU64, std::convert::identity, std::convert::identity);
+message!(f64, AtomicU64, f64::to_bits, f64::from_bits);

@@ -1,0 +1,194 @@
+//! Runs programs: the loop over supersteps, and the rows.
+
+use std::{collections::HashSet, sync::Arc};
+
+use arrow_schema::{DataType, Field, Schema};
+use inshore_store::Job;
+
+use super::{
+    Column, FixedWidth, ProgramOptions, SearchProgram, SuperstepInfo, VertexProgram,
+    column::Cells,
+    hosted::{Hosted, Own, Search},
+};
+use crate::{
+    Answer, Error, Graph, Result, Rows,
+    answer::VertexRows,
+    checkpoint::Checkpoints,
+    csr::Csr,
+    engine::{Collect, Dense, Engine, Frontier, Setup, StateStream, Superstep},
+    graph::check_budget,
+    ids::Translation,
+};
+
+/// Runs a vertex program and gives a row for each vertex, in the order of original ids: `vertex` (its original id), and the columns
+/// of the program, each of which may have nulls. Edges are followed in their direction.
+///
+/// Cost of a superstep: the rows of active vertices are read, up to 4 bytes an edge and 8 more with weights, and one value for each
+/// vertex that is active or gets a message. Messages that do not fit in memory, one for each vertex, are sorted and reduced
+/// through flash: of n messages with m bytes about a third of (4 + m) n bytes is written and read again. Memory: within the job's budget,
+/// of at least [`SMALLEST_BUDGET_BYTES`](crate::SMALLEST_BUDGET_BYTES).
+///
+/// Source: 2018 thesis, section 9.2 (algorithm 1) and section 9.4 (algorithm 3).
+///
+/// # Errors
+/// [`Error::Program`] where a function of the program panics or breaks a rule that its doc tells; [`Error::BadInput`] where it
+/// needs weights and the graph has none; [`Error::BadOption`] where it has no end;
+/// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
+pub fn run<P: VertexProgram>(
+    graph: &Graph,
+    job: &Job,
+    program: P,
+    options: &ProgramOptions,
+) -> Result<Answer> {
+    if P::NEEDS.every_vertex && options.supersteps.is_none() {
+        let expected = "a number, since every vertex is active in every superstep".to_string();
+        return Err(Error::BadOption { option: "supersteps", found: "none".to_string(), expected });
+    }
+    if P::NEEDS.weights && !graph.info().weighted {
+        return Err(Error::BadInput {
+            place: graph.info().name.clone(),
+            found: "none".to_string(),
+            expected: "edges with weights (import --weighted keeps them)".to_string(),
+        });
+    }
+    let out = graph.out();
+    let rows = vec![if P::NEEDS.weights { out.clone() } else { out.unweighted() }];
+    drive(graph, job, Own::new(program), options, rows, false)
+}
+
+/// Runs a search and gives rows as [`run`] does.
+///
+/// Cost: each edge is read at most once, with the blocks of the edge file that active vertices touch. Where the graph has
+/// in-edges, waiting vertices look along them in the supersteps in which that is less.
+///
+/// # Errors
+/// As [`run`].
+pub fn search<P: SearchProgram>(
+    graph: &Graph,
+    job: &Job,
+    program: P,
+    options: &ProgramOptions,
+) -> Result<Answer> {
+    let mut rows = vec![graph.out().unweighted()];
+    let in_edges = graph.kept_in_edges();
+    rows.extend(in_edges.filter(|_| graph.info().directed).map(Csr::unweighted));
+    drive(graph, job, Search::new(program), options, rows, in_edges.is_some())
+}
+
+fn drive<H: Hosted>(
+    graph: &Graph,
+    job: &Job,
+    mut hosted: H,
+    options: &ProgramOptions,
+    rows: Vec<Csr>,
+    has_in_edges: bool,
+) -> Result<Answer> {
+    check_budget(job, H::NAME)?;
+    let failures = hosted.failures().clone();
+    let check = || failures.check(graph, job, H::NAME);
+    let columns = hosted.columns();
+    check().and_then(|()| check_columns(H::NAME, &columns))?;
+
+    let vertices = graph.vertices();
+    let (every, question) =
+        options.resume.as_ref().map(|resume| (resume.every, resume.question.as_str())).unzip();
+    let limit = options.supersteps.unwrap_or(u32::MAX);
+    let question = (question, options.supersteps);
+    let mut checkpoints =
+        Checkpoints::new(graph, job, every, &format!("graph program {}", H::NAME), question)?;
+    let done = checkpoints.numbers::<H::State>(vertices)?.map_or(0, |[done, _]| done as u32);
+    let to_come = limit.saturating_sub(done);
+    let dense = H::EVERY_VERTEX.then(|| Dense::new(job, vertices - graph.info().sinks, to_come, false));
+    let kept_bytes = checkpoints.bytes::<H::State>(vertices);
+    let setup = Setup { tuning: &options.tuning, rows, has_in_edges, dense, kept_bytes };
+    let engine = Engine::new::<H>(job, setup, |vertex| hosted.initial(vertex));
+    check()?;
+    let mut engine = engine?;
+    let (mut active, mut number, mut edges_before) = match engine.take_up(&checkpoints)? {
+        Some((active, [number, edges_before])) => (active, number as u32, edges_before),
+        None if H::EVERY_VERTEX => (Frontier::All, 0, 0),
+        None => (engine.frontier(|vertex, state| hosted.starts(vertex, state))?, 0, 0),
+    };
+    check()?;
+    while !active.is_empty() && number < limit {
+        number += 1;
+        *hosted.at() = SuperstepInfo { number, vertices, aggregate: 0 };
+        let collect = if H::EVERY_VERTEX { Collect::No } else { Collect::Yes };
+        let done =
+            engine.superstep(&mut hosted, Superstep { edges_before, ..Superstep::new(&active, collect) });
+        check()?;
+        let done = done?;
+        edges_before += done.edges_counted.unwrap_or(0);
+        if !H::EVERY_VERTEX {
+            active = done.active;
+        }
+        engine.save(&mut checkpoints, &active, [number.into(), edges_before])?;
+    }
+    let summary = engine.summary();
+    let rows = table(graph, job, &hosted, columns, engine.into_stream()?)?;
+    Ok(Answer { summary, rows: rows.kept(checkpoints) })
+}
+
+/// A row for each vertex.
+fn table<H: Hosted>(
+    graph: &Graph,
+    job: &Job,
+    hosted: &H,
+    columns: Vec<Column<H::Value>>,
+    mut states: StateStream<H::State>,
+) -> Result<Rows> {
+    let (failures, vertices) = (hosted.failures().clone(), graph.vertices());
+    let of = |graph: &Graph, job: &Job, vertex: u32| -> Result<Error> {
+        Ok(Error::Program {
+            program: H::NAME,
+            function: "a column",
+            vertex: Some(graph.id_of(job, vertex)?),
+            what: "gave a vertex of another graph".to_string(),
+        })
+    };
+    let mut translation = Translation::Dense;
+    if let Some(Column { cells: Cells::Vertex(cell), .. }) = columns.iter().find(|column| column.is_vertex())
+    {
+        let named = |each: &mut dyn FnMut(u32, u32) -> Result<()>| {
+            states.for_each(|vertex, state| {
+                let value = H::Value::from_bits(*state);
+                match failures.call("a column", Some(vertex), None, || cell(value)) {
+                    None => Ok(()),
+                    Some(named) => match named.within(vertices) {
+                        Some(named) => each(vertex, named),
+                        None => Err(of(graph, job, vertex)?),
+                    },
+                }
+            })
+        };
+        translation = Translation::new(graph, job, named)?;
+        failures.check(graph, job, H::NAME)?;
+    }
+    let mut fields = vec![Field::new("vertex", DataType::UInt64, false)];
+    fields.extend(columns.iter().map(Column::field));
+    let (its_graph, its_job) = (graph.clone(), job.clone());
+    let arrays = move |first: u32, states: &[H::State]| {
+        let mut id = |vertex, named: super::VertexId| match named.within(vertices) {
+            Some(named) => translation.id(vertex, named),
+            None => Err(of(&its_graph, &its_job, vertex)?),
+        };
+        let arrays: Result<Vec<_>> =
+            columns.iter().map(|column| column.array(first, states, &failures, &mut id)).collect();
+        failures.check(&its_graph, &its_job, H::NAME)?;
+        arrays
+    };
+    VertexRows::stream(graph, job, Arc::new(Schema::new(fields)), states, arrays)
+}
+
+/// Refuses columns of one name, and more than one of vertices.
+fn check_columns<V: FixedWidth>(program: &'static str, columns: &[Column<V>]) -> Result<()> {
+    let bad = |what| Err(Error::Program { program, function: "columns", vertex: None, what });
+    let mut names = HashSet::from(["vertex"]);
+    if let Some(twice) = columns.iter().find(|column| !names.insert(&column.name)) {
+        return bad(format!("gave two columns with the name {}", twice.name));
+    }
+    if columns.iter().filter(|column| column.is_vertex()).count() > 1 {
+        return bad("gave more than one column of vertices".to_string());
+    }
+    Ok(())
+}

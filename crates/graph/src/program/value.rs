@@ -1,0 +1,172 @@
+//! Vertices and values as programs see them: plain bits of a fixed width.
+
+use crate::engine::{Message, State};
+
+/// Names a vertex of one graph.
+///
+/// A vertex has two names. Its *original id* is the number that the import read, of up to 64 bits; answers are in original ids.
+/// Its *dense number* is the place of the original id among all original ids of the graph, in ascending order, from 0 on: what
+/// edges on flash are made of. A `VertexId` stands for the dense number and hides how wide that is. Two of one graph compare as
+/// their original ids do; two of different graphs have nothing to do with each other.
+///
+/// [`Graph::vertex_id`](crate::Graph::vertex_id) and [`Graph::original_id`](crate::Graph::original_id) convert from and to original
+/// ids; [`VertexId::number`] gives the dense number, for arrays of the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VertexId(u64);
+
+impl VertexId {
+    pub(crate) fn of_number(number: u32) -> VertexId {
+        VertexId(number.into())
+    }
+
+    /// Gives the dense number: less than the number of the graph's vertices.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The number as rows have it, where the graph has so many vertices.
+    pub(crate) fn within(self, vertices: u64) -> Option<u32> {
+        u32::try_from(self.0).ok().filter(|_| self.0 < vertices)
+    }
+}
+
+/// A type that the engine keeps as plain bits: copied, compared, written to flash and read back.
+///
+/// Each pattern of bits must stand for a value, as far as `to_bits` gives it: `from_bits(value.to_bits())` is the same value. The
+/// engine checks the bytes that it reads back (checksums), and asks no more of the type, so that no implementation needs `unsafe`.
+///
+/// ```
+/// use inshore_graph::program::FixedWidth;
+///
+/// #[derive(Clone, Copy, PartialEq, Debug)]
+/// struct Seen { level: u32, is_hub: bool }
+///
+/// impl FixedWidth for Seen {
+///     type Bits = u64;
+///     fn to_bits(self) -> u64 {
+///         u64::from(self.level) << 1 | u64::from(self.is_hub)
+///     }
+///     fn from_bits(bits: u64) -> Seen {
+///         Seen { level: (bits >> 1) as u32, is_hub: bits & 1 == 1 }
+///     }
+/// }
+///
+/// let seen = Seen { level: 3, is_hub: true };
+/// assert_eq!(Seen::from_bits(seen.to_bits()), seen);
+/// ```
+pub trait FixedWidth: Copy + Send + Sync + 'static {
+    /// The bits: `u32`, `u64` or `[u64; 2]`.
+    type Bits: Bits;
+
+    /// Gives the bits of a value.
+    fn to_bits(self) -> Self::Bits;
+
+    /// Gives the value of bits that [`FixedWidth::to_bits`] gave.
+    fn from_bits(bits: Self::Bits) -> Self;
+}
+
+/// The widths that a value can have: 4, 8 or 16 bytes. (The 2018 thesis has values of 4 to 128 bits, section 9.5.3.)
+pub trait Bits: sealed::Sealed + State + PartialEq {}
+
+/// The widths that a message can have: 4 or 8 bytes, which is as much as a processor exchanges at once.
+pub trait MessageBits: Bits + Message {
+    #[doc(hidden)]
+    const RESERVED: Self;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u32 {}
+    impl Sealed for u64 {}
+    impl Sealed for [u64; 2] {}
+}
+
+impl Bits for u32 {}
+impl Bits for u64 {}
+impl Bits for [u64; 2] {}
+
+impl MessageBits for u32 {
+    const RESERVED: u32 = u32::MAX;
+}
+impl MessageBits for u64 {
+    const RESERVED: u64 = u64::MAX;
+}
+
+macro_rules! fixed_width {
+    ($type:ty, $bits:ty, $to_bits:expr, $from_bits:expr) => {
+        impl FixedWidth for $type {
+            type Bits = $bits;
+
+            #[inline]
+            fn to_bits(self) -> $bits {
+                $to_bits(self)
+            }
+
+            #[inline]
+            fn from_bits(bits: $bits) -> Self {
+                $from_bits(bits)
+            }
+        }
+    };
+}
+
+fixed_width!(u32, u32, std::convert::identity, std::convert::identity);
+fixed_width!(u64, u64, std::convert::identity, std::convert::identity);
+fixed_width!([u64; 2], [u64; 2], std::convert::identity, std::convert::identity);
+fixed_width!(f32, u32, f32::to_bits, f32::from_bits);
+fixed_width!(f64, u64, f64::to_bits, f64::from_bits);
+// All bits are set for the greatest number, and not for -1.
+fixed_width!(i32, u32, |value: i32| value.cast_unsigned() ^ 1 << 31, |bits: u32| (bits ^ 1 << 31)
+    .cast_signed());
+fixed_width!(i64, u64, |value: i64| value.cast_unsigned() ^ 1 << 63, |bits: u64| (bits ^ 1 << 63)
+    .cast_signed());
+fixed_width!(VertexId, u64, VertexId::number, VertexId);
+fixed_width!(
+    Option<VertexId>,
+    u64,
+    |vertex: Option<VertexId>| vertex.map_or(u64::MAX, VertexId::number),
+    |bits: u64| (bits != u64::MAX).then_some(VertexId(bits))
+);
+fixed_width!((u32, u32), u64, |(a, b): (u32, u32)| u64::from(a) << 32 | u64::from(b), |bits: u64| (
+    (bits >> 32) as u32,
+    bits as u32
+));
+fixed_width!((u64, u64), [u64; 2], |(a, b)| [a, b], |[a, b]: [u64; 2]| (a, b));
+fixed_width!(
+    (u64, Option<VertexId>),
+    [u64; 2],
+    |(number, vertex): (u64, Option<VertexId>)| [number, vertex.to_bits()],
+    |[number, vertex]: [u64; 2]| (number, <Option<VertexId>>::from_bits(vertex))
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn comes_back<T: FixedWidth + PartialEq + std::fmt::Debug>(values: &[T]) {
+        for &value in values {
+            assert_eq!(T::from_bits(value.to_bits()), value);
+        }
+    }
+
+    #[test]
+    fn values_come_back_from_their_bits() {
+        comes_back(&[0, 1, u32::MAX]);
+        comes_back(&[i32::MIN, -1, 0, i32::MAX]);
+        comes_back(&[i64::MIN, -1, 0, i64::MAX]);
+        comes_back(&[0.0, -0.0, f64::INFINITY, f64::MIN_POSITIVE]);
+        comes_back(&[1.5f32, f32::NEG_INFINITY]);
+        comes_back(&[(7, 9), (u32::MAX, 0)]);
+        comes_back(&[(7, 9), (u64::MAX, 0u64)]);
+        comes_back(&[None, Some(VertexId::of_number(0)), Some(VertexId::of_number(u32::MAX - 1))]);
+        comes_back(&[(1, None), (5, Some(VertexId::of_number(3)))]);
+        assert_ne!((-1i64).to_bits(), u64::RESERVED);
+    }
+
+    #[test]
+    fn an_id_of_another_graph_is_not_within() {
+        let id = VertexId::of_number(7);
+        assert_eq!((id.within(8), id.within(7)), (Some(7), None));
+        assert_eq!(VertexId::from_bits(1 << 40).within(u64::MAX), None);
+    }
+}
