@@ -175,8 +175,8 @@ pub fn plain_operation(options: &Everywhere) -> Result<Run<Execution>> {
     Ok(run(Execution::Plain(context), options))
 }
 
-/// Starts an operation on nodes: on a store here where this machine may do a part of it, which may need flash; without one where there
-/// is no place for a store. Gives the options back.
+/// Starts an operation on nodes: on a store here where this machine may do a part of the work, which may need flash; without one
+/// where there is no place for a store. Gives the options back.
 #[cfg(feature = "nodes")]
 pub fn run_beside_nodes(options: Everywhere) -> Result<(Run<Execution>, Everywhere)> {
     if options.only_nodes || store_path(&options).is_err() {

@@ -2,7 +2,8 @@
 //!
 //! The nouns:
 //!
-//! - [`Operation`]: a verb, as data. Its fields are those of its request in JSON; [`verbs`] has them all, [`OPERATIONS`] lists them.
+//! - [`Operation`]: a verb, as data. Its fields are those of its request in JSON; [`verbs`] has them all, and [`OPERATIONS`] lists
+//!   them.
 //! - [`Request`]: an operation with the names of its inputs and its output, in JSON with a version.
 //! - [`Target`]: this machine, or nodes that have the data.
 //! - [`Done`]: the typed answer, counts and names, and what nodes did for it. Rows go to the output.

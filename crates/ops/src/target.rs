@@ -40,8 +40,8 @@ impl Target {
 pub struct OnNodes {
     /// The client's end.
     pub nodes: Nodes,
-    /// Partial answers, memory of tasks, and how far this machine helps. The store of a job is what it helps on, where an operation may
-    /// need flash.
+    /// Partial answers, memory of tasks, and how far this machine helps. Where an operation may need flash, this machine helps on the
+    /// store of the job.
     pub options: RunOptions,
 }
 

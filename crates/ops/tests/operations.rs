@@ -1,5 +1,5 @@
-//! Every operation at every target, on the same input: the answers are the same after the normal form that the operation declares, and
-//! a pair that is not supported is refused by name.
+//! Every operation at every target, on the same input: the answers are the same after the normal form that the operation declares,
+//! and a pair that is not supported is refused by name.
 #![cfg(all(feature = "nodes", feature = "sql"))]
 
 use std::{
@@ -247,8 +247,8 @@ impl Setup {
         }
     }
 
-    /// A request whose inputs are at a place. A text whose name is written is read from the store here, so that it has the name that it
-    /// has on nodes.
+    /// A request whose inputs are at a place. A text whose name is written is read from the store here, so that its name is the same
+    /// as on nodes.
     fn request(&self, row: &Row, place: Place, output: &Path) -> Value {
         let by_name = row.request["operation"] == "language identify";
         let prefix = match place {

@@ -24,8 +24,8 @@ use crate::{
     target::Done,
 };
 
-/// Compresses files, each into one beside it whose name has the ending of the format, or into the output; see [`compress_file`]. On
-/// nodes the result is written here, under the name of the file there.
+/// Compresses files, each into one beside it whose name has the ending of the format, or into the output; see [`compress_file`].
+/// The result of a file on nodes is written here, under the name of that file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Compress {

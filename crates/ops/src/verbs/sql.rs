@@ -21,8 +21,8 @@ use crate::{
     target::{OnNodes, Target},
 };
 
-/// Runs a query over files and datasets; see [`Query`]. The rows go to the output, else to whoever takes [rows](Beside::rows), else they
-/// are counted.
+/// Runs a query over files and datasets; see [`Query`]. The rows go to the output, else to [`Beside::rows`], and are counted where
+/// there is neither.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sql {
