@@ -4,57 +4,43 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use inshore::{
-    store::{Report, format_bytes},
-    tables::{self, Aggregate, Input, KmerOptions, KmerSummary, NewFile, ReduceOptions, TableWriter},
+    ops::{
+        Request,
+        verbs::{self, ReduceAnswer},
+    },
+    store::format_bytes,
+    tables::{KmerSummary, NewFile},
 };
-
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     args::{Everywhere, Header, Kmers, Values},
+    operations,
     outcome::{Outcome, counted, place},
-    session::Session,
+    session::check_stdout_is_free,
     sorting::{estimates, kept},
 };
 
-pub fn kmers(session: &Session, words: &Kmers) -> Result<()> {
-    session.check_stdout_is_free(&words.output)?;
-    let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
-    let options = kmer_options(words);
-    options.check()?;
-    TableWriter::check_path(&words.output)?;
-    let mut run = session.start_on(&words.inputs)?;
-    let summary = tables::count_kmers(&run.job, &inputs, &words.output, &options);
-    let summary = summary.inspect_err(|_| run.tell_kept(session))?;
-    let how = summary.choice.as_ref().map(estimates).unwrap_or_default();
-    tell_kmers(&session.options, words, run.finish(), summary, |summary| json!(summary), how)
-}
-
-pub fn kmer_options(words: &Kmers) -> KmerOptions {
+pub fn kmers(options: Everywhere, words: &Kmers) -> Result<()> {
+    check_stdout_is_free(&options, &words.output)?;
     let Kmers { k, min_count, codes, resume, .. } = *words;
-    KmerOptions { k, canonical: !words.forward, min_count, codes, resume }
-}
-
-pub fn tell_kmers(
-    options: &Everywhere,
-    words: &Kmers,
-    report: Report,
-    summary: KmerSummary,
-    told: impl FnOnce(&KmerSummary) -> Value,
-    costs: Vec<(&'static str, String)>,
-) -> Result<()> {
+    let operation = verbs::CountKmers { k, canonical: !words.forward, min_count, codes, resume };
+    let request = Request::new(operation, &words.inputs).to(&words.output);
+    let ran = operations::run(options, &request)?;
     if let Some(path) = &words.histogram {
-        NewFile::write_whole(path, spectrum(&summary).as_bytes())?;
+        NewFile::write_whole(path, spectrum(&ran.done.answer).as_bytes())?;
     }
-    let (k, place) = (words.k, place(&words.output));
-    let KmerSummary { kmers, distinct, written, sequences, .. } = summary;
-    let sequences = counted(sequences, "sequence");
-    let sentence = format!("{kmers} {k}-mers of {sequences}, {distinct} different, {written} written{place}");
-    let sentence = sentence + &kept(summary.kmers_kept, &format!("{k}-mers"));
-    let mut how = vec![("runs", format!("{}, {}", summary.runs, format_bytes(summary.bytes_spilled)))];
-    how.extend(costs);
-    let outcome = Outcome::new("count kmers", report, told(&summary), sentence);
-    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(options)?)
+    ran.tell(|report, done| {
+        let KmerSummary { kmers, distinct, written, sequences, kmers_kept, runs, bytes_spilled, .. } =
+            done.answer;
+        let (sequences, place) = (counted(sequences, "sequence"), place(&words.output));
+        let sentence =
+            format!("{kmers} {k}-mers of {sequences}, {distinct} different, {written} written{place}");
+        let sentence = sentence + &kept(kmers_kept, &format!("{k}-mers"));
+        let mut how = vec![("runs", format!("{runs}, {}", format_bytes(bytes_spilled)))];
+        how.extend(done.answer.choice.as_ref().map(estimates).unwrap_or_default());
+        Outcome { sentence_aside: true, how, ..Outcome::new("count kmers", report, json!(done), sentence) }
+    })
 }
 
 fn spectrum(summary: &KmerSummary) -> String {
@@ -65,23 +51,27 @@ fn spectrum(summary: &KmerSummary) -> String {
     text
 }
 
-pub fn values(session: &Session, words: &Values) -> Result<()> {
-    session.check_stdout_is_free(&words.output)?;
-    let inputs = Header::inputs(words.header, &words.inputs);
-    let (by, as_text) = (words.column.clone(), words.text.clone());
-    let (aggregates, resume) = (vec![Aggregate::count()], words.resume);
-    let options = ReduceOptions { by, aggregates, as_text, general: false, resume };
-    TableWriter::check_path(&words.output)?;
-    let mut run = session.start_on(&words.inputs)?;
-    let summary = tables::reduce(&run.job, &inputs, &words.output, &options);
-    let summary = summary.inspect_err(|_| run.tell_kept(session))?;
-    let place = place(&words.output);
-    let sentence = format!(
-        "{} in {} written{place}",
-        counted(summary.groups, "different value"),
-        counted(summary.rows_in, "row")
-    );
-    let sentence = sentence + &kept(summary.rows_kept, "rows");
-    let outcome = Outcome::new("count values", run.finish(), summary, sentence);
-    Ok(Outcome { sentence_aside: true, ..outcome }.tell(&session.options)?)
+pub fn values(options: Everywhere, words: &Values) -> Result<()> {
+    check_stdout_is_free(&options, &words.output)?;
+    let operation = verbs::CountValues {
+        columns: words.column.clone(),
+        text: words.text.clone(),
+        header: Header::has_names(words.header),
+        resume: words.resume,
+    };
+    let request = Request::new(operation, &words.inputs).to(&words.output);
+    operations::run(options, &request)?.tell(|report, done| {
+        let sentence = match &done.answer {
+            ReduceAnswer::Here(summary) => {
+                let (values, rows) = (summary.groups, counted(summary.rows_in, "row"));
+                let (values, place) = (counted(values, "different value"), place(&words.output));
+                format!("{values} in {rows} written{place}") + &kept(summary.rows_kept, "rows")
+            }
+            #[cfg(all(feature = "nodes", feature = "sql"))]
+            ReduceAnswer::Nodes { groups, .. } => {
+                counted(*groups, "group") + &crate::outcome::written(&words.output)
+            }
+        };
+        Outcome { sentence_aside: true, ..Outcome::new("count values", report, done, sentence) }
+    })
 }

@@ -8,6 +8,7 @@ use inshore::{
         Contents, Error as ReadError, Event, Next,
         nodes::{Gathered, LoadOptions, Nodes, RunOptions, run_on_nodes},
     },
+    ops::wholes,
     store::{Context, Report},
     wasm::{ENDING, MODULE_BYTES_MAX, Module, WasmKernel, dataset_of, run_wasm_on_nodes},
 };
@@ -15,7 +16,7 @@ use inshore::{
 use crate::{
     args::{Everywhere, Push, RunKernel},
     kernel::{read_module, tell, write},
-    nodes::{connect, costs, run_options, tell_missing, wholes, with_nodes},
+    nodes::{connect, costs, run_options, tell_missing, with_nodes},
     outcome::say,
     session::{plain_context, plain_run},
 };

@@ -1,32 +1,23 @@
 //! `inshore language`.
 
-use std::{
-    path::PathBuf,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-#[cfg(feature = "nodes")]
-use inshore::kernels::{LanguageOfText, identify_on_nodes};
 use inshore::{
-    kernels::{
-        self, Classifier, Identified, LanguagePlace, LanguageSummary, LanguageTable, Profiles, Unit,
-        identify, identify_column, table_inputs, text_sources,
-    },
+    kernels::{LanguagePlace, Profiles, text_sources},
     neardata::Source,
-    store::Job,
-    tables::{Input, TableWriter},
+    ops::{
+        Request,
+        verbs::{IdentifyLanguage, LanguageAnswer},
+    },
 };
-use serde_json::{Value, json};
-
-#[cfg(feature = "nodes")]
-use crate::nodes;
+use serde_json::json;
 
 use crate::{
-    args::{Identify, Train},
-    failure::AlreadyTold,
-    outcome::{Outcome, say},
-    session::Session,
+    args::{Everywhere, Identify, Train},
+    operations::{self, Opens},
+    outcome::Outcome,
+    session::{Session, check_stdout_is_free},
 };
 
 pub fn train(session: &Session, words: &Train) -> Result<()> {
@@ -62,103 +53,20 @@ fn labelled(sample: &str) -> Result<(String, PathBuf)> {
     }
 }
 
-pub fn tell(session: &Session, words: &Identify) -> Result<()> {
-    identify_by(session, words, |asked, table| {
-        match &words.column {
-            Some(column) => {
-                for input in table_inputs(Some(asked.job), &words.inputs)? {
-                    identify_column(asked.job, asked.classifier, &input, column, |row, verdict| {
-                        table.add(input.name(), Some(row), verdict)
-                    })?;
-                }
-            }
-            None => {
-                let sources = text_sources(Some(asked.job), &words.inputs)?.into_iter();
-                let write = |found: Identified<'_>| table.add_found(&found);
-                identify(asked.job, asked.classifier, sources, asked.unit, write, asked.failed)?;
-            }
-        }
-        Ok(|summary| (summary, Vec::new()))
-    })
-}
-
-/// Tells languages of datasets on nodes.
-#[cfg(feature = "nodes")]
-pub fn tell_on_nodes(session: &Session, words: &Identify) -> Result<()> {
-    if words.column.is_some() {
-        bail!("--column does not go with --node: texts are told as a whole or, with --lines, by lines");
-    }
-    let nodes = &nodes::connect(&session.options)?;
-    let wholes = nodes::wholes(nodes, &words.inputs)?;
-    identify_by(session, words, |asked, table| {
-        let kernel = LanguageOfText::new(asked.profiles, asked.unit);
-        let write = |found: Identified<'_>| table.add_found(&found);
-        let options = nodes::run_options(&session.options);
-        let gathered = identify_on_nodes(nodes, asked.job, &kernel, &wholes, &options, write, asked.failed)?;
-        Ok(move |summary| {
-            nodes::tell_missing(&session.options, nodes, &gathered);
-            (nodes::with_nodes(summary, nodes, &gathered), nodes::costs(&gathered))
-        })
-    })
-}
-
-/// How languages are told, wherever that is done.
-struct Asked<'a> {
-    job: &'a Job,
-    #[cfg_attr(not(feature = "nodes"), expect(dead_code, reason = "only nodes are sent profiles"))]
-    profiles: &'a Profiles,
-    classifier: &'a Classifier,
-    unit: Unit,
-    /// Prints the error of a text; the others go on.
-    failed: &'a (dyn Fn(kernels::Error) -> kernels::Result<()> + Sync),
-}
-
-/// Tells languages by `work`, which fills the table and returns what completes the summary.
-fn identify_by<T>(
-    session: &Session,
-    words: &Identify,
-    work: impl FnOnce(&Asked<'_>, &mut LanguageTable<'_>) -> Result<T>,
-) -> Result<()>
-where
-    T: FnOnce(Value) -> (Value, Vec<(&'static str, String)>),
-{
-    session.check_stdout_is_free(&words.output)?;
-    TableWriter::check_path(&words.output)?;
-    let mut run = session.start()?;
-    let job = &run.job;
-    let profiles = &Profiles::load(session.store()?, job, &words.profiles)?;
-    let _filters = job.budget().reserve(Classifier::BYTES, "filters of languages")?;
-    let classifier = &Classifier::new(profiles);
-    let bytes: Option<u64> = words.inputs.iter().map(|path| Input::new(path).compressed_bytes()).sum();
-    job.start_phase("reading", "bytes", bytes.unwrap_or(0));
-    let place = match (&words.column, words.lines) {
-        (Some(_), _) => LanguagePlace::Row,
-        (None, true) => LanguagePlace::Line,
-        (None, false) => LanguagePlace::Whole,
-    };
-    let mut table = LanguageTable::create(job, &words.output, classifier, place)?;
-    let failures = AtomicU64::new(0);
-    let failed = &|error: kernels::Error| {
-        failures.fetch_add(1, Ordering::Relaxed);
-        say(&format!("inshore: {error}"));
-        Ok(())
-    };
-    let unit = if words.lines { Unit::Line } else { Unit::Source };
-    let complete = work(&Asked { job, profiles, classifier, unit, failed }, &mut table)?;
-    let LanguageSummary { texts, unknown } = table.finish()?;
-    let what = match place {
+pub fn identify(options: Everywhere, words: &Identify) -> Result<()> {
+    check_stdout_is_free(&options, &words.output)?;
+    let Identify { profiles, lines, column, .. } = words;
+    let operation = IdentifyLanguage { profiles: profiles.clone(), lines: *lines, column: column.clone() };
+    let what = match operation.place() {
         LanguagePlace::Row => "rows",
         LanguagePlace::Line => "lines",
         LanguagePlace::Whole => "texts",
     };
-    let sentence =
-        format!("{texts} {what}, {unknown} of them in none of {} languages", classifier.labels().len());
-    let failures = failures.load(Ordering::Relaxed);
-    let (summary, how) = complete(json!({ "texts": texts, "unknown": unknown, "failed": failures }));
-    let outcome = Outcome::new("language identify", run.finish(), summary, sentence);
-    Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?;
-    if failures > 0 {
-        bail!(AlreadyTold);
-    }
-    Ok(())
+    let request = Request::new(operation, &words.inputs).to(&words.output);
+    operations::run_on(options, Opens::Existing, &request, None)?.tell(|report, done| {
+        let LanguageAnswer { summary, languages, .. } = done.answer;
+        let (texts, unknown) = (summary.texts, summary.unknown);
+        let sentence = format!("{texts} {what}, {unknown} of them in none of {languages} languages");
+        Outcome { sentence_aside: true, ..Outcome::new("language identify", report, json!(done), sentence) }
+    })
 }

@@ -36,14 +36,12 @@ mod kernel_on_nodes;
 mod language;
 mod manual;
 mod mount;
-#[cfg(all(feature = "nodes", feature = "sql"))]
-mod near;
 #[cfg(feature = "nodes")]
 mod node_page;
 #[cfg(feature = "nodes")]
 mod nodes;
-#[cfg(feature = "nodes")]
-mod on_nodes;
+#[cfg(any(feature = "records", feature = "sql", feature = "text"))]
+mod operations;
 mod outcome;
 #[cfg(feature = "text")]
 mod packing;
@@ -68,8 +66,6 @@ mod traversing;
 #[cfg(feature = "sql")]
 mod worker;
 
-#[cfg(feature = "nodes")]
-use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use args::{Cli, Command, Everywhere, StoreCommand};
@@ -121,13 +117,13 @@ fn run_to_deadline(cli: Cli) -> anyhow::Result<bool> {
 fn run(cli: Cli) -> anyhow::Result<bool> {
     let Cli { everywhere: options, command } = cli;
     #[cfg(feature = "nodes")]
-    let command = match nodes::are_named(&options) {
-        true => match on_nodes(&options, command)? {
-            ControlFlow::Break(done) => return Ok(done),
-            ControlFlow::Continue(command) => command,
-        },
-        false => command,
-    };
+    if !command.knows_nodes() {
+        nodes::refuse(&options)?;
+    }
+    #[cfg(all(feature = "nodes", not(feature = "sql")))]
+    if nodes::are_named(&options) && command.groups() {
+        return Err(absent::lacks("grouping on nodes", "sql"));
+    }
     #[cfg(not(feature = "nodes"))]
     if !options.node.is_empty() {
         return Err(absent::lacks("--node", "nodes"));
@@ -145,64 +141,22 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
         #[cfg(feature = "text")]
         Command::Search(search) => search::search(options, &search),
         #[cfg(feature = "text")]
-        Command::Compress(compress) => packing::compress(&options, &compress).map(|()| true),
+        Command::Compress(compress) => packing::compress(options, &compress).map(|()| true),
         #[cfg(feature = "text")]
-        Command::Decompress(decompress) => packing::decompress(&options, &decompress).map(|()| true),
+        Command::Decompress(decompress) => packing::decompress(options, &decompress).map(|()| true),
         #[cfg(feature = "text")]
-        Command::Checksum(checksum) => packing::checksum(&options, &checksum),
+        Command::Checksum(checksum) => packing::checksum(options, &checksum),
         #[cfg(feature = "records")]
-        Command::Sort(sort) => sorting::sort(&Session::open(options)?, &sort).map(|()| true),
+        Command::Sort(sort) => sorting::sort(options, &sort).map(|()| true),
         #[cfg(feature = "records")]
-        Command::Reduce(reduce) => sorting::reduce(&Session::open(options)?, &reduce).map(|()| true),
+        Command::Reduce(reduce) => sorting::reduce(options, &reduce).map(|()| true),
         #[cfg(feature = "sql")]
-        Command::Sql(sql) => sql::sql(&Session::open(options)?, &sql).map(|()| true),
+        Command::Sql(sql) => sql::sql(options, &sql).map(|()| true),
         #[cfg(any(feature = "records", feature = "text"))]
-        Command::Count { command } => count(&Session::open(options)?, command).map(|()| true),
+        Command::Count { command } => count(options, command).map(|()| true),
         Command::Completions { shell } => manual::completions(shell).map(|()| true),
         Command::Man { out } => manual::man(out.as_deref()).map(|()| true),
     }
-}
-
-/// Runs a command with `--node`, and gives back those that find out themselves what nodes do of them.
-#[cfg(feature = "nodes")]
-fn on_nodes(options: &Everywhere, command: Command) -> anyhow::Result<ControlFlow<bool, Command>> {
-    if !command.knows_nodes() {
-        nodes::refuse(options)?;
-    }
-    let options = options.clone();
-    match command {
-        Command::Language { command: args::LanguageCommand::Identify(identify) } => {
-            language::tell_on_nodes(&Session::open_existing(options)?, &identify)?;
-        }
-        Command::Search(search) => return on_nodes::search(&options, &search).map(ControlFlow::Break),
-        Command::Compress(compress) => on_nodes::compress(&options, &compress)?,
-        Command::Sort(sort) => on_nodes::sort(options, &sort)?,
-        #[cfg(feature = "sql")]
-        Command::Reduce(reduce) => near::reduce(&Session::open(options)?, &reduce)?,
-        #[cfg(feature = "sql")]
-        Command::Count { command: args::CountCommand::Values(values) } => {
-            near::values(&Session::open(options)?, &values)?;
-        }
-        #[cfg(not(feature = "sql"))]
-        Command::Reduce(_) | Command::Count { command: args::CountCommand::Values(_) } => {
-            return Err(absent::lacks("grouping on nodes", "sql"));
-        }
-        Command::Count { command: args::CountCommand::Words(words) } => {
-            on_nodes::count_words(options, &words)?
-        }
-        Command::Count { command: args::CountCommand::Kmers(kmers) } => {
-            on_nodes::count_kmers(options, &kmers)?
-        }
-        Command::Store { command: StoreCommand::Ls } => nodes::ls(&options)?,
-        Command::Store { command: StoreCommand::Put(put) } => {
-            nodes::put(&options, &put, &stores::name_of(&put)?)?;
-        }
-        Command::Store { command: StoreCommand::Get(get) } => nodes::get(&options, &get)?,
-        Command::Store { command: StoreCommand::Rm { names } } => nodes::rm(&options, &names)?,
-        Command::Store { command: StoreCommand::Repair(repair) } => nodes::repair(&options, &repair)?,
-        command => return Ok(ControlFlow::Continue(command)),
-    }
-    Ok(ControlFlow::Break(true))
 }
 
 #[cfg(feature = "nodes")]
@@ -233,25 +187,27 @@ fn kernel(options: &Everywhere, command: args::KernelCommand) -> anyhow::Result<
 fn language(options: Everywhere, command: args::LanguageCommand) -> anyhow::Result<()> {
     match command {
         args::LanguageCommand::Train(train) => language::train(&Session::open(options)?, &train),
-        args::LanguageCommand::Identify(identify) => {
-            language::tell(&Session::open_existing(options)?, &identify)
-        }
+        args::LanguageCommand::Identify(identify) => language::identify(options, &identify),
     }
 }
 
 #[cfg(any(feature = "records", feature = "text"))]
-fn count(session: &Session, command: args::CountCommand) -> anyhow::Result<()> {
+fn count(options: Everywhere, command: args::CountCommand) -> anyhow::Result<()> {
     match command {
         #[cfg(feature = "records")]
-        args::CountCommand::Kmers(kmers) => counting::kmers(session, &kmers),
+        args::CountCommand::Kmers(kmers) => counting::kmers(options, &kmers),
         #[cfg(feature = "records")]
-        args::CountCommand::Values(values) => counting::values(session, &values),
+        args::CountCommand::Values(values) => counting::values(options, &values),
         #[cfg(feature = "text")]
-        args::CountCommand::Words(words) => counting_words::words(session, &words),
+        args::CountCommand::Words(words) => counting_words::words(options, &words),
     }
 }
 
 fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
+    #[cfg(feature = "nodes")]
+    if nodes::are_named(&options) {
+        return store_on_nodes(&options, command).map(|()| true);
+    }
     if let StoreCommand::Init(words) = command {
         return stores::init(&words, options.json, options.quiet).map(|()| true);
     }
@@ -294,6 +250,18 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
         StoreCommand::Mount(words) => mount::mount(session, &words)?,
     }
     Ok(true)
+}
+
+#[cfg(feature = "nodes")]
+fn store_on_nodes(options: &Everywhere, command: StoreCommand) -> anyhow::Result<()> {
+    match command {
+        StoreCommand::Ls => nodes::ls(options),
+        StoreCommand::Put(put) => nodes::put(options, &put, &stores::name_of(&put)?),
+        StoreCommand::Get(get) => nodes::get(options, &get),
+        StoreCommand::Rm { names } => nodes::rm(options, &names),
+        StoreCommand::Repair(repair) => nodes::repair(options, &repair),
+        _ => nodes::refuse(options),
+    }
 }
 
 #[cfg(feature = "graph")]

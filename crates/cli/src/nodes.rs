@@ -23,6 +23,7 @@ use inshore::{
             run_on_nodes, stream_from_each, stream_from_nodes, time_text, write_credentials,
         },
     },
+    ops::{self, wholes},
     sandbox::{Policy, Protections},
     spreading::{cuts, record_lines, separator},
     store::{self, file_bytes, format_bytes, make_folder},
@@ -409,18 +410,6 @@ pub fn run_options(options: &Everywhere) -> RunOptions {
     }
 }
 
-/// The files that paths name: `store:NAME`, `store:NAME/FILE`, or without `store:`.
-pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<Whole>> {
-    let catalog = nodes.catalog()?;
-    let mut wholes = Vec::new();
-    for path in paths {
-        let path =
-            path.to_str().with_context(|| format!("{}: this is no name of a dataset", path.display()))?;
-        wholes.extend(catalog.named(path.strip_prefix("store:").unwrap_or(path))?);
-    }
-    Ok(wholes)
-}
-
 /// Says which nodes were lost, and what was not read, where copies or a partial answer did.
 pub fn tell_missing(options: &Everywhere, nodes: &Nodes, gathered: &Gathered) {
     if options.quiet {
@@ -476,14 +465,8 @@ fn done_here(here: &HereCost) -> String {
 }
 
 /// The same as JSON, in the summary of a command.
-pub fn with_nodes(mut summary: Value, nodes: &Nodes, gathered: &Gathered) -> Value {
-    summary["nodes"] = json!(gathered.nodes);
-    summary["missing"] = json!(gathered.missing);
-    if let Some(here) = &gathered.here {
-        summary["here"] = json!(here);
-    }
-    summary["bytes_moved"] = json!(nodes.bytes_in() + nodes.bytes_out());
-    summary
+pub fn with_nodes(summary: Value, nodes: &Nodes, gathered: &Gathered) -> Value {
+    ops::with_nodes(summary, gathered, nodes.bytes_in() + nodes.bytes_out())
 }
 
 pub fn ls(options: &Everywhere) -> Result<()> {

@@ -172,6 +172,16 @@ pub fn place(output: &std::path::Path) -> String {
     if output == std::path::Path::new("-") { String::new() } else { format!(" to {}", output.display()) }
 }
 
+/// The same for all of an answer.
+#[cfg(any(feature = "records", feature = "sql"))]
+pub fn written(output: &std::path::Path) -> String {
+    if output == std::path::Path::new("-") {
+        String::new()
+    } else {
+        format!(" written to {}", output.display())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use inshore::store::{DriveFloor, LevelReport, PhaseReport};

@@ -11,12 +11,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-#[cfg(feature = "nodes")]
+#[cfg(any(feature = "records", feature = "sql", feature = "text"))]
 use inshore::store::Execution;
 use inshore::store::{
     self, Budget, Cancel, Error, Job, Report, Store, default_memory_bytes, default_store_path,
 };
-#[cfg(any(feature = "graph", feature = "records"))]
+#[cfg(any(feature = "graph", feature = "records", feature = "sql", feature = "text"))]
 use inshore::store::{Kept, format_bytes};
 
 use crate::{args::Everywhere, outcome::say, progress::Bar, signals};
@@ -103,6 +103,19 @@ impl Session {
 
     /// The same for a job that reads files: where there is no store yet, none is made for files that cannot be read.
     pub fn start_on<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<Run> {
+        self.look_at_all(inputs)?;
+        self.start()
+    }
+
+    /// The same for an operation.
+    #[cfg(any(feature = "records", feature = "sql", feature = "text"))]
+    pub fn start_operation(&self, inputs: &[PathBuf]) -> Result<Run<Execution>> {
+        self.look_at_all(inputs)?;
+        Ok(run(Execution::Stored(self.job()?), &self.options))
+    }
+
+    /// Fails where there is no store yet and a file cannot be read.
+    fn look_at_all<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<()> {
         if self.store.get().is_none() {
             for path in inputs {
                 if path.to_str().is_some_and(|path| path.starts_with("store:")) && !path.exists() {
@@ -112,7 +125,7 @@ impl Session {
                 look_at(path)?;
             }
         }
-        self.start()
+        Ok(())
     }
 }
 
@@ -149,28 +162,28 @@ pub fn budget(options: &Everywhere) -> Budget {
 }
 
 /// Starts a job that needs no store, begins to listen for signals, and draws its progress where someone can see it.
-#[cfg(feature = "text")]
+#[cfg(feature = "nodes")]
 pub fn plain_run(options: &Everywhere) -> Result<Run<store::Context>> {
     let context = plain_context(options)?;
     Ok(run(context, options))
 }
 
-/// Starts a job on nodes: on a store here where this machine may do a part of it, which may need flash; without one where there is no
-/// place for a store. Gives the options back.
+/// The same for an operation.
+#[cfg(any(feature = "records", feature = "sql", feature = "text"))]
+pub fn plain_operation(options: &Everywhere) -> Result<Run<Execution>> {
+    let context = plain_context(options)?;
+    Ok(run(Execution::Plain(context), options))
+}
+
+/// Starts an operation on nodes: on a store here where this machine may do a part of the work, which may need flash; without one
+/// where there is no place for a store. Gives the options back.
 #[cfg(feature = "nodes")]
-pub fn run_beside_nodes(
-    options: Everywhere,
-    mut asked: inshore::neardata::nodes::RunOptions,
-) -> Result<(Run<Execution>, inshore::neardata::nodes::RunOptions, Everywhere)> {
-    let (job, options) = match asked.help_from.filter(|_| store_path(&options).is_ok()) {
-        None => (Execution::Plain(plain_context(&options)?), options),
-        Some(_) => {
-            let session = Session::open(options)?;
-            (Execution::Stored(session.job()?), session.options)
-        }
-    };
-    asked.help_on = job.job().map(Job::store);
-    Ok((run(job, &options), asked, options))
+pub fn run_beside_nodes(options: Everywhere) -> Result<(Run<Execution>, Everywhere)> {
+    if options.only_nodes || store_path(&options).is_err() {
+        return Ok((plain_operation(&options)?, options));
+    }
+    let session = Session::open(options)?;
+    Ok((session.start_operation(&[])?, session.options))
 }
 
 /// A job whose progress is drawn, and whose plans are told, as far as that is wanted.
@@ -180,7 +193,7 @@ fn run<J: Reports>(job: J, options: &Everywhere) -> Run<J> {
 }
 
 /// Starts what needs no store, and begins to listen for signals.
-#[cfg(feature = "text")]
+#[cfg(any(feature = "records", feature = "sql", feature = "text"))]
 pub fn plain_context(options: &Everywhere) -> Result<store::Context> {
     let cancel = Cancel::at(options.deadline);
     signals::listen(&cancel)?;
@@ -217,14 +230,14 @@ impl Reports for Job {
     }
 }
 
-#[cfg(feature = "text")]
+#[cfg(feature = "nodes")]
 impl Reports for store::Context {
     fn report(&self) -> Report {
         self.report()
     }
 }
 
-#[cfg(feature = "nodes")]
+#[cfg(any(feature = "records", feature = "sql", feature = "text"))]
 impl Reports for Execution {
     fn report(&self) -> Report {
         self.report()
@@ -238,9 +251,9 @@ pub struct Run<J = Job> {
     pub job: J,
 }
 
-impl Run {
+impl<J: Reports> Run<J> {
     /// Takes the bar off the screen and says what of a job that failed or was stopped is kept.
-    #[cfg(any(feature = "graph", feature = "records"))]
+    #[cfg(any(feature = "graph", feature = "records", feature = "sql", feature = "text"))]
     pub fn tell_kept(&mut self, session: &Session) {
         self.bar = None;
         let mine = |kept: &Kept| kept.process == Some(std::process::id());
@@ -253,9 +266,7 @@ impl Run {
             ));
         }
     }
-}
 
-impl<J: Reports> Run<J> {
     /// Takes the bar off the screen and gives what the job cost.
     pub fn finish(&mut self) -> Report {
         self.bar = None;

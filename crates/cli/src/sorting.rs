@@ -1,66 +1,47 @@
 //! `inshore sort` and `inshore reduce`.
 
-use std::{ops::Range, path::Path};
+use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use inshore::{
-    sortreduce::{Choice, Estimate, rows::FixedRows},
-    store::format_bytes,
-    tables::{
-        self, Aggregate, Input, NewFile, ReduceOptions, ReduceSummary, SortKey, SortOptions, SortSummary,
-        TableWriter, sort_lines, sort_records, sort_table,
+    ops::{
+        Request,
+        verbs::{self, Aggregate, By, Function, ReduceAnswer},
     },
+    sortreduce::{Choice, Estimate},
+    store::format_bytes,
+    tables::{ReduceSummary, SortSummary},
 };
 
 use crate::{
-    args::{Header, KeyBytes, Reduce, Sort},
-    outcome::{Outcome, counted},
-    session::Session,
+    args::{Everywhere, Header, Reduce, Sort},
+    operations,
+    outcome::{Outcome, counted, written},
+    session::check_stdout_is_free,
 };
 
-pub fn sort(session: &Session, words: &Sort) -> Result<()> {
-    session.check_stdout_is_free(&words.output)?;
-    let inputs = Header::inputs(words.header, &words.inputs);
-    let options = SortOptions { descending: words.reverse, unique: words.unique, resume: words.resume };
-    let record = words.record.map(|bytes| record(bytes, words.key_bytes)).transpose()?;
-    let shape = record.map(|(bytes, key)| FixedRows::new(bytes, key));
-    let keys: Vec<SortKey> = words.key.iter().map(|key| key.0.clone()).collect();
-    if keys.is_empty()
-        && shape.is_none()
-        && let Some(table) = inputs.iter().find(|input| is_binary_table(input))
-    {
-        bail!("{}: a table is sorted by its columns: name them with --key", table.name());
-    }
-    NewFile::check(&words.output)?;
-    let mut run = session.start_on(&words.inputs)?;
-    let (job, output) = (&run.job, &words.output);
-    let (sorted, what) = match shape {
-        Some(shape) => (sort_records(job, &inputs, output, shape, options), "records"),
-        None if keys.is_empty() => (sort_lines(job, &inputs, output, options), "lines"),
-        None => (sort_table(job, &inputs, output, &keys, &words.text, options), "rows"),
+pub fn sort(options: Everywhere, words: &Sort) -> Result<()> {
+    check_stdout_is_free(&options, &words.output)?;
+    let by = match words.record {
+        Some(bytes) => By::Records { bytes, key: words.key_bytes.map(|key| (key.start, key.end)) },
+        None if words.key.is_empty() => By::Lines,
+        None => By::Columns {
+            keys: words.key.iter().map(|key| key.0.clone()).collect(),
+            text: words.text.clone(),
+            header: Header::has_names(words.header),
+        },
     };
-    let summary = sorted.inspect_err(|_| run.tell_kept(session))?;
-    let sentence = sentence(&summary, what, &words.output);
-    let outcome = Outcome::new("sort", run.finish(), summary, sentence);
-    Ok(Outcome { sentence_aside: true, how: how(&summary), ..outcome }.tell(&session.options)?)
+    let what = by.unit();
+    let operation = verbs::Sort { by, descending: words.reverse, unique: words.unique, resume: words.resume };
+    let request = Request::new(operation, &words.inputs).to(&words.output);
+    operations::run(options, &request)?.tell(|report, done| {
+        let sentence = sentence(&done.answer, what, &words.output);
+        let how = how(&done.answer);
+        Outcome { sentence_aside: true, how, ..Outcome::new("sort", report, done, sentence) }
+    })
 }
 
-/// Whether lines of it mean nothing.
-fn is_binary_table(input: &Input) -> bool {
-    matches!(&*input.extension(), "parquet" | "arrow")
-}
-
-/// The bytes of a record, and which of them are the key.
-pub fn record(record_bytes: u64, key: Option<KeyBytes>) -> Result<(usize, Range<usize>)> {
-    let bytes = usize::try_from(record_bytes)?;
-    let KeyBytes { start, end } = key.unwrap_or(KeyBytes { start: 0, end: bytes });
-    if end > bytes {
-        bail!("--key-bytes {start}..{end} reaches beyond the {bytes} bytes of a record");
-    }
-    Ok((bytes, start..end))
-}
-
-pub fn sentence(summary: &SortSummary, what: &str, output: &Path) -> String {
+fn sentence(summary: &SortSummary, what: &str, output: &Path) -> String {
     let (rows, bytes) = (counted(summary.rows, what.trim_end_matches('s')), format_bytes(summary.bytes));
     let sentence = match output == Path::new("-") {
         true => rows,
@@ -74,7 +55,7 @@ pub fn kept(count: u64, what: &str) -> String {
     if count > 0 { format!("; {count} {what} were sorted before") } else { String::new() }
 }
 
-pub fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {
+fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {
     let stats = &summary.stats;
     if stats.runs == 0 {
         return vec![("sorted in", "memory".to_string())];
@@ -87,52 +68,49 @@ pub fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {
     ]
 }
 
-pub fn reduce(session: &Session, words: &Reduce) -> Result<()> {
-    session.check_stdout_is_free(&words.output)?;
-    let inputs = Header::inputs(words.header, &words.inputs);
-    let options = ReduceOptions {
+pub fn reduce(options: Everywhere, words: &Reduce) -> Result<()> {
+    check_stdout_is_free(&options, &words.output)?;
+    let operation = verbs::Reduce {
         by: words.by.clone(),
         aggregates: aggregates(words),
-        as_text: words.text.clone(),
-        general: false,
+        text: words.text.clone(),
+        header: Header::has_names(words.header),
         resume: words.resume,
     };
-    if options.by.is_empty() && options.aggregates.is_empty() {
-        bail!(
-            "nothing is asked for: name columns with --by, or what to compute (--count, --sum COLUMN, ...)"
-        );
-    }
-    TableWriter::check_path(&words.output)?;
-    let mut run = session.start_on(&words.inputs)?;
-    let summary = tables::reduce(&run.job, &inputs, &words.output, &options);
-    let summary = summary.inspect_err(|_| run.tell_kept(session))?;
-    let groups = format!("{} of {}", counted(summary.groups, "group"), counted(summary.rows_in, "row"));
-    let sentence = match words.output == Path::new("-") {
-        true => groups,
-        false => format!("{groups} written to {}", words.output.display()),
-    };
-    let sentence = sentence + &kept(summary.rows_kept, "rows");
-    let how = how_reduced(&summary);
-    let outcome = Outcome::new("reduce", run.finish(), summary, sentence);
-    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
+    let request = Request::new(operation, &words.inputs).to(&words.output);
+    operations::run(options, &request)?.tell(|report, done| {
+        let groups = counted(done.answer.groups(), "group");
+        let summary = match &done.answer {
+            ReduceAnswer::Here(summary) => Some(summary),
+            #[cfg(all(feature = "nodes", feature = "sql"))]
+            ReduceAnswer::Nodes { .. } => None,
+        };
+        let of_rows =
+            summary.map_or(String::new(), |summary| format!(" of {}", counted(summary.rows_in, "row")));
+        let place = written(&words.output);
+        let kept = summary.map_or(String::new(), |summary| kept(summary.rows_kept, "rows"));
+        let how = summary.map_or(Vec::new(), how_reduced);
+        let outcome = Outcome::new("reduce", report, done, groups + &of_rows + &place + &kept);
+        Outcome { sentence_aside: true, how, ..outcome }
+    })
 }
 
 /// In the order in which the help names them.
 fn aggregates(words: &Reduce) -> Vec<Aggregate> {
     let count = words.count.iter().map(|column| match &**column {
         "" => Aggregate::count(),
-        column => Aggregate::count_of(column),
+        column => Aggregate::of(Function::Count, column),
     });
-    let all = |columns: &[String], make: fn(String) -> Aggregate| {
-        columns.iter().cloned().map(make).collect::<Vec<_>>()
+    let all = |columns: &[String], function| {
+        columns.iter().map(|column| Aggregate::of(function, column)).collect::<Vec<_>>()
     };
     count
-        .chain(all(&words.sum, Aggregate::sum))
-        .chain(all(&words.mean, Aggregate::mean))
-        .chain(all(&words.min, Aggregate::min))
-        .chain(all(&words.max, Aggregate::max))
-        .chain(all(&words.first, Aggregate::first))
-        .chain(all(&words.last, Aggregate::last))
+        .chain(all(&words.sum, Function::Sum))
+        .chain(all(&words.mean, Function::Mean))
+        .chain(all(&words.min, Function::Min))
+        .chain(all(&words.max, Function::Max))
+        .chain(all(&words.first, Function::First))
+        .chain(all(&words.last, Function::Last))
         .collect()
 }
 

@@ -2,91 +2,148 @@
 
 use std::{
     io::{self, IsTerminal, Read, Write},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use arrow_array::{RecordBatch, cast::AsArray};
 use arrow_cast::pretty::pretty_format_batches;
+use arrow_schema::SchemaRef;
 use inshore::{
-    sql::{Query, Tables},
+    ops::{
+        self, Request, Rows,
+        verbs::{self, NamedTable},
+    },
+    store::Context,
     tables::TableWriter,
 };
 use serde_json::json;
 
 use crate::{
-    args::{Header, Sql},
-    outcome::{Outcome, counted},
-    session::Session,
+    args::{Everywhere, Header, Sql},
+    operations::{self, Opens},
+    outcome::{Outcome, counted, written},
+    session::check_stdout_is_free,
     terminal,
 };
-#[cfg(feature = "nodes")]
-use crate::{near::Near, nodes};
 
 /// Rows that are shown to a person.
 const SHOWN_ROWS: usize = 40;
 
-pub fn sql(session: &Session, words: &Sql) -> Result<()> {
-    let output = words.output.clone().unwrap_or_else(|| PathBuf::from("-"));
-    let is_shown = words.output.is_none() && io::stdout().is_terminal() && !session.options.json;
-    if words.output.is_some() || !session.options.json {
-        session.check_stdout_is_free(&output)?;
+pub fn sql(options: Everywhere, words: &Sql) -> Result<()> {
+    let is_terminal = io::stdout().is_terminal();
+    if let Some(output) = &words.output {
+        check_stdout_is_free(&options, output)?;
     }
-    TableWriter::check_path(&output)?;
-    let text = question(words)?;
-    let mut tables = Tables::default().with_text(&words.text).with_header(Header::of(words.header));
-    for folder in &words.tables {
-        tables = tables.with_folder(folder)?;
-    }
-    for table in &words.table {
-        tables = tables.with_files(&table.name, std::slice::from_ref(&table.path));
-    }
-    #[cfg(feature = "nodes")]
-    let near =
-        nodes::are_named(&session.options).then(|| Near::connect(session, words.header)).transpose()?;
-    #[cfg(feature = "nodes")]
-    if let Some(near) = &near {
-        tables = tables.with_elsewhere(near.tables.clone());
-    }
-    let mut run = session.start()?;
-    let mut query = Query::start(&run.job, &text, tables)?;
-    let is_plan = query.schema().fields().iter().map(|field| field.name().as_str()).eq(["plan_type", "plan"]);
-    let mut shown = None;
-    if is_plan && words.output.is_none() {
-        shown = Some(plans(&mut query)?);
-    } else if is_shown {
-        shown = Some(match head(&mut query) {
-            Err(error) if is_contradiction(&error) && query.begin_exactly()? => head(&mut query)?,
-            shown => shown?,
-        });
-    } else if words.output.is_none() && session.options.json {
-        while query.next_batch()?.is_some() {}
-    } else {
-        write(&run, &mut query, &output)?;
-    }
-    let report = query.report();
-    drop(query);
-    let rows = counted(report.rows, "row");
-    let sentence = match output == Path::new("-") {
-        true => rows,
-        false => format!("{rows} written to {}", output.display()),
+    let operation = verbs::Sql {
+        query: question(words)?,
+        text: words.text.clone(),
+        header: Header::has_names(words.header),
+        folders: words.tables.clone(),
+        tables: words
+            .table
+            .iter()
+            .map(|table| NamedTable { name: table.name.clone(), path: table.path.clone() })
+            .collect(),
     };
-    let operators = report.operators.iter();
-    let how: Vec<_> = operators.map(|ran| ("operator", format!("{}: {ran}", ran.operator))).collect();
-    let summary = json!(report);
-    #[cfg(feature = "nodes")]
-    let (mut how, mut summary) = (how, summary);
-    #[cfg(feature = "nodes")]
-    if let Some(near) = &near {
-        let told = near.told(session, summary);
-        how.extend(told.0);
-        summary = told.1;
-    }
-    let outcome = Outcome::new("sql", run.finish(), summary, sentence);
-    if let Some(shown) = shown {
+    let request = Request { operation, inputs: Vec::new(), output: words.output.clone() };
+    let mut answer = match (options.json, is_terminal) {
+        (true, _) => Shown::Nothing,
+        (false, true) => Shown::Head { first: Vec::new(), held: 0 },
+        (false, false) => Shown::Csv(None),
+    };
+    let ran = operations::run_on(options, Opens::OrMakes, &request, Some(&mut answer))?;
+    if let Some(shown) = answer.text(ran.done.answer.rows)? {
         terminal::stdout().write_all(shown.as_bytes())?;
     }
-    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(&session.options)?)
+    ran.tell(|report, done| {
+        let place = words.output.as_deref().map_or(String::new(), written);
+        let sentence = counted(done.answer.rows, "row") + &place;
+        let operators = done.answer.operators.iter();
+        let how = operators.map(|ran| ("operator", format!("{}: {ran}", ran.operator))).collect();
+        Outcome { sentence_aside: true, how, ..Outcome::new("sql", report, json!(done), sentence) }
+    })
+}
+
+/// The use of rows that go to no file.
+enum Shown {
+    /// They are counted.
+    Nothing,
+    /// A person sees the first ones.
+    Head { first: Vec<RecordBatch>, held: usize },
+    /// They are CSV on standard output.
+    Csv(Option<Box<TableWriter>>),
+    /// They are the plans of EXPLAIN, without a frame.
+    Plans(String),
+}
+
+impl Rows for Shown {
+    fn begin(&mut self, schema: &SchemaRef, job: &Context) -> ops::Result<()> {
+        if schema.fields().iter().map(|field| field.name().as_str()).eq(["plan_type", "plan"]) {
+            *self = Shown::Plans(String::new());
+        }
+        match self {
+            Shown::Head { first, held } => {
+                (*first, *held) = (vec![RecordBatch::new_empty(schema.clone())], 0)
+            }
+            Shown::Csv(writer) => {
+                *writer = Some(Box::new(TableWriter::create(Path::new("-"), schema.clone(), job.budget())?));
+            }
+            Shown::Nothing | Shown::Plans(_) => {}
+        }
+        Ok(())
+    }
+
+    fn batch(&mut self, batch: RecordBatch) -> ops::Result<()> {
+        match self {
+            Shown::Nothing => {}
+            Shown::Head { first, held } => {
+                let rows = batch.num_rows().min(SHOWN_ROWS - *held);
+                if rows > 0 {
+                    *held += rows;
+                    first.push(batch.slice(0, rows));
+                }
+            }
+            Shown::Csv(writer) => writer.as_mut().expect("it has begun").write(&batch)?,
+            Shown::Plans(text) => {
+                let (kinds, plans) = (batch.column(0).as_string::<i32>(), batch.column(1).as_string::<i32>());
+                for (kind, plan) in kinds.iter().zip(plans).filter_map(|(kind, plan)| kind.zip(plan)) {
+                    text.push_str(&format!("{kind}\n{}\n\n", plan.trim_end()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> ops::Result<()> {
+        if let Shown::Csv(writer) = self
+            && let Some(writer) = writer.take()
+        {
+            writer.finish()?;
+        }
+        Ok(())
+    }
+
+    fn can_begin_anew(&self) -> bool {
+        matches!(self, Shown::Head { .. })
+    }
+}
+
+impl Shown {
+    /// Returns the text that is printed at the end of all rows.
+    fn text(self, rows: u64) -> Result<Option<String>> {
+        Ok(match self {
+            Shown::Nothing | Shown::Csv(_) => None,
+            Shown::Plans(text) => Some(text.trim_end().to_string() + "\n"),
+            Shown::Head { first, held } => {
+                let mut text = format!("{}\n", pretty_format_batches(&first)?);
+                if rows > held as u64 {
+                    text += &format!("the first {held} of {rows} rows; -o FILE writes all of them\n");
+                }
+                Some(text)
+            }
+        })
+    }
 }
 
 /// The text of the query: given, from a file, or from standard input.
@@ -103,61 +160,4 @@ fn question(words: &Sql) -> Result<String> {
         (Some(query), None) => Ok(query.clone()),
         (None, None) => anyhow::bail!("no query is given: inshore sql \"SELECT ...\", or --file"),
     }
-}
-
-/// Writes all rows; a file from its beginning where a row shows that columns of a table were guessed wrong.
-fn write(run: &crate::session::Run, query: &mut Query, output: &Path) -> Result<()> {
-    match write_rows(run, query, output) {
-        Err(error) if is_contradiction(&error) && output != Path::new("-") && query.begin_exactly()? => {
-            write_rows(run, query, output)
-        }
-        written => written,
-    }
-}
-
-fn is_contradiction(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(inshore::sql::Error::Table(error)) if error.is_contradiction())
-}
-
-fn write_rows(run: &crate::session::Run, query: &mut Query, output: &Path) -> Result<()> {
-    let mut writer = TableWriter::create(output, query.schema().clone(), run.job.budget())?;
-    while let Some(batch) = query.next_batch()? {
-        writer.write(&batch)?;
-    }
-    writer.finish()?;
-    Ok(())
-}
-
-/// The first rows as a table for people; the others are counted.
-fn head(query: &mut Query) -> Result<String> {
-    let (mut first, mut held) = (Vec::new(), 0);
-    let empty = RecordBatch::new_empty(query.schema().clone());
-    while let Some(batch) = query.next_batch()? {
-        let rows = batch.num_rows().min(SHOWN_ROWS - held);
-        if rows > 0 {
-            held += rows;
-            first.push(batch.slice(0, rows));
-        }
-    }
-    if first.is_empty() {
-        first.push(empty);
-    }
-    let mut text = format!("{}\n", pretty_format_batches(&first)?);
-    let all = query.report().rows;
-    if all > held as u64 {
-        text.push_str(&format!("the first {held} of {all} rows; -o FILE writes all of them\n"));
-    }
-    Ok(text)
-}
-
-/// What EXPLAIN says, without a frame.
-fn plans(query: &mut Query) -> Result<String> {
-    let mut text = String::new();
-    while let Some(batch) = query.next_batch()? {
-        let (kinds, plans) = (batch.column(0).as_string::<i32>(), batch.column(1).as_string::<i32>());
-        for (kind, plan) in kinds.iter().zip(plans).filter_map(|(kind, plan)| kind.zip(plan)) {
-            text.push_str(&format!("{kind}\n{}\n\n", plan.trim_end()));
-        }
-    }
-    Ok(text.trim_end().to_string() + "\n")
 }

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use inshore::{
     neardata::nodes::{By, Chain, NodeVisits, Pointers, TraverseOptions, Traversed},
+    ops::wholes,
     store::format_bytes,
 };
 use serde_json::json;
 
 use crate::{
     args::{Everywhere, FollowedBy, Traverse},
-    nodes::{connect, wholes},
+    nodes::connect,
     outcome::{Outcome, say},
     session::plain_run,
     table::{self, Align},

@@ -12,13 +12,15 @@ use std::{
 use inshore_store::Context;
 use inshore_tables::Input;
 use md5::Md5;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use twox_hash::XxHash64;
 
 use crate::{Error, Result};
 
 /// How bytes become a checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Checksum {
     /// SHA-256, as of `sha256sum`.
     Sha256,

@@ -1,12 +1,6 @@
 //! What the first line of CSV is.
 
-#[cfg(feature = "records")]
-use std::path::PathBuf;
-
 use clap::ValueEnum;
-use inshore::tables;
-#[cfg(feature = "records")]
-use inshore::tables::Input;
 
 /// Whether the first line of CSV has the names of columns.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -18,18 +12,8 @@ pub enum Header {
 }
 
 impl Header {
-    /// What a reader is told; without an option it has to look like names.
-    pub fn of(asked: Option<Header>) -> tables::Header {
-        match asked {
-            None => tables::Header::Detected,
-            Some(Header::Yes) => tables::Header::Present,
-            Some(Header::No) => tables::Header::Absent,
-        }
-    }
-
-    /// The inputs at some paths.
-    #[cfg(feature = "records")]
-    pub fn inputs(asked: Option<Header>, paths: &[PathBuf]) -> Vec<Input> {
-        paths.iter().map(|path| Input::new(path).with_header(Header::of(asked))).collect()
+    /// Tells a request whether the line has names; without an option the line has to look like names.
+    pub fn has_names(asked: Option<Header>) -> Option<bool> {
+        asked.map(|asked| matches!(asked, Header::Yes))
     }
 }

@@ -320,6 +320,12 @@ impl Command {
             _ => false,
         }
     }
+
+    /// Tells whether the command groups rows of tables, for which nodes need queries.
+    #[cfg(all(feature = "nodes", not(feature = "sql")))]
+    pub fn groups(&self) -> bool {
+        matches!(self, Command::Reduce(_) | Command::Count { command: CountCommand::Values(_) })
+    }
 }
 
 #[cfg(test)]

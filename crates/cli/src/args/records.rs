@@ -80,9 +80,9 @@ impl std::str::FromStr for Key {
 #[derive(Clone, Copy, Debug)]
 pub struct KeyBytes {
     /// The first.
-    pub start: usize,
+    pub start: u64,
     /// Behind the last.
-    pub end: usize,
+    pub end: u64,
 }
 
 impl std::str::FromStr for KeyBytes {

@@ -7,6 +7,8 @@
 
 mod across;
 mod json;
+#[cfg(feature = "nodes")]
+mod on_nodes;
 mod print;
 
 use std::{
@@ -35,9 +37,9 @@ use serde_json::{Value, json};
 
 use self::{
     across::{Shower, Text},
-    print::Style,
+    json::Whose,
+    print::{Printer, Style},
 };
-pub use self::{json::Whose, print::Printer};
 use crate::{
     args::{Color, Everywhere, Search},
     failure::AlreadyTold,
@@ -48,6 +50,10 @@ use crate::{
 
 /// Searches, and says whether there was a match.
 pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
+    #[cfg(feature = "nodes")]
+    if crate::nodes::are_named(&options) {
+        return on_nodes::search(&options, words);
+    }
     if words.type_list {
         file_types().iter().try_for_each(|line| writeln!(io::stdout(), "{line}"))?;
         return Ok(true);
@@ -164,7 +170,7 @@ fn end(
 }
 
 /// Where matches go: the file that was named, or standard output.
-pub fn writer(file: Option<&NewFile>) -> Result<Box<dyn Write + Send + '_>> {
+fn writer(file: Option<&NewFile>) -> Result<Box<dyn Write + Send + '_>> {
     Ok(match file {
         Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
         None => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
@@ -172,7 +178,7 @@ pub fn writer(file: Option<&NewFile>) -> Result<Box<dyn Write + Send + '_>> {
 }
 
 /// Prints what came of a block, or the end of a source.
-pub fn print(
+fn print(
     printer: &mut Printer<'_>,
     whose: &Whose,
     event: Event<'_, Kernel>,
@@ -192,26 +198,26 @@ pub fn print(
     next.map_err(kernels::Error::Write)
 }
 
-pub fn write_counters(words: &Search, report: Report, summary: Value) -> Result<()> {
+fn write_counters(words: &Search, report: Report, summary: Value) -> Result<()> {
     let Some(path) = &words.counters else { return Ok(()) };
     let counters = json!({ "command": "search", "report": report, "summary": summary });
     Ok(NewFile::write_whole(path, format!("{counters}\n").as_bytes())?)
 }
 
 /// An error of writing keeps its kind: a reader that has seen enough is none.
-pub fn unwrapped(error: kernels::Error) -> anyhow::Error {
+fn unwrapped(error: kernels::Error) -> anyhow::Error {
     match error {
         kernels::Error::Write(error) => error.into(),
         error => error.into(),
     }
 }
 
-pub fn is_quiet(options: &Everywhere, words: &Search) -> bool {
+fn is_quiet(options: &Everywhere, words: &Search) -> bool {
     options.quiet || words.q
 }
 
 /// The patterns and the paths: the first of `words` is a path where patterns are named otherwise.
-pub fn pattern_words(words: &Search) -> (Option<&str>, Vec<PathBuf>) {
+fn pattern_words(words: &Search) -> (Option<&str>, Vec<PathBuf>) {
     let mut paths = words.paths.clone();
     match &words.pattern {
         Some(first) if !words.regexp.is_empty() || !words.file.is_empty() || words.files => {
@@ -224,7 +230,7 @@ pub fn pattern_words(words: &Search) -> (Option<&str>, Vec<PathBuf>) {
 
 /// All patterns. A file of more than the budget has room for is read to its end, but not kept, so that the error can say
 /// how large a budget would do.
-pub fn patterns(words: &Search, first: Option<&str>, budget: &Budget) -> Result<Vec<String>> {
+fn patterns(words: &Search, first: Option<&str>, budget: &Budget) -> Result<Vec<String>> {
     let (mut patterns, mut size) = (Vec::new(), PatternSize::new(&pattern_options(words)));
     let mut take = |pattern: &str| {
         size.add(pattern);
@@ -313,7 +319,7 @@ fn list(words: &Search, candidates: impl Iterator<Item = Candidate>, failed: &At
     Ok(any)
 }
 
-pub fn style(options: &Everywhere, words: &Search, datasets: usize, paths: &[PathBuf]) -> Style {
+fn style(options: &Everywhere, words: &Search, datasets: usize, paths: &[PathBuf]) -> Style {
     let on_terminal = words.output.is_none() && io::stdout().is_terminal();
     let colours = match words.color {
         Color::Always => true,
@@ -374,11 +380,7 @@ fn pattern_options(words: &Search) -> PatternOptions {
 }
 
 /// What is looked for across lines: where -U is given, and a match could have the end of a line in it.
-pub fn matcher_across_lines(
-    words: &Search,
-    patterns: &[String],
-    budget: &Budget,
-) -> Result<Option<Matching>> {
+fn matcher_across_lines(words: &Search, patterns: &[String], budget: &Budget) -> Result<Option<Matching>> {
     let (options, dot_is_all) = (pattern_options(words), words.multiline_dotall);
     Ok(match words.multiline {
         true => kernels::matcher_across_lines(patterns, &options, dot_is_all, !words.text, budget)?,
@@ -386,7 +388,7 @@ pub fn matcher_across_lines(
     })
 }
 
-pub fn kernel(words: &Search, patterns: Vec<String>, style: &Style, budget: &Budget) -> Result<Kernel> {
+fn kernel(words: &Search, patterns: Vec<String>, style: &Style, budget: &Budget) -> Result<Kernel> {
     use print::Shown;
     let options = pattern_options(words);
     let Style { before, after, line_number, colours, column, .. } = *style;

@@ -5,11 +5,14 @@ use std::{
     path::Path,
 };
 
+use serde::{Deserialize, Serialize};
+
 pub(super) const LZ4_MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
 pub(super) const ZSTD_MAGIC: u32 = 0xfd2f_b528;
 
 /// A format of compressed bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Format {
     /// gzip: members of 1 MiB, compressed with libdeflate.
     Gzip,

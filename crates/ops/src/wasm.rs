@@ -1,14 +1,14 @@
 //! WebAssembly kernels: modules of users, run over files here or where they lie on nodes.
 //!
 //! The nouns: a [`Module`] is code with a name; a [`WasmKernel`] is a module with its arguments, as a kernel of
-//! [`neardata`](crate::neardata).
+//! [`neardata`](inshore_neardata).
 //!
 //! ```text
 //!   here:       sources ─► run ─► instance for each worker ─► parts in order, or states that are merged ─► output
 //!   on nodes:   the same on each node ─► parts or a state travel ─► put in order, or merged, here ─► output
 //! ```
 //!
-//! An instance is a process of its own ([`sandbox`](crate::sandbox)), which reads files in the page cache itself and is handed the
+//! An instance is a process of its own ([`sandbox`](inshore_sandbox)), which reads files in the page cache itself and is handed the
 //! blocks of all other sources; `docs/kernels-wasm.md` says what a module exports. What
 //! travels to a node is the module itself, or only its name where it was pushed there: a dataset whose name ends with `.wasm`.
 //! Either way with its SHA-256, so that all nodes run the same.

@@ -1,0 +1,221 @@
+//! Operations as commands: the target and the job that options name, and errors in the words of options.
+//!
+//! ```text
+//!   arguments ─► Request ─┐
+//!   --node ─► Target ─────┴─► plan ─► job and progress bar ─► run ─► Ran ─► Outcome
+//! ```
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use anyhow::{Result, anyhow};
+#[cfg(feature = "nodes")]
+use inshore::ops::OnNodes;
+use inshore::{
+    ops::{Beside, Done, Error, Operation, Place, Request, Rows, StoreUse, Target},
+    store::{Execution, Report},
+};
+use serde::Serialize;
+
+#[cfg(feature = "nodes")]
+use crate::nodes;
+use crate::{
+    args::Everywhere,
+    failure::AlreadyTold,
+    outcome::{Outcome, say},
+    session::{self, Run, Session},
+};
+
+/// An operation that has run.
+pub struct Ran<A> {
+    pub done: Done<A>,
+    pub options: Everywhere,
+    pub report: Report,
+    /// What nodes did, for `--explain`.
+    pub costs: Vec<(&'static str, String)>,
+    /// An input that could not be read was told.
+    has_failed: bool,
+}
+
+impl<A> Ran<A> {
+    /// Tells the outcome with what nodes did, and fails where inputs did.
+    pub fn tell<S: Serialize>(self, outcome: impl FnOnce(Report, Done<A>) -> Outcome<S>) -> Result<()> {
+        let checked = self.check();
+        let mut outcome = outcome(self.report, self.done);
+        outcome.how.extend(self.costs);
+        outcome.tell(&self.options)?;
+        checked
+    }
+
+    /// Fails where inputs did, after what was found was printed.
+    pub fn check(&self) -> Result<()> {
+        if self.has_failed { Err(AlreadyTold.into()) } else { Ok(()) }
+    }
+}
+
+/// Which store an operation works on.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Opens {
+    /// One is made where there is none.
+    OrMakes,
+    /// It has to be there.
+    Existing,
+}
+
+/// The kind of target that options name.
+pub fn place(options: &Everywhere) -> Place {
+    if options.node.is_empty() { Place::Local } else { Place::Nodes }
+}
+
+fn target(options: &Everywhere) -> Result<Target> {
+    #[cfg(feature = "nodes")]
+    if place(options) == Place::Nodes {
+        let nodes = nodes::connect(options)?;
+        return Ok(Target::Nodes(OnNodes { nodes, options: nodes::run_options(options) }));
+    }
+    let _ = options;
+    Ok(Target::Local)
+}
+
+/// Runs an operation where options say.
+#[cfg(any(feature = "records", feature = "text"))]
+pub fn run<O: Operation>(options: Everywhere, request: &Request<O>) -> Result<Ran<O::Answer>> {
+    run_on(options, Opens::OrMakes, request, None)
+}
+
+/// Runs an operation on a store that is opened so, and gives its rows to `rows` where no output is named.
+pub fn run_on<O: Operation>(
+    options: Everywhere,
+    opens: Opens,
+    request: &Request<O>,
+    rows: Option<&mut dyn Rows>,
+) -> Result<Ran<O::Answer>> {
+    let place = place(&options);
+    request.check(place).map_err(advised)?;
+    let job = Jobs::open(options, opens, O::STORE, place)?;
+    let target = target(job.options())?;
+    let planned = request.plan(&target).map_err(advised)?;
+    let mut job = job.start(&request.inputs, place)?;
+    let has_failed = AtomicBool::new(false);
+    let failed = |error: &Error| {
+        has_failed.store(true, Ordering::Relaxed);
+        say(&format!("inshore: {}", in_options(error).unwrap_or_else(|| error.to_string())));
+    };
+    let rows = rows.map(|rows| rows as &mut dyn Rows);
+    let done = planned.run(&job.run.job, Beside { failed: Some(&failed), rows });
+    let done = done.inspect_err(|_| job.tell_kept()).map_err(advised)?;
+    let report = job.run.finish();
+    let options = job.options;
+    #[cfg(not(feature = "nodes"))]
+    let costs = Vec::new();
+    #[cfg(feature = "nodes")]
+    let costs = match (&target, &done.nodes) {
+        (Target::Nodes(on), Some(did)) => {
+            nodes::tell_missing(&options, &on.nodes, &did.gathered);
+            nodes::costs(&did.gathered)
+        }
+        _ => Vec::new(),
+    };
+    Ok(Ran { done, options, report, costs, has_failed: has_failed.into_inner() })
+}
+
+/// Where jobs are started.
+enum Jobs {
+    OnStore(Session),
+    #[cfg(feature = "nodes")]
+    Beside(Everywhere),
+    Plain(Everywhere),
+}
+
+impl Jobs {
+    /// Opens the store if one is needed.
+    fn open(options: Everywhere, opens: Opens, store: StoreUse, place: Place) -> Result<Jobs> {
+        Ok(match (store.is_needed(place), store) {
+            (true, _) if opens == Opens::Existing => Jobs::OnStore(Session::open_existing(options)?),
+            (true, _) => Jobs::OnStore(Session::open(options)?),
+            #[cfg(feature = "nodes")]
+            (false, StoreUse::Spills) => Jobs::Beside(options),
+            (false, _) => Jobs::Plain(options),
+        })
+    }
+
+    fn options(&self) -> &Everywhere {
+        match self {
+            Jobs::OnStore(session) => &session.options,
+            #[cfg(feature = "nodes")]
+            Jobs::Beside(options) => options,
+            Jobs::Plain(options) => options,
+        }
+    }
+
+    /// Starts the job, on a store that is made only where all inputs are there.
+    fn start(self, inputs: &[PathBuf], place: Place) -> Result<Started> {
+        let inputs = if place == Place::Local { inputs } else { &[] };
+        Ok(match self {
+            Jobs::OnStore(session) => {
+                let run = session.start_operation(inputs)?;
+                Started { run, options: session.options.clone(), session: Some(session) }
+            }
+            #[cfg(feature = "nodes")]
+            Jobs::Beside(options) => {
+                let (run, options) = session::run_beside_nodes(options)?;
+                Started { run, options, session: None }
+            }
+            Jobs::Plain(options) => {
+                let run = session::plain_operation(&options)?;
+                Started { run, options, session: None }
+            }
+        })
+    }
+}
+
+struct Started {
+    run: Run<Execution>,
+    options: Everywhere,
+    session: Option<Session>,
+}
+
+impl Started {
+    /// Says what of a job that failed or was stopped is kept.
+    fn tell_kept(&mut self) {
+        if let Some(session) = &self.session {
+            self.run.tell_kept(session);
+        }
+    }
+}
+
+/// An error of an operation, in the words of options where it is about one.
+pub fn advised(error: Error) -> anyhow::Error {
+    match in_options(&error) {
+        Some(told) => anyhow!(told),
+        None => error.into(),
+    }
+}
+
+fn in_options(error: &Error) -> Option<String> {
+    Some(match error {
+        Error::UnsupportedOption { option, place: Place::Nodes, why, .. } => {
+            let option = if *option == "remove" { "rm" } else { option };
+            format!("--{option} does not go with --node: {why}")
+        }
+        Error::OneOutput { .. } => format!("-o {error}"),
+        Error::OneInput { .. } => "one table is grouped on nodes: name one dataset, store:NAME".to_string(),
+        Error::TableAsLines { .. } => format!("{error} with --key"),
+        Error::KeyBeyondRecord { start, end, bytes } => {
+            format!("--key-bytes {start}..{end} reaches beyond the {bytes} bytes of a record")
+        }
+        Error::NothingAsked => {
+            "nothing is asked for: name columns with --by, or what to compute (--count, --sum COLUMN, ...)"
+                .to_string()
+        }
+        #[cfg(feature = "text")]
+        Error::Kernel(inshore::kernels::Error::Exists { .. }) => format!("{error}: --force replaces it"),
+        #[cfg(feature = "text")]
+        Error::Kernel(inshore::kernels::Error::UnknownEnding { .. }) => {
+            format!("{error}: say with -o what to write")
+        }
+        _ => return None,
+    })
+}

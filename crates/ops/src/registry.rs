@@ -1,0 +1,106 @@
+//! The list of all operations, by name.
+
+use inshore_store::Execution;
+use serde_json::Value;
+
+use crate::{
+    error::{Error, Result},
+    operation::{Beside, NormalForm, Operation, Request, StoreUse},
+    place::Place,
+    target::Target,
+    verbs,
+};
+
+/// An operation without its types: what whoever has a request in JSON needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The name, as in a request.
+    pub name: &'static str,
+    /// The version of the request.
+    pub version: u32,
+    /// The kinds of targets at which it runs.
+    pub places: &'static [Place],
+    /// What it uses a store of this machine for.
+    pub store: StoreUse,
+    /// How answers are compared.
+    pub form: NormalForm,
+    read: fn(&Value) -> Result<Value>,
+    run: fn(&Value, &Target, &Execution, Beside<'_>) -> Result<Value>,
+}
+
+impl Entry {
+    const fn of<O: Operation>() -> Entry {
+        Entry {
+            name: O::NAME,
+            version: O::VERSION,
+            places: O::PLACES,
+            store: O::STORE,
+            form: O::FORM,
+            read: |request| Request::<O>::from_json(request)?.to_json(),
+            run: |request, target, job, beside| {
+                let request = Request::<O>::from_json(request)?;
+                let done = request.plan(target)?.run(job, beside)?;
+                serde_json::to_value(&done)
+                    .map_err(|error| Error::Request { operation: O::NAME, what: error.to_string() })
+            },
+        }
+    }
+
+    /// Reads a request and gives it back with all its fields, those of habit included.
+    ///
+    /// # Errors
+    /// As [`Request::from_json`].
+    pub fn read(&self, request: &Value) -> Result<Value> {
+        (self.read)(request)
+    }
+
+    /// Runs a request and gives the answer as JSON.
+    ///
+    /// # Errors
+    /// As [`Request::from_json`], [`Request::plan`] and [`Operation::run`].
+    pub fn run(
+        &self,
+        request: &Value,
+        target: &Target,
+        job: &Execution,
+        beside: Beside<'_>,
+    ) -> Result<Value> {
+        (self.run)(request, target, job, beside)
+    }
+}
+
+/// The operations of this build.
+pub const OPERATIONS: &[Entry] = &[
+    #[cfg(feature = "records")]
+    Entry::of::<verbs::Sort>(),
+    #[cfg(feature = "records")]
+    Entry::of::<verbs::Reduce>(),
+    #[cfg(feature = "records")]
+    Entry::of::<verbs::CountKmers>(),
+    #[cfg(feature = "records")]
+    Entry::of::<verbs::CountValues>(),
+    #[cfg(feature = "text")]
+    Entry::of::<verbs::CountWords>(),
+    #[cfg(feature = "text")]
+    Entry::of::<verbs::IdentifyLanguage>(),
+    #[cfg(feature = "text")]
+    Entry::of::<verbs::Compress>(),
+    #[cfg(feature = "text")]
+    Entry::of::<verbs::Decompress>(),
+    #[cfg(feature = "text")]
+    Entry::of::<verbs::Checksum>(),
+    #[cfg(feature = "sql")]
+    Entry::of::<verbs::Sql>(),
+];
+
+/// The operation that a request names.
+///
+/// # Errors
+/// [`Error::Unknown`].
+pub fn named(request: &Value) -> Result<&'static Entry> {
+    let name = request["operation"].as_str().unwrap_or_default();
+    OPERATIONS.iter().find(|entry| entry.name == name).ok_or_else(|| Error::Unknown {
+        operation: name.to_string(),
+        known: OPERATIONS.iter().map(|entry| entry.name).collect(),
+    })
+}

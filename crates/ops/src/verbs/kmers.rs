@@ -1,0 +1,92 @@
+//! The operation `count kmers`.
+
+use std::path::{Path, PathBuf};
+
+use inshore_store::Execution;
+use inshore_tables::{Input, KmerOptions, KmerSummary, TableWriter, count_kmers};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{Error, Result},
+    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
+    place::Place,
+    target::Done,
+};
+#[cfg(feature = "nodes")]
+use crate::{kmers::count_kmers_on_nodes, operation::helping_on};
+
+/// Counts the k-mers of FASTA and FASTQ; see [`count_kmers`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CountKmers {
+    /// Bases in a k-mer.
+    pub k: u32,
+    /// Counts a k-mer and its reverse complement as one.
+    pub canonical: bool,
+    /// Writes those only that occur so often.
+    pub min_count: u32,
+    /// Writes codes instead of text; `k` up to 32.
+    pub codes: bool,
+    /// Finished runs outlive an interruption, and those of an interrupted count like this are gone on with.
+    pub resume: bool,
+}
+
+impl Default for CountKmers {
+    /// As [`KmerOptions::default`].
+    fn default() -> Self {
+        let KmerOptions { k, canonical, min_count, codes, resume } = KmerOptions::default();
+        CountKmers { k, canonical, min_count, codes, resume }
+    }
+}
+
+impl CountKmers {
+    fn options(&self) -> KmerOptions {
+        let CountKmers { k, canonical, min_count, codes, resume } = *self;
+        KmerOptions { k, canonical, min_count, codes, resume }
+    }
+}
+
+impl Operation for CountKmers {
+    const NAME: &'static str = "count kmers";
+    const PLACES: &'static [Place] = &Place::ALL;
+    const STORE: StoreUse = StoreUse::Spills;
+    const FORM: NormalForm = NormalForm::Bytes;
+    type Plan = Sources;
+    type Answer = KmerSummary;
+
+    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
+        if self.resume && place == Place::Nodes {
+            let why = "nodes keep no runs";
+            return Err(Error::UnsupportedOption { operation: Self::NAME, option: "resume", place, why });
+        }
+        Ok(self.options().check()?)
+    }
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
+        TableWriter::check_path(asked.output()?)?;
+        asked.sources()
+    }
+
+    fn run(
+        &self,
+        sources: Sources,
+        asked: &Asked<'_>,
+        job: &Execution,
+        _beside: Beside<'_>,
+    ) -> Result<Done<KmerSummary>> {
+        let (output, options) = (asked.output()?, self.options());
+        match sources {
+            Sources::Here => {
+                let inputs: Vec<Input> = asked.inputs.iter().map(Input::new).collect();
+                Ok(Done::here(count_kmers(asked.stored(job)?, &inputs, output, &options)?))
+            }
+            #[cfg(feature = "nodes")]
+            Sources::Nodes(on, wholes) => {
+                let how = helping_on(&on, job);
+                let counted = count_kmers_on_nodes(&on.nodes, job, &wholes, output, &options, &how);
+                let (summary, gathered) = counted?;
+                Ok(Done::on_nodes(summary, &on, gathered))
+            }
+        }
+    }
+}

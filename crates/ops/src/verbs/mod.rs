@@ -1,0 +1,34 @@
+//! The operations, one file for each verb or two that share their work.
+
+#[cfg(feature = "text")]
+mod checksum;
+#[cfg(feature = "records")]
+mod kmers;
+#[cfg(feature = "text")]
+mod language;
+#[cfg(feature = "text")]
+mod packing;
+#[cfg(feature = "records")]
+mod reduce;
+#[cfg(feature = "records")]
+mod sort;
+#[cfg(feature = "sql")]
+mod sql;
+#[cfg(feature = "text")]
+mod words;
+
+#[cfg(feature = "sql")]
+pub use self::sql::{NamedTable, Sql};
+#[cfg(feature = "text")]
+pub use self::{
+    checksum::{Checksum, ChecksumAnswer, FileChecksum},
+    language::{IdentifyLanguage, LanguageAnswer},
+    packing::{Compress, Decompress, PackAnswer},
+    words::CountWords,
+};
+#[cfg(feature = "records")]
+pub use self::{
+    kmers::CountKmers,
+    reduce::{Aggregate, CountValues, Function, Reduce, ReduceAnswer},
+    sort::{By, Sort},
+};

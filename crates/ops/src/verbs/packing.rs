@@ -1,0 +1,221 @@
+//! The operations `compress` and `decompress`.
+
+#[cfg(feature = "nodes")]
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use inshore_kernels::{self as kernels, FileOptions, Format, PackSummary, compress_file, decompress_file};
+#[cfg(feature = "nodes")]
+use inshore_kernels::{Error as KernelError, Pack, compress_on_nodes};
+#[cfg(feature = "nodes")]
+use inshore_neardata::nodes::{Gathered, Whole};
+use inshore_store::Execution;
+use inshore_tables::Input;
+#[cfg(feature = "nodes")]
+use inshore_tables::NewFile;
+use serde::{Deserialize, Serialize};
+
+#[cfg(feature = "nodes")]
+use crate::target::OnNodes;
+use crate::{
+    error::{Error, Result},
+    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
+    place::Place,
+    target::Done,
+};
+
+/// Compresses files, each into one beside it whose name has the ending of the format, or into the output; see [`compress_file`].
+/// The result of a file on nodes is written here, under the name of that file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Compress {
+    /// The format; else that of the output's ending, else zstd.
+    pub format: Option<Format>,
+    /// The level; else the format's default.
+    pub level: Option<u32>,
+    /// Replaces files that are there already.
+    pub force: bool,
+    /// Removes each input once its result is on the drive.
+    pub remove: bool,
+}
+
+/// Decompresses files, each into one beside it without the ending, or into the output; see [`decompress_file`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Decompress {
+    /// Replaces files that are there already.
+    pub force: bool,
+    /// Removes each input once its result is on the drive.
+    pub remove: bool,
+}
+
+/// What became of all files.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PackAnswer {
+    /// Files that became others.
+    pub files: u64,
+    /// Their bytes.
+    #[serde(flatten)]
+    pub sums: PackSummary,
+    /// Files that failed while others went on.
+    #[serde(skip_serializing_if = "is_none")]
+    pub failed: u64,
+}
+
+fn is_none(count: &u64) -> bool {
+    *count == 0
+}
+
+impl PackAnswer {
+    fn add(&mut self, done: PackSummary) {
+        self.files += 1;
+        self.sums.bytes_in += done.bytes_in;
+        self.sums.bytes_out += done.bytes_out;
+        self.sums.pieces += done.pieces;
+    }
+}
+
+/// Refuses several inputs for one output.
+fn check_one(output: Option<&Path>, inputs: usize) -> Result<()> {
+    match output {
+        Some(output) if inputs > 1 => Err(Error::OneOutput { output: output.to_path_buf(), inputs }),
+        _ => Ok(()),
+    }
+}
+
+/// Works on one file after the other, each with all cores. A file that fails is told, and the others go on.
+fn each_file(
+    asked: &Asked<'_>,
+    job: &Execution,
+    beside: &Beside<'_>,
+    (force, remove): (bool, bool),
+    work: impl Fn(&Input, &FileOptions) -> kernels::Result<(PathBuf, PackSummary)>,
+) -> Result<Done<PackAnswer>> {
+    let sizes = asked.inputs.iter().filter_map(|path| Input::new(path).compressed_bytes()).sum();
+    job.start_phase(asked.operation, "bytes", sizes);
+    // What comes from standard input goes to standard output.
+    let has_stdin = asked.inputs.iter().any(|path| path == Path::new("-"));
+    let output = asked.output.map(Path::to_path_buf).or_else(|| has_stdin.then(|| PathBuf::from("-")));
+    check_one(output.as_deref(), asked.inputs.len())?;
+    let to = FileOptions { output, force, remove };
+    let mut answer = PackAnswer::default();
+    for path in asked.inputs {
+        match work(&Input::new(path), &to).map_err(Error::from) {
+            Ok((_, done)) => answer.add(done),
+            Err(error) if asked.inputs.len() == 1 || job.cancel().is_cancelled() => return Err(error),
+            Err(error) => {
+                answer.failed += 1;
+                beside.fail(&error);
+            }
+        }
+    }
+    Ok(Done::here(answer))
+}
+
+impl Operation for Compress {
+    const NAME: &'static str = "compress";
+    const PLACES: &'static [Place] = &Place::ALL;
+    const STORE: StoreUse = StoreUse::Never;
+    const FORM: NormalForm = NormalForm::Unpacked;
+    type Plan = Sources;
+    type Answer = PackAnswer;
+
+    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: Place) -> Result<()> {
+        if self.remove && place == Place::Nodes {
+            let (option, why) = ("remove", "store rm removes what is there");
+            return Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why });
+        }
+        check_one(output, inputs.len())
+    }
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
+        asked.sources()
+    }
+
+    fn run(
+        &self,
+        sources: Sources,
+        asked: &Asked<'_>,
+        job: &Execution,
+        beside: Beside<'_>,
+    ) -> Result<Done<PackAnswer>> {
+        match sources {
+            Sources::Here => each_file(asked, job, &beside, (self.force, self.remove), |input, to| {
+                compress_file(job, input, self.format, self.level, to)
+            }),
+            #[cfg(feature = "nodes")]
+            Sources::Nodes(on, wholes) => {
+                check_one(asked.output, wholes.len())?;
+                self.each_whole(asked.output, &on, &wholes, job)
+            }
+        }
+    }
+}
+
+#[cfg(feature = "nodes")]
+impl Compress {
+    /// Compresses files on nodes, each of which compresses what it has.
+    fn each_whole(
+        &self,
+        output: Option<&Path>,
+        on: &OnNodes,
+        wholes: &[Whole],
+        job: &Execution,
+    ) -> Result<Done<PackAnswer>> {
+        let format = self.format.or_else(|| Format::of_path(output?)).unwrap_or(Format::Zstd);
+        let pack = Pack::new(format, self.level)?;
+        job.start_phase(Self::NAME, "bytes", wholes.iter().map(Whole::bytes).sum());
+        let (mut answer, mut all) = (PackAnswer::default(), Gathered::default());
+        for whole in wholes {
+            let mut compress = |out: &mut dyn Write| -> Result<()> {
+                let (done, gathered) = compress_on_nodes(&on.nodes, job, whole, pack, &on.options, out)?;
+                answer.add(done);
+                all.add(gathered);
+                Ok(())
+            };
+            if output == Some(Path::new("-")) {
+                compress(&mut io::stdout().lock())?;
+                continue;
+            }
+            let called = whole.file.as_deref().unwrap_or(&whole.dataset);
+            let beside = || PathBuf::from(format!("{called}.{}", format.ending()));
+            let path = output.map_or_else(beside, Path::to_path_buf);
+            if path.exists() && !self.force && !NewFile::is_in_place(&path) {
+                return Err(KernelError::Exists { path }.into());
+            }
+            let file = NewFile::create(&path)?;
+            let mut writer = file.writer()?;
+            compress(&mut writer)?;
+            drop(writer);
+            file.publish()?;
+        }
+        Ok(Done::on_nodes(answer, on, all))
+    }
+}
+
+impl Operation for Decompress {
+    const NAME: &'static str = "decompress";
+    const PLACES: &'static [Place] = &[Place::Local];
+    const STORE: StoreUse = StoreUse::Never;
+    const FORM: NormalForm = NormalForm::Bytes;
+    type Plan = ();
+    type Answer = PackAnswer;
+
+    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, _place: Place) -> Result<()> {
+        check_one(output, inputs.len())
+    }
+
+    fn plan(&self, _asked: &Asked<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        (): (),
+        asked: &Asked<'_>,
+        job: &Execution,
+        beside: Beside<'_>,
+    ) -> Result<Done<PackAnswer>> {
+        each_file(asked, job, &beside, (self.force, self.remove), |input, to| decompress_file(job, input, to))
+    }
+}

@@ -1,0 +1,326 @@
+//! The operations `reduce` and `count values`.
+//!
+//! Here `inshore_tables::reduce` groups; on nodes a query does, whose first half runs where the rows lie.
+
+use std::path::{Path, PathBuf};
+
+use inshore_store::Execution;
+use inshore_tables::{self as tables, Header, Input, ReduceOptions, ReduceSummary, TableWriter};
+use serde::{Deserialize, Serialize};
+
+#[cfg(all(feature = "nodes", feature = "sql"))]
+use crate::verbs::sql;
+use crate::{
+    error::{Error, Result},
+    operation::{Asked, Beside, NormalForm, Operation, StoreUse},
+    place::Place,
+    target::{Done, Target},
+};
+
+/// Groups the rows of tables by columns, and computes something of each group; see [`tables::reduce`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reduce {
+    /// Columns whose values make a group; without any, all rows are one.
+    pub by: Vec<String>,
+    /// What is computed of each group, in the order of the result's columns.
+    pub aggregates: Vec<Aggregate>,
+    /// Columns of CSV that are text even where they look like numbers.
+    pub text: Vec<String>,
+    /// Whether the first line of CSV has names; without it the line is refused where it may be a row.
+    pub header: Option<bool>,
+    /// Finished runs outlive an interruption, and those of an interrupted reduce like this are gone on with.
+    pub resume: bool,
+}
+
+/// Counts how often each value of columns occurs: [`Reduce`] by these columns, with a count of rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CountValues {
+    /// The columns whose values count together.
+    pub columns: Vec<String>,
+    /// Columns of CSV that are text even where they look like numbers.
+    #[serde(default)]
+    pub text: Vec<String>,
+    /// Whether the first line of CSV has names; without it the line is refused where it may be a row.
+    #[serde(default)]
+    pub header: Option<bool>,
+    /// Finished runs outlive an interruption, and those of an interrupted count like this are gone on with.
+    #[serde(default)]
+    pub resume: bool,
+}
+
+/// One column of the result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Aggregate {
+    /// What is computed.
+    pub function: Function,
+    /// Of which column; a count without one is that of rows.
+    #[serde(default)]
+    pub column: Option<String>,
+}
+
+/// What can be computed of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Function {
+    /// Rows, or values of a column that are not null.
+    Count,
+    /// The sum.
+    Sum,
+    /// The mean.
+    Mean,
+    /// The smallest value.
+    Min,
+    /// The greatest value.
+    Max,
+    /// The first value, in the order of the input.
+    First,
+    /// The last value, in the order of the input.
+    Last,
+}
+
+impl Function {
+    fn name(self) -> &'static str {
+        match self {
+            Function::Count => "count",
+            Function::Sum => "sum",
+            Function::Mean => "mean",
+            Function::Min => "min",
+            Function::Max => "max",
+            Function::First => "first",
+            Function::Last => "last",
+        }
+    }
+}
+
+impl Aggregate {
+    /// The number of rows.
+    pub fn count() -> Aggregate {
+        Aggregate { function: Function::Count, column: None }
+    }
+
+    /// A function of a column.
+    pub fn of(function: Function, column: impl Into<String>) -> Aggregate {
+        Aggregate { function, column: Some(column.into()) }
+    }
+
+    /// As the library below has it.
+    fn known(&self) -> Result<tables::Aggregate> {
+        let make = match self.function {
+            Function::Count => tables::Aggregate::count_of,
+            Function::Sum => tables::Aggregate::sum,
+            Function::Mean => tables::Aggregate::mean,
+            Function::Min => tables::Aggregate::min,
+            Function::Max => tables::Aggregate::max,
+            Function::First => tables::Aggregate::first,
+            Function::Last => tables::Aggregate::last,
+        };
+        match &self.column {
+            Some(column) => Ok(make(column.clone())),
+            None if self.function == Function::Count => Ok(tables::Aggregate::count()),
+            None => Err(Error::NoColumn { function: self.function.name() }),
+        }
+    }
+
+    /// As SQL has it; none for a function that depends on the order of rows.
+    #[cfg(all(feature = "nodes", feature = "sql"))]
+    fn sql(&self) -> Option<String> {
+        let column = self.column.as_deref().map(quoted);
+        let column = column.as_deref().unwrap_or("*");
+        let computed = match self.function {
+            Function::Count => format!("arrow_cast(count({column}), 'UInt64')"),
+            Function::Sum => format!("sum({column})"),
+            Function::Mean => format!("avg(CAST({column} AS DOUBLE))"),
+            Function::Min => format!("min({column})"),
+            Function::Max => format!("max({column})"),
+            Function::First | Function::Last => return None,
+        };
+        let function = self.function.name();
+        let name = self.column.as_ref().map_or(function.to_string(), |column| format!("{function}_{column}"));
+        Some(format!("{computed} AS {}", quoted(&name)))
+    }
+}
+
+/// The name of a column in SQL.
+#[cfg(all(feature = "nodes", feature = "sql"))]
+fn quoted(column: &str) -> String {
+    format!("\"{}\"", column.replace('"', "\"\""))
+}
+
+/// What was grouped.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum ReduceAnswer {
+    /// By this machine.
+    Here(ReduceSummary),
+    /// By nodes, and by operators here over their answers.
+    #[cfg(all(feature = "nodes", feature = "sql"))]
+    Nodes {
+        /// Groups written.
+        groups: u64,
+        /// The operators here.
+        operators: Vec<inshore_sql::Ran>,
+    },
+}
+
+impl ReduceAnswer {
+    /// Groups written.
+    pub fn groups(&self) -> u64 {
+        match self {
+            ReduceAnswer::Here(summary) => summary.groups,
+            #[cfg(all(feature = "nodes", feature = "sql"))]
+            ReduceAnswer::Nodes { groups, .. } => *groups,
+        }
+    }
+}
+
+/// Where the tables are.
+#[derive(Debug)]
+pub enum Plan {
+    /// Here.
+    Here,
+    /// On nodes.
+    #[cfg(all(feature = "nodes", feature = "sql"))]
+    Nodes(sql::NodesOfQuery),
+}
+
+/// Nodes group by queries, which only some builds have.
+const PLACES: &[Place] =
+    if cfg!(all(feature = "nodes", feature = "sql")) { &Place::ALL } else { &[Place::Local] };
+
+impl Reduce {
+    fn check_at(&self, operation: &'static str, inputs: &[PathBuf], place: Place) -> Result<()> {
+        if self.by.is_empty() && self.aggregates.is_empty() {
+            return Err(Error::NothingAsked);
+        }
+        self.aggregates.iter().try_for_each(|aggregate| aggregate.known().map(drop))?;
+        if place == Place::Local {
+            return Ok(());
+        }
+        let has = |function| self.aggregates.iter().any(|aggregate| aggregate.function == function);
+        let asked = [("resume", self.resume), ("first", has(Function::First)), ("last", has(Function::Last))];
+        if let Some((option, _)) = asked.into_iter().find(|(_, is_asked)| *is_asked) {
+            let why = "nodes answer in no order";
+            return Err(Error::UnsupportedOption { operation, option, place, why });
+        }
+        match inputs.len() {
+            1 => Ok(()),
+            inputs => Err(Error::OneInput { operation, inputs }),
+        }
+    }
+
+    fn look_up(&self, asked: &Asked<'_>) -> Result<Plan> {
+        TableWriter::check_path(asked.output()?)?;
+        match asked.target {
+            #[cfg(all(feature = "nodes", feature = "sql"))]
+            Target::Nodes(on) => Ok(Plan::Nodes(sql::NodesOfQuery::new(on, self.header)?)),
+            #[cfg(all(feature = "nodes", not(feature = "sql")))]
+            Target::Nodes(_) => Err(Error::Unsupported { operation: asked.operation, place: Place::Nodes }),
+            Target::Local => Ok(Plan::Here),
+        }
+    }
+
+    fn group(&self, plan: Plan, asked: &Asked<'_>, job: &Execution) -> Result<Done<ReduceAnswer>> {
+        let (job, output) = (asked.stored(job)?, asked.output()?);
+        match plan {
+            Plan::Here => {
+                let header = Header::from(self.header);
+                let inputs: Vec<Input> =
+                    asked.inputs.iter().map(|path| Input::new(path).with_header(header)).collect();
+                let options = ReduceOptions {
+                    by: self.by.clone(),
+                    aggregates: self.aggregates.iter().map(Aggregate::known).collect::<Result<_>>()?,
+                    as_text: self.text.clone(),
+                    general: false,
+                    resume: self.resume,
+                };
+                Ok(Done::here(ReduceAnswer::Here(tables::reduce(job, &inputs, output, &options)?)))
+            }
+            #[cfg(all(feature = "nodes", feature = "sql"))]
+            Plan::Nodes(nodes) => {
+                let tables = inshore_sql::Tables::default().with_text(&self.text);
+                let tables = tables.with_files("rows", asked.inputs);
+                let ran = sql::run(job, &self.query(), nodes.add_to(tables), Some(output), None)?;
+                let answer = ReduceAnswer::Nodes { groups: ran.rows, operators: ran.operators };
+                Ok(nodes.done(answer))
+            }
+        }
+    }
+
+    /// The query that groups as this does, in the order of groups.
+    #[cfg(all(feature = "nodes", feature = "sql"))]
+    fn query(&self) -> String {
+        let by: Vec<String> = self.by.iter().map(|column| quoted(column)).collect();
+        let computed = self.aggregates.iter().filter_map(Aggregate::sql);
+        let all: Vec<String> = by.iter().cloned().chain(computed).collect();
+        let mut query = format!("SELECT {} FROM rows", all.join(", "));
+        if !by.is_empty() {
+            let order: Vec<String> = by.iter().map(|column| format!("{column} ASC NULLS LAST")).collect();
+            query += &format!(" GROUP BY {} ORDER BY {}", by.join(", "), order.join(", "));
+        }
+        query
+    }
+}
+
+impl Operation for Reduce {
+    const NAME: &'static str = "reduce";
+    const PLACES: &'static [Place] = PLACES;
+    const STORE: StoreUse = StoreUse::Always;
+    const FORM: NormalForm = NormalForm::Rows;
+    type Plan = Plan;
+    type Answer = ReduceAnswer;
+
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
+        self.check_at(Self::NAME, inputs, place)
+    }
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<Plan> {
+        self.look_up(asked)
+    }
+
+    fn run(
+        &self,
+        plan: Plan,
+        asked: &Asked<'_>,
+        job: &Execution,
+        _beside: Beside<'_>,
+    ) -> Result<Done<ReduceAnswer>> {
+        self.group(plan, asked, job)
+    }
+}
+
+impl CountValues {
+    fn reduce(&self) -> Reduce {
+        let CountValues { columns, text, header, resume } = self.clone();
+        Reduce { by: columns, aggregates: vec![Aggregate::count()], text, header, resume }
+    }
+}
+
+impl Operation for CountValues {
+    const NAME: &'static str = "count values";
+    const PLACES: &'static [Place] = PLACES;
+    const STORE: StoreUse = StoreUse::Always;
+    const FORM: NormalForm = NormalForm::Rows;
+    type Plan = Plan;
+    type Answer = ReduceAnswer;
+
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
+        self.reduce().check_at(Self::NAME, inputs, place)
+    }
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<Plan> {
+        self.reduce().look_up(asked)
+    }
+
+    fn run(
+        &self,
+        plan: Plan,
+        asked: &Asked<'_>,
+        job: &Execution,
+        _beside: Beside<'_>,
+    ) -> Result<Done<ReduceAnswer>> {
+        self.reduce().group(plan, asked, job)
+    }
+}

@@ -1,0 +1,194 @@
+//! The operation `sort`.
+
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use inshore_sortreduce::rows::FixedRows;
+use inshore_store::Execution;
+use inshore_tables::{
+    Header, Input, NewFile, SortKey, SortOptions, SortSummary, sort_lines, sort_records, sort_table,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{Error, Result},
+    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
+    place::Place,
+    target::Done,
+};
+#[cfg(feature = "nodes")]
+use crate::{operation::helping_on, sorting};
+
+/// Sorts lines, records or the rows of tables, larger than memory; see [`sort_lines`], [`sort_records`] and [`sort_table`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sort {
+    /// What is sorted, and by what.
+    pub by: By,
+    /// The greatest first; equal rows keep the order of the input.
+    pub descending: bool,
+    /// Of rows with equal keys only the first stays.
+    pub unique: bool,
+    /// Finished runs outlive an interruption, and those of an interrupted sort like this are gone on with.
+    pub resume: bool,
+}
+
+/// What is sorted, and by what.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum By {
+    /// Lines, by their bytes.
+    #[default]
+    Lines,
+    /// Records of a fixed length.
+    Records {
+        /// Bytes of a record.
+        bytes: u64,
+        /// The bytes that are the key: the first, and the one behind the last; all of them without it.
+        #[serde(default)]
+        key: Option<(u64, u64)>,
+    },
+    /// Rows of tables.
+    Columns {
+        /// The columns to sort by, the first one first.
+        keys: Vec<SortKey>,
+        /// Columns of CSV that are text even where they look like numbers.
+        #[serde(default)]
+        text: Vec<String>,
+        /// Whether the first line of CSV has names; without it the line is refused where it may be a row.
+        #[serde(default)]
+        header: Option<bool>,
+    },
+}
+
+impl By {
+    /// What is sorted, for people.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            By::Lines => "lines",
+            By::Records { .. } => "records",
+            By::Columns { .. } => "rows",
+        }
+    }
+}
+
+/// The bytes of a record, and those of its key.
+fn record(bytes: u64, key: Option<(u64, u64)>) -> Result<(usize, Range<usize>)> {
+    if bytes == 0 {
+        let what = "by.records.bytes: expected 1 at least, got 0".to_string();
+        return Err(Error::Request { operation: Sort::NAME, what });
+    }
+    let (start, end) = key.unwrap_or((0, bytes));
+    let fits = |number: u64| usize::try_from(number).ok();
+    match (fits(bytes), fits(start), fits(end)) {
+        (Some(bytes), Some(start), Some(end)) if end <= bytes && start <= end => Ok((bytes, start..end)),
+        _ => Err(Error::KeyBeyondRecord { start, end, bytes }),
+    }
+}
+
+/// Whether lines of a file mean nothing, by the ending of its name.
+fn check_lines<'a>(mut files: impl Iterator<Item = (&'a str, bool)>) -> Result<()> {
+    match files.find(|(_, is_table)| *is_table) {
+        Some((name, _)) => Err(Error::TableAsLines { name: name.to_string() }),
+        None => Ok(()),
+    }
+}
+
+impl Sort {
+    fn options(&self) -> SortOptions {
+        SortOptions { descending: self.descending, unique: self.unique, resume: self.resume }
+    }
+}
+
+impl Operation for Sort {
+    const NAME: &'static str = "sort";
+    const PLACES: &'static [Place] = &Place::ALL;
+    const STORE: StoreUse = StoreUse::Spills;
+    const FORM: NormalForm = NormalForm::Bytes;
+    type Plan = Sources;
+    type Answer = SortSummary;
+
+    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
+        if self.resume && place == Place::Nodes {
+            let why = "nodes keep no runs";
+            return Err(Error::UnsupportedOption { operation: Self::NAME, option: "resume", place, why });
+        }
+        match self.by {
+            By::Records { bytes, key } => record(bytes, key).map(drop),
+            By::Lines | By::Columns { .. } => Ok(()),
+        }
+    }
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
+        let (output, sources) = (asked.output()?, asked.sources()?);
+        let is_by_line = self.by == By::Lines;
+        match &sources {
+            Sources::Here => {
+                let inputs: Vec<Input> = asked.inputs.iter().map(Input::new).collect();
+                if is_by_line {
+                    let is_table = |input: &Input| matches!(&*input.extension(), "parquet" | "arrow");
+                    check_lines(inputs.iter().map(|input| (input.name(), is_table(input))))?;
+                }
+                NewFile::check(output)?;
+            }
+            #[cfg(feature = "nodes")]
+            Sources::Nodes(_, wholes) if is_by_line => {
+                check_lines(wholes.iter().map(|whole| (&*whole.title, sorting::is_binary_table(whole))))?;
+            }
+            #[cfg(feature = "nodes")]
+            Sources::Nodes(..) => {}
+        }
+        Ok(sources)
+    }
+
+    fn run(
+        &self,
+        sources: Sources,
+        asked: &Asked<'_>,
+        job: &Execution,
+        _beside: Beside<'_>,
+    ) -> Result<Done<SortSummary>> {
+        let (output, options) = (asked.output()?, self.options());
+        match sources {
+            Sources::Here => {
+                let job = asked.stored(job)?;
+                let inputs = |header: Option<bool>| -> Vec<Input> {
+                    let header = Header::from(header);
+                    asked.inputs.iter().map(|path| Input::new(path).with_header(header)).collect()
+                };
+                let sorted = match &self.by {
+                    By::Lines => sort_lines(job, &inputs(None), output, options),
+                    By::Records { bytes, key } => {
+                        let (bytes, key) = record(*bytes, *key)?;
+                        sort_records(job, &inputs(None), output, FixedRows::new(bytes, key), options)
+                    }
+                    By::Columns { keys, text, header } => {
+                        sort_table(job, &inputs(*header), output, keys, text, options)
+                    }
+                };
+                Ok(Done::here(sorted?))
+            }
+            #[cfg(feature = "nodes")]
+            Sources::Nodes(on, wholes) => {
+                let by = match &self.by {
+                    By::Lines => sorting::SortBy::Lines,
+                    By::Records { bytes, key } => {
+                        let (bytes, key) = record(*bytes, *key)?;
+                        sorting::SortBy::Records(bytes, key)
+                    }
+                    By::Columns { keys, text, header } => sorting::SortBy::Columns {
+                        keys: keys.clone(),
+                        as_text: text.clone(),
+                        header: (*header).into(),
+                    },
+                };
+                let how = helping_on(&on, job);
+                let sorted = sorting::sort_on_nodes(&on.nodes, job, wholes, &by, options, output, &how);
+                let (summary, gathered) = sorted?;
+                Ok(Done::on_nodes(summary, &on, gathered))
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The operation `count words`.
+
+use std::path::{Path, PathBuf};
+
+use arrow_array::RecordBatch;
+#[cfg(feature = "nodes")]
+use inshore_kernels::count_words_on_nodes;
+use inshore_kernels::{self as kernels, WordOptions, WordSummary, count_words, text_sources, word_schema};
+use inshore_store::Execution;
+use inshore_tables::{Input, TableWriter};
+use serde::{Deserialize, Serialize};
+
+#[cfg(feature = "nodes")]
+use crate::operation::helping_on;
+use crate::{
+    error::Result,
+    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
+    place::Place,
+    target::Done,
+};
+
+/// Counts words; see [`count_words`]. Without an output only the most frequent ones are given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CountWords {
+    /// Whatever stands between white space is a word, instead of words as Unicode has them.
+    pub split: bool,
+    /// Words that differ in case only are one, in lower case.
+    pub ignore_case: bool,
+    /// Only words that occur so often are given.
+    pub min_count: u64,
+    /// How many of the most frequent words the answer has.
+    pub top: usize,
+}
+
+impl Default for CountWords {
+    /// As [`WordOptions::default`].
+    fn default() -> Self {
+        let WordOptions { split, ignore_case, min_count, top, table_bytes: _ } = WordOptions::default();
+        CountWords { split, ignore_case, min_count, top }
+    }
+}
+
+impl Operation for CountWords {
+    const NAME: &'static str = "count words";
+    const PLACES: &'static [Place] = &Place::ALL;
+    const STORE: StoreUse = StoreUse::Spills;
+    const FORM: NormalForm = NormalForm::Bytes;
+    type Plan = Sources;
+    type Answer = WordSummary;
+
+    fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: Place) -> Result<()> {
+        output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
+    }
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
+        asked.sources()
+    }
+
+    fn run(
+        &self,
+        sources: Sources,
+        asked: &Asked<'_>,
+        job: &Execution,
+        _beside: Beside<'_>,
+    ) -> Result<Done<WordSummary>> {
+        let CountWords { split, ignore_case, min_count, top } = *self;
+        let options = WordOptions { split, ignore_case, min_count, top, table_bytes: None };
+        match &sources {
+            Sources::Here => {
+                let sizes = asked.inputs.iter().map(|path| Input::new(path).compressed_bytes());
+                job.start_phase("counting", "bytes", sizes.sum::<Option<u64>>().unwrap_or(0));
+            }
+            #[cfg(feature = "nodes")]
+            Sources::Nodes(..) => job.start_phase("counting", "words", 0),
+        }
+        let create = |path| TableWriter::create(path, word_schema(), job.budget());
+        let mut writer = asked.output.map(create).transpose()?;
+        let write = |writer: &mut Option<TableWriter>, batch: RecordBatch| -> kernels::Result<()> {
+            writer.as_mut().map_or(Ok(()), |writer| writer.write(&batch).map_err(Into::into))
+        };
+        let done = match sources {
+            Sources::Here => {
+                let stored = asked.stored(job)?;
+                let inputs = text_sources(Some(stored), asked.inputs)?;
+                let each = |batch| write(&mut writer, batch);
+                Done::here(count_words(stored, inputs.into_iter(), &options, each)?)
+            }
+            #[cfg(feature = "nodes")]
+            Sources::Nodes(on, wholes) => {
+                let how = helping_on(&on, job);
+                let each = |batch: RecordBatch| {
+                    job.progress().add(batch.num_rows() as u64);
+                    write(&mut writer, batch)
+                };
+                let counted = count_words_on_nodes(&on.nodes, job, &wholes, &options, &how, each);
+                let (summary, gathered) = counted?;
+                Done::on_nodes(summary, &on, gathered)
+            }
+        };
+        if let Some(writer) = writer {
+            writer.finish()?;
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,471 @@
+//! Every operation at every target, on the same input: the answers are the same after the normal form that the operation declares,
+//! and a pair that is not supported is refused by name.
+#![cfg(all(feature = "nodes", feature = "sql"))]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use inshore_kernels::{Profiles, decompress, text_source};
+use inshore_neardata::nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving};
+use inshore_ops::{
+    Beside, Entry, Error, NormalForm, OPERATIONS, OnNodes, Place, Target, named, queries,
+    spreading::{cuts, record_lines, separator},
+    works_here,
+};
+use inshore_store::{Budget, Cancel, Context, Execution, Job, Store};
+use inshore_tables::Input;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A request, in which `@NAME` is the input of that name, wherever it is, and the ending of the output, where there is one.
+struct Row {
+    request: Value,
+    output: Option<&'static str>,
+}
+
+fn row(request: Value, output: impl Into<Option<&'static str>>) -> Row {
+    Row { request, output: output.into() }
+}
+
+/// At least one row for each operation, and one for each way that an operation has.
+fn rows() -> Vec<Row> {
+    let table = |query: &str| {
+        json!({ "operation": "sql", "version": 1, "query": query,
+                "tables": [{ "name": "sales", "path": "@sales.csv" }] })
+    };
+    vec![
+        row(json!({ "operation": "sort", "version": 1, "inputs": ["@lines.txt"] }), "txt"),
+        row(
+            json!({ "operation": "sort", "version": 1, "inputs": ["@lines.txt"], "unique": true,
+                    "descending": true }),
+            "txt",
+        ),
+        row(
+            json!({ "operation": "sort", "version": 1, "inputs": ["@records.bin"],
+                    "by": { "records": { "bytes": 20, "key": [4, 8] } } }),
+            "bin",
+        ),
+        row(
+            json!({ "operation": "sort", "version": 1, "inputs": ["@sales.csv"],
+                    "by": { "columns": { "keys": [{ "column": "shop", "descending": true },
+                                                  { "column": "price", "descending": false }] } } }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "reduce", "version": 1, "inputs": ["@sales.csv"], "by": ["shop"],
+                    "aggregates": [{ "function": "count" }, { "function": "count", "column": "discount" },
+                                   { "function": "sum", "column": "price" }, { "function": "mean", "column": "price" },
+                                   { "function": "min", "column": "item" }, { "function": "max", "column": "price" },
+                                   { "function": "sum", "column": "weight" }] }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "reduce", "version": 1, "inputs": ["@sales.csv"],
+                    "aggregates": [{ "function": "sum", "column": "price" }] }),
+            "csv",
+        ),
+        row(json!({ "operation": "count kmers", "version": 1, "inputs": ["@genome.fa"], "k": 7 }), "csv"),
+        row(
+            json!({ "operation": "count kmers", "version": 1, "inputs": ["@reads.fastq"], "k": 40,
+                    "canonical": false, "min_count": 2 }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "count values", "version": 1, "inputs": ["@sales.csv"],
+                    "columns": ["shop", "item"] }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "count words", "version": 1, "inputs": ["@lines.txt"], "top": 5,
+                    "ignore_case": true }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "count words", "version": 1, "inputs": ["@lines.txt", "@texts.txt"],
+                    "split": true, "min_count": 3 }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "language identify", "version": 1, "inputs": ["@texts.txt"],
+                    "profiles": "europe", "lines": true }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "language identify", "version": 1, "inputs": ["@texts.txt", "@lines.txt"],
+                    "profiles": "europe" }),
+            "csv",
+        ),
+        row(json!({ "operation": "compress", "version": 1, "inputs": ["@lines.txt"] }), "zst"),
+        row(
+            json!({ "operation": "compress", "version": 1, "inputs": ["@records.bin"], "format": "gzip",
+                    "level": 9 }),
+            "out",
+        ),
+        row(json!({ "operation": "decompress", "version": 1, "inputs": ["@lines.txt.gz"] }), "txt"),
+        row(
+            json!({ "operation": "checksum", "version": 1, "inputs": ["@lines.txt", "@records.bin"],
+                    "algorithm": "blake3" }),
+            None,
+        ),
+        row(table("SELECT shop, item, price FROM sales WHERE price > 50"), "csv"),
+        row(
+            table("SELECT shop, count(*), sum(price), min(item), sum(weight) FROM sales GROUP BY shop"),
+            "csv",
+        ),
+    ]
+}
+
+/// Files here, which are datasets of the store here too, and on three nodes.
+struct Setup {
+    _serving: Vec<Serving>,
+    folder: TempDir,
+    store: Store,
+    nodes: OnNodes,
+}
+
+/// A number that looks random.
+fn mixed(number: u64) -> u64 {
+    let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
+}
+
+fn bases(count: u64, seed: u64) -> String {
+    (0..count).map(|base| ["A", "C", "G", "T"][(mixed(seed + base) % 4) as usize]).collect()
+}
+
+/// The names of the inputs, and their bytes.
+fn files() -> Vec<(&'static str, Vec<u8>)> {
+    let line = |row| format!("{} Some words of row {}\n", mixed(row) % 900, row % 70);
+    let lines: String = (0..6000).map(line).collect();
+    let record = |row: u64| {
+        let key = (mixed(row) % 300) as u32;
+        [&[b'-'; 4][..], &key.to_be_bytes(), &row.to_le_bytes(), &[b'+'; 4]].concat()
+    };
+    let sale = |row: u64| {
+        let (shop, item) =
+            (["Ulm", "", "\"Bad\nHomburg\"", "Köln"][(mixed(row) % 4) as usize], mixed(row) % 9);
+        let discount = if row.is_multiple_of(3) { String::new() } else { (row % 5).to_string() };
+        format!("{shop},item{item},{},{discount},{}\n", mixed(row) % 100, (mixed(row) % 1000) as f64 / 7.0)
+    };
+    let sales: String = (0..5000).map(sale).collect();
+    let genome: String =
+        (0..40).map(|row| format!(">{row}\n{}\n{}\n", bases(900, row * 7000), bases(300, row % 3))).collect();
+    let read = |row: u64| format!("@{row}\n{}\n+\n{}\n", bases(60, (row % 200) * 100), "I".repeat(60));
+    let text = |row| {
+        ["der Hund läuft über die Straße und bellt\n", "the dog runs across the street and barks\n"]
+            [(mixed(row) % 2) as usize]
+    };
+    vec![
+        ("lines.txt", lines.into_bytes()),
+        ("records.bin", (0..8000).flat_map(record).collect()),
+        ("sales.csv", ("shop,item,price,discount,weight\n".to_string() + &sales).into_bytes()),
+        ("genome.fa", genome.into_bytes()),
+        ("reads.fastq", (0..1500).map(read).collect::<String>().into_bytes()),
+        ("texts.txt", (0..3000).map(text).collect::<String>().into_bytes()),
+    ]
+}
+
+fn context() -> Context {
+    Context::new(Budget::new(256 << 20, 2), Cancel::default())
+}
+
+impl Setup {
+    fn new() -> Setup {
+        let folder = tempfile::tempdir().unwrap();
+        let serve = |number: usize| {
+            let store = Store::open(folder.path().join(format!("node{number}"))).unwrap();
+            let config =
+                AgentConfig { task_memory_bytes: 96 << 20, ..AgentConfig::new("node", 256 << 20, 2) };
+            Agent::new(store, works_here().with(queries::Queries), config)
+                .serve("127.0.0.1:0".parse().unwrap())
+                .unwrap()
+        };
+        let serving: Vec<Serving> = (0..3).map(serve).collect();
+        let addresses = serving.iter().map(|serving| serving.address().to_string()).collect();
+        let nodes = Nodes::new(ClientConfig::new(addresses, None)).unwrap();
+        let store = Store::open(folder.path().join("mine")).unwrap();
+        let options = RunOptions { help_from: None, ..RunOptions::default() };
+        let setup = Setup { _serving: serving, folder, store, nodes: OnNodes { nodes, options } };
+        files().iter().for_each(|(name, bytes)| setup.put(name, bytes));
+        setup.train();
+        setup
+    }
+
+    fn job(&self) -> Job {
+        self.store.job(Budget::new(256 << 20, 2), Cancel::default()).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Puts a file into the folder, the store here and the nodes.
+    fn put(&self, name: &str, bytes: &[u8]) {
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap();
+        let job = self.job();
+        let mut dataset = self.store.create_dataset(&job, name, "bytes").unwrap();
+        let mut file = dataset.file(name, 64 << 10, 1 << 20).unwrap();
+        file.write(bytes).unwrap();
+        dataset.add(file).unwrap();
+        dataset.commit(b"").unwrap();
+        let options = LoadOptions {
+            piece_bytes: Some(bytes.len() as u64 / 7),
+            record_bytes: name.ends_with(".bin").then_some(20),
+            record_lines: record_lines(&[name]),
+            separator: separator(&[name]),
+            ends: cuts(&Input::new(&path), job.budget()).unwrap(),
+            ..LoadOptions::default()
+        };
+        let whole = (name, Some(bytes.len() as u64));
+        self.nodes.nodes.put(&context(), name, whole, bytes, &options).unwrap();
+    }
+
+    /// Puts the profiles of two languages into the store here, and a compressed file into the folder.
+    fn train(&self) {
+        let job = self.job();
+        let sample = |label: &str, text: &str| {
+            let path = self.path(label);
+            fs::write(&path, text.repeat(50)).unwrap();
+            (label.to_string(), vec![text_source(&path, Default::default())])
+        };
+        let german = sample("de", "der Hund bellt, die Katze schläft und das Kind läuft über die Straße\n");
+        let english = sample("en", "the dog barks, the cat sleeps and the child runs across the street\n");
+        let profiles = Profiles::train(&job, vec![german, english], 500).unwrap();
+        profiles.save(&self.store, &job, "europe").unwrap();
+        let lines = fs::read(self.path("lines.txt")).unwrap();
+        let packed = fs::File::create(self.path("lines.txt.gz")).unwrap();
+        let format = inshore_kernels::Format::Gzip;
+        inshore_kernels::compress(&context(), "lines.txt", &lines[..], packed, format, None).unwrap();
+    }
+
+    fn target(&self, place: Place) -> Target {
+        match place {
+            Place::Local => Target::Local,
+            Place::Nodes => Target::Nodes(self.nodes.clone()),
+        }
+    }
+
+    /// A request whose inputs are at a place. A text whose name is written is read from the store here, so that its name is the same
+    /// as on nodes.
+    fn request(&self, row: &Row, place: Place, output: &Path) -> Value {
+        let by_name = row.request["operation"] == "language identify";
+        let prefix = match place {
+            Place::Local if !by_name => format!("{}/", self.folder.path().display()),
+            _ => "store:".to_string(),
+        };
+        let mut request: Value =
+            serde_json::from_str(&row.request.to_string().replace('@', &prefix)).unwrap();
+        if row.output.is_some() {
+            request["output"] = json!(output);
+        }
+        request
+    }
+
+    /// Runs a row at a place, and gives the bytes of the output and the answer.
+    fn run(&self, entry: &Entry, row: &Row, place: Place) -> (Vec<u8>, Value) {
+        let output = self.path(&format!("{place}.{}", row.output.unwrap_or("none")));
+        let request = self.request(row, place, &output);
+        let job = match entry.store.is_needed(place) {
+            true => Execution::Stored(self.job()),
+            false => Execution::Plain(context()),
+        };
+        let done = entry.run(&request, &self.target(place), &job, Beside::default());
+        let answer = done.unwrap_or_else(|error| panic!("{request} on {place}: {error}"));
+        assert_eq!(job.budget().reserved_bytes(), 0, "{request} on {place} kept memory");
+        let written = row.output.map(|_| fs::read(&output).unwrap());
+        if written.is_some() {
+            fs::remove_file(&output).unwrap();
+        }
+        (written.unwrap_or_default(), answer)
+    }
+}
+
+/// An answer as it is compared.
+#[derive(Debug)]
+enum Normal {
+    Bytes(Vec<u8>),
+    Rows(Vec<Vec<String>>),
+    Answer(Value),
+}
+
+fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
+    let rows = |sorted: bool| {
+        // Line feeds between quotes are the same on both sides.
+        let mut rows: Vec<Vec<String>> = String::from_utf8(written.clone())
+            .unwrap()
+            .lines()
+            .map(|line| line.split(',').map(str::to_string).collect())
+            .collect();
+        if sorted {
+            rows[1..].sort();
+        }
+        Normal::Rows(rows)
+    };
+    match form {
+        NormalForm::Bytes => Normal::Bytes(written),
+        NormalForm::Unpacked => {
+            let mut unpacked = Vec::new();
+            decompress(&context(), "an answer", &written[..], &mut unpacked).unwrap();
+            assert!(written.len() < unpacked.len());
+            Normal::Bytes(unpacked)
+        }
+        NormalForm::Rows => rows(false),
+        NormalForm::SortedRows => rows(true),
+        NormalForm::Answer => Normal::Answer(answer),
+    }
+}
+
+/// Whether two fields are equal: fractions within one part in 10^12, all else in every letter.
+fn is_same(field: &str, other: &str) -> bool {
+    let fraction = |field: &str| field.contains('.').then(|| field.parse::<f64>().ok()).flatten();
+    match (fraction(field), fraction(other)) {
+        (Some(one), Some(two)) => (one - two).abs() <= 1e-12 * one.abs().max(two.abs()),
+        _ => field == other,
+    }
+}
+
+fn assert_same(one: &Normal, other: &Normal, title: &str) {
+    match (one, other) {
+        (Normal::Bytes(one), Normal::Bytes(other)) => {
+            assert!(!one.is_empty(), "{title}: nothing was written");
+            assert!(one == other, "{title}: {} bytes and {} differ", one.len(), other.len());
+        }
+        (Normal::Rows(one), Normal::Rows(other)) => {
+            assert!(one.len() > 1, "{title}: no row was written");
+            assert_eq!(one.len(), other.len(), "{title}");
+            for (one, other) in one.iter().zip(other) {
+                let same =
+                    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other));
+                assert!(same, "{title}: {one:?} and {other:?}");
+            }
+        }
+        (Normal::Answer(one), Normal::Answer(other)) => assert_eq!(one, other, "{title}"),
+        _ => panic!("{title}: {one:?} and {other:?}"),
+    }
+}
+
+#[test]
+fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
+    let setup = Setup::new();
+    let (mut seen, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    for row in rows() {
+        let entry = named(&row.request).unwrap();
+        seen.insert(entry.name);
+        let (written, answer) = setup.run(entry, &row, Place::Local);
+        let expected = normal(entry.form, written, answer);
+        for place in Place::ALL {
+            let title = format!("{} on {place}", row.request);
+            if entry.places.contains(&place) {
+                let (written, answer) = setup.run(entry, &row, place);
+                assert_eq!(answer["nodes"].is_array(), place == Place::Nodes, "{title}: {answer}");
+                if place == Place::Nodes {
+                    assert_eq!(answer["nodes"].as_array().unwrap().len(), 3, "{title}: {answer}");
+                }
+                assert_same(&expected, &normal(entry.form, written, answer), &title);
+                continue;
+            }
+            let request = setup.request(&row, place, &setup.path("none"));
+            let job = Execution::Plain(context());
+            let error = entry.run(&request, &setup.target(place), &job, Beside::default()).unwrap_err();
+            assert!(
+                matches!(error, Error::Unsupported { operation, place: at } if (operation, at) == (entry.name, place)),
+                "{title}: {error}"
+            );
+            refused.insert((entry.name, place.to_string()));
+        }
+    }
+    let all: BTreeSet<&str> = OPERATIONS.iter().map(|entry| entry.name).collect();
+    assert_eq!(seen, all, "every operation has a row");
+    let nodes = Place::Nodes.to_string();
+    assert_eq!(refused, BTreeSet::from([("checksum", nodes.clone()), ("decompress", nodes)]));
+}
+
+#[test]
+fn a_job_without_a_store_is_refused_where_one_is_needed() {
+    let setup = Setup::new();
+    for row in rows() {
+        let entry = named(&row.request).unwrap();
+        for place in Place::ALL
+            .into_iter()
+            .filter(|&place| entry.store.is_needed(place) && entry.places.contains(&place))
+        {
+            let request = setup.request(&row, place, &setup.path("none.csv"));
+            let job = Execution::Plain(context());
+            let error = entry.run(&request, &setup.target(place), &job, Beside::default()).unwrap_err();
+            assert!(
+                matches!(error, Error::NeedsStore { operation } if operation == entry.name),
+                "{request} on {place}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn options_that_a_target_does_not_have_are_refused_by_name() {
+    let setup = Setup::new();
+    let sales = || json!({ "version": 1, "inputs": ["store:sales.csv"], "output": "none.csv" });
+    let with = |operation: &str, more: Value| {
+        let mut request = sales();
+        request["operation"] = json!(operation);
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        request
+    };
+    let first = json!([{ "function": "first", "column": "item" }]);
+    for (request, expected) in [
+        (with("sort", json!({ "resume": true })), "resume"),
+        (with("count kmers", json!({ "resume": true })), "resume"),
+        (with("count values", json!({ "columns": ["shop"], "resume": true })), "resume"),
+        (with("reduce", json!({ "aggregates": first })), "first"),
+        (with("compress", json!({ "remove": true })), "remove"),
+        (with("language identify", json!({ "profiles": "europe", "column": "item" })), "column"),
+    ] {
+        let entry = named(&request).unwrap();
+        let job = Execution::Stored(setup.job());
+        let error = entry.run(&request, &setup.target(Place::Nodes), &job, Beside::default()).unwrap_err();
+        assert!(
+            matches!(error, Error::UnsupportedOption { operation, option, place: Place::Nodes, .. }
+                if (operation, option) == (entry.name, expected)),
+            "{request}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_request_is_read_as_it_was_written_and_what_it_does_not_know_is_refused() {
+    for row in rows() {
+        let (request, entry) = (&row.request, named(&row.request).unwrap());
+        let full = entry.read(request).unwrap();
+        assert_eq!(entry.read(&full).unwrap(), full);
+        // All that was said is there, beside defaults.
+        for (field, value) in request.as_object().unwrap() {
+            let is_same = full[field] == *value || value.is_array() || value.is_object();
+            assert!(is_same, "{field} of {request}: {full}");
+        }
+        let changed = |field: &str, value: Value| {
+            let mut request = request.clone();
+            request[field] = value;
+            entry.read(&request).map(drop)
+        };
+        let error = changed("colour", json!("red")).unwrap_err();
+        assert!(matches!(error, Error::Request { .. }) && error.to_string().contains("colour"), "{error}");
+        for (version, found) in [(json!(2), "2"), (json!("1"), "\"1\""), (json!(null), "null")] {
+            let error = changed("version", version).unwrap_err().to_string();
+            let expected = format!("operation `{}`: the request has version {found}, expected 1", entry.name);
+            assert_eq!(error, expected);
+        }
+        let error = changed("inputs", json!("one")).unwrap_err();
+        assert!(error.to_string().contains("inputs: "), "{error}");
+    }
+    let unknown = json!({ "operation": "paint", "version": 1 });
+    let error = named(&unknown).unwrap_err();
+    assert!(
+        error.to_string().starts_with("operation \"paint\": unknown in this build, which has: sort, "),
+        "{error}"
+    );
+    let other = json!({ "operation": "sort", "version": 1 });
+    assert!(matches!(OPERATIONS[1].read(&other), Err(Error::Request { operation: "reduce", .. })));
+}
