@@ -58,7 +58,7 @@ fn slow() -> String {
     format!("SELECT sum({}) FROM t", (0..20).map(term).collect::<Vec<_>>().join(" + "))
 }
 
-/// Each of its columns is within bounds: a batch of it has 2 MiB. All together have 400.
+/// A batch of each of its columns has 2 MiB. All together have 400.
 fn large() -> String {
     let column = |number| format!("repeat(substr(s, {}), {})", number % 40 + 1, 6 + number / 40);
     let columns: Vec<String> = (0..200).map(column).collect();
@@ -73,6 +73,22 @@ fn a_fragment_that_takes_too_much_memory_ends_alone() {
     let said = ask(&folder, &node, &large()).exits(2);
     assert!(said.stderr.contains("it wanted more memory than the"), "{}", said.stderr);
     wait_for_children(&node, 0);
+    assert!(peak_bytes(&node) < 128 << 20, "{}", peak_bytes(&node));
+    // Functions that make much of little, and texts of a batch that are larger than the library can.
+    for query in [
+        "SELECT repeat('x', g * 1000000) FROM t",
+        "SELECT count(*) FROM t WHERE lpad('x', g * 1000000) > 'a'",
+        "SELECT count(*) FROM t WHERE repeat(s, 100000) < 'b'",
+        "SELECT count(*) FROM t WHERE s LIKE repeat('a', 3000000) || '_b'",
+        "SELECT s, repeat(arrow_cast('x', 'LargeUtf8'), 4000000000000) FROM t",
+        "SELECT repeat('x', 1000000), s FROM t",
+    ] {
+        let said = ask(&folder, &node, query).exits(2);
+        let is_told =
+            ["it wanted more memory than the", "needs more memory than it was given", "more than 2 GiB"];
+        assert!(is_told.iter().any(|told| said.stderr.contains(told)), "{query}: {}", said.stderr);
+        wait_for_children(&node, 0);
+    }
     assert!(peak_bytes(&node) < 128 << 20, "{}", peak_bytes(&node));
     assert_eq!(ask(&folder, &node, EASY).ok().stdout, easy);
     let log = node.stop();

@@ -9,7 +9,7 @@
 //!   (x IN (SELECT ...)) IS NULL, NOT IN under OR   a null among the rows is lost in all places but conditions of WHERE that stand
 //!                                            alone or under AND and OR: x = ANY (SELECT ...)
 //!   x > ANY (SELECT x FROM t)                x is taken for that of the subquery: its column gets a name of its own
-//!   ORDER BY date_trunc(zoned time)          taken to be in the order of its argument: no order is known of it (bounded.rs)
+//!   ORDER BY date_trunc(zoned time)          taken to be in the order of its argument: no order is known of it (mended.rs)
 //!   FROM t                                   no columns: SELECT * FROM t
 //!   SELECT a, a                              an error: SELECT a, a AS a_1 (names.rs)
 //!   price = 432863.16                        compared by 15 digits behind the point (literals.rs)

@@ -17,10 +17,10 @@
 //! Which way an operator goes is decided while it runs, by what comes in and what is free: an estimate of the planner may
 //! be wrong by a factor of a thousand, and nothing fails because of it.
 //!
-//! All of it runs in the process of the caller. Operators count what they hold against the budget, and functions are bounded one by one, but
-//! nothing here limits the sum of what the library allocates on the way: whoever runs queries of others, or wants a limit that holds
-//! whatever is asked, runs the whole query in a child process with a limit of its own, as the command does (docs/decisions/0033). [`doing()`]
-//! tells such a process what it was at when it reached the limit.
+//! All of it runs in the process of the caller. Operators count what they hold against the budget; the memory that functions of the library take
+//! while they compute is neither counted nor foreseen, and no stop is heard within one call. So whoever runs queries of others, or wants a limit
+//! that holds whatever is asked, runs the whole query in a process with a limit of its own, as the command, Python and nodes do
+//! (docs/decisions/0031, 0033, 0034). [`doing()`] tells such a process what it was at when it reached the limit.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,7 +45,6 @@
 //! ```
 #![warn(missing_docs)]
 
-mod bounded;
 mod checked;
 mod distinct;
 mod doing;
@@ -57,10 +56,10 @@ mod files;
 mod floats;
 mod functions;
 mod group;
-mod growth;
 mod join;
 mod literals;
 mod memory;
+mod mended;
 mod names;
 mod nullif;
 mod number_order;
@@ -68,7 +67,6 @@ mod numbers;
 mod once;
 mod operator;
 mod order;
-mod patterns;
 mod plan_size;
 mod query;
 mod scan;

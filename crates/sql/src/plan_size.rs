@@ -7,8 +7,7 @@
 //! - [`check_statement`] counts on the text, before it is planned: planning looks into subqueries;
 //! - [`check_plan`] counts on the plan, before it is made better, and stops counting where it is too large. It looks for what would
 //!   grow later too: filters, which are put below what they are about and become as large as all of that
-//!   together; types in types; values of a type that are large whatever they are;
-//! - [`check_constants`] looks through the plan that runs for constants that are written out for each row of a batch.
+//!   together; types in types; values of a type that are large whatever they are.
 
 use std::{collections::HashMap, ops::ControlFlow, sync::Arc};
 
@@ -16,19 +15,10 @@ use arrow::datatypes::DataType;
 use datafusion::{
     common::{
         Column, DFSchema, ScalarValue,
-        stats::Precision,
         tree_node::{TreeNode, TreeNodeRecursion, TreeNodeVisitor},
     },
     error::{DataFusionError, Result},
     logical_expr::{Cast, Distinct, Expr, GroupingSet, Join, JoinType, LogicalPlan, TryCast},
-    physical_expr::{
-        ScalarFunctionExpr,
-        expressions::{CaseExpr, Literal},
-    },
-    physical_plan::{
-        ExecutionPlan, PhysicalExpr,
-        statistics::{StatisticsArgs, StatisticsContext},
-    },
     sql::{
         parser::Statement,
         sqlparser::ast::{
@@ -38,12 +28,7 @@ use datafusion::{
 };
 use inshore_store::format_bytes;
 
-use crate::{
-    Error,
-    bounded::is_bounded,
-    files::BATCH_ROWS,
-    growth::{constant_bytes, fixed_bytes},
-};
+use crate::{Error, files::BATCH_ROWS};
 
 /// Nodes of a plan: about a second of planning (6,000 nodes took 0.8 s in a build for tests), in which nobody can stop it.
 pub(crate) const NODES_MAX: usize = 10_000;
@@ -340,6 +325,20 @@ pub(crate) fn check_type(kind: &DataType, memory_bytes: u64) -> Result<()> {
     Ok(())
 }
 
+/// The bytes that each value of a type has, whatever it is: also null, and where nothing else is known of it.
+fn fixed_bytes(kind: &DataType) -> u64 {
+    match kind {
+        DataType::FixedSizeBinary(size) => u64::try_from(*size).unwrap_or(0),
+        DataType::FixedSizeList(element, size) => {
+            fixed_bytes(element.data_type()).max(1).saturating_mul(u64::try_from(*size).unwrap_or(0))
+        }
+        DataType::Struct(fields) => {
+            fields.iter().map(|field| fixed_bytes(field.data_type())).fold(0, u64::saturating_add)
+        }
+        other => other.primitive_width().unwrap_or(0) as u64,
+    }
+}
+
 /// Refuses a type that is asked for of whose lists each element is large whatever it is.
 ///
 /// # Errors
@@ -495,55 +494,4 @@ impl Written {
         }
         Ok(())
     }
-}
-
-/// Refuses a plan that writes constants out for each row of a batch which have more than all memory together.
-///
-/// # Errors
-/// [`Error::Memory`] with the bytes.
-pub(crate) fn check_constants(plan: &Arc<dyn ExecutionPlan>, memory_bytes: u64) -> Result<()> {
-    plan.apply(|node| {
-        let mut constant_bytes = 0u64;
-        node.apply_expressions(&mut |expression| {
-            constant_bytes = constant_bytes.saturating_add(constants(expression, true));
-            Ok(TreeNodeRecursion::Continue)
-        })?;
-        if constant_bytes <= memory_bytes / BATCH_ROWS as u64 {
-            return Ok(TreeNodeRecursion::Continue);
-        }
-        let mut rows = 0u64;
-        for child in node.children() {
-            let statistics = StatisticsContext::new().compute(child.as_ref(), &StatisticsArgs::new())?;
-            rows = rows.saturating_add(match statistics.num_rows {
-                Precision::Exact(rows) => rows.min(BATCH_ROWS) as u64,
-                _ => BATCH_ROWS as u64,
-            });
-        }
-        let bytes = constant_bytes.saturating_mul(rows.max(1));
-        if bytes > memory_bytes {
-            let [each, all, allowed] = [constant_bytes, bytes, memory_bytes].map(format_bytes);
-            return Err(Error::Memory(format!(
-                "constants of {each} for each of {rows} rows would take {all} at once, and {allowed} are allowed"
-            ))
-            .into());
-        }
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Ok(())
-}
-
-/// The bytes of the constants that stand alone, or are given to functions.
-fn constants(expression: &Arc<dyn PhysicalExpr>, is_written_out: bool) -> u64 {
-    if let Some(literal) = expression.downcast_ref::<Literal>() {
-        return if is_written_out { constant_bytes(literal.value()) } else { 0 };
-    }
-    let children = expression.children().into_iter();
-    if expression.is::<CaseExpr>() {
-        // Each row gets one of them.
-        return children.map(|child| constants(child, true)).max().unwrap_or(0);
-    }
-    let function = expression.downcast_ref::<ScalarFunctionExpr>().map(ScalarFunctionExpr::fun);
-    let keeps = |name: &str| ["contains", "starts_with", "ends_with"].contains(&name);
-    let is_given = function.is_some_and(|function| !is_bounded(function) && !keeps(function.name()));
-    children.map(|child| constants(child, is_given)).fold(0, u64::saturating_add)
 }

@@ -37,7 +37,6 @@ use tokio::runtime::Runtime;
 
 use crate::{
     Error, Feed, Fragment, Result, Tables,
-    bounded::{Bounds, Literals},
     checked::CheckedNumbers,
     distinct::distinct_as_groups,
     doing::{Doing, traced},
@@ -48,10 +47,11 @@ use crate::{
     functions::functions,
     literals,
     memory::Memory,
+    mended::{Literals, Mends, with_own_types},
     names::result_schema,
     nullif::nullif,
     operator::{Limits, Ran, Replace, Shared},
-    plan_size::{check_constants, check_plan, check_statement, has_wildcard},
+    plan_size::{check_plan, check_statement, has_wildcard},
     scan::{Needed, Scan},
     spills,
 };
@@ -64,6 +64,9 @@ const LOOKS_MAX: u32 = 600;
 const STACK_BYTES: usize = 64 << 20;
 /// The same where a query is planned.
 const PLANNER_STACK_BYTES: usize = 256 << 20;
+
+/// The library's word for texts or lists of a batch that have more bytes or elements than 31 bits count.
+const OVERFLOW: &str = "offset overflow";
 
 /// The smallest budget that a query works in.
 pub fn smallest_memory_bytes() -> u64 {
@@ -447,12 +450,24 @@ impl Running {
 
 /// The library asserts some of what it is given: what a node says of a half of an aggregate, too. Then the query fails, and nothing else.
 fn unpanicked<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panicked| {
-        let text = panicked.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
-        tracing::error!(text, "the query library panicked");
-        let what = "the query library met something that it does not expect; write the query in another way";
-        Err(Error::Internal(what.to_string()))
+    let text = match panic::catch_unwind(AssertUnwindSafe(work)) {
+        // The panic of another thread.
+        Ok(Err(Error::Internal(text))) if text.contains(OVERFLOW) => text,
+        Ok(done) => return done,
+        Err(panicked) => {
+            let text = panicked.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panicked.downcast_ref::<&str>().map(|text| text.to_string()));
+            text.unwrap_or_else(|| "it does not say why".to_string())
+        }
+    };
+    tracing::error!(text, "the query library panicked");
+    Err(match text.contains(OVERFLOW) {
+        true => Error::Query(
+            "the query makes more than 2 GiB of texts or elements of one batch of rows, and no batch may have more".to_string(),
+        ),
+        false => Error::Internal(
+            "the query library met something that it does not expect; write the query in another way".to_string(),
+        ),
     })
 }
 
@@ -498,7 +513,7 @@ async fn plan(
         all_known.extend(known.map(|known| (name.to_string(), known)));
         Ok(Some(table))
     };
-    let plan = logical_plan(&context, text, &Bounds::new(job, memory_bytes), find).await?;
+    let plan = logical_plan(&context, text, memory_bytes, find).await?;
     if let Some(near) = near {
         near.tables.set(all_known).expect("set once");
     }
@@ -508,7 +523,6 @@ async fn plan(
     let plan = state.optimize(&plan)?;
     check_subqueries(&plan)?;
     let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
-    check_constants(&plan, memory_bytes)?;
     job.start_phase("query", "bytes", bytes_read(&plan));
     // Planning runs through most of a large library, and what follows through little of it.
     release_code();
@@ -520,11 +534,11 @@ fn memory_of(job: &Job, planning: &Planning) -> u64 {
     planning.memory_bytes.min(job.budget().memory_bytes())
 }
 
-/// Parses a query and finds its tables, of which `find` is also told whether all columns may be asked for, whatever they are. Its plan is not too large, and its functions are within `bounds`.
+/// Parses a query and finds its tables, of which `find` is also told whether all columns may be asked for, whatever they are. Its plan is not too large for so much memory.
 async fn logical_plan(
     context: &SessionContext,
     text: &str,
-    bounds: &Bounds,
+    memory_bytes: u64,
     mut find: impl FnMut(&str, bool) -> Result<Option<Arc<dyn TableProvider>>>,
 ) -> Result<LogicalPlan> {
     let state = context.state();
@@ -542,7 +556,7 @@ async fn logical_plan(
         }
     }
     let plan = context.state().statement_to_plan(statement).await?;
-    check_plan(&plan, bounds.memory_bytes())?;
+    check_plan(&plan, memory_bytes)?;
     let only_reading =
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     only_reading.verify_plan(&plan).map_err(|error| {
@@ -551,7 +565,7 @@ async fn logical_plan(
             error.strip_backtrace()
         ))
     })?;
-    Ok(bounds.bound_plan(distinct_as_groups(mend_plan(plan)?)?)?)
+    Ok(with_own_types(distinct_as_groups(mend_plan(plan)?)?)?)
 }
 
 /// Runs a [`Fragment`] of somebody's query over files that are here, which have the columns of its table: says what it will read of them before it
@@ -569,7 +583,7 @@ pub fn run_fragment(
 ) -> Result<Report> {
     check_budget(job.budget())?;
     fragment.check()?;
-    on_large_stack(|| run_fragment_here(job, fragment, feed, needed, each))
+    unpanicked(|| on_large_stack(|| run_fragment_here(job, fragment, feed, needed, each)))
 }
 
 /// Does what walks through a plan: a query of many terms is a deep tree, and is taken down as deep.
@@ -598,12 +612,11 @@ fn run_fragment_here(
             has_whole_rows |= is_whole;
             Ok(fragment.table_of(name).map(|table| Arc::new(table) as Arc<dyn TableProvider>))
         };
-        let plan = logical_plan(&context, fragment.sql(), &Bounds::new(job, memory_bytes), find).await?;
+        let plan = logical_plan(&context, fragment.sql(), memory_bytes, find).await?;
         let frame = context.execute_logical_plan(plan).await?;
         let task = Arc::new(frame.task_ctx());
         let plan = frame.create_physical_plan().await?;
         let plan = fragment.of_plan(job, plan, feed, has_whole_rows)?;
-        check_constants(&plan, memory_bytes)?;
         let options = context.state().config().options().clone();
         let plan = Replace(shared.clone()).optimize(plan, &options)?;
         job.start_phase("query", "bytes", bytes_read(&plan));
@@ -678,8 +691,8 @@ fn context(
     options.execution.sort_spill_reservation_bytes = (job.budget().memory_bytes() / 64) as usize;
     let mut state =
         SessionStateBuilder::new_with_default_features().with_config(config).with_runtime_env(runtime);
-    let bounds = Bounds::new(job, memory_of(job, &planning));
-    state.expr_planners().get_or_insert_default().insert(0, Arc::new(Literals(bounds.clone())));
+    let mends = Mends { memory_bytes: memory_of(job, &planning) };
+    state.expr_planners().get_or_insert_default().insert(0, Arc::new(Literals(mends)));
     let equal_floats = Arc::new(EqualFloats::default());
     state = state.with_analyzer_rule(equal_floats.clone()).with_optimizer_rule(equal_floats);
     state = state.with_analyzer_rule(Arc::new(CheckedNumbers));
@@ -691,7 +704,7 @@ fn context(
     let scalar = context.state().scalar_functions().clone();
     scalar
         .values()
-        .filter_map(|function| bounds.bound(function))
+        .filter_map(|function| mends.mended(function))
         .for_each(|function| context.register_udf(function));
     context.register_udf(literals::FUNCTION.as_ref().clone());
     if let Some(original) = scalar.get("nullif") {
