@@ -4,7 +4,7 @@
 //!   block    [ records u32 | 1 if packed u32 | 0 u64 | body ]           all of one size
 //!   plain    [ key * n | zeros | value * n | zeros ]    as many as there is room for; values start where n whole keys
 //!                                                       end, rounded up to their alignment
-//!   packed   [ frame | frame | ... | zeros ]            frames of 256 records, see [`crate::pack`]
+//!   packed   [ frame | frame | ... | zeros ]            frames of 256 records, see [`super::pack`]
 //! ```
 //!
 //! Packing costs some 6 nanoseconds a record of three words there and back, and a drive that writes and reads 1 GB/s as much

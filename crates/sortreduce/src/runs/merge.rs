@@ -2,7 +2,7 @@
 //!
 //! A round looks a little way (a window) ahead into every source, takes the smallest of the keys at the windows'
 //! ends as its limit, and copies all records up to that limit from all sources to the slab. Rounds go on until
-//! the slab is full; then it is sorted and reduced like any slab (see [`crate::sort`]). So the cost of a record
+//! the slab is full; then it is sorted and reduced like any slab (see [`crate::forming::sort`]). So the cost of a record
 //! hardly grows with the number of sources, where a loser tree's grows with its logarithm and with the cache
 //! lines it loses: hundreds of runs are merged in one pass. Dense keys are not even sorted but accumulated.
 //!

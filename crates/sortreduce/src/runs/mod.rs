@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   run file   [ run 0 | run 1 | ... ]              up to 256 runs of one thread; removed with its last run
-//!   run        [ block | block | ... | block ]      all blocks of one size, see [`crate::block`]
+//!   run        [ block | block | ... | block ]      all blocks of one size, see [`block`]
 //! ```
 //!
 //! Numbers are little endian (the machine's order: scratch is never read by another). A block is also the unit
