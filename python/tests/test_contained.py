@@ -1,4 +1,4 @@
-"""A query has a process of its own, with a limit: what it takes, how it ends, and what is left."""
+"""A query has a process of its own: its limit, its end, and the state that it leaves behind."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Group:
         pytest.skip("no memory cgroup can be made here")
 
     def own_bytes(self) -> int:
-        """What its processes have that is no file's."""
+        """Count the bytes of its processes that belong to no file."""
         lines = (self.path / "memory.stat").read_text().splitlines()
         found = dict(line.split() for line in lines)
         return int(found.get("anon", found.get("rss", 0))) + int(found.get("shmem", 0))

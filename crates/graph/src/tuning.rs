@@ -25,7 +25,7 @@ pub enum Regime {
     /// What is known of vertices, their updates, and for shortest paths and betweenness edges. Edges in columns, and what BFS looks
     /// at again, as far as they fit.
     Memory,
-    /// What is known of vertices, and their updates.
+    /// The states of vertices and their updates lie in memory.
     SemiExternal,
     /// Neither: states lie on flash, and updates are combined a part at a time or by sort-reduce.
     External,

@@ -282,6 +282,18 @@ pub enum Sources {
     Nodes(OnNodes, Vec<Whole>),
 }
 
+/// Refuses to go on with an interrupted run on nodes.
+#[cfg(feature = "records")]
+pub(crate) fn check_resume(operation: &'static str, resume: bool, place: Place) -> Result<()> {
+    match place {
+        Place::Nodes if resume => {
+            let why = "nodes keep no runs";
+            Err(Error::UnsupportedOption { operation, option: "resume", place, why })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// How nodes are asked by an operation that may need flash where this machine helps.
 #[cfg(feature = "nodes")]
 pub(crate) fn helping_on(on: &OnNodes, job: &Execution) -> RunOptions {

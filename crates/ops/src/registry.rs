@@ -11,7 +11,7 @@ use crate::{
     verbs,
 };
 
-/// An operation without its types: what whoever has a request in JSON needs.
+/// An operation without its types, for requests in JSON.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The name, as in a request.

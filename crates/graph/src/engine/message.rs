@@ -1,4 +1,4 @@
-//! What an edge carries, as an array of one message for each vertex holds it.
+//! Messages along edges, and the array that holds one of them for each vertex.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
 /// A message as a cell holds it: 4 or 8 bytes.
 pub trait Message: Value + PartialEq {
-    /// What it is stored in.
+    /// The type of an array's element that stores a message.
     type Cell: FromBytes + IntoBytes + KnownLayout + Sync;
 
     fn load(cell: &Self::Cell) -> Self;

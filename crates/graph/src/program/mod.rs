@@ -78,7 +78,7 @@
 //! # Contract
 //!
 //! - **Memory** stays within the job's budget: values and messages are of a fixed width, and lie in memory or on flash as they fit.
-//!   What the program itself keeps (its fields) is the caller's.
+//!   The fields of the program itself are counted by the caller.
 //! - **The same answer** at every budget and number of threads, if `reduce` is associative and commutative to the bit and all
 //!   functions depend on their arguments and unchanging fields alone. Integer sums, minima, maxima and bit operations are; a sum of
 //!   floating-point numbers is not, and differs in its last digits from run to run: [`VertexProgram`] says how to avoid that.
@@ -152,7 +152,7 @@ pub trait VertexProgram: Send + Sync + 'static {
     /// The name in errors, progress and checkpoints.
     const NAME: &'static str;
 
-    /// What the engine must do for it.
+    /// Tells the engine's duties towards the program.
     const NEEDS: Needs;
 
     /// Gives the value of a vertex before the first superstep.

@@ -48,7 +48,7 @@ pub struct FileChecksum {
     pub name: String,
     /// Its checksum; none where it cannot be read.
     pub checksum: Option<String>,
-    /// Whether that is the one in the list, where there is one.
+    /// Whether the checksum is that of the list, where a list was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_right: Option<bool>,
 }

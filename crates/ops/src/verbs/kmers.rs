@@ -7,8 +7,8 @@ use inshore_tables::{Input, KmerOptions, KmerSummary, TableWriter, count_kmers};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
+    error::Result,
+    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, check_resume},
     place::Place,
     target::Done,
 };
@@ -55,10 +55,7 @@ impl Operation for CountKmers {
     type Answer = KmerSummary;
 
     fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
-        if self.resume && place == Place::Nodes {
-            let why = "nodes keep no runs";
-            return Err(Error::UnsupportedOption { operation: Self::NAME, option: "resume", place, why });
-        }
+        check_resume(Self::NAME, self.resume, place)?;
         Ok(self.options().check()?)
     }
 

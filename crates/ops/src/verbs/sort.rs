@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
+    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, check_resume},
     place::Place,
     target::Done,
 };
@@ -25,7 +25,7 @@ use crate::{operation::helping_on, sorting};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sort {
-    /// What is sorted, and by what.
+    /// The kind of row, and the key.
     pub by: By,
     /// The greatest first; equal rows keep the order of the input.
     pub descending: bool,
@@ -35,7 +35,7 @@ pub struct Sort {
     pub resume: bool,
 }
 
-/// What is sorted, and by what.
+/// Says what kind of row is sorted, and by which key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum By {
@@ -111,10 +111,7 @@ impl Operation for Sort {
     type Answer = SortSummary;
 
     fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
-        if self.resume && place == Place::Nodes {
-            let why = "nodes keep no runs";
-            return Err(Error::UnsupportedOption { operation: Self::NAME, option: "resume", place, why });
-        }
+        check_resume(Self::NAME, self.resume, place)?;
         match self.by {
             By::Records { bytes, key } => record(bytes, key).map(drop),
             By::Lines | By::Columns { .. } => Ok(()),
