@@ -92,8 +92,8 @@ pub use reader::{
 };
 #[cfg(feature = "records")]
 pub use reduce::{
-    Aggregate, Fold, NumberConfig, NumberGroups, NumberState, ReduceOptions, ReduceSummary, SortedGroups,
-    reduce,
+    Aggregate, Fold, Function, NumberConfig, NumberGroups, NumberState, ReduceOptions, ReduceSummary,
+    SortedGroups, reduce,
 };
 #[cfg(feature = "records")]
 pub use row_codec::RowCodec;

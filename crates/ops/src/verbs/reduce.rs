@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use inshore_store::Execution;
+pub use inshore_tables::Function;
 use inshore_tables::{self as tables, Header, Input, ReduceOptions, ReduceSummary, TableWriter};
 use serde::{Deserialize, Serialize};
 
@@ -61,40 +62,6 @@ pub struct Aggregate {
     pub column: Option<String>,
 }
 
-/// What can be computed of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Function {
-    /// Rows, or values of a column that are not null.
-    Count,
-    /// The sum.
-    Sum,
-    /// The mean.
-    Mean,
-    /// The smallest value.
-    Min,
-    /// The greatest value.
-    Max,
-    /// The first value, in the order of the input.
-    First,
-    /// The last value, in the order of the input.
-    Last,
-}
-
-impl Function {
-    fn name(self) -> &'static str {
-        match self {
-            Function::Count => "count",
-            Function::Sum => "sum",
-            Function::Mean => "mean",
-            Function::Min => "min",
-            Function::Max => "max",
-            Function::First => "first",
-            Function::Last => "last",
-        }
-    }
-}
-
 impl Aggregate {
     /// The number of rows.
     pub fn count() -> Aggregate {
@@ -108,17 +75,8 @@ impl Aggregate {
 
     /// As the library below has it.
     fn known(&self) -> Result<tables::Aggregate> {
-        let make = match self.function {
-            Function::Count => tables::Aggregate::count_of,
-            Function::Sum => tables::Aggregate::sum,
-            Function::Mean => tables::Aggregate::mean,
-            Function::Min => tables::Aggregate::min,
-            Function::Max => tables::Aggregate::max,
-            Function::First => tables::Aggregate::first,
-            Function::Last => tables::Aggregate::last,
-        };
         match &self.column {
-            Some(column) => Ok(make(column.clone())),
+            Some(column) => Ok(tables::Aggregate::of(self.function, column)),
             None if self.function == Function::Count => Ok(tables::Aggregate::count()),
             None => Err(Error::NoColumn { function: self.function.name() }),
         }
@@ -137,8 +95,7 @@ impl Aggregate {
             Function::Max => format!("max({column})"),
             Function::First | Function::Last => return None,
         };
-        let function = self.function.name();
-        let name = self.column.as_ref().map_or(function.to_string(), |column| format!("{function}_{column}"));
+        let name = self.known().ok()?.name();
         Some(format!("{computed} AS {}", quoted(&name)))
     }
 }

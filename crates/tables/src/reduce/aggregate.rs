@@ -1,6 +1,7 @@
 //! What can be computed of a group.
 
 use arrow_schema::DataType;
+use serde::{Deserialize, Serialize};
 
 /// One column of the result: a function of one column of the input, or of the rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,18 +10,28 @@ pub struct Aggregate {
     pub(super) column: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Function {
+/// A function of the values of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Function {
+    /// Rows, or values of a column that are not null.
     Count,
+    /// The sum.
     Sum,
+    /// The mean.
     Mean,
+    /// The smallest value.
     Min,
+    /// The greatest value.
     Max,
+    /// The first value, in the order of the input.
     First,
+    /// The last value, in the order of the input.
     Last,
 }
 
 impl Function {
+    /// The name, as in the name of a result's column.
     pub fn name(self) -> &'static str {
         match self {
             Function::Count => "count",
@@ -33,7 +44,7 @@ impl Function {
         }
     }
 
-    pub fn result_type(self, of: Option<&DataType>) -> DataType {
+    pub(super) fn result_type(self, of: Option<&DataType>) -> DataType {
         let of = of.cloned().unwrap_or(DataType::UInt64);
         match self {
             Function::Count => DataType::UInt64,
@@ -91,7 +102,8 @@ impl Aggregate {
         Self::of(Function::Last, column)
     }
 
-    fn of(function: Function, column: impl Into<String>) -> Aggregate {
+    /// A function of a column.
+    pub fn of(function: Function, column: impl Into<String>) -> Aggregate {
         Aggregate { function, column: Some(column.into()) }
     }
 

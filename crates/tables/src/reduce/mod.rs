@@ -26,10 +26,10 @@ use inshore_sortreduce::Choice;
 use inshore_store::{Job, Keep};
 use serde::Serialize;
 
-pub use aggregate::Aggregate;
+pub use aggregate::{Aggregate, Function};
 pub use groups::{Fold, NumberConfig, NumberGroups, NumberState, SortedGroups};
 
-use self::{aggregate::Function, numbers::Outcome};
+use self::numbers::Outcome;
 use crate::{
     Error, Input, Result, TableReader, TableWriter,
     reader::with_exact_columns,
